@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from benchmarks import convolution_tables, masked_tables, study_tables, suite_tables
+from benchmarks import attention_tables, convolution_tables, masked_tables, study_tables, suite_tables
 from benchmarks.anchors import peers
 from sparsegen.errors import SparsegenError
 
@@ -86,17 +86,16 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "decode-n8": of_rows("sweep_decode_n8", study_tables.sweep),
     "decode-n32": of_rows("sweep_decode_n32", study_tables.sweep),
     "decode-strips": of_rows("sweep_decode_strips", study_tables.sweep),
-    "softmax": of_rows("softmax", lambda rows: study_tables.softmax(rows, peers())),
-    "attention": of_rows("attention", study_tables.attention),
+    "softmax": lambda: attention_tables.softmax(RESULTS, peers()),
+    "attention": lambda: attention_tables.attention(RESULTS),
     "training": of_rows("training", study_tables.training),
     "graph-capture": of_rows("graph_capture", study_tables.graph_capture),
-    "mobilenet": of_rows("mobilenet", study_tables.mobilenet),
     "masked-products": lambda: masked_tables.products(RESULTS),
     "masked-goals": lambda: masked_tables.goals(RESULTS, rows_of),
 }
 FILES = (
     *("reproduction", "sddmm", "uniform", "decode-n8", "decode-n32", "decode-strips", "softmax", "attention"),
-    *("mobilenet", "masked-products"),
+    "masked-products",
 )  # those that are too long for a page
 
 

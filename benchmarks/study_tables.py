@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.anchors import Peers
 from benchmarks.markdown import NONE, TYPES, figure, mean_of, quotient, table
-from sparsegen.operators import SoftmaxProblem
 
 Rows = Sequence[Mapping[str, Any]]
 Document = Mapping[str, Any]
@@ -37,50 +35,6 @@ def sweep(rows: Rows) -> str:
         "the fastest config",
     ]
     return table(head, lines)
-
-
-def softmax(rows: Rows, peers: Peers) -> str:
-    """A row for each mask, dtype and operator."""
-    lines = [
-        [
-            f"{r['mask']}, {TYPES[r['dtype']]}{', backward' if 'backward' in r['operator'] else ''}",
-            f"{r['nonzeros'] / 1e6:.2f}",
-            figure(r["us"]["ours"]),
-            f"{r['gb_per_s']:.0f}",
-            figure(r["copy_us"]),
-            f"{100 * r['of_copy']:.0f} %",
-            figure(r["us"].get("torch padded")),
-            figure(_sputnik_softmax(r, peers)),
-        ]
-        for r in rows
-    ]
-    head = ["mask", "million nonzeros", "µs", "GB/s", "copy of the bytes, µs", "of its bandwidth"]
-    return table([*head, "`torch.softmax`, padded, µs", "Sputnik, µs"], lines)
-
-
-def _sputnik_softmax(row: Mapping[str, Any], peers: Peers) -> float | None:
-    """Sputnik has it in float32, and was timed on the random patterns of the suite ``sddmm``."""
-    kind, length, *sparsity = row["mask"].split()
-    if kind != "random" or row["operator"] != SoftmaxProblem.operator:
-        return None
-    case = f"{length}x{length}x64 {sparsity[0].removeprefix('0')}"
-    return peers.get(("sddmm", case, row["dtype"]), {}).get("sputnik-softmax")
-
-
-def attention(rows: Rows) -> str:
-    """A row for each contender of each mask and dtype; what did not run is told below."""
-    lines, missing = [], []
-    for r in rows:
-        title = f"{r['mask']} {r['length']}, {r['heads']} × {r['width']}, {TYPES[r['dtype']]}"
-        ours = r["contenders"]["sparsegen"]["us"]
-        for name, facts in r["contenders"].items():
-            memory = NONE if facts["bytes"] is None else f"{facts['bytes'] / 2**20:.0f}"
-            computes = "the mask" if facts["sees_mask"] else "dense, causal"
-            lines.append([title, name, computes, figure(facts["us"]), f"{facts['us'] / ours:.2f}", memory])
-        missing += [f"{title}, {name}: {why}" for name, why in r["left_out"].items()]
-    head = ["attention", "by", "computes", "µs", "over ours", "MiB beside Q, K, V"]
-    told = "".join(f"\n- {line}" for line in missing)
-    return table(head, lines) + (f"\n\nDid not run:\n{told}" if missing else "")
 
 
 def training(rows: Rows) -> str:
@@ -116,23 +70,6 @@ def graph_capture(rows: Rows) -> str:
     ]
     head = ["converted perceptron", "in a CUDA graph", "waits", "graphs compiled", "changes of values"]
     return table([*head, "compiled anew", "error"], lines)
-
-
-def mobilenet(rows: Rows) -> str:
-    """A row for each layer of each width."""
-    lines = [
-        [
-            f"{r['width']} ×: {r['m']} × {r['k']} × {r['n']}",
-            r["count"],
-            figure(r["us"]["ours"]),
-            *(figure(r["us"].get(name)) for name in ("cublas", "cublaslt fused", "cudnn")),
-            f"{r['to_dense']:.2f}",
-            r["family"],
-        ]
-        for r in rows
-    ]
-    head = ["width: C_out × C_in × pixels", "times", "µs", "cuBLAS, then bias and ReLU", "cuBLASLt, fused"]
-    return table([*head, "cuDNN", "over the best dense", "family"], lines)
 
 
 def uniform(document: Document) -> str:

@@ -19,7 +19,9 @@ from sparsegen.bench.problem_facts import in_order, of_factors
 from sparsegen.bench.results import TOOLCHAIN, TUNED, UNTUNED, WITHOUT, Cell, Results, Row
 from sparsegen.bench.summary import Mean, SuiteSummary, geometric, standing_for_us, summarize
 from sparsegen.errors import SparsegenError
+from sparsegen.operators import SddmmProblem, SpmmProblem
 
+PRODUCTS = (SpmmProblem.operator, SddmmProblem.operator)  # whose suites stand side by side
 UNITED = 20  # rows of a folder, more than which are shown for each n
 DECODING = ("llm", "llm-uneven", "spmv")
 OLDER = "a state that its file does not name"
@@ -89,7 +91,8 @@ def performance(folder: Path) -> str:
     files = read(folder)
     results = whole(folder)
     rows = []
-    summaries = [s for s in summarize(results.rows) if s.ours == TUNED]  # others have pages of their own
+    products = (row for row in results.rows if row.operator in PRODUCTS)
+    summaries = [s for s in summarize(products) if s.ours == TUNED]  # others have pages of their own
     unseen = list(dict.fromkeys(name for s in summaries for name in s.worst_unseen))
     any_tf32 = any(s.to_dense_tf32.count for s in summaries)
     any_trials = any(s.tried is not None for s in summaries)
