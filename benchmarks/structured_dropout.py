@@ -138,7 +138,7 @@ def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
     if not error <= TOLERANCE:
         raise WrongResultError(f"{size}, p = {p}: the error is {error:.3g} of the largest element")
     step(layer)  # which tries both ways
-    chosen = dropout.masked_products_pay(size, size, size, layer.block, p, x.dtype, str(x.device))
+    chosen = dropout.masked_products_pay(size, size, size, layer.block, p, x.dtype, str(x.device), True)
     tried = choices()  # none without a GPU
     in_graph = tried[-1].in_graph if tried else chosen
     ways = [lambda: step(dense), forced(layer, True), forced(own, True), forced(layer, False)]

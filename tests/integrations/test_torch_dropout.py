@@ -235,7 +235,7 @@ def test_what_is_faster_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimpleNamespace(backend="cuda")
     tried = []
 
-    def both(sizes: Any, *_: Any) -> dropout_choice.Choice:
+    def both(sizes: Any, *_: Any, **__: Any) -> dropout_choice.Choice:
         tried.append(sizes)
         return dropout_choice.Choice(by_host=sizes[0] > 100, in_graph=sizes[0] > 50)
 
@@ -257,6 +257,25 @@ def test_what_is_faster_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for dtype, precision in ((torch.float64, "high"), (torch.float32, "highest")):
         torch.set_float32_matmul_precision(precision)
         assert not dropout_choice.masked_products_pay(128, 48, 40, (32, 16), 0.5, dtype, "cuda:0")
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_what_is_tried_goes_through_autograd_once(relu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture may take what no eager call ran: its launches, also those of autograd's thread, are there then."""
+    products: list[tuple[Any, ...]] = []
+    dsd = dropout_choice.dsd
+
+    def seen(x: Any, weight: Any, mask: Any, bias: Any, **options: Any) -> Any:
+        y = dsd(x, weight, mask, bias, **options)
+        products.append((y.grad_fn is not None, bias is not None, options["relu"]))
+        return y
+
+    monkeypatch.setattr(dropout_choice, "dsd", seen)
+    monkeypatch.setattr(dropout_choice, "in_turn", lambda runs, *_, **__: [float(run() or 1) for run in runs])
+    sizes, block = (64, 32, 48), (16, 16)
+    with torch.inference_mode(), torch.inference_mode(False):
+        dropout_choice._tried(sizes, block, 0.5, torch.float16, torch.device("cpu"), has_bias=True, relu=relu)
+    assert products == [(True, True, relu), (False, True, relu), (False, True, relu)]
 
 
 def test_no_tokens(place: str) -> None:

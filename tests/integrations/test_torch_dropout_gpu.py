@@ -20,6 +20,7 @@ from sparsegen.integrations.torch import (  # noqa: E402
     DropoutLinear,
     draw_block_mask,
     dropout,
+    dropout_choice,
     dsd,
 )
 from sparsegen.masks import BlockMask, Drawn, MaskDraw  # noqa: E402
@@ -196,6 +197,48 @@ def test_a_replayed_step_with_seeds_of_the_layers_own() -> None:
     stream.synchronize()
     assert torch.equal(torch.stack(replayed), eager)
     assert eager[:, 0].unique().numel() > 290
+
+
+@pytest.mark.parametrize("own_seed", [False, True])
+def test_a_graph_captures_products_that_no_eager_call_ran(
+    own_seed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where masked products are faster in graphs alone; autograd's thread has launches of its own."""
+    monkeypatch.setattr(dropout, "masked_products_pay", dropout_choice.masked_products_pay)
+    monkeypatch.setattr(dropout_choice, "_decided", {})
+    monkeypatch.setattr(
+        dropout_choice,
+        "in_turn",
+        lambda runs, where, *, is_ahead=False: [1.0, 2.0] if is_ahead else [2.0, 1.0],
+    )
+    found = DropoutLinear(
+        IN + 8,
+        OUT + 8,
+        0.4,
+        "64x64",
+        activation="relu",
+        own_seed=own_seed,
+        device="cuda",
+        dtype=torch.float16,
+    )
+    x = torch.randn(TOKENS, IN + 8, device="cuda", dtype=torch.float16, requires_grad=True)
+
+    def step() -> tuple[Any, ...]:
+        y = found(x)
+        return y, *torch.autograd.grad(y, (x, found.weight), torch.ones_like(y))
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            results = step()
+        for _ in range(3):
+            graph.replay()
+    stream.synchronize()
+    assert dropout_choice.choices() == [dropout_choice.Choice(by_host=False, in_graph=True)]
+    assert all(part.isfinite().all() and part.any() for part in results)
 
 
 def test_compiled_with_inductor() -> None:

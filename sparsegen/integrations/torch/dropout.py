@@ -147,7 +147,9 @@ class DropoutLinear(nn.Linear):
         sizes = tokens, self.in_features, self.out_features
         # The state names the mask, whichever products run.
         state = self._own_state(x.device) if self.own_seed else new_state(x.device)
-        if not masked_products_pay(*sizes, self.block, self.p, dtype, str(x.device)):
+        fuses = self.activation is Activation.RELU and self.bias is not None
+        facts = self.block, self.p, dtype, str(x.device), self.bias is not None, fuses
+        if not masked_products_pay(*sizes, *facts):
             named = state
             if self.own_seed:
                 named = state.clone()  # which the gradient needs
@@ -158,7 +160,6 @@ class DropoutLinear(nn.Linear):
         rows, weight = x.reshape(tokens, x.shape[-1]).to(dtype), self.weight.to(dtype)
         start = DrawStart.EARLY if self.own_seed else DrawStart.LATE
         mask = mask_of(state, sizes[:2], self.block, MaskDraw(self.p), start)
-        fuses = self.activation is Activation.RELU and bias is not None
         y = dsd(rows, weight, mask, bias, scale=1 / mask.density, relu=fuses)
         y = y.reshape(*x.shape[:-1], self.out_features)
         return y if fuses else self.activation.of(y)

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from sparsegen.integrations.torch.block_masks import mask_of
+from sparsegen.integrations.torch.block_masks import BlockMaskTensor, mask_of
 from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.timing import in_turn
@@ -37,6 +38,8 @@ def masked_products_pay(
     p: float,
     dtype: torch.dtype,
     device: str,
+    has_bias: bool = False,
+    relu: bool = False,
 ) -> bool:
     """Whether a mask and its three products take less time than dropout of blocks and three dense products.
 
@@ -44,7 +47,8 @@ def masked_products_pay(
     process remembers the answer. It needs memory for some operands beside the layer's own, and leaves PyTorch's
     generators as they are. Both are timed twice: as the host starts them, so that its time counts where the device
     waits for it, and behind other work of the device, as in a CUDA graph; the second answer is that of captures. Inside
-    a capture nothing can be timed, and sizes that were never met run dense.
+    a capture nothing can be timed, and sizes that were never met run dense. Both have also gone through autograd once,
+    so that a capture finds ready what eager calls do not run.
 
     Where no kernel runs, and of float32 unless PyTorch may use TF32, dense products run. On the emulator, which has no
     time, the kernels do.
@@ -57,13 +61,15 @@ def masked_products_pay(
     found = kernel_device_of(where)
     if found is None or found.backend == "emulator":
         return found is not None
-    key = tokens, in_features, out_features, block, p, dtype, where
+    key = tokens, in_features, out_features, block, p, dtype, where, has_bias, relu
     captures = torch.cuda.is_current_stream_capturing()
     with _lock:
         if key not in _decided:
             if captures:
                 return False
-            _decided[key] = _tried((tokens, in_features, out_features), block, p, dtype, where)
+            with torch.inference_mode(False):
+                sizes = tokens, in_features, out_features
+                _decided[key] = _tried(sizes, block, p, dtype, where, has_bias=has_bias, relu=relu)
         return _decided[key].in_graph if captures else _decided[key].by_host
 
 
@@ -74,7 +80,14 @@ def choices() -> list[Choice]:
 
 
 def _tried(
-    sizes: tuple[int, int, int], block: tuple[int, int], p: float, dtype: torch.dtype, where: torch.device
+    sizes: tuple[int, int, int],
+    block: tuple[int, int],
+    p: float,
+    dtype: torch.dtype,
+    where: torch.device,
+    *,
+    has_bias: bool,
+    relu: bool,
 ) -> Choice:
     """A step with masked products beside one with dense products."""
     tokens, ins, outs = sizes
@@ -84,24 +97,37 @@ def _tried(
         torch.randn(shape, dtype=dtype, device=where, generator=generator)
         for shape in ((tokens, ins), (outs, ins), (tokens, outs))
     )
+    bias = torch.zeros(outs, dtype=dtype, device=where) if has_bias else None
     state = torch.zeros(2, dtype=torch.int64, device=where)
 
+    def drop(tensor: Tensor) -> Tensor:
+        result: Tensor = torch.ops.sparsegen.block_dropout(tensor, state, p, *block)
+        return result
+
+    def drawn() -> BlockMaskTensor:
+        return mask_of(state, (tokens, ins), block, MaskDraw(p))
+
     def masked() -> None:
-        mask = mask_of(state, (tokens, ins), block, MaskDraw(p))
+        mask = drawn()
         scale = 1 / mask.density
-        dsd(x, weight, mask, scale=scale)
+        dsd(x, weight, mask, bias, scale=scale, relu=relu)
         sdd(dy, weight, mask, scale=scale)
         dsd_transposed(x, dy, mask, scale=scale)
 
     def dense() -> None:
-        def drop(tensor: Tensor) -> Tensor:
-            result: Tensor = torch.ops.sparsegen.block_dropout(tensor, state, p, *block)
-            return result
-
         dropped = drop(x)
-        torch.mm(dropped, weight.t())
+        functional.linear(dropped, weight, bias)
         drop(torch.mm(dy, weight))
         torch.mm(dy.t(), dropped)
 
+    # Autograd's thread has launches and scratch memory of its own.
+    given, parameter = x.clone().requires_grad_(), weight.clone().requires_grad_()
+    with torch.enable_grad():
+        mask = drawn()
+        for y in (
+            dsd(given, parameter, mask, bias, scale=1 / mask.density, relu=relu),
+            functional.linear(drop(given), parameter, bias),
+        ):
+            torch.autograd.grad(y, (given, parameter), dy)
     found = (in_turn([masked, dense], where, is_ahead=is_ahead) for is_ahead in (False, True))
     return Choice(*(masked_us < dense_us for masked_us, dense_us in found))
