@@ -7,9 +7,8 @@
 `layer`: a step is forward and backward, the gradients of input, weight and bias; with PyTorch's seeds, and with one of
 the layer's own. Before it is timed, the three products of the layer are held against dense ones on the same mask.
 `chain`: steps of the three products, one behind the other. The mask of a step is there already, or it is drawn behind
-the product before: while that still runs (`early`; `open`: and the product behind sets itself up), when it has ended
-(`late`), or when a kernel that draws a seed has ended behind it (`generator`, as in layers without their own seed). All
-see the same masks; results must be equal.
+the product before: while that still runs (`early`), when it has ended (`late`), or when a kernel that draws a seed has
+ended behind it (`generator`, as in layers without a seed of their own). All see the same masks; results must be equal.
 `mask`: twenty masks in turn.
 
 Each way is one CUDA graph, so that the host plays no part; graphs are replayed in turn, with the L2 as they leave it
@@ -44,7 +43,6 @@ from sparsegen.integrations.torch.block_masks import mask_of, new_state
 from sparsegen.integrations.torch.dropout_choice import choices
 from sparsegen.integrations.torch.timing import in_turn
 from sparsegen.masks import Drawn, MaskDraw
-from sparsegen.plan.block_masks import DrawStart
 
 ROUNDS, WARM_UP, MASKS, STEPS = 10, 3, 20, 6
 TOLERANCE = 1e-2  # of the largest element, in float16
@@ -175,13 +173,13 @@ def chain_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
     x, weight, dy = (torch.randn(size, size, **shared) for _ in range(3))
     state, draw, sides = new_state(place), MaskDraw(p), dropout.checked_block(block)
 
-    def drawn(start: DrawStart, *, draws_seed: bool = False) -> BlockMaskTensor:
+    def drawn(*, early: bool, draws_seed: bool = False) -> BlockMaskTensor:
         if draws_seed:
             new_state(place)
-        return mask_of(state, (size, size), sides, draw, start)
+        return mask_of(state, (size, size), sides, draw, early=early)
 
     state.zero_()
-    there = [drawn(DrawStart.LATE) for _ in range(STEPS)]
+    there = [drawn(early=False) for _ in range(STEPS)]
 
     def chain(mask_at: Callable[[int], BlockMaskTensor]) -> Step:
         def run() -> list[Tensor]:
@@ -201,16 +199,15 @@ def chain_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
 
     ways = {
         "there": chain(lambda at: there[at]),
-        "open": chain(lambda _: drawn(DrawStart.OPEN)),
-        "early": chain(lambda _: drawn(DrawStart.EARLY)),
-        "late": chain(lambda _: drawn(DrawStart.LATE)),
-        "generator": chain(lambda _: drawn(DrawStart.LATE, draws_seed=True)),
+        "early": chain(lambda _: drawn(early=True)),
+        "late": chain(lambda _: drawn(early=False)),
+        "generator": chain(lambda _: drawn(early=False, draws_seed=True)),
     }
     right = ways["there"]()
     for name, way in ways.items():
         if not all(torch.equal(one, other) for one, other in zip(way(), right, strict=True)):
             raise WrongResultError(f"{size}, p = {p}: masks drawn {name} give another result")
-    masks = replay(lambda: [drawn(DrawStart.LATE) for _ in range(STEPS)], place)
+    masks = replay(lambda: [drawn(early=False) for _ in range(STEPS)], place)
     us = median_us([*(replay(way, place) for way in ways.values()), masks])
     step, alone = (round(found / STEPS, 2) for found in (us[0], us[-1]))
     row: dict[str, Any] = {"chain": f"{size} x {size} x {size}", "block": block, "p": p}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 
 import numpy as np
 
@@ -25,14 +25,6 @@ class Given(StrEnum):
 
     BITS = "bits"  # rows of 64-bit words in their own order, as `sparsegen.matrix.bits` packs them
     BOOLS = "bools"  # a byte for each block, row by row, live unless it is zero
-
-
-class DrawStart(IntEnum):
-    """When a mask is drawn, beside the kernel before; block_mask.cu has the same numbers."""
-
-    LATE = 0  # when that kernel has ended
-    EARLY = 1  # while it may still run; stored when it has ended
-    OPEN = 2  # likewise, and the kernel behind sets itself up meanwhile: it must read nothing before its own wait
 
 
 class BlockMaskMaker:
@@ -61,17 +53,17 @@ class BlockMaskMaker:
             executor.fill(scratch, 0)
         executor.synchronize()  # launches may come on other streams
 
-    def bind_draw(self, draw: MaskDraw, *, start: DrawStart = DrawStart.LATE) -> Callable[..., None]:
+    def bind_draw(self, draw: MaskDraw, *, early: bool = False) -> Callable[..., None]:
         """A launch for one thread to start many times: ``bound(stream, state, mask)``, the latter two addresses.
 
         The state is two 64-bit words, a seed and a step (`new_state`); every launch draws the mask that these name, and
         adds one to the step. The mask is that of `sparsegen.matrix.block_mask_draw.draw_blocks`, on every device.
 
         Args:
-            start: an early one pays if the state is older than the kernel before; otherwise the kernel behind sets
-                itself up sooner without. Of a maker either all draws are open, and nothing else is bound, or none.
+            early: the mask is made while the kernel before may still run, and stored when that has ended. It pays if
+                the state is older than that kernel; otherwise the kernel behind sets itself up sooner without.
         """
-        return self._bind(f"draw_{draw.drawn}", as_signed(draw.amount(self.layout)), int(start), None)
+        return self._bind(f"draw_{draw.drawn}", as_signed(draw.amount(self.layout)), int(early), None)
 
     def bind_finish(self, given: Given) -> Callable[..., None]:
         """Likewise ``bound(stream, given, mask)``: the mask of live blocks that lie on the device."""

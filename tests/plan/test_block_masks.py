@@ -21,7 +21,7 @@ from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, packed
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, draw_blocks, random_words, smallest
 from sparsegen.matrix.csr import Array
 from sparsegen.plan import block_masks
-from sparsegen.plan.block_masks import BlockMaskMaker, DrawStart, Given, as_signed, new_state, scratch_words
+from sparsegen.plan.block_masks import BlockMaskMaker, Given, as_signed, new_state, scratch_words
 from sparsegen.system.device_memory import Address
 
 WAIT = "if (early) wait_for_kernel_before();"
@@ -44,10 +44,10 @@ def downloaded(executor: Executor, buffer: object, words: int) -> Array:
     return found
 
 
-@pytest.mark.parametrize("start", DrawStart)
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("drawn", Drawn)
 @pytest.mark.parametrize(("rows", "columns"), LAYOUTS)
-def test_drawn_masks(executor: Executor, rows: int, columns: int, drawn: Drawn, start: DrawStart) -> None:
+def test_drawn_masks(executor: Executor, rows: int, columns: int, drawn: Drawn, early: bool) -> None:
     layout = BlockMaskLayout(rows, columns)
     maker, seed, first = BlockMaskMaker(layout, executor), 2**63 + 5, 2**32 - 2
     state, mask = new_state(executor, seed, first), executor.allocate(layout.nbytes)
@@ -55,60 +55,38 @@ def test_drawn_masks(executor: Executor, rows: int, columns: int, drawn: Drawn, 
     for p in (0.3, 0.0, 0.9, 0.5):
         draw, step = MaskDraw(p, drawn), next(steps)
         executor.fill(mask, 0xFF)
-        maker.bind_draw(draw, start=start)(0, state.address, mask.address)
+        maker.bind_draw(draw, early=early)(0, state.address, mask.address)
         expected = draw_blocks(layout, draw, seed, step)
         np.testing.assert_array_equal(downloaded(executor, mask, layout.words), packed(expected))
     assert downloaded(executor, state, 2).tolist() == [seed, first + 4]
 
 
-EARLY_AND_LATE = [DrawStart.EARLY, DrawStart.EARLY, DrawStart.EARLY, DrawStart.LATE]
-
-
-@pytest.mark.parametrize(
-    ("rows", "starts"), [(200, EARLY_AND_LATE), (200, [DrawStart.OPEN]), (32, [DrawStart.OPEN])], ids=str
-)
-def test_draws_follow_each_other(executor: Executor, rows: int, starts: list[DrawStart]) -> None:
-    """Of one state, with nothing in between that would wait for them."""
-    layout, draw, steps = BlockMaskLayout(rows, 90), MaskDraw(0.4), 30
+def test_draws_follow_each_other(executor: Executor) -> None:
+    """Early ones and others, of one state, with nothing in between that would wait for them."""
+    layout, draw, steps = BlockMaskLayout(200, 90), MaskDraw(0.4), 30
     maker, state = BlockMaskMaker(layout, executor), new_state(executor, 12)
     masks = [executor.allocate(layout.nbytes) for _ in range(steps)]
-    launches = [maker.bind_draw(draw, start=start) for start in starts]
+    launches = [maker.bind_draw(draw, early=early) for early in (True, True, True, False)]
     for step, mask in enumerate(masks):
-        launches[step % len(launches)](0, state.address, mask.address)
+        launches[step % 4](0, state.address, mask.address)
     for step, mask in enumerate(masks):
         expected = packed(draw_blocks(layout, draw, 12, step))
         np.testing.assert_array_equal(downloaded(executor, mask, layout.words), expected)
 
 
 def launched_by_hand(
-    toolchain: EmulatorToolchain,
-    source: str,
-    drawn: Drawn,
-    layout: BlockMaskLayout,
-    draw: MaskDraw,
-    start: DrawStart = DrawStart.EARLY,
-    taken: int = 0,
-) -> tuple[Array, Array, Array]:
-    """The state, the mask and the scratch memory after a draw of seed 9, step 1; the mask begins as 0xFF …
-
-    Args:
-        taken: whether another launch has the scratch memory.
-    """
+    toolchain: EmulatorToolchain, source: str, drawn: Drawn, layout: BlockMaskLayout, draw: MaskDraw
+) -> tuple[Array, Array]:
+    """The state and the mask after an early draw of seed 9, step 1; both begin as 0xFF … where nothing is written."""
     executor = EmulatorExecutor()
     kernel = executor.load(toolchain.compile("plain", f"draw_{drawn}", source))
     state, mask = new_state(executor, 9, 1), executor.allocate(layout.nbytes)
     executor.fill(mask, 0xFF)
-    zeros = np.zeros(scratch_words(layout), dtype=np.uint64)
-    zeros[1] = taken
-    scratch = executor.upload(zeros)
+    scratch = executor.upload(np.zeros(scratch_words(layout), dtype=np.uint64))
     launch = Launch((-(-layout.rows // 32), 1, 1), (1024, 1, 1))
     amount = as_signed(draw.amount(layout))
-    executor.launch(kernel, launch, [layout.rows, layout.columns, amount, int(start), state, scratch, mask])
-    return (
-        downloaded(executor, state, 2),
-        downloaded(executor, mask, layout.words),
-        downloaded(executor, scratch, len(zeros)),
-    )
+    executor.launch(kernel, launch, [layout.rows, layout.columns, amount, 1, state, scratch, mask])
+    return downloaded(executor, state, 2), downloaded(executor, mask, layout.words)
 
 
 @pytest.mark.parametrize("drawn", Drawn)
@@ -119,35 +97,8 @@ def test_an_early_draw_writes_neither_mask_nor_state_before_it_waits(
     ended = SOURCE.replace(WAIT, "if (early) return;")
     assert ended.count("if (early) return;") == 1
     layout = BlockMaskLayout(70, 90)
-    state, mask, _ = launched_by_hand(emulator_toolchain, ended, drawn, layout, MaskDraw(0.5, drawn))
+    state, mask = launched_by_hand(emulator_toolchain, ended, drawn, layout, MaskDraw(0.5, drawn))
     assert state.tolist() == [9, 1] and (mask == 2**64 - 1).all()
-
-
-@pytest.mark.parametrize("drawn", Drawn)
-def test_an_open_draw_writes_scratch_alone_before_it_waits(
-    emulator_toolchain: EmulatorToolchain, drawn: Drawn
-) -> None:
-    layout, draw = BlockMaskLayout(30, 90), MaskDraw(0.5, drawn)
-    ended = SOURCE.replace(WAIT, "if (early) return;")
-    state, mask, scratch = launched_by_hand(emulator_toolchain, ended, drawn, layout, draw, DrawStart.OPEN)
-    assert state.tolist() == [9, 1] and (mask == 2**64 - 1).all() and scratch.any()
-    # And where another launch still has the scratch memory, not even that.
-    waits = "wait_for_kernel_before();\n      if (threadIdx.x == 0) atomicExch(taken, 1u);"
-    assert SOURCE.count(waits) == 1
-    ended = SOURCE.replace(waits, "return;")
-    found = launched_by_hand(emulator_toolchain, ended, drawn, layout, draw, DrawStart.OPEN, taken=1)
-    assert found[0].tolist() == [9, 1] and (found[1] == 2**64 - 1).all()
-    assert found[2].nonzero()[0].tolist() == [1]
-
-
-@pytest.mark.parametrize("taken", [0, 1])
-def test_an_open_draw_leaves_its_scratch_memory(emulator_toolchain: EmulatorToolchain, taken: int) -> None:
-    layout, draw = BlockMaskLayout(30, 90), MaskDraw(0.5)
-    state, mask, scratch = launched_by_hand(
-        emulator_toolchain, SOURCE, Drawn.BERNOULLI, layout, draw, DrawStart.OPEN, taken
-    )
-    assert state.tolist() == [9, 2] and scratch[:2].tolist() == [0, 0]
-    np.testing.assert_array_equal(mask, packed(draw_blocks(layout, draw, 9, 1)))
 
 
 @pytest.mark.parametrize("drawn", Drawn)
@@ -156,7 +107,7 @@ def test_a_state_that_the_kernel_before_changes_is_drawn_from_as_it_is_then(
 ) -> None:
     changed = SOURCE.replace(WAIT, "if (early) { state[0] = 77, state[1] = 3; __syncthreads(); }")
     layout, draw = BlockMaskLayout(70, 90), MaskDraw(0.5, drawn)
-    state, mask, _ = launched_by_hand(emulator_toolchain, changed, drawn, layout, draw)
+    state, mask = launched_by_hand(emulator_toolchain, changed, drawn, layout, draw)
     assert state.tolist() == [77, 4]
     np.testing.assert_array_equal(mask, packed(draw_blocks(layout, draw, 77, 3)))
 
@@ -170,7 +121,7 @@ def test_a_state_that_changes_between_the_bands_is_noticed(emulator_toolchain: E
     assert torn != SOURCE
     layout, draw = BlockMaskLayout(70, 90), MaskDraw(0.5)
     for _ in range(8):  # the first thread block is not always the last one to finish
-        state, mask, _ = launched_by_hand(emulator_toolchain, torn, Drawn.BERNOULLI, layout, draw)
+        state, mask = launched_by_hand(emulator_toolchain, torn, Drawn.BERNOULLI, layout, draw)
         assert state.tolist() == [9, 2]
         np.testing.assert_array_equal(mask, packed(draw_blocks(layout, draw, 9, 1)))
 
@@ -213,7 +164,7 @@ def test_two_scratch_memories_take_turns(
     monkeypatch.setattr(block_masks, "compiled_kernels", lambda *_: [None])
     executor = Refusing(capability)
     maker = BlockMaskMaker(BlockMaskLayout(70, 90), executor)  # type: ignore[arg-type]
-    draws = [maker.bind_draw(MaskDraw(0.5), start=start) for start in (DrawStart.EARLY, DrawStart.LATE)]
+    draws = [maker.bind_draw(MaskDraw(0.5), early=early) for early in (True, False)]
     finish = maker.bind_finish(Given.BITS)
     for launch in (draws[0], draws[0], draws[1], finish, draws[0]):
         launch(0, 1, 2)

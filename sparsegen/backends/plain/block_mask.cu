@@ -2,8 +2,8 @@
 //
 // One launch: each thread block makes a band of 32 rows, a warp for each row, and turns it on its side. The last one to
 // finish ranks rows and columns by their live blocks and writes both halves of the buffer. Scratch is zero before the first
-// launch and its counter again after each; it holds the counter and who has it (two words of 64 bits), for each band the seed
-// and step that it was drawn from, the rows' words in their own order, and the columns'. The random words are those of
+// launch and its counter again after each; it holds the counter (two words of 64 bits), for each band the seed and step that
+// it was drawn from, the rows' words in their own order, and the columns'. The random words are those of
 // sparsegen/matrix/block_mask_draw.py.
 #if !defined(SPARSEGEN_EMULATOR)
 #define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
@@ -363,8 +363,8 @@ __device__ __forceinline__ bool drew_all(const Random& random, const Shape& shap
 // before it has waited itself; and it does so when the state is stored, so that another draw from it begins with the right
 // one. Thread blocks that end early need not wait, as the last one does.
 template <class MakeBand>
-__device__ __forceinline__ void draw_one(const Shape& shape, bool early, bool lets, Word* state, Word* scratch, unsigned* pool,
-                                         unsigned* told, Word* named, Word* mask, const MakeBand& make) {
+__device__ __forceinline__ void draw(const Shape& shape, bool early, Word* state, Word* scratch, unsigned* pool, unsigned* told,
+                                     Word* named, Word* mask, const MakeBand& make) {
   if (!early) {
     wait_for_kernel_before();
     let_next_kernel_begin();
@@ -383,7 +383,7 @@ __device__ __forceinline__ void draw_one(const Shape& shape, bool early, bool le
     const Random now = named_by(state);
     state[1] = now.step + 1;
     __threadfence();
-    if (lets) let_next_kernel_begin();
+    if (early) let_next_kernel_begin();
     named[0] = now.seed, named[1] = now.step;
     *told = agreed && now.seed == seen.seed && now.step == seen.step;
   }
@@ -399,56 +399,24 @@ __device__ __forceinline__ void draw_one(const Shape& shape, bool early, bool le
   write_mask(shape, scratch, ranks, mask);
 }
 
-enum Start { kLate, kEarly, kOpen };
-
-// Open: one thread block lets the next kernel begin before it has waited, so that this one sets itself up meanwhile; it must
-// read nothing before its own wait. Kernels may then be here of which the first has not waited either: draws that begin so
-// take the scratch memory, and one that finds it taken waits first.
-template <class MakeBand>
-__device__ __forceinline__ void draw(const Shape& shape, int start, Word* state, Word* scratch, unsigned* pool, unsigned* told,
-                                     Word* named, Word* mask, const MakeBand& make) {
-  unsigned* const taken = reinterpret_cast<unsigned*>(scratch + 1);
-  const bool is_open = start == kOpen && gridDim.x == 1;
-  if (is_open) {
-    if (threadIdx.x == 0) {
-      *told = atomicExch(taken, 1u);
-      __threadfence();
-    }
-    __syncthreads();
-    if (*told != 0) {
-      wait_for_kernel_before();
-      if (threadIdx.x == 0) atomicExch(taken, 1u);  // who had it has left it since
-    }
-    let_next_kernel_begin();
-  }
-  draw_one(shape, start != kLate, start != kLate && !is_open, state, scratch, pool, told, named, mask, make);
-  if (is_open) {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      __threadfence();
-      atomicExch(taken, 0u);
-    }
-  }
-}
-
 extern "C" __global__ void __launch_bounds__(kThreads)
-    draw_bernoulli(int rows, int columns, unsigned threshold, int start, Word* state, Word* scratch, Word* mask) {
+    draw_bernoulli(int rows, int columns, unsigned threshold, int early, Word* state, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
   SPARSEGEN_SHARED(Word, named, 2);
   const Shape shape(rows, columns);
-  draw(shape, start, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
+  draw(shape, early != 0, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
     make_band(shape, band, Independent{random, threshold}, scratch, pool);
   });
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    draw_exact_rows(int rows, int columns, int live, int start, Word* state, Word* scratch, Word* mask) {
+    draw_exact_rows(int rows, int columns, int live, int early, Word* state, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
   SPARSEGEN_SHARED(Word, named, 2);
   const Shape shape(rows, columns);
-  draw(shape, start, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
+  draw(shape, early != 0, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
     const int warp = threadIdx.x / kWarp, row = band * kBand + warp;
     Cut cut{};
     if (row < rows) cut = cut_after<kWarp>(live, shape, random, row, 1, pool + warp * kHistogram);
@@ -459,12 +427,12 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
 // Every thread block finds the cut for itself, for it would have to wait for another one's.
 extern "C" __global__ void __launch_bounds__(kThreads)
-    draw_exact_whole(int rows, int columns, int live, int start, Word* state, Word* scratch, Word* mask) {
+    draw_exact_whole(int rows, int columns, int live, int early, Word* state, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
   SPARSEGEN_SHARED(Word, named, 2);
   const Shape shape(rows, columns);
-  draw(shape, start, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
+  draw(shape, early != 0, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
     const int row = band * kBand + threadIdx.x / kWarp;
     const Cut cut = cut_after<kThreads>(live, shape, random, 0, rows, pool);
     const int before = cut.has_more_equals ? equals_before(cut, shape, random, min(row, rows)) : 0;

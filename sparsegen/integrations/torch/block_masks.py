@@ -15,7 +15,6 @@ from sparsegen.integrations.torch.mask_launches import blocks_of, draw_on, drop_
 from sparsegen.integrations.torch.tensor_checks import checked_device, require_tensors
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, checked_blocks, grid
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw
-from sparsegen.plan.block_masks import DrawStart
 
 _HIGHEST = 2**63 - 1
 
@@ -164,26 +163,22 @@ def draw_block_mask(
     shape, block = checked_blocks(shape, block)
     draw = MaskDraw(p, drawn)  # type: ignore[arg-type]  # it checks words itself
     if state is None:
-        return mask_of(new_state(checked_device(device)), shape, block, draw)
+        return mask_of(new_state(checked_device(device)), shape, block, draw, early=False)
     require_tensors(state=state)
-    return mask_of(state, shape, block, draw, DrawStart.EARLY)
+    return mask_of(state, shape, block, draw, early=True)
 
 
 def mask_of(
-    state: Tensor,
-    shape: tuple[int, int],
-    block: tuple[int, int],
-    draw: MaskDraw,
-    start: DrawStart = DrawStart.LATE,
+    state: Tensor, shape: tuple[int, int], block: tuple[int, int], draw: MaskDraw, *, early: bool
 ) -> BlockMaskTensor:
     """The mask that a state names; one is added to the state's step.
 
     Args:
-        start: see `BlockMaskMaker.bind_draw`. The mask is the same.
+        early: whether the state is older than the kernel before; see `BlockMaskMaker.bind_draw`. The mask is the same.
     """
     layout = grid(shape, block)
     words = torch.ops.sparsegen.draw_block_mask(
-        state, layout.rows, layout.columns, draw.p, str(draw.drawn), int(start)
+        state, layout.rows, layout.columns, draw.p, str(draw.drawn), early
     )
     return BlockMaskTensor(shape, block, words, draw.density(layout))
 
@@ -199,14 +194,14 @@ def new_state(device: torch.device | str | None = None) -> Tensor:
 @torch.library.custom_op(
     "sparsegen::draw_block_mask",
     mutates_args=("state",),
-    schema="(Tensor(a!) state, int rows, int columns, float p, str drawn, int start=0) -> Tensor",
+    schema="(Tensor(a!) state, int rows, int columns, float p, str drawn, bool early=False) -> Tensor",
 )
-def _draw(state: Tensor, rows: int, columns: int, p: float, drawn: str, start: int = 0) -> Tensor:
+def _draw(state: Tensor, rows: int, columns: int, p: float, drawn: str, early: bool = False) -> Tensor:
     if state.dtype != torch.int64 or tuple(state.shape) != (2,):
         raise OperandError(
             f"a state is a seed and a step: 2 × torch.int64, got {state.dtype} of shape {tuple(state.shape)}"
         )
-    return draw_on(state, BlockMaskLayout(rows, columns), MaskDraw(p, Drawn(drawn)), DrawStart(start))
+    return draw_on(state, BlockMaskLayout(rows, columns), MaskDraw(p, Drawn(drawn)), early=early)
 
 
 @_draw.register_fake

@@ -28,7 +28,6 @@ from sparsegen.integrations.torch.tensor_checks import (
 from sparsegen.matrix.block_mask_draw import MaskDraw
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators import Block
-from sparsegen.plan.block_masks import DrawStart
 
 
 def block_dropout(x: Tensor, p: float = 0.5, block: Any = 128, training: bool = True) -> Tensor:
@@ -158,8 +157,7 @@ class DropoutLinear(nn.Linear):
             return self.activation.of(functional.linear(dropped, self.weight, self.bias))
         bias = None if self.bias is None else self.bias.to(dtype)
         rows, weight = x.reshape(tokens, x.shape[-1]).to(dtype), self.weight.to(dtype)
-        start = DrawStart.EARLY if self.own_seed else DrawStart.LATE
-        mask = mask_of(state, sizes[:2], self.block, MaskDraw(self.p), start)
+        mask = mask_of(state, sizes[:2], self.block, MaskDraw(self.p), early=self.own_seed)
         y = dsd(rows, weight, mask, bias, scale=1 / mask.density, relu=fuses)
         y = y.reshape(*x.shape[:-1], self.out_features)
         return y if fuses else self.activation.of(y)

@@ -105,7 +105,7 @@ def _tried(
         return result
 
     def drawn() -> BlockMaskTensor:
-        return mask_of(state, (tokens, ins), block, MaskDraw(p))
+        return mask_of(state, (tokens, ins), block, MaskDraw(p), early=False)
 
     def masked() -> None:
         mask = drawn()

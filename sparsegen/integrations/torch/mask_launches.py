@@ -16,10 +16,10 @@ from sparsegen.matrix.block_mask import BlockMaskLayout, grid, packed
 from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
 from sparsegen.operators import DType
 from sparsegen.plan.block_dropout import bind_block_dropout
-from sparsegen.plan.block_masks import BlockMaskMaker, DrawStart, Given
+from sparsegen.plan.block_masks import BlockMaskMaker, Given
 from sparsegen.plan.executors import shared_executor
 
-Key = tuple[Device, int, BlockMaskLayout, bool]  # and whether its draws are open
+Key = tuple[Device, int, BlockMaskLayout]
 Dropout = tuple[tuple[int, int], tuple[int, int], float, DType]  # shape, block, p and dtype
 
 
@@ -28,18 +28,14 @@ class _Makers(threading.local):
 
     def __init__(self) -> None:
         self.makers: dict[Key, BlockMaskMaker] = {}
-        self.launches: dict[tuple[Key, MaskDraw | Given, DrawStart], Callable[..., None]] = {}
+        self.launches: dict[tuple[Key, MaskDraw | Given, bool], Callable[..., None]] = {}
         self.drops: dict[tuple[Device, int, Dropout], Callable[..., None]] = {}
 
     def launch(
-        self,
-        device: Device,
-        layout: BlockMaskLayout,
-        what: MaskDraw | Given,
-        start: DrawStart = DrawStart.LATE,
+        self, device: Device, layout: BlockMaskLayout, what: MaskDraw | Given, early: bool = False
     ) -> Callable[..., None]:
-        key = device, device.index, layout, start is DrawStart.OPEN
-        if (key, what, start) not in self.launches:
+        key = device, device.index, layout
+        if (key, what, early) not in self.launches:
             executor = shared_executor(device)
             with executor.entered():
                 if key not in self.makers:
@@ -47,10 +43,10 @@ class _Makers(threading.local):
                 executor.activate()
                 maker = self.makers[key]
                 bound = (
-                    maker.bind_finish(what) if isinstance(what, Given) else maker.bind_draw(what, start=start)
+                    maker.bind_finish(what) if isinstance(what, Given) else maker.bind_draw(what, early=early)
                 )
-            self.launches[key, what, start] = bound
-        return self.launches[key, what, start]
+            self.launches[key, what, early] = bound
+        return self.launches[key, what, early]
 
     def drop(self, device: Device, what: Dropout) -> Callable[..., None]:
         key = device, device.index, what
@@ -65,13 +61,11 @@ class _Makers(threading.local):
 _here = _Makers()
 
 
-def draw_on(
-    state: Tensor, layout: BlockMaskLayout, draw: MaskDraw, start: DrawStart = DrawStart.LATE
-) -> Tensor:
+def draw_on(state: Tensor, layout: BlockMaskLayout, draw: MaskDraw, *, early: bool = False) -> Tensor:
     """The buffer of the mask that a state names, where the state lies; one is added to its step.
 
     Args:
-        start: see `BlockMaskMaker.bind_draw`.
+        early: see `BlockMaskMaker.bind_draw`.
     """
     device = kernel_device_of(state.device)
     if device is None:
@@ -80,7 +74,7 @@ def draw_on(
         state[1] += 1
         return words
     words = torch.empty(layout.words, dtype=torch.uint64, device=state.device)
-    _here.launch(device, layout, draw, start)(_stream(state), state.data_ptr(), words.data_ptr())
+    _here.launch(device, layout, draw, early)(_stream(state), state.data_ptr(), words.data_ptr())
     return words
 
 
