@@ -207,9 +207,8 @@ def _goals(folder: Path, study: Callable[[str], Sequence[Mapping[str, Any]]]) ->
     gains = [found.get(Workload((n, n, n), 64, 0.2, half), {}).get("sdd") for n in (4096, 8192)]
     over = [(one.over_dense if one else None, 1.0) for one in gains]
     yield Goal("block 64, s = 0.2, sdd ÷ dense at 4096³, 8192³", "< 1", over, file)
-    layers = {
-        (row["layer"].split()[0], row["p"]): row for row in study("structured_dropout") if "layer" in row
-    }
+    studied = [*study("structured_dropout"), *study("structured_dropout_small")]  # the latter measured since
+    layers = {(row["layer"].split()[0], row["p"]): row for row in studied if "layer" in row}
     asked = ((4096, 0.9, 0.55), (8192, 0.93, 0.5), (2048, 0.82, 0.6), (1024, 0.95, 0.8))
     for key, words in (("masked", ""), ("own_seed", ", seeds of the layer's own")):
         values = [
@@ -220,7 +219,7 @@ def _goals(folder: Path, study: Callable[[str], Sequence[Mapping[str, Any]]]) ->
         what = f"mask + forward + backward ÷ (dropout + dense){words}: s = 0.05, 0.5 at 4096³, 8192³, 2048³, 1024³"
         told = ", ".join(f"{one}, {other}" for _, one, other in asked)
         yield Goal(what, f"≤ {told}", values, "`structured_dropout.json`")
-    chains = [row for row in study("structured_dropout") if "chain" in row and row["products_us"] < CLEAR_US]
+    chains = [row for row in studied if "chain" in row and row["products_us"] < CLEAR_US]
     worst = max((row["early_adds_us"] for row in chains), default=None)
     yield Goal(
         "µs that a new mask adds to a step, the most to 4096³", "hidden (≤ 0.5)", [(worst, 0.5)], "the same"
@@ -270,5 +269,6 @@ def _mma(rows: Sequence[Row], kind: type[MaskedProblem], density: float) -> floa
             timed = (row.us(cell.contender) for cell in row.cells if cell.contender.startswith("mma-"))
             ours = min((us for us in timed if us is not None), default=None)
             ratio = quotient(ours, row.us("cublaslt-mma"))
-            return None if ratio is None else ratio / (density * row.floor.computed)
+            if ratio is not None:
+                return ratio / (density * row.floor.computed)
     return None
