@@ -18,7 +18,6 @@ from sparsegen.kernels.layouts.cluster_tiles import (
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.network_family import (
     TiledNetwork,
-    biases_tunable,
     checks_tunable,
     dropped,
     drops_inputs,
@@ -82,13 +81,6 @@ class ClusterNetworkConfig(Config):
         "neurons that another block reads are sought among a group's, or, in clusters of 2, listed beforehand",
         packs=True,
     )
-    parts: int = tunable(
-        1,
-        (1, 2),
-        "of a tile, each with barriers of its own: what one sends is on its way while the other is computed",
-        searched=(1,),
-    )
-    biases: str = biases_tunable()
     first_check: int = first_check_tunable(0, 4, 5, 6, 8)
     checks: int = checks_tunable()
 
@@ -155,16 +147,12 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
             c.sending != "listed" or c.cluster == 2,
             f"what is sent is listed (sending {c.sending}) in clusters of 2 (cluster {c.cluster})",
         )
-        yield Constraint(
-            c.parts == 1 or (c.inputs > 8 and c.sending == "sought"),
-            f"parts ({c.parts}) of inputs ({c.inputs}) have 8 inputs each; sending ({c.sending}) is sought",
-        )
         yield from drops_inputs(problem, c)
 
     @staticmethod
     def _registers(config: ClusterNetworkConfig) -> int:
-        """Weights of a run, what is loaded beside them, two blocks and sums of a part's tiles, and addresses."""
-        tiles = -(-config.inputs // 8 // config.parts)
+        """Weights of a run, what is loaded beside them, two blocks and sums of a tile, and addresses."""
+        tiles = config.inputs // 8
         return 11 * config.run + 8 * tiles + OTHER_REGISTERS
 
     @staticmethod
@@ -248,7 +236,7 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
             warps = warps_for(groups // cluster)
             run = run_for(groups // (cluster * warps), 4)
             sending = "listed" if cluster == 2 else "sought"
-            return ClusterNetworkConfig(cluster, inputs, warps, run, sending=sending, **dropped(problem))
+            return ClusterNetworkConfig(cluster, inputs, warps, run, sending, **dropped(problem))
 
         return first_that_fits(
             (config(*some) for some in ((2, 40), (2, 24), (4, 24), (8, 24), (16, 40), (8, 8))),

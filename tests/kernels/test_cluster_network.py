@@ -83,47 +83,6 @@ def mixed(neurons: int, layers: int) -> CsrMatrix:
             Activation.RELU,
             Readout.TOTALS,
         ),
-        (
-            {
-                "cluster": 2,
-                "inputs": 40,
-                "warps": 4,
-                "run": 4,
-                "parts": 2,
-                "biases": "multiplied",
-                "first_check": 1,
-                "checks": 2,
-            },
-            Activation.DYING_RELU,
-            Readout.NEURONS,
-        ),
-        (
-            {
-                "cluster": 4,
-                "inputs": 24,
-                "warps": 4,
-                "run": 2,
-                "parts": 2,
-                "biases": "multiplied",
-                "first_check": 0,
-                "checks": 1,
-            },
-            Activation.RELU,
-            Readout.TOTALS,
-        ),
-        (
-            {
-                "cluster": 8,
-                "inputs": 24,
-                "warps": 4,
-                "run": 1,
-                "parts": 2,
-                "first_check": 2,
-                "checks": 1,
-            },
-            Activation.DYING_RELU,
-            Readout.TOTALS,
-        ),
     ],
 )
 def test_chains_twins_and_a_general_layer_between(

@@ -39,9 +39,16 @@ def test_the_rest_goes_to_few_blocks(emulator_toolchain: EmulatorToolchain, left
 
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("activation", [Activation.RELU, Activation.DYING_RELU])
-@pytest.mark.parametrize(("warps", "run", "each"), [(4, 2, 7), (4, 4, 12), (8, 2, 20), (4, 1, 20)])
-def test_runs_take_turns_where_tiles_have_few_inputs(
-    emulator_toolchain: EmulatorToolchain, activation: Activation, warps: int, run: int, each: int
+@pytest.mark.parametrize(
+    ("warps", "run", "each", "ahead"), [(4, 2, 7, 32), (4, 4, 12, 32), (8, 2, 36, 56), (4, 1, 20, 56)]
+)
+def test_runs_take_turns(
+    emulator_toolchain: EmulatorToolchain,
+    activation: Activation,
+    warps: int,
+    run: int,
+    each: int,
+    ahead: int,
 ) -> None:
     """One pass or several in a layer, an even or odd number of layers, and biases as products."""
     matrix = radixnet(256, 9).stacked(DType.FLOAT16)
@@ -58,7 +65,7 @@ def test_runs_take_turns_where_tiles_have_few_inputs(
         run=run,
         parts=2,
         biases="multiplied",
-        ahead=2,
+        ahead=ahead,
         first_check=2 if dies else 0,
         checks=2 if dies else 1,
     )
