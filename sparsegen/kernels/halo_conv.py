@@ -71,18 +71,19 @@ class HaloConvConfig(Config):
 
 
 # The fastest configs on an H100. Each tuple goes from problems with many live units to problems with few. LARGE is for
-# 3 x 3 filters, RESIDENT for 3 x 3 filters whose weights all fit into shared memory, PIXELS for 1 x 1 filters, and
-# OTHERS for strides, larger filters and masks of the input.
+# 3 x 3 filters, RESIDENT for 3 x 3 filters whose weights all fit into shared memory, PIXELS for 1 x 1 filters, STRIDED
+# for strides, and OTHERS for larger filters and masks of the input.
 LARGE = (
     HaloConvConfig(tile_n=128, group_units=2, input_stages=2, weight_stages=6, lead=3),
-    HaloConvConfig(tile_n=64, group_units=2, input_stages=2, weight_stages=4, stage_taps=3),
-    HaloConvConfig(tile_n=64, group_units=1, input_stages=3, weight_stages=4, stage_taps=3),
+    HaloConvConfig(tile_n=64, group_units=2, input_stages=2, weight_stages=4, stage_taps=3, lead=2),
+    HaloConvConfig(tile_n=64, group_units=1, input_stages=3, weight_stages=4, stage_taps=3, lead=2),
 )
 RESIDENT = (
     HaloConvConfig(tile_n=64, group_units=2, input_stages=2, weight_stages=3, stage_taps=3),
     HaloConvConfig(tile_n=64, group_units=1, input_stages=4, weight_stages=3, stage_taps=3),
 )
 PIXELS = (
+    HaloConvConfig(tile_n=128, group_units=1, input_stages=6, weight_stages=4, lead=3),
     HaloConvConfig(tile_n=256, group_units=1, input_stages=4, weight_stages=4),
     HaloConvConfig(tile_n=128, group_units=1, input_stages=4, weight_stages=4),
 )
@@ -91,10 +92,12 @@ OTHERS = (
     HaloConvConfig(tile_n=128, group_units=1, input_stages=3, weight_stages=6),
     HaloConvConfig(tile_n=128, group_units=1, input_stages=2, weight_stages=6),
 )
+STRIDED = (HaloConvConfig(tile_n=128, group_units=2, input_stages=3, weight_stages=4), *OTHERS[1:])
 BY_COSTS = replace(OTHERS[0], unit_cost=3)  # for masks of the input with many live units
 # Share of live blocks from which on that pays: 8 % faster with half of them, 6 % slower with a tenth.
 SHARED_BY_COSTS = 0.3
 ENOUGH_ROUNDS = 6  # waves of units over all multiprocessors, from which on an uneven last wave costs little
+STRIDED_ROUNDS = 3  # the same with a stride of 2, where weights take as long to load as pixels
 
 
 class HaloConv(MaskedConvolution[HaloConvConfig]):
@@ -291,10 +294,10 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> HaloConvConfig:
         """The first config for such filters whose tiles fill the device for enough waves, else the last one."""
         p = problem
-        some = self._fast(p, device)
+        some, rounds = self._fast(p, device), ENOUGH_ROUNDS if p.stride.rows == 1 else STRIDED_ROUNDS
         for config in some:
             parts = max(1, device.multiprocessors * config.tile_n // p.filters)
-            if p.density.share * units_of(p) >= ENOUGH_ROUNDS * 2 * config.group_units * parts:
+            if p.density.share * units_of(p) >= rounds * 2 * config.group_units * parts:
                 return config
         if some:
             return some[-1]
@@ -330,6 +333,8 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
     @staticmethod
     def _others(problem: MaskedConv2dProblem) -> tuple[HaloConvConfig, ...]:
         """For strides, larger filters and masks of the input, from many live units to few."""
+        if problem.stride.rows > 1:
+            return STRIDED
         if not problem.mask_of.is_of_input:
             return OTHERS
         if problem.density.share >= SHARED_BY_COSTS:
