@@ -62,12 +62,6 @@ class HaloConvConfig(Config):
         "with a mask of the input, whether every second block begins with the units that need most taps",
         searched=(False,),
     )
-    pairs: bool = tunable(
-        False,
-        (False, True),
-        "with a stride of 2, whether columns and rows, where they are even, are pairs, so that boxes step over none",
-        searched=(False,),
-    )
 
 
 # The fastest configs on an H100. Each tuple goes from problems with many live units to problems with few. LARGE is for
@@ -183,10 +177,6 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         yield Constraint(
             not c.alternates or p.mask_of.is_of_input, "units differ in taps with a mask of the input"
         )
-        yield Constraint(
-            not c.pairs or (p.stride.rows == 2 and p.width % 2 == 0),
-            f"columns ({p.width}, stride {p.stride}) are whole pairs",
-        )
         yield shared_memory_fits("stages", self._shared_bytes(p, c), device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: HaloConvConfig, device: Device) -> bool:
@@ -209,7 +199,6 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             **result_constants(p),
             "resident": self._is_resident(p, config),
             "list_units": LISTED_UNITS,
-            **({"row_pairs": self._has_row_pairs(p)} if config.pairs else {}),
             **({"waits_late": True} if p.given is Given.EARLIER else {}),
         }
 
@@ -219,24 +208,6 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         if name == "x":
             box = (c.chunk, self._box_side(size.columns, p), self._box_side(size.rows, p), 1)
             pixel = p.channels * ITEM_BYTES
-            if c.pairs:  # columns of a pair lie side by side, as if they were channels
-                row, image = p.width * pixel, p.height * p.width * pixel
-                pairs = 2 * p.channels, p.width // 2
-                if self._has_row_pairs(p):
-                    sizes, strides = (*pairs, 2, p.height // 2, p.batch), (2 * pixel, row, 2 * row, image)
-                    return TensorMap(
-                        "x", p.dtype, sizes, strides, (*box[:2], 1, *box[2:]), swizzle, l2_bytes=128
-                    )
-                return TensorMap(
-                    "x",
-                    p.dtype,
-                    (*pairs, p.height, p.batch),
-                    (2 * pixel, row, image),
-                    box,
-                    swizzle,
-                    (1, 1, 2, 1),
-                    l2_bytes=128,
-                )
             return TensorMap(
                 "x",
                 p.dtype,
@@ -341,10 +312,6 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             return (BY_COSTS, *OTHERS)
         # While a warp writes zeros over one box, others are brought: 4 % faster on an H100, 128 channels, a tenth live.
         return (OTHERS[1], OTHERS[0], OTHERS[2]) if problem.mask_of is MaskOf.ANY_INPUT else OTHERS
-
-    @staticmethod
-    def _has_row_pairs(problem: MaskedConv2dProblem) -> bool:
-        return problem.height % 2 == 0
 
     @staticmethod
     def _box_side(taps: int, problem: MaskedConv2dProblem) -> int:

@@ -107,20 +107,6 @@ def test_units_are_shared_by_their_taps(
 
 
 @pytest.mark.sanitizer
-@pytest.mark.parametrize(
-    "sides", [{}, {"filter_size": 5, "padding": 2}, {"filter_size": "1x2", "padding": 0}]
-)
-def test_images_in_pairs_of_rows_and_columns(
-    sides: dict[str, Any], emulator_toolchain: EmulatorToolchain
-) -> None:
-    """Images one after another, whose edges are the padding's zeros and not each other's pixels."""
-    for height in (37, 38):
-        p = conv(height, 46, channels=32, batch=2, stride=2, density=0.5, rest="kept", **sides)
-        assert worst(p, replace(SMALL, pairs=True), emulator_toolchain, multiprocessors=7) <= 1
-    assert FAMILY.broken_constraints(conv(38, 47, stride=2), replace(SMALL, pairs=True), H100)
-
-
-@pytest.mark.sanitizer
 @pytest.mark.parametrize("unit_cost", [0, 3])
 @pytest.mark.parametrize("mask_of", [MaskOf.INPUT, MaskOf.ANY_INPUT])
 def test_blocks_begin_with_few_taps_or_with_many(
