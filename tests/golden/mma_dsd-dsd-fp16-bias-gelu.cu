@@ -55,9 +55,10 @@ constexpr int kGroupColumns = kColumnTiles;
 constexpr int kColumnGroups = kColumnTiles / kGroupColumns;
 constexpr unsigned kEveryGroup = 0xffffffffu >> (32 - kRowTiles / kGroupRows * kColumnGroups);
 constexpr bool kSkips = kMaskRows > 1;  // a warp may meet dead groups
-constexpr unsigned kEveryRow = (1u << kMaskRows) - 1;
+constexpr bool kSkipsRows = kMaskRows > 1;  // of blocks, in a step
 constexpr int kTilesInBlock = kRowBlock > kTileM ? kRowBlock / kTileM : 1;
-static_assert(kInnerBlock % kStep == 0, "a step lies in one block of the mask");
+constexpr int kStepBlocks = kStep > kInnerBlock ? kStep / kInnerBlock : 1;  // of the mask along the contraction, in a step
+static_assert(kInnerBlock % kStep == 0 || kStep % kInnerBlock == 0, "steps are blocks of the mask or lie in one");
 
 constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
 
@@ -257,10 +258,10 @@ struct TileRows {
   __device__ __forceinline__ unsigned long long live(int mask_row, int number) const { return mask.word(first_rank + mask_row, number); }
 };
 
-// A part of the contraction: where it starts, -1 for none, and a bit for each of the tile's rows of blocks that is live there.
+// Parts of the contraction: where each starts, -1 for none, and bits for the tile's rows of blocks that are live there.
 struct Step {
-  int start;
-  unsigned live;
+  int start[kStepBlocks];
+  unsigned live;  // of each part kMaskRows bits
 };
 
 // The steps of those blocks along the contraction that are live for any row of the tile.
@@ -273,14 +274,27 @@ struct Walk {
   __device__ __forceinline__ Walk(const TileRows& of, int inner_size) : rows(of), inner(inner_size) {}
 
   __device__ __forceinline__ Step next() {
+    Step found = {};
+    #pragma unroll
+    for (int i = 0; i < kStepBlocks; ++i) {
+      found.start[i] = next_part();
+      found.live |= live << i * kMaskRows;
+    }
+    return found;
+  }
+
+  __device__ __forceinline__ int next_part() {
     for (;;) {
       const int start = block * kInnerBlock + step;
       if (step < kInnerBlock && start < inner) {
         step += kStep;
-        return {start, live};
+        return start;
       }
       while (any == 0) {
-        if (number + 1 >= rows.mask.words) return {-1, 0};
+        if (number + 1 >= rows.mask.words) {
+          live = 0;
+          return -1;
+        }
         ++number;
         #pragma unroll
         for (int i = 0; i < kMaskRows; ++i) any |= words[i] = rows.live(i, number);
@@ -335,13 +349,17 @@ struct Parts {
 
   // Brings those parts of a step that belong to a product, of kParts; `is_live(place)`: whether that line counts in this step.
   template <int kParts, class Live>
-  __device__ __forceinline__ void bring_some(int part, Element* shared, int start, int inner, Live is_live) const {
+  __device__ __forceinline__ void bring_some(int part, Element* shared, const Step& step, int inner, Live is_live) const {
     #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (i * kParts / kCount != part || !has(i)) continue;
       const int found = kInOrder ? line[0] + place(i) - place(0) : line[kLines == 1 ? 0 : i];
-      const int at = start + (kByInner ? in_row(i) : row(i));
-      const bool valid = found < lines && at < inner && is_live(place(i));
+      const int along_step = kByInner ? in_row(i) : row(i), block = kStepBlocks > 1 ? along_step / kInnerBlock : 0;
+      int start = step.start[0];
+      #pragma unroll
+      for (int other = 1; other < kStepBlocks; ++other) start = block == other ? step.start[other] : start;
+      const int at = start + (kStepBlocks > 1 ? along_step % kInnerBlock : along_step);
+      const bool valid = start >= 0 && found < lines && at < inner && is_live(place(i), block);
       const Element* const from = factor + (kByInner ? static_cast<long long>(found) * inner + at
                                                      : static_cast<long long>(at) * lines + found);
       bring<kVector>(shared + row(i) * kPitch + in_row(i), from, valid);
@@ -412,31 +430,35 @@ mma_dsd(int m, int k, int n, const Element* __restrict__ a, const Element* __res
   Walk walk(tile, inner);
   const AParts a_parts(a, rows, [&](int place) { return tile.row(place); });
   const BParts b_parts(b, columns, [&](int place) { return first_column + place; });
-  unsigned long long live_rows = 0;  // of the steps that were brought last, each kMaskRows bits
-  // This warp's live groups in a step behind which `later` steps were brought.
-  const auto groups_of = [&](int later) { return static_cast<unsigned>(live_rows >> (later * kMaskRows + first_row / kRowBlock)); };
+  unsigned long long live_rows = 0;  // of the steps that were brought last, each kStepBlocks * kMaskRows bits
+  // This warp's live groups at a place of a step behind which `later` steps were brought.
+  const auto groups_of = [&](int later, int place) {
+    const int block = kStepBlocks > 1 ? place / kInnerBlock : 0;
+    return static_cast<unsigned>(live_rows >> ((later * kStepBlocks + block) * kMaskRows + first_row / kRowBlock));
+  };
   int brought = 0, used = 0;
   const auto bring_next = [&](int stage) {
     const Step next = walk.next();
     ++brought;
-    live_rows = live_rows << kMaskRows | next.live;
-    if (next.start >= 0) {
+    live_rows = live_rows << kStepBlocks * kMaskRows | next.live;
+    if (next.start[0] >= 0) {
       Element* const into = stages + stage * kStageElements;
-      a_parts.template bring_some<1>(0, into, next.start, inner, [&](int place) {
-        return kMaskRows == 1 || (next.live >> (place / kRowBlock) & 1);
+      a_parts.template bring_some<1>(0, into, next, inner, [&](int place, int block) {
+        return !kSkipsRows || (next.live >> (block * kMaskRows + place / kRowBlock) & 1);
       });
-      b_parts.template bring_some<1>(0, into + kAElements, next.start, inner, [](int) { return true; });
+      b_parts.template bring_some<1>(0, into + kAElements, next, inner, [](int, int) { return true; });
     }
     copy_async_commit();
-    return next.start >= 0;
+    return next.start[0] >= 0;
   };
   each_step(bring_next, [&](int stage) {
-    const unsigned live = groups_of(brought - ++used);
-    if (kSkips && (live & kEveryGroup) == 0) return;
+    ++used;
     #pragma unroll
-    for (int inner_part = 0; inner_part < kStep; inner_part += kProductStep) {
+    for (int place = 0; place < kStep; place += kProductStep) {
+      const unsigned live = groups_of(brought - used, place);
+      if (kSkips && (live & kEveryGroup) == 0) continue;
       Fragments fragments;
-      fragments.load(stages + stage * kStageElements, first_row, warp_column, inner_part);
+      fragments.load(stages + stage * kStageElements, first_row, warp_column, place);
       fragments.multiply_add(live, sums);
     }
   });

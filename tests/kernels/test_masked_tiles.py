@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from contract_calls import run_and_compare
+from contract_cases import Kind, Variant
 from tuning_samples import H100
 
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import families_of, family
 from sparsegen.operators import (
     Block,
@@ -18,6 +22,7 @@ from sparsegen.operators import (
     MaskedProblem,
     SddProblem,
 )
+from sparsegen.render import render
 
 
 def square(of: type[MaskedProblem], size: int, block: int = 128, density: float = 0.5) -> MaskedProblem:
@@ -25,27 +30,57 @@ def square(of: type[MaskedProblem], size: int, block: int = 128, density: float 
     return replace(start, block=Block(block, block), density=Density(density))
 
 
+TF32 = replace(square(DsdProblem, 2048), dtype=DType.FLOAT32, w_layout=Layout.COLUMN)
+
+
 @pytest.mark.parametrize(
-    ("problem", "measured"),
+    ("problem", "tiles", "measured"),
     [
-        (square(DsdProblem, 1024, density=1), 21.3),
-        (square(DsdProblem, 1024, density=0.1), 9.4),
-        (square(SddProblem, 1024, density=0.1), 19.2),
-        (square(DsdTransposedProblem, 2048), 45.0),
-        (square(DsdProblem, 2048, density=0.1), 18.2),
-        (square(SddProblem, 2048, density=0.1), 50.7),
-        (square(SddProblem, 2048, 32), 77.6),
-        (square(DsdProblem, 4096, 32), 568),
-        (square(SddProblem, 4096, 32), 548),
-        (replace(square(DsdProblem, 2048), dtype=DType.FLOAT32, w_layout=Layout.COLUMN), 92.4),
+        (square(DsdProblem, 1024, density=1), (64, 64, 32, 2, 2, 3), 21.3),
+        (square(DsdProblem, 1024, density=0.1), (64, 64, 32, 2, 2, 3), 9.4),
+        (square(SddProblem, 1024, density=0.1), (64, 64, 32, 2, 2, 3), 19.2),
+        (square(DsdProblem, 2048, 32), (64, 256, 32, 1, 4, 4), 61),
+        (square(SddProblem, 2048, 32), (128, 128, 32, 2, 2, 4), 72.4),
+        (square(DsdProblem, 4096, density=1), (128, 256, 64, 2, 4, 3), 393),
+        (square(DsdTransposedProblem, 4096), (128, 256, 64, 2, 4, 3), 208),
+        (square(SddProblem, 4096), (128, 128, 64, 2, 2, 3), 231),
+        (square(DsdProblem, 4096, 32), (64, 256, 32, 1, 4, 4), 376),
+        (square(SddProblem, 4096, 32), (32, 256, 32, 1, 4, 4), 1069),
+        (TF32, (128, 128, 16, 2, 4, 3), 92.4),
     ],
     ids=str,
 )
-def test_predictions_are_near_what_an_h100_took(problem: MaskedProblem, measured: float) -> None:
+def test_predictions_are_near_what_an_h100_took(
+    problem: MaskedProblem, tiles: tuple[int, ...], measured: float
+) -> None:
     """Microseconds with a cold L2 on 2026-11-23."""
     found = family(f"mma_{problem.operator}")
+    names = ("tile_m", "tile_n", "step", "warps_m", "warps_n", "stages")
+    config = found.config(**dict(zip(names, tiles, strict=True)))
     features = problem.features(problem.without_pattern)
-    assert found.predicted_us(problem, features, H100) == pytest.approx(measured, rel=0.15)
+    assert found.analytic_us(problem, features, config, H100) == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("problem", "tiles"),
+    [
+        (square(DsdProblem, 4096), (128, 256, 64, 3, True)),
+        (square(DsdTransposedProblem, 2048), (128, 128, 64, 3, True)),
+        (square(DsdProblem, 4096, 32), (64, 256, 32, 4, True)),
+        (square(SddProblem, 4096), (128, 128, 64, 3, True)),
+        (square(SddProblem, 4096, 32), (128, 256, 64, 3, True)),
+        (square(DsdProblem, 1024, 16), (64, 64, 16, 5, False)),
+        (TF32, (128, 128, 16, 3, False)),
+    ],
+    ids=str,
+)
+def test_tiles_to_start_with(problem: MaskedProblem, tiles: tuple[int, int, int, int, bool]) -> None:
+    found = family(f"mma_{problem.operator}")
+    features = problem.features(problem.without_pattern)
+    config = found.heuristic(problem, features, H100)
+    assert (config.tile_m, config.tile_n, config.step, config.stages, config.ahead) == tiles
+    small = replace(H100, shared_memory_per_block=101_376)
+    assert not found.broken_constraints(problem, found.heuristic(problem, features, small), small)
 
 
 @pytest.mark.parametrize("of", [DsdProblem, DsdTransposedProblem, SddProblem])
@@ -60,3 +95,41 @@ def test_the_copy_engine_s_families_are_taken_where_they_compute(
     features = problem.features(problem.without_pattern)
     times = {f.name: f.predicted_us(problem, features, H100) for f in families_of(problem.operator)}
     assert min(times, key=lambda name: times[name]) == f"tma_{problem.operator}"
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    ("of", "changed", "tunables"),
+    [
+        (DsdProblem, {}, {"tile_m": 64, "tile_n": 64, "step": 64, "warps_n": 2}),
+        (
+            DsdTransposedProblem,
+            {"block": Block(16, 32)},
+            {"tile_m": 128, "tile_n": 64, "step": 64, "warps_n": 2},
+        ),
+        (
+            DsdProblem,
+            {"block": Block(32, 16)},
+            {"tile_m": 32, "tile_n": 64, "step": 32, "stages": 4, "warps_m": 1},
+        ),
+        (SddProblem, {}, {"tile_m": 64, "tile_n": 128, "step": 32, "warps_n": 2}),
+    ],
+    ids=("two-blocks", "four-blocks", "zeros-behind", "sampled"),
+)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_steps_of_several_blocks(
+    emulator_toolchain: EmulatorToolchain,
+    of: type[MaskedProblem],
+    changed: dict[str, Any],
+    tunables: dict[str, Any],
+    ahead: bool,
+) -> None:
+    """Live blocks of the mask are put together to steps, and warps skip the dead ones."""
+    problem = replace(of(200, 144, 272, DType.FLOAT16), block=Block(32, 32), density=Density(0.4))
+    problem = replace(problem, **changed)
+    found = family(f"mma_{problem.operator}")
+    config = found.config(ahead=ahead, **tunables)
+    source, matrix = render(found, problem, config), problem.without_pattern
+    kernel = emulator_toolchain.compile_sanitized(found.name, found.entry, source)
+    variant = Variant(found, config, Kind(type(problem), (), ()), (), source)
+    run_and_compare(variant, kernel, problem, matrix, found.pack(problem, config, matrix), where="steps")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from sparsegen.kernels.base import Constraint, Device, Family
@@ -37,13 +37,13 @@ PITCH_BYTES = (
     16  # padding of each row in shared memory, so that the rows of a fragment are in different banks
 )
 PRODUCT_BYTES = 32  # of the contraction in one tensor-core instruction
-# Fitted on an H100, 2026-11-23 (57 times of float16 and TF32 at 1024³ to 4096³; standard deviation 8 %): microseconds
+# Fitted on an H100, 2026-11-23 (89 times of float16 and TF32 at 1024³ to 4096³; standard deviation 11 %): microseconds
 # of the kernel's start; the share of the tensor cores' rate that blocks reach together; microseconds from a stage's
-# load to its use, of which each stage on its way hides a part; and the factor for tiles of several mask rows.
-START_US = 1.25
-REACHED = 0.5
-ARRIVAL_US = 0.68
-LOOKED_UP = 1.34
+# load to its use, of which each stage on its way hides a part; and bytes that a multiprocessor copies in a cycle.
+START_US = 2.5
+REACHED = 0.46
+ARRIVAL_US = 0.31
+COPIED_PER_CYCLE = 21.0
 TF32_PRODUCTS = 3  # that `tensor_products_per_us` assumes of a float32 product, which is one here
 EXTRA_REGISTERS = 64  # that a thread needs beside its sums, about
 
@@ -127,8 +127,20 @@ class MaskedTilesConfig(Config):
 P = TypeVar("P", bound=MaskedProblem)
 C = TypeVar("C", bound=MaskedTilesConfig)
 
-# tile_m, tile_n, warps_m and warps_n, from large tiles to small ones.
-HEURISTIC_CONFIGS = ((128, 128, 2, 4), (64, 128, 2, 4), (64, 64, 2, 2), (32, 64, 1, 4), (32, 32, 2, 2))
+# tile_m, tile_n, step, warps_m, warps_n and stages, from large tiles to small ones, for 16-bit elements. Copies from L2
+# take most of the time, so that the largest tiles are fastest (2048³ and 4096³ on an H100); tiles of blocks of few rows
+# are lower, as they meet fewer rows of the mask, and those of a sampled result narrower, as more of them are dead.
+WIDE = (128, 256, 64, 2, 4, 3)
+LOW = (64, 256, 32, 1, 4, 4)
+SQUARE = (128, 128, 64, 2, 2, 3)
+SMALL = ((64, 128, 32, 2, 2, 4), (64, 64, 32, 2, 2, 5), (32, 64, 32, 1, 4, 5), (32, 32, 32, 2, 2, 5))
+FLOAT32 = (
+    (128, 128, 16, 2, 4, 3),
+    (64, 128, 16, 2, 4, 3),
+    (64, 64, 16, 2, 2, 3),
+    (32, 64, 16, 1, 4, 3),
+    (32, 32, 16, 2, 2, 4),
+)
 
 
 class MaskedTiles(Family[P, C]):
@@ -159,9 +171,11 @@ class MaskedTiles(Family[P, C]):
         yield from on_tensor_cores(c, device, "rows", "columns")
         threads = threads_of(c)
         yield Constraint(threads >= 2 * WARP, f"two warps at least ({threads} threads)")
+        mask_rows, step_blocks = max(1, c.tile_m // side.row_block), max(1, c.step // side.inner_block)
+        noted = mask_rows * step_blocks * c.stages
         yield Constraint(
-            side.samples or c.step <= side.inner_block,
-            f"a step ({c.step}) lies in one block of the mask ({side.inner_block} along the contraction)",
+            side.samples or noted <= 64,
+            f"64 bits tell which rows of blocks are live in steps on their way ({noted})",
         )
         products = c.step * problem.dtype.itemsize // PRODUCT_BYTES
         yield Constraint(
@@ -205,17 +219,31 @@ class MaskedTiles(Family[P, C]):
         )
 
     def heuristic(self, problem: P, features: Features, device: Device) -> C:
-        """The largest tiles that fill the device; if none do, the smallest ones with one more pipeline stage."""
+        """The largest tiles that fill the device; if none do, the smallest ones."""
         side = Side.of(problem)
-        step = min(32, side.inner_block) if problem.dtype is not DType.FLOAT32 else min(16, side.inner_block)
-        for tile_m, tile_n, warps_m, warps_n in HEURISTIC_CONFIGS:
+        starts: tuple[tuple[int, int, int, int, int, int], ...]
+        if problem.dtype is DType.FLOAT32:
+            starts = FLOAT32
+        elif side.samples:
+            starts = (SQUARE if side.inner_block >= SQUARE[1] else WIDE, SQUARE, *SMALL)
+        else:
+            starts = (WIDE if side.row_block >= WIDE[0] else LOW, SQUARE, *SMALL)
+        for tile_m, tile_n, longest, warps_m, warps_n, stages in starts:
+            step = longest if side.samples else min(longest, side.inner_block)
             found = self.config_type(
-                tile_m=tile_m, tile_n=tile_n, step=step, warps_m=warps_m, warps_n=warps_n, stages=3
+                tile_m=tile_m,
+                tile_n=tile_n,
+                step=step,
+                warps_m=warps_m,
+                warps_n=warps_n,
+                stages=min(5, stages + (step < longest)),
+                ahead=problem.dtype is not DType.FLOAT32 and step * problem.dtype.itemsize > PRODUCT_BYTES,
             )
             tiles = self._row_tiles(side, found) * -(-side.columns // tile_n) * problem.batch
-            if tiles >= device.multiprocessors:
+            fits = self._shared_bytes(problem, found) <= device.shared_memory_per_block
+            if fits and tiles >= device.multiprocessors:
                 return found
-        return replace(found, stages=4)
+        return found
 
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
         """Waves of resident blocks, each as long as the arrivals of its stages and the products of all its blocks."""
@@ -225,26 +253,27 @@ class MaskedTiles(Family[P, C]):
         if side.samples:
             blocks = mask_rows * max(1, c.tile_n // side.inner_block)
             live = tiles * (1 - (1 - share) ** blocks)  # a tile is live if any of its blocks is
-            mean = longest = 1.0
+            mean = longest = of_a = 1.0
         else:
             live = float(tiles)
             mean = 1 - (1 - share) ** mask_rows  # a step is live if it is in any of a tile's mask rows
             longest = min(1.0, mean + 2 * math.sqrt(mean * (1 - mean) * side.inner_block / side.inner))
+            of_a = share / mean  # what is live in such a step
         rounds = max(1, math.ceil(live / device.multiprocessors))
         registers = sums_of(c) + EXTRA_REGISTERS
         waves = -(
             -rounds // resident_blocks(threads_of(c), registers, self._shared_bytes(problem, c), device)
         )
-        steps = side.inner / c.step
-        arriving = ARRIVAL_US / (c.stages - 1) * steps * (waves * mean + longest - mean)
+        arriving = ARRIVAL_US / (c.stages - 1) * side.inner / c.step * (waves * mean + longest - mean)
         rate = REACHED * rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
         if problem.dtype is DType.FLOAT32:
             rate *= TF32_PRODUCTS
-        computing = c.tile_m * c.tile_n * side.inner / rate * (rounds * mean + longest - mean)
-        if mask_rows > 1 and not side.samples:
-            computing *= LOOKED_UP
+        computing = c.tile_m * c.tile_n / rate
+        lines = c.tile_m * of_a + c.tile_n
+        loading = lines * problem.dtype.itemsize / (COPIED_PER_CYCLE * rates.clock_mhz)
+        busy = max(computing, loading) * side.inner * (rounds * mean + longest - mean)
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + max(moved, arriving + computing)
+        return rates.launch_us + START_US + max(moved, arriving + busy)
 
     @staticmethod
     def _row_tiles(side: Side, config: MaskedTilesConfig) -> int:
