@@ -277,7 +277,8 @@ def in_pairs(combinations: Sequence[Traits]) -> list[Traits]:
 
 @cache
 def sample(name: str) -> tuple[Variant, ...]:
-    """Random configs for every kind of problem, heuristics for every other one, and more until every choice occurs.
+    """Random configs for every kind of problem, heuristics for every other one, and more until every choice and matrix
+    occurs.
 
     Where there are many kinds, one that has its heuristic gets no random config beside it.
 
@@ -353,6 +354,11 @@ def sample(name: str) -> tuple[Variant, ...]:
         config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)
         if config is not None:
             add(config, kind, focus)
+    for focus in usable:
+        if all(focus not in variant.matrices for variant in found.values()):
+            problems = ((kind, kind.problem(matrices()[focus])) for kind in kinds(family, rng))
+            kind, problem = next((kind, problem) for kind, problem in problems if family.computes(problem))
+            add(heuristic(family, problem, matrices()[focus]), kind, focus)
     return tuple(found.values())
 
 
