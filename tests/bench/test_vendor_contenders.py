@@ -5,10 +5,13 @@ What it checks is the calls: every way is there, with as many arguments as the C
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -17,6 +20,7 @@ from sparsegen.bench.case import Case
 from sparsegen.bench.contender import UnsupportedError, Way
 from sparsegen.bench.contenders import contenders, cublaslt_mma, cusparse_bsr, cusparse_sddmm
 from sparsegen.bench.contenders.cublaslt_mma import by_call
+from sparsegen.bench.contenders.cusparse_layers import from_to
 from sparsegen.bench.parcel import ParcelMaker
 from sparsegen.bench.patterns import Blocks, Drawn
 from sparsegen.bench.workbench import Workbench
@@ -32,6 +36,7 @@ from sparsegen.operators import (
     SpmmProblem,
 )
 from sparsegen.settings import Settings
+from sparsegen.system.device_memory import Buffer
 
 PARAMETERS = {  # of the functions in cublas_api.h, cublasLt.h and cusparse.h
     "cublasCreate_v2": 1,
@@ -204,3 +209,20 @@ def test_kernels_told_apart_by_marks() -> None:
         (7.0, "call 2", False),
     ]
     assert by_call([*events, *kernels], 3) == ["sm80_gemm + splitKreduce", "nvjet", ""]
+
+
+def test_a_layers_arrays_live_as_long_as_its_product() -> None:
+    """cuSPARSE has their addresses alone: freed, they were read all the same."""
+
+    class Array:
+        pass
+
+    array = Array()
+    alive = weakref.ref(array)
+    multiply = from_to(lambda: None, None, "result", [cast(Buffer, array)])
+    del array
+    gc.collect()
+    assert alive() is not None
+    del multiply
+    gc.collect()
+    assert alive() is None

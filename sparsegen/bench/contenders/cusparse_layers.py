@@ -84,13 +84,17 @@ def _product(
     )
     sparse = cusparse.csr_descriptor(handle, layer.matrix.shape, arrays, layer.matrix.nnz, dtype)
     run, workspace = cusparse.product(cuda(bench), handle, sparse, dense_b, dense_c, code)
-    return _from_to(run, before, after[:rows]), workspace.nbytes
+    return from_to(run, before, after[:rows], arrays), workspace.nbytes
 
 
-def _from_to(run: Callable[[], None], before: Any, after: Any) -> Multiply:
-    """The product as a function of what is copied to its place where it is not there yet, as the inputs are not."""
+def from_to(run: Callable[[], None], before: Any, after: Any, arrays: Sequence[Buffer]) -> Multiply:
+    """The product as a function of what is copied to its place where it is not there yet, as the inputs are not.
 
-    def multiply(neurons: Any) -> Any:
+    Args:
+        arrays: what the product reads by address alone, and what therefore lives as long as the function.
+    """
+
+    def multiply(neurons: Any, arrays: Sequence[Buffer] = arrays) -> Any:
         if neurons.data_ptr() != before.data_ptr():
             before[: neurons.shape[0]].copy_(neurons)
         run()
