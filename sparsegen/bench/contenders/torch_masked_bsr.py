@@ -5,86 +5,59 @@ Putting the masked matrix into blocks is done beforehand, as a favour: every new
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Contender, Way
-from sparsegen.bench.contenders._torch import import_torch, nbytes, open_torch
-from sparsegen.bench.contenders._torch_masks import (
-    Made,
-    MaskedResult,
-    MaskedTensors,
-    those_that_run,
-    why_no_blocks,
-)
+from sparsegen.bench.contenders._masked_blocks import MaskedBlocks
+from sparsegen.bench.contenders._torch import import_torch, nbytes
+from sparsegen.bench.contenders._torch_masks import Made, MaskedResult, MaskedTensors
 from sparsegen.bench.contenders.torch_bsr import GROUP_ROWS
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
-from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, MaskedProblem, Problem
 
 METAS = ((128, 4, 3), (256, 8, 3), (64, 4, 3))  # columns of B per program, warps, stages
 
 
-class TorchMaskedBsr(Contender):
-    name, kind = "torch-masked-bsr", Kind.SPARSE
-    operators = (MaskedProblem,)
+class TorchMaskedBsr(MaskedBlocks):
+    name = "torch-masked-bsr"
 
-    def why_not(self, problem: Problem, features: Features) -> str | None:
-        return why_no_blocks(problem, (DType.FLOAT16, DType.BFLOAT16))
+    @staticmethod
+    def products(given: MaskedTensors, result: MaskedResult) -> Made:
+        """A in blocks times B."""
+        from torch.sparse._triton_ops import bsr_dense_addmm
 
-    def open(self, executor: Executor) -> Mapping[str, str]:
-        return open_torch(executor, "triton")
+        matrix = in_blocks(given.a, given.blocks, given.block)
+        kept, columns, out = nbytes(matrix.values(), matrix.col_indices()), given.b.shape[1], result.view
+        for tile, warps, stages in METAS:
+            if tile > columns or columns % tile:
+                continue
+            meta = {
+                "SPLIT_N": columns // tile,
+                "GROUP_SIZE_ROW": GROUP_ROWS,
+                "num_warps": warps,
+                "num_stages": stages,
+            }
 
-    def ways(self, bench: Workbench) -> Iterator[Way]:
-        problem = bench.problem
-        assert isinstance(problem, MaskedProblem)
-        given = MaskedTensors.of(bench, problem)
-        result = MaskedResult(bench, problem, given)
-        make = _sampled if given.side.samples else _products
-        yield from those_that_run(make(given, result), result)
+            def run(meta: dict[str, int] = meta) -> None:
+                bsr_dense_addmm(out, matrix, given.b, beta=0, alpha=given.scale, out=out, meta=meta)
 
+            yield f"tile {tile}, {warps} warps, {stages} stages", run, kept
 
-def _products(given: MaskedTensors, result: MaskedResult) -> Made:
-    """A in blocks times B."""
-    from torch.sparse._triton_ops import bsr_dense_addmm
+    @staticmethod
+    def sampled(given: MaskedTensors, result: MaskedResult) -> Made:
+        """The blocks that the mask wants of A · B, then all as a dense matrix."""
+        from torch.sparse._triton_ops import sampled_addmm
 
-    matrix = in_blocks(given.a, given.blocks, given.block)
-    kept, columns, out = nbytes(matrix.values(), matrix.col_indices()), given.b.shape[1], result.view
-    for tile, warps, stages in METAS:
-        if tile > columns or columns % tile:
-            continue
-        meta = {
-            "SPLIT_N": columns // tile,
-            "GROUP_SIZE_ROW": GROUP_ROWS,
-            "num_warps": warps,
-            "num_stages": stages,
-        }
+        torch = import_torch()
+        pattern = in_blocks(torch.zeros_like(result.view), given.blocks, given.block)
+        out = pattern.clone()
+        rows, columns = given.blocks.nonzero(as_tuple=True)
+        height, width = given.block
+        tiles = result.view.view(-1, height, result.view.shape[1] // width, width)
 
-        def run(meta: dict[str, int] = meta) -> None:
-            bsr_dense_addmm(out, matrix, given.b, beta=0, alpha=given.scale, out=out, meta=meta)
+        def run() -> None:
+            sampled_addmm(pattern, given.a, given.b, beta=0.0, alpha=given.scale, out=out, skip_checks=True)
+            result.view.zero_()
+            tiles[rows, :, columns] = out.values()
 
-        yield f"tile {tile}, {warps} warps, {stages} stages", run, kept
-
-
-def _sampled(given: MaskedTensors, result: MaskedResult) -> Made:
-    """The blocks that the mask wants of A · B, then all as a dense matrix."""
-    from torch.sparse._triton_ops import sampled_addmm
-
-    torch = import_torch()
-    pattern = in_blocks(torch.zeros_like(result.view), given.blocks, given.block)
-    out = pattern.clone()
-    rows, columns = given.blocks.nonzero(as_tuple=True)
-    height, width = given.block
-    tiles = result.view.view(-1, height, result.view.shape[1] // width, width)
-
-    def run() -> None:
-        sampled_addmm(pattern, given.a, given.b, beta=0.0, alpha=given.scale, out=out, skip_checks=True)
-        result.view.zero_()
-        tiles[rows, :, columns] = out.values()
-
-    yield "sampled blocks, put to their places", run, nbytes(out.values(), out.col_indices())
+        yield "sampled blocks, put to their places", run, nbytes(out.values(), out.col_indices())
 
 
 def in_blocks(matrix: Any, live: Any, block: tuple[int, int]) -> Any:

@@ -5,22 +5,11 @@ The lists of live blocks, which every new mask takes, are made beforehand, as a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
-from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Contender, Way
-from sparsegen.bench.contenders._torch import import_torch, nbytes, open_torch
-from sparsegen.bench.contenders._torch_masks import (
-    Made,
-    MaskedResult,
-    MaskedTensors,
-    those_that_run,
-    why_no_blocks,
-)
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.contenders._masked_blocks import MaskedBlocks
+from sparsegen.bench.contenders._torch import import_torch, nbytes
+from sparsegen.bench.contenders._torch_masks import Made, MaskedResult, MaskedTensors
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, MaskedProblem, Problem
+from sparsegen.operators import MaskedProblem, Problem
 from sparsegen.operators.masked import BLOCK_SIDES
 
 TILES = ((256, 8, 3), (128, 8, 3), (64, 4, 4))  # columns of the result, warps, stages
@@ -30,12 +19,11 @@ GROUP = 8  # rows of tiles that run side by side
 LARGEST = 128  # rows and columns of a tile of the mask
 
 
-class TritonBlocks(Contender):
-    name, kind = "triton-blocks", Kind.SPARSE
-    operators = (MaskedProblem,)
+class TritonBlocks(MaskedBlocks):
+    name = "triton-blocks"
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
-        reason = why_no_blocks(problem, (DType.FLOAT16, DType.BFLOAT16))
+        reason = super().why_not(problem, features)
         if reason is not None:
             return reason
         assert isinstance(problem, MaskedProblem)
@@ -44,60 +32,49 @@ class TritonBlocks(Contender):
             return f"blocks up to {BLOCK_SIDES[-2]} × {BLOCK_SIDES[-2]}, and n of whole {STEP}"
         return None
 
-    def open(self, executor: Executor) -> Mapping[str, str]:
-        return open_torch(executor, "triton")
+    @staticmethod
+    def products(given: MaskedTensors, result: MaskedResult) -> Made:
+        from sparsegen.bench.contenders._triton_blocks import product
 
-    def ways(self, bench: Workbench) -> Iterator[Way]:
-        problem = bench.problem
-        assert isinstance(problem, MaskedProblem)
-        given = MaskedTensors.of(bench, problem)
-        result = MaskedResult(bench, problem, given)
-        make = _sampled if given.side.samples else _products
-        yield from those_that_run(make(given, result), result)
+        torch, (height, inner) = import_torch(), given.block
+        counts = given.blocks.sum(1, dtype=torch.int32)
+        longest = int(counts.max())
+        # Live blocks first, in their order.
+        order = torch.argsort(given.blocks.int(), dim=1, descending=True, stable=True)
+        indices = order[:, :longest].to(torch.int32).contiguous()
+        rows, columns = given.blocks.shape[0], given.b.shape[1]
+        strides = (*given.a.stride(), *given.b.stride(), *result.view.stride())
+        for tile, warps, stages in TILES:
+            if columns % tile:
+                continue
+            tiles = columns // tile
 
+            def run(tile: int = tile, warps: int = warps, stages: int = stages, tiles: int = tiles) -> None:
+                product[(rows * tiles,)](
+                    given.a, given.b, result.view, counts, indices, given.scale, rows, tiles, longest, *strides,
+                    HEIGHT=height, INNER=inner, TILE=tile, STEP=min(STEP, inner), GROUP=GROUP,
+                    num_warps=warps, num_stages=stages,
+                )  # fmt: skip
 
-def _products(given: MaskedTensors, result: MaskedResult) -> Made:
-    from sparsegen.bench.contenders._triton_blocks import product
+            yield f"tile {tile}, {warps} warps, {stages} stages", run, nbytes(counts, indices)
 
-    torch, (height, inner) = import_torch(), given.block
-    counts = given.blocks.sum(1, dtype=torch.int32)
-    longest = int(counts.max())
-    # Live blocks first, in their order.
-    order = torch.argsort(given.blocks.int(), dim=1, descending=True, stable=True)
-    indices = order[:, :longest].to(torch.int32).contiguous()
-    rows, columns = given.blocks.shape[0], given.b.shape[1]
-    strides = (*given.a.stride(), *given.b.stride(), *result.view.stride())
-    for tile, warps, stages in TILES:
-        if columns % tile:
-            continue
-        tiles = columns // tile
+    @staticmethod
+    def sampled(given: MaskedTensors, result: MaskedResult) -> Made:
+        from sparsegen.bench.contenders._triton_blocks import sampled
 
-        def run(tile: int = tile, warps: int = warps, stages: int = stages, tiles: int = tiles) -> None:
-            product[(rows * tiles,)](
-                given.a, given.b, result.view, counts, indices, given.scale, rows, tiles, longest, *strides,
-                HEIGHT=height, INNER=inner, TILE=tile, STEP=min(STEP, inner), GROUP=GROUP,
-                num_warps=warps, num_stages=stages,
-            )  # fmt: skip
+        torch, (height, width) = import_torch(), given.block
+        rows, columns = (found.to(torch.int32) for found in given.blocks.nonzero(as_tuple=True))
+        strides = (*given.a.stride(), *given.b.stride(), *result.view.stride())
+        for warps, stages in SAMPLED:
 
-        yield f"tile {tile}, {warps} warps, {stages} stages", run, nbytes(counts, indices)
+            def run(warps: int = warps, stages: int = stages) -> None:
+                result.view.zero_()
+                sampled[(len(rows),)](
+                    given.a, given.b, result.view, rows, columns, given.scale, given.a.shape[1], *strides,
+                    HEIGHT=height, WIDTH=width, STEP=STEP, num_warps=warps, num_stages=stages,
+                )  # fmt: skip
 
-
-def _sampled(given: MaskedTensors, result: MaskedResult) -> Made:
-    from sparsegen.bench.contenders._triton_blocks import sampled
-
-    torch, (height, width) = import_torch(), given.block
-    rows, columns = (found.to(torch.int32) for found in given.blocks.nonzero(as_tuple=True))
-    strides = (*given.a.stride(), *given.b.stride(), *result.view.stride())
-    for warps, stages in SAMPLED:
-
-        def run(warps: int = warps, stages: int = stages) -> None:
-            result.view.zero_()
-            sampled[(len(rows),)](
-                given.a, given.b, result.view, rows, columns, given.scale, given.a.shape[1], *strides,
-                HEIGHT=height, WIDTH=width, STEP=STEP, num_warps=warps, num_stages=stages,
-            )  # fmt: skip
-
-        yield f"{warps} warps, {stages} stages", run, nbytes(rows, columns)
+            yield f"{warps} warps, {stages} stages", run, nbytes(rows, columns)
 
 
 CONTENDER = TritonBlocks()
