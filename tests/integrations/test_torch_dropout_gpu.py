@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,16 @@ def test_masks_of_a_state(drawn: Drawn) -> None:
         np.testing.assert_array_equal(other.words.cpu().numpy(), mask.words.cpu().numpy())
 
 
+def captured(step: Callable[[], tuple[Any, ...]], stream: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A graph of a step that ran three times before, and the step's results in it."""
+    for _ in range(3):
+        step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        results = step()
+    return graph, results
+
+
 def test_a_replayed_step_draws_what_eager_steps_draw() -> None:
     """Forward and backward in one graph, 1,000 times, against the same steps outside it."""
     found = layer()
@@ -101,11 +112,7 @@ def test_a_replayed_step_draws_what_eager_steps_draw() -> None:
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            results = step()
+        graph, results = captured(step, stream)
         torch.manual_seed(9)
         eager = torch.stack([torch.stack([part.double().sum() for part in step()]) for _ in range(1000)])
         torch.manual_seed(9)
@@ -182,11 +189,7 @@ def test_a_replayed_step_with_seeds_of_the_layers_own() -> None:
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            results = step()
+        graph, results = captured(step, stream)
         start = [found._state.clone() for found in (first, second)]
         eager = torch.stack([sums(step()) for _ in range(300)])
         rewind(start)
@@ -229,11 +232,7 @@ def test_a_graph_captures_products_that_no_eager_call_ran(
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            results = step()
+        graph, results = captured(step, stream)
         for _ in range(3):
             graph.replay()
     stream.synchronize()
