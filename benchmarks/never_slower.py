@@ -6,8 +6,8 @@ Needs a GPU that PyTorch can use; ``--tiny`` tries the program itself, with smal
 prepared with a database of its own, empty at the start. ``--limit`` takes that many cases of each part and dtype,
 spread over all of them.
 
-- products: 36 patterns that are in no packaged result, in both dtypes. With ``--dlmc`` they are the ``.smtx`` files of
-  a folder (of held-out layers), else random ones of DLMC's shapes with rows of different lengths. For each the default
+- products: 36 patterns that are in no packaged result, in both dtypes. With ``--dlmc`` they are the ``.smtx`` and
+  ``.smtx.gz`` files of a folder (of held-out layers; all of them), else random ones of DLMC's shapes with rows of different lengths. For each the default
   choice, the variant (``dense="never"``), and `torch.nn.functional.linear`, in turn with a cold L2.
 - encoder: six layers of MiniLM's sizes with random pruned weights (80 and 90 %), 16, 128 and 512 tokens, called from
   Python and as a CUDA graph; converted with ``example_inputs``, which has Q, K and V of a layer share a launch and GELU
@@ -117,8 +117,9 @@ def spread(cases: Sequence[Case], limit: int | None) -> Sequence[Case]:
 
 def patterns(folder: Path | None, sizes: Sizes) -> list[tuple[str, Callable[[], Any]]]:
     if folder is not None:
-        paths = sorted(folder.rglob("*.smtx"))[:36]
-        return [(path.stem, partial(sparsegen.load_matrix, path)) for path in paths]
+        paths = sorted([*folder.rglob("*.smtx"), *folder.rglob("*.smtx.gz")])
+        names = [str(path.relative_to(folder)).partition(".smtx")[0] for path in paths]
+        return [(name, partial(sparsegen.load_matrix, path)) for name, path in zip(names, paths, strict=True)]
     return [
         (f"{m}x{k} {sparsity:g}", partial(random_pattern, m, k, sparsity, 1000 + 10 * i + j))
         for i, (m, k) in enumerate(sizes.shapes)
