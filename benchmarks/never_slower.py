@@ -1,14 +1,16 @@
 """From the first second, is anything slower than dense? Single products, an encoder, a decoder; nothing tuned.
 
-    python -m benchmarks.never_slower -o never_slower.json [--dlmc FOLDER] [--part products] [--limit 6] ...
+    python -m benchmarks.never_slower [--dlmc FOLDER] [--part products] [--limit 6] ...
 
 Needs a GPU that PyTorch can use; ``--tiny`` tries the program itself, with small sizes and anywhere. Everything is
 prepared with a database of its own, empty at the start. ``--limit`` takes that many cases of each part and dtype,
-spread over all of them.
+spread over all of them. Given again, the command goes on where a time limit ended it. Raw output:
+``never_slower.json``.
 
 - products: 36 patterns that are in no packaged result, in both dtypes. With ``--dlmc`` they are the ``.smtx`` and
-  ``.smtx.gz`` files of a folder (of held-out layers; all of them), else random ones of DLMC's shapes with rows of different lengths. For each the default
-  choice, the variant (``dense="never"``), and `torch.nn.functional.linear`, in turn with a cold L2.
+  ``.smtx.gz`` files of a folder (of held-out layers; all of them), else random ones of DLMC's shapes with rows of
+  different lengths. For each the default choice, the variant (``dense="never"``), and `torch.nn.functional.linear`, in
+  turn with a cold L2.
 - encoder: six layers of MiniLM's sizes with random pruned weights (80 and 90 %), 16, 128 and 512 tokens, called from
   Python and as a CUDA graph; converted with ``example_inputs``, which has Q, K and V of a layer share a launch and GELU
   become part of the layer before it where the model is faster so (timed as it is then called), and converted without.
@@ -17,12 +19,11 @@ spread over all of them.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,8 @@ import torch
 from torch import nn
 
 import sparsegen
-from sparsegen.bench.state import state
+from benchmarks.study import known_rows, write_results
+from sparsegen.backends import find_device
 from sparsegen.integrations.torch import convert
 from sparsegen.integrations.torch.timing import in_turn
 
@@ -44,6 +46,7 @@ SHAPES = ((512, 512), (512, 2048), (2048, 512), (1024, 1024), (256, 2304), (2048
 SPARSITIES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 TOKENS = 256
 DTYPES = ("float32", "float16")
+NAME = "never_slower"
 SLOWER = 1.02  # than dense: beyond the noise
 ROUNDS, FLUSH_BYTES = 15, 256 << 20
 WIDTH, HEADS, HIDDEN, LAYERS = 384, 12, 1536, 6  # of MiniLM-L6
@@ -127,9 +130,13 @@ def patterns(folder: Path | None, sizes: Sizes) -> list[tuple[str, Callable[[], 
     ]
 
 
-def products(folder: Path | None, db: str, sizes: Sizes, limit: int | None) -> Iterator[dict[str, Any]]:
+def products(
+    folder: Path | None, db: str, sizes: Sizes, limit: int | None, known: Container[str]
+) -> Iterator[dict[str, Any]]:
     for dtype in DTYPES:
         for name, pattern in spread(patterns(folder, sizes), limit):
+            if (row := f"products {name} {dtype}") in known:
+                continue
             matrix = sparsegen.as_csr(pattern())
             given: dict[str, Any] = {"n": sizes.tokens, "dtype": dtype, "layout": "column", "db": db}
             began = time.perf_counter()
@@ -143,7 +150,7 @@ def products(folder: Path | None, db: str, sizes: Sizes, limit: int | None) -> I
             runs = (partial(chosen, ours), partial(never, ours), partial(nn.functional.linear, x, weight))
             us = times_us(runs, sizes.flush_bytes, sizes.place)
             yield {
-                "part": "products", "case": name, "dtype": dtype, "default_us": us[0], "sparse_us": us[1],
+                "row": row, "part": "products", "case": name, "dtype": dtype, "default_us": us[0], "sparse_us": us[1],
                 "dense_us": us[2], "ran": "dense" if chosen.variant is None else chosen.variant.family,
                 "prepared_seconds": seconds, "over_best": us[0] / min(us[1:]), "over_dense": us[0] / us[2],
                 "explained": chosen.explain(),
@@ -190,10 +197,15 @@ def models(
     tokens: Sequence[int],
     sizes: Sizes,
     limit: int | None,
+    known: Container[str],
 ) -> Iterator[dict[str, Any]]:
     cases = [(sparsity, count) for sparsity in sparsities for count in tokens]
     for dtype in DTYPES:
         for sparsity, count in spread(cases, limit):
+            case = f"{sparsity:g} {count} tokens"
+            row = f"{part} {case} {dtype}"
+            if f"{row} eager" in known:
+                continue
             torch.manual_seed(0)
             kind = getattr(torch, dtype)
             dense = make().to(sizes.place, kind).eval().requires_grad_(False)
@@ -218,7 +230,7 @@ def models(
             names = ("dense_us", "converted_us", "converted_by_products_us")
             for mode, (made, us) in times.items():
                 yield {
-                    "part": part, "case": f"{sparsity:g} {count} tokens", "dtype": dtype, "mode": mode,
+                    "row": f"{row} {mode}", "part": part, "case": case, "dtype": dtype, "mode": mode,
                     **dict(zip(names, us, strict=True)), "over_dense": us[1] / us[0],
                     "summary": made.summary, "conversion": made.to_dict(), "conversion_seconds": seconds,
                 }  # fmt: skip
@@ -240,8 +252,21 @@ def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield line
 
 
+def told(row: Mapping[str, Any]) -> str:
+    """A row in a line."""
+    if row["part"] == "products":
+        return (
+            f"{row['row']}: {row['default_us']:.1f} µs ({row['ran']}), sparse {row['sparse_us']:.1f}, dense "
+            f"{row['dense_us']:.1f}; {row['over_dense']:.3f} × dense; prepared in {row['prepared_seconds']:.1f} s"
+        )
+    return (
+        f"{row['row']}: {row['converted_us']:.0f} µs, dense {row['dense_us']:.0f}, by products "
+        f"{row['converted_by_products_us']:.0f}; {row['over_dense']:.3f} × dense; "
+        f"{row['summary'].partition(';')[0]}; in {row['conversion_seconds']:.1f} s"
+    )
+
+
 @click.command()
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True)
 @click.option(
     "--dlmc",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
@@ -256,11 +281,12 @@ def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Cases of each part and dtype; default all.")
 @click.option("--tiny", is_flag=True, help="Small sizes, on any device: times mean nothing.")
-def main(output: Path, dlmc: Path | None, parts: tuple[str, ...], limit: int | None, tiny: bool) -> None:
+def main(dlmc: Path | None, parts: tuple[str, ...], limit: int | None, tiny: bool) -> None:
     sizes = TINY if tiny else FULL
     if not tiny and not torch.cuda.is_available():
         raise click.ClickException("this needs an NVIDIA GPU that PyTorch can use, or --tiny")
-    rows: list[dict[str, Any]] = []
+    device = find_device("cuda" if sizes.place == "cuda" else "emulator")
+    known = known_rows(device, NAME, "row")
     with tempfile.TemporaryDirectory() as folder:
         db = str(Path(folder) / "tuning.db")
 
@@ -268,7 +294,7 @@ def main(output: Path, dlmc: Path | None, parts: tuple[str, ...], limit: int | N
             return nn.Sequential(*(EncoderLayer(sizes) for _ in range(sizes.layers)))
 
         os.environ["SPARSEGEN_DB"] = db  # layers of PyTorch take it from there
-        decoder, rest = partial(DecoderLayers, sizes), (sizes, limit)
+        decoder, rest = partial(DecoderLayers, sizes), (sizes, limit, known)
         every: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
             "products": lambda: products(dlmc, db, *rest),
             "encoder": lambda: models("encoder", encoder, sizes.width, (0.8, 0.9), sizes.batches, *rest),
@@ -276,31 +302,13 @@ def main(output: Path, dlmc: Path | None, parts: tuple[str, ...], limit: int | N
                 "decoder", decoder, sizes.decoder["qkv"][1], (0.5, 0.6, 0.7, 0.8), (8,), *rest
             ),
         }
-        device = torch.cuda.get_device_name() if sizes.place == "cuda" else "cpu"
         for part in parts or every:
             for row in every[part]():
-                rows.append(row)
+                known[row["row"]] = row
                 click.echo(told(row))
-                facts = {"device": device, "commit": state(), "tiny": tiny}
-                found = {**facts, "rows": rows, "summary": list(summary(rows))}
-                output.write_text(json.dumps(found, indent=1) + "\n")
-    for line in summary(rows):
+                write_results(device, NAME, list(known.values()), tiny=tiny)
+    for line in summary(list(known.values())):
         click.echo(line)
-
-
-def told(row: Mapping[str, Any]) -> str:
-    """A row in a line."""
-    said = f"{row['part']} {row['case']} {row['dtype']}"
-    if row["part"] == "products":
-        return (
-            f"{said}: {row['default_us']:.1f} µs ({row['ran']}), sparse {row['sparse_us']:.1f}, dense "
-            f"{row['dense_us']:.1f}; {row['over_dense']:.3f} × dense; prepared in {row['prepared_seconds']:.1f} s"
-        )
-    return (
-        f"{said} {row['mode']}: {row['converted_us']:.0f} µs, dense {row['dense_us']:.0f}, by products "
-        f"{row['converted_by_products_us']:.0f}; {row['over_dense']:.3f} × dense; "
-        f"{row['summary'].partition(';')[0]}; in {row['conversion_seconds']:.1f} s"
-    )
 
 
 if __name__ == "__main__":
