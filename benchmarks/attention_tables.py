@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.anchors import Peers
 from benchmarks.markdown import NONE, TYPES, figure, quotient, table
 from benchmarks.suite_tables import origin, read
-from sparsegen.bench.results import Results, Row
+from sparsegen.bench.results import TUNED, UNTUNED, Results, Row
 from sparsegen.bench.summary import standing_for_us
 from sparsegen.operators import SoftmaxProblem
 
@@ -53,9 +53,9 @@ def attention(folder: Path) -> str:
     files, rows = _rows(folder, "attention")
     if not rows:
         return _not_measured("attention")
-    lines, fused = [], standing_for_us(rows)
+    lines = []
     for row in rows:
-        us = [row.us(name) for name in (fused, *ATTENTIONS)]
+        us = [row.us(TUNED) or row.us(UNTUNED), *map(row.us, ATTENTIONS)]
         ours = min((time for time in us[:2] if time), default=None)
         others = [f"{figure(time)} ({figure(quotient(time, ours))})" if time else NONE for time in us[2:]]
         lines.append([row.case, TYPES[row.dtype.value], *map(figure, us[:2]), *others])

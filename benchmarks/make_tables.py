@@ -17,7 +17,14 @@ from typing import Any
 
 import click
 
-from benchmarks import attention_tables, convolution_tables, masked_tables, study_tables, suite_tables
+from benchmarks import (
+    attention_tables,
+    convolution_tables,
+    masked_tables,
+    study_tables,
+    suite_tables,
+    uniform_tables,
+)
 from benchmarks.anchors import peers
 from sparsegen.errors import SparsegenError
 
@@ -77,11 +84,13 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "convolution-peers": lambda: convolution_tables.peers(RESULTS),
     "convolution-goals": lambda: convolution_tables.goals(RESULTS, HOST),
     "sddmm": lambda: suite_tables.sddmm(RESULTS, peers()),
-    "uniform": of_file("uniform", study_tables.uniform),
-    "uniform-summary": of_file("uniform", study_tables.uniform_summary),
+    "uniform": lambda: uniform_tables.points(RESULTS),
+    "uniform-summary": lambda: uniform_tables.summary(RESULTS),
+    "unseen": lambda: suite_tables.unseen(RESULTS),
     "ablation": of_file("ablation_float32", study_tables.ablation),
     "search": of_file("search_quality", study_tables.search),
     "dispatch": of_file("dispatch_transfer", study_tables.dispatch),
+    "never-slower": of_file("never_slower", study_tables.never_slower),
     "host": of_file("host_cost", study_tables.host),
     "decode-n8": of_rows("sweep_decode_n8", study_tables.sweep),
     "decode-n32": of_rows("sweep_decode_n32", study_tables.sweep),

@@ -72,42 +72,6 @@ def graph_capture(rows: Rows) -> str:
     return table([*head, "compiled anew", "error"], lines)
 
 
-def uniform(document: Document) -> str:
-    """Every point of the uniform-sparsity sweeps."""
-    rows = []
-    for r in document["rows"]:
-        us = r["us"]
-        others = (us[name] for name in ("cusparse", "cublas", "paper (1, 8)", "paper (2, 8)"))
-        ratios = (r["to_cusparse"], r["paper_to_cusparse"] or NONE, r["to_cublas"], r["to_paper_settings"])
-        rows.append(
-            [r["workload"], r["family"], figure(us[r["family"]]), *(figure(t) for t in others)]
-            + [f"{x:.2f}" if isinstance(x, float) else x for x in ratios]
-        )
-    head = ["m × k × n, sparsity", "family", "µs", "cuSPARSE", "cuBLAS", "setting (1, 8)", "setting (2, 8)"]
-    ratios_of = ["over cuSPARSE", "the paper's", "over dense", "over the better setting"]
-    return table([*head, *ratios_of], rows)
-
-
-def uniform_summary(document: Document) -> str:
-    """The same as geometric means of the sweeps."""
-    sweeps: dict[str, list[Mapping[str, Any]]] = {}
-    for r in document["rows"]:
-        sweeps.setdefault(r["sweep"], []).append(r)
-    names = {
-        "shapes": "128² to 1024² at 60 %, n = 128 and 1024",
-        "sparsity": "128³ and 1024³ at 5 to 95 %",
-        "columns": "1024² at 60 %, n = 256 to 16384",
-        "list": "1024² at 95 %, n = 128 and 16384",
-    }
-    keys = ("to_cusparse", "to_paper_settings", "to_csr_spmm", "to_cublas")
-    rows = [
-        [names[sweep], len(found), *(mean_of(found, key) for key in keys)] for sweep, found in sweeps.items()
-    ]
-    rows.append(["all", len(document["rows"]), *(mean_of(document["rows"], key) for key in keys)])
-    head = ["geometric mean of the speedup", "points", "over cuSPARSE", "over the paper's kernel"]
-    return table([*head, "over our `csr_spmm`", "over dense cuBLAS"], rows)
-
-
 def ablation(document: Document) -> str:
     """Slowdown when one idea of csr_spmm is taken away."""
     head = [
@@ -153,6 +117,30 @@ def dispatch(document: Document) -> str:
         "worst",
     ]
     return table(head, rows)
+
+
+def never_slower(document: Document) -> str:
+    """What dispatch chose where nothing was tuned, over dense products: products, models from Python and as graphs."""
+    kinds: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in document["rows"]:
+        called = {"eager": "from Python", "graph": "a CUDA graph"}.get(row.get("mode", ""), "alone")
+        kinds.setdefault((f"{row['part']}, {TYPES[row['dtype']]}", called), []).append(row)
+    lines = [
+        [
+            name,
+            called,
+            len(rows),
+            sum(row["over_dense"] > 1.02 for row in rows),
+            f"{max(row['over_dense'] for row in rows):.2f}",
+            mean_of(rows, "over_dense"),
+            mean_of(rows, "over_best") if "over_best" in rows[0] else NONE,
+        ]
+        for (name, called), rows in sorted(
+            kinds.items(), key=lambda kind: kind[0][0].split(",")[0] != "products"
+        )
+    ]
+    head = ["", "called", "cases", "slower than dense by over 2 %", "worst", "mean over dense"]
+    return table([*head, "mean over the best of both"], lines)
 
 
 def host(document: Document) -> str:

@@ -19,11 +19,12 @@ from sparsegen.bench.problem_facts import in_order, of_factors
 from sparsegen.bench.results import TOOLCHAIN, TUNED, UNTUNED, WITHOUT, Cell, Results, Row
 from sparsegen.bench.summary import Mean, SuiteSummary, geometric, standing_for_us, summarize
 from sparsegen.errors import SparsegenError
-from sparsegen.operators import SddmmProblem, SpmmProblem
+from sparsegen.operators import DType, SddmmProblem, SpmmProblem
 
 PRODUCTS = (SpmmProblem.operator, SddmmProblem.operator)  # whose suites stand side by side
 UNITED = 20  # rows of a folder, more than which are shown for each n
 DECODING = ("llm", "llm-uneven", "spmv")
+WITHOUT_SUITE = f"{WITHOUT}suite"
 OLDER = "a state that its file does not name"
 
 
@@ -93,12 +94,10 @@ def performance(folder: Path) -> str:
     rows = []
     products = (row for row in results.rows if row.operator in PRODUCTS)
     summaries = [s for s in summarize(products) if s.ours == TUNED]  # others have pages of their own
-    unseen = list(dict.fromkeys(name for s in summaries for name in s.worst_unseen))
     any_tf32 = any(s.to_dense_tf32.count for s in summaries)
     any_trials = any(s.tried is not None for s in summaries)
     for s in summaries:
         dense, sparse, untuned = _speedups(s)
-        without = [_unseen(s, name) for name in unseen]
         packing = NONE if s.preparation_ms is None else figure(s.preparation_ms)
         calls = NONE if s.break_even_calls is None else f"{s.break_even_calls:,}"
         wins = _wins(s.faster_than_dense)
@@ -109,7 +108,6 @@ def performance(folder: Path) -> str:
             *tf32,
             sparse,
             untuned,
-            *without,
             *trials,
             wins,
             packing,
@@ -121,20 +119,34 @@ def performance(folder: Path) -> str:
     head = [
         "geometric mean of the speedup", "rows", "over dense cuBLAS", *tf32, "over the best other sparse",
     ]  # fmt: skip
-    without = [f"over untuned without the {name.removeprefix(WITHOUT)}" for name in unseen]
     packed = ["packing, ms", "pays after, calls"]
     trials = ["variants tried"] * any_trials
-    made = table([*head, "over untuned", *without, *trials, "faster than dense", *packed, "measured"], rows)
+    made = table([*head, "over untuned", *trials, "faster than dense", *packed, "measured"], rows)
     return (
         f"{made}\n\n{measured_on(results)}. Packing (with the upload) is done once for a matrix; medians. It pays "
         "after so many calls in the median of the rows that are faster than dense, and in the others never."
     )
 
 
-def _unseen(s: SuiteSummary, name: str) -> str:
-    """How much slower than tuned, and the worst row; both from the contender's own rows."""
-    worst = s.worst_unseen.get(name)
-    return NONE if worst is None else f"{s.unseen_to_tuned[name].value:.2f} ×, worst {worst:.2f}"
+def unseen(folder: Path) -> str:
+    """Dispatch without what the packaged results know of a suite, over the winner on record, timed in the same run.
+
+    Of each suite and type the newest file counts, ``untuned_*.json`` or ``bench_*.json``.
+    """
+    newest: dict[tuple[str, DType], tuple[Results, SuiteSummary]] = {}
+    files = [file for kind in ("untuned", "bench") for file in read(folder, kind)]
+    for file in sorted(files, key=lambda file: max(invocation.started for invocation in file.invocations)):
+        for s in summarize(file.rows):
+            if WITHOUT_SUITE in s.worst_unseen:
+                newest[s.suite, s.dtype] = file, s
+    rows = []
+    for file, s in newest.values():
+        mean, worst = s.unseen_to_tuned[WITHOUT_SUITE], s.worst_unseen[WITHOUT_SUITE]
+        tried = NONE if s.tried is None else f"{s.tried}, least {s.least_tried}"
+        name = f"{s.suite}, {of_factors(s.factor_type, TYPES[s.dtype])}"
+        rows.append([name, mean.count, f"{mean.value:.3f}", f"{worst:.2f}", tried, state_of([file], s.suite)])
+    head = ["time over the tuned winner's", "rows", "mean", "worst", "variants on record", "measured"]
+    return table(head, rows)
 
 
 def strongest(folder: Path, peers: Peers) -> str:

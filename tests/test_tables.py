@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -260,3 +261,60 @@ def test_training_and_graphs(tables: Any) -> None:
 def test_what_cannot_be_made_is_told(tables: Any, text: str, complaint: str) -> None:
     with pytest.raises(SparsegenError, match=complaint):
         tables.fill(text)
+
+
+def test_what_was_dispatched_without_its_suite(tables: Any) -> None:
+    """Of a suite and type the newest file counts, whichever kind it is."""
+
+    def seen(ratios: dict[str, float]) -> list[Row]:
+        made = ((row(case), ratio) for case, ratio in ratios.items())
+        return [
+            replace(one, cells=(*one.cells, cell("sparsegen-without-suite", Kind.OURS, 5.0 * ratio)))
+            for one, ratio in made
+        ]
+
+    older, newer = results(*seen({"a": 3.0})), results(*seen({"a": 1.0, "b": 1.21}), row("without it"))
+    [ran] = newer.invocations
+    later = replace(ran, started=ran.started + timedelta(days=1))
+    result_file.write(older, tables.RESULTS / "untuned_a.json")
+    result_file.write(replace(newer, invocations=(later,)), tables.RESULTS / "bench_a.json")
+    found = made(tables, "unseen").splitlines()
+    assert found[2:] == ["| made-up, fp32 | 2 | 1.100 | 1.21 | – | 2026-01-03; nvcc |"]
+
+
+def test_uniform_sparsity(tables: Any) -> None:
+    def point(suite: str, case: str, ours: float) -> Row:
+        paper = cell("uspmm", Kind.OURS, 40.0, DType.FLOAT16)
+        one = row(case, suite=suite, ours=ours, dtype=DType.FLOAT16)
+        return replace(one, cells=(*one.cells, paper))
+
+    rows = [
+        point("uniform-shapes", "a", 5.0),
+        point("uniform-sparsity", "a", 5.0),
+        point("uniform-sparsity", "b", 20.0),
+        row("float32", suite="uniform"),
+    ]
+    result_file.write(results(*rows), tables.RESULTS / "bench_a.json")
+    lines = made(tables, "uniform-summary").splitlines()
+    assert lines[2].endswith("| 1 | 1.60 × | 8.00 × | 2.00 × |")
+    assert lines[3].endswith("| 2 | 0.80 × | 4.00 × | 1.00 × |")
+    assert lines[4].endswith("| 0 | – | – | – |"), "no point of it was measured"
+    assert lines[6] == "| all | 2 | 0.80 × | 4.00 × | 1.00 × |", "each point once"
+    assert "| b | csr_spmm | 20.00 | 8.00 | 40.00 | 10.00 | 0.40 | 2.00 | 0.50 |" in made(tables, "uniform")
+
+
+def test_what_is_slower_than_dense(tables: Any) -> None:
+    def ran(part: str, over_dense: float, **facts: Any) -> dict[str, Any]:
+        return {"part": part, "dtype": "float16", "over_dense": over_dense, **facts}
+
+    rows = [
+        ran("encoder", 1.1, mode="graph"),
+        ran("products", 0.5, over_best=1.0),
+        ran("products", 2.0, over_best=4.0),
+    ]
+    document = {"device": "made up", "driver": "1", "date": "2026-01-02", "command": "it", "rows": rows}
+    (tables.RESULTS / "never_slower.json").write_text(json.dumps(document))
+    assert made(tables, "never-slower").splitlines()[2:4] == [
+        "| products, fp16 | alone | 2 | 1 | 2.00 | 1.00 × | 2.00 × |",
+        "| encoder, fp16 | a CUDA graph | 1 | 1 | 1.10 | 1.10 × | – |",
+    ]
