@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sparsegen import arguments
 from sparsegen.errors import MatrixError, OperandError
+from sparsegen.integrations.torch.direct import DirectOperator, may_run_at_once
 from sparsegen.integrations.torch.mask_launches import blocks_of, draw_on, drop_on, expanded, pack_on
 from sparsegen.integrations.torch.tensor_checks import checked_device, require_tensors
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, checked_blocks, grid
@@ -177,9 +178,13 @@ def mask_of(
         early: whether the state is older than the kernel before; see `BlockMaskMaker.bind_draw`. The mask is the same.
     """
     layout = grid(shape, block)
-    words = torch.ops.sparsegen.draw_block_mask(
-        state, layout.rows, layout.columns, draw.p, str(draw.drawn), early
-    )
+    if may_run_at_once(state):
+        words = _draw_of(state, layout.rows, layout.columns, draw.p, draw.drawn, early)
+        torch.autograd.graph.increment_version(state)
+    else:
+        words = torch.ops.sparsegen.draw_block_mask(
+            state, layout.rows, layout.columns, draw.p, str(draw.drawn), early
+        )
     return BlockMaskTensor(shape, block, words, draw.density(layout))
 
 
@@ -191,17 +196,20 @@ def new_state(device: torch.device | str | None = None) -> Tensor:
 # --- custom operators ---
 
 
-@torch.library.custom_op(
-    "sparsegen::draw_block_mask",
-    mutates_args=("state",),
-    schema="(Tensor(a!) state, int rows, int columns, float p, str drawn, bool early=False) -> Tensor",
-)
-def _draw(state: Tensor, rows: int, columns: int, p: float, drawn: str, early: bool = False) -> Tensor:
+def _draw_of(state: Tensor, rows: int, columns: int, p: float, drawn: str, early: bool = False) -> Tensor:
     if state.dtype != torch.int64 or tuple(state.shape) != (2,):
         raise OperandError(
             f"a state is a seed and a step: 2 × torch.int64, got {state.dtype} of shape {tuple(state.shape)}"
         )
     return draw_on(state, BlockMaskLayout(rows, columns), MaskDraw(p, Drawn(drawn)), early=early)
+
+
+_draw = torch.library.custom_op(
+    "sparsegen::draw_block_mask",
+    _draw_of,
+    mutates_args=("state",),
+    schema="(Tensor(a!) state, int rows, int columns, float p, str drawn, bool early=False) -> Tensor",
+)
 
 
 @_draw.register_fake
@@ -219,20 +227,6 @@ def _(live: Tensor) -> Tensor:
     return live.new_empty(BlockMaskLayout(*live.shape).words, dtype=torch.uint64)
 
 
-@torch.library.custom_op(
-    "sparsegen::block_dropout",
-    mutates_args=(),
-    schema="(Tensor x, Tensor state, float p, int block_rows, int block_columns) -> Tensor",
-)
-def _drop(x: Tensor, state: Tensor, p: float, block_rows: int, block_columns: int) -> Tensor:
-    return drop_on(x, state, p, (block_rows, block_columns))
-
-
-@_drop.register_fake
-def _(x: Tensor, *_: Any) -> Tensor:
-    return x.new_empty(x.shape)
-
-
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, state, *ctx.rest = inputs
     ctx.save_for_backward(state)
@@ -241,7 +235,16 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _drop_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     """The same blocks of dY are dropped: the product is one with a diagonal matrix."""
     (state,) = ctx.saved_tensors
-    return torch.ops.sparsegen.block_dropout(dy, state, *ctx.rest), *[None] * 4
+    return drop_blocks(dy, state, *ctx.rest), *[None] * 4
 
 
-_drop.register_autograd(_drop_backward, setup_context=_remember)
+drop_blocks = DirectOperator(
+    "block_dropout",
+    "(Tensor x, Tensor state, float p, int block_rows, int block_columns) -> Tensor",
+    lambda x, state, p, block_rows, block_columns: drop_on(x, state, p, (block_rows, block_columns)),
+    fake=lambda x, *_: x.new_empty(x.shape),
+    tensors=2,
+    backward=_drop_backward,
+    remember=_remember,
+)
+"""X, a matrix, without the blocks that the mask of a state drops, and the others divided by 1 - p."""

@@ -16,7 +16,7 @@ from torch.nn import functional
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.activations import Activation
-from sparsegen.integrations.torch.block_masks import mask_of, new_state
+from sparsegen.integrations.torch.block_masks import drop_blocks, mask_of, new_state
 from sparsegen.integrations.torch.dropout_choice import masked_products_pay
 from sparsegen.integrations.torch.masked_products import dsd
 from sparsegen.integrations.torch.tensor_checks import (
@@ -188,7 +188,7 @@ def _dropped(x: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tens
     if not x.numel():
         return x
     rows = x.reshape(-1, x.shape[-1])
-    result: Tensor = torch.ops.sparsegen.block_dropout(rows, state, p, *block)
+    result: Tensor = drop_blocks(rows, state, p, *block)
     return result.reshape(x.shape)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparsegen.integrations.torch.block_masks import BlockMaskTensor, mask_of
+from sparsegen.integrations.torch.block_masks import BlockMaskTensor, drop_blocks, mask_of
 from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.timing import in_turn
@@ -101,7 +101,7 @@ def _tried(
     state = torch.zeros(2, dtype=torch.int64, device=where)
 
     def drop(tensor: Tensor) -> Tensor:
-        result: Tensor = torch.ops.sparsegen.block_dropout(tensor, state, p, *block)
+        result: Tensor = drop_blocks(tensor, state, p, *block)
         return result
 
     def drawn() -> BlockMaskTensor:

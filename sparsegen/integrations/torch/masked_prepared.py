@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -139,6 +140,72 @@ def called(operator: Any, given: list[Tensor], words: Tensor, **added: Tensor) -
     return torch.from_numpy(found).to(dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What calls with tensors of one kind go to.
+
+    Attributes:
+        is_turned: whether it takes the transpose of the second factor.
+    """
+
+    operator: Any
+    is_turned: bool
+
+    def __call__(
+        self, x: Tensor, other: Tensor, words: Tensor, bias: Tensor | None, out: Tensor | None = None
+    ) -> Tensor:
+        """See `run`."""
+        given = aligned(x), aligned(other.t() if self.is_turned else other)
+        added = {} if bias is None else {"bias": bias.contiguous()}
+        if x.is_cuda:
+            result: Tensor = self.operator(*given, words, out=out, **added)
+            return result
+        # The emulator takes NumPy arrays, and float32 for bfloat16, which NumPy has not.
+        sent = torch.float32 if x.dtype is torch.bfloat16 else x.dtype
+        arrays = [tensor.to(sent).numpy() for tensor in given]
+        into = None if out is None else out.to(sent).numpy()
+        found = self.operator(
+            *arrays, words.numpy(), out=into, **{name: t.to(sent).numpy() for name, t in added.items()}
+        )
+        result = torch.from_numpy(found).to(x.dtype)
+        return result if out is None else out.copy_(result)
+
+
+class ReadyCalls:
+    """What calls go to, by all that tells them apart: one that is like one before it needs no checks."""
+
+    def __init__(self) -> None:
+        self._ready: dict[Hashable, Ready] = {}
+
+    def find(self, key: Hashable, like: Tensor) -> Ready | None:
+        """What a call that passed all checks went to; none while a CUDA graph captures, as that is to be kept."""
+        found = self._ready.get(key)
+        return None if found is None or is_capturing(like) else found
+
+    def add(self, key: Hashable, ready: Ready | None) -> None:
+        """Keep it, if there is one, in the place of all others where they become too many."""
+        if ready is None:
+            return
+        if len(self._ready) >= MOST_PREPARED:
+            self._ready.clear()
+        self._ready[key] = ready
+
+
+def kind_of(*tensors: Tensor | None) -> Hashable:
+    """All of tensors that checks and the choice of a kernel look at; the first one says where kernels run."""
+    [first, *_] = tensors
+    assert first is not None
+    device = kernel_device(first)
+    return None if device is None else device.backend, *map(_kind_of_one, tensors)
+
+
+def _kind_of_one(tensor: Tensor | None) -> Hashable:
+    if tensor is None:
+        return None
+    strides = tensor.stride() if tensor.layout is torch.strided else None
+    return tensor.shape, strides, tensor.dtype, tensor.device
+
+
 def run(
     call: Call,
     x: Tensor,
@@ -146,8 +213,8 @@ def run(
     words: Tensor,
     bias: Tensor | None = None,
     out: Tensor | None = None,
-) -> Tensor:
-    """The product of tensors that fit the call.
+) -> tuple[Tensor, Ready | None]:
+    """The product of tensors that fit the call, and what computed it; PyTorch's own without a device of ours.
 
     Args:
         x: X of the first two products, D of ``sdd``.
@@ -157,26 +224,15 @@ def run(
     """
     device = kernel_device(x)
     if device is None:
-        return _plain(call, x, other, words, bias, out)
-    layout = Layout.COLUMN
-    if call.product is not Masked.DSD_TRANSPOSED and not other.is_contiguous() and other.t().is_contiguous():
-        layout, other = Layout.ROW, other.t()  # as k × n, where it lies
-    problem = call.problem(DTYPES[x.dtype], layout)
-    operator = operators.get(problem, device, is_capturing(x), scale=call.scale)
-    given = tuple(map(aligned, (x, other)))
-    added = {} if bias is None else {"bias": bias.contiguous()}
-    if x.is_cuda:
-        result: Tensor = operator(*given, words, out=out, **added)
-        return result
-    # The emulator takes NumPy arrays, and float32 for bfloat16, which NumPy has not.
-    sent = torch.float32 if x.dtype is torch.bfloat16 else x.dtype
-    arrays = [tensor.to(sent).numpy() for tensor in given]
-    into = None if out is None else out.to(sent).numpy()
-    found = operator(
-        *arrays, words.numpy(), out=into, **{name: t.to(sent).numpy() for name, t in added.items()}
+        return _plain(call, x, other, words, bias, out), None
+    is_turned = (
+        call.product is not Masked.DSD_TRANSPOSED
+        and not other.is_contiguous()
+        and other.t().is_contiguous()  # as k × n, where it lies
     )
-    result = torch.from_numpy(found).to(x.dtype)
-    return result if out is None else out.copy_(result)
+    problem = call.problem(DTYPES[x.dtype], Layout.ROW if is_turned else Layout.COLUMN)
+    ready = Ready(operators.get(problem, device, is_capturing(x), scale=call.scale), is_turned)
+    return ready(x, other, words, bias, out), ready
 
 
 def _plain(

@@ -20,8 +20,9 @@ from torch import Tensor
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.block_masks import BlockMaskTensor, check_mask
+from sparsegen.integrations.torch.direct import DirectOperator
 from sparsegen.integrations.torch.mask_launches import blocks_of, expanded
-from sparsegen.integrations.torch.masked_prepared import Call, Masked, run
+from sparsegen.integrations.torch.masked_prepared import Call, Masked, ReadyCalls, kind_of, run
 from sparsegen.integrations.torch.tensor_checks import check_tensor, require_tensors
 from sparsegen.matrix.block_mask import grid
 from sparsegen.operators import Epilogue, Rest
@@ -58,7 +59,7 @@ def dsd(
     if relu and bias is None:
         raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
     shared = mask.words, scale, *mask.block, mask.density
-    result: Tensor = torch.ops.sparsegen.dsd(x, weight, bias, *shared, relu)
+    result: Tensor = _dsd(x, weight, bias, *shared, relu)
     return result
 
 
@@ -67,7 +68,7 @@ def dsd_transposed(x: Tensor, d: Tensor, mask: BlockMaskTensor, *, scale: float 
     check_mask(mask)
     require_tensors(x=x, d=d)
     scale = arguments.number(scale, "scale", OperandError)
-    result: Tensor = torch.ops.sparsegen.dsd_transposed(x, d, mask.words, scale, *mask.block, mask.density)
+    result: Tensor = _dsd_transposed(x, d, mask.words, scale, *mask.block, mask.density)
     return result
 
 
@@ -78,7 +79,7 @@ def sdd(d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0)
     check_mask(mask)
     require_tensors(d=d, weight=weight)
     scale = arguments.number(scale, "scale", OperandError)
-    result: Tensor = torch.ops.sparsegen.sdd(d, weight, mask.words, scale, *mask.block, mask.density)
+    result: Tensor = _sdd(d, weight, mask.words, scale, *mask.block, mask.density)
     return result
 
 
@@ -103,12 +104,10 @@ def sdd_into(out: Tensor, d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, s
 _MASK = "Tensor words, float scale, int block_rows, int block_columns, float density"
 
 
-@torch.library.custom_op(
-    "sparsegen::dsd",
-    mutates_args=(),
-    schema=f"(Tensor x, Tensor weight, Tensor? bias, {_MASK}, bool relu) -> Tensor",
-)
-def _dsd(
+_ready = ReadyCalls()
+
+
+def _dsd_of(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -119,6 +118,11 @@ def _dsd(
     density: float,
     relu: bool,
 ) -> Tensor:
+    rest = scale, block_rows, block_columns, density, relu
+    key = Masked.DSD, kind_of(x, weight, words, bias), rest
+    ready = _ready.find(key, x)
+    if ready is not None:
+        return ready(x, weight, words, bias)
     check_tensor(x, "x", (None, None), x)
     check_tensor(weight, "weight", (None, x.shape[1]), x, free="out features")
     (m, k), n = x.shape, weight.shape[0]
@@ -130,15 +134,19 @@ def _dsd(
     epilogue = Epilogue.NONE if bias is None else Epilogue.BIAS_RELU if relu else Epilogue.BIAS
     call = Call(Masked.DSD, m, k, n, (block_rows, block_columns), density, scale, epilogue)
     check_words((call.m, call.k), call.block, words, x)
-    return run(call, x, weight, words, bias)
+    result, ready = run(call, x, weight, words, bias)
+    _ready.add(key, ready)
+    return result
 
 
-@torch.library.custom_op(
-    "sparsegen::dsd_transposed", mutates_args=(), schema=f"(Tensor x, Tensor d, {_MASK}) -> Tensor"
-)
-def _dsd_transposed(
+def _transposed_of(
     x: Tensor, d: Tensor, words: Tensor, scale: float, block_rows: int, block_columns: int, density: float
 ) -> Tensor:
+    rest = scale, block_rows, block_columns, density
+    key = Masked.DSD_TRANSPOSED, kind_of(x, d, words), rest
+    ready = _ready.find(key, x)
+    if ready is not None:
+        return ready(x, d, words, None)
     check_tensor(x, "x", (None, None), x)
     check_tensor(d, "d", (x.shape[0], None), x, free="out features")
     (m, k), n = x.shape, d.shape[1]
@@ -146,13 +154,12 @@ def _dsd_transposed(
         return x.new_zeros((n, k))
     call = Call(Masked.DSD_TRANSPOSED, m, k, n, (block_rows, block_columns), density, scale)
     check_words((call.m, call.k), call.block, words, x)
-    return run(call, x, d, words)
+    result, ready = run(call, x, d, words)
+    _ready.add(key, ready)
+    return result
 
 
-@torch.library.custom_op(
-    "sparsegen::sdd", mutates_args=(), schema=f"(Tensor d, Tensor weight, {_MASK}) -> Tensor"
-)
-def _sdd(
+def _sdd_of(
     d: Tensor,
     weight: Tensor,
     words: Tensor,
@@ -161,6 +168,11 @@ def _sdd(
     block_columns: int,
     density: float,
 ) -> Tensor:
+    rest = scale, block_rows, block_columns, density
+    key = Masked.SDD, kind_of(d, weight, words), rest
+    ready = _ready.find(key, d)
+    if ready is not None:
+        return ready(d, weight, words, None)
     check_tensor(d, "d", (None, None), d)
     check_tensor(weight, "weight", (d.shape[1], None), d, free="in features")
     (m, n), k = d.shape, weight.shape[1]
@@ -168,7 +180,9 @@ def _sdd(
         return d.new_zeros((m, k))
     call = Call(Masked.SDD, m, k, n, (block_rows, block_columns), density, scale)
     check_words((call.m, call.k), call.block, words, d)
-    return run(call, d, weight, words)
+    result, ready = run(call, d, weight, words)
+    _ready.add(key, ready)
+    return result
 
 
 @torch.library.custom_op(
@@ -220,24 +234,6 @@ def check_words(shape: tuple[int, int], block: tuple[int, int], words: Tensor, l
         )
 
 
-# --- what they give, for tensors without data ---
-
-
-@_dsd.register_fake
-def _(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
-    return x.new_empty((x.shape[0], weight.shape[0]))
-
-
-@_dsd_transposed.register_fake
-def _(x: Tensor, d: Tensor, *_: Any) -> Tensor:
-    return x.new_empty((d.shape[1], x.shape[1]))
-
-
-@_sdd.register_fake
-def _(d: Tensor, weight: Tensor, *_: Any) -> Tensor:
-    return d.new_empty((d.shape[0], weight.shape[1]))
-
-
 @_sdd_into.register_fake
 def _(out: Tensor, *_: Any) -> None:
     return None
@@ -254,12 +250,12 @@ def _remember_dsd(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _dsd_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, words, y = ctx.saved_tensors
-    needs, ops = ctx.needs_input_grad, torch.ops.sparsegen
+    needs = ctx.needs_input_grad
     if y is not None:
         dy = torch.where(y > 0, dy, 0)
     return (
-        ops.sdd(dy, weight, words, *ctx.rest) if needs[0] else None,
-        ops.dsd_transposed(x, dy, words, *ctx.rest) if needs[1] else None,
+        _sdd(dy, weight, words, *ctx.rest) if needs[0] else None,
+        _dsd_transposed(x, dy, words, *ctx.rest) if needs[1] else None,
         dy.sum(0) if needs[2] else None,
         *[None] * 6,
     )
@@ -273,24 +269,48 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _transposed_backward(ctx: Any, dw: Tensor) -> tuple[Tensor | None, ...]:
     x, d, words = ctx.saved_tensors
-    needs, ops = ctx.needs_input_grad, torch.ops.sparsegen
+    needs = ctx.needs_input_grad
     return (
-        ops.sdd(d, dw, words, *ctx.rest) if needs[0] else None,
-        ops.dsd(x, dw, None, words, *ctx.rest, False) if needs[1] else None,
+        _sdd(d, dw, words, *ctx.rest) if needs[0] else None,
+        _dsd(x, dw, None, words, *ctx.rest, False) if needs[1] else None,
         *[None] * 5,
     )
 
 
 def _sdd_backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
     d, weight, words = ctx.saved_tensors
-    needs, ops = ctx.needs_input_grad, torch.ops.sparsegen
+    needs = ctx.needs_input_grad
     return (
-        ops.dsd(dx, weight, None, words, *ctx.rest, False) if needs[0] else None,
-        ops.dsd_transposed(dx, d, words, *ctx.rest) if needs[1] else None,
+        _dsd(dx, weight, None, words, *ctx.rest, False) if needs[0] else None,
+        _dsd_transposed(dx, d, words, *ctx.rest) if needs[1] else None,
         *[None] * 5,
     )
 
 
-_dsd.register_autograd(_dsd_backward, setup_context=_remember_dsd)
-_dsd_transposed.register_autograd(_transposed_backward, setup_context=_remember)
-_sdd.register_autograd(_sdd_backward, setup_context=_remember)
+_dsd = DirectOperator(
+    "dsd",
+    f"(Tensor x, Tensor weight, Tensor? bias, {_MASK}, bool relu) -> Tensor",
+    _dsd_of,
+    fake=lambda x, weight, *_: x.new_empty((x.shape[0], weight.shape[0])),
+    tensors=4,
+    backward=_dsd_backward,
+    remember=_remember_dsd,
+)
+_dsd_transposed = DirectOperator(
+    "dsd_transposed",
+    f"(Tensor x, Tensor d, {_MASK}) -> Tensor",
+    _transposed_of,
+    fake=lambda x, d, *_: x.new_empty((d.shape[1], x.shape[1])),
+    tensors=3,
+    backward=_transposed_backward,
+    remember=_remember,
+)
+_sdd = DirectOperator(
+    "sdd",
+    f"(Tensor d, Tensor weight, {_MASK}) -> Tensor",
+    _sdd_of,
+    fake=lambda d, weight, *_: d.new_empty((d.shape[0], weight.shape[1])),
+    tensors=3,
+    backward=_sdd_backward,
+    remember=_remember,
+)
