@@ -26,7 +26,7 @@ def bind_block_dropout(
 
     It writes to Y the matrix X with blocks dropped, each with probability p, and the others divided by the share that
     is expected to be left. The mask is the one that `BlockMaskMaker.bind_draw` makes for the same state, which stays as
-    it is. X and Y are row-major, and begin at multiples of 16 bytes.
+    it is. X and Y are row-major, and begin at multiples of 16 bytes. An address of 0 for X stands for ones.
 
     Args:
         shape: rows and columns of X.

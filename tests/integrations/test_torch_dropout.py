@@ -22,6 +22,7 @@ from sparsegen.integrations.torch import (  # noqa: E402
     draw_block_mask,
     dropout,
     dropout_choice,
+    dropped_blocks,
 )
 
 TF32 = {"rtol": 5e-3, "atol": 5e-3}
@@ -271,11 +272,51 @@ def test_what_is_tried_goes_through_autograd_once(relu: bool, monkeypatch: pytes
         return y
 
     monkeypatch.setattr(dropout_choice, "dsd", seen)
-    monkeypatch.setattr(dropout_choice, "in_turn", lambda runs, *_, **__: [float(run() or 1) for run in runs])
+    monkeypatch.setattr(dropout_choice, "in_turn", run_each)
     sizes, block = (64, 32, 48), (16, 16)
     with torch.inference_mode(), torch.inference_mode(False):
         dropout_choice._tried(sizes, block, 0.5, torch.float16, torch.device("cpu"), has_bias=True, relu=relu)
-    assert products == [(True, True, relu), (False, True, relu), (False, True, relu)]
+    assert products == [(True, True, relu)] * (dropout_choice.STEPS + 1)
+
+
+def run_each(runs: Any, *_: Any, **__: Any) -> list[float]:
+    """In the place of `timing.in_turn`, without a clock."""
+    return [float(run() or number) for number, run in enumerate(runs, 1)]
+
+
+def test_a_trial_is_nothing_to_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it saves for its gradients is not what the layer saves: computed again, the layer tries nothing."""
+    monkeypatch.setattr(dropout_choice, "in_turn", run_each)
+    tried = []
+
+    def decide(tokens: int, ins: int, outs: int, block: Any, p: float, *_: Any) -> bool:
+        if not tried:
+            where, sizes = torch.device("cpu"), (tokens, ins, outs)
+            tried.append(
+                dropout_choice._tried(sizes, block, p, torch.float32, where, has_bias=True, relu=False)
+            )
+        return tried[0].by_host
+
+    monkeypatch.setattr(dropout, "masked_products_pay", decide)
+    found, x = layer(), torch.randn(64, 48, requires_grad=True)
+    checkpoint(found, x, use_reentrant=False).sum().backward()
+    assert x.grad is not None and tried[0].by_host
+
+
+@pytest.mark.parametrize("shape", [(320, 48), (4, 80, 48)], ids=str)
+def test_small_and_large_dropouts_are_the_same(
+    place: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A product with zeros and others, whose gradient is PyTorch's own, and the kernel."""
+    state, x = torch.tensor([3, 5]), torch.randn(shape, requires_grad=True)
+    found = []
+    for most in (0, x.numel()):
+        monkeypatch.setattr(dropped_blocks, "HOST_BOUND", most)
+        y = dropped_blocks.dropped(x, state, 0.25, (16, 32))
+        found.append((y, *torch.autograd.grad(y.square().sum(), x)))
+    assert 0.1 < (found[0][0] == 0).float().mean() < 0.5
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_no_tokens(place: str) -> None:

@@ -66,6 +66,21 @@ def test_dropped_blocks(
     assert after.tolist() == [SEED, STEP]
 
 
+def test_ones_in_the_place_of_a_matrix(executor: Executor) -> None:
+    """What a matrix is multiplied by to drop its blocks."""
+    for shape, dtype in (((37, 72), DType.FLOAT32), ((37, 72), DType.FLOAT16), ((20, 33), DType.BFLOAT16)):
+        live = live_elements(shape, (16, 32))
+        y = dtype.to_storage(np.zeros(shape, dtype=np.float32))
+        found, state = executor.allocate(y.nbytes), new_state(executor, SEED, STEP)
+        executor.fill(found, 0xFF)
+        bind_block_dropout(executor, shape, (16, 32), P, dtype)(0, state.address, 0, found.address)
+        executor.synchronize()
+        executor.download(found, y)
+        np.testing.assert_array_equal(
+            y, dtype.to_storage(np.where(live, np.float32(1 / 0.75), np.float32(0)))
+        )
+
+
 def test_a_probability_out_of_range(executor: Executor) -> None:
     with pytest.raises(MatrixError, match="share of blocks to drop"):
         bind_block_dropout(executor, (4, 4), (16, 16), 1.0, DType.FLOAT16)

@@ -1,5 +1,5 @@
 // Y = X with blocks dropped and the others scaled: the mask is that of block_mask.cu for the same seed and step, made again
-// where it is needed, which costs less than to store and read it. Dropped blocks are not read.
+// where it is needed, which costs less than to store and read it. Dropped blocks are not read. No X stands for ones.
 #if !defined(SPARSEGEN_EMULATOR)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -15,6 +15,10 @@ __device__ __forceinline__ __half times(__half x, float scale) { return __float2
 __device__ __forceinline__ __nv_bfloat16 times(__nv_bfloat16 x, float scale) {
   return __float2bfloat16_rn(__bfloat162float(x) * scale);
 }
+
+__device__ __forceinline__ float one(float) { return 1.0f; }
+__device__ __forceinline__ __half one(__half) { return __float2half_rn(1.0f); }
+__device__ __forceinline__ __nv_bfloat16 one(__nv_bfloat16) { return __float2bfloat16_rn(1.0f); }
 
 template <class T, int kWidth>
 struct alignas(sizeof(T) * kWidth) Vector {
@@ -35,8 +39,12 @@ __device__ __forceinline__ void drop(int rows, int columns, int block_rows, int 
     Vector<T, kWidth> part[kRows] = {};
     #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      if (is_live && first + i < rows) {
+      if (!is_live || first + i >= rows) continue;
+      if (x != nullptr) {
         part[i] = *reinterpret_cast<const Vector<T, kWidth>*>(x + static_cast<long long>(first + i) * columns + column);
+      } else {
+        #pragma unroll
+        for (int j = 0; j < kWidth; ++j) part[i].of[j] = one(part[i].of[j]);
       }
     }
     #pragma unroll

@@ -96,11 +96,15 @@ class DirectOperator:
         custom.register_fake(fake)
         custom.register_autograd(backward, setup_context=remember)
         self._operator: Callable[..., Any] = getattr(torch.ops.sparsegen, name)
-        members = {"forward": function, "setup_context": remember, "backward": backward}
-        function_of_autograd = type(
-            name, (torch.autograd.Function,), {key: staticmethod(one) for key, one in members.items()}
-        )
-        self._apply: Callable[..., Any] = function_of_autograd.apply
+
+        # With `setup_context`, PyTorch looks up the signature of `forward` in every call, which takes tens of µs.
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            output = function(*inputs)
+            remember(ctx, inputs, output)
+            return output
+
+        members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        self._apply: Callable[..., Any] = type(name, (torch.autograd.Function,), members).apply
 
     def __call__(self, *inputs: Any) -> Any:
         """The operator's result; all inputs by position."""

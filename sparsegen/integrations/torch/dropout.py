@@ -16,8 +16,9 @@ from torch.nn import functional
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.activations import Activation
-from sparsegen.integrations.torch.block_masks import drop_blocks, mask_of, new_state
+from sparsegen.integrations.torch.block_masks import mask_of, new_state
 from sparsegen.integrations.torch.dropout_choice import masked_products_pay
+from sparsegen.integrations.torch.dropped_blocks import dropped
 from sparsegen.integrations.torch.masked_products import dsd
 from sparsegen.integrations.torch.tensor_checks import (
     checked_device,
@@ -48,7 +49,7 @@ def block_dropout(x: Tensor, p: float = 0.5, block: Any = 128, training: bool = 
     require_real(x, "x")
     if not arguments.flag(training, "training", OperandError) or p == 0:
         return x
-    return _dropped(x, new_state(x.device), p, sides)
+    return dropped(x, new_state(x.device), p, sides)
 
 
 class DropoutLinear(nn.Linear):
@@ -153,8 +154,8 @@ class DropoutLinear(nn.Linear):
             if self.own_seed:
                 named = state.clone()  # which the gradient needs
                 state[1] += 1
-            dropped = _dropped(x, named, self.p, self.block)
-            return self.activation.of(functional.linear(dropped, self.weight, self.bias))
+            kept = dropped(x, named, self.p, self.block)
+            return self.activation.of(functional.linear(kept, self.weight, self.bias))
         bias = None if self.bias is None else self.bias.to(dtype)
         rows, weight = x.reshape(tokens, x.shape[-1]).to(dtype), self.weight.to(dtype)
         mask = mask_of(state, sizes[:2], self.block, MaskDraw(self.p), early=self.own_seed)
@@ -181,15 +182,6 @@ class DropoutLinear(nn.Linear):
         block = f"{self.block[0]}x{self.block[1]}"
         own = ", own_seed=True" if self.own_seed else ""
         return f"{super().extra_repr()}, p={self.p}, block={block}, activation={self.activation}{own}"
-
-
-def _dropped(x: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tensor:
-    """X without the blocks that the mask of a state drops."""
-    if not x.numel():
-        return x
-    rows = x.reshape(-1, x.shape[-1])
-    result: Tensor = drop_blocks(rows, state, p, *block)
-    return result.reshape(x.shape)
 
 
 def checked_p(p: Any) -> float:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
-from sparsegen.integrations.torch.block_masks import BlockMaskTensor, drop_blocks, mask_of
-from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd
+from sparsegen.integrations.torch.block_masks import drop_blocks, mask_of
+from sparsegen.integrations.torch.dropped_blocks import dropped
+from sparsegen.integrations.torch.masked_products import dsd
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.timing import in_turn
 from sparsegen.matrix.block_mask_draw import MaskDraw
@@ -24,6 +27,8 @@ class Choice:
     by_host: bool
     in_graph: bool
 
+
+STEPS = 3  # behind each other, as in training, where the host is ahead of a device that takes longer
 
 _decided: dict[tuple[Any, ...], Choice] = {}
 _lock = threading.Lock()
@@ -45,10 +50,9 @@ def masked_products_pay(
 
     On a GPU the first call with these sizes times both, forward and backward, in turn (`timing.in_turn`), and the
     process remembers the answer. It needs memory for some operands beside the layer's own, and leaves PyTorch's
-    generators as they are. Both are timed twice: as the host starts them, so that its time counts where the device
-    waits for it, and behind other work of the device, as in a CUDA graph; the second answer is that of captures. Inside
-    a capture nothing can be timed, and sizes that were never met run dense. Both have also gone through autograd once,
-    so that a capture finds ready what eager calls do not run.
+    generators as they are. Both go through autograd, and are timed twice: some steps as the host starts them, so that
+    its time counts where the device waits for it, and one behind other work of the device, as in a CUDA graph; the
+    second answer is that of captures. Inside a capture nothing can be timed, and sizes that were never met run dense.
 
     Where no kernel runs, and of float32 unless PyTorch may use TF32, dense products run. On the emulator, which has no
     time, the kernels do.
@@ -100,34 +104,35 @@ def _tried(
     bias = torch.zeros(outs, dtype=dtype, device=where) if has_bias else None
     state = torch.zeros(2, dtype=torch.int64, device=where)
 
-    def drop(tensor: Tensor) -> Tensor:
-        result: Tensor = drop_blocks(tensor, state, p, *block)
-        return result
-
-    def drawn() -> BlockMaskTensor:
-        return mask_of(state, (tokens, ins), block, MaskDraw(p), early=False)
+    given, parameter = x.requires_grad_(), weight.requires_grad_()
 
     def masked() -> None:
-        mask = drawn()
-        scale = 1 / mask.density
-        dsd(x, weight, mask, bias, scale=scale, relu=relu)
-        sdd(dy, weight, mask, scale=scale)
-        dsd_transposed(x, dy, mask, scale=scale)
+        mask = mask_of(state, (tokens, ins), block, MaskDraw(p), early=False)
+        y = dsd(given, parameter, mask, bias, scale=1 / mask.density, relu=relu)
+        torch.autograd.grad(y, (given, parameter), dy)
 
     def dense() -> None:
-        dropped = drop(x)
-        functional.linear(dropped, weight, bias)
-        drop(torch.mm(dy, weight))
-        torch.mm(dy.t(), dropped)
+        y = functional.linear(dropped(given, state, p, block), parameter, bias)
+        torch.autograd.grad(y, (given, parameter), dy)
 
-    # Autograd's thread has launches and scratch memory of its own.
-    given, parameter = x.clone().requires_grad_(), weight.clone().requires_grad_()
-    with torch.enable_grad():
-        mask = drawn()
-        for y in (
-            dsd(given, parameter, mask, bias, scale=1 / mask.density, relu=relu),
-            functional.linear(drop(given), parameter, bias),
-        ):
-            torch.autograd.grad(y, (given, parameter), dy)
-    found = (in_turn([masked, dense], where, is_ahead=is_ahead) for is_ahead in (False, True))
-    return Choice(*(masked_us < dense_us for masked_us, dense_us in found))
+    def dense_in_graph() -> None:
+        y = functional.linear(drop_blocks(given, state, p, *block), parameter, bias)
+        torch.autograd.grad(y, (given, parameter), dy)
+
+    with saved_tensors_hooks(_as_it_is, _as_it_is):  # whose layer this is may count what it saves
+        host = in_turn([_steps(masked, STEPS), _steps(dense, STEPS)], where)
+        graph = in_turn([_steps(masked, 1), _steps(dense_in_graph, 1)], where, is_ahead=True)
+    return Choice(host[0] < host[1], graph[0] < graph[1])
+
+
+def _steps(step: Callable[[], None], count: int) -> Callable[[], None]:
+    def run() -> None:
+        with torch.enable_grad():
+            for _ in range(count):
+                step()
+
+    return run
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor

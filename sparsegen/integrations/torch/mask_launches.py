@@ -105,6 +105,20 @@ def drop_on(x: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tenso
     return y
 
 
+def multiplier_on(like: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tensor:
+    """What a matrix like this one is multiplied by to drop blocks as `drop_on` does: 0, or 1 over the share left."""
+    shape, draw = (like.shape[0], like.shape[1]), MaskDraw(p)
+    device = kernel_device(like)
+    if device is None:
+        layout = grid(shape, block)
+        live = blocks_of(draw_on(state.clone(), layout, draw), layout)
+        return expanded(live, block, shape).to(like.dtype) / draw.density(layout)
+    y = torch.empty(shape, dtype=like.dtype, device=like.device)
+    launch = _here.drop(device, (shape, block, p, DTYPES[like.dtype]))
+    launch(_stream(like), state.data_ptr(), 0, y.data_ptr())
+    return y
+
+
 def blocks_of(words: Tensor, layout: BlockMaskLayout) -> Tensor:
     """bool, rows × columns of blocks, of a mask's buffer."""
     signed = words.view(torch.int64)
