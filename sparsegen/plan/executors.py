@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 from sparsegen.backends.executor import Executor
 from sparsegen.kernels.base import Device
+
+Made = TypeVar("Made")
 
 _executors: dict[tuple[Device, int], Executor] = {}  # by device and ordinal: equal GPUs compare equal
 _executors_lock = threading.Lock()
@@ -20,3 +24,11 @@ def shared_executor(device: Device) -> Executor:
         if key not in _executors:
             _executors[key] = backends.open_executor(device)
         return _executors[key]
+
+
+def made_here(executor: Executor, make: Callable[[], Made]) -> Made:
+    """What is made for the calling thread to launch, which the executor readies for launches from then on."""
+    with executor.entered():
+        made = make()
+    executor.activate()  # behind the block, which leaves the thread as it was
+    return made

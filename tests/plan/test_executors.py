@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -25,3 +27,26 @@ def test_equal_gpus_have_an_executor_each(monkeypatch: pytest.MonkeyPatch) -> No
     assert executors.shared_executor(first) is not executors.shared_executor(second)
     assert executors.shared_executor(second) is executors.shared_executor(replace(device(), index=1))
     assert opened == [0, 1]
+
+
+def test_a_thread_is_ready_to_launch_what_was_made_for_it() -> None:
+    """As CUDA does it: a block's context is gone behind it, and one that is current is not replaced."""
+    contexts: list[str] = []
+
+    class Fake:
+        @contextmanager
+        def entered(self) -> Iterator[None]:
+            contexts.append("pushed")
+            yield
+            contexts.pop()
+
+        def activate(self) -> None:
+            if not contexts:
+                contexts.append("the thread's")
+
+    def make() -> int:
+        assert contexts == ["pushed"]
+        return 3
+
+    assert executors.made_here(Fake(), make) == 3  # type: ignore[arg-type]
+    assert contexts == ["the thread's"]

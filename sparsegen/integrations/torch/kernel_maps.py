@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from sparsegen.integrations.torch.prepared import aligned
 from sparsegen.integrations.torch.tensor_checks import require_tensors
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.kernel_map import NONE, kernel_map, odd_sides, three_steps
-from sparsegen.plan.executors import shared_executor
+from sparsegen.plan.executors import made_here, shared_executor
 from sparsegen.plan.kernel_maps import KernelMapShape, bind_kernel_map
 
 LEAST_PLACES = 256
@@ -117,9 +118,7 @@ class _Launches(threading.local):
         key = device, device.index, shape
         if key not in self.bound:
             executor = shared_executor(device)
-            with executor.entered():
-                executor.activate()
-                self.bound[key] = bind_kernel_map(executor, shape)
+            self.bound[key] = made_here(executor, partial(bind_kernel_map, executor, shape))
         return self.bound[key]
 
 

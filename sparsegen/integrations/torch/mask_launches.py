@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
 from sparsegen.operators import DType
 from sparsegen.plan.block_dropout import bind_block_dropout
 from sparsegen.plan.block_masks import BlockMaskMaker, Given
-from sparsegen.plan.executors import shared_executor
+from sparsegen.plan.executors import made_here, shared_executor
 
 Key = tuple[Device, int, BlockMaskLayout]
 Dropout = tuple[tuple[int, int], tuple[int, int], float, DType]  # shape, block, p and dtype
@@ -37,24 +38,23 @@ class _Makers(threading.local):
         key = device, device.index, layout
         if (key, what, early) not in self.launches:
             executor = shared_executor(device)
-            with executor.entered():
+
+            def bind() -> Callable[..., None]:
                 if key not in self.makers:
                     self.makers[key] = BlockMaskMaker(layout, executor)
-                executor.activate()
                 maker = self.makers[key]
-                bound = (
+                return (
                     maker.bind_finish(what) if isinstance(what, Given) else maker.bind_draw(what, early=early)
                 )
-            self.launches[key, what, early] = bound
+
+            self.launches[key, what, early] = made_here(executor, bind)
         return self.launches[key, what, early]
 
     def drop(self, device: Device, what: Dropout) -> Callable[..., None]:
         key = device, device.index, what
         if key not in self.drops:
             executor = shared_executor(device)
-            with executor.entered():
-                executor.activate()
-                self.drops[key] = bind_block_dropout(executor, *what)
+            self.drops[key] = made_here(executor, partial(bind_block_dropout, executor, *what))
         return self.drops[key]
 
 
