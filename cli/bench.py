@@ -53,6 +53,7 @@ from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.problems import ProblemOptions, repeatable_problem_options
 from sparsegen.cli.streams import visible
 from sparsegen.measure.l2 import L2
+from sparsegen.system.publish import publish_text, refuse_other, reported, require_place
 from sparsegen.system.quantities import counted
 
 
@@ -183,6 +184,9 @@ def command(
     if matrix is not None and not has_pattern:
         raise click.UsageError(f"{combinations[0].operator} takes its mask with every call: drop --matrix")
     budget_of(tune)
+    if csv_file is not None:
+        refuse_other(csv_file, ".csv")
+        require_place(csv_file)
     before = result_file.read(older) if older else None
     if suites:
         cases = of_dtypes(cases_of_suites(suites, data), dtypes_given(combinations))
@@ -217,7 +221,8 @@ def command(
             emit(False, {}, row_table(done), summary_table(done))
         raise click.exceptions.Exit(INTERRUPTED) from None
     if csv_file is not None:
-        csv_file.write_text(result_file.to_csv(finished.results), encoding="utf-8")
+        with reported(csv_file):
+            publish_text(csv_file, result_file.to_csv(finished.results))
     _show(finished, before, output, configs=show if configs else 0, as_json=as_json)
 
 

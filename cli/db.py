@@ -17,12 +17,14 @@ from sparsegen.cli.common import (
     db_option,
     emit,
     family_names,
+    force_option,
     json_option,
 )
 from sparsegen.cli.db_pins import list_pins, pin, unpin
-from sparsegen.cli.db_shipping import diff, layers, publish_
+from sparsegen.cli.db_shipping import diff, layers, publish_, refuse_own_database
 from sparsegen.errors import DatabaseCorruptError, DatabaseError
 from sparsegen.settings import Settings
+from sparsegen.system.publish import publish_text, refuse_existing, reported
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.jobs.importing import import_result
 from sparsegen.tuning.jobs.results import is_result
@@ -166,18 +168,20 @@ def check(db: str | None, as_json: bool) -> None:
 @command.command()
 @db_option
 @click.option(*OUTPUT, type=click.Path(path_type=Path, dir_okay=False), help="Default: stdout.")
+@force_option
 @json_option
-def export(db: str | None, output: Path | None, as_json: bool) -> None:
+def export(db: str | None, output: Path | None, force: bool, as_json: bool) -> None:
     """Write the whole database as JSON, for `import` elsewhere and for version control."""
+    if output is not None:
+        refuse_existing(output, force=force)
+        refuse_own_database(output, db)
     with open_store(db, read_only=True) as store:
         text, left_out = exchange.export_json(store)
     if output is None:
         click.echo(text, nl=False)
         return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise click.FileError(str(output), error.strerror) from error
+    with reported(output):
+        publish_text(output, text)
     note = f"; {left_out} measurements of unknown families or values were left out" if left_out else ""
     emit(as_json, {"output": output, "left_out": left_out}, Text(f"written to {output}{note}"))
 

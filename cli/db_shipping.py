@@ -11,10 +11,11 @@ import click
 from rich.text import Text
 
 from sparsegen import backends
-from sparsegen.cli.common import OUTPUT, Listing, Part, db_option, emit, json_option
+from sparsegen.cli.common import OUTPUT, Listing, Part, db_option, emit, force_option, json_option
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
+from sparsegen.system.publish import refuse_existing
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.differences import Comparison, Verdict, compare
 from sparsegen.tuning_db.layers import PROJECT_DATABASE, Layer, open_to_read
@@ -43,6 +44,7 @@ SHOWN_DIFFERENCES = 20
 @click.option("--compiler", default=None, help="That made the variants, of devices that are not here.")
 @click.option("--winners", is_flag=True, help="Only the finalists of each workload: a smaller file.")
 @db_option
+@force_option
 @json_option
 def publish_(
     output: Path,
@@ -52,12 +54,16 @@ def publish_(
     compiler: str | None,
     winners: bool,
     db: str | None,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Write a database as a layer that is only read, for a package or a container's image.
 
     SPARSEGEN_LAYERS names layers that are read.
     """
+
+    refuse_existing(output, force=force)
+    refuse_own_database(output, db)
 
     def tools_of(device: Device) -> Tools:
         here = _tools_here(device)
@@ -66,6 +72,13 @@ def publish_(
     with closing(open_to_read(db or Settings.from_environment().db)) as source:
         told = publish(source, output, by=by or _user(), note=note, winners_alone=winners, tools_of=tools_of)
     emit(as_json, {"layer": output, **told.to_dict()}, *_described(str(output), told))
+
+
+def refuse_own_database(output: Path, db: str | None) -> None:
+    """Raises click.BadParameter where an output would take the place of the database that it is made of."""
+    source = Location.parse(db or Settings.from_environment().db).path
+    if source is not None and output.exists() and source.exists() and output.samefile(source):
+        raise click.BadParameter(f"{output} is the database itself; name another file", param_hint="--output")
 
 
 def _user() -> str:

@@ -21,6 +21,7 @@ from sparsegen.cli.common import (
     db_option,
     emit,
     family_names,
+    force_option,
     json_option,
     memory_limit_option,
 )
@@ -30,6 +31,7 @@ from sparsegen.cli.tune_model import TokenCounts, model_layer_options, open_mode
 from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.pruning.pruned_layers import matrix_of, pruned_layers
 from sparsegen.settings import Settings
+from sparsegen.system.publish import refuse_existing
 from sparsegen.system.quantities import counted, size_text
 from sparsegen.tuning.jobs.bundle import open_bundle
 from sparsegen.tuning.jobs.export import CANDIDATES, SECONDS_OF_ONE, Exported, Wanted, export_job
@@ -49,6 +51,7 @@ class JobOptions:
         candidates: for each workload.
         budget: seconds for the whole job; None for as many as its workloads need.
         with_values: whether the matrices' values go along.
+        force: whether a bundle that is there is overwritten.
     """
 
     target: str
@@ -57,6 +60,7 @@ class JobOptions:
     candidates: int
     budget: float | None
     with_values: bool
+    force: bool
 
 
 def job_options(function: F) -> F:
@@ -67,6 +71,7 @@ def job_options(function: F) -> F:
         job = JobOptions(**{field.name: given.pop(field.name) for field in fields(JobOptions)})
         if job.output.suffix.lower() != ".pyz":  # it might be one of the matrices, which would be overwritten
             raise click.BadParameter(f"{job.output} does not end in .pyz", param_hint="--output")
+        refuse_existing(job.output, force=job.force)
         return function(*args, job=job, **given)
 
     options = (
@@ -108,6 +113,7 @@ def job_options(function: F) -> F:
             is_flag=True,
             help="Send the matrices' values along; else random ones are measured with.",
         ),
+        force_option,
     )
     return apply_options(options, cast(F, command))
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sparsegen.cli.common import OUTPUT, db_option, emit, json_option, make_console
 from sparsegen.settings import Settings
+from sparsegen.system.publish import refuse_other
 from sparsegen.system.quantities import counted
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.store import Store
@@ -64,6 +65,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Write one HTML page that loads nothing: charts, tables and the winners' sources."""
+    refuse_other(output, ".html")
     # Imported here, so that --help works without matplotlib.
     from sparsegen.report.build import build
 

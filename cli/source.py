@@ -18,6 +18,7 @@ from sparsegen.cli.common import (
     device_option,
     even_features,
     family_names,
+    force_option,
     json_option,
     parse_config,
     to_json,
@@ -29,6 +30,7 @@ from sparsegen.dispatch.choice import choose
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.render import render
 from sparsegen.settings import Settings
+from sparsegen.system.publish import publish_text, refuse_existing, reported
 from sparsegen.tuning_db.layers import open_layers
 from sparsegen.tuning_db.records import Workload
 
@@ -62,6 +64,7 @@ class Choice:
     help="Registers, spills and shared memory (needs nvcc, no GPU).",
 )
 @click.option(*OUTPUT, type=click.Path(path_type=Path, dir_okay=False), help="Write to a file.")
+@force_option
 @json_option
 def command(
     matrix_file: MatrixOptions,
@@ -72,6 +75,7 @@ def command(
     db: str | None,
     form: str | None,
     output: Path | None,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Print the CUDA source of a variant.
@@ -81,6 +85,8 @@ def command(
     family's heuristic config; --config changes tunables of it, any valid one renders, and no GPU is
     needed.
     """
+    if output is not None:
+        refuse_existing(output, force=force)
     if matrix_file.transpose and matrix_file.file is None:
         raise click.UsageError("--transpose needs --matrix; without one exchange its sizes")
     if config and family_name is None:
@@ -102,10 +108,8 @@ def command(
     source = render(choice.family, problem, choice.config)
     text, facts = _inspect(form, choice.family, source, where)
     if output is not None:
-        try:
-            output.write_text(text)
-        except OSError as error:
-            raise click.FileError(str(output), error.strerror) from error
+        with reported(output):
+            publish_text(output, text)
     if as_json:
         data = {
             "family": choice.family.name,

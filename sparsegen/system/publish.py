@@ -116,6 +116,14 @@ def refuse_existing(path: Path, *, force: bool) -> None:
         )
 
 
+def refuse_other(path: Path, suffix: str) -> None:
+    """Raises OutputExistsError for a file that is there and has another suffix: it is not an older output of ours."""
+    if path.exists() and path.suffix.lower() != suffix:
+        raise OutputExistsError(
+            f"it is there already, and not a {suffix} file; choose another name", path=path
+        )
+
+
 def require_place(final: Path) -> None:
     """Refuse, before long work, a place that `publish_file` could not write; what is there stays.
 

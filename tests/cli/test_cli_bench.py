@@ -57,6 +57,14 @@ def bench(run: Command, tmp_path: Path, library: Path) -> Bench:
     return Bench(run, tmp_path, library)
 
 
+def test_a_table_takes_the_place_of_no_other_file(run: Command, tmp_path: Path) -> None:
+    (tmp_path / "w.npz").write_bytes(b"precious")
+    given = ("bench", "--suite", "rnn", "--csv")
+    assert "not a .csv file" in run(*given, "w.npz", exit_code=3).stderr
+    assert (tmp_path / "w.npz").read_bytes() == b"precious"
+    assert "cannot be written" in run(*given, "w.npz/r.csv", exit_code=1).stderr
+
+
 @needs_compiler
 def test_measure_resume_compare(bench: Bench, tmp_path: Path) -> None:
     output, table = tmp_path / "r.json", tmp_path / "r.csv"

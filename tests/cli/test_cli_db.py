@@ -67,6 +67,18 @@ def test_study(filled: Command, tmp_path: Path) -> None:
     assert "sqlite:///x.db" in filled("db", "study", FINGERPRINT, "--storage", "x.db", exit_code=6).stderr
 
 
+def test_an_export_overwrites_neither_files_nor_its_database(filled: Command, tmp_path: Path) -> None:
+    file = tmp_path / "export.json"
+    filled("db", "export", "-o", file)
+    before = file.read_text(encoding="utf-8")
+    assert "--force" in filled("db", "export", "-o", file, exit_code=3).stderr
+    filled("db", "export", "-o", file, "--force")
+    assert file.read_text(encoding="utf-8") == before
+    told = filled("db", "export", "-o", filled.db, "--force", exit_code=2).stderr
+    assert "is the database itself" in told
+    assert "no problem found" in filled("db", "check").stdout
+
+
 def test_export_import_merge(filled: Command, tmp_path: Path) -> None:
     file, other = tmp_path / "export.json", tmp_path / "other.db"
     filled("db", "export", "-o", file)

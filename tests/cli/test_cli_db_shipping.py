@@ -37,6 +37,15 @@ def test_publish_and_layers(filled: Command, tmp_path: Path) -> None:
     filled("db", "migrate", "--db", "layer.db", exit_code=DatabaseError.exit_code)
 
 
+def test_a_layer_overwrites_neither_files_nor_its_database(filled: Command) -> None:
+    filled("db", "publish", "--out", "layer.db", "--by", "Ada")
+    assert "--force" in filled("db", "publish", "--out", "layer.db", exit_code=3).stderr
+    assert filled.json("db", "publish", "--out", "layer.db", "--by", "Eve", "--force")["by"] == "Eve"
+    told = filled("db", "publish", "--out", filled.db, "--force", exit_code=2).stderr
+    assert "is the database itself" in told
+    assert "no problem found" in filled("db", "check").stdout
+
+
 def test_diff(filled: Command, tmp_path: Path) -> None:
     with Store.open(tmp_path / "other.db") as store:
         store.add_all([timed(11, tile_n=32, final=True), timed(10, tile_n=64, final=True)], [])

@@ -51,6 +51,10 @@ def test_targets_and_matrices_are_asked_for(run: Command, tmp_path: Path) -> Non
     given = "--matrix", matrix, "-n", "8", "--for", "emulator"
     told = run("job", "export", *given, "--out", matrix, exit_code=2).stderr
     assert "does not end in .pyz" in told and matrix.read_bytes() == b"precious"
+    bundle = tmp_path / "awaited.pyz"
+    bundle.write_bytes(b"precious")
+    told = run("job", "export", *given, "--out", bundle, exit_code=3).stderr
+    assert "--force" in told and bundle.read_bytes() == b"precious"
     for budget in ("nan", "inf"):
         run("job", "export", *given, "--budget", budget, "--out", tmp_path / "b.pyz", exit_code=2)
     sizes = ("--operator", "dsd", "--m", "64", "-k", "64", "-n", "64", "--block", "64x64", "--density", "0.5")
@@ -102,5 +106,5 @@ def test_the_pruned_layers_of_a_model(run: Command, tmp_path: Path, monkeypatch:
     with open_bundle(path) as opened:
         opened.verify()
         assert len([name for name in opened.files if name.startswith("patterns/")]) == 2, "each pattern once"
-    text = run("job", "export-model", tmp_path / "model.npz", *options, "--with-values").output
+    text = run("job", "export-model", tmp_path / "model.npz", *options, "--with-values", "--force").output
     assert "12 candidates for 4 workloads" in text and "needs nvcc where it runs" in text

@@ -42,6 +42,9 @@ def test_half_a_result_file(run: Command, tmp_path: Path) -> None:
 
 
 def test_no_database_and_no_file(run: Command, tmp_path: Path) -> None:
+    (tmp_path / "weights.npz").write_bytes(b"precious")
+    told = run("report", "-o", tmp_path / "weights.npz", exit_code=3).stderr
+    assert "not a .html file" in told and (tmp_path / "weights.npz").read_bytes() == b"precious"
     error = run.json("report", "-o", tmp_path / "r.html", exit_code=6)["error"]
     assert error["type"] == "DatabaseError"
     assert not (tmp_path / "r.html").exists()

@@ -100,12 +100,21 @@ def test_without_a_family_dispatch_chooses(run: Command) -> None:
     assert data["family"] in kernels.families()
 
 
+def test_output_overwrites_on_request_alone(run: Command, tmp_path: Path) -> None:
+    given = ("source", *SIZES, "--family", "csr_spmm", "-o", "kernel.cu")
+    (tmp_path / "kernel.cu").write_text("mine")
+    assert "--force" in run(*given, exit_code=3).stderr
+    assert (tmp_path / "kernel.cu").read_text() == "mine"
+    run(*given, "--force")
+    assert "csr_spmm" in (tmp_path / "kernel.cu").read_text()
+
+
 def test_output_goes_to_a_file(run: Command, tmp_path: Path) -> None:
     source = run("source", *SIZES, "--family", "csr_spmm").output
     said = run("source", *SIZES, "--family", "csr_spmm", "-o", "kernel.cu").output
     assert said == f"kernel.cu: {len(source.splitlines())} lines\n"
     assert (tmp_path / "kernel.cu").read_text() == source
-    assert "no" in run("source", *SIZES, "-o", "missing/kernel.cu", exit_code=1).stderr.lower()
+    assert "cannot be written" in run("source", *SIZES, "-o", "kernel.cu/kernel.cu", exit_code=1).stderr
 
 
 @pytest.mark.parametrize(
