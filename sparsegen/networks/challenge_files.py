@@ -18,6 +18,7 @@ from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.networks.network import Network
 from sparsegen.networks.radixnet import CLIP, FAN_IN, challenge_bias
 from sparsegen.system.publish import publish_text, reported
+from sparsegen.system.quantities import counted
 
 LAYER_NAME = re.compile(r"n(\d+)-l(\d+)\.tsv")
 
@@ -186,7 +187,9 @@ def _numbers(file: Path, *, columns: int) -> Array:
     if lines and found.shape != (len(lines), columns):
         place = next((i for i, line in enumerate(lines) if not _is_row(line, columns)), 0)
         raise MatrixError(
-            f"expected {columns} numbers, got {lines[place]!r}", source=str(file), place=f"line {place + 1}"
+            f"expected {counted(columns, 'number')}, got {lines[place]!r}",
+            source=str(file),
+            place=f"line {place + 1}",
         )
     return found.reshape(len(lines), columns)
 

@@ -159,9 +159,9 @@ class NumberInputs:
         return self.neurons * self.dtype.itemsize
 
     def write(self, numbers: Array, rows: Array) -> None:
-        held = self.dtype.to_storage(self.numbers[numbers])
-        if not np.isfinite(self.dtype.from_storage(held)).all():
-            raise OperandError(f"y: expected numbers that {self.dtype} holds")
+        given = np.ascontiguousarray(self.numbers[numbers])
+        held = self.dtype.to_storage(given)
+        require_finite(self.dtype.from_storage(held), given, self.dtype, numbers)
         rows[:] = held.view(np.uint8)
 
     def values(self) -> Array:
@@ -181,6 +181,33 @@ def sampled(rows: Array) -> Array:
     return rows[:, step // 2 :: step]
 
 
+def require_finite(held: Array, given: Array, dtype: DType, inputs: Array | None = None) -> None:
+    """Refuse what a dtype does not hold.
+
+    Args:
+        held: inputs × neurons as the dtype has them.
+        given: the same as the caller gave them.
+        inputs: their numbers, where they are not all.
+
+    Raises:
+        OperandError: one is infinite or NaN; it says which.
+    """
+    finite = np.isfinite(held)
+    if finite.all():
+        return
+    row, column = (int(at) for at in np.unravel_index(int(np.argmin(finite)), finite.shape))
+    number = row if inputs is None else int(inputs[row])
+    raise OperandError(
+        f"y[{number}, {column}] = {given[row, column]}: expected finite numbers that {dtype} holds"
+    )
+
+
+def require_shape(shape: tuple[int, ...], neurons: int) -> None:
+    """Raises OperandError for what are not inputs × neurons, or no inputs."""
+    if len(shape) != 2 or shape[1] != neurons or shape[0] == 0:
+        raise OperandError(f"y: expected inputs × {neurons} neurons, at least one input, got shape {shape}")
+
+
 def as_inputs(y: Any, neurons: int, dtype: DType) -> Inputs:
     """Inputs of an array on the host.
 
@@ -195,8 +222,7 @@ def as_inputs(y: Any, neurons: int, dtype: DType) -> Inputs:
     else:
         y = np.asarray(y)
         shape = y.shape
-    if len(shape) != 2 or shape[1] != neurons or shape[0] == 0:
-        raise OperandError(f"y: expected inputs × {neurons} neurons, got shape {shape}")
+    require_shape(shape, neurons)
     if not isinstance(y, np.ndarray):
         found: Inputs = y
         return found

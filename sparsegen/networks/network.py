@@ -52,13 +52,13 @@ class Network:
                 place="layers",
             )
         with ThreadPoolExecutor() as pool:
-            matrices = tuple(pool.map(_in_float32, layers))
+            matrices = tuple(pool.map(_in_float32, itertools.count(), layers))
         if not matrices:
             raise MatrixError("expected at least one layer", place="layers")
         for i, (one, after) in enumerate(itertools.pairwise(matrices)):
             if after.shape[1] != one.shape[0]:
                 raise MatrixError(
-                    f"layer {i + 1} takes {after.shape[1]} neurons, but layer {i} has {one.shape[0]}",
+                    f"it takes {after.shape[1]} neurons, but layer {i} has {one.shape[0]}",
                     place=f"layer {i + 1}",
                 )
         for i, matrix in enumerate(matrices):
@@ -133,8 +133,11 @@ class Network:
         )
 
 
-def _in_float32(layer: Any) -> CsrMatrix:
-    found = as_csr(layer)
+def _in_float32(number: int, layer: Any) -> CsrMatrix:
+    try:
+        found = as_csr(layer)
+    except MatrixError as error:
+        raise MatrixError(str(error), source=f"layer {number}") from error
     with np.errstate(over="ignore"):
         return found.with_values(found.values.astype(np.float32))
 

@@ -57,7 +57,7 @@ def load_network(file: str | Path) -> Network:
         with stored:
             arrays = {name: stored[name] for name in NAMES}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise MatrixError(f"is no file of a network, or cut off: {error}", source=str(file)) from None
+        raise MatrixError(f"no file of a network, or cut off: {error}", source=str(file)) from None
     if arrays["version"].shape or arrays["version"] != VERSION:
         raise MatrixError(f"is of version {arrays['version']}, expected {VERSION}", source=str(file))
     try:

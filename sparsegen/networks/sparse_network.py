@@ -17,7 +17,7 @@ from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.networks.dealing import DeviceGroup
 from sparsegen.networks.exact import bound, exact_categories, inferred, live_on, require_monotone
-from sparsegen.networks.inputs import Inputs, as_inputs
+from sparsegen.networks.inputs import Inputs, as_inputs, require_finite, require_shape
 from sparsegen.networks.network import Network
 from sparsegen.networks.packed_network import PackedNetwork
 from sparsegen.networks.packing import Wanted, packed_network
@@ -347,21 +347,18 @@ class SparseNetwork:
     def _given(self, y: Any) -> Any:
         """Of the dtype, with as many neurons as the widest layer."""
         width, wanted = self.network.neurons, self.network.inputs
-        shape = tuple(np.shape(y))
-        if len(shape) != 2 or shape[1] != wanted or shape[0] == 0:
-            raise OperandError(f"y: expected inputs × {wanted} neurons, got shape {shape}")
+        require_shape(tuple(np.shape(y)), wanted)
         if _is_tensor(y):
             torch = sys.modules["torch"]
             held = y.to(getattr(torch, str(self.dtype)))
             return torch.nn.functional.pad(held, (0, width - wanted)).contiguous()
-        held = np.asarray(y)
-        if held.dtype.kind not in "fiub":
-            raise OperandError(f"y: expected numbers, got {held.dtype}")
+        given = np.asarray(y)
+        if given.dtype.kind not in "fiub":
+            raise OperandError(f"y: expected numbers, got {given.dtype}")
         kind = np.float16 if self.dtype is DType.FLOAT16 else np.float32
         with np.errstate(over="ignore"):
-            held = np.pad(held.astype(kind), ((0, 0), (0, width - wanted)))
-        if not np.isfinite(held).all():
-            raise OperandError(f"y: expected numbers that {self.dtype} holds")
+            held = np.pad(given.astype(kind, order="C"), ((0, 0), (0, width - wanted)))
+        require_finite(held[:, :wanted], given, self.dtype)
         return held
 
 

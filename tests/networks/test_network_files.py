@@ -136,7 +136,7 @@ def test_other_files_of_numpy_are_told(tmp_path: Path) -> None:
     with np.load(file) as stored:
         arrays = dict(stored)
     np.save(tmp_path / "one.npy", np.eye(4))
-    with pytest.raises(MatrixError, match=r"is no file of a network.*it holds one array"):
+    with pytest.raises(MatrixError, match=r"no file of a network.*it holds one array"):
         load_network(tmp_path / "one.npy")
     np.savez(file, **arrays | {"version": np.ones(2)})
     with pytest.raises(MatrixError, match="is of version"):
@@ -153,7 +153,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_networks_that_do_not_fit_are_refused() -> None:
     good = np.ones((4, 4))
-    with pytest.raises(MatrixError, match="layer 1 takes 3 neurons, but layer 0 has 4"):
+    with pytest.raises(MatrixError, match="layer 1: it takes 3 neurons, but layer 0 has 4"):
         Network.of([good, np.ones((4, 3))], 0.0, 1.0)
     with pytest.raises(MatrixError, match="at least one layer"):
         Network.of([], 0.0, 1.0)

@@ -161,19 +161,39 @@ def test_categories_of_the_dtype_and_empty_ones(where: dict[str, Any]) -> None:
     np.testing.assert_array_equal(net.categories(ones), np.arange(4))
 
 
+@pytest.mark.parametrize("options", [{}, {"memory": "1 MB"}])
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.float16, np.int32, np.bool_])
+def test_inputs_of_any_memory_order(where: dict[str, Any], kind: type, options: dict[str, Any]) -> None:
+    net = SparseNetwork(radixnet(64, 2), **where)
+    y = (np.arange(5 * 64).reshape(5, 64) % 3 == 0).astype(kind)
+    for same in (np.asfortranarray(y), np.repeat(y, 2, axis=1)[:, ::2], y[::-1][::-1]):
+        np.testing.assert_array_equal(net(same, **options)[0], net(y, **options)[0])
+
+
 def test_what_is_no_network_is_refused(where: dict[str, Any]) -> None:
     layer = np.eye(8, dtype=np.float32)
-    with pytest.raises(MatrixError, match="layer 1 takes 4"):
+    with pytest.raises(MatrixError, match="layer 1: it takes 4 neurons, but layer 0 has 8"):
         SparseNetwork([layer, np.ones((8, 4))], **where)
     with pytest.raises(ConfigError, match="clip"):
         SparseNetwork([layer], clip=-1.0, **where)
     with pytest.raises(ConfigError, match="dying_relu is found"):
         SparseNetwork([layer], activation="dying_relu", **where)
     net = SparseNetwork([layer], **where)
-    with pytest.raises(OperandError, match="inputs × 8 neurons, got shape"):
+    with pytest.raises(OperandError, match=r"inputs × 8 neurons.*got shape \(3, 7\)"):
         net(np.zeros((3, 7)))
-    with pytest.raises(OperandError, match="numbers that float16 holds"):
-        net(np.full((3, 8), 1e6))
+    for empty in (np.zeros((0, 8)), []):
+        with pytest.raises(OperandError, match="at least one input"):
+            net(empty)
+    given = np.zeros((3, 8))
+    for bad in (1e6, np.nan):
+        given[1, 5] = bad
+        for options in ({}, {"memory": "1 MB"}):
+            with pytest.raises(
+                OperandError, match=r"y\[1, 5\] = .*: expected finite numbers that float16 holds"
+            ):
+                net(given, **options)
+    with pytest.raises(MatrixError, match=r"layer 1: .*row 2, column 3, .*nan"):
+        SparseNetwork([layer, np.where(np.arange(64).reshape(8, 8) == 19, np.nan, layer)], **where)
     with pytest.raises(ConfigError, match="clip that float16 holds"):
         net.categories(np.zeros((3, 8)))
     for options in ({}, {"memory": "1 MB"}):
