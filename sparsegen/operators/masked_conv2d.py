@@ -25,7 +25,7 @@ from sparsegen.operators.dtype import Array, DType, WordType
 from sparsegen.operators.fields import element_type, items, parameter, size, trait
 from sparsegen.operators.mask_words import as_mask_words
 from sparsegen.operators.masked import Density
-from sparsegen.operators.operator import Operator
+from sparsegen.operators.operator import Launcher, Operator
 from sparsegen.operators.problem import LoneRow, Problem
 from sparsegen.operators.random_numbers import normal_numbers
 from sparsegen.operators.reference import DeviceReference, Reference
@@ -41,6 +41,10 @@ class MaskedConv2dOperator(Operator):
     """A convolution with a mask of spatial blocks for every call."""
 
     problem: MaskedConv2dProblem
+
+    def __init__(self, problem: MaskedConv2dProblem, launcher: Launcher) -> None:
+        super().__init__(problem, launcher)
+        self._mask_shape = next(spec.shape for spec in problem.operands(0) if spec.name == "mask")
 
     def __call__(
         self,
@@ -59,15 +63,15 @@ class MaskedConv2dOperator(Operator):
                 dtype; with a batch one for each image, as are the result and the residual. Where the mask is of the
                 input, pixels outside its blocks are zero; of any input they count as zero.
             w: filters × rows × columns × channels of a group.
-            mask: the words of one (`sparsegen.masks.words_of`), of the operands' library; of all images in turn. Of
-                PyTorch int64 will do, whose bits are taken.
+            mask: the words of one, as `sparsegen.masks.words_of` makes them, of the operands' library; of all images
+                in turn. Of PyTorch int64 will do, whose bits are taken.
             bias: a value for each filter, for an epilogue with a bias.
             residual: of the result's shape, for an epilogue with a residual; another array than ``out``.
         """
         p = self.problem
         added = p.epilogue.given(bias, residual, p.filters)
         p.rest.require_out(out)
-        return self._run((x, w, as_mask_words(mask), *added), out, stream)
+        return self._run((x, w, as_mask_words(mask, self._mask_shape), *added), out, stream)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from sparsegen.operators.fields import element_type, items, parameter, size
 from sparsegen.operators.mask_words import as_mask_words
 from sparsegen.operators.masked import Density
 from sparsegen.operators.masked_conv2d import MaskedConv2dProblem
-from sparsegen.operators.operator import Operator
+from sparsegen.operators.operator import Launcher, Operator
 from sparsegen.operators.problem import Problem
 from sparsegen.operators.random_numbers import normal_numbers
 from sparsegen.operators.reference import Reference
@@ -32,6 +32,10 @@ class MaskedConv2dWeightsOperator(Operator):
 
     problem: MaskedConv2dWeightsProblem
 
+    def __init__(self, problem: MaskedConv2dWeightsProblem, launcher: Launcher) -> None:
+        super().__init__(problem, launcher)
+        self._mask_shape = next(spec.shape for spec in problem.operands(0) if spec.name == "mask")
+
     def __call__(self, x: Any, dy: Any, mask: Any, out: Any = None, stream: Any = None) -> Any:
         """Multiply tap by tap; see `Operator` for ``out``, ``stream``, the result and the errors.
 
@@ -41,7 +45,7 @@ class MaskedConv2dWeightsOperator(Operator):
                 as zero, whatever lies there.
             mask: as of `MaskedConv2dOperator`, of the output.
         """
-        return self._run((x, dy, as_mask_words(mask)), out, stream)
+        return self._run((x, dy, as_mask_words(mask, self._mask_shape)), out, stream)
 
 
 @dataclass(frozen=True, slots=True)

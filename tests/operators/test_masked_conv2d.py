@@ -185,6 +185,21 @@ def test_a_mask_made_from_scores_names_what_is_computed() -> None:
     np.testing.assert_allclose(y[4:8, 4:8], by_loops(p, x, w)[4:8, 4:8], atol=1e-5)
 
 
+def test_masks_are_taken_as_words_of_makes_them() -> None:
+    p = problem(batch=2)
+    given = p.random_operands(np.random.default_rng(0), 0)
+    operator = prepared(p)
+    blocks = np.random.default_rng(1).random((2, *p.mask_shape)) < 0.4
+    words = masks.words_of(blocks)
+    wanted = operator(given["x"], given["w"], words.reshape(2, -1))
+    for mask in (words, words.ravel()):
+        np.testing.assert_array_equal(operator(given["x"], given["w"], mask), wanted)
+    with pytest.raises(OperandError, match=r"pass sparsegen\.masks\.words_of\(mask\)"):
+        operator(given["x"], given["w"], blocks)
+    with pytest.raises(OperandError, match="mask: expected shape"):
+        operator(given["x"], given["w"], words[:-1])
+
+
 def test_what_is_kept_is_left_as_it_was() -> None:
     p = problem(rest=Rest.KEPT, density=0.4)
     given = p.random_operands(np.random.default_rng(0), 0)
