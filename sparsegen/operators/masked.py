@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from sparsegen import arguments
-from sparsegen.errors import ConfigError, OperandError
+from sparsegen.errors import ConfigError, MatrixError, OperandError
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, grid
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
@@ -103,12 +103,14 @@ class MaskedOperator(Operator):
         """The mask's buffer, of whatever library.
 
         Raises:
-            OperandError: a mask of other sizes or blocks.
+            OperandError: a mask of other sizes or blocks, or a buffer on the host that no mask has.
         """
+        problem = self.problem
         words = getattr(mask, "words", None)
         if words is None:
+            if isinstance(mask, np.ndarray):
+                self._check(mask)
             return mask
-        problem = self.problem
         wanted = (problem.m, problem.k), (problem.block.rows, problem.block.columns)
         if (mask.shape, mask.block) != wanted:
             (rows, columns), (p, q) = wanted
@@ -117,6 +119,23 @@ class MaskedOperator(Operator):
                 f"{mask.shape[0]} × {mask.shape[1]} in blocks of {mask.block[0]} × {mask.block[1]}"
             )
         return words
+
+    def _check(self, masks: Array) -> None:
+        """Hold masks on the host against their form, as a kernel reads where they say.
+
+        Raises:
+            OperandError: parts of a buffer contradict each other. Other sizes and types are left to those who hold all
+                operands against what is expected.
+        """
+        problem = self.problem
+        words = problem.mask_layout.words
+        if masks.dtype != WordType.UINT64.storage or masks.shape != problem.of_batch((words,)):
+            return
+        for mask in masks.reshape(-1, words):
+            try:
+                problem.mask_of({"mask": mask})
+            except MatrixError as error:
+                raise OperandError(f"mask: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,23 @@ M, K, N = 40, 72, 24
 KEPT = SddProblem(M, K, N, DType.FLOAT16, Block(16, 32), Density(0.5), rest=Rest.KEPT)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_buffer_that_no_mask_has_reaches_no_kernel(batch: int) -> None:
+    p = DsdProblem(M, K, N, DType.FLOAT16, Block(16, 32), Density(0.5), batch=batch)
+    given = p.random_operands(np.random.default_rng(0), 0)
+    operator = sparsegen.prepare(problem=p, device="emulator")
+    operator(given["x"], given["w"], given["mask"])
+    beyond_columns = given["mask"].copy()
+    beyond_columns[..., 0] |= np.uint64(1 << 40)
+    beyond = np.full_like(given["mask"], 2**64 - 1)  # blocks and rows that are not there
+    with pytest.raises(OperandError, match=r"mask: .*no permutation"):
+        operator(given["x"], given["w"], beyond)
+    with pytest.raises(OperandError, match=r"mask: .*contradict"):
+        operator(given["x"], given["w"], beyond_columns)
+    with pytest.raises(OperandError, match="mask: expected shape"):
+        operator(given["x"], given["w"], given["mask"][..., :-1])
+
+
 def test_dead_blocks_cost_no_stores() -> None:
     filled, kept = SddProblem(M, K, N, DType.FLOAT16), SddProblem(M, K, N, DType.FLOAT16, rest=Rest.KEPT)
     assert filled.cost(0).bytes - kept.cost(0).bytes == M * K * 2 // 2
