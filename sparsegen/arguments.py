@@ -100,6 +100,12 @@ def pair(value: Any, name: str, error: Error = ConfigError) -> tuple[int, int]:
     return whole(value[0], f"{name}[0]", error), whole(value[1], f"{name}[1]", error)
 
 
+def sides(value: Any, name: str, error: Error = ConfigError, *, least: int | None = None) -> tuple[int, int]:
+    """Two whole numbers, or one that stands for both."""
+    first, second = pair(value, name, error) if isinstance(value, Sequence | np.ndarray) else (value, value)
+    return whole(first, name, error, least=least), whole(second, name, error, least=least)
+
+
 def location(value: Any, name: str, error: Error = ConfigError) -> str | Path:
     """A path, or text that is one or a URL."""
     if not isinstance(value, str | Path) or "\0" in str(value):

@@ -42,12 +42,12 @@ class Dense(StrEnum):
     ALWAYS = "always"
 
     @classmethod
-    def parse(cls, value: Dense | str) -> Dense:
-        """The member that a word names; raises ConfigError for another word."""
+    def parse(cls, value: Dense | str, name: str = "dense") -> Dense:
+        """The member that a word names; raises ConfigError for another word, under the argument's name."""
         try:
             return cls(value)
         except ValueError:
-            raise ConfigError(f"dense = {value!r} is none of {', '.join(cls)}") from None
+            raise ConfigError(f"{name} = {value!r} is none of {', '.join(cls)}") from None
 
 
 class Verify(StrEnum):

@@ -110,20 +110,20 @@ class BlockMask:
 
     @classmethod
     def from_blocks(
-        cls, live: Any, block: tuple[int, int], shape: tuple[int, int] | None = None
+        cls, live: Any, block: int | tuple[int, int], shape: tuple[int, int] | None = None
     ) -> BlockMask:
         """The mask whose live blocks are true.
 
         Args:
             live: bools, one for each block.
-            block: rows and columns of a block.
+            block: rows and columns of a block, or one number for both.
             shape: rows and columns of elements; by default as many as whole blocks have.
 
         Raises:
             MatrixError: not a matrix of bools, or as many blocks as the shape does not have.
         """
         blocks = _bools(live)
-        size = arguments.pair(block, "block", MatrixError)
+        size = arguments.sides(block, "block", MatrixError)
         if shape is None:
             shape = blocks.shape[0] * size[0], blocks.shape[1] * size[1]
         shape, size = checked_blocks(shape, size)
@@ -137,12 +137,14 @@ class BlockMask:
         return cls(shape, size, packed(blocks))
 
     @classmethod
-    def from_elements(cls, live: Any, block: tuple[int, int], *, allow_partial: bool = False) -> BlockMask:
+    def from_elements(
+        cls, live: Any, block: int | tuple[int, int], *, allow_partial: bool = False
+    ) -> BlockMask:
         """The mask of a bool for each element.
 
         Args:
             live: bools, rows × columns.
-            block: rows and columns of a block.
+            block: rows and columns of a block, or one number for both.
             allow_partial: take blocks that are live in part for live ones; by default they are refused.
 
         Raises:
@@ -208,13 +210,15 @@ def grid(shape: tuple[int, int], block: tuple[int, int]) -> BlockMaskLayout:
     return BlockMaskLayout(-(-shape[0] // block[0]), -(-shape[1] // block[1]))
 
 
-def checked_blocks(shape: tuple[int, int], block: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+def checked_blocks(
+    shape: tuple[int, int], block: int | tuple[int, int]
+) -> tuple[tuple[int, int], tuple[int, int]]:
     """Both as Python's integers.
 
     Raises:
         MatrixError: one of them is not two whole numbers from 1 on.
     """
-    found = arguments.pair(shape, "shape", MatrixError), arguments.pair(block, "block", MatrixError)
+    found = arguments.pair(shape, "shape", MatrixError), arguments.sides(block, "block", MatrixError)
     for sizes, name in zip(found, ("shape", "block"), strict=True):
         check_shape(sizes, source=_SOURCE)
         if min(sizes) < 1:

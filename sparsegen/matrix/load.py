@@ -50,8 +50,8 @@ def load_matrix(
     tensor = None if tensor is None else arguments.text(tensor, "tensor", MatrixError)
     seed = arguments.whole(seed, "seed", MatrixError, least=0)
     try:
-        suffix = _suffix(path)
         check_readable(path)
+        suffix = _suffix(path)
         budget = MemoryBudget.of_file(path, memory_limit)
         stored = _read(path, suffix, tensor, seed, budget)
         budget.require_matrix(stored.shape, 0)  # an array without columns may have any number of rows

@@ -10,6 +10,7 @@ its owner has imported it.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ def reduce_mask(
     """
     library, block = _library(scores), both(block, "block", 1)
     limit = arguments.number(threshold, "threshold", MatrixError)
+    if math.isnan(limit):
+        raise MatrixError("threshold = nan is no number to compare scores with", source=_SOURCE)
     try:
         kind = Pool(pool)
     except ValueError:
@@ -281,8 +284,7 @@ def both(value: Any, name: str, least: int) -> tuple[int, int]:
     Raises:
         MatrixError: neither, or one out of range.
     """
-    found = arguments.pair(value, name, MatrixError) if isinstance(value, Sequence) else (value, value)
-    first, second = (arguments.whole(one, name, MatrixError, least=least) for one in found)
+    first, second = arguments.sides(value, name, MatrixError, least=least)
     if max(first, second) > MAX_INDEX:
         raise MatrixError(f"{name} = {first} × {second} is above {MAX_INDEX}", source=_SOURCE)
     return first, second

@@ -71,8 +71,10 @@ def read_operator(file: str | Path | BinaryIO, device: Device) -> SparseOperator
     if not hasattr(file, "read"):
         arguments.location(file, "file")
     name = str(file) if isinstance(file, str | Path) else "the operator's file"
+    if isinstance(file, str | Path) and not Path(file).exists():
+        raise SavedOperatorError(f"{name}: there is no such file")
     try:
-        if isinstance(file, str | Path) and Path(file).exists() and not Path(file).is_file():
+        if isinstance(file, str | Path) and not Path(file).is_file():
             raise ValueError("this is no file")  # a pipe may never end
         with load_numpy(file) as archive:
             if any(member.compress_type != zipfile.ZIP_STORED for member in archive.zip.infolist()):

@@ -56,6 +56,11 @@ def test_drawn_by_a_state(place: str, drawn: Drawn) -> None:
     assert state.tolist() == [-5, 2**33 + 3]
 
 
+def test_one_number_for_both_sides_of_a_block() -> None:
+    assert BlockMaskTensor.from_blocks(torch.ones(2, 3, dtype=torch.bool), 16).block == (16, 16)
+    assert draw_block_mask((32, 48), 16, 0.5).block == (16, 16)
+
+
 def test_drawn_by_pytorch_s_generator(place: str) -> None:
     torch.manual_seed(3)
     first, second = (draw_block_mask(SHAPE, BLOCK, 0.5) for _ in range(2))

@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 from sparsegen import api  # noqa: E402
 from sparsegen.dispatch.dense_or_sparse import Verdict  # noqa: E402
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime  # noqa: E402
-from sparsegen.errors import MatrixError, PruningError  # noqa: E402
+from sparsegen.errors import ConfigError, MatrixError, PruningError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, convert  # noqa: E402
 from sparsegen.integrations.torch.conversion import ASSUMED_TOKENS  # noqa: E402
 from sparsegen.pruning.pruner import prune  # noqa: E402
@@ -138,6 +138,12 @@ def test_a_model_is_converted_whole_or_not_at_all(model: Model) -> None:
     assert type(model.mlp[0]) is nn.Linear
     with pytest.raises(PruningError, match="sparsity"):
         convert(model, "unstructured")
+    with pytest.raises(PruningError, match=r"it is one itself, which SparseLinear\.from_dense converts"):
+        convert(nn.Linear(8, 8), "unstructured", 0.5)
+    with pytest.raises(PruningError, match="convolutions are those of convert_convolutions"):
+        convert(nn.Sequential(nn.Conv2d(3, 3, 3)), "unstructured", 0.5)
+    with pytest.raises(ConfigError, match="run_dense = 'x' is none of"):
+        SparseLinear.from_dense(nn.Linear(8, 8), sparsity=0.5, run_dense="x")
     with pytest.raises(PruningError, match="no linear layer"):
         convert(nn.Sequential(nn.Conv2d(3, 4, 1)), sparsity=0.5)
 

@@ -350,7 +350,17 @@ def test_the_mean_over_masks_is_the_dense_result() -> None:
     assert torch.linalg.vector_norm(mean - dense) < 0.1 * torch.linalg.vector_norm(dense - found.bias)
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32])
+def test_another_dtype_than_the_weight_s(dtype: Any, training: bool) -> None:
+    layer = DropoutLinear(32, 16, 0.5, 16).train(training)
+    with pytest.raises(OperandError, match=r"x: expected torch\.float32, as the layer's weight is"):
+        layer(torch.ones(4, 32, dtype=dtype))
+
+
 def test_bad_arguments() -> None:
+    with pytest.raises(OperandError, match="at least one dimension"):
+        block_dropout(torch.tensor(1.0))
     with pytest.raises(OperandError, match=r"p = 1.0 is outside \[0, 1\)"):
         DropoutLinear(8, 8, 1)
     with pytest.raises(OperandError, match=r"block = 24 is no block: write .* each of 16, 32, 64, 128, 256"):

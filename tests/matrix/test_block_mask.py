@@ -107,6 +107,12 @@ def test_a_buffer_is_checked() -> None:
     assert not mask.words.flags.writeable
 
 
+def test_one_number_for_both_sides_of_a_block() -> None:
+    live = np.eye(3, dtype=bool)
+    assert BlockMask.from_blocks(live, 16).block == (16, 16)
+    assert BlockMask.from_elements(live.repeat(4, 0).repeat(4, 1), 4).block == (4, 4)
+
+
 def test_bad_masks() -> None:
     with pytest.raises(MatrixError, match="matrix of bools, got float64"):
         BlockMask.from_blocks(np.ones((2, 2)), (4, 4))

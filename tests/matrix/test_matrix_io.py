@@ -145,6 +145,10 @@ def test_empty_missing_and_folder(tmp_path: Path, suffix: str) -> None:
     refused(path, "a folder")
 
 
+def test_a_folder_of_any_name(tmp_path: Path) -> None:
+    refused(tmp_path, "this is no file but a folder")
+
+
 @pytest.mark.parametrize("name", ["w.csv", "w", "w.gz", "w.npz.gz", "w.tar.gz"])
 def test_unknown_suffix(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"1")

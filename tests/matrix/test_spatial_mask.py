@@ -112,6 +112,11 @@ def test_words(across: int) -> None:
     assert words.dtype == np.uint64 and np.array_equal(words, packed_rows(mask.reshape(15, across)))
 
 
+def test_no_score_is_above_nan() -> None:
+    with pytest.raises(MatrixError, match="threshold = nan"):
+        masks.reduce_mask(np.zeros((1, 8, 8)), 4, np.nan)
+
+
 def test_bad_masks() -> None:
     mask = np.ones((2, 3, 4), dtype=bool)
     with pytest.raises(MatrixError, match=r"12 × 17 pixels in blocks of 4 × 4 are 3 × 5 blocks, got 3 × 4"):

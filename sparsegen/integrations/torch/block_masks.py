@@ -72,7 +72,7 @@ class BlockMaskTensor:
     def from_blocks(
         cls,
         live: Tensor,
-        block: tuple[int, int],
+        block: int | tuple[int, int],
         shape: tuple[int, int] | None = None,
         *,
         density: float = 0.5,
@@ -81,7 +81,7 @@ class BlockMaskTensor:
 
         Args:
             live: bools, rows × columns of blocks.
-            block: rows and columns of a block.
+            block: rows and columns of a block, or one number for both.
             shape: of elements; by default as many as whole blocks have.
             density: the share of live blocks that is expected; see the class.
 
@@ -92,7 +92,7 @@ class BlockMaskTensor:
         require_tensors(live=live)
         if live.dtype != torch.bool or live.dim() != 2 or not live.numel():
             raise MatrixError(f"a mask is a matrix of bools, got {live.dtype} of shape {tuple(live.shape)}")
-        block = arguments.pair(block, "block", MatrixError)
+        block = arguments.sides(block, "block", MatrixError)
         if shape is None:
             shape = live.shape[0] * block[0], live.shape[1] * block[1]
         shape, block = checked_blocks(shape, block)
@@ -136,7 +136,7 @@ def check_mask(mask: BlockMaskTensor) -> None:
 
 def draw_block_mask(
     shape: tuple[int, int],
-    block: tuple[int, int],
+    block: int | tuple[int, int],
     p: float,
     drawn: Drawn | str = Drawn.BERNOULLI,
     *,
@@ -150,7 +150,7 @@ def draw_block_mask(
 
     Args:
         shape: rows and columns of elements.
-        block: rows and columns of a block.
+        block: rows and columns of a block, or one number for both.
         p: the share of blocks to drop, in [0, 1).
         drawn: ``bernoulli``, ``exact_rows`` or ``exact_whole``; see `sparsegen.masks.Drawn`.
         state: int64, a seed and a step, on a device: the mask is the one that they name on every device

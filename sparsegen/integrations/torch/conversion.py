@@ -101,7 +101,9 @@ def convert(
         if isinstance(module, nn.Linear) and name and name not in left
     }
     if not layers:
-        raise PruningError("no linear layer of this model can be sparse" + _listed(list(left.values())))
+        raise PruningError(
+            "no linear layer of this model can be sparse" + _advice(model, list(left.values()))
+        )
     if scope is None and not (isinstance(pattern, str) and pattern == PatternName.NM):
         scope = Scope.LAYER
     weights = {name: module.weight for name, module in layers.items()}
@@ -243,6 +245,15 @@ def _times(
                 if layers[t.layer].weight.dtype is torch_dtype:
                     found[t.layer] = (*found.get(t.layer, ()), t)
     return found
+
+
+def _advice(model: nn.Module, left: Sequence[DenseLayer]) -> str:
+    """What to do with a model of which nothing can be converted, and why it cannot."""
+    if isinstance(model, nn.Linear):
+        return ": it is one itself, which SparseLinear.from_dense converts"
+    has_convolutions = any(isinstance(module, nn.Conv2d) for module in model.modules())
+    hint = ", and convolutions are those of convert_convolutions and SparseConv2d" if has_convolutions else ""
+    return hint + _listed(left)
 
 
 def _listed(layers: Sequence[DenseLayer]) -> str:

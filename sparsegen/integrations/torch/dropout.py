@@ -47,6 +47,8 @@ def block_dropout(x: Tensor, p: float = 0.5, block: Any = 128, training: bool = 
     p, sides = checked_p(p), checked_block(block)
     require_tensors(x=x)
     require_real(x, "x")
+    if not x.dim():
+        raise OperandError("x: expected at least one dimension, got a single number")
     if not arguments.flag(training, "training", OperandError) or p == 0:
         return x
     return dropped(x, new_state(x.device), p, sides)
@@ -131,16 +133,21 @@ class DropoutLinear(nn.Linear):
         """X of any number of leading dimensions, the last of in_features.
 
         Raises:
-            OperandError: no tensor of so many features; a layer with a seed of its own is computed again by a
-                checkpoint, or trains for the first time while a CUDA graph is captured.
+            OperandError: no tensor of so many features, or of another dtype than the weight; a layer with a seed of its
+                own is computed again by a checkpoint, or trains for the first time while a CUDA graph is captured.
         """
         require_tensors(x=x)
         if not x.dim() or x.shape[-1] != self.in_features:
             raise OperandError(f"x: expected ... × {self.in_features} features, got shape {tuple(x.shape)}")
+        casts, held = torch.is_autocast_enabled(x.device.type), self.weight.dtype
+        if x.dtype != held and not casts:
+            raise OperandError(
+                f"x: expected {held}, as the layer's weight is, got {x.dtype}; use x.to({held})"
+            )
         if not self.training or self.p == 0:
             return self.activation.of(functional.linear(x, self.weight, self.bias))
         dtype = x.dtype
-        if torch.is_autocast_enabled(x.device.type):
+        if casts:
             dtype = torch.get_autocast_dtype(x.device.type)
         # An index, for torch.compile makes of another number of tokens a symbol, and what is faster depends on it.
         tokens = operator.index(math.prod(x.shape[:-1]))

@@ -82,7 +82,7 @@ class SparsePattern:
             MatrixError: it is malformed.
             ConfigError: an unknown word, or a db that is none.
         """
-        self.run_dense = Dense.parse(run_dense)
+        self.run_dense = Dense.parse(run_dense, "run_dense")
         self.db = None if db is None else arguments.location(db, "db")
         csr = as_csr(matrix)
         self.matrix = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
