@@ -38,7 +38,7 @@ from sparsegen.dispatch.neighbours import (
 from sparsegen.dispatch.options import DEFAULTS, Dense, DispatchOptions, OnMiss
 from sparsegen.dispatch.predicted import fastest_predicted, predicted_us
 from sparsegen.dispatch.untried import FEW_TRIED, untried
-from sparsegen.errors import ConfigError, NoVariantError, PinsError
+from sparsegen.errors import NoVariantError, PinsError
 from sparsegen.kernels import by_predicted_time, family_of, is_of_operator
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
@@ -233,24 +233,26 @@ class _Search:
         return replace(choice, predicted_us=prediction.predicted_us)
 
     def default(self, why: str) -> Choice:
-        reasons = []
+        left_out: dict[str, list[str]] = {}  # families by what keeps them from it
         for family in by_predicted_time(self.problem, self.workload.features, self.device):
             heuristic = family.heuristic(self.problem, self.workload.features, self.device)
-            try:
-                family.require_suited(self.problem, self.workload.features, heuristic, self.device)
-            except ConfigError as error:
-                reasons.append(str(error))
-                continue
-            if self.deterministic and not family.is_deterministic(self.problem, heuristic):
-                reasons.append(f"{family.name} need not give equal bits on every call")
-                continue
-            if heuristic in self.suspects:
-                reasons.append(f"{family.name}'s heuristic config failed on this workload")
-                continue
-            return self.choice(heuristic, How.DEFAULT, why)
-        raise NoVariantError(
-            f"no family has a variant for {self.problem} on {self.device.name}: " + "; ".join(reasons)
+            why_not = self.why_not(family, heuristic)
+            if why_not is None:
+                return self.choice(heuristic, How.DEFAULT, why)
+            left_out.setdefault(why_not, []).append(family.name)
+        reasons = "; ".join(f"{', '.join(names)} ({why_not})" for why_not, names in left_out.items())
+        raise NoVariantError(f"no family has a variant for {self.problem} on {self.device.name}: {reasons}")
+
+    def why_not(self, family: AnyFamily, config: Config) -> str | None:
+        """What keeps a config from running untried, in words; None if nothing does."""
+        broken = family.broken_constraints(self.problem, config, self.device) or family.broken_requirements(
+            self.problem, self.workload.features, config
         )
+        if broken:
+            return f"it must hold: {', and '.join(broken)}"
+        if self.deterministic and not family.is_deterministic(self.problem, config):
+            return "need not give equal bits on every call"
+        return "its heuristic config failed on this workload" if config in self.suspects else None
 
     # --- what they share ---------------------------------------------------------------------------------
 

@@ -200,8 +200,12 @@ def test_without_any_variant_left_the_reasons_are_told() -> None:
     for each in families_of("spmm"):
         heuristic = each.heuristic(of.problem, of.features, H100)
         failures.append(replace(failed(Outcome.WRONG), variant=Variant(heuristic, DIGEST)))
-    with pytest.raises(NoVariantError, match="failed on this workload"):
+    with pytest.raises(NoVariantError, match="failed on this workload") as told:
         ask(failures)
+    assert str(told.value).count("failed on this workload") == 1, (
+        "once, behind all families that it keeps from it"
+    )
+    assert "tile_n" not in str(told.value)
 
 
 def test_the_default_is_the_family_that_should_be_fastest() -> None:
