@@ -334,3 +334,21 @@ def test_options_that_are_none_are_refused_by_name(option: str, value: Any, word
 def test_a_layer_tells_its_mask() -> None:
     layer = MaskedConv2d(4, 6, 3, padding=1, mask_block="8x16", density=0.25)
     assert layer.mask_block == (8, 16) and "mask_block=8x16, mask_of=output, density=0.25" in repr(layer)
+
+
+def test_autocast_casts_as_for_a_dense_layer() -> None:
+    torch.manual_seed(0)
+    layer = MaskedConv2d(8, 8, 3, padding=1, mask_block=8)
+    x, mask = torch.randn(2, 8, 16, 16), torch.rand(2, 2, 2) < 0.5
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        first = layer(x, mask)
+        second = layer(first, mask)  # of the dtype that the first one gave
+    assert first.dtype == second.dtype == torch.bfloat16
+    torch.testing.assert_close(first.float(), layer(x, mask), atol=0.05, rtol=0.05)
+    first.float().sum().backward()
+    assert layer.weight.grad is not None and layer.weight.grad.dtype == torch.float32
+
+
+def test_no_images() -> None:
+    layer = MaskedConv2d(8, 6, 3, padding=1, mask_block=8)
+    assert layer(torch.zeros(0, 8, 16, 16), torch.zeros(0, 2, 2, dtype=torch.bool)).shape == (0, 6, 16, 16)

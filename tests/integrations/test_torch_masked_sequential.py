@@ -224,3 +224,16 @@ def test_graphs_follow_their_mask() -> None:
             replayed = [y.clone() for y in found]
             for one, other in zip(replayed, run(), strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+def test_autocast_casts_every_convolution() -> None:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3, padding=1)
+    network = masked_sequential(*layers, mask_block=8).eval()
+    x, mask = torch.randn(2, 8, 16, 16), torch.rand(2, 2, 2) < 0.5
+    with torch.no_grad():
+        wanted, _ = network(x, mask)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found, _ = network(x, mask)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), wanted, atol=0.05, rtol=0.05)

@@ -203,3 +203,12 @@ def test_a_compiled_network_trains_as_the_plain_one() -> None:
     dense(*wide, cells).relu().square().sum().backward()
     for one, other in zip((x, layer.weight, layer.bias), wide, strict=True):
         torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_autocast_casts_as_for_a_dense_layer() -> None:
+    layer = SubmanifoldConv3d(5, 6)
+    points = torch.tensor([[0, 1, 1, 1], [0, 1, 1, 2], [0, 1, 2, 2]], dtype=torch.int32)
+    kernel_map = KernelMap.of(points)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer(torch.randn(3, 5), kernel_map)
+    assert found.dtype == torch.bfloat16

@@ -13,6 +13,7 @@ from torch.nn import functional
 from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import ConfigError, OperandError
+from sparsegen.integrations.torch.autocast import cast_like_dense
 from sparsegen.integrations.torch.conv_choice import (
     dense_convolution,
     has_choice,
@@ -195,11 +196,14 @@ class MaskedConv2d(nn.Conv2d):
         return f"{super().extra_repr()}, {own}"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The convolution; without a mask the dense one."""
-        if mask is None:
+        """The convolution, with operands cast under autocast; without a mask, and of no images, the dense one."""
+        if mask is None or not x.shape[0]:
             return super().forward(x)
+        device = x.device
+        x, weight = cast_like_dense(x, device), cast_like_dense(self.weight, device)
+        bias = cast_like_dense(self.bias, device)
         return masked_conv2d(
-            *(x, self.weight, mask, self.bias),
+            *(x, weight, mask, bias),
             block=self.mask_block,
             mask_of=self.mask_of,
             stride=self.stride,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError, OperandError
+from sparsegen.integrations.torch.autocast import cast_like_dense
 from sparsegen.integrations.torch.masked_conv import PackedMask, masked_conv2d
 from sparsegen.integrations.torch.tensor_checks import require_real, require_tensors
 from sparsegen.matrix.spatial_mask import Reach, both, dilate, resize, words_of
@@ -103,6 +104,8 @@ class MaskedSequential(nn.Module):
                 if not packed or packed[-1].blocks is not mask:
                     packed.append(PackedMask(mask, words_of(mask)))
                 weight, bias, number, relu = self._weights(own, layer)
+                device = mask.device
+                weight, bias = cast_like_dense(weight, device), cast_like_dense(bias, device)
                 live = replace(packed[-1], is_earlier=convolutions > 0)
                 steps.append(_Convolution(layer, weight, bias, relu, live, self.mask_block, self.density))
                 convolutions += 1
@@ -171,7 +174,7 @@ class _Convolution:
     def __call__(self, x: Tensor) -> Tensor:
         layer = self.layer
         return masked_conv2d(
-            *(x, self.weight, self.mask, self.bias),
+            *(cast_like_dense(x, x.device), self.weight, self.mask, self.bias),
             block=self.block,
             stride=layer.stride,
             padding=layer.padding,

@@ -11,6 +11,7 @@ from torch.nn import functional, init
 
 from sparsegen import arguments
 from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.autocast import cast_like_dense
 from sparsegen.integrations.torch.kernel_maps import KernelMap
 from sparsegen.integrations.torch.masked_prepared import called, operators
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
@@ -135,8 +136,12 @@ class SubmanifoldConv3d(nn.Module):
             init.uniform_(self.bias, -bound, bound)
 
     def forward(self, x: Tensor, kernel_map: KernelMap) -> Tensor:
-        """The convolution of points with this kernel map."""
-        return submanifold_conv3d(x, self.weight, kernel_map, self.bias, density=self.density)
+        """The convolution of points with this kernel map. Under autocast operands are cast like a dense layer's."""
+        require_tensors(x=x)
+        device = x.device
+        x, weight = cast_like_dense(x, device), cast_like_dense(self.weight, device)
+        bias = cast_like_dense(self.bias, device)
+        return submanifold_conv3d(x, weight, kernel_map, bias, density=self.density)
 
     def extra_repr(self) -> str:
         """Channels and taps."""
@@ -228,8 +233,9 @@ def _plain_conv(x: Tensor, weight: Tensor, words: Tensor, bias: Tensor | None, r
     """By PyTorch alone, tap by tap; 16-bit numbers are multiplied and summed as float32."""
     wide, filters = _wide(x), _wide(weight).flatten(1, 3)
     found = wide.new_zeros(x.shape[0], weight.shape[0])
-    for tap, (outputs, inputs) in enumerate(_pairs(words)):
-        found.index_add_(0, outputs, wide[inputs] @ filters[:, tap].t())
+    with torch.autocast(x.device.type, enabled=False):  # sums stay wide
+        for tap, (outputs, inputs) in enumerate(_pairs(words)):
+            found.index_add_(0, outputs, wide[inputs] @ filters[:, tap].t())
     if bias is not None:
         found += _wide(bias)
     return (found.relu() if relu else found).to(x.dtype)
