@@ -104,7 +104,8 @@ class DirectOperator:
             return output
 
         members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        self._apply: Callable[..., Any] = type(name, (torch.autograd.Function,), members).apply
+        made: Any = type(name, (torch.autograd.Function,), members)
+        self._apply: Callable[..., Any] = made.apply
 
     def __call__(self, *inputs: Any) -> Any:
         """The operator's result; all inputs by position."""
