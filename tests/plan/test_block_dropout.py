@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -79,6 +80,27 @@ def test_ones_in_the_place_of_a_matrix(executor: Executor) -> None:
         np.testing.assert_array_equal(
             y, dtype.to_storage(np.where(live, np.float32(1 / 0.75), np.float32(0)))
         )
+
+
+def test_a_second_thread_loads_nothing(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a CUDA graph captures, autograd's thread binds what the first one has loaded."""
+    what = ((64, 64), (16, 16), P, DType.FLOAT16)
+    bind_block_dropout(executor, *what)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a module is loaded in a capture")
+
+    monkeypatch.setattr(executor, "load", refuse)
+    found: list[object] = []
+
+    def bind() -> None:
+        with executor.entered():
+            found.append(bind_block_dropout(executor, *what))
+
+    thread = Thread(target=bind)
+    thread.start()
+    thread.join()
+    assert len(found) == 1
 
 
 def test_a_probability_out_of_range(executor: Executor) -> None:

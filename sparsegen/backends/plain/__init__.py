@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +21,26 @@ THREADS = 256
 _INCLUDED = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 
 
+_loaded: WeakKeyDictionary[Executor, dict[tuple[str, str], LoadedKernel]] = WeakKeyDictionary()
+
+
 def compiled_kernels(executor: Executor, *names: tuple[str, str]) -> list[LoadedKernel]:
-    """Kernels of this folder, by file and entry; compiled side by side where the cache has them not."""
-    toolchain = backends.toolchain(executor.device)
+    """Kernels of this folder, by file and entry; compiled side by side where the cache has them not.
+
+    An executor loads each once: while a CUDA graph captures, a thread may bind what another has loaded, but not load.
+    """
+    toolchain, known = backends.toolchain(executor.device), _loaded.setdefault(executor, {})
 
     def compiled(name: tuple[str, str]) -> CompiledKernel:
         file, entry = name
         return toolchain.compile("plain", entry, plain_source(file))
 
-    with ThreadPoolExecutor(len(names)) as pool:
-        return [executor.load(kernel) for kernel in pool.map(compiled, names)]
+    missing = [name for name in names if name not in known]
+    if missing:
+        with ThreadPoolExecutor(len(missing)) as pool:
+            for name, kernel in zip(missing, pool.map(compiled, missing), strict=True):
+                known[name] = executor.load(kernel)
+    return [known[name] for name in names]
 
 
 def plain_source(file: str) -> str:
