@@ -160,6 +160,18 @@ __device__ __forceinline__ void cluster_meet() {
 #endif
 }
 
+// By all lanes of a warp: whether this one is chosen, the same one every time. Behind threadIdx.x % 32 == 0, each copy of a box would go
+// through a loop over lanes that might differ: some 30 instructions.
+__device__ __forceinline__ bool is_elected() {
+#if defined(SPARSEGEN_EMULATOR)
+  return threadIdx.x % 32 == 0;
+#else
+  unsigned elected = 0;
+  asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff;\n@p mov.u32 %0, 1; }\n" : "+r"(elected));
+  return elected != 0;
+#endif
+}
+
 // One arrival at the barrier that a block of the cluster, which has not ended, has where this one has `barrier`. What this
 // thread wrote before is not seen by that block: a release that reached so far would wait for all of the thread's accesses.
 __device__ __forceinline__ void barrier_arrive_at(Barrier* barrier, unsigned rank) {
@@ -711,7 +723,7 @@ struct Output {
     constexpr int kPieces = kTiles * 8 / kRowElements, kAtOnce = kPieces < kOutputs ? kPieces : kOutputs;
     #pragma unroll
     for (int piece = 0; piece < kPieces; piece += kAtOnce) {
-      if (threadIdx.x % 128 == 0) store_box_wait<0>();
+      by_one_thread([] { store_box_wait<0>(); });
       meet_at<128>(barrier);
       #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
@@ -720,23 +732,31 @@ struct Output {
       }
       fence_shared_for_tensor_cores();
       meet_at<128>(barrier);
-      if (threadIdx.x % 128 == 0) {
+      by_one_thread([&] {
         #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const int column = column_of(piece + i);
           if (column != kNowhere) store_box(map, box_of(item, column, first_row), pieces + i * kPieceBytes);
         }
         store_box_commit();
-      }
+      });
     }
   }
 
   // Before the block ends.
   __device__ __forceinline__ void end() const {
-    if (threadIdx.x % 128 == 0) store_box_wait<0>();
+    by_one_thread([] { store_box_wait<0>(); });
   }
 
  private:
+  // By all threads of the warpgroup: the same one does it every time.
+  template <class Do>
+  __device__ __forceinline__ static void by_one_thread(const Do& act) {
+    if (threadIdx.x / 32 % 4 == 0) {
+      if (is_elected()) act();
+    }
+  }
+
   // A sum as it is stored.
   __device__ __forceinline__ float finished(float x, [[maybe_unused]] int item, [[maybe_unused]] int row, [[maybe_unused]] int column) const {
     x *= scale;
