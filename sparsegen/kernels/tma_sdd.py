@@ -14,10 +14,10 @@ from sparsegen.operators import FactorType, SddProblem
 
 # Measured on an H200 at 4096³ with half of the blocks dropped: the least share of a tile's time that columns of their
 # own leave, by blocks of a cluster, as a tile's bytes come through L2 all the same; the density up to which heuristics
-# take them; and the microseconds that prepared loads save, 1.3 to 1.9 with blocks of 128.
+# take them; and the microseconds that prepared loads save, by columns of a tile, beside the rates of other products.
 LEAST_OWN = {1: 0.93, 2: 0.89}
 OWN_DENSITY = 0.5
-PREPARED_US = 1.5
+PREPARED_US = {256: 1.5, 128: 1.5, 64: 0.0}
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
         """That of whole tiles; with columns of their own, warpgroups multiply the live share of what a tile has."""
         whole = CopiedTiles.analytic_us(self, problem, features, config, device)
         if config.prepares:
-            whole = max(device.expected_rates.launch_us, whole - PREPARED_US)
+            whole = max(device.expected_rates.launch_us, whole - PREPARED_US[config.tile_n])
         if not config.own_columns:
             return whole
         share = problem.density.share

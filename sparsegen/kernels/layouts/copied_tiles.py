@@ -42,6 +42,7 @@ EVEN_DENSITY = (
 )
 UNEVEN_DENSITY = 0.5  # density up to which the rows of few wide tiles are of too different lengths
 MOST_TAIL = 16
+FILLED = 0.85  # of a wave by the expected tiles of a sampled result, of which there may be more
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +202,9 @@ class CopiedTiles(Family[P, C]):
             if live <= 256 and not side.samples and share <= UNEVEN_DENSITY:
                 return replace(few, tile_n=128)
             return replace(few, cluster=1)
-        if side.samples or live >= 0.9 * 128:
-            return replace(few, tile_n=128, cluster=1)
-        # Pairs pay for the transpose alone: 11.6 for 12.5 µs at 1024³, where `dsd` takes 12.2 for 11.9.
-        pairs = side.transposes and side.columns > PIECE
-        return replace(few, tile_n=64, cluster=2 if pairs else 1)
+        # Sampled tiles of 64 columns are faster if all of them are computed at once, and take twice as long if not.
+        is_narrow = min(whole, live / FILLED) <= PIECE if side.samples else live < 0.9 * 128
+        return replace(few, tile_n=PIECE if is_narrow else 128, cluster=1)
 
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
         c, rates, side = config, device.expected_rates, Side.of(problem)
