@@ -375,40 +375,42 @@ __device__ __forceinline__ unsigned long long alive_inputs(const unsigned char* 
   return count < 64 ? alive & (1ull << count) - 1 : alive;
 }
 
-// A tile of `count` inputs, one a row of `stride` elements: calls put(neuron, chunk, eight inputs) for all neurons below
-// `positions`, of which those from `stride` on are zero. `warp` of `warps` takes its share of them.
+// A tile of `count` inputs, one a row of `stride` elements: calls put(neuron, chunk, eight inputs of each of kSome neurons)
+// for all neurons below `positions`, of which those from `stride` on are zero. `warp` of `warps` takes its share of them.
+constexpr int kSome = 4;  // neurons that a lane reads at once, where rows are aligned to them
 template <bool kAligned, typename Put>
 __device__ __forceinline__ void read_tile(const Element* inputs, int stride, int positions, int count, int chunks, int warp,
                                           int warps, Put put) {
-  constexpr int kSome = 4;  // neurons that a lane reads at once, where rows are aligned to them
   const int lanes = (positions + 32 * kSome - 1) / (32 * kSome);
   #pragma unroll 2
   for (int unit = warp; unit < lanes * chunks; unit += warps) {
-    const int neuron = unit % lanes * 32 * kSome + threadIdx.x % 32 * kSome, chunk = unit / lanes;
+    const int chunk = unit / lanes, neuron = (unit - chunk * lanes) * 32 * kSome + threadIdx.x % 32 * kSome;
     if (neuron >= positions) continue;
-    Vector<Element, kSome> rows[8];
+    const Element* from = inputs + static_cast<long long>(chunk * 8) * stride + neuron;
+    Vector<unsigned, kSome / 2> rows[8];
     #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < 8; ++i, from += stride) {
       const int input = chunk * 8 + i;
-      const Element* const from = inputs + static_cast<long long>(input) * stride + neuron;
-      #pragma unroll
-      for (int e = 0; e < kSome; ++e) rows[i].element[e] = to_element(0.0f);
+      rows[i] = {};
       if (kAligned) {
-        if (input < count && neuron < stride) rows[i] = load_vector<kSome>(from);
+        if (input < count && neuron < stride) rows[i] = load_vector<kSome / 2>(reinterpret_cast<const unsigned*>(from));
       } else if (input < count) {
         #pragma unroll
         for (int e = 0; e < kSome; ++e) {
-          if (neuron + e < stride) rows[i].element[e] = from[e];
+          if (neuron + e < stride) rows[i].element[e / 2] |= static_cast<unsigned>(__half_as_ushort(from[e])) << 16 * (e % 2);
         }
       }
     }
+    Vector<unsigned, 4> some[kSome];
     #pragma unroll
     for (int e = 0; e < kSome; ++e) {
-      Vector<Element, 8> eight;
       #pragma unroll
-      for (int i = 0; i < 8; ++i) eight.element[i] = rows[i].element[e];
-      put(neuron + e, chunk, eight);
+      for (int i = 0; i < 4; ++i) {
+        const unsigned low = rows[2 * i].element[e / 2], high = rows[2 * i + 1].element[e / 2];
+        some[e].element[i] = e % 2 ? low >> 16 | (high & 0xffff0000u) : (low & 0xffffu) | high << 16;
+      }
     }
+    put(neuron, chunk, some);
   }
 }
 
@@ -683,11 +685,15 @@ fused_network(int n, int neurons, int outputs, int layers, int positions, const 
   const auto meet = [] { __syncthreads(); };
   const auto agreed = [](unsigned long long alive) { return alive; };
   const auto rows_after = [&](int) { return positions; };
-  const auto put_kept = [&](int neuron, int chunk, const Vector<Element, 8>& eight) {
-    store_vector(reinterpret_cast<Element*>(current + neuron * kPitch + chunk * 16), eight);
+  const auto put_at_place = [&](int place, int chunk, const Vector<unsigned, 4>& eight) {
+    store_vector(reinterpret_cast<unsigned*>(current + place * kPitch + chunk * 16), eight);
   };
-  const auto put_input = [&](int neuron, int chunk, const Vector<Element, 8>& eight) {
-    put_kept(input_places[neuron], chunk, eight);
+  const auto put_kept = [&](int neuron, int chunk, const Vector<unsigned, 4> (&some)[kSome]) {
+    for (int e = 0; e < kSome; ++e) put_at_place(neuron + e, chunk, some[e]);
+  };
+  const auto put_input = [&](int neuron, int chunk, const Vector<unsigned, 4> (&some)[kSome]) {
+    const auto places = load_vector<kSome>(input_places + neuron);
+    for (int e = 0; e < kSome; ++e) put_at_place(places.element[e], chunk, some[e]);
   };
   const auto write_results = [&](const unsigned char* neurons, int chunks, int count) {
     write_neurons(neurons, outputs, outputs, chunks, count, control.ids, result);
@@ -754,17 +760,15 @@ fused_network(int n, int neurons, int outputs, int layers, int positions, const 
       }
       is_resident = false;
       int taken = 0;
-      for (int input = 0; input < count; ++input) {
-        if (!(alive >> input & 1)) continue;
-        if (taken % kWarps == static_cast<int>(threadIdx.x / 32)) {
-          Element* const to = kept + static_cast<long long>(alive_count + taken) * positions;
-          #pragma unroll 8
-          for (int i = threadIdx.x % 32; i < positions; i += 32) {
-            to[i] = *reinterpret_cast<const Element*>(current + i * kPitch + input * 2);
-          }
-          if (threadIdx.x % 32 == 0) kept_ids[alive_count + taken] = control.ids[input];
+      for (unsigned long long left = alive; left; left &= left - 1, ++taken) {
+        if (taken % kWarps != static_cast<int>(threadIdx.x / 32)) continue;
+        const int input = __ffsll(static_cast<long long>(left)) - 1;
+        Element* const to = kept + static_cast<long long>(alive_count + taken) * positions;
+        #pragma unroll 8
+        for (int i = threadIdx.x % 32; i < positions; i += 32) {
+          to[i] = *reinterpret_cast<const Element*>(current + i * kPitch + input * 2);
         }
-        ++taken;
+        if (threadIdx.x % 32 == 0) kept_ids[alive_count + taken] = control.ids[input];
       }
       alive_count += alive_here;
       meet();
