@@ -732,6 +732,8 @@ fused_network(int n, int neurons, int outputs, int layers, int positions, const 
         current = all_layers<1>(current, next, begin, end, net, rounds, limit);
       } else if (chunks <= 2) {
         current = all_layers<2>(current, next, begin, end, net, rounds, limit);
+      } else if (chunks <= 3) {
+        current = all_layers<3>(current, next, begin, end, net, rounds, limit);
       } else if (chunks <= 4) {
         current = all_layers<4>(current, next, begin, end, net, rounds, limit);
       } else {

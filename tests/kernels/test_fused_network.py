@@ -40,7 +40,7 @@ def test_the_rest_goes_to_few_blocks(emulator_toolchain: EmulatorToolchain, left
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("activation", [Activation.RELU, Activation.DYING_RELU])
 @pytest.mark.parametrize(
-    ("warps", "run", "each", "ahead"), [(4, 2, 7, 32), (4, 4, 12, 32), (8, 2, 36, 56), (4, 1, 20, 56)]
+    ("warps", "run", "each", "ahead"), [(4, 2, 7, 32), (4, 4, 12, 32), (8, 2, 28, 32), (4, 1, 20, 32)]
 )
 def test_runs_take_turns(
     emulator_toolchain: EmulatorToolchain,
