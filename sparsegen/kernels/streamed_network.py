@@ -39,6 +39,7 @@ WIDEST_TILE = 64  # inputs
 LEAST_OF_A_BLOCK = 16
 MOST_BLOCKS = 256
 SPARE_ROWS = 16  # of a buffer
+MOST_IN_A_CLUSTER = 16384  # neurons that `cluster_network` keeps in tiles of 24 inputs
 BLOCKS_LOADED = 1.125  # for each group, in the mean, where it has two
 OTHER_REGISTERS = 60
 # Of neurons that a multiprocessor reads and writes, at most. Measured on an H200 with 65536 neurons and whole tiles of
@@ -188,10 +189,12 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
     ) -> StreamedNetworkConfig:
         """The widest tile, and runs such that all warps have one; 16 warps would leave a thread too few registers.
 
-        Where inputs die, all thread blocks share each layer: on an H100, 65536 neurons and 24 layers, 27.1 ms so, and
-        45.2 where each keeps to its inputs.
+        All thread blocks share each layer where inputs die, and of layers that no cluster keeps: on an H100, 65536
+        neurons, 27.1 ms so and 45.2 where each keeps to its inputs (24 layers, inputs die), 19.1 and 20.1 (16 layers,
+        all 8448 live).
         """
-        sharing = Sharing.LAYERS if dies(problem) else Sharing.INPUTS
+        shares_layers = dies(problem) or problem.neurons > MOST_IN_A_CLUSTER
+        sharing = Sharing.LAYERS if shares_layers else Sharing.INPUTS
         groups = groups_of(problem)
         warps = min(8, warps_for(groups))
         run = run_for(groups // warps, 8)

@@ -87,3 +87,17 @@ def test_one_tile_that_all_blocks_share_is_expected_to_take_less() -> None:
     apart = FAMILY.heuristic(problem, features, H100)
     us = [FAMILY.analytic_us(problem, features, c, H100) for c in (apart, replace(apart, sharing="layers"))]
     assert apart.sharing == "inputs" and us[1] < us[0] / 4
+
+
+@pytest.mark.parametrize(
+    ("neurons", "activation", "sharing"),
+    [
+        (16384, Activation.RELU, "inputs"),
+        (16384, Activation.DYING_RELU, "layers"),
+        (65536, Activation.RELU, "layers"),
+    ],
+)
+def test_layers_are_shared_where_that_was_faster(neurons: int, activation: Activation, sharing: str) -> None:
+    problem = SparseNetworkProblem(120 * neurons, neurons + 3, 8448, DType.FLOAT16, activation)
+    features = Features(problem.m, problem.k, 35 * problem.m, 35.0, 0.0, 35, 1.0)
+    assert FAMILY.heuristic(problem, features, H100).sharing == sharing
