@@ -12,14 +12,7 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.bitmaps import ELEMENTS, TILE_K, TILE_M, bitmaps
 from sparsegen.kernels.layouts.copied_operands import copied_map, copied_scope
-from sparsegen.kernels.layouts.copied_ring import (
-    PIECE,
-    REACHED,
-    READ,
-    SHARED_BYTES,
-    TILE_US,
-    persistent_launch,
-)
+from sparsegen.kernels.layouts.copied_ring import PIECE, SHARED_BYTES, persistent_launch
 from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
 from sparsegen.kernels.layouts.limits import shared_memory_fits
 from sparsegen.kernels.packed import Packed, empty_as_one
@@ -33,11 +26,14 @@ WIDEST = 256  # columns of a tile
 LEAST_DENSITY = 1 / 64  # below it, bits and padding are most of what is read
 MOST_PARTS_BYTES = 1 << 26
 FULLEST = 2.07  # standard deviations that the fullest of 32 lanes lies above their mean
-# Fitted on an H100: parts of sums and wider tiles to nine products with 36 configs each, described within 7 %;
-# steps to six products with four configs each of today's kernel, within 5 %.
-START_US, PART_US = 1.4, 1.6  # of the kernel, and of meeting for parts of sums
-STEP_CYCLES = {1: 950, 2: 850}  # of a stage, by the granule, with PIECE columns of B
-WIDER_CYCLES = 180  # that a stage takes more for each further PIECE columns
+# Fitted to 420 configs on 74 products on an H100, which these describe within 5 %.
+START_US = 2.4
+STEP_CYCLES = {1: 838, 2: 611}  # of a stage, by the granule, with PIECE columns of B
+WIDER_CYCLES = 215  # that a stage takes more for each further PIECE columns
+REACHED = 1.12  # of the tensor cores' rate in large products, which take longer than their clock holds
+READ = 0.66  # of the rate of copies
+BROUGHT = 0.49  # of the L2's time, beside what has to be waited for anyway
+LAST = 0.56  # of the time to write the last tiles of C
 WRITTEN, ADDED = 13, 39  # bytes of parts of sums that a multiprocessor writes, and reads, in a cycle
 
 
@@ -194,21 +190,21 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
 
         column_tiles = -(-problem.n // c.tile_n)
         of_b = _row_tiles(problem) / c.cluster * problem.k * c.tile_n * ITEM_BYTES
-        brought = column_tiles * (read + of_b) / device.l2_bytes_per_us
+        brought = BROUGHT * column_tiles * (read + of_b) / device.l2_bytes_per_us
 
         units = _row_tiles(problem) * column_tiles * c.splits
         rounds = max(1, math.ceil(units / (max(1, device.multiprocessors // c.cluster) * c.cluster)))
         clock = device.cycles_per_us / device.multiprocessors
         of_one = rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
-        multiplied = TILE_M * c.tile_n * TILE_K / (REACHED[c.tile_n] * of_one)
+        multiplied = TILE_M * c.tile_n * TILE_K / (REACHED * of_one)
         step = max(multiplied, (STEP_CYCLES[c.granule] + WIDER_CYCLES * (c.tile_n // PIECE - 1)) / clock)
-        computed = rounds * math.ceil(-(-problem.k // TILE_K) / c.splits) * step + (rounds - 1) * TILE_US
+        computed = rounds * math.ceil(-(-problem.k // TILE_K) / c.splits) * step
         of_c = problem.m * problem.n * ITEM_BYTES
-        last = of_c / rates.copy_bytes_per_us / rounds  # nothing hides the last tiles' stores
+        last = LAST * of_c / rates.copy_bytes_per_us / rounds  # nothing hides the last tiles' stores
         us = rates.launch_us + START_US + max(moved, brought, computed) + last
         if c.splits > 1:
             of_part = TILE_M * c.tile_n * 4
-            us += rounds * (PART_US + of_part * (1 / WRITTEN + c.splits / ADDED) / clock)
+            us += rounds * of_part * (1 / WRITTEN + c.splits / ADDED) / clock
         return us
 
 

@@ -13,12 +13,16 @@ from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
-from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits, tiles_in_grid
+from sparsegen.kernels.layouts.limits import (
+    enough_registers,
+    resident_blocks,
+    shared_memory_fits,
+    tiles_in_grid,
+)
 from sparsegen.kernels.layouts.mma_spmm_config import (
-    FULL_MATRIX_CONFIGS,
     LARGE_TILE_CONFIG,
+    LIKELY_CONFIGS,
     NARROW_TILE_CONFIG,
-    WARPGROUP_CONFIGS,
     MmaSpmmConfig,
 )
 from sparsegen.kernels.layouts.tensor_tiles import (
@@ -38,8 +42,6 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 A_BUFFERS = 3  # tiles of A that nonzeros are put into: one is multiplied, one filled, one cleared
-START_US = 1.6
-FEW_BLOCKS = 0.25  # of a matrix: below it small tiles are the better choice, whatever the blocks' size
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +49,35 @@ class Costs:
     """What the parts of a tile's time take, as fitted.
 
     Attributes:
-        product, load: multiples of the tensor cores' time, and of the L2's for the tiles of A and B.
-        stage_us: of a step from one tile to the next, which all warps wait for.
+        start_us: of the kernel's start.
+        block_us: of a block's first loads and last stores.
+        product: multiples of the tensor cores' time.
+        load_a, load_b, unaligned: multiples of the L2's time for whole tiles of A, for tiles of B, and for those that
+            come in single elements.
+        fragment: multiples of the L2's time for what warps read of both tiles in shared memory.
+        expanding_us, whole_us: of a step to the next tile of nonzeros, and to the next whole one.
         nonzero_cycles: of a multiprocessor, to put a nonzero to its place.
-        unaligned: multiples of the L2's time for a tile of B, where it comes in single elements.
         move: multiples of the memory's time.
     """
 
+    start_us: float
+    block_us: float
     product: float
-    load: float
-    stage_us: float
-    nonzero_cycles: float
+    load_a: float
+    load_b: float
     unaligned: float
+    fragment: float
+    expanding_us: float
+    whole_us: float
+    nonzero_cycles: float
     move: float
 
 
+OF_HALF = Costs(0.89, 0.79, 0.534, 0.27, 0.128, 2.34, 0.077, 0.595, 0.144, 0.231, 0.80)
 COSTS = {
-    DType.FLOAT32: Costs(1.31, 0.9, 0.035, 0.49, 0.0, 0.45),
-    DType.FLOAT16: Costs(0.3, 0.436, 0.389, 0.287, 2.3, 0.6),
-    DType.BFLOAT16: Costs(0.3, 0.436, 0.389, 0.287, 2.3, 0.6),
+    DType.FLOAT32: Costs(1.49, 0.86, 1.576, 0.307, 0.136, 0.0, 0.134, 0.561, 0.078, 0.281, 0.353),
+    DType.FLOAT16: OF_HALF,
+    DType.BFLOAT16: OF_HALF,
 }
 
 
@@ -121,12 +133,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             f"the {row_chunks} 16-byte chunks of a row of B's tile go to different ones of {threads} threads",
         )
         yield Constraint(threads <= 1024, f"a block has {threads} threads, at most 1024")
-        # Sums, fragments of the operands (warpgroups have none), nonzeros on their way, and about 40 for addresses.
-        rows, columns = c.tile_m // (16 * c.warps_m), c.tile_n // (8 * c.warps_n)
-        operands = 0 if c.warpgroups else (2 if problem.dtype is DType.FLOAT32 else 1) * (4 + 2 * columns)
-        nonzeros = c.prefetch * STEP * (2 + itemsize) // 4 if c.storage == "nonzeros" else 0
-        needed = 4 * rows * columns + operands + nonzeros + 40
-        yield enough_registers(needed, threads * c.resident_blocks)
+        yield enough_registers(self._registers(problem, c), threads * c.resident_blocks)
         shared = self._shared_bytes(problem, c)
         yield shared_memory_fits("tiles", shared, device)
         yield tiles_in_grid("n / tile_n", problem.n, c.tile_n)
@@ -156,6 +163,15 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             problem.layout is Layout.COLUMN or c.tile_n % (64 * c.warps_n) == 0,
             f"each of warps_n ({c.warps_n}) warpgroups takes rows of 128 bytes of tile_n ({c.tile_n}), row-major",
         )
+
+    @staticmethod
+    def _registers(problem: SpmmProblem, config: MmaSpmmConfig) -> int:
+        """Of a thread: sums, fragments of operands (warpgroups have none), nonzeros on their way, some addresses."""
+        c, itemsize = config, problem.dtype.itemsize
+        rows, columns = c.tile_m // (16 * c.warps_m), c.tile_n // (8 * c.warps_n)
+        operands = 0 if c.warpgroups else (2 if problem.dtype is DType.FLOAT32 else 1) * (4 + 2 * columns)
+        nonzeros = c.prefetch * STEP * (2 + itemsize) // 4 if c.storage == "nonzeros" else 0
+        return 4 * rows * columns + operands + nonzeros + 40
 
     @staticmethod
     def _shared_bytes(problem: SpmmProblem, config: MmaSpmmConfig) -> int:
@@ -257,51 +273,50 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         self, problem: SpmmProblem, features: Features, config: MmaSpmmConfig, device: Device
     ) -> float:
         c, rates, itemsize = config, device.expected_rates, problem.dtype.itemsize
-        costs = COSTS[problem.dtype]
-        # A multiprocessor's blocks follow one another, and so do the tiles of each that hold a nonzero.
-        rounds = -(-self._blocks(problem, c.tile_m, c.tile_n) // device.multiprocessors)
-        panels = -(-problem.k // c.tile_k)
-        steps = panels * held_share(features, c.tile_m, c.tile_k)
-        tiles = rounds * steps * device.multiprocessors
-        loaded = tiles * (c.tile_m + c.tile_n) * c.tile_k * itemsize
-        contiguous = problem.n if problem.layout is Layout.ROW else problem.k
-        if contiguous * itemsize % 16:
-            loaded += costs.unaligned / costs.load * tiles * c.tile_n * c.tile_k * itemsize
-        products = tiles * c.tile_m * c.tile_n * c.tile_k
-        expanded = (
-            rounds * panels * c.tile_m * c.tile_k * features.density if c.storage == "nonzeros" else 0.0
+        costs, is_whole = COSTS[problem.dtype], c.storage == "tiles"
+        blocks = self._blocks(problem, c.tile_m, c.tile_n)
+        resident = resident_blocks(
+            c.threads, self._registers(problem, c), self._shared_bytes(problem, c), device
         )
+        each, rounds = -(-blocks // device.multiprocessors), -(-blocks // (resident * device.multiprocessors))
+        panels, held = -(-problem.k // c.tile_k), held_share(features, c.tile_m, c.tile_k)
+        # Of the block of rows that has most tiles with a nonzero, beyond the mean: it may come last.
+        behind = panels * max(0.0, features.row_max / max(1, problem.k) - held)
+        tiles = device.multiprocessors * (each * panels * held + behind)
+        chain = rounds * panels * held + behind
+        a, b = c.tile_m * c.tile_k * itemsize, c.tile_n * c.tile_k * itemsize  # bytes of their tiles
+        contiguous = problem.n if problem.layout is Layout.ROW else problem.k
+        loaded = costs.load_b * b + (costs.load_a * a if is_whole else 0.0)
+        loaded += costs.unaligned * b if contiguous * itemsize % 16 else 0.0
+        loaded += 0.0 if c.warpgroups else costs.fragment * (a * c.warps_n + b * c.warps_m)
+        stored = held * problem.m * problem.k * itemsize if is_whole else features.nnz * (2 + itemsize)
+        moved = problem.batch * (problem.k + problem.m) * problem.n * itemsize + problem.value_sets * stored
+        expanded = 0.0 if is_whole else each * panels * c.tile_m * c.tile_k * features.density
+        products = tiles * c.tile_m * c.tile_n * c.tile_k
         return (
             rates.launch_us
-            + START_US
+            + costs.start_us
+            + costs.block_us * rounds
             + costs.product * products / rates.tensor_products_per_us(problem.dtype)
-            + costs.load * loaded / device.l2_bytes_per_us
-            + costs.stage_us * steps
+            + tiles * loaded / device.l2_bytes_per_us
+            + (costs.whole_us if is_whole else costs.expanding_us) * chain
             + costs.nonzero_cycles * expanded / rates.clock_mhz
-            + costs.move * problem.cost(features.nnz).bytes / rates.copy_bytes_per_us
+            + costs.move * moved / rates.copy_bytes_per_us
         )
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
-        """The largest tiles of which there are enough, or, if those should be faster, whole tiles of a full matrix."""
-        by_size = self._by_size(problem, features, device)
-        if fills_blocks(features):
-            return by_size
-        full = FULL_MATRIX_CONFIGS[problem.dtype.itemsize]
-        likely = (by_size, *(c for c in full if self.suits(problem, features, c, device)))
-        return min(likely, key=lambda c: self.analytic_us(problem, features, c, device))
+        """The config that should be fastest of one that goes by the problem's size and of some that often are."""
+        likely = (self._with_prefetch(c, features) for c in LIKELY_CONFIGS[problem.dtype.itemsize])
+        suited = (c for c in likely if self.suits(problem, features, c, device))
+        typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
+        return min(
+            (self._by_size(problem, features, device), *suited),
+            key=lambda c: self.analytic_us(problem, features, c, typical),
+        )
 
     def _by_size(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
-        """The largest tiles of which there are enough to fill the device, with warpgroups where it has them."""
-        of_whole_tiles = self.alternatives(problem, features, device)
-        if features.density < FEW_BLOCKS:
-            of_whole_tiles = of_whole_tiles[1:]
-        likely = (*of_whole_tiles, *WARPGROUP_CONFIGS)
-        for config in likely:
-            if self._is_large_enough(problem, config, device):
-                config = self._with_prefetch(config, features)
-                if not self.broken_constraints(problem, config, device):
-                    return config
-        enough = _enough_blocks(device)
+        """Tiles of nonzeros, small enough that they fill the device."""
+        enough = 3 * device.multiprocessors // 4
         tile_n = min(128, max(8, _power_of_two(problem.n)))
         tile_m = 64
         while tile_m > 16 and self._blocks(problem, tile_m, tile_n) < enough:
@@ -331,11 +346,6 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         """How large blocks are features do not tell: large whole tiles, and small ones."""
         return (LARGE_TILE_CONFIG, NARROW_TILE_CONFIG) if fills_blocks(features) else ()
 
-    def _is_large_enough(self, problem: SpmmProblem, config: MmaSpmmConfig, device: Device) -> bool:
-        """Whether C has enough of a config's tiles to fill the device."""
-        blocks = self._blocks(problem, config.tile_m, config.tile_n)
-        return config.tile_n < 2 * problem.n and blocks >= _enough_blocks(device)
-
     def _with_prefetch(self, config: MmaSpmmConfig, features: Features) -> MmaSpmmConfig:
         """As many vectors ahead as hold a thread's nonzeros of a tile that is a little fuller than most."""
         if config.storage == "tiles":
@@ -346,11 +356,6 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     @staticmethod
     def _blocks(problem: SpmmProblem, tile_m: int, tile_n: int) -> int:
         return problem.batch * -(-problem.m // tile_m) * -(-problem.n // tile_n)
-
-
-def _enough_blocks(device: Device) -> int:
-    """That fill the device."""
-    return 3 * device.multiprocessors // 4
 
 
 def _power_of_two(x: float) -> int:

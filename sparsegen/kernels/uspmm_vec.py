@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,14 +35,40 @@ BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
 BANK_UNITS = BANK_BYTES // UNIT_BYTES
 QUARTILE = 0.75
 ABOVE_MEAN = 0.67  # standard deviations, of what three quarters of normally distributed lengths stay below
-# Of a multiprocessor's cycles, as fitted: for a product, more where rows are not aligned; for each byte of a tile of B,
-# which all wait for, more if it comes in single elements; and for a place of a rest on its way.
-START_US = 1.2
-PRODUCT_CYCLES = {DType.FLOAT32: 0.093, DType.FLOAT16: 0.038, DType.BFLOAT16: 0.038}
-UNALIGNED_PRODUCT_CYCLES = 0.065
-TILE_BYTE_CYCLES, UNALIGNED_BYTE_CYCLES = 0.1, 0.27
-REST_CYCLES = 36.0
+UNALIGNED_PRODUCT_CYCLES, STRIDED_PRODUCT_CYCLES = 0.146, 0.11
 MOST_VARIATION = 1.0  # row-length CoV up to which ELL with a rest is tried
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the parts of the time take, as fitted, in a multiprocessor's cycles if nothing else is said.
+
+    Attributes:
+        start_us: microseconds of the kernel's start.
+        product, gathered: of a product, and how much longer where B is gathered from global memory.
+        step: of a warp's step to the next load of A, which waits for what the one before brought.
+        byte: of a tile of B's byte, for each of the warps that load it together.
+        sum: of a sum that warps with the same rows add up.
+        rest: of a place behind the ELL width on its way.
+        move: multiples of the memory's time.
+    """
+
+    start_us: float
+    product: float
+    gathered: float
+    step: float
+    byte: float
+    sum: float
+    rest: float
+    move: float
+
+
+OF_HALF = Costs(1.38, 0.0221, 0.015, 338.0, 0.58, 0.096, 84.0, 0.79)
+COSTS = {
+    DType.FLOAT32: Costs(1.71, 0.0244, 0.020, 542.0, 0.51, 0.121, 31.0, 1.19),
+    DType.FLOAT16: OF_HALF,
+    DType.BFLOAT16: OF_HALF,
+}
 
 
 @dataclass(frozen=True)
@@ -325,61 +352,71 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         self, problem: SpmmProblem, features: Features, config: UspmmVecConfig, device: Device
     ) -> float:
         c, rates, itemsize = config, device.expected_rates, problem.dtype.itemsize
+        costs, is_staged = COSTS[problem.dtype], c.staging == "shared"
         width = float(features.row_max)
         if c.ell_width == "quartile":
             width = min(width, features.row_mean * (1 + ABOVE_MEAN * features.row_cov))
-        places = problem.m * width
-        tiles = -(-problem.n // c.tile_n)
+        rows = self._slice_rows(c) * c.row_warps
+        columns, row_blocks, turns = -(-problem.n // c.tile_n), -(-problem.m // rows), 1
+        slots = self._resident_blocks(problem, c, device) * device.multiprocessors
+        if is_staged:
+            turns = -(-row_blocks // max(1, slots // columns))
+            row_blocks = -(-row_blocks // turns)
+        blocks = max(1, row_blocks * columns)
+        rounds, each = -(-blocks // slots), -(-blocks // device.multiprocessors)
+        # The elements of C of the multiprocessor that has most, and the products of each.
+        most = each * min(problem.m / max(1, row_blocks), turns * rows) * c.tile_n
+        product = costs.product if is_staged else costs.product + costs.gathered
+        if not is_staged and problem.layout is Layout.COLUMN:
+            product += STRIDED_PRODUCT_CYCLES
         contiguous = problem.n if problem.layout is Layout.ROW else problem.k
-        is_aligned = contiguous * itemsize % UNIT_BYTES == 0
-        # Too few blocks leave multiprocessors idle.
-        blocks = tiles * -(-problem.m // (self._slice_rows(c) * c.row_warps))
-        product = PRODUCT_CYCLES[problem.dtype] * max(1.0, device.multiprocessors / max(1, blocks))
-        product += 0.0 if is_aligned else UNALIGNED_PRODUCT_CYCLES
-        byte = TILE_BYTE_CYCLES + (0.0 if is_aligned else UNALIGNED_BYTE_CYCLES)
-        loaded = problem.k * c.tile_n * itemsize if c.staging == "shared" else 0
-        waited = loaded * byte + (features.row_max - width) * REST_CYCLES
+        if contiguous * itemsize % UNIT_BYTES:
+            product += UNALIGNED_PRODUCT_CYCLES
+        cycles = most * width * product + rounds * turns * width / (c.k_splits * c.step) * costs.step
+        if c.k_splits > 1:
+            cycles += most * c.k_splits * costs.sum
+        if is_staged:
+            cycles += rounds * problem.k * c.tile_n * itemsize / (c.k_splits * c.row_warps) * costs.byte
+        cycles += (features.row_max - width) * costs.rest
+        places = problem.m * width
         moved = (places + (problem.k + problem.m) * problem.n) * itemsize + places * c.index_bits / 8
         return (
             rates.launch_us
-            + START_US
-            + places * tiles * c.tile_n * product / device.cycles_per_us
-            + waited / rates.clock_mhz
-            + moved / rates.copy_bytes_per_us
+            + costs.start_us
+            + cycles / rates.clock_mhz
+            + costs.move * moved / rates.copy_bytes_per_us
         )
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmVecConfig:
-        chunk, itemsize = self._chunk(problem), problem.dtype.itemsize
-        enough = 8 * device.multiprocessors
-        step = 16 // itemsize // 2
-        best = UspmmVecConfig(
-            step=step,
+        """The tile and the splits that should be fastest; gathered is what fits no shared memory."""
+        typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
+        ordered = sorted(
+            self._likely(problem, features), key=lambda c: self.analytic_us(problem, features, c, typical)
+        )
+        valid = (c for c in ordered if not self.broken_constraints(problem, c, device))
+        return next(valid, ordered[0])
+
+    def _likely(self, problem: SpmmProblem, features: Features) -> Iterator[UspmmVecConfig]:
+        """Blocks of 16 warps whose threads each have a row, 16 bytes of A a load, and 8 or 16 sums."""
+        usual = UspmmVecConfig(
+            vec_size=1,
+            step=16 // problem.dtype.itemsize,
             index_bits=16 if problem.k <= 1 << 16 else 32,
             ell_width="longest" if padding_requirement(features).holds else "quartile",
         )
-        for tile_n in (BANK_BYTES // itemsize, 32, 16, 8):
-            narrowed = replace(best, tile_n=tile_n, threads_per_row=tile_n // chunk)
-            tasks = -(-problem.m // self._slice_rows(narrowed)) * -(-problem.n // tile_n)
-            fits = self._shared_bytes(problem, narrowed) <= device.shared_memory_per_block
-            best = narrowed
-            if fits and tasks >= enough and tile_n < 2 * problem.n:
-                break
-        if self._shared_bytes(problem, best) > device.shared_memory_per_block:
-            best = replace(best, staging="gather")
-        # A grid that leaves multiprocessors idle gains from fewer rows for each thread, and from splitting them.
-        if tasks < enough:
-            best = replace(best, vec_size=1, step=2 * step)
-            tasks *= 2
-        while (
-            best.k_splits < 8
-            and tasks * best.k_splits < enough
-            and features.row_mean > best.k_splits * best.step
-        ):
-            split = replace(best, k_splits=2 * best.k_splits, row_warps=max(1, best.row_warps // 2))
-            if self._shared_bytes(problem, split) > device.shared_memory_per_block:
-                break
-            best = split
-        return best
+        for tile_n, sums, k_splits in itertools.product((8, 16, 32, 64), (8, 16), (1, 2, 4, 8, 16)):
+            if sums > tile_n or (tile_n > 8 and tile_n >= 2 * problem.n):
+                continue
+            config = replace(
+                usual,
+                tile_n=tile_n,
+                threads_per_row=tile_n // sums,
+                k_splits=k_splits,
+                row_warps=16 // k_splits,
+            )
+            yield config
+            if tile_n == 8:
+                yield replace(config, staging="gather")
 
 
 def _halved(config: UspmmVecConfig) -> UspmmVecConfig:

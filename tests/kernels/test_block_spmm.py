@@ -143,11 +143,11 @@ def test_it_is_the_first_choice_for_filled_blocks_alone() -> None:
     problem = SpmmProblem(2048, 1024, 2048, DType.FLOAT16)
     scattered = Features.of(random_uniform(2048, 1024, 0.1, 0))
     # Of few small blocks `mma_spmm`'s small tiles hold fewer empty ones, and are faster, as measured. Where most tiles
-    # are full, the copy engine's family may come before it.
+    # are full, the families of the copy engine may come before it.
     for size, share in ((128, 0.1), (32, 0.5)):
         features = Features.of(dense_blocks(2048, 1024, size, share))
         first, *_ = by_predicted_time(problem, features, H100)
-        assert first is FAMILY or (first.name == "tma_block_spmm" and size == 32)
+        assert first is FAMILY or (first.name in ("tma_block_spmm", "bitmap_spmm") and size == 32)
         times = [f.predicted_us(problem, features, H100) for f in (FAMILY, first)]
         assert times[0] <= 1.15 * times[1]
         for config in (
@@ -159,14 +159,19 @@ def test_it_is_the_first_choice_for_filled_blocks_alone() -> None:
     assert FAMILY.heuristic(problem, scattered, H100) is not None, "whatever the pattern"
 
 
-@pytest.mark.parametrize(
-    "size, tile, cluster",
-    [(4096, (128, 256), 2), (2048, (128, 128), 2), (1024, (64, 128), 2), (128, (64, 64), 1)],
-)
-def test_the_heuristic_is_the_largest_tile_of_which_there_are_enough(
-    size: int, tile: tuple[int, int], cluster: int
-) -> None:
-    problem = SpmmProblem(size, size, size, DType.FLOAT16)
+def test_the_heuristic_has_larger_tiles_for_larger_problems() -> None:
+    features = Features.of(dense_blocks(128, 128, 32, 0.5))
+    areas = []
+    for size in (128, 512, 2048, 4096):
+        problem = SpmmProblem(size, size, size, DType.FLOAT16)
+        heuristic = FAMILY.heuristic(problem, replace(features, m=size, k=size), H100)
+        areas.append(heuristic.tile_m * heuristic.tile_n)
+        assert not FAMILY.broken_constraints(problem, heuristic, H100)
+    assert areas == sorted(areas) and areas[0] == 64 * 64 and areas[-1] >= 64 * 256
+
+
+def test_too_few_columns_for_a_cluster_take_the_narrowest_tiles() -> None:
+    problem = SpmmProblem(1024, 1024, 64, DType.FLOAT16)
     heuristic = FAMILY.heuristic(problem, Features.of(dense_blocks(128, 128, 32, 0.5)), H100)
-    assert ((heuristic.tile_m, heuristic.tile_n), heuristic.cluster) == (tile, cluster)
+    assert (heuristic.tile_n, heuristic.cluster) == (64, 1)
     assert not FAMILY.broken_constraints(problem, heuristic, H100)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sparsegen.kernels.config import Config, tunable
 from sparsegen.kernels.layouts.warp_tiles import threads_of
@@ -55,28 +55,6 @@ class MmaSpmmConfig(Config):
         return threads_of(self) * self.warps_k
 
 
-# Fastest on an H100 for problems of falling size.
-WARPGROUP_CONFIGS = (
-    MmaSpmmConfig(tile_m=128, tile_n=256, tile_k=64, warpgroups=True, warps_m=8, warps_n=1),
-    MmaSpmmConfig(tile_m=128, tile_n=128, tile_k=128, warpgroups=True, warps_m=8, warps_n=1),
-    MmaSpmmConfig(tile_m=64, tile_n=128, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
-    MmaSpmmConfig(tile_m=64, tile_n=64, tile_k=128, warpgroups=True, warps_m=4, warps_n=1, warps_k=2),
-)
-# For whole tiles: of large blocks, and of few blocks of 32 by 32, where larger tiles would hold empty ones.
-LARGE_TILE_CONFIG = MmaSpmmConfig(
-    tile_m=128,
-    tile_n=128,
-    tile_k=64,
-    warps_m=2,
-    warps_n=2,
-    storage="tiles",
-    stages=3,
-    prefetch=1,
-    resident_blocks=2,
-)
-NARROW_TILE_CONFIG = replace(LARGE_TILE_CONFIG, tile_m=32, tile_k=32, warps_m=1, warps_n=4)
-
-
 def _whole_tiles(
     tile: tuple[int, int, int], warps: tuple[int, int, int], stages: int, blocks: int
 ) -> MmaSpmmConfig:
@@ -84,22 +62,44 @@ def _whole_tiles(
     return MmaSpmmConfig(m, n, k, False, warps_m, warps_n, warps_k, "tiles", stages, 1, blocks)
 
 
-# For whole tiles of matrices without blocks, so full that expanding nonzeros costs more than loading zeros: of each
-# element size those that together come nearest to the family's best on LSTM and Transformer weights (H100, 34
-# workloads).
-FULL_MATRIX_CONFIGS = {
+def _nonzeros(
+    tile: tuple[int, int, int], warps: tuple[int, int, int], *, warpgroups: bool = False, blocks: int = 1
+) -> MmaSpmmConfig:
+    (m, n, k), (warps_m, warps_n, warps_k) = tile, warps
+    return MmaSpmmConfig(m, n, k, warpgroups, warps_m, warps_n, warps_k, resident_blocks=blocks)
+
+
+# For whole tiles: of large blocks, and of few blocks of 32 by 32, where larger tiles would hold empty ones.
+LARGE_TILE_CONFIG = _whole_tiles((128, 128, 64), (2, 2, 1), 3, 2)
+NARROW_TILE_CONFIG = _whole_tiles((32, 128, 32), (1, 4, 1), 3, 2)
+# Of each element size those of which the one that should be fastest comes nearest to the family's best (H100, 212 and
+# 60 workloads: 1.007 and 1.001 times its time).
+LIKELY_CONFIGS = {
     4: (
+        _nonzeros((16, 32, 128), (1, 1, 4)),
+        _nonzeros((32, 32, 128), (1, 2, 4), blocks=2),
+        _nonzeros((64, 64, 128), (1, 2, 4)),
+        _nonzeros((64, 128, 64), (1, 4, 2)),
+        _nonzeros((128, 128, 32), (4, 1, 1), blocks=2),
+        _whole_tiles((16, 32, 128), (1, 1, 4), 3, 1),
         _whole_tiles((32, 32, 128), (1, 1, 4), 3, 1),
-        _whole_tiles((32, 64, 64), (1, 1, 4), 3, 2),
-        _whole_tiles((128, 64, 16), (1, 2, 2), 3, 1),
-        _whole_tiles((128, 64, 64), (1, 2, 4), 4, 1),
-        _whole_tiles((128, 128, 16), (1, 4, 1), 3, 2),
-        _whole_tiles((16, 32, 128), (1, 1, 4), 3, 2),
+        _whole_tiles((64, 64, 64), (1, 1, 4), 3, 2),
+        _whole_tiles((128, 128, 16), (1, 4, 1), 4, 2),
     ),
     2: (
+        _nonzeros((16, 16, 256), (1, 1, 4)),
+        _nonzeros((16, 32, 256), (1, 1, 4)),
+        _nonzeros((32, 32, 256), (1, 1, 4)),
+        _nonzeros((64, 64, 256), (4, 1, 4), warpgroups=True),
+        _nonzeros((64, 128, 128), (4, 1, 2), warpgroups=True),
+        _nonzeros((128, 128, 64), (8, 1, 1), warpgroups=True, blocks=2),
+        _nonzeros((128, 128, 128), (8, 1, 1), warpgroups=True),
         _whole_tiles((32, 32, 256), (1, 2, 2), 3, 1),
-        _whole_tiles((64, 64, 256), (2, 4, 1), 3, 2),
+        _whole_tiles((32, 64, 128), (1, 4, 1), 4, 2),
+        _whole_tiles((64, 16, 128), (2, 2, 1), 3, 1),
         _whole_tiles((64, 64, 128), (2, 2, 1), 3, 2),
-        _whole_tiles((16, 64, 256), (1, 2, 4), 3, 2),
+        _whole_tiles((64, 128, 128), (1, 4, 1), 3, 2),
+        LARGE_TILE_CONFIG,
+        NARROW_TILE_CONFIG,
     ),
 }

@@ -43,7 +43,8 @@ def held_share(features: Features, height: int, width: int) -> float:
     if not fills_blocks(features):
         return -math.expm1(height * width * math.log1p(-min(features.density, 1 - 1e-9)))
     held = min(1 - 1e-9, features.density / features.block_fill)
-    blocks = max(1.0, height * width / block_side(features) ** 2)
+    side = block_side(features)
+    blocks = max(1.0, height / side) * max(1.0, width / side)  # that a tile lies in
     return -math.expm1(blocks * math.log1p(-held))
 
 
