@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from sparsegen.kernels import by_predicted_time
 from sparsegen.kernels.halo_conv import FAMILY, KINDS, LISTED_UNITS, UNIT, HaloConvConfig
 from sparsegen.kernels.tile_conv import TileConvConfig
 from sparsegen.operators import Density, Given, MaskOf
+from sparsegen.render import render
 
 SMALL = HaloConvConfig(tile_n=32, chunk=16, group_units=1, input_stages=2, weight_stages=3)
 
@@ -197,3 +201,16 @@ def test_large_problems_get_large_tiles_and_the_fast_family() -> None:
     assert tiles[0] > tiles[1]
     first = by_predicted_time(large, large.features(large.without_pattern), H100)[0]
     assert first.name == "halo_conv"
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+@pytest.mark.parametrize("rest", ["kept", "filled"])
+def test_nvcc_leaves_stores_of_16_bytes_whole(rest: str, tmp_path: Path) -> None:
+    p = conv(64, 64, channels=128, filters=128, rest=rest)
+    (tmp_path / "kernel.cu").write_text(render(FAMILY, p, HaloConvConfig()))
+    command = ["nvcc", "-ptx", "-std=c++17", "-gencode=arch=compute_90a,code=compute_90a", "kernel.cu"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    stores = [
+        line.split()[0] for line in (tmp_path / "kernel.ptx").read_text().splitlines() if "st.global" in line
+    ]
+    assert stores and set(stores) <= {"st.global.v4.b32", "st.global.v4.u32"}
