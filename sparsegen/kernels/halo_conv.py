@@ -56,12 +56,6 @@ class HaloConvConfig(Config):
         (0, 1, 2, 3),
         "with a mask of the input, what a unit costs beside its taps, in taps; blocks share units by costs, 0: evenly",
     )
-    alternates: bool = tunable(
-        False,
-        (False, True),
-        "with a mask of the input, whether every second block begins with the units that need most taps",
-        searched=(False,),
-    )
 
 
 # The fastest configs on an H100. Each tuple goes from problems with many live units to problems with few. LARGE is for
@@ -173,9 +167,6 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         )
         yield Constraint(
             not c.unit_cost or p.mask_of.is_of_input, "units cost what their taps do with a mask of the input"
-        )
-        yield Constraint(
-            not c.alternates or p.mask_of.is_of_input, "units differ in taps with a mask of the input"
         )
         yield shared_memory_fits("stages", self._shared_bytes(p, c), device)
 

@@ -5,7 +5,6 @@
 // Problem: dtype=float16 r=3 s=3 stride=1 padding_rows=1 padding_columns=1 block_unit_rows=2
 //   block_unit_columns=2 mask_of=output rest=kept epilogue=bias_relu resident=false list_units=512
 // Config: tile_n=64 chunk=64 group_units=2 input_stages=2 weight_stages=4 stage_taps=1 lead=0 unit_cost=0
-//   alternates=false
 
 #if defined(SPARSEGEN_EMULATOR)
 #include "sparsegen_emulator.h"

@@ -111,18 +111,6 @@ def test_units_are_shared_by_their_taps(
 
 
 @pytest.mark.sanitizer
-@pytest.mark.parametrize("unit_cost", [0, 3])
-@pytest.mark.parametrize("mask_of", [MaskOf.INPUT, MaskOf.ANY_INPUT])
-def test_blocks_begin_with_few_taps_or_with_many(
-    mask_of: MaskOf, unit_cost: int, emulator_toolchain: EmulatorToolchain
-) -> None:
-    config = replace(SMALL, group_units=2, lead=1, alternates=True, unit_cost=unit_cost)
-    p = conv(61, 76, mask_of=mask_of, density=0.5, mask_block=16)
-    blocks = np.random.default_rng(1).random((1, *p.mask_shape)) < 0.3
-    assert worst(p, config, emulator_toolchain, blocks, multiprocessors=7) <= 1
-
-
-@pytest.mark.sanitizer
 def test_they_are_in_rows_of_more_blocks_than_a_word_has(emulator_toolchain: EmulatorToolchain) -> None:
     p = conv(24, 8 * 130 + 3, mask_of=MaskOf.INPUT, density=0.1)
     blocks = np.zeros((1, 3, 131), dtype=np.bool_)
