@@ -360,7 +360,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         columns, row_blocks, turns = -(-problem.n // c.tile_n), -(-problem.m // rows), 1
         slots = self._resident_blocks(problem, c, device) * device.multiprocessors
         if is_staged:
-            turns = -(-row_blocks // max(1, slots // columns))
+            turns = max(1, -(-row_blocks // max(1, slots // columns)))
             row_blocks = -(-row_blocks // turns)
         blocks = max(1, row_blocks * columns)
         rounds, each = -(-blocks // slots), -(-blocks // device.multiprocessors)
