@@ -155,11 +155,13 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
         "training": FLAG,
     },
     "draw_block_mask": {
-        "shape": PAIR, "block": PAIR, "p": NO_P, "drawn": WORD, "device": WHERE, "state": (*NO_TENSOR, torch.ones(2)),
+        "shape": PAIR, "block": PAIR[1:], "p": NO_P, "drawn": WORD, "device": WHERE,
+        "state": (*NO_TENSOR, torch.ones(2)),
     },
     "BlockMaskTensor": {"shape": PAIR, "block": PAIR, "density": NO_DENSITY, **WORDS},
     "BlockMaskTensor.from_blocks": {
-        "live": (*NO_OBJECT, torch.ones(2, 2), torch.ones(2) > 0), "block": PAIR, "shape": PAIR, "density": NO_DENSITY,
+        "live": (*NO_OBJECT, torch.ones(2, 2), torch.ones(2) > 0), "block": PAIR[1:], "shape": PAIR,
+        "density": NO_DENSITY,
     },
     "BlockMaskTensor.from_host": {"mask": (*NO_OBJECT, block_mask()), "device": WHERE},
     "from_counts": {
