@@ -27,7 +27,7 @@ test test-fast test-long test-all test-torch: export OPENBLAS_NUM_THREADS := 1
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
-	@echo 'make test   tests of everything, some 6 minutes on 2 cores; those that need what is not there skip themselves'
+	@echo 'make test   tests of everything, some 7 minutes on 2 cores; those that need what is not there skip themselves'
 	@echo 'make test-fast   7,000 of them in some 35 s: nothing that compiles, starts processes or takes 0.1 s'
 	@echo 'make test-long   what make test leaves out: most variants of the kernels, and tests that take long'
 	@echo 'make test-all    both'

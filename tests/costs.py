@@ -14,7 +14,7 @@ import pytest
 
 FOLDER = Path(__file__).parent
 FILE = FOLDER / "costs.json"
-LEAST, SLOW, LONG = 0.01, 0.1, 0.75  # CPU seconds
+LEAST, SLOW, LONG = 0.01, 0.1, 0.5  # CPU seconds
 
 
 @dataclass(frozen=True)

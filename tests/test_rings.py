@@ -146,9 +146,9 @@ def test_a_run_of_some_tests_replaces_what_they_took() -> None:
 @pytest.mark.usefixtures("written")
 def test_a_run_of_all_tests_says_which_are_long() -> None:
     known = Costs({}, frozenset(), frozenset(named(faster=1, of_a_gpu=1)))
-    found = named(faster=(0.3, False), first=(8.0, True), new=(0.74, False))
+    found = named(faster=(0.3, False), first=(8.0, True), new=(0.49, False))
     made = known.updated(found, whole=True)
-    assert made.seconds == named(faster=0.3, first=8.0, new=0.74)
+    assert made.seconds == named(faster=0.3, first=8.0, new=0.49)
     assert made.long == named(first=1, of_a_gpu=1).keys()
 
 
