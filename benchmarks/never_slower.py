@@ -38,6 +38,7 @@ from torch import nn
 
 import sparsegen
 from benchmarks.study import known_rows, write_results
+from benchmarks.study_tables import SLOWER
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import convert
 from sparsegen.integrations.torch.timing import in_turn
@@ -47,7 +48,6 @@ SPARSITIES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 TOKENS = 256
 DTYPES = ("float32", "float16")
 NAME = "never_slower"
-SLOWER = 1.02  # than dense: beyond the noise
 ROUNDS, FLUSH_BYTES = 15, 256 << 20
 WIDTH, HEADS, HIDDEN, LAYERS = 384, 12, 1536, 6  # of MiniLM-L6
 DECODER = {"qkv": (6144, 4096), "out": (4096, 4096), "up": (11008, 4096), "down": (4096, 11008)}

@@ -29,14 +29,15 @@ def compiled_kernels(executor: Executor, *names: tuple[str, str]) -> list[Loaded
 
     An executor loads each once: while a CUDA graph captures, a thread may bind what another has loaded, but not load.
     """
-    toolchain, known = backends.toolchain(executor.device), _loaded.setdefault(executor, {})
-
-    def compiled(name: tuple[str, str]) -> CompiledKernel:
-        file, entry = name
-        return toolchain.compile("plain", entry, plain_source(file))
-
+    known = _loaded.setdefault(executor, {})
     missing = [name for name in names if name not in known]
     if missing:
+        toolchain = backends.toolchain(executor.device)
+
+        def compiled(name: tuple[str, str]) -> CompiledKernel:
+            file, entry = name
+            return toolchain.compile("plain", entry, plain_source(file))
+
         with ThreadPoolExecutor(len(missing)) as pool:
             for name, kernel in zip(missing, pool.map(compiled, missing), strict=True):
                 known[name] = executor.load(kernel)
@@ -57,7 +58,6 @@ class PlainKernels:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._kernels: dict[str, LoadedKernel] = {}
         self._kept: list[Buffer | int] = []
 
     def upload(self, array: Array) -> Buffer:
@@ -76,12 +76,11 @@ class PlainKernels:
         return found
 
     def run(self, entry: str, warps: int, *arguments: Buffer | int) -> None:
-        if entry not in self._kernels:
-            file, _, name = entry.partition(":")
-            (self._kernels[entry],) = compiled_kernels(self._executor, (file, name))
+        file, _, name = entry.partition(":")
+        (kernel,) = compiled_kernels(self._executor, (file, name))
         launch = Launch((-(-warps * WARP // THREADS), 1, 1), (THREADS, 1, 1))
         if warps:
-            self._executor.launch(self._kernels[entry], launch, arguments)
+            self._executor.launch(kernel, launch, arguments)
             self._kept += arguments
 
     def finish(self) -> None:

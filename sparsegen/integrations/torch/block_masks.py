@@ -179,7 +179,8 @@ def mask_of(
     """
     layout = grid(shape, block)
     if may_run_at_once(state):
-        words = _draw_of(state, layout.rows, layout.columns, draw.p, draw.drawn, early)
+        _check_state(state)
+        words = draw_on(state, layout, draw, early=early)
         torch.autograd.graph.increment_version(state)
     else:
         words = torch.ops.sparsegen.draw_block_mask(
@@ -196,20 +197,21 @@ def new_state(device: torch.device | str | None = None) -> Tensor:
 # --- custom operators ---
 
 
-def _draw_of(state: Tensor, rows: int, columns: int, p: float, drawn: str, early: bool = False) -> Tensor:
+@torch.library.custom_op(
+    "sparsegen::draw_block_mask",
+    mutates_args=("state",),
+    schema="(Tensor(a!) state, int rows, int columns, float p, str drawn, bool early=False) -> Tensor",
+)
+def _draw(state: Tensor, rows: int, columns: int, p: float, drawn: str, early: bool = False) -> Tensor:
+    _check_state(state)
+    return draw_on(state, BlockMaskLayout(rows, columns), MaskDraw(p, Drawn(drawn)), early=early)
+
+
+def _check_state(state: Tensor) -> None:
     if state.dtype != torch.int64 or tuple(state.shape) != (2,):
         raise OperandError(
             f"a state is a seed and a step: 2 × torch.int64, got {state.dtype} of shape {tuple(state.shape)}"
         )
-    return draw_on(state, BlockMaskLayout(rows, columns), MaskDraw(p, Drawn(drawn)), early=early)
-
-
-_draw = torch.library.custom_op(
-    "sparsegen::draw_block_mask",
-    _draw_of,
-    mutates_args=("state",),
-    schema="(Tensor(a!) state, int rows, int columns, float p, str drawn, bool early=False) -> Tensor",
-)
 
 
 @_draw.register_fake

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -123,21 +123,28 @@ class Operators:
 operators = Operators()
 
 
-def called(operator: Any, given: list[Tensor], words: Tensor, **added: Tensor) -> Tensor:
-    """What an operator makes of tensors and of what names live places.
+def called(
+    operator: Any, given: Sequence[Tensor], words: Tensor, out: Tensor | None = None, **added: Tensor
+) -> Tensor:
+    """What an operator makes of tensors and of what names live places, in ``out`` if it is given.
 
     The emulator takes NumPy arrays, and float32 for bfloat16, which NumPy has not.
     """
     tensors = [aligned(tensor) for tensor in given]
     more = {name: tensor.contiguous() for name, tensor in added.items()}
+    result: Tensor
     if words.is_cuda:
-        result: Tensor = operator(*tensors, words, **more)
+        result = operator(*tensors, words, out=out, **more)
         return result
     dtype = given[0].dtype
     sent = torch.float32 if dtype is torch.bfloat16 else dtype
     arrays = [tensor.to(sent).numpy() for tensor in tensors]
-    found = operator(*arrays, words.numpy(), **{name: t.to(sent).numpy() for name, t in more.items()})
-    return torch.from_numpy(found).to(dtype)
+    into = None if out is None else out.to(sent).numpy()
+    found = operator(
+        *arrays, words.numpy(), out=into, **{name: t.to(sent).numpy() for name, t in more.items()}
+    )
+    result = torch.from_numpy(found).to(dtype)
+    return result if out is None else out.copy_(result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,40 +162,46 @@ class Ready:
         self, x: Tensor, other: Tensor, words: Tensor, bias: Tensor | None, out: Tensor | None = None
     ) -> Tensor:
         """See `run`."""
-        given = aligned(x), aligned(other.t() if self.is_turned else other)
-        added = {} if bias is None else {"bias": bias.contiguous()}
-        if x.is_cuda:
-            result: Tensor = self.operator(*given, words, out=out, **added)
-            return result
-        # The emulator takes NumPy arrays, and float32 for bfloat16, which NumPy has not.
-        sent = torch.float32 if x.dtype is torch.bfloat16 else x.dtype
-        arrays = [tensor.to(sent).numpy() for tensor in given]
-        into = None if out is None else out.to(sent).numpy()
-        found = self.operator(
-            *arrays, words.numpy(), out=into, **{name: t.to(sent).numpy() for name, t in added.items()}
-        )
-        result = torch.from_numpy(found).to(x.dtype)
-        return result if out is None else out.copy_(result)
+        given = x, other.t() if self.is_turned else other
+        added = {} if bias is None else {"bias": bias}
+        return called(self.operator, given, words, out, **added)
+
+
+Operands = tuple[Tensor, Tensor, Tensor, Tensor | None]  # both factors, the mask's buffer, and a bias
+Computed = tuple[Tensor, Ready | None]  # a result and what computed it, if calls like this one may go there
 
 
 class ReadyCalls:
-    """What calls go to, by all that tells them apart: one that is like one before it needs no checks."""
+    """What calls go to, by all that tells them apart: one that is like one before it needs no checks.
+
+    There are at most `MOST_PREPARED`; one more takes the place of all.
+    """
 
     def __init__(self) -> None:
         self._ready: dict[Hashable, Ready] = {}
 
-    def find(self, key: Hashable, like: Tensor) -> Ready | None:
-        """What a call that passed all checks went to; none while a CUDA graph captures, as that is to be kept."""
-        found = self._ready.get(key)
-        return None if found is None or is_capturing(like) else found
+    def run(
+        self, product: Masked, operands: Operands, rest: tuple[Any, ...], first: Callable[..., Computed]
+    ) -> Tensor:
+        """The product by what a call like it went to, else by ``first``.
 
-    def add(self, key: Hashable, ready: Ready | None) -> None:
-        """Keep it, if there is one, in the place of all others where they become too many."""
-        if ready is None:
-            return
-        if len(self._ready) >= MOST_PREPARED:
-            self._ready.clear()
-        self._ready[key] = ready
+        While a CUDA graph captures that is ``first`` too, which keeps what the graph launches.
+
+        Args:
+            operands: tensors, the first one as `kind_of` wants it.
+            rest: all other arguments.
+            first: takes operands and rest, with all checks.
+        """
+        key = product, kind_of(*operands), rest
+        ready = self._ready.get(key)
+        if ready is not None and not is_capturing(operands[0]):
+            return ready(*operands)
+        result, ready = first(*operands, *rest)
+        if ready is not None:
+            if len(self._ready) >= MOST_PREPARED:
+                self._ready.clear()
+            self._ready[key] = ready
+        return result
 
 
 def kind_of(*tensors: Tensor | None) -> Hashable:
@@ -213,7 +226,7 @@ def run(
     words: Tensor,
     bias: Tensor | None = None,
     out: Tensor | None = None,
-) -> tuple[Tensor, Ready | None]:
+) -> Computed:
     """The product of tensors that fit the call, and what computed it; PyTorch's own without a device of ours.
 
     Args:

@@ -22,7 +22,7 @@ from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.direct import DirectOperator
 from sparsegen.integrations.torch.mask_launches import blocks_of, expanded
-from sparsegen.integrations.torch.masked_prepared import Call, Masked, ReadyCalls, kind_of, run
+from sparsegen.integrations.torch.masked_prepared import Call, Computed, Masked, ReadyCalls, run
 from sparsegen.integrations.torch.tensor_checks import check_tensor, require_tensors
 from sparsegen.matrix.block_mask import grid
 from sparsegen.operators import Epilogue, Rest
@@ -107,22 +107,29 @@ _MASK = "Tensor words, float scale, int block_rows, int block_columns, float den
 _ready = ReadyCalls()
 
 
-def _dsd_of(
+def _dsd_of(x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, *rest: Any) -> Tensor:
+    return _ready.run(Masked.DSD, (x, weight, words, bias), rest, _checked_dsd)
+
+
+def _transposed_of(x: Tensor, d: Tensor, words: Tensor, *rest: Any) -> Tensor:
+    return _ready.run(Masked.DSD_TRANSPOSED, (x, d, words, None), rest, _checked_transposed)
+
+
+def _sdd_of(d: Tensor, weight: Tensor, words: Tensor, *rest: Any) -> Tensor:
+    return _ready.run(Masked.SDD, (d, weight, words, None), rest, _checked_sdd)
+
+
+def _checked_dsd(
     x: Tensor,
     weight: Tensor,
-    bias: Tensor | None,
     words: Tensor,
+    bias: Tensor | None,
     scale: float,
     block_rows: int,
     block_columns: int,
     density: float,
     relu: bool,
-) -> Tensor:
-    rest = scale, block_rows, block_columns, density, relu
-    key = Masked.DSD, kind_of(x, weight, words, bias), rest
-    ready = _ready.find(key, x)
-    if ready is not None:
-        return ready(x, weight, words, bias)
+) -> Computed:
     check_tensor(x, "x", (None, None), x)
     check_tensor(weight, "weight", (None, x.shape[1]), x, free="out features")
     (m, k), n = x.shape, weight.shape[0]
@@ -130,59 +137,51 @@ def _dsd_of(
         check_tensor(bias, "bias", (n,), x)
     if not (m and n and k):
         empty = x.new_zeros((m, n)) if bias is None else bias.detach().expand(m, n).clone()
-        return empty.relu() if relu else empty
+        return empty.relu() if relu else empty, None
     epilogue = Epilogue.NONE if bias is None else Epilogue.BIAS_RELU if relu else Epilogue.BIAS
     call = Call(Masked.DSD, m, k, n, (block_rows, block_columns), density, scale, epilogue)
     check_words((call.m, call.k), call.block, words, x)
-    result, ready = run(call, x, weight, words, bias)
-    _ready.add(key, ready)
-    return result
+    return run(call, x, weight, words, bias)
 
 
-def _transposed_of(
-    x: Tensor, d: Tensor, words: Tensor, scale: float, block_rows: int, block_columns: int, density: float
-) -> Tensor:
-    rest = scale, block_rows, block_columns, density
-    key = Masked.DSD_TRANSPOSED, kind_of(x, d, words), rest
-    ready = _ready.find(key, x)
-    if ready is not None:
-        return ready(x, d, words, None)
-    check_tensor(x, "x", (None, None), x)
-    check_tensor(d, "d", (x.shape[0], None), x, free="out features")
-    (m, k), n = x.shape, d.shape[1]
-    if not (m and n and k):
-        return x.new_zeros((n, k))
-    call = Call(Masked.DSD_TRANSPOSED, m, k, n, (block_rows, block_columns), density, scale)
-    check_words((call.m, call.k), call.block, words, x)
-    result, ready = run(call, x, d, words)
-    _ready.add(key, ready)
-    return result
-
-
-def _sdd_of(
+def _checked_transposed(
+    x: Tensor,
     d: Tensor,
-    weight: Tensor,
     words: Tensor,
+    _: None,
     scale: float,
     block_rows: int,
     block_columns: int,
     density: float,
-) -> Tensor:
-    rest = scale, block_rows, block_columns, density
-    key = Masked.SDD, kind_of(d, weight, words), rest
-    ready = _ready.find(key, d)
-    if ready is not None:
-        return ready(d, weight, words, None)
+) -> Computed:
+    check_tensor(x, "x", (None, None), x)
+    check_tensor(d, "d", (x.shape[0], None), x, free="out features")
+    (m, k), n = x.shape, d.shape[1]
+    if not (m and n and k):
+        return x.new_zeros((n, k)), None
+    call = Call(Masked.DSD_TRANSPOSED, m, k, n, (block_rows, block_columns), density, scale)
+    check_words((call.m, call.k), call.block, words, x)
+    return run(call, x, d, words)
+
+
+def _checked_sdd(
+    d: Tensor,
+    weight: Tensor,
+    words: Tensor,
+    _: None,
+    scale: float,
+    block_rows: int,
+    block_columns: int,
+    density: float,
+) -> Computed:
     check_tensor(d, "d", (None, None), d)
     check_tensor(weight, "weight", (d.shape[1], None), d, free="in features")
     (m, n), k = d.shape, weight.shape[1]
     if not (m and n and k):
-        return d.new_zeros((m, k))
+        return d.new_zeros((m, k)), None
     call = Call(Masked.SDD, m, k, n, (block_rows, block_columns), density, scale)
     check_words((call.m, call.k), call.block, words, d)
-    result, ready = run(call, d, weight, words)
-    _ready.add(key, ready)
-    return result
+    return run(call, d, weight, words)
 
 
 @torch.library.custom_op(
