@@ -21,6 +21,7 @@ from benchmarks import (
     attention_tables,
     convolution_tables,
     masked_tables,
+    overview_tables,
     study_tables,
     suite_tables,
     uniform_tables,
@@ -101,6 +102,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "graph-capture": of_rows("graph_capture", study_tables.graph_capture),
     "masked-products": lambda: masked_tables.products(RESULTS),
     "masked-goals": lambda: masked_tables.goals(RESULTS, rows_of),
+    "masked-overview": lambda: overview_tables.masked_products(RESULTS),
+    "convolution-overview": lambda: overview_tables.convolutions(RESULTS),
+    "networks-overview": lambda: overview_tables.networks(RESULTS),
 }
 FILES = (
     *("reproduction", "sddmm", "uniform", "decode-n8", "decode-n32", "decode-strips", "softmax", "attention"),

@@ -118,6 +118,10 @@ class SparseNetworkProblem(Problem):
         """Neurons of the last layer."""
         return self.m - max(0, self.layers - 1) * self.neurons
 
+    def edges(self, nnz: int) -> int:
+        """Weights of all layers, of so many nonzeros of the matrix: each neuron's bias takes some of them."""
+        return max(0, nnz - BIAS_COLUMNS * self.m)
+
     def layer_rows(self, layer: int) -> slice:
         """Where a layer's rows are in the matrix."""
         begin = layer * self.neurons

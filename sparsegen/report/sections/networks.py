@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sparsegen.bench.results import TUNED, UNTUNED, BenchDevice, Kind, Rates, Row
 from sparsegen.kernels.rates import L2_BYTES_PER_CYCLE, architecture
 from sparsegen.operators import SparseNetworkProblem
-from sparsegen.operators.sparse_network import BIAS_COLUMNS, Activation
+from sparsegen.operators.sparse_network import Activation
 from sparsegen.report import words
 from sparsegen.report.canvas import Chart, Panel
 from sparsegen.report.colours import MARKERS, SERIES, Colour
@@ -44,8 +44,7 @@ class Measured:
 
     @property
     def edges(self) -> int:
-        """Weights of all layers, each of whose neurons has a bias."""
-        return max(0, self.row.nnz - BIAS_COLUMNS * self.problem.m)
+        return self.problem.edges(self.row.nnz)
 
     def rate(self, us: float | None) -> float | None:
         """TE/s; None without a time."""

@@ -1,0 +1,86 @@
+"""The README's tables of what is no sparse × dense product: masks that change with every call, and sparse networks.
+
+All figures are of suites that `sparsegen bench` measured, untuned; `benchmarks.make_tables` places the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import convolution_tables, masked_tables
+from benchmarks.convolution_tables import CHANNELS, IMAGES, SIDES, Key
+from benchmarks.markdown import NONE, figure, quotient, table
+from benchmarks.masked_tables import Product, Workload
+from benchmarks.suite_tables import read
+from sparsegen.bench.results import UNTUNED
+from sparsegen.bench.summary import geometric
+from sparsegen.operators import DType, SparseNetworkProblem
+
+SIZES = (8192, 4096, 2048, 1024)  # rows, columns and contraction of masked products
+PRODUCTS = {"dsd": "`dsd`", "sdd": "`sdd`", "transposed": "`dsd_transposed`"}
+DEAD = (0, 50, 90, 95)  # percent, of a convolution's blocks
+BLOCK = 128
+NETWORKS = "spdnn"
+DIES, LIVES = "challenge-like", "every input alive"
+NETWORK_PEERS = {
+    "cublas-layers": "cuBLAS",
+    "torch-csr-layers": "PyTorch's CSR",
+    "cusparse-layers": "cuSPARSE",
+}
+
+
+def times_as_fast(values: Sequence[float | None]) -> list[str]:
+    return [NONE if value is None else f"{value:.2f} ×" for value in values]
+
+
+def masked_products(folder: Path) -> str:
+    """How much faster than cuBLAS on operands without zeros, by size, with no block dead and with half of them."""
+    found = masked_tables.steps(folder)
+
+    def faster(name: str, size: int, dropped: float) -> float | None:
+        def product(share: float) -> Product | None:
+            return found.get(Workload((size,) * 3, BLOCK, share, DType.FLOAT16), {}).get(name)
+
+        whole, one = product(0), product(dropped)
+        return quotient(whole.dense if whole else None, one.ours if one else None)
+
+    lines = [
+        [f"{words}, {what}", *times_as_fast([faster(name, size, dropped) for size in SIZES])]
+        for dropped, what in ((0.5, "half of the blocks dead"), (0.0, "no block dead"))
+        for name, words in PRODUCTS.items()
+    ]
+    return table(["over cuBLAS", *(f"{size}³" for size in SIZES)], lines)
+
+
+def convolutions(folder: Path) -> str:
+    """How much faster than cuDNN in benchmark mode, by the share of dead blocks; random blocks of 16 × 16."""
+    rows = convolution_tables.rows_of(folder)
+
+    def mean(dead: int) -> str:
+        keys = (Key(c, n, s, dead) for c in CHANNELS for n in IMAGES for s in SIDES)
+        ratios = [f for key in keys if (f := convolution_tables.faster(rows.get(key))) is not None]
+        return f"{geometric(ratios).value:.2f} × (least {min(ratios):.2f})" if ratios else NONE
+
+    lines = [["18 shapes, geometric mean", *map(mean, DEAD)]]
+    for channels in CHANNELS:
+        of = [convolution_tables.faster(rows.get(Key(channels, 8, 512, dead))) for dead in DEAD]
+        lines.append([f"{channels} channels, 8 images of 512²", *times_as_fast(of)])
+    return table(["over cuDNN", *(f"{dead} % dead" for dead in DEAD)], lines)
+
+
+def networks(folder: Path) -> str:
+    """Edges a second of networks of 120 layers, and how much longer others take for them, layer by layer."""
+    lines = []
+    for results in read(folder, suites=[NETWORKS]):
+        for row in results.rows:
+            problem, us = row.problem, row.us(UNTUNED)
+            if row.suite != NETWORKS or not isinstance(problem, SparseNetworkProblem):
+                continue
+            name = f"{problem.neurons} neurons, {DIES if 'challenge' in row.case else LIVES}"
+            rate = None if us is None else problem.edges(row.nnz) * problem.n / us / 1e6
+            others = (quotient(row.us(peer), us) for peer in NETWORK_PEERS)
+            cells = (f"{problem.n:,}", figure(quotient(us, 1e3)), NONE if rate is None else f"{rate:.1f}")
+            lines.append([name, *cells, *(NONE if ratio is None else f"{ratio:.0f} ×" for ratio in others)])
+    head = ["120 layers", "inputs", "ms", "10¹² edges a second"]
+    return table([*head, *(f"over {words}" for words in NETWORK_PEERS.values())], lines)
