@@ -254,7 +254,10 @@ def test_what_is_faster_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for tokens, pays in ((128, True), (64, True), (32, False), (16, False)):
         assert dropout_choice.masked_products_pay(tokens, *rest) is pays
     assert tried == [(128, 48, 40), (64, 48, 40), (32, 48, 40)]
-    assert [choice.in_graph for choice in dropout_choice.choices()] == [True, True, False]
+    captures = False
+    assert dropout_choice.masked_products_pay(128, *rest, own_seed=True) is True
+    assert len(tried) == 4, "a mask that is drawn early is tried by itself"
+    assert [choice.in_graph for choice in dropout_choice.choices()] == [True, True, False, True]
     for dtype, precision in ((torch.float64, "high"), (torch.float32, "highest")):
         torch.set_float32_matmul_precision(precision)
         assert not dropout_choice.masked_products_pay(128, 48, 40, (32, 16), 0.5, dtype, "cuda:0")
@@ -275,7 +278,9 @@ def test_what_is_tried_goes_through_autograd_once(relu: bool, monkeypatch: pytes
     monkeypatch.setattr(dropout_choice, "in_turn", run_each)
     sizes, block = (64, 32, 48), (16, 16)
     with torch.inference_mode(), torch.inference_mode(False):
-        dropout_choice._tried(sizes, block, 0.5, torch.float16, torch.device("cpu"), has_bias=True, relu=relu)
+        dropout_choice._tried(
+            sizes, block, 0.5, torch.float16, torch.device("cpu"), has_bias=True, relu=relu, own_seed=relu
+        )
     assert products == [(True, True, relu)] * (dropout_choice.STEPS + 1)
 
 
@@ -293,7 +298,9 @@ def test_a_trial_is_nothing_to_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> 
         if not tried:
             where, sizes = torch.device("cpu"), (tokens, ins, outs)
             tried.append(
-                dropout_choice._tried(sizes, block, p, torch.float32, where, has_bias=True, relu=False)
+                dropout_choice._tried(
+                    sizes, block, p, torch.float32, where, has_bias=True, relu=False, own_seed=False
+                )
             )
         return tried[0].by_host
 

@@ -189,9 +189,9 @@ def mask_of(
     return BlockMaskTensor(shape, block, words, draw.density(layout))
 
 
-def new_state(device: torch.device | str | None = None) -> Tensor:
-    """A seed and a step by PyTorch's generator of a device, on it."""
-    return torch.randint(_HIGHEST, (2,), dtype=torch.int64, device=device)
+def new_state(device: torch.device | str | None = None, generator: torch.Generator | None = None) -> Tensor:
+    """A seed and a step by PyTorch's generator of a device, or by another one, on the device."""
+    return torch.randint(_HIGHEST, (2,), dtype=torch.int64, device=device, generator=generator)
 
 
 # --- custom operators ---

@@ -155,7 +155,7 @@ class DropoutLinear(nn.Linear):
         # The state names the mask, whichever products run.
         state = self._own_state(x.device) if self.own_seed else new_state(x.device)
         fuses = self.activation is Activation.RELU and self.bias is not None
-        facts = self.block, self.p, dtype, str(x.device), self.bias is not None, fuses
+        facts = self.block, self.p, dtype, str(x.device), self.bias is not None, fuses, self.own_seed
         if not masked_products_pay(*sizes, *facts):
             named = state
             if self.own_seed:

@@ -20,6 +20,7 @@ from torch import Tensor
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.block_masks import BlockMaskTensor, check_mask
+from sparsegen.integrations.torch.column_sums import column_sums
 from sparsegen.integrations.torch.direct import DirectOperator
 from sparsegen.integrations.torch.mask_launches import blocks_of, expanded
 from sparsegen.integrations.torch.masked_prepared import Call, Computed, Masked, ReadyCalls, run
@@ -255,7 +256,7 @@ def _dsd_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     return (
         _sdd(dy, weight, words, *ctx.rest) if needs[0] else None,
         _dsd_transposed(x, dy, words, *ctx.rest) if needs[1] else None,
-        dy.sum(0) if needs[2] else None,
+        column_sums(dy) if needs[2] else None,
         *[None] * 6,
     )
 

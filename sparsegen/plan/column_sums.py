@@ -1,0 +1,38 @@
+"""Sums of a dense matrix's columns on a device, in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparsegen.backends.executor import Executor
+from sparsegen.backends.plain import compiled_kernels
+from sparsegen.kernels.launch import Launch
+from sparsegen.operators import DType
+from sparsegen.plan.block_masks import may_start_early
+
+THREADS = 512  # as in column_sums.cu
+VECTOR_BYTES = 16
+SIDE_BY_SIDE = (4, 2, 1)  # threads with vectors of one row
+UNEVEN = 16  # where vectors do not divide a row
+FILLED = 0.9  # of the multiprocessors that a block each is enough for
+
+
+def bind_column_sums(executor: Executor, shape: tuple[int, int], dtype: DType) -> Callable[..., None]:
+    """A launch for one thread to start many times: ``bound(stream, x, sums)``, both addresses.
+
+    Args:
+        shape: rows and columns of X, which is row-major, at a multiple of 16 bytes; one at the least of each.
+        dtype: of X and of the sums, which are added in float32.
+
+    Raises:
+        CompileError, DeviceUnavailableError: the kernel cannot be compiled.
+    """
+    width = VECTOR_BYTES // dtype.itemsize
+    enough = FILLED * executor.device.multiprocessors
+    lanes = next((lanes for lanes in SIDE_BY_SIDE if shape[1] >= width * lanes * enough), SIDE_BY_SIDE[-1])
+    if shape[1] % width:
+        width, lanes = 1, UNEVEN
+    (kernel,) = compiled_kernels(executor, ("column_sums.cu", f"add_{dtype}_{width}x{lanes}"))
+    blocks = -(-shape[1] // (width * lanes))
+    launch = Launch((blocks, 1, 1), (THREADS, 1, 1), starts_early=may_start_early(executor))
+    return executor.bind(kernel, launch, [*shape, None, None])
