@@ -12,11 +12,12 @@ from sparsegen.backends.plain import compiled_kernels
 from sparsegen.errors import MatrixError
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.block_mask import BlockMaskLayout
-from sparsegen.matrix.block_mask_draw import MaskDraw, check_state
+from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, check_state
 from sparsegen.system.device_memory import WARP
 
 MOST_LINES = 4096  # rows or columns of blocks, as in block_mask.cu; the same holds for the next two
-BAND = 32  # rows of a thread block
+BAND = 32  # rows that a thread block makes at a time
+OWN_ROWS, OWN_COLUMNS = 128, 256  # of a mask that one thread block makes
 COUNTER_WORDS = 2  # of scratch; behind it two for each band, and the bits of rows and columns
 
 
@@ -63,15 +64,23 @@ class BlockMaskMaker:
             early: the mask is made while the kernel before may still run, and stored when that has ended. It pays if
                 the state is older than that kernel; otherwise the kernel behind sets itself up sooner without.
         """
-        return self._bind(f"draw_{draw.drawn}", as_signed(draw.amount(self.layout)), int(early), None)
+        entry, amount = f"draw_{draw.drawn}", as_signed(draw.amount(self.layout))
+        # Counts take as long as rows are many, so that bands are better made side by side.
+        return self._bind(entry, draw.drawn is Drawn.BERNOULLI, amount, int(early), None)
 
     def bind_finish(self, given: Given) -> Callable[..., None]:
         """Likewise ``bound(stream, given, mask)``: the mask of live blocks that lie on the device."""
-        return self._bind(f"finish_{given}", None)
+        return self._bind(f"finish_{given}", True, None)
 
-    def _bind(self, entry: str, *arguments: int | None) -> Callable[..., None]:
+    def _bind(self, entry: str, is_quick: bool, *arguments: int | None) -> Callable[..., None]:
+        """
+        Args:
+            is_quick: whether one thread block may make several bands.
+        """
         (kernel,) = compiled_kernels(self._executor, ("block_mask.cu", entry))
-        grid, block = (-(-self.layout.rows // BAND), 1, 1), (WARP * BAND, 1, 1)
+        bands = -(-self.layout.rows // BAND)
+        is_small = self.layout.rows <= OWN_ROWS and self.layout.columns <= OWN_COLUMNS
+        grid, block = (1 if is_small and is_quick else bands, 1, 1), (WARP * BAND, 1, 1)
         launch = Launch(grid, block, starts_early=may_start_early(self._executor))
         given = (self.layout.rows, self.layout.columns, *arguments)
         bound = [self._executor.bind(kernel, launch, [*given, scratch, None]) for scratch in self._scratch]

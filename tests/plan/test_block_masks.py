@@ -75,7 +75,12 @@ def test_draws_follow_each_other(executor: Executor) -> None:
 
 
 def launched_by_hand(
-    toolchain: EmulatorToolchain, source: str, drawn: Drawn, layout: BlockMaskLayout, draw: MaskDraw
+    toolchain: EmulatorToolchain,
+    source: str,
+    drawn: Drawn,
+    layout: BlockMaskLayout,
+    draw: MaskDraw,
+    blocks: int = 3,
 ) -> tuple[Array, Array]:
     """The state and the mask after an early draw of seed 9, step 1; both begin as 0xFF … where nothing is written."""
     executor = EmulatorExecutor()
@@ -83,31 +88,33 @@ def launched_by_hand(
     state, mask = new_state(executor, 9, 1), executor.allocate(layout.nbytes)
     executor.fill(mask, 0xFF)
     scratch = executor.upload(np.zeros(scratch_words(layout), dtype=np.uint64))
-    launch = Launch((-(-layout.rows // 32), 1, 1), (1024, 1, 1))
+    launch = Launch((blocks, 1, 1), (1024, 1, 1))
     amount = as_signed(draw.amount(layout))
     executor.launch(kernel, launch, [layout.rows, layout.columns, amount, 1, state, scratch, mask])
     return downloaded(executor, state, 2), downloaded(executor, mask, layout.words)
 
 
+@pytest.mark.parametrize("blocks", [3, 1])
 @pytest.mark.parametrize("drawn", Drawn)
 def test_an_early_draw_writes_neither_mask_nor_state_before_it_waits(
-    emulator_toolchain: EmulatorToolchain, drawn: Drawn
+    emulator_toolchain: EmulatorToolchain, drawn: Drawn, blocks: int
 ) -> None:
     """Kernels before may still read and write both."""
     ended = SOURCE.replace(WAIT, "if (early) return;")
     assert ended.count("if (early) return;") == 1
     layout = BlockMaskLayout(70, 90)
-    state, mask = launched_by_hand(emulator_toolchain, ended, drawn, layout, MaskDraw(0.5, drawn))
+    state, mask = launched_by_hand(emulator_toolchain, ended, drawn, layout, MaskDraw(0.5, drawn), blocks)
     assert state.tolist() == [9, 1] and (mask == 2**64 - 1).all()
 
 
+@pytest.mark.parametrize("blocks", [3, 1])
 @pytest.mark.parametrize("drawn", Drawn)
 def test_a_state_that_the_kernel_before_changes_is_drawn_from_as_it_is_then(
-    emulator_toolchain: EmulatorToolchain, drawn: Drawn
+    emulator_toolchain: EmulatorToolchain, drawn: Drawn, blocks: int
 ) -> None:
     changed = SOURCE.replace(WAIT, "if (early) { state[0] = 77, state[1] = 3; __syncthreads(); }")
     layout, draw = BlockMaskLayout(70, 90), MaskDraw(0.5, drawn)
-    state, mask = launched_by_hand(emulator_toolchain, changed, drawn, layout, draw)
+    state, mask = launched_by_hand(emulator_toolchain, changed, drawn, layout, draw, blocks)
     assert state.tolist() == [77, 4]
     np.testing.assert_array_equal(mask, packed(draw_blocks(layout, draw, 77, 3)))
 

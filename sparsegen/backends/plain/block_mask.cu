@@ -3,7 +3,8 @@
 // One launch: each thread block makes a band of 32 rows, a warp for each row, and turns it on its side. The last one to
 // finish ranks rows and columns by their live blocks and writes both halves of the buffer. Scratch is zero before the first
 // launch and its counter again after each; it holds the counter (two words of 64 bits), for each band the seed and step that
-// it was drawn from, the rows' words in their own order, and the columns'. The random words are those of
+// it was drawn from, the rows' words in their own order, and the columns'. A single thread block makes all bands, one after
+// the other, of masks that fit in its shared memory, which is its scratch then. The random words are those of
 // sparsegen/matrix/block_mask_draw.py.
 #if !defined(SPARSEGEN_EMULATOR)
 #define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
@@ -13,6 +14,8 @@ constexpr int kWarp = 32, kBand = 32, kThreads = kWarp * kBand, kMostLines = 409
 constexpr int kDigits = 256, kDigitBits = 8, kWordBits = 32;
 constexpr int kKeyShift = 0;  // tests make keys equal by it
 constexpr int kFew = 256;  // lines of a side that are ranked by counting
+constexpr int kOwnRows = 128, kOwnColumns = 256;  // of a mask that one thread block makes
+constexpr int kOwnWords = 2 + 2 * (kOwnRows / kBand) + kOwnRows * kOwnColumns / 64 + kOwnColumns * kOwnRows / 64;
 constexpr unsigned kWholeWarp = 0xffffffffu;
 static_assert(1 << kLineBits == kMostLines, "a key's lower bits name a line");
 static_assert(2 * kFew <= kThreads && 4 * kFew <= 2 * kMostLines, "two threads a line, and room for keys and ranks");
@@ -26,10 +29,15 @@ struct Shape {
       : rows(rows), columns(columns), row_words((columns + 63) / 64), column_words((rows + 63) / 64) {}
   __device__ int quads() const { return (columns + 3) / 4; }
   __device__ int bands() const { return (rows + kBand - 1) / kBand; }
+  // Whether one thread block makes the mask, in shared memory.
+  __device__ bool is_own() const { return gridDim.x == 1 && rows <= kOwnRows && columns <= kOwnColumns; }
   __device__ Word* drawn_from(Word* scratch) const { return scratch + 2; }
   __device__ Word* row_bits(Word* scratch) const { return drawn_from(scratch) + 2 * bands(); }
   __device__ Word* column_bits(Word* scratch) const { return row_bits(scratch) + static_cast<long long>(rows) * row_words; }
 };
+
+// What other threads wrote, to shared memory or past the first-level cache.
+__device__ __forceinline__ Word written(const Word* place) { return *static_cast<const volatile Word*>(place); }
 
 // What exact counts compare: the smallest are live, of equal ones the first.
 __device__ __forceinline__ void keys_of(const Random& random, int row, int quad, unsigned (&found)[4]) {
@@ -225,6 +233,15 @@ __device__ void make_band(const Shape& shape, int band, Source source, Word* scr
   }
 }
 
+// A thread block's own scratch. Of a column's last word an odd number of bands leaves half.
+__device__ __forceinline__ Word* cleared(const Shape& shape, Word* own) {
+  for (int column = threadIdx.x; column < shape.columns; column += kThreads) {
+    shape.column_bits(own)[(column + 1LL) * shape.column_words - 1] = 0;
+  }
+  __syncthreads();
+  return own;
+}
+
 // Whether all other thread blocks have finished their bands; what they wrote is seen then.
 __device__ bool is_last(Word* scratch, unsigned* told) {
   unsigned* const counter = reinterpret_cast<unsigned*>(scratch);
@@ -252,7 +269,7 @@ __device__ void name_lines(int lines, unsigned* keys, int padded) {
 __device__ void count_lines(int lines, int words, const Word* bits, unsigned* keys) {
   #pragma unroll 4
   for (int place = threadIdx.x; place < lines * words; place += kThreads) {
-    atomicAdd(&keys[place / words], 0u - (static_cast<unsigned>(__popcll(__ldcg(bits + place))) << kLineBits));
+    atomicAdd(&keys[place / words], 0u - (static_cast<unsigned>(__popcll(written(bits + place))) << kLineBits));
   }
 }
 
@@ -295,13 +312,12 @@ __device__ void rank_few(const unsigned* keys, unsigned* ranked, int padded) {
 }
 
 // One half of the buffer.
-__device__ void write_side(int lines, int words, const Word* __restrict__ bits, const unsigned* keys,
-                           Word* __restrict__ out) {
+__device__ void write_side(int lines, int words, const Word* bits, const unsigned* keys, Word* __restrict__ out) {
   constexpr unsigned kLine = kMostLines - 1;
   #pragma unroll 4
   for (int place = threadIdx.x; place < lines * words; place += kThreads) {
     const int rank = place / words, word = place - rank * words;
-    out[place] = __ldcg(bits + static_cast<long long>(keys[rank] & kLine) * words + word);
+    out[place] = written(bits + static_cast<long long>(keys[rank] & kLine) * words + word);
   }
   int* const order = reinterpret_cast<int*>(out + static_cast<long long>(lines) * words);
   for (int rank = threadIdx.x; rank < (lines + 1) / 2 * 2; rank += kThreads) {
@@ -349,9 +365,18 @@ __device__ __forceinline__ bool drew_all(const Random& random, const Shape& shap
   bool differs = false;
   for (int band = threadIdx.x % kWarp; band < shape.bands(); band += kWarp) {
     const Word* const from = shape.drawn_from(scratch) + 2 * band;
-    differs |= __ldcg(from) != random.seed || __ldcg(from + 1) != random.step;
+    differs |= written(from) != random.seed || written(from + 1) != random.step;
   }
   return !__any_sync(kWholeWarp, differs);
+}
+
+// The bands of this thread block. The pool is the next one's behind each.
+template <class MakeBand>
+__device__ __forceinline__ void make_bands(const Shape& shape, const Random& random, int first, int step, const MakeBand& make) {
+  for (int band = first; band < shape.bands(); band += step) {
+    if (band > first) __syncthreads();
+    make(random, band);
+  }
 }
 
 // The mask that a state names; the state then names the next one. `make(random, band)` makes a band.
@@ -360,8 +385,8 @@ __device__ __forceinline__ bool drew_all(const Random& random, const Shape& shap
 // that kernel has ended. If the state is another one then, the last thread block makes the whole mask anew. Until then this
 // kernel writes to scratch alone. That is safe with two of them in turn: it begins when the launch before on these has
 // waited for all kernels before it, so that the last but one has ended. Therefore no thread block lets the next kernel begin
-// before it has waited itself; and it does so when the state is stored, so that another draw from it begins with the right
-// one. Thread blocks that end early need not wait, as the last one does.
+// before it has waited itself. A product behind sets itself up while the mask is stored; a draw from the same state may begin
+// with the old one and make its mask anew. Thread blocks that end early need not wait, as the last one does.
 template <class MakeBand>
 __device__ __forceinline__ void draw(const Shape& shape, bool early, Word* state, Word* scratch, unsigned* pool, unsigned* told,
                                      Word* named, Word* mask, const MakeBand& make) {
@@ -370,31 +395,27 @@ __device__ __forceinline__ void draw(const Shape& shape, bool early, Word* state
     let_next_kernel_begin();
   }
   const Random seen = named_by(state);
-  make(seen, static_cast<int>(blockIdx.x));
-  if (threadIdx.x == 0) {
+  make_bands(shape, seen, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), make);
+  if (gridDim.x > 1 && threadIdx.x == 0) {
     Word* const from = shape.drawn_from(scratch) + 2 * blockIdx.x;
     from[0] = seen.seed, from[1] = seen.step;
   }
   if (!is_last(scratch, told)) return;
-  const bool agreed = drew_all(seen, shape, scratch);
+  const bool agreed = !early || gridDim.x == 1 || drew_all(seen, shape, scratch);
   Ranks ranks = rank_lines(shape, scratch, pool);
   if (early) wait_for_kernel_before();
   if (threadIdx.x == 0) {
-    const Random now = named_by(state);
-    state[1] = now.step + 1;
-    __threadfence();
     if (early) let_next_kernel_begin();
+    const Random now = early ? named_by(state) : seen;
+    state[1] = now.step + 1;
     named[0] = now.seed, named[1] = now.step;
     *told = agreed && now.seed == seen.seed && now.step == seen.step;
   }
   write_mask(shape, scratch, ranks, mask);
   __syncthreads();
   if (*told) return;
-  const Random now(named[0], named[1]);
-  for (int band = 0; band < shape.bands(); ++band) {
-    make(now, band);
-    __syncthreads();  // the pool is the next band's
-  }
+  make_bands(shape, Random(named[0], named[1]), 0, 1, make);
+  __syncthreads();
   ranks = rank_lines(shape, scratch, pool);
   write_mask(shape, scratch, ranks, mask);
 }
@@ -404,7 +425,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
   SPARSEGEN_SHARED(Word, named, 2);
+  SPARSEGEN_SHARED(Word, own, kOwnWords);
   const Shape shape(rows, columns);
+  if (shape.is_own()) scratch = cleared(shape, own);
   draw(shape, early != 0, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
     make_band(shape, band, Independent{random, threshold}, scratch, pool);
   });
@@ -415,7 +438,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
   SPARSEGEN_SHARED(Word, named, 2);
+  SPARSEGEN_SHARED(Word, own, kOwnWords);
   const Shape shape(rows, columns);
+  if (shape.is_own()) scratch = cleared(shape, own);
   draw(shape, early != 0, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
     const int warp = threadIdx.x / kWarp, row = band * kBand + warp;
     Cut cut{};
@@ -431,7 +456,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
   SPARSEGEN_SHARED(Word, named, 2);
+  SPARSEGEN_SHARED(Word, own, kOwnWords);
   const Shape shape(rows, columns);
+  if (shape.is_own()) scratch = cleared(shape, own);
   draw(shape, early != 0, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
     const int row = band * kBand + threadIdx.x / kWarp;
     const Cut cut = cut_after<kThreads>(live, shape, random, 0, rows, pool);
@@ -447,7 +474,10 @@ __device__ __forceinline__ void finish(const Shape& shape, const Source& live, W
                                        Word* mask) {
   wait_for_kernel_before();
   let_next_kernel_begin();  // the product that takes the mask may set itself up
-  make_band(shape, blockIdx.x, live, scratch, pool);
+  for (int band = static_cast<int>(blockIdx.x); band < shape.bands(); band += static_cast<int>(gridDim.x)) {
+    make_band(shape, band, live, scratch, pool);
+    __syncthreads();  // the pool is the next band's
+  }
   if (is_last(scratch, told)) write_mask(shape, scratch, rank_lines(shape, scratch, pool), mask);
 }
 
@@ -456,7 +486,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     finish_bits(int rows, int columns, const unsigned* words, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
+  SPARSEGEN_SHARED(Word, own, kOwnWords);
   const Shape shape(rows, columns);
+  if (shape.is_own()) scratch = cleared(shape, own);
   finish(shape, Bits{words, shape.row_words}, scratch, pool, told, mask);
 }
 
@@ -465,6 +497,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     finish_bools(int rows, int columns, const unsigned char* live, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
+  SPARSEGEN_SHARED(Word, own, kOwnWords);
   const Shape shape(rows, columns);
+  if (shape.is_own()) scratch = cleared(shape, own);
   finish(shape, Bools{live, columns}, scratch, pool, told, mask);
 }
