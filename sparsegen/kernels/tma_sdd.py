@@ -59,7 +59,7 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
     def heuristic(self, problem: SddProblem, features: Features, device: Device) -> TmaSddConfig:
         """That of whole tiles, with prepared loads; of sparse masks in blocks of 64 rows, with columns of their own."""
         found = replace(CopiedTiles.heuristic(self, problem, features, device), prepares=True)
-        own = replace(found, own_columns=True)
+        own = replace(found, own_columns=True, cluster=1)
         is_sparse = problem.density.share <= OWN_DENSITY
         return own if is_sparse and not self.broken_constraints(problem, own, device) else found
 

@@ -830,6 +830,10 @@ struct TilePlace {
 // Tiles are numbered along groups of kRaster tiles of rows, the last ones along groups of kTail: where the shortest rows come last,
 // clusters end more evenly then.
 __device__ __forceinline__ TilePlace place_of_tile(int number, int row_tiles, int column_tiles) {
+  if constexpr (kRaster == 1) {  // row by row: one division
+    const int row = number / column_tiles;
+    return {row, number - row * column_tiles};
+  }
   const int group = number / (kRaster * column_tiles);
   const bool is_last = (group + 1) * kRaster >= row_tiles;
   const int rows_of_group = is_last ? kTail : kRaster, after = number - group * kRaster * column_tiles;

@@ -891,9 +891,11 @@ struct Tiles {
       : mask(of), rows((row_count + 63) / 64), row_tiles((of.rows * kPieces + 1) / 2), item_groups((row_tiles + kRaster - 1) / kRaster),
         groups(item_groups) {}
 
+  // Without the turn of narrow tiles, which go through the same groups again.
+  __device__ __forceinline__ int group_of_turn() const { return group < groups ? group : group - groups; }
   __device__ __forceinline__ int item() const { return 0; }
   // The first row tile of the group.
-  __device__ __forceinline__ int first_row_tile() const { return group % item_groups * kRaster; }
+  __device__ __forceinline__ int first_row_tile() const { return group_of_turn() * kRaster; }
 
   __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
   __device__ __forceinline__ static int from_lane(int mine, int lane) { return __shfl_sync(0xffffffffu, mine, lane); }
@@ -950,8 +952,8 @@ struct Tiles {
       left -= __popc(having);
       having = __ballot_sync(0xffffffffu, tiles > ++turn);
     }
-    for (; left > 0; --left) having &= having - 1;
-    const int owner = __ffs(static_cast<int>(having)) - 1, live = from_lane(units, owner);
+    const bool is_owner = tiles > turn && __popc(having & ((1u << lane()) - 1)) == left;
+    const int owner = __ffs(static_cast<int>(__ballot_sync(0xffffffffu, is_owner))) - 1, live = from_lane(units, owner);
     const unsigned there = static_cast<unsigned>(from_lane(first_rows, owner));
     tile.rows[0] = static_cast<int>(there & 0xffff), tile.rows[1] = static_cast<int>(there >> 16);
     tile.narrow = group >= groups;
@@ -964,27 +966,32 @@ struct Tiles {
     return true;
   }
 
-  // The tile's units, which are those of the row tile from the `skipped`-th live one on.
+  // The tile's units, which are those of the row tile from the `skipped`-th live one on. Each lane has two bits of a word.
   __device__ __forceinline__ void choose(Tile& tile, int row_tile, int skipped) const {
     tile.live = 0, tile.columns = 0;
     int chosen = 0;
     for (int number = 0; chosen < tile.units; ++number) {
       const unsigned long long first = word(row_tile, 0, number), second = kPieces % 2 == 0 ? first : word(row_tile, 1, number);
-      unsigned long long live = first | second;
+      const unsigned long long live = first | second;
       const int here = __popcll(live) * kBlockUnits;
       if (skipped >= here) {
         skipped -= here;
         continue;
       }
-      for (; skipped >= kBlockUnits; skipped -= kBlockUnits) live &= live - 1;
-      for (; live != 0 && chosen < tile.units; live &= live - 1) {
-        const int bit = __ffsll(static_cast<long long>(live)) - 1;
-        for (int part = skipped; part < kBlockUnits && chosen < tile.units; ++part, ++chosen) {
-          tile.live |= static_cast<unsigned>((first >> bit & 1) | (second >> bit & 1) << 4) << chosen;
-          tile.columns |= static_cast<unsigned long long>((number * 64 + bit) * kBlockUnits + part) << 16 * chosen;
-        }
-        skipped = 0;
+      const unsigned own = static_cast<unsigned>(live >> 2 * lane());
+      const int before_own = __popcll(live & ((1ull << 2 * lane()) - 1));
+      #pragma unroll
+      for (int i = 0; i < kUnits; ++i, ++skipped) {
+        if (chosen == tile.units || skipped == here) break;
+        const int block = skipped / kBlockUnits, part = skipped % kBlockUnits;
+        const unsigned lower = __ballot_sync(0xffffffffu, (own & 1) != 0 && before_own == block);
+        const unsigned upper = __ballot_sync(0xffffffffu, (own & 2) != 0 && before_own + static_cast<int>(own & 1) == block);
+        const int bit = 2 * (__ffs(static_cast<int>(lower | upper)) - 1) + (lower == 0 ? 1 : 0);
+        tile.live |= static_cast<unsigned>((first >> bit & 1) | (second >> bit & 1) << 4) << chosen;
+        tile.columns |= static_cast<unsigned long long>((number * 64 + bit) * kBlockUnits + part) << 16 * chosen;
+        ++chosen;
       }
+      skipped = 0;
     }
   }
 };

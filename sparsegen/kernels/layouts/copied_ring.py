@@ -43,7 +43,7 @@ class CopiedTilesConfig(Config):
 
     tile_n: int = tunable(256, (64, 128, 256), "columns of the result per thread block")
     cluster: int = tunable(2, (1, 2), "thread blocks that share the loads of A's tiles (multicast)")
-    raster: int = tunable(16, (4, 8, 16), "row tiles that are processed before the next column tile")
+    raster: int = tunable(16, (1, 4, 8, 16), "row tiles that are processed before the next column tile")
     order: str = tunable(
         Order.COUNTED.value,
         tuple(o.value for o in Order),
@@ -55,7 +55,7 @@ class CopiedTilesConfig(Config):
 class WalkedTilesConfig(CopiedTilesConfig):
     """One point of the tuning space of the `WalkedTiles` families."""
 
-    tail: int = tunable(2, (2, 4, 16), "row tiles in each part of the last group, whose rows are shortest")
+    tail: int = tunable(2, (1, 2, 4, 16), "row tiles in each part of the last group, whose rows are shortest")
 
 
 def persistent_launch(tiles: int, cluster: int, device: Device) -> Launch:

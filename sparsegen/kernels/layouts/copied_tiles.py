@@ -40,8 +40,9 @@ from sparsegen.operators import DsdProblem, DType, FactorType, Float8, MaskedPro
 EVEN_DENSITY = (
     0.97  # density from which on rows are so equally long that a short tail costs more than it saves
 )
-UNEVEN_DENSITY = 0.5  # density up to which the rows of few wide tiles are of too different lengths
+UNEVEN_DENSITY = 0.85  # density up to which the rows of few wide tiles are of too different lengths
 MOST_TAIL = 16
+KEPT = 0.5  # of the L2 by the rows of A that a group of tiles reads again and again
 FILLED = 0.85  # of a wave by the expected tiles of a sampled result, of which there may be more
 
 
@@ -192,13 +193,16 @@ class CopiedTiles(Family[P, C]):
         )  # columns of row tiles for each of them
         live = whole * share if side.samples else whole
         if live >= (1.5 if side.samples else 2) * 256:
-            return replace(start, cluster=1 if side.samples else 2)
-        few = replace(start, raster=8, order=Order.PLACED.value)
+            # Pairs of sampled tiles are 3 % faster where A does not stay in the L2, and no faster elsewhere.
+            is_single = side.samples and not self._leaves_l2(problem, start.raster, device)
+            return replace(start, cluster=1 if is_single else 2)
+        few = replace(start, order=Order.PLACED.value)
         # More than one wave of sampled tiles of 128 columns takes longer than wide ones (2048³ on an H100: 35.5 µs with
         # a fifth of the blocks dropped, and 30.8 with wide tiles and a twentieth).
         if live > 128 if side.samples else live >= 0.9 * 256:
             # Wide tiles of at most one wave take as long as the longest row, which sparse masks make much longer than
-            # the mean: narrower ones, in pairs, take 2 to 7 % less (2048³, half of the blocks dropped, on an H200).
+            # the mean. Of narrower ones each pair of thread blocks has two: a long one, then a short one. They take
+            # 15 % less with half of the blocks dropped, 3 to 5 % less with a fifth (2048³ on an H100).
             if live <= 256 and not side.samples and share <= UNEVEN_DENSITY:
                 return replace(few, tile_n=128)
             return replace(few, cluster=1)
@@ -227,6 +231,11 @@ class CopiedTiles(Family[P, C]):
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(moved, rounds * (TILE_US + each / rate))
 
+    def _leaves_l2(self, problem: P, raster: int, device: Device) -> bool:
+        """Whether the rows of A that so many tiles of rows read take too much of the L2 to stay there."""
+        side = Side.of(problem)
+        return raster * TILE_M * side.inner * problem.factor_types[0].itemsize > KEPT * device.l2_bytes
+
     @staticmethod
     def _row_tiles(side: Side) -> int:
         return -(-side.mask_rows * (side.row_block // PIECE) // 2)
@@ -253,7 +262,13 @@ class WalkedTiles(CopiedTiles[P, W]):
         )
 
     def heuristic(self, problem: P, features: Features, device: Device) -> W:
-        """If nearly all blocks are live, rows are equally long, and the last group is processed like the others."""
+        """Few tiles row by row, and of long rows fewer at a time; if nearly all blocks are live, rows are equally long,
+        and the last group is processed like the others.
+        """
         found = CopiedTiles.heuristic(self, problem, features, device)
+        if found.order == Order.PLACED:  # row by row: who has one of the longest has one of the shortest too
+            return replace(found, raster=1, tail=1)
+        if self._leaves_l2(problem, found.raster, device):
+            return replace(found, raster=8, tail=4)
         is_even = problem.density.share > EVEN_DENSITY
         return replace(found, tail=found.raster) if is_even and found.raster == MOST_TAIL else found
