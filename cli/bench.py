@@ -90,8 +90,8 @@ from sparsegen.system.quantities import counted
     help="With --configs: list the fastest N.",
 )  # fmt: skip
 @click.option(
-    "--tune", default="off", show_default=True, metavar="off|quick|normal|SECONDS",
-    help="Tune every row first that has no finished tuning.",
+    "--tune", default="off", show_default=True, metavar="off|quick|normal|SECONDS|N-trials",
+    help="Tune every row first that has no finished tuning: for so long, or until so many variants were tried.",
 )  # fmt: skip
 @click.option(
     "--jobs", type=click.IntRange(min=1), default=1, show_default=True,

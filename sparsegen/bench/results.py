@@ -82,7 +82,7 @@ class Protocol:
     Attributes:
         rounds: how often the contenders took turns.
         samples: timed calls of a contender in one round.
-        tune: ``off``, an effort, or a number of seconds, as given to ``--tune``.
+        tune: ``off``, an effort, or a number of seconds or of variants, as given to ``--tune``.
     """
 
     l2: L2

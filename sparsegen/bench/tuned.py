@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 OFF = "off"
 EFFORTS = (Effort.QUICK, Effort.NORMAL)
+TRIALS = re.compile(r"([0-9]{1,6})-trials")
 BASELINES = {
     "cublas": ("cublas", "cuBLAS"),
     "cusparse-csr": ("cusparse", "cuSPARSE"),
@@ -42,7 +44,7 @@ BASELINES = {
 
 
 def budget_of(word: str) -> Budget | None:
-    """The budget that ``--tune`` names: ``off`` (None), an effort, or seconds.
+    """The budget that ``--tune`` names: ``off`` (None), an effort, seconds, or variants (``64-trials``).
 
     Raises:
         ConfigError: it is none of them.
@@ -51,12 +53,14 @@ def budget_of(word: str) -> Budget | None:
         return None
     if word in EFFORTS:
         return Budget(effort=Effort(word))
+    if trials := TRIALS.fullmatch(word):
+        return Budget(trials=int(trials[1]))
     try:
         seconds = float(word)
     except ValueError:
         seconds = math.nan
     if not math.isfinite(seconds):
-        raise ConfigError(f"--tune {word}: give {OFF}, {', '.join(EFFORTS)}, or seconds")
+        raise ConfigError(f"--tune {word}: give {OFF}, {', '.join(EFFORTS)}, seconds, or variants (64-trials)")
     return Budget(seconds=seconds)
 
 
