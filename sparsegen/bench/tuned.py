@@ -60,7 +60,9 @@ def budget_of(word: str) -> Budget | None:
     except ValueError:
         seconds = math.nan
     if not math.isfinite(seconds):
-        raise ConfigError(f"--tune {word}: give {OFF}, {', '.join(EFFORTS)}, seconds, or variants (64-trials)")
+        raise ConfigError(
+            f"--tune {word}: give {OFF}, {', '.join(EFFORTS)}, seconds, or variants (64-trials)"
+        )
     return Budget(seconds=seconds)
 
 

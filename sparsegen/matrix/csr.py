@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 MAX_INDEX = 2**31 - 1
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +58,8 @@ class CsrMatrix:
     row_offsets: Array
     column_indices: Array
     values: Array
-    _transposition: Transposition | None = field(default=None, init=False, repr=False)
+    # Of the pattern, by name; matrices of one pattern that `with_values` made of each other share it.
+    _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         shape = check_shape(self.shape)
@@ -67,11 +70,7 @@ class CsrMatrix:
                 f"expected one value for each of the {columns.size} column indices, got shape {values.shape}",
                 place="values",
             )
-        if values.dtype.kind != "f":
-            raise MatrixError(
-                f"expected floating-point values, got {values.dtype}; as_csr() converts others",
-                place="values",
-            )
+        _require_floating(values)
         unsorted = _first_unsorted(offsets, columns)
         if unsorted is not None:
             row = row_of(offsets, unsorted)
@@ -84,6 +83,15 @@ class CsrMatrix:
         object.__setattr__(self, "row_offsets", _frozen(offsets, np.dtype(np.int32)))
         object.__setattr__(self, "column_indices", _frozen(columns, np.dtype(np.int32)))
         object.__setattr__(self, "values", _frozen(values, values.dtype))
+
+    def __getstate__(self) -> list[Any]:
+        """Without what is known of the pattern, which takes memory and depends on the version."""
+        return [self.shape, self.row_offsets, self.column_indices, self.values]
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        for name, value in zip(("shape", "row_offsets", "column_indices", "values"), state, strict=False):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_known", {})
 
     @property
     def nnz(self) -> int:
@@ -103,26 +111,35 @@ class CsrMatrix:
         return dense
 
     def with_values(self, values: Array) -> CsrMatrix:
-        """The same pattern with other values (nnz of them)."""
+        """The same pattern, which is not checked again, with other values (nnz of them)."""
         if values.shape != self.values.shape:
             raise MatrixError(f"expected {self.nnz} values on this pattern, got shape {values.shape}")
-        other = replace(self, values=values)
-        object.__setattr__(other, "_transposition", self._transposition)
+        _require_floating(values)
+        other = object.__new__(CsrMatrix)
+        for name in ("shape", "row_offsets", "column_indices", "_known"):
+            object.__setattr__(other, name, getattr(self, name))
+        object.__setattr__(other, "values", _frozen(values, values.dtype))
         return other
 
-    def transposition(self) -> Transposition:
-        """The transposed pattern; made at the first use and kept, also for matrices that `with_values` makes later."""
-        if self._transposition is None:
-            import scipy.sparse
+    def known(self, name: str, work: Callable[[], T]) -> T:
+        """What ``work`` gives of the pattern, under a name: worked out at the first use, for all matrices of it."""
+        if name not in self._known:
+            self._known[name] = work()
+        found: T = self._known[name]
+        return found
 
-            numbered = scipy.sparse.csr_array(
-                (np.arange(self.nnz, dtype=np.int32), self.column_indices, self.row_offsets), shape=self.shape
-            ).tocsc()
-            parts = (numbered.indptr, numbered.indices, numbered.data)
-            frozen = (_frozen(part, np.dtype(np.int32)) for part in parts)
-            object.__setattr__(self, "_transposition", Transposition(*frozen))
-        assert self._transposition is not None
-        return self._transposition
+    def transposition(self) -> Transposition:
+        """The transposed pattern; made at the first use and kept (`known`)."""
+        return self.known("transposition", self._transposition)
+
+    def _transposition(self) -> Transposition:
+        import scipy.sparse
+
+        numbered = scipy.sparse.csr_array(
+            (np.arange(self.nnz, dtype=np.int32), self.column_indices, self.row_offsets), shape=self.shape
+        ).tocsc()
+        parts = (numbered.indptr, numbered.indices, numbered.data)
+        return Transposition(*(_frozen(part, np.dtype(np.int32)) for part in parts))
 
     def transposed(self) -> CsrMatrix:
         """The transpose, with its nonzeros in CSR order; see `transposition`."""
@@ -131,7 +148,10 @@ class CsrMatrix:
         return CsrMatrix((columns, rows), t.row_offsets, t.column_indices, self.values[t.source])
 
     def fingerprint(self) -> str:
-        """SHA-256 of the pattern (shape, offsets, indices); values do not enter."""
+        """SHA-256 of the pattern (shape, offsets, indices), which is kept (`known`); values do not enter."""
+        return self.known("fingerprint", self._fingerprint)
+
+    def _fingerprint(self) -> str:
         digest = hashlib.sha256(repr(self.shape).encode())
         digest.update(np.ascontiguousarray(self.row_offsets, dtype="<i4").data)
         digest.update(np.ascontiguousarray(self.column_indices, dtype="<i4").data)
@@ -260,6 +280,14 @@ def _first_unsorted(offsets: Array, columns: Array) -> int | None:
     starts = offsets[(offsets > 0) & (offsets < columns.size)]
     increases[starts - 1] = True  # the first nonzero of a row has no predecessor
     return None if increases.all() else int(increases.argmin()) + 1
+
+
+def _require_floating(values: Array) -> None:
+    if values.dtype.kind != "f":
+        raise MatrixError(
+            f"expected floating-point values, got {values.dtype}; as_csr() converts others",
+            place="values",
+        )
 
 
 def _frozen(array: Array, dtype: np.dtype[Any]) -> Array:

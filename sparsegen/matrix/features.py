@@ -38,6 +38,11 @@ class Features:
 
     @classmethod
     def of(cls, matrix: CsrMatrix) -> Features:
+        """The features of a matrix's pattern, which are worked out once."""
+        return matrix.known("features", lambda: cls._of(matrix))
+
+    @classmethod
+    def _of(cls, matrix: CsrMatrix) -> Features:
         m, k = matrix.shape
         lengths = np.diff(matrix.row_offsets)
         mean = float(lengths.mean()) if m else 0.0

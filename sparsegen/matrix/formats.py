@@ -6,6 +6,7 @@ PyTorch and CuPy are never imported here: an object of theirs can only exist onc
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from sparsegen.matrix.csr import (
 __all__ = ["MAX_INDEX", "Array", "Compressed", "Coordinates", "CsrMatrix", "as_csr", "as_real", "describe"]
 
 CompressedLayout = Literal["csr", "csc", "bsr", "bsc"]
+AT_ONCE = 1 << 20  # elements of an array that are looked at together
 MOST_AT_ONCE = 1 << 28  # elements of a dense tensor: PyTorch finds nonzeros with 16 bytes for each
 
 
@@ -215,10 +217,28 @@ def _from_scipy(matrix: Any, source: str) -> CsrMatrix:
 def _from_dense(array: Array, source: str) -> CsrMatrix:
     shape = check_shape(array.shape, source=source)
     MemoryBudget.of_machine(source).require_matrix(shape, 0)
-    kept = as_real(array, source) != 0
-    counts = np.count_nonzero(kept, axis=1)
-    offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
-    return CsrMatrix(shape, offsets, np.nonzero(kept)[1], as_real(array[kept], source))
+    as_real(array[:0], source)  # of a type that can be converted
+    rows = max(1, AT_ONCE // max(1, shape[1]))
+
+    def compressed(first: int) -> tuple[Array, Array, Array]:
+        """Lengths, columns and values of so many rows, which fit in a cache."""
+        part = as_real(array[first : first + rows], source)
+        kept = part != 0
+        places = np.flatnonzero(kept)
+        values = part.reshape(-1)[places]
+        lengths = np.count_nonzero(kept, axis=1)
+        places -= np.repeat(np.arange(lengths.size) * shape[1], lengths)
+        return lengths, places.astype(np.int32), values
+
+    begins = range(0, max(1, shape[0]), rows)
+    if len(begins) == 1:
+        parts = [compressed(0)]
+    else:
+        with ThreadPoolExecutor() as pool:  # NumPy leaves the interpreter to others
+            parts = list(pool.map(compressed, begins))
+    lengths, columns, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    return CsrMatrix(shape, offsets, columns, values)
 
 
 def _from_compressed(stored: Compressed, source: str) -> CsrMatrix:

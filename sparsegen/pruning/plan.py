@@ -18,6 +18,8 @@ from sparsegen.pruning.nm import NM
 from sparsegen.pruning.report import LayerReport, PruneReport
 from sparsegen.pruning.request import PruneRequest
 from sparsegen.pruning.selection import Selection
+from sparsegen.pruning.torch_weights import TorchWeights
+from sparsegen.pruning.unstructured import Unstructured
 from sparsegen.pruning.weights import Weights, WeightSpec, read_matrix
 
 
@@ -48,11 +50,11 @@ class PrunedLayer:
     """A layer after pruning.
 
     Attributes:
-        mask: m × k booleans, the weights that stay.
+        mask: m × k booleans, the weights that stay: an array, or a tensor where its weights lie.
         matrix: the pruned m × k matrix.
     """
 
-    mask: Array
+    mask: Any
     matrix: CsrMatrix
 
 
@@ -90,21 +92,39 @@ class Plan:
         """
         spec = self.layers[name]
         self._progress(Step(Stage.PRUNING, name, len(self._reports) + 1, len(self.layers)))
+        return self._pruned_there(spec) or self._pruned_here(spec)
+
+    def _pruned_there(self, spec: WeightSpec) -> PrunedLayer | None:
+        """Pruned where its tensor lies; None where the host is to do it."""
+        if not (isinstance(self._weights, TorchWeights) and isinstance(self._pattern, Unstructured)):
+            return None
+        keep = weights_kept(self._request.sparsity, spec.size)
+        found = self._weights.pruned_there(spec, keep, self._cuts.get(spec.name))
+        if found is None:
+            return None
+        matrix = as_csr(found.pruned, source=spec.name)
+        self._report(spec, found.kept, matrix, found.energy, found.energy_before)
+        return PrunedLayer(found.mask, matrix)
+
+    def _pruned_here(self, spec: WeightSpec) -> PrunedLayer:
         values = read_matrix(self._weights, spec)
         mask = self._mask(spec, np.abs(values))
         pruned = np.where(mask, values, 0)
-        matrix = as_csr(pruned, source=name)
-        self._reports[name] = LayerReport(
-            name,
+        matrix = as_csr(pruned, source=spec.name)
+        self._report(spec, int(np.count_nonzero(mask)), matrix, energy(pruned), energy(values))
+        return PrunedLayer(mask, matrix)
+
+    def _report(self, spec: WeightSpec, kept: int, matrix: CsrMatrix, after: float, before: float) -> None:
+        self._reports[spec.name] = LayerReport(
+            spec.name,
             spec.shape,
             spec.dtype,
-            int(np.count_nonzero(mask)),
+            kept,
             Features.of(matrix),
             matrix.fingerprint(),
-            energy=energy(pruned),
-            energy_before=energy(values),
+            energy=after,
+            energy_before=before,
         )
-        return PrunedLayer(mask, matrix)
 
     def report(self) -> PruneReport:
         """The report of the layers pruned so far."""

@@ -37,7 +37,19 @@ def test_budgets() -> None:
     assert budget_of("quick") == Budget(effort=Effort.QUICK)
     assert budget_of("2.5") == Budget(seconds=2.5)
     assert budget_of("64-trials") == Budget(trials=64)
-    for word in ("max", "soon", "nan", "inf", "0", "-1", "", "0-trials", "-1-trials", "2.5-trials", "-trials"):
+    for word in (
+        "max",
+        "soon",
+        "nan",
+        "inf",
+        "0",
+        "-1",
+        "",
+        "0-trials",
+        "-1-trials",
+        "2.5-trials",
+        "-trials",
+    ):
         with pytest.raises(ConfigError):
             budget_of(word)
 

@@ -8,6 +8,11 @@ from pruning_reference import network_weights
 
 import sparsegen
 from sparsegen.errors import MatrixError
+from sparsegen.pruning.cut import weights_kept
+from sparsegen.pruning.plan import Plan
+from sparsegen.pruning.request import PruneRequest
+from sparsegen.pruning.selection import select
+from sparsegen.pruning.torch_weights import TorchWeights, pruned_by_torch
 
 torch = pytest.importorskip("torch")
 
@@ -67,6 +72,73 @@ def test_sparse_meta_and_mixed_weights() -> None:
     weights["w"][1, 2] = float("nan")
     with pytest.raises(MatrixError, match=r"'w', index \(1, 2\)"):
         sparsegen.prune(weights, sparsity=0.5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("sparsity", [0.0, 0.3, 0.9, 0.999])
+def test_single_weights_are_chosen_alike_where_tensors_lie(dtype: str, sparsity: float) -> None:
+    """What a GPU does is PyTorch's work, which the host's PyTorch does too: with many equal weights, and without."""
+    generator = torch.Generator().manual_seed(1)
+    drawn = {
+        "a": torch.randn(24, 40, generator=generator),
+        "b": torch.randint(-3, 4, (16, 9), generator=generator),
+    }
+    tensors = {name: tensor.to(getattr(torch, dtype)) for name, tensor in drawn.items()}
+    for scope in ("layer", "global"):
+        request = PruneRequest.parse("unstructured", sparsity, scope=scope)
+        held = TorchWeights(tensors)
+        plan = Plan(held, select(held), request)
+        for name, spec in plan.layers.items():
+            layer = plan.prune(name)
+            found = pruned_by_torch(
+                torch, tensors[name], weights_kept(sparsity, spec.size), plan._cuts.get(name)
+            )
+            assert found is not None
+            assert np.array_equal(found.mask.numpy(), layer.mask), (name, scope)
+            assert torch.equal(found.pruned, held.pruned(name, layer.mask))
+            report = next(r for r in plan.report().layers if r.name == name)
+            assert found.kept == report.kept
+            assert found.energy == pytest.approx(report.energy, rel=1e-12)
+            assert found.energy_before == pytest.approx(report.energy_before, rel=1e-12)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 1e200])
+def test_what_cannot_be_ranked_is_left_to_the_host_that_says_where_it_is(wrong: float) -> None:
+    tensor = torch.ones(4, 4, dtype=torch.float64)
+    tensor[1, 2] = wrong
+    assert pruned_by_torch(torch, tensor, 3, None) is None
+
+
+def test_a_plan_takes_what_was_chosen_where_a_tensor_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = torch.randn(24, 40, generator=torch.Generator().manual_seed(2))
+    expected = sparsegen.prune(tensor, pattern="unstructured", sparsity=0.7)
+    monkeypatch.setattr(
+        TorchWeights,
+        "pruned_there",
+        lambda self, spec, keep, cut: pruned_by_torch(torch, self._tensors[spec.name], keep, cut),
+    )
+    monkeypatch.setattr(Plan, "_pruned_here", None)
+    found = sparsegen.prune(tensor, pattern="unstructured", sparsity=0.7)
+    assert torch.equal(found.weights, expected.weights)
+    layer, before = found.report.layers[0], expected.report.layers[0]
+    assert (layer.fingerprint, layer.features, layer.kept) == (
+        before.fingerprint,
+        before.features,
+        before.kept,
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pattern", ["unstructured", "uniform"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_gpu_chooses_what_the_host_chooses(pattern: str, dtype: str) -> None:
+    tensors = {name: torch.randn(96, 64, device="cuda").to(getattr(torch, dtype)) for name in ("a", "b")}
+    for scope in ("layer", "global"):
+        found = sparsegen.prune(tensors, pattern=pattern, sparsity=0.6, scope=scope)
+        on_host = {name: tensor.cpu() for name, tensor in tensors.items()}
+        expected = sparsegen.prune(on_host, pattern=pattern, sparsity=0.6, scope=scope)
+        for name, tensor in found.weights.items():
+            assert torch.equal(tensor.cpu(), expected.weights[name]), (name, scope)
 
 
 @pytest.mark.gpu

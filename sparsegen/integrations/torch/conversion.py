@@ -19,12 +19,12 @@ from sparsegen.integrations.torch.arrangement import Arranger, Form, sites_in_se
 from sparsegen.integrations.torch.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
 from sparsegen.integrations.torch.in_situ import InSitu, decide
 from sparsegen.integrations.torch.linear import SparseLinear
-from sparsegen.integrations.torch.pattern import DTYPES
+from sparsegen.integrations.torch.pattern import DTYPES, SparsePattern
 from sparsegen.kernels.base import Device
 from sparsegen.pruning.groups import Scope
-from sparsegen.pruning.pruner import prune
+from sparsegen.pruning.pruner import prune_with_matrices
 from sparsegen.pruning.report import PruneReport
-from sparsegen.pruning.request import PatternName
+from sparsegen.pruning.request import PatternName, PruneRequest
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,8 @@ def convert(
     if scope is None and not (isinstance(pattern, str) and pattern == PatternName.NM):
         scope = Scope.LAYER
     weights = {name: module.weight for name, module in layers.items()}
-    pruned = prune(weights, pattern=pattern, sparsity=sparsity, scope=scope, block=block, nm=nm)
+    request = PruneRequest.parse(pattern, sparsity, scope=scope, block=block, nm=nm)
+    pruned, matrices = prune_with_matrices(weights, request)
     for copied in pruned.report.copied:
         left[copied.name] = DenseLayer(copied.name, "Linear", f"cannot be pruned: {copied.reason}")
     for name in pruned.report.emptied:
@@ -119,7 +120,11 @@ def convert(
         if why := _why_dense(times[name], asked):
             left[name] = DenseLayer(name, "Linear", why)
     ready = {
-        name: SparseLinear.from_dense(module, pruned.weights[name], run_dense=policy, db=db)
+        name: SparseLinear._on_pattern(
+            module,
+            pruned.weights[name] != 0,
+            SparsePattern(matrices[name], run_dense=policy, db=db),
+        )
         for name, module in layers.items()
         if name not in left
     }

@@ -113,8 +113,18 @@ class SparseLinear(PatternModule):
             ) from error
         if kept.shape != weight.shape:
             raise MatrixError(f"expected a mask of shape {tuple(weight.shape)}, got {tuple(kept.shape)}")
+        return cls._on_pattern(dense, kept, SparsePattern(kept, run_dense=run_dense, db=db))
+
+    @classmethod
+    def _on_pattern(cls, dense: nn.Linear, kept: Tensor, pattern: SparsePattern) -> SparseLinear:
+        """See `from_dense`.
+
+        Args:
+            kept: out × in, where the weight lies: the places of the pattern.
+        """
+        weight = dense.weight.detach()
         layer = cls(
-            SparsePattern(kept, run_dense=run_dense, db=db),
+            pattern,
             bias=dense.bias is not None,
             device=weight.device,
             dtype=weight.dtype,
