@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Sequence
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from benchmarks.anchors import Peers
@@ -30,8 +31,14 @@ OLDER = "a state that its file does not name"
 
 def read(folder: Path, kind: str = "bench", suites: Container[str] | None = None) -> list[Results]:
     """The files of a kind; of ``suites``: those alone that hold rows of them."""
-    files = [result_file.read(file) for file in sorted(folder.glob(f"{kind}_*.json"))]
+    files = [_read(file, file.stat().st_mtime_ns) for file in sorted(folder.glob(f"{kind}_*.json"))]
     return [found for found in files if suites is None or any(row.suite in suites for row in found.rows)]
+
+
+@lru_cache(maxsize=64)  # of 30 files, which most tables need
+def _read(file: Path, changed: int) -> Results:
+    """A file's results, as of the time when it was changed."""
+    return result_file.read(file)
 
 
 def whole(folder: Path, kind: str = "bench") -> Results:
