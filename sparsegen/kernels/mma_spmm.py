@@ -12,7 +12,6 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
-from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
 from sparsegen.kernels.layouts.limits import (
     enough_registers,
     resident_blocks,
@@ -29,9 +28,12 @@ from sparsegen.kernels.layouts.tensor_tiles import (
     STEP,
     fills_blocks,
     held_share,
-    interleaved_nonzeros,
+    padded_places,
+    stored_begins,
+    stored_nonzeros,
     stored_tiles,
     swizzled_places,
+    tile_lengths,
     tile_lists,
     whole_tiles_requirement,
 )
@@ -230,29 +232,23 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     def pack(self, problem: SpmmProblem, config: MmaSpmmConfig, matrix: CsrMatrix) -> Packed[Array]:
         c = config
         place_of = swizzled_places(c.tile_m, c.tile_k, 16 // problem.dtype.itemsize)
-        panels = max(1, -(-problem.k // c.tile_k))
-        blocks = -(-problem.m // c.tile_m)
-        row = np.repeat(np.arange(problem.m, dtype=np.int32), np.diff(matrix.row_offsets))
-        column = matrix.column_indices
-        tile = row // c.tile_m * panels + column // c.tile_k
-        order = np.argsort(tile, kind="stable").astype(np.int32)
-        element = (row % c.tile_m * c.tile_k + column % c.tile_k)[order]
-        lengths = np.bincount(tile, minlength=blocks * panels)
+        lengths = tile_lengths(matrix, c.tile_m, c.tile_k)
+        panels = lengths.shape[1]
+        places = np.zeros(1, dtype=np.uint16)
         if c.storage == "tiles":
-            counts, tiles = tile_lists(lengths.reshape(blocks, panels) > 0, 1)
-            source = stored_tiles(lengths, order, place_of[element], c.tile_m * c.tile_k)
-            places = np.zeros(1, dtype=np.uint16)
+            counts, tiles = tile_lists(lengths > 0, 1)
+            begins, stored = stored_begins(lengths, c.tile_m * c.tile_k)
+            source, values = stored_tiles(matrix, begins, stored, c.tile_m, c.tile_k, place_of, problem.dtype)
         else:
-            counts, tiles = tile_lists(lengths.reshape(blocks, panels), STEP)
-            source, element = interleaved_nonzeros(lengths, order, element)
-            places = place_of[element]
-        source = empty_as_padding(source)
+            padded_places(lengths)
+            counts, tiles = tile_lists(lengths, STEP)
+            source, places, values = stored_nonzeros(matrix, c.tile_m, c.tile_k, place_of, problem.dtype)
         return Packed(
             arrays={
                 "tile_counts": empty_as_one(counts),
                 "tiles": empty_as_one(tiles),
                 "places": empty_as_one(places),
-                "values": problem.dtype.to_storage(gather_values(matrix, source)),
+                "values": values,
             },
             sizes={"panels": panels, **({"stored": source.size} if problem.value_sets > 1 else {})},
             nnz=matrix.nnz,

@@ -11,10 +11,18 @@ from tuning_samples import H100
 
 import sparsegen
 from sparsegen.errors import ConfigError, MatrixError
+from sparsegen.kernels import family
+from sparsegen.kernels.layouts import strips
 from sparsegen.kernels.layouts.mma_spmm_config import MmaSpmmConfig
-from sparsegen.kernels.layouts.tensor_tiles import stored_tiles, swizzled_places, tile_lists
+from sparsegen.kernels.layouts.tensor_tiles import (
+    padded_places,
+    stored_begins,
+    swizzled_places,
+    tile_lists,
+)
 from sparsegen.kernels.mma_spmm import FAMILY
 from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import as_csr
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.tuning.space import Space
@@ -66,10 +74,38 @@ def test_lists_of_tiles_and_of_nonzeros() -> None:
 
 
 def test_more_tiles_than_offsets_reach_are_refused() -> None:
-    lengths = np.ones(1 << 18, dtype=np.int64)
-    numbers = np.zeros(1 << 18, dtype=np.int32)
+    lengths = np.ones((1 << 9, 1 << 9), dtype=np.int64)
     with pytest.raises(MatrixError, match="split the matrix by rows"):
-        stored_tiles(lengths, numbers, numbers, 1 << 13)
+        stored_begins(lengths, 1 << 13)
+    with pytest.raises(MatrixError, match="split the matrix by rows"):
+        padded_places(lengths << 13)
+
+
+def test_strips_make_what_the_whole_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed by strips of a few rows of tiles in threads: tiles, nonzeros, blocks, and bits."""
+    rng = np.random.default_rng(3)
+    dense = np.where(rng.random((300, 210)) < 0.4, rng.standard_normal((300, 210)), 0)
+    dense[37:140] = 0
+    matrix = as_csr(dense.astype(np.float32))
+    wanted = SpmmProblem.of(matrix.shape, n=64, dtype=DType.FLOAT16)
+    ways = [
+        (family("mma_spmm"), replace(TILES, tile_m=32)),
+        (family("mma_spmm"), family("mma_spmm").config(tile_m=64, tile_k=32)),
+        *((family(name), family(name).config()) for name in ("block_spmm", "tma_block_spmm", "bitmap_spmm")),
+    ]
+    found: list[list[dict[str, object]]] = []
+    for nonzeros in (strips.NONZEROS, 2000):
+        monkeypatch.setattr(strips, "NONZEROS", nonzeros)
+        assert len(strips.by_strips(matrix, 64, lambda strip: strip)) == (1 if nonzeros > 2000 else 5)
+        found.append([])
+        for one, config in ways:
+            packed = one.pack(wanted, config, matrix)
+            assert packed.value_source is not None
+            found[-1].append({**packed.arrays, "source": packed.value_source(), "sizes": dict(packed.sizes)})
+    for whole, parts in zip(*found, strict=True):
+        assert whole.keys() == parts.keys()
+        for name in whole:
+            np.testing.assert_equal(parts[name], whole[name], err_msg=name)
 
 
 # --- what it computes ---

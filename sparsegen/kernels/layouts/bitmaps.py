@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparsegen.kernels.layouts.strips import Strip, by_strips
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.system.device_memory import WARP
 
@@ -52,6 +53,22 @@ def bitmaps(matrix: CsrMatrix, granule: int) -> Bitmaps:
     element i · granule on, and is set where any is a nonzero. Slot i of a warp holds what belongs to each lane's i-th
     bit that is set.
     """
+    parts = by_strips(matrix, TILE_M, lambda strip: _strip_bitmaps(strip, granule))
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    offsets = np.zeros(lengths.size + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return Bitmaps(
+        np.concatenate([part.heads for part in parts]),
+        offsets.astype(np.int32),
+        np.concatenate([part.source for part in parts]),
+        sum(part.row_tiles for part in parts),
+        parts[0].steps,
+        parts[0].slot_bytes,
+    )
+
+
+def _strip_bitmaps(matrix: Strip, granule: int) -> Bitmaps:
+    """The same of a strip, with the whole matrix's numbers of nonzeros."""
     m, k = matrix.shape
     row_tiles, steps = -(-m // TILE_M), -(-k // TILE_K)
     lanes = row_tiles * steps * WARPS * WARP
@@ -72,7 +89,7 @@ def bitmaps(matrix: CsrMatrix, granule: int) -> Bitmaps:
     before = np.repeat((offsets[:-1, None] + begins).ravel(), WARP) - (np.cumsum(counts) - counts)
     slot = before[lane] + np.cumsum(is_first) - 1
     source = np.full(int(offsets[-1]) * WARP * granule, -1, dtype=np.int32)
-    source[(slot * WARP + lane % WARP) * granule + element % granule] = order
+    source[(slot * WARP + lane % WARP) * granule + element % granule] = order + np.int32(matrix.begins)
 
     slot_bytes = WARP * granule * 2
     heads = np.empty((row_tiles * steps, HEAD_WORDS), dtype=np.uint32)
@@ -83,7 +100,7 @@ def bitmaps(matrix: CsrMatrix, granule: int) -> Bitmaps:
     return Bitmaps(heads.ravel(), offsets.astype(np.int32), source, row_tiles, steps, slot_bytes)
 
 
-def _places(matrix: CsrMatrix, steps: int) -> Array:
+def _places(matrix: Strip, steps: int) -> Array:
     """int64: of each nonzero the lane among those of all tiles, and which of its elements: lane · `ELEMENTS` + element.
 
     A row adds its part, and a column its own, so that nothing is divided for each nonzero.
@@ -93,5 +110,5 @@ def _places(matrix: CsrMatrix, steps: int) -> Array:
     of_row = (warp * WARP + row % 8 * 4) * ELEMENTS + row % 16 // 8 * 2
     lane = column // TILE_K * WARPS * WARP + column % 8 // 2
     of_column = lane * ELEMENTS + column % TILE_K // 16 * 8 + column % 16 // 8 * 4 + column % 2
-    places: Array = np.repeat(of_row, np.diff(matrix.row_offsets)) + of_column[matrix.column_indices]
+    places: Array = matrix.each(of_row) + of_column[matrix.column_indices]
     return places

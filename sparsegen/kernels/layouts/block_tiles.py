@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from sparsegen.kernels.base import Constraint
-from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
-from sparsegen.kernels.layouts.tensor_tiles import stored_tiles, swizzled_places
+from sparsegen.kernels.layouts.tensor_tiles import (
+    stored_begins,
+    stored_tiles,
+    swizzled_places,
+    tile_lengths,
+)
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
@@ -34,26 +38,24 @@ def packed_blocks(problem: SpmmProblem, tile_m: int, matrix: CsrMatrix) -> Packe
     ``row_blocks`` names the blocks by rank, ``offsets`` says which tiles each has, and ``panels`` where these begin
     along k, in tiles, with one entry more than there are tiles.
     """
-    panels, blocks = max(1, -(-problem.k // TILE_K)), -(-problem.m // tile_m)
-    row = np.repeat(np.arange(problem.m, dtype=np.int32), np.diff(matrix.row_offsets))
-    column = matrix.column_indices
-    block, panel = row // tile_m, column // TILE_K
-    lengths = np.bincount(block * panels + panel, minlength=blocks * panels).reshape(blocks, panels)
+    lengths = tile_lengths(matrix, tile_m, TILE_K)
     row_blocks = np.argsort(-(lengths > 0).sum(axis=1), kind="stable").astype(np.int32)
     lengths = lengths[row_blocks]
-    rank = np.empty_like(row_blocks)
-    rank[row_blocks] = np.arange(blocks, dtype=np.int32)
-    order = np.argsort(rank[block] * panels + panel, kind="stable").astype(np.int32)
-    place = swizzled_places(tile_m, TILE_K, CHUNK)[(row % tile_m * TILE_K + column % TILE_K)[order]]
-    source = empty_as_padding(stored_tiles(lengths.ravel(), order, place, tile_m * TILE_K))
+    begins = np.empty(lengths.shape, dtype=np.int64)
+    begins[row_blocks], places = stored_begins(lengths, tile_m * TILE_K)
+    place_of = swizzled_places(tile_m, TILE_K, CHUNK)
+    source, values = stored_tiles(matrix, begins, places, tile_m, TILE_K, place_of, problem.dtype)
     return Packed(
         arrays={
             "row_blocks": empty_as_one(row_blocks),
             "offsets": np.concatenate([[0], np.cumsum((lengths > 0).sum(axis=1))]).astype(np.int32),
             "panels": np.append(np.nonzero(lengths)[1], 0).astype(np.int32),
-            "values": problem.dtype.to_storage(gather_values(matrix, source)),
+            "values": values,
         },
-        sizes={"row_block_count": blocks, **({"stored": source.size} if problem.value_sets > 1 else {})},
+        sizes={
+            "row_block_count": row_blocks.size,
+            **({"stored": source.size} if problem.value_sets > 1 else {}),
+        },
         nnz=matrix.nnz,
         values="values",
         value_source=lambda: source,

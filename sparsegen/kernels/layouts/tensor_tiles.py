@@ -8,8 +8,10 @@ import numpy as np
 
 from sparsegen.errors import MatrixError
 from sparsegen.kernels.base import Constraint
+from sparsegen.kernels.layouts.strips import Strip, by_strips
 from sparsegen.matrix.features import BLOCK, Features
-from sparsegen.matrix.formats import MAX_INDEX, Array
+from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.operators import DType
 from sparsegen.system.device_memory import WARP
 
 STEP = 8  # nonzeros per load
@@ -95,30 +97,125 @@ def tile_lists(lengths: Array, step: int) -> tuple[Array, Array]:
     return counts.astype(np.int32), tiles.ravel()
 
 
-def stored_tiles(lengths: Array, order: Array, place: Array, area: int) -> Array:
-    """The tiles that have nonzeros, one after the other.
+def tile_lengths(matrix: CsrMatrix, tile_m: int, tile_k: int) -> Array:
+    """Nonzeros by tile: blocks of rows × panels of columns."""
+    panels = max(1, -(-matrix.shape[1] // tile_k))
+    panel = np.arange(matrix.shape[1], dtype=np.int32) // tile_k
+
+    def counted(strip: Strip) -> Array:
+        tile = strip.each(np.arange(strip.shape[0], dtype=np.int32) // tile_m * panels)
+        tile += panel[strip.column_indices]
+        return np.bincount(tile, minlength=-(-strip.shape[0] // tile_m) * panels)
+
+    return np.concatenate(by_strips(matrix, tile_m, counted)).reshape(-1, panels)
+
+
+def stored_begins(lengths: Array, area: int) -> tuple[Array, int]:
+    """Where each tile begins that has nonzeros, stored whole one after the other (int64), and the places of all.
 
     Args:
-        lengths: nonzeros by tile.
-        order: the nonzeros' numbers in CSR order, sorted by tile.
-        place: of each of these its place in the tile.
+        lengths: nonzeros by block of rows and panel, in the order in which they are stored.
         area: elements of a tile.
-
-    Returns:
-        Of each place the nonzero's number in CSR order, or -1 (int32).
 
     Raises:
         MatrixError: the places pass the 32-bit range.
     """
-    occupied = np.flatnonzero(lengths)
-    if occupied.size * area > MOST_PLACES:
+    occupied = lengths > 0
+    count = int(np.count_nonzero(occupied))
+    if count * area > MOST_PLACES:
         raise MatrixError(
-            f"{occupied.size} tiles of {area} elements are more than {MOST_PLACES}; split the matrix by rows"
+            f"{count} tiles of {area} elements are more than {MOST_PLACES}; split the matrix by rows"
         )
-    source = np.full(occupied.size * area, -1, dtype=np.int32)
-    number = np.repeat(np.arange(occupied.size, dtype=np.int32), lengths[occupied])
-    source[number * area + place] = order
-    return source
+    begins = (np.cumsum(occupied).reshape(lengths.shape) - 1) * area
+    return begins, count * area
+
+
+def stored_tiles(
+    matrix: CsrMatrix,
+    begins: Array,
+    places: int,
+    tile_m: int,
+    tile_k: int,
+    place_of: Array,
+    dtype: DType,
+) -> tuple[Array, Array]:
+    """The tiles that have nonzeros, whole: of each place its nonzero's number in CSR order or -1 (int32), and its value
+    in storage form.
+
+    Args:
+        begins: of `stored_begins`, by block of rows from above and panel.
+        places: of all tiles; without any there is one of padding.
+        place_of: of each element of a tile, row by row, its place in the tile.
+    """
+    source = np.full(max(1, places), -1, dtype=np.int32)
+    values = np.zeros(source.size, dtype=dtype.storage)
+    panels, first_of = begins.shape[1], begins.ravel()
+    panel, within = np.divmod(np.arange(matrix.shape[1], dtype=np.int32), tile_k)
+
+    def lay(strip: Strip) -> None:
+        block, row = np.divmod(np.arange(strip.shape[0], dtype=np.int32), tile_m)
+        tile = strip.each((block + strip.first_row // tile_m).astype(np.int64) * panels)
+        tile += panel[strip.column_indices]
+        element = strip.each(row * tile_k)
+        element += within[strip.column_indices]
+        at = first_of[tile]
+        at += place_of[element]
+        source[at] = np.arange(strip.begins, strip.begins + at.size, dtype=np.int32)
+        values[at] = dtype.to_storage(matrix.values[strip.nonzeros])
+
+    by_strips(matrix, tile_m, lay)
+    return source, values
+
+
+def padded_places(lengths: Array) -> Array:
+    """Places of each tile's nonzeros, in whole steps.
+
+    Raises:
+        MatrixError: all of them pass the 32-bit range of the kernel's offsets.
+    """
+    padded: Array = -(-lengths // STEP) * STEP
+    total = int(padded.sum())
+    if total > MOST_PLACES:
+        raise MatrixError(
+            f"{int(lengths.sum())} nonzeros take {total} places, more than 32-bit offsets reach ({MOST_PLACES}); "
+            "split the matrix by rows"
+        )
+    return padded
+
+
+def stored_nonzeros(
+    matrix: CsrMatrix, tile_m: int, tile_k: int, place_of: Array, dtype: DType
+) -> tuple[Array, Array, Array]:
+    """The nonzeros tile by tile, as `interleaved_nonzeros` has them: of each stored one its number in CSR order or -1
+    (int32), its place in the tile (uint16), and its value in storage form; without any there is one of padding.
+
+    Args:
+        place_of: of each element of a tile, row by row, its place.
+    """
+    panels = max(1, -(-matrix.shape[1] // tile_k))
+    panel, within = np.divmod(np.arange(matrix.shape[1], dtype=np.int32), tile_k)
+
+    def lay(strip: Strip) -> tuple[Array, Array, Array]:
+        block, row = np.divmod(np.arange(strip.shape[0], dtype=np.int32), tile_m)
+        tile = strip.each(block * panels)
+        tile += panel[strip.column_indices]
+        tiles = -(-strip.shape[0] // tile_m) * panels
+        few = tile.astype(np.uint16) if tiles <= 1 << 16 else tile  # sorted by their digits
+        order = np.argsort(few, kind="stable").astype(np.int32)
+        element = (strip.each(row * tile_k) + within[strip.column_indices])[order]
+        local, element = interleaved_nonzeros(np.bincount(tile, minlength=tiles), order, element)
+        own = matrix.values[strip.nonzeros]
+        values = dtype.to_storage(
+            np.where(local >= 0, own[local], 0) if own.size else local.astype(own.dtype)
+        )
+        return np.where(local >= 0, local + np.int32(strip.begins), np.int32(-1)), place_of[element], values
+
+    source, places, values = (
+        np.concatenate(parts) for parts in zip(*by_strips(matrix, tile_m, lay), strict=True)
+    )
+    if not source.size:
+        return np.full(1, -1, dtype=np.int32), places, np.zeros(1, dtype=dtype.storage)
+    return source, places, values
 
 
 def interleaved_nonzeros(lengths: Array, order: Array, element: Array) -> tuple[Array, Array]:
@@ -138,13 +235,8 @@ def interleaved_nonzeros(lengths: Array, order: Array, element: Array) -> tuple[
     Raises:
         MatrixError: padded, the nonzeros pass the 32-bit range of the kernel's offsets.
     """
-    padded = -(-lengths // STEP) * STEP
+    padded = padded_places(lengths)
     total = int(padded.sum())
-    if total > MOST_PLACES:
-        raise MatrixError(
-            f"{order.size} nonzeros take {total} places, more than 32-bit offsets reach ({MOST_PLACES}); split the "
-            "matrix by rows"
-        )
     starts, begins = np.cumsum(lengths) - lengths, np.cumsum(padded) - padded
     lengths, padded, starts, begins = (a.astype(np.int32) for a in (lengths, padded, starts, begins))
     source, elements = np.full(total, -1, dtype=np.int32), np.zeros(total, dtype=np.int32)

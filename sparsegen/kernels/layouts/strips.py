@@ -1,0 +1,73 @@
+"""A matrix in strips of whole rows of tiles, which are laid out side by side: what is made of one fits in a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from sparsegen.matrix.formats import Array, CsrMatrix
+
+NONZEROS = 1 << 19  # of a strip, about
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Some rows of a matrix.
+
+    Attributes:
+        shape: its rows, and the matrix's columns.
+        first_row: of the matrix, a multiple of a tile's height.
+        begins: the number of its first nonzero.
+        row_offsets: int32, as in CSR, from 0 on.
+        column_indices: int32.
+    """
+
+    shape: tuple[int, int]
+    first_row: int
+    begins: int
+    row_offsets: Array
+    column_indices: Array
+
+    @property
+    def lengths(self) -> Array:
+        """How many nonzeros each of its rows has."""
+        found: Array = np.diff(self.row_offsets)
+        return found
+
+    @property
+    def nonzeros(self) -> slice:
+        """Where its nonzeros are among the matrix's."""
+        return slice(self.begins, self.begins + self.column_indices.size)
+
+    def each(self, of_row: Array) -> Array:
+        """What stands for each of its rows, for each of its nonzeros."""
+        found: Array = np.repeat(of_row, self.lengths)
+        return found
+
+
+def by_strips(matrix: CsrMatrix, height: int, work: Callable[[Strip], T]) -> list[T]:
+    """What ``work`` gives for all strips of a matrix, from above; in threads, as NumPy leaves the interpreter alone.
+
+    Args:
+        height: rows of a tile; strips begin at tiles.
+    """
+    m, k = matrix.shape
+    tiles = max(1, -(-m // height))
+    each = height * max(1, -(-tiles * NONZEROS // max(1, matrix.nnz)))  # rows of a strip
+    strips = [_strip(matrix, first, min(m, first + each), k) for first in range(0, max(1, m), each)]
+    if len(strips) == 1:
+        return [work(strips[0])]
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(work, strips))
+
+
+def _strip(matrix: CsrMatrix, first: int, last: int, k: int) -> Strip:
+    offsets = matrix.row_offsets[first : last + 1]
+    columns = matrix.column_indices[offsets[0] : offsets[-1]]
+    return Strip((last - first, k), first, int(offsets[0]), offsets - offsets[0], columns)
