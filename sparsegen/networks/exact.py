@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,7 +51,9 @@ def require_monotone(network: Network, activation: Activation, dtype: DType) -> 
     otherwise = "exact=False computes them in the dtype"
     if activation is Activation.NONE:
         raise ConfigError(f"exact categories need ReLU; {otherwise}")
-    if any(layer.nnz and float(layer.values.min()) < 0 for layer in network.layers):
+    with ThreadPoolExecutor() as pool:  # NumPy leaves the interpreter to others
+        least = min(pool.map(lambda layer: float(layer.values.min(initial=0.0)), network.layers))
+    if least < 0:
         raise ConfigError(
             f"exact categories need weights of at least 0, which make a network monotone; {otherwise}"
         )

@@ -17,6 +17,7 @@ from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.networks.dealing import DeviceGroup
 from sparsegen.networks.exact import bound, exact_categories, inferred, live_on, require_monotone
+from sparsegen.networks.exact_run import ExactRun
 from sparsegen.networks.inputs import Inputs, as_inputs, require_finite, require_shape
 from sparsegen.networks.network import Network
 from sparsegen.networks.packed_network import PackedNetwork
@@ -25,7 +26,11 @@ from sparsegen.networks.placement import Devices, Placement
 from sparsegen.operators import DType, Problem, member
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
+from sparsegen.plan.arrays import current_stream_of
+from sparsegen.plan.binding import BoundVariant
 from sparsegen.plan.executors import shared_executor
+from sparsegen.plan.variant_launcher import variant_launcher
+from sparsegen.system.device_memory import Address, Buffer
 from sparsegen.system.quantities import microseconds
 
 GroupKey: TypeAlias = tuple[int, Readout, int, tuple[Any, ...]]
@@ -87,6 +92,7 @@ class SparseNetwork:
         self._operators: dict[tuple[int, Readout, int], Operator] = {}
         self._packed: dict[tuple[Readout, int], PackedNetwork] = {}
         self._groups: dict[GroupKey, DeviceGroup] = {}
+        self._exact: ExactRun | None = None
 
     def problem(self, batch: int, readout: Readout | str = Readout.NEURONS) -> SparseNetworkProblem:
         """What is computed for so many inputs."""
@@ -205,18 +211,57 @@ class SparseNetwork:
         given = self._given(y)
         if not exact:
             return np.flatnonzero(_on_host(self.operator(given.shape[0], Readout.TOTALS)(given)))
-        require_monotone(self.network, self.activation, self.dtype)
-
-        def totals(inputs: Any, side: int) -> Any:
-            return self.operator(inputs.shape[0], Readout.TOTALS, side=side)(inputs)
-
-        def lives(rows: Any) -> Array:
-            device = self._device if isinstance(self._device, Device) else backends.find_device(self._device)
-            return self._live_in_float64(_on_host(rows)[:, : self.network.inputs], device)
-
-        found = exact_categories(given, totals, lives)
+        run = self.exact_run()
+        address, stream = self._on_device(given)
+        found = run.categories(address, given.shape[0], stream)
         self.undecided = found.undecided
         return found.live
+
+    def queue_categories(self, y: Any) -> None:
+        """Only launch what `categories` launches, after a call for as many inputs: to time it on the device."""
+        given, run = self._given(y), self.exact_run()
+        address, stream = self._on_device(given)
+        run.queue(address, given.shape[0], stream)
+
+    def exact_run(self) -> ExactRun:
+        """What computes exact categories on the device; kept for the next call.
+
+        Raises:
+            ConfigError: see `categories`.
+        """
+        if self._exact is None:
+            require_monotone(self.network, self.activation, self.dtype)
+            executor = shared_executor(self._found_device())
+            self._exact = ExactRun(self.network, self.dtype, self.activation, executor, self._bound_variant)
+        return self._exact
+
+    def _bound_variant(self, network: Network, batch: int, readout: Readout) -> BoundVariant:
+        """A variant for a network that bounds some layers of this one."""
+        matrix = network.stacked(self.dtype)
+        problem = SparseNetworkProblem(*matrix.shape, batch, self.dtype, self.activation, readout)
+        operator = api.prepare(
+            matrix,
+            problem,
+            clip=min(network.clip, largest(self.dtype)),
+            device=self._device,
+            db=self._db,
+            family=self._family,
+            config=self._config,
+        )
+        return variant_launcher(operator).prepared
+
+    def _on_device(self, given: Any) -> tuple[Buffer, int]:
+        """Inputs in device memory, and the stream on which they are ready there."""
+        executor = shared_executor(self._found_device())
+        if _is_tensor(given) and given.device.type == "cuda":
+            torch = sys.modules["torch"]
+            index = executor.device.index
+            if given.get_device() != index:
+                raise OperandError(f"y: expected a tensor on cuda:{index}, got one on {given.device}")
+            nbytes = given.numel() * given.element_size()
+            return Address(given.data_ptr(), nbytes), current_stream_of(torch)(index)
+        with executor.entered():
+            return executor.upload(self.dtype.to_storage(_on_host(given))), 0
 
     def _placed_categories(self, y: Any, placement: Placement, *, exact: bool) -> Array:
         if not exact:
@@ -351,7 +396,8 @@ class SparseNetwork:
         if _is_tensor(y):
             torch = sys.modules["torch"]
             held = y.to(getattr(torch, str(self.dtype)))
-            return torch.nn.functional.pad(held, (0, width - wanted)).contiguous()
+            padded = torch.nn.functional.pad(held, (0, width - wanted)) if width > wanted else held
+            return padded.contiguous()
         given = np.asarray(y)
         if given.dtype.kind not in "fiub":
             raise OperandError(f"y: expected numbers, got {given.dtype}")

@@ -42,6 +42,11 @@ T atomicMin(T* address, std::type_identity_t<T> value) {
 }
 
 template <sparsegen::emulator::AtomicInteger T>
+T atomicOr(T* address, std::type_identity_t<T> value) {
+    return std::atomic_ref<T>(*address).fetch_or(value);
+}
+
+template <sparsegen::emulator::AtomicInteger T>
 T atomicExch(T* address, std::type_identity_t<T> value) {
     return std::atomic_ref<T>(*address).exchange(value);
 }

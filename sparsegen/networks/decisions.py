@@ -1,0 +1,93 @@
+"""Levels of neurons from which on it is certain that an input lives, or that it dies, behind each layer of a network.
+
+Where no weight is negative, an input whose neurons are all at least a number goes on at least as well as one whose
+neurons are all that number. So one number a layer is enough to tell that an input lives, without what follows.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.networks.network import Network
+from sparsegen.operators.sparse_network import Activation
+
+ROUNDING = 2.0**-52  # twice float64's unit roundoff
+OTHER_ROUNDINGS = 8  # of a neuron, beside one for each weight
+ABOVE_ZERO = 2.0**-200
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Levels:
+    """Two numbers behind each layer, float64, in which sums of float64 in any order are allowed for.
+
+    Attributes:
+        enough: an input whose neurons are all at least this lives; infinite where nothing is enough.
+        little: an input whose neurons are all at most this dies; below 0 where nothing is so little.
+    """
+
+    enough: Array
+    little: Array
+
+    @classmethod
+    def of(cls, network: Network, activation: Activation) -> Levels:
+        """Those of a network without negative weights, whose activation is ReLU."""
+        count, clip = len(network.layers), network.clip
+        enough, little = np.empty(count), np.empty(count)
+        with ThreadPoolExecutor() as pool:
+            sums = list(pool.map(_sums_of_rows, network.layers))
+        enough[-1], little[-1] = np.inf, 0.0
+        for number in range(count - 1, 0, -1):
+            layer, bias = network.layers[number], network.biases[number].astype(np.float64)
+            if activation is Activation.DYING_RELU:
+                bias = np.minimum(bias, 0.0)
+            off = (np.diff(layer.row_offsets) + OTHER_ROUNDINGS) * ROUNDING
+            before = enough[number], little[number]
+            if number == count - 1:  # any neuron above 0 is enough
+                enough[number - 1] = _least(ABOVE_ZERO, sums[number], bias, off).min(initial=np.inf)
+            elif before[0] > clip:
+                enough[number - 1] = np.inf
+            else:
+                enough[number - 1] = _least(before[0], sums[number], bias, off).max(initial=0.0)
+            little[number - 1] = _most(before[1], sums[number], bias, off, clip)
+        return cls(enough, little)
+
+    def pairs(self) -> Array:
+        """float64, layers × 2."""
+        return np.stack((self.enough, self.little), axis=1)
+
+
+def _least(wanted: float, sums: Array, bias: Array, off: Array) -> Array:
+    """Of each neuron the number that all those before it have at least, so that it has more than what is wanted."""
+    above = wanted - bias + off * (np.abs(bias) + wanted)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        needed = above / sums * (1.0 + 2.0 * off)
+    needed = np.where(sums > 0, needed, np.where(above < 0, 0.0, np.inf))
+    found: Array = np.maximum(needed, 0.0)
+    return found
+
+
+def _most(allowed: float, sums: Array, bias: Array, off: Array, clip: float) -> float:
+    """What neurons before may have at most, so that all have no more than what is allowed; -1 where nothing will do."""
+    if allowed >= clip:
+        return np.inf
+    if allowed < 0:
+        return -1.0
+    below = allowed - bias - off * (np.abs(bias) + allowed)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        possible = below / sums * (1.0 - 2.0 * off)
+    possible = np.where(sums > 0, possible, np.where(below >= 0, np.inf, -1.0))
+    least = float(possible.min(initial=np.inf))
+    return least if least >= 0 else -1.0
+
+
+def _sums_of_rows(layer: CsrMatrix) -> Array:
+    lengths = np.diff(layer.row_offsets)
+    found = np.zeros(lengths.size)
+    filled = np.flatnonzero(lengths)
+    if filled.size:
+        found[filled] = np.add.reduceat(layer.values.astype(np.float64), layer.row_offsets[filled])
+    return found

@@ -1,0 +1,302 @@
+"""Exact categories on a device, without the host in between: bounds from above and below, then float64 for the rest."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sparsegen.backends.executor import Executor, LoadedKernel
+from sparsegen.backends.plain import compiled_kernels
+from sparsegen.kernels.launch import Launch
+from sparsegen.matrix.csr import Array
+from sparsegen.networks.decisions import Levels
+from sparsegen.networks.exact import Categories, bound
+from sparsegen.networks.float64_run import Float64Run
+from sparsegen.networks.network import Network
+from sparsegen.operators import DType
+from sparsegen.operators.sparse_network import Activation, Readout
+from sparsegen.plan.binding import BoundVariant
+from sparsegen.plan.own_launch import Bound
+from sparsegen.system.device_memory import WARP, Address, Buffer
+
+THREADS = 256
+PART = 1024  # words of a row that a warp copies, as in network_selection.cu
+COUNTS = (
+    4  # words before the bits of inputs that live: may live, undecided, of these left behind a segment, none
+)
+SAMPLED = 1024  # inputs that tell how many layers decide
+OPEN = 0.005  # of them may be undecided behind those
+MORE_LAYERS = 4  # until those that die are zero, and float16 is certain too
+
+Prepare = Callable[[Network, int, Readout], BoundVariant]
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """The network below, for as many inputs as there is room.
+
+    Attributes:
+        rows, neurons: its inputs and results.
+        gather: brings the inputs that may live there, of an address; decide: tells which of them live.
+    """
+
+    capacity: int
+    variant: BoundVariant
+    rows: Buffer
+    neurons: Buffer
+    gather: Bound
+    decide: Bound
+
+
+@dataclass(slots=True)
+class Batch:
+    """What is kept for a number of inputs.
+
+    Attributes:
+        above: the network above.
+        totals, numbers, undecided: 4 bytes an input.
+        results: counts, and a bit for each input; clear makes them zero.
+        list_living: the numbers of the inputs that are not zero in the network above.
+        float64: for what bounds leave undecided, of the inputs at an address.
+        below: None until it is known how many inputs may live, and where none does.
+    """
+
+    count: int
+    above: BoundVariant
+    totals: Buffer
+    numbers: Buffer
+    undecided: Buffer
+    results: Buffer
+    clear: Bound
+    list_living: Bound
+    float64: Bound
+    below: Below | None = None
+
+    @property
+    def lives(self) -> Buffer:
+        """The bits."""
+        return bits_of(self.results)
+
+
+class ExactRun:
+    """Exact categories of one network on one device.
+
+    Bounds are computed only as far as nearly all inputs are decided: one that is zero in the network above is dead, and
+    one whose neurons are all at least what `Levels` says in the network below lives, whatever layers follow.
+
+    Attributes:
+        bound_layers: how many layers bounds have; 0 until inputs are there to tell.
+        float64: computes what bounds leave undecided.
+    """
+
+    def __init__(
+        self, network: Network, dtype: DType, activation: Activation, executor: Executor, prepare: Prepare
+    ) -> None:
+        """
+        Args:
+            prepare: makes a network's operator for so many inputs, with a readout.
+        """
+        self._network, self._dtype, self._prepare, self._executor = network, dtype, prepare, executor
+        self._lock = threading.Lock()
+        self._batches: dict[int, Batch] = {}
+        self._sides: dict[int, Network] = {}
+        self.bound_layers = 0
+        row_bytes = network.neurons * dtype.itemsize
+        self._word = 16 if row_bytes % 16 == 0 else dtype.itemsize
+        self._row_bytes = row_bytes
+        with executor.entered():
+            levels = Levels.of(network, activation)
+            self.float64 = Float64Run(network, dtype, activation, levels, executor)
+            names = ("clear_words", "list_nonzero", f"gather_{self._word}", "decide")
+            self._clear, self._list, self._gather, self._decide = compiled_kernels(
+                executor, *(("network_selection.cu", name) for name in names)
+            )
+            self._clips = {
+                side: executor.upload(np.array([bound_clip(network, dtype, side)], np.float32))
+                for side in (1, -1)
+            }
+
+    def categories(self, y: Buffer, count: int, stream: int = 0) -> Categories:
+        """The inputs that live.
+
+        Args:
+            y: inputs × neurons of the widest layer, of the dtype.
+            stream: on which it is ready.
+        """
+        with self._lock, self._executor.entered():
+            self.make_ready(y, count, stream)
+            batch = self._batches[count]
+            self._queue(batch, y, stream)
+            found = self._downloaded(batch.results, words_of(count), stream)
+            if self._make_room(batch, int(found[0])):
+                self._queue(batch, y, stream)
+                found = self._downloaded(batch.results, words_of(count), stream)
+            undecided = int(found[1])
+            if found[2] or undecided > self.float64.capacity:
+                self._finish(batch, y, undecided, stream)
+                found = self._downloaded(batch.results, words_of(count), stream)
+        bits = np.unpackbits(found[COUNTS:].view(np.uint8), count=count, bitorder="little")
+        return Categories(np.flatnonzero(bits.view(bool)), undecided)
+
+    def make_ready(self, y: Buffer, count: int, stream: int = 0) -> None:
+        """Prepare what `queue` launches, by these inputs."""
+        if not self.bound_layers:
+            self.bound_layers = self._layers_that_decide(y, count, stream)
+        if count in self._batches:
+            return
+        allocate = self._executor.allocate
+        above = self._prepare(self._side(1), count, Readout.TOTALS)
+        totals, numbers, undecided = (allocate(4 * count) for _ in range(3))
+        words = words_of(count)
+        results = allocate(4 * words)
+        batch = Batch(
+            count,
+            above,
+            totals,
+            numbers,
+            undecided,
+            results,
+            self._bound(self._clear, words, words, results),
+            self._bound(self._list, count, count, totals, results, numbers),
+            self.float64.bound(0, 0, results, undecided, self._network.neurons, bits_of(results)),
+        )
+        self._queue_above(batch, y, stream)
+        self._make_room(batch, int(self._downloaded(results, COUNTS, stream)[0]))
+        self._batches[count] = batch
+
+    def queue(self, y: Buffer, count: int, stream: int = 0) -> None:
+        """Launch what is nearly always enough, after `make_ready`; the results stay on the device."""
+        with self._lock:
+            self._executor.activate()
+            self._queue(self._batches[count], y, stream)
+
+    def _queue(self, batch: Batch, y: Buffer, stream: int) -> None:
+        self._queue_above(batch, y, stream)
+        below = batch.below
+        if below is None:
+            return
+        below.gather(stream, y.address)
+        launch = below.variant.bound()
+        launch(stream, below.rows.address, self._clips[-1].address, below.neurons.address)
+        below.decide(stream)
+        batch.float64(stream, y.address)
+
+    def _queue_above(self, batch: Batch, y: Buffer, stream: int) -> None:
+        """The network above, and the numbers of the inputs that may live."""
+        batch.clear(stream)
+        batch.above.bound()(stream, y.address, self._clips[1].address, batch.totals.address)
+        batch.list_living(stream)
+
+    def _finish(self, batch: Batch, y: Buffer, undecided: int, stream: int) -> None:
+        """What one launch does not decide: further layers, and further rounds of inputs."""
+        width = self._network.neurons
+        for begin in range(0, undecided, self.float64.capacity):
+            for segment in range(self.float64.segments):
+                if begin or segment:
+                    launch = self.float64.bound(
+                        segment, begin, batch.results, batch.undecided, width, batch.lives
+                    )
+                    launch(stream, y.address)
+                if not self._downloaded(batch.results, COUNTS, stream)[2]:
+                    break
+
+    def _make_room(self, batch: Batch, wanted: int) -> bool:
+        """Room for so many inputs that may live, in powers of two: few are made; whether there was too little."""
+        if wanted <= (batch.below.capacity if batch.below else 0):
+            return False
+        capacity = 1 << (wanted - 1).bit_length()
+        network, results = self._side(-1), batch.results
+        variant = self._prepare(network, capacity, Readout.NEURONS)
+        allocate = self._executor.allocate
+        rows = allocate(capacity * self._row_bytes)
+        neurons = allocate(capacity * network.outputs * self._dtype.itemsize)
+        words = self._row_bytes // self._word
+        batch.below = Below(
+            capacity,
+            variant,
+            rows,
+            neurons,
+            self._bound(
+                self._gather,
+                WARP * capacity * -(-words // PART),
+                capacity,
+                words,
+                results,
+                batch.numbers,
+                None,
+                rows,
+            ),
+            self._bound(
+                self._decide,
+                WARP * capacity,
+                capacity,
+                network.outputs,
+                list(DType).index(self._dtype),
+                int(self.bound_layers == len(self._network.layers)),
+                self.float64.enough_behind(self.bound_layers),
+                results,
+                batch.numbers,
+                neurons,
+                batch.undecided,
+                batch.lives,
+            ),
+        )
+        return True
+
+    def _layers_that_decide(self, y: Buffer, count: int, stream: int) -> int:
+        """Behind how many layers float64 has decided nearly all inputs of a sample, and some more."""
+        executor, whole = self._executor, len(self._network.layers)
+        sampled = min(count, SAMPLED, self.float64.capacity)
+        numbers = executor.upload(np.linspace(0, count - 1, sampled).astype(np.int32))
+        results = executor.upload(np.array([0, sampled, 0, 0], np.int32))
+        lives = executor.upload(np.zeros(words_of(count), np.int32))
+        for segment in range(self.float64.segments):
+            self.float64.bound(segment, 0, results, numbers, self._network.neurons, lives)(stream, y.address)
+            if not self._downloaded(results, COUNTS, stream)[2]:
+                break
+        decided = self._downloaded(self.float64.decided, self.float64.capacity, stream)[:sampled]
+        behind = np.sort(np.where(decided > 0, decided, whole))
+        layers = int(behind[-1 - int(OPEN * sampled)]) + MORE_LAYERS
+        if layers < whole and first_layers(self._network, layers).neurons == self._network.neurons:
+            return layers
+        return whole
+
+    def _side(self, side: int) -> Network:
+        if side not in self._sides:
+            self._sides[side] = bound(first_layers(self._network, self.bound_layers), self._dtype, side)
+        return self._sides[side]
+
+    def _downloaded(self, buffer: Buffer, words: int, stream: int) -> Array:
+        """int32, when the stream has come so far."""
+        if stream:
+            self._executor.synchronize()
+        found = np.empty(words, np.int32)
+        self._executor.download(Address(buffer.address, found.nbytes), found)
+        return found
+
+    def _bound(self, kernel: LoadedKernel, threads: int, *arguments: Buffer | int | None) -> Bound:
+        launch = Launch((-(-threads // THREADS), 1, 1), (THREADS, 1, 1))
+        return self._executor.bind(kernel, launch, arguments)
+
+
+def words_of(count: int) -> int:
+    """Words of counts and a bit for each of so many inputs."""
+    return COUNTS + -(-count // 32)
+
+
+def bits_of(results: Buffer) -> Buffer:
+    """What follows the counts."""
+    return Address(results.address + 4 * COUNTS, results.nbytes - 4 * COUNTS)
+
+
+def first_layers(network: Network, count: int) -> Network:
+    """A network of its first layers."""
+    return replace(network, layers=network.layers[:count], biases=network.biases[:count])
+
+
+def bound_clip(network: Network, dtype: DType, side: int) -> float:
+    """The clip of a network that bounds another."""
+    return bound(first_layers(network, 1), dtype, side).clip
