@@ -63,7 +63,7 @@ class Float64Run:
         self.decided = executor.allocate(4 * self.capacity)
         self._counter = executor.upload(np.zeros(1, np.uint32))
         self._segments = _segments(network)
-        self._kept: dict[int, Segment] = {}
+        self.kept: dict[int, Segment] = {}
         free = executor.free_bytes()
         self._most_kept = None if free is None else int(free * KEPT_SHARE)
 
@@ -118,19 +118,19 @@ class Float64Run:
         return self._executor.bind(self._kernel, launch, arguments)
 
     def _on_device(self, number: int) -> Segment:
-        if number not in self._kept:
+        if number not in self.kept:
             layers = self._segments[number]
             some = slice(layers.start, layers.stop)
             groups = RowGroups.of(self._network.layers[some], self._network.biases[some], self._activation)
             arrays = [empty_as_one(array) for array in groups.arrays]
             nbytes = sum(array.nbytes for array in arrays)
-            kept = sum(segment.nbytes for segment in self._kept.values())
+            kept = sum(segment.nbytes for segment in self.kept.values())
             if self._most_kept is not None and kept + nbytes > self._most_kept:
                 self._executor.synchronize()
-                for other in [one for one in self._kept if one]:  # the first serves every call
-                    del self._kept[other]
-            self._kept[number] = Segment(layers, tuple(map(self._executor.upload, arrays)), nbytes)
-        return self._kept[number]
+                for other in [one for one in self.kept if one]:  # the first serves every call
+                    del self.kept[other]
+            self.kept[number] = Segment(layers, tuple(map(self._executor.upload, arrays)), nbytes)
+        return self.kept[number]
 
 
 def _segments(network: Network) -> list[range]:

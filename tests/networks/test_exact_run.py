@@ -1,0 +1,182 @@
+"""Exact categories in few launches: float64 layers in groups of rows, rounds and segments, bounds of few layers."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparsegen import SparseNetwork, backends
+from sparsegen.matrix.formats import as_csr
+from sparsegen.networks import exact_run, float64_run
+from sparsegen.networks.decisions import Levels
+from sparsegen.networks.exact import inferred
+from sparsegen.networks.float64_run import Float64Run
+from sparsegen.networks.network import Network
+from sparsegen.networks.radixnet import radixnet
+from sparsegen.networks.row_groups import GROUP, RowGroups
+from sparsegen.operators import DType
+from sparsegen.operators.sparse_network import Activation
+from sparsegen.plan.executors import shared_executor
+from sparsegen.settings import Settings
+
+WIDTHS = (20, 37, 30, 33, 9, 24, 31, 5)
+
+
+@pytest.fixture
+def where(tmp_path: Path, emulator_settings: Settings) -> dict[str, Any]:
+    return {"device": "emulator", "db": tmp_path / "tuning.db"}
+
+
+def rectangular(highest_bias: float) -> Network:
+    rng = np.random.default_rng(3)
+    layers = [
+        rng.random((after, before)) * (rng.random((after, before)) < 0.4)
+        for before, after in itertools.pairwise(WIDTHS)
+    ]
+    layers[2][4] = 0  # a row without weights
+    layers[3][:, 5:25] = layers[3][:1, 5:25]
+    biases = [rng.uniform(-1, 0, after) for after in WIDTHS[1:]]
+    biases[0][:3] = highest_bias
+    return Network.of(layers, biases, 4.0)
+
+
+def images(count: int, width: int) -> Any:
+    lit = np.linspace(0, 1, count)[:, None]
+    return (np.random.default_rng(4).random((count, width)) < lit).astype(np.float16)
+
+
+def test_groups_hold_every_weight_once() -> None:
+    rng = np.random.default_rng(5)
+    same = np.tile(rng.random((1, 40)) < 0.3, (37, 1)) * rng.random((37, 40))
+    other = (rng.random((20, 40)) < 0.2) * rng.random((20, 40))
+    matrices = [np.concatenate((other, same, np.zeros((3, 40)))), np.zeros((0, 60)), rng.random((5, 60))]
+    layers = [as_csr(matrix.astype(np.float32)) for matrix in matrices]
+    biases = [rng.uniform(-1, 1, len(matrix)).astype(np.float32) for matrix in matrices]
+    found = RowGroups.of(layers, biases, Activation.DYING_RELU)
+    for number, (layer, bias) in enumerate(zip(layers, biases, strict=True)):
+        again, seen = np.zeros(layer.shape, np.float32), []
+        for group in range(found.before[number], found.before[number + 1]):
+            first, columns, value, rows = found.groups[group]
+            assert 1 <= rows <= GROUP
+            own = found.columns[first : first + columns]
+            block = found.values[value : value + columns * rows].reshape(columns, rows)
+            again[np.ix_(found.rows[group, :rows], own)] = block.T
+            np.testing.assert_array_equal(
+                found.biases[group, :rows], np.minimum(bias[found.rows[group, :rows]], 0)
+            )
+            seen += found.rows[group, :rows].tolist()
+        np.testing.assert_array_equal(again, layer.to_dense())
+        assert sorted(seen) == list(range(layer.shape[0]))
+    shared = [rows for *_, rows in found.groups[: found.before[1]] if rows > 3]
+    assert sorted(shared) == [5, 16, 16], "37 rows that share their columns"
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize(
+    ("activation", "highest_bias"), [(Activation.DYING_RELU, 0.0), (Activation.RELU, 0.2)]
+)
+def test_float64_in_rounds_and_segments(
+    emulator_settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: DType,
+    activation: Activation,
+    highest_bias: float,
+) -> None:
+    network, y0 = rectangular(highest_bias), images(70, 20)
+    monkeypatch.setattr(float64_run, "NEURONS", 32 * network.neurons)  # 60 inputs in two rounds
+    monkeypatch.setattr(float64_run, "SEGMENT_BYTES", 16_000)
+    executor = shared_executor(backends.find_device("emulator"))
+    run = Float64Run(network, dtype, activation, Levels.of(network, activation), executor)
+    assert run.capacity == 32 and run.segments > 2
+    rows = np.full((70, 21), 7.0)  # the last element of a row belongs to nobody
+    rows[:, :20] = y0
+    y = executor.upload(dtype.to_storage(rows))
+    numbers = np.random.default_rng(6).permutation(70)[:60].astype(np.int32)
+    counts = executor.upload(np.array([-1, 60, -1, -1], np.int32))
+    undecided, lives = executor.upload(numbers), executor.upload(np.zeros(3, np.int32))
+    left = np.empty(4, np.int32)
+    for begin in (0, 32):
+        for segment in range(run.segments):
+            run.bound(segment, begin, counts, undecided, 21, lives)(0, y.address)
+            executor.download(counts, left)
+            if left[2] == 0:
+                break
+        assert left.tolist() == [-1, 60, 0, -1]
+    bits = np.empty(3, np.int32)
+    executor.download(lives, bits)
+    found = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little"))
+    right = np.flatnonzero(inferred(network, activation, y0).any(axis=1))
+    np.testing.assert_array_equal(found, np.intersect1d(right, numbers))
+    assert 0 < found.size < 60
+
+
+def test_weights_beyond_the_share_of_memory_come_again(
+    emulator_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = radixnet(64, 12)
+    monkeypatch.setattr(float64_run, "SEGMENT_BYTES", 60_000)
+    executor = shared_executor(backends.find_device("emulator"))
+    monkeypatch.setattr(type(executor), "free_bytes", lambda self: 4 * 50_000)
+    levels = Levels.of(network, Activation.DYING_RELU)
+    run = Float64Run(network, DType.FLOAT16, Activation.DYING_RELU, levels, executor)
+    assert run.segments > 3
+    places = [executor.upload(np.zeros(4, np.int32)) for _ in range(3)]
+    for segment in (*range(run.segments), 0):
+        run.bound(segment, 0, places[0], places[1], 64, places[2])
+    assert 0 in run.kept and len(run.kept) < run.segments
+
+
+def ties(layers: int) -> tuple[Network, Any]:
+    """Inputs at the unstable fixed point and beside it, and others that are decided at once, in any order."""
+    network = radixnet(64, layers, bias=-0.3)
+    inputs = np.full((60, 64), 0.3, dtype=np.float16)
+    inputs[:21] += (np.arange(21) - 10)[:, None].astype(np.float16) * np.float16(2.0**-12)
+    inputs[21:40], inputs[40:] = 0, 1
+    return network, inputs[np.random.default_rng(8).permutation(60)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_bounds_of_few_layers_and_rounds_of_ties(
+    where: dict[str, Any], monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    network, inputs = ties(70)
+    monkeypatch.setattr(float64_run, "MOST_INPUTS", 32)
+    monkeypatch.setattr(exact_run, "OPEN", 0.6)
+    net = SparseNetwork(network, dtype=dtype, **where)
+    found = net.categories(inputs)
+    right = np.flatnonzero(inferred(network, Activation.DYING_RELU, inputs).any(axis=1))
+    np.testing.assert_array_equal(found, right)
+    assert net.exact_run().bound_layers < 70
+    assert 0 < net.undecided < 60
+    np.testing.assert_array_equal(net.categories(inputs[::-1]), 59 - right[::-1])
+
+
+def test_more_inputs_may_live_than_in_the_call_before(where: dict[str, Any]) -> None:
+    net = SparseNetwork(radixnet(64, 20, bias=-0.3), **where)
+    y0 = np.zeros((40, 64))
+    assert net.categories(y0).size == 0
+    y0[7] = 1
+    np.testing.assert_array_equal(net.categories(y0), [7])
+    y0[3:20] = 1
+    np.testing.assert_array_equal(net.categories(y0), np.arange(3, 20))
+    np.testing.assert_array_equal(net.categories(y0[:10]), np.arange(3, 10))
+
+
+def test_wider_layers_behind_are_computed_by_bounds_too(where: dict[str, Any]) -> None:
+    """Bounds end no sooner than the widest layer, whose neurons rows of inputs have room for."""
+    rng = np.random.default_rng(9)
+    widths = (32, 32, 32, 32, 32, 32, 32, 32, 48)
+    layers = [
+        2 * rng.random((after, before)) / before * 2 for before, after in itertools.pairwise(widths)
+    ]
+    network = Network.of(layers, -0.3, 8.0)
+    y0 = rng.random((30, 32)) * np.linspace(0, 0.7, 30)[:, None]
+    net = SparseNetwork(network, **where)
+    y0 = y0.astype(np.float16)
+    right = np.flatnonzero(inferred(network, Activation.DYING_RELU, y0).any(axis=1))
+    np.testing.assert_array_equal(net.categories(y0), right)
+    assert 0 < right.size < 30 and net.exact_run().bound_layers == len(layers)
