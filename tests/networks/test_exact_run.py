@@ -170,9 +170,7 @@ def test_wider_layers_behind_are_computed_by_bounds_too(where: dict[str, Any]) -
     """Bounds end no sooner than the widest layer, whose neurons rows of inputs have room for."""
     rng = np.random.default_rng(9)
     widths = (32, 32, 32, 32, 32, 32, 32, 32, 48)
-    layers = [
-        2 * rng.random((after, before)) / before * 2 for before, after in itertools.pairwise(widths)
-    ]
+    layers = [2 * rng.random((after, before)) / before * 2 for before, after in itertools.pairwise(widths)]
     network = Network.of(layers, -0.3, 8.0)
     y0 = rng.random((30, 32)) * np.linspace(0, 0.7, 30)[:, None]
     net = SparseNetwork(network, **where)

@@ -11,17 +11,16 @@
 #define SPARSEGEN_GRID_TOGETHER
 
 constexpr int kWarp = 32;
-constexpr int kThreads = 512;
+constexpr int kThreads = 384;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kGroup = 16;
 constexpr int kRows = 8;
 constexpr int kParts = kGroup / kRows;
 constexpr int kColumns = 32;  // whose weights a warp has in shared memory
-constexpr int kBatch = 16;    // neurons that are on their way at a time
 constexpr int kMostChunks = 32;
 constexpr unsigned kAll = 0xffffffffu;
-static_assert(kGroup % kRows == 0 && kColumns % kBatch == 0 && kRows * kColumns % kWarp == 0);
-static_assert(kMostChunks % kWarps == 0 && kMostChunks <= kWarp, "a lane for each chunk");
+static_assert(kGroup % kRows == 0 && kRows % 2 == 0 && kColumns == kWarp && kRows * kColumns % kWarp == 0);
+static_assert(kMostChunks <= kWarp, "a lane for each chunk");
 
 struct Group {
   int first_column, columns, first_value, rows;
@@ -89,42 +88,64 @@ __device__ void read_inputs(int count, int width, int given, int stride, int typ
   }
 }
 
-// A part of a group for a chunk of inputs. weights: of the warp, kColumns × kRows.
-__device__ void compute_part(const Group& group, int part, const int* columns, const float* values, const double* from,
-                             double* weights, double (&sums)[kRows]) {
-  const int lane = threadIdx.x % kWarp;
-  #pragma unroll
-  for (int r = 0; r < kRows; ++r) sums[r] = 0;
-  for (int first = 0; first < group.columns; first += kColumns) {
-    const int left = min(kColumns, group.columns - first);
-    const int column = lane < left ? columns[group.first_column + first + lane] : 0;
-    const float* const own = values + group.first_value + static_cast<long long>(first) * group.rows;
-    __syncwarp();
+// Layers as groups, see sparsegen/networks/row_groups.py.
+struct Layers {
+  const Group* groups;
+  const int* rows;
+  const float* biases;
+  const int* columns;
+  const float* values;
+};
+
+// What a warp has at hand of a part of a group: up to kColumns columns, a lane each, and their weights in shared memory; of
+// row lane % kRows the number and the bias.
+struct Staged {
+  Group group;
+  int number = -1, part, first, column, row;
+  float bias;
+  double* weights;
+
+  __device__ void stage(const Layers& layers, int wanted, int wanted_part, int wanted_first) {
+    if (wanted == number && wanted_part == part && wanted_first == first) return;
+    const int lane = threadIdx.x % kWarp;
+    if (wanted != number) group = layers.groups[wanted];
+    number = wanted, part = wanted_part, first = wanted_first;
+    const int left = min(kColumns, group.columns - first), at = number * kGroup + part * kRows + lane % kRows;
+    const float* const own = layers.values + group.first_value + static_cast<long long>(first) * group.rows;
+    column = lane < left ? layers.columns[group.first_column + first + lane] : 0;
+    row = layers.rows[at], bias = layers.biases[at];
+    __syncwarp();  // all lanes are through with what was there
     #pragma unroll
     for (int i = 0; i < kColumns * kRows / kWarp; ++i) {
-      const int at = i * kWarp + lane, c = at / kRows, row = part * kRows + at % kRows;
-      weights[at] = c < left && row < group.rows ? own[c * group.rows + row] : 0.0f;
+      const int place = i * kWarp + lane, c = place / kRows, r = part * kRows + place % kRows;
+      weights[place] = c < left && r < group.rows ? own[c * group.rows + r] : 0.0f;
     }
     __syncwarp();
-    #pragma unroll 1
-    for (int c = 0; c < left; c += kBatch) {
-      double neuron[kBatch];
+  }
+
+  // The part's sums for a lane's input.
+  __device__ void compute(const Layers& layers, const double* from, double (&sums)[kRows]) {
+    #pragma unroll
+    for (int r = 0; r < kRows; ++r) sums[r] = 0;
+    for (int begin = 0; begin < group.columns; begin += kColumns) {
+      stage(layers, number, part, begin);
+      double neuron[kColumns];
       #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
+      for (int c = 0; c < kColumns; ++c) {
         // Behind the last column it is the first neuron, times zero.
-        neuron[i] = __ldcg(from + static_cast<long long>(__shfl_sync(kAll, column, c + i)) * kWarp);
+        neuron[c] = __ldcg(from + static_cast<long long>(__shfl_sync(kAll, column, c)) * kWarp);
       }
       #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
+      for (int c = 0; c < kColumns; ++c) {
         #pragma unroll
         for (int r = 0; r < kRows; r += 2) {
-          const Two two = *reinterpret_cast<const Two*>(weights + (c + i) * kRows + r);
-          sums[r] += two.first * neuron[i], sums[r + 1] += two.second * neuron[i];
+          const Two two = *reinterpret_cast<const Two*>(weights + c * kRows + r);
+          sums[r] += two.first * neuron[c], sums[r + 1] += two.second * neuron[c];
         }
       }
     }
   }
-}
+};
 
 // Layers first to first + layers for inputs begin and after of the undecided ones, as many as there are, at most
 // `capacity`. Where an input lives its bit of `lives` is set.
@@ -148,7 +169,12 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
   const double limit = *clip;
   const long long buffer = static_cast<long long>(capacity) * width;  // one is read while the other is written
   const int* const numbers = undecided + begin;
-  double* const own_weights = weights + warp * kColumns * kRows;
+  const Layers net = {reinterpret_cast<const Group*>(groups), rows, biases, columns, values};
+  Staged staged;
+  staged.weights = weights + warp * kColumns * kRows;
+  // Parts of groups are dealt to warps; where there are fewer, teams of warps share the chunks of inputs.
+  const int own = warp * gridDim.x + blockIdx.x, all = gridDim.x * kWarps;
+  const auto parts_of = [&](int layer) { return (groups_before[layer - first + 1] - groups_before[layer - first]) * kParts; };
   // What is known behind a layer: puts chunks with undecided inputs into chunk_list, their number first.
   const auto look = [&](int layer, bool is_end) {
     for (int chunk = warp; chunk < kMostChunks; chunk += kWarps) {
@@ -198,27 +224,36 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
       open.too_small(layer + 1)[i] = open.too_large(layer + 1)[i] = 0;
     }
     const double enough = levels[2 * layer], little = levels[2 * layer + 1];
-    const int before = groups_before[layer - first], parts = (groups_before[layer - first + 1] - before) * kParts;
-    for (int task = warp * gridDim.x + blockIdx.x; task < parts * chunks; task += gridDim.x * kWarps) {
-      const int chunk = chunk_list[1 + task % chunks], number = before + task / chunks / kParts, part = task / chunks % kParts;
-      const Group group = reinterpret_cast<const Group*>(groups)[number];
-      if (part * kRows >= group.rows) continue;
-      const long long of_chunk = static_cast<long long>(chunk) * width * kWarp + lane;
-      double sums[kRows];
-      compute_part(group, part, columns, values, neurons + layer % 2 * buffer + of_chunk, own_weights, sums);
-      double* const to = neurons + (layer + 1) % 2 * buffer + of_chunk;
-      bool small = false, large = false;
-      #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const int at = number * kGroup + part * kRows + r;
-        if (part * kRows + r >= group.rows) break;
-        const double bias = biases[at];
-        const double neuron = fmin(fmax(sums[r] + bias, 0.0), limit);
-        to[static_cast<long long>(rows[at]) * kWarp] = neuron;
-        small |= neuron < enough, large |= neuron > little;
+    const int before = groups_before[layer - first], parts = parts_of(layer);
+    const int teams = max(1, all / max(1, parts));
+    for (int part = teams > 1 ? own % parts : own; part < parts && own < parts * teams; part += all) {
+      staged.stage(net, before + part / kParts, part % kParts, 0);
+      const int left = staged.group.rows - staged.part * kRows;  // rows
+      if (left <= 0) continue;
+      for (int i = teams > 1 ? own / parts : 0; i < chunks; i += teams) {
+        const int chunk = chunk_list[1 + i];
+        const long long of_chunk = static_cast<long long>(chunk) * width * kWarp + lane;
+        double sums[kRows];
+        staged.compute(net, neurons + layer % 2 * buffer + of_chunk, sums);
+        double* const to = neurons + (layer + 1) % 2 * buffer + of_chunk;
+        bool small = false, large = false;
+        #pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          const int row = __shfl_sync(kAll, staged.row, r);
+          const double bias = __shfl_sync(kAll, staged.bias, r);
+          const double neuron = fmin(fmax(sums[r] + bias, 0.0), limit);
+          if (r < left) {
+            to[static_cast<long long>(row) * kWarp] = neuron;
+            small |= neuron < enough, large |= neuron > little;
+          }
+        }
+        if (small) open.too_small(layer)[chunk * kWarp + lane] = 1;
+        if (large) open.too_large(layer)[chunk * kWarp + lane] = 1;
       }
-      if (small) open.too_small(layer)[chunk * kWarp + lane] = 1;
-      if (large) open.too_large(layer)[chunk * kWarp + lane] = 1;
+    }
+    if (layer + 1 < first + layers) {  // what needs no neurons, while others end
+      const int following = parts_of(layer + 1), part = following < all ? own % max(1, following) : own;
+      if (part < following) staged.stage(net, groups_before[layer + 1 - first] + part / kParts, part % kParts, 0);
     }
     wait_for_grid(counter);
   }
