@@ -109,6 +109,7 @@ class ExactRun:
         self._row_bytes = row_bytes
         with executor.entered():
             levels = Levels.of(network, activation)
+            self._little = levels.little
             self.float64 = Float64Run(network, dtype, activation, levels, executor)
             names = ("clear_words", "list_nonzero", f"gather_{self._word}", "decide")
             self._clear, self._list, self._gather, self._decide = compiled_kernels(
@@ -260,9 +261,11 @@ class ExactRun:
         decided = self._downloaded(self.float64.decided, self.float64.capacity, stream)[:sampled]
         behind = np.sort(np.where(decided > 0, decided, whole))
         layers = int(behind[-1 - int(OPEN * sampled)]) + MORE_LAYERS
-        if layers < whole and first_layers(self._network, layers).neurons == self._network.neurons:
-            return layers
-        return whole
+        if layers >= whole:
+            return whole
+        is_widest = first_layers(self._network, layers).neurons == self._network.neurons
+        stays_dead = self._little[layers - 1] >= 0
+        return layers if is_widest and stays_dead else whole
 
     def _side(self, side: int) -> Network:
         if side not in self._sides:

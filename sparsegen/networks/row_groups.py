@@ -56,12 +56,12 @@ class RowGroups:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """In the order in which the kernel takes them."""
+        """They stand in the order in which the kernel takes them."""
         return self.before, self.groups, self.rows, self.biases, self.columns, self.values
 
 
 def group_bytes(layer: CsrMatrix) -> int:
-    """At most so many bytes a layer takes."""
+    """A layer takes at most so many bytes."""
     return 8 * layer.nnz + 144 * layer.shape[0]
 
 

@@ -49,7 +49,7 @@ def test_inputs_beyond_a_level_go_as_it_says(activation: Activation, highest_bia
                 y = np.minimum(enough + more, network.clip)
                 assert inferred(rest, activation, y).any(axis=1).all()
                 told["lives"] += 1
-            if 0 <= little:
+            if little >= 0:
                 y = np.maximum(little - rng.uniform(0, 1e-9, (3, width)) * [[0], [1], [1e9]], 0)
                 assert not inferred(rest, activation, np.minimum(y, network.clip)).any()
                 told["dies"] += 1
@@ -68,7 +68,7 @@ def test_levels_of_the_challenge_meet_at_its_fixed_point() -> None:
 
 
 def test_nothing_is_enough_where_rows_lose() -> None:
-    """With weights that sum to 1/2 every neuron shrinks; a neuron without weights never lives, and one with bias does."""
+    """Weights that sum to 1/2 let every neuron shrink; without weights a neuron lives where its bias is above 0."""
     shrinking = Network.of([np.full((4, 4), 0.125)] * 12, -0.5, 3.0)
     levels = Levels.of(shrinking, Activation.DYING_RELU)
     assert levels.enough[0] == np.inf and levels.little[0] == np.inf

@@ -166,6 +166,21 @@ def test_more_inputs_may_live_than_in_the_call_before(where: dict[str, Any]) -> 
     np.testing.assert_array_equal(net.categories(y0[:10]), np.arange(3, 10))
 
 
+def test_inputs_that_come_to_life_again(where: dict[str, Any]) -> None:
+    """An input that is zero behind some layers is not dead where a later bias is above zero."""
+    network = radixnet(64, 30, bias=-0.3)
+    biases = list(network.biases)
+    biases[25] = np.full(64, 0.4, np.float32)
+    net = SparseNetwork(Network(network.layers, tuple(biases), network.clip), **where)
+    y0 = np.zeros((12, 64))
+    y0[4:8] = 1
+    assert net.activation is Activation.RELU
+    right = np.flatnonzero(inferred(net.network, net.activation, y0).any(axis=1))
+    np.testing.assert_array_equal(right, np.arange(12))
+    np.testing.assert_array_equal(net.categories(y0), right)
+    assert net.exact_run().bound_layers == 30
+
+
 def test_wider_layers_behind_are_computed_by_bounds_too(where: dict[str, Any]) -> None:
     """Bounds end no sooner than the widest layer, whose neurons rows of inputs have room for."""
     rng = np.random.default_rng(9)
