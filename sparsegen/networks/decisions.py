@@ -62,6 +62,8 @@ class Levels:
 
 def _least(wanted: float, sums: Array, bias: Array, off: Array) -> Array:
     """Of each neuron the number that all those before it have at least, so that it has more than what is wanted."""
+    if wanted <= 0:
+        return np.zeros(sums.size)
     above = wanted - bias + off * (np.abs(bias) + wanted)
     with np.errstate(divide="ignore", invalid="ignore"):
         needed = above / sums * (1.0 + 2.0 * off)
