@@ -10,6 +10,7 @@ import numpy as np
 
 from sparsegen.backends.executor import Executor, LoadedKernel
 from sparsegen.backends.plain import compiled_kernels
+from sparsegen.errors import ConfigError
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.csr import Array
 from sparsegen.networks.decisions import Levels
@@ -93,23 +94,37 @@ class ExactRun:
     """
 
     def __init__(
-        self, network: Network, dtype: DType, activation: Activation, executor: Executor, prepare: Prepare
+        self,
+        network: Network,
+        dtype: DType,
+        activation: Activation,
+        executor: Executor,
+        prepare: Prepare,
+        bound_layers: int = 0,
     ) -> None:
         """
         Args:
             prepare: makes a network's operator for so many inputs, with a readout.
+            bound_layers: 0 to find them.
+
+        Raises:
+            ConfigError: so few layers that what is wider follows, or that inputs that are zero may live again.
         """
         self._network, self._dtype, self._prepare, self._executor = network, dtype, prepare, executor
         self._lock = threading.Lock()
         self._batches: dict[int, Batch] = {}
         self._sides: dict[int, Network] = {}
-        self.bound_layers = 0
+        self.bound_layers = bound_layers
         row_bytes = network.neurons * dtype.itemsize
         self._word = 16 if row_bytes % 16 == 0 else dtype.itemsize
         self._row_bytes = row_bytes
         with executor.entered():
             levels = Levels.of(network, activation)
             self._little = levels.little
+            if bound_layers and not self._can_end_behind(bound_layers):
+                raise ConfigError(
+                    f"bound_layers = {bound_layers}: a wider layer follows, or one with biases above 0; take more layers"
+                )
             self.float64 = Float64Run(network, dtype, activation, levels, executor)
             names = ("clear_words", "list_nonzero", f"gather_{self._word}", "decide")
             self._clear, self._list, self._gather, self._decide = compiled_kernels(
@@ -261,11 +276,12 @@ class ExactRun:
         decided = self._downloaded(self.float64.decided, self.float64.capacity, stream)[:sampled]
         behind = np.sort(np.where(decided > 0, decided, whole))
         layers = int(behind[-1 - int(OPEN * sampled)]) + MORE_LAYERS
-        if layers >= whole:
-            return whole
+        return layers if layers < whole and self._can_end_behind(layers) else whole
+
+    def _can_end_behind(self, layers: int) -> bool:
+        """Whether bounds may: rows of inputs are those of the whole network, and an input that is zero is dead."""
         is_widest = first_layers(self._network, layers).neurons == self._network.neurons
-        stays_dead = self._little[layers - 1] >= 0
-        return layers if is_widest and stays_dead else whole
+        return is_widest and bool(self._little[layers - 1] >= 0)
 
     def _side(self, side: int) -> Network:
         if side not in self._sides:

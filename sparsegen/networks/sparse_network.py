@@ -92,7 +92,7 @@ class SparseNetwork:
         self._operators: dict[tuple[int, Readout, int], Operator] = {}
         self._packed: dict[tuple[Readout, int], PackedNetwork] = {}
         self._groups: dict[GroupKey, DeviceGroup] = {}
-        self._exact: ExactRun | None = None
+        self._exact: dict[int, ExactRun] = {}
 
     def problem(self, batch: int, readout: Readout | str = Readout.NEURONS) -> SparseNetworkProblem:
         """What is computed for so many inputs."""
@@ -217,23 +217,25 @@ class SparseNetwork:
         self.undecided = found.undecided
         return found.live
 
-    def queue_categories(self, y: Any) -> None:
-        """Only launch what `categories` launches, after a call for as many inputs: to time it on the device."""
-        given, run = self._given(y), self.exact_run()
-        address, stream = self._on_device(given)
-        run.queue(address, given.shape[0], stream)
-
-    def exact_run(self) -> ExactRun:
+    def exact_run(self, bound_layers: int = 0) -> ExactRun:
         """What computes exact categories on the device; kept for the next call.
 
+        Args:
+            bound_layers: how many layers bounds have; by default as many as the first inputs show to be enough.
+
         Raises:
-            ConfigError: see `categories`.
+            ConfigError: see `categories`; or more layers than there are.
         """
-        if self._exact is None:
+        whole = len(self.network.layers)
+        if not 0 <= bound_layers <= whole:
+            raise ConfigError(f"bound_layers = {bound_layers}: expected at most {whole}, or 0 to find them")
+        if bound_layers not in self._exact:
             require_monotone(self.network, self.activation, self.dtype)
             executor = shared_executor(self._found_device())
-            self._exact = ExactRun(self.network, self.dtype, self.activation, executor, self._bound_variant)
-        return self._exact
+            self._exact[bound_layers] = ExactRun(
+                self.network, self.dtype, self.activation, executor, self._bound_variant, bound_layers
+            )
+        return self._exact[bound_layers]
 
     def _bound_variant(self, network: Network, batch: int, readout: Readout) -> BoundVariant:
         """A variant for a network that bounds some layers of this one."""

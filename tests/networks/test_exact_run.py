@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sparsegen import SparseNetwork, backends
+from sparsegen.errors import ConfigError
 from sparsegen.matrix.formats import as_csr
 from sparsegen.networks import exact_run, float64_run
 from sparsegen.networks.decisions import Levels
@@ -179,6 +180,10 @@ def test_inputs_that_come_to_life_again(where: dict[str, Any]) -> None:
     np.testing.assert_array_equal(right, np.arange(12))
     np.testing.assert_array_equal(net.categories(y0), right)
     assert net.exact_run().bound_layers == 30
+    with pytest.raises(ConfigError, match="biases above 0; take more layers"):
+        net.exact_run(20)
+    with pytest.raises(ConfigError, match="at most 30"):
+        net.exact_run(31)
 
 
 def test_wider_layers_behind_are_computed_by_bounds_too(where: dict[str, Any]) -> None:
