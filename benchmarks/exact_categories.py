@@ -5,10 +5,10 @@
     python -m benchmarks.exact_categories --device emulator --neurons 256 --layers 6 --inputs 64
 
 `SparseNetwork.categories` gives float64's answer: two bounding networks of few layers, and float64 for what they leave
-undecided. Inputs lie on the device. ``ms`` is by wall clock with categories on the host, ``device_ms`` between two events
-with categories on the device and a cold L2, ``float16_ms`` and ``float16_device_ms`` the same without exactness, and
-``all_layers_device_ms`` with bounds of all layers. Categories of all inputs are held against float64 through all layers by
-plain kernels on the device, and those of the first against float64 on the host.
+undecided. Inputs lie on the device. ``ms`` is by wall clock with categories on the host, ``device_ms`` between two
+events with categories on the device and a cold L2, ``float16_ms`` and ``float16_device_ms`` the same without exactness,
+and ``all_layers_device_ms`` with bounds of all layers. Categories of all inputs are held against float64 through all
+layers by plain kernels on the device, and those of the first against float64 on the host.
 
 ``--all`` takes all 12 networks of the challenge, with 60,000 inputs for 1024 × 120 and 1,024 for the others; given
 again, it goes on where a time limit ended it. Raw output: ``exact_categories.json``. The same networks by device time,

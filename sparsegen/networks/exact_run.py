@@ -123,7 +123,7 @@ class ExactRun:
             self._little = levels.little
             if bound_layers and not self._can_end_behind(bound_layers):
                 raise ConfigError(
-                    f"bound_layers = {bound_layers}: a wider layer follows, or one with biases above 0; take more layers"
+                    f"bound_layers = {bound_layers}: a wider layer follows, or biases above 0; take more layers"
                 )
             self.float64 = Float64Run(network, dtype, activation, levels, executor)
             names = ("clear_words", "list_nonzero", f"gather_{self._word}", "decide")
