@@ -22,7 +22,7 @@ class RowGroups:
     Attributes:
         before: int32, of each layer the groups of those before, and of all.
         groups: int32, groups × 4: first of columns, how many, first of values, rows.
-        rows: int32, groups × 16: the rows' numbers in their layer.
+        rows: int32, groups × 16: the rows' numbers in their layer; -1 where there are fewer.
         biases: float32, groups × 16.
         columns: int32.
         values: float32, of each column of a group those of its rows.
@@ -87,7 +87,7 @@ def _grouped(layer: CsrMatrix, bias: Array, activation: Activation) -> RowGroups
     row = np.repeat(np.arange(count), lengths)
     found = np.empty(layer.nnz, dtype=np.float32)
     found[value_begins[group[row]] + place_in_row * rows_of[group[row]] + in_group[row]] = values
-    rows = np.zeros((first.size, GROUP), dtype=np.int32)
+    rows = np.full((first.size, GROUP), -1, dtype=np.int32)
     rows[group, in_group] = order
     biases = np.zeros((first.size, GROUP), dtype=np.float32)
     held = bias.astype(np.float32)
