@@ -19,7 +19,7 @@ from sparsegen.operators.sparse_network import Activation
 from sparsegen.plan.own_launch import Bound
 from sparsegen.system.device_memory import WARP, Address, Buffer
 
-THREADS = 384  # as in exact_network.cu
+THREADS = 256  # as in exact_network.cu
 MOST_INPUTS = 1024  # of a round, as there
 NEURONS = 1 << 24  # of all inputs of a round, 16 bytes each
 SEGMENT_BYTES = 1 << 30  # of layers that go to the device together

@@ -93,7 +93,7 @@ def test_float64_of_some_inputs(emulator_toolchain: EmulatorToolchain, inputs: A
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("if (r < left) {", "{"),  # rows that a group does not have
+        ("if (r < staged.group.rows) {", "{"),  # rows that a group does not have
         (
             "input < count ? static_cast<long long>(numbers[input])",
             "input < 99 ? static_cast<long long>(numbers[input])",

@@ -1,7 +1,7 @@
 // Float64 neurons of some inputs through layers of a sparse network in one launch, until it is known of each input whether
 // it lives. All blocks share each layer and wait for one another behind it. Rows that share their columns are groups of up
-// to kGroup (sparsegen/networks/row_groups.py); a warp computes kRows of them for 32 inputs, each row's sum in the order of
-// its weights. Neurons stand as chunks of 32 inputs × neurons × 32.
+// to kRows (sparsegen/networks/row_groups.py), which a warp computes for 32 inputs, each row's sum in the order of its
+// weights. Neurons stand as chunks of 32 inputs × neurons × 32.
 
 #if !defined(SPARSEGEN_EMULATOR)
 #include <cuda_bf16.h>
@@ -11,15 +11,13 @@
 #define SPARSEGEN_GRID_TOGETHER
 
 constexpr int kWarp = 32;
-constexpr int kThreads = 384;
+constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kGroup = 16;
-constexpr int kRows = 8;
-constexpr int kParts = kGroup / kRows;
+constexpr int kRows = 16;
 constexpr int kColumns = 32;  // whose weights a warp has in shared memory
 constexpr int kMostChunks = 32;
 constexpr unsigned kAll = 0xffffffffu;
-static_assert(kGroup % kRows == 0 && kRows % 2 == 0 && kColumns == kWarp && kRows * kColumns % kWarp == 0);
+static_assert(kWarp % kRows == 0 && kRows % 2 == 0 && kColumns == kWarp);
 static_assert(kMostChunks <= kWarp, "a lane for each chunk");
 
 struct Group {
@@ -97,38 +95,55 @@ struct Layers {
   const float* values;
 };
 
-// What a warp has at hand of a part of a group: up to kColumns columns, a lane each, and their weights in shared memory; of
-// row lane % kRows the number and the bias.
+// Some columns of a group, a lane each, and their weights, of which lane l has those at l, l + 32 and so on, column by column;
+// of row l % kRows the number and the bias.
+struct Part {
+  static constexpr int kValues = kColumns * kRows / kWarp;
+
+  Group group;
+  int column, row;
+  float bias, values[kValues];
+
+  __device__ void load(const Layers& layers, int number, int first) {
+    const int lane = threadIdx.x % kWarp, left = min(kColumns, group.columns - first);
+    const float* const own = layers.values + group.first_value + static_cast<long long>(first) * group.rows;
+    column = lane < left ? layers.columns[group.first_column + first + lane] : 0;
+    row = layers.rows[number * kRows + lane % kRows], bias = layers.biases[number * kRows + lane % kRows];
+    #pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+      const int place = i * kWarp + lane, c = place / kRows, r = place % kRows;
+      values[i] = c < left && r < group.rows ? own[c * group.rows + r] : 0.0f;
+    }
+  }
+};
+
+// What a warp computes with: the weights are in shared memory.
 struct Staged {
   Group group;
-  int number = -1, part, first, column, row;
+  int number, column, row;
   float bias;
   double* weights;
 
-  __device__ void stage(const Layers& layers, int wanted, int wanted_part, int wanted_first) {
-    if (wanted == number && wanted_part == part && wanted_first == first) return;
+  __device__ void take(const Part& part) {
     const int lane = threadIdx.x % kWarp;
-    if (wanted != number) group = layers.groups[wanted];
-    number = wanted, part = wanted_part, first = wanted_first;
-    const int left = min(kColumns, group.columns - first), at = number * kGroup + part * kRows + lane % kRows;
-    const float* const own = layers.values + group.first_value + static_cast<long long>(first) * group.rows;
-    column = lane < left ? layers.columns[group.first_column + first + lane] : 0;
-    row = layers.rows[at], bias = layers.biases[at];
+    group = part.group, column = part.column, row = part.row, bias = part.bias;
     __syncwarp();  // all lanes are through with what was there
     #pragma unroll
-    for (int i = 0; i < kColumns * kRows / kWarp; ++i) {
-      const int place = i * kWarp + lane, c = place / kRows, r = part * kRows + place % kRows;
-      weights[place] = c < left && r < group.rows ? own[c * group.rows + r] : 0.0f;
-    }
+    for (int i = 0; i < Part::kValues; ++i) weights[i * kWarp + lane] = part.values[i];
     __syncwarp();
   }
 
-  // The part's sums for a lane's input.
+  // The sums of the group's rows for a lane's input.
   __device__ void compute(const Layers& layers, const double* from, double (&sums)[kRows]) {
     #pragma unroll
     for (int r = 0; r < kRows; ++r) sums[r] = 0;
     for (int begin = 0; begin < group.columns; begin += kColumns) {
-      stage(layers, number, part, begin);
+      if (group.columns > kColumns) {  // not all of them were staged
+        Part part;
+        part.group = group;
+        part.load(layers, number, begin);
+        take(part);
+      }
       double neuron[kColumns];
       #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
@@ -143,6 +158,39 @@ struct Staged {
           sums[r] += two.first * neuron[c], sums[r + 1] += two.second * neuron[c];
         }
       }
+    }
+  }
+};
+
+// The groups that a warp computes, layer by layer: dealt to warps, or where there are fewer than half of these, to teams of
+// warps, which share the chunks of inputs.
+struct Walk {
+  const int* groups_before;
+  int begin, end;  // layers
+  int own, all;    // the warp, and how many there are
+  int layer, group;
+
+  __device__ int groups() const { return groups_before[layer - begin + 1] - groups_before[layer - begin]; }
+  __device__ int teams() const { return max(1, all / max(1, groups())); }
+  __device__ int team() const { return teams() > 1 ? own / groups() : 0; }
+  __device__ int number() const { return groups_before[layer - begin] + group; }
+  __device__ bool has_ended() const { return layer >= end; }
+
+  __device__ void enter(int wanted) {
+    layer = wanted;
+    if (!has_ended()) group = teams() > 1 ? own % max(1, groups()) : own;
+    settle();
+  }
+
+  __device__ void advance() {
+    group += all;
+    settle();
+  }
+
+  __device__ void settle() {
+    while (!has_ended() && group >= groups()) {
+      ++layer;
+      if (!has_ended()) group = teams() > 1 ? own % max(1, groups()) : own;
     }
   }
 };
@@ -172,9 +220,24 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
   const Layers net = {reinterpret_cast<const Group*>(groups), rows, biases, columns, values};
   Staged staged;
   staged.weights = weights + warp * kColumns * kRows;
-  // Parts of groups are dealt to warps; where there are fewer, teams of warps share the chunks of inputs.
-  const int own = warp * gridDim.x + blockIdx.x, all = gridDim.x * kWarps;
-  const auto parts_of = [&](int layer) { return (groups_before[layer - first + 1] - groups_before[layer - first]) * kParts; };
+  // What a warp computes next is on its way while it computes, and of what follows where that is.
+  const auto group_of = [&](const Walk& walk) { return walk.has_ended() ? Group{} : net.groups[walk.number()]; };
+  Walk now = {groups_before, first, first + layers, warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x),
+              static_cast<int>(gridDim.x) * kWarps};
+  now.enter(first);
+  Walk next = now;
+  Part part;
+  Group following;
+  const auto fetch = [&](const Walk& walk) {
+    part.group = following;
+    if (!walk.has_ended()) part.load(net, walk.number(), 0);
+  };
+  if (count > 0) {
+    following = group_of(next);
+    fetch(next);
+    next.advance();
+    following = group_of(next);
+  }
   // What is known behind a layer: puts chunks with undecided inputs into chunk_list, their number first.
   const auto look = [&](int layer, bool is_end) {
     for (int chunk = warp; chunk < kMostChunks; chunk += kWarps) {
@@ -224,13 +287,12 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
       open.too_small(layer + 1)[i] = open.too_large(layer + 1)[i] = 0;
     }
     const double enough = levels[2 * layer], little = levels[2 * layer + 1];
-    const int before = groups_before[layer - first], parts = parts_of(layer);
-    const int teams = max(1, all / max(1, parts));
-    for (int part = teams > 1 ? own % parts : own; part < parts && own < parts * teams; part += all) {
-      staged.stage(net, before + part / kParts, part % kParts, 0);
-      const int left = staged.group.rows - staged.part * kRows;  // rows
-      if (left <= 0) continue;
-      for (int i = teams > 1 ? own / parts : 0; i < chunks; i += teams) {
+    for (; now.layer == layer; now = next, next.advance(), following = group_of(next)) {
+      staged.take(part);
+      staged.number = now.number();
+      fetch(next);
+      const int teams = now.teams(), team = now.team();
+      for (int i = team; team < teams && i < chunks; i += teams) {
         const int chunk = chunk_list[1 + i];
         const long long of_chunk = static_cast<long long>(chunk) * width * kWarp + lane;
         double sums[kRows];
@@ -242,7 +304,7 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
           const int row = __shfl_sync(kAll, staged.row, r);
           const double bias = __shfl_sync(kAll, staged.bias, r);
           const double neuron = fmin(fmax(sums[r] + bias, 0.0), limit);
-          if (r < left) {
+          if (r < staged.group.rows) {
             to[static_cast<long long>(row) * kWarp] = neuron;
             small |= neuron < enough, large |= neuron > little;
           }
@@ -250,10 +312,6 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
         if (small) open.too_small(layer)[chunk * kWarp + lane] = 1;
         if (large) open.too_large(layer)[chunk * kWarp + lane] = 1;
       }
-    }
-    if (layer + 1 < first + layers) {  // what needs no neurons, while others end
-      const int following = parts_of(layer + 1), part = following < all ? own % max(1, following) : own;
-      if (part < following) staged.stage(net, groups_before[layer + 1 - first] + part / kParts, part % kParts, 0);
     }
     wait_for_grid(counter);
   }
