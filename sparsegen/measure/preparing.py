@@ -19,7 +19,7 @@ from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.first_use import can_be_checked, checked
 from sparsegen.measure.probe import ROUNDS, SAMPLES, is_capturing, probed_us
-from sparsegen.operators import Launcher
+from sparsegen.operators import Launcher, Problem
 from sparsegen.plan.dense_launcher import DenseLauncher, obstacle
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variant_launcher import VariantLauncher
@@ -110,7 +110,9 @@ class Preparation:
         if not can_be_checked(problem, self.matrix, self.device.backend):
             sparse.verified = "not verified on this device and driver: the reference would take too long"
             return None
-        check = checked(sparse, self.workload, self.matrix, driver)
+        few = problem.to_check()
+        launcher = sparse if few == problem else self._of_fewer(sparse, few)
+        check = checked(launcher, replace(self.workload, problem=few), self.matrix, driver)
         if check is None:
             sparse.verified = "not verified on this device and driver: there is not enough memory"
             return None
@@ -155,6 +157,17 @@ class Preparation:
             kept=self.kept,
             pattern=self.pattern,
             value_order=self.value_order,
+        )
+
+    def _of_fewer(self, sparse: VariantLauncher, few: Problem) -> VariantLauncher:
+        """The same variant and packed matrix for a problem with fewer items."""
+        return VariantLauncher(
+            replace(sparse.choice, problem=few),
+            sparse.prepared.packed,
+            executor=sparse.prepared.executor,
+            toolchain=backends.toolchain(self.device),
+            kept=self.kept,
+            pattern=self.pattern,
         )
 
     def _dense(self, choice: Choice) -> DenseLauncher:

@@ -61,7 +61,6 @@ class Float64Run:
         self._neurons = executor.allocate(2 * 8 * self.capacity * width)
         self._open = executor.allocate(4 * 6 * self.capacity)
         self.decided = executor.allocate(4 * self.capacity)
-        self._counter = executor.upload(np.zeros(1, np.uint32))
         self._segments = _segments(network)
         self.kept: dict[int, Segment] = {}
         free = executor.free_bytes()
@@ -111,7 +110,6 @@ class Float64Run:
             self._open,
             self.decided,
             lives,
-            self._counter,
         ]
         blocks = self._executor.device.multiprocessors
         launch = Launch((blocks, 1, 1), (THREADS, 1, 1), together=True)

@@ -184,6 +184,10 @@ class Problem(ProblemFields):
         """
         return dict(given)
 
+    def to_check(self) -> Self:
+        """What a variant is verified on where it first runs: the problem, or one of fewer independent items."""
+        return self
+
     def in_words(self, density: float) -> str:
         """The problem on a matrix of this density, for people."""
         return f"{self}, {density:.1%} dense"

@@ -30,6 +30,7 @@ MOST_OF_AN_INPUT = 0.32  # of the neurons of a random input are on, at most
 LAYERS_SAMPLED = 8  # for features
 LEAST_SAMPLED, MOST_SAMPLED = 64, 1 << 20  # inputs, and their neurons, of which is counted how many live
 DEVICE_CHUNK = 1 << 26  # the same on a device, 32 bytes each
+LEAST_CHECKED, MOST_CHECKED = 1024, 1 << 26  # inputs, and their neurons, on which a variant is verified
 LAYERS_AHEAD = 16  # of which weights are made in float64
 CHUNK = 1 << 22  # neurons times inputs of which the reference is computed together
 
@@ -205,6 +206,10 @@ class SparseNetworkProblem(Problem):
         if number <= 0:
             raise OperandError(f"clip: expected a number above 0, got {number}")
         return {"clip": np.array([min(number, largest(self.dtype))], dtype=np.float32)}
+
+    def to_check(self) -> SparseNetworkProblem:
+        """See `Problem.to_check`: no more inputs than have `MOST_CHECKED` neurons together."""
+        return replace(self, n=min(self.n, max(LEAST_CHECKED, MOST_CHECKED // max(1, self.neurons))))
 
     def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
         """Inputs of zeros and ones, some with few ones and some with many, and a clip of 32.

@@ -235,3 +235,19 @@ def test_guards_say_where_something_was_written() -> None:
     guarded.watch()
     executor.fill(Address(guarded.address - GUARD_BYTES, 1), 0)
     assert f"the nearest {GUARD_BYTES} bytes" in guarded.trespass()
+
+
+def test_networks_are_checked_on_some_inputs(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sparsegen.networks.radixnet import radixnet
+    from sparsegen.operators import DType, SparseNetworkProblem, sparse_network
+
+    monkeypatch.setattr(sparse_network, "LEAST_CHECKED", 3)
+    monkeypatch.setattr(sparse_network, "MOST_CHECKED", 64 * 5)
+    matrix = radixnet(64, 2).stacked(DType.FLOAT16)
+    problem = SparseNetworkProblem(*matrix.shape, 40, DType.FLOAT16)
+    op = sparsegen.prepare(matrix, problem, device="emulator", db=database, verify="first-use")
+    assert "verified on this first use in" in op.explain()
+    with Store.open(database) as store:
+        (check,) = store.all_checks()
+    assert check.workload.problem == replace(problem, n=5) and check.variant == op.variant
+    assert op(np.ones((40, 64), np.float16)).shape == (40, 64)

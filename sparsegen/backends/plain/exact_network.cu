@@ -8,7 +8,7 @@
 #include <cuda_fp16.h>
 #define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #endif
-#define SPARSEGEN_GRID_TOGETHER
+#include "grid.cuh"
 
 constexpr int kWarp = 32;
 constexpr int kThreads = 256;
@@ -37,25 +37,6 @@ struct Open {
   __device__ int* too_small(int layer) const { return words + layer % 3 * 2 * capacity; }
   __device__ int* too_large(int layer) const { return too_small(layer) + capacity; }
 };
-
-// Waits for all threads of the grid. The top bit of the counter, whose other bits are zero between kernels, turns when the
-// last block has come.
-__device__ void wait_for_grid(unsigned* counter) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::cluster_sync();
-#else
-  constexpr unsigned kTop = 0x80000000u;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    const unsigned before = atomicAdd(counter, blockIdx.x == 0 ? kTop - (gridDim.x - 1) : 1u);
-    while (((*reinterpret_cast<volatile unsigned*>(counter) ^ before) & kTop) == 0) {
-    }
-    __threadfence();
-  }
-  __syncthreads();
-#endif
-}
 
 // Element i of inputs of a type: float32, float16, bfloat16.
 __device__ double element(const unsigned char* y, long long i, int type) {
@@ -202,18 +183,19 @@ struct Walk {
 // rows have `stride`. groups_before: of each layer the groups before it, and of all. levels: of each layer two numbers: an
 // input whose neurons behind it are all at least the first lives, one whose are all at most the second dies. decided: of
 // each input behind which layer that was known, counted from 1. counts: how many are undecided comes second; how many of
-// these remain so behind the layers becomes the third.
+// these remain so behind the layers becomes the third; the fourth counts what blocks wait.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 exact_network(int first, int layers, int is_last, int width, int given, int stride, int type, int begin, int capacity,
               int* counts, const int* undecided, const unsigned char* y, const int* groups_before, const int* groups,
               const int* rows, const float* biases, const int* columns, const float* values, const double* levels,
-              const double* clip, double* neurons, int* open_words, int* decided, unsigned* lives, unsigned* counter) {
+              const double* clip, double* neurons, int* open_words, int* decided, unsigned* lives) {
   SPARSEGEN_SHARED(double, weights, kWarps * kColumns * kRows);
   SPARSEGEN_SHARED(unsigned, open_of, kMostChunks);
   SPARSEGEN_SHARED(int, chunk_list, kMostChunks + 1);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int count = min(capacity, max(0, counts[1] - begin));
   const Open open = {open_words, capacity};
+  Grid grid(reinterpret_cast<unsigned*>(counts + 3));
   const double limit = *clip;
   const long long buffer = static_cast<long long>(capacity) * width;  // one is read while the other is written
   const int* const numbers = undecided + begin;
@@ -270,7 +252,7 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
       open.too_small(0)[i] = open.too_large(0)[i] = 0;
       decided[i] = 0;
     }
-    wait_for_grid(counter);
+    grid.wait();
   }
   int layer = first;
   for (; count > 0 && layer < first + layers; ++layer) {
@@ -313,7 +295,7 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
         if (large) open.too_large(layer)[chunk * kWarp + lane] = 1;
       }
     }
-    wait_for_grid(counter);
+    grid.wait();
   }
   if (count > 0 && layer == first + layers) look(layer - 1, is_last);
   if (blockIdx.x == 0 && warp == 0) {
