@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sparsegen import backends
 from sparsegen.backends.executor import Executor, LoadedKernel
 from sparsegen.backends.plain import compiled_kernels
 from sparsegen.errors import ConfigError
@@ -19,7 +20,7 @@ from sparsegen.networks.float64_run import Float64Run
 from sparsegen.networks.network import Network
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation, Readout
-from sparsegen.plan.binding import BoundVariant
+from sparsegen.plan.binding import BoundVariant, bind_variant
 from sparsegen.plan.own_launch import Bound
 from sparsegen.system.device_memory import WARP, Address, Buffer
 
@@ -114,6 +115,7 @@ class ExactRun:
         self._lock = threading.Lock()
         self._batches: dict[int, Batch] = {}
         self._sides: dict[int, Network] = {}
+        self._packed: dict[int, BoundVariant] = {}  # the network below, by how many inputs there is room for
         self.bound_layers = bound_layers
         row_bytes = network.neurons * dtype.itemsize
         self._word = 16 if row_bytes % 16 == 0 else dtype.itemsize
@@ -220,12 +222,12 @@ class ExactRun:
                     break
 
     def _make_room(self, batch: Batch, wanted: int) -> bool:
-        """Room for so many inputs that may live, in powers of two: few are made; whether there was too little."""
+        """Room for so many inputs that may live and some more; whether there was too little."""
         if wanted <= (batch.below.capacity if batch.below else 0):
             return False
-        capacity = 1 << (wanted - 1).bit_length()
+        capacity = capacity_for(wanted)
         network, results = self._side(-1), batch.results
-        variant = self._prepare(network, capacity, Readout.NEURONS)
+        variant = self._below(capacity)
         allocate = self._executor.allocate
         rows = allocate(capacity * self._row_bytes)
         neurons = allocate(capacity * network.outputs * self._dtype.itemsize)
@@ -261,6 +263,18 @@ class ExactRun:
             ),
         )
         return True
+
+    def _below(self, capacity: int) -> BoundVariant:
+        """The network below for so many inputs, packed once for up to the next power of two."""
+        most = 1 << (capacity - 1).bit_length()
+        if most not in self._packed:
+            self._packed[most] = self._prepare(self._side(-1), most, Readout.NEURONS)
+        packed, executor = self._packed[most], self._executor
+        rendered = packed.compiled.rendered
+        problem = replace(rendered.problem, n=capacity)
+        return bind_variant(
+            rendered.config, problem, packed.packed, executor, backends.toolchain(executor.device)
+        )
 
     def _layers_that_decide(self, y: Buffer, count: int, stream: int) -> int:
         """Behind how many layers float64 has decided nearly all inputs of a sample, and some more."""
@@ -299,6 +313,12 @@ class ExactRun:
     def _bound(self, kernel: LoadedKernel, threads: int, *arguments: Buffer | int | None) -> Bound:
         launch = Launch((-(-threads // THREADS), 1, 1), (THREADS, 1, 1))
         return self._executor.bind(kernel, launch, arguments)
+
+
+def capacity_for(wanted: int) -> int:
+    """A sixteenth more than wanted, in steps of a thirty-second or more, so that about as many find room again."""
+    step = max(WARP, (1 << wanted.bit_length() - 1) // 32)
+    return -(-(wanted + wanted // 16) // step) * step
 
 
 def words_of(count: int) -> int:

@@ -21,7 +21,7 @@ from sparsegen.system.device_memory import WARP, Address, Buffer
 
 THREADS = 256  # as in exact_network.cu
 MOST_INPUTS = 1024  # of a round, as there
-NEURONS = 1 << 24  # of all inputs of a round, 16 bytes each
+NEURONS = 1 << 26  # of all inputs of a round, 16 bytes each
 SEGMENT_BYTES = 1 << 30  # of layers that go to the device together
 KEPT_SHARE = 1 / 4  # of the memory that was free, for weights
 

@@ -167,6 +167,13 @@ def test_more_inputs_may_live_than_in_the_call_before(where: dict[str, Any]) -> 
     np.testing.assert_array_equal(net.categories(y0[:10]), np.arange(3, 10))
 
 
+def test_room_is_a_little_more_than_was_wanted() -> None:
+    for wanted in (1, 31, 32, 700, 1598, 4800, 60000):
+        room = exact_run.capacity_for(wanted)
+        assert 17 * wanted // 16 <= room <= max(64, 1.13 * wanted)
+        assert room % 32 == 0
+
+
 def test_inputs_that_come_to_life_again(where: dict[str, Any]) -> None:
     """An input that is zero behind some layers is not dead where a later bias is above zero."""
     network = radixnet(64, 30, bias=-0.3)
