@@ -11,7 +11,6 @@ import numpy as np
 from sparsegen import backends
 from sparsegen.backends.executor import Executor, LoadedKernel
 from sparsegen.backends.plain import compiled_kernels
-from sparsegen.errors import ConfigError
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.csr import Array
 from sparsegen.networks.decisions import Levels
@@ -101,32 +100,25 @@ class ExactRun:
         activation: Activation,
         executor: Executor,
         prepare: Prepare,
-        bound_layers: int = 0,
+        all_layers: bool = False,
     ) -> None:
         """
         Args:
             prepare: makes a network's operator for so many inputs, with a readout.
-            bound_layers: 0 to find them.
-
-        Raises:
-            ConfigError: so few layers that what is wider follows, or that inputs that are zero may live again.
+            all_layers: the network above has all of them, whether or not that decides more.
         """
         self._network, self._dtype, self._prepare, self._executor = network, dtype, prepare, executor
         self._lock = threading.Lock()
         self._batches: dict[int, Batch] = {}
         self._sides: dict[int, Network] = {}
         self._packed: dict[int, BoundVariant] = {}  # the network below, by how many inputs there is room for
-        self.bound_layers = bound_layers
+        self.bound_layers, self._all_layers = 0, all_layers
         row_bytes = network.neurons * dtype.itemsize
         self._word = 16 if row_bytes % 16 == 0 else dtype.itemsize
         self._row_bytes = row_bytes
         with executor.entered():
             levels = Levels.of(network, activation)
             self._little = levels.little
-            if bound_layers and not self._can_end_behind(bound_layers):
-                raise ConfigError(
-                    f"bound_layers = {bound_layers}: a wider layer follows, or biases above 0; take more layers"
-                )
             self.float64 = Float64Run(network, dtype, activation, levels, executor)
             names = ("clear_words", "list_nonzero", f"gather_{self._word}", "decide")
             self._clear, self._list, self._gather, self._decide = compiled_kernels(
@@ -299,7 +291,8 @@ class ExactRun:
 
     def _side(self, side: int) -> Network:
         if side not in self._sides:
-            self._sides[side] = bound(first_layers(self._network, self.bound_layers), self._dtype, side)
+            layers = len(self._network.layers) if side > 0 and self._all_layers else self.bound_layers
+            self._sides[side] = bound(first_layers(self._network, layers), self._dtype, side)
         return self._sides[side]
 
     def _downloaded(self, buffer: Buffer, words: int, stream: int) -> Array:

@@ -92,7 +92,7 @@ class SparseNetwork:
         self._operators: dict[tuple[int, Readout, int], Operator] = {}
         self._packed: dict[tuple[Readout, int], PackedNetwork] = {}
         self._groups: dict[GroupKey, DeviceGroup] = {}
-        self._exact: dict[int, ExactRun] = {}
+        self._exact: dict[bool, ExactRun] = {}
 
     def problem(self, batch: int, readout: Readout | str = Readout.NEURONS) -> SparseNetworkProblem:
         """What is computed for so many inputs."""
@@ -217,25 +217,23 @@ class SparseNetwork:
         self.undecided = found.undecided
         return found.live
 
-    def exact_run(self, bound_layers: int = 0) -> ExactRun:
+    def exact_run(self, *, all_layers: bool = False) -> ExactRun:
         """What computes exact categories on the device; kept for the next call.
 
         Args:
-            bound_layers: how many layers bounds have; by default as many as the first inputs show to be enough.
+            all_layers: compute all layers of inputs that may live, as inference without exactness does, and not only
+                as many as it takes to be certain: to compare times.
 
         Raises:
-            ConfigError: see `categories`; or more layers than there are.
+            ConfigError: see `categories`.
         """
-        whole = len(self.network.layers)
-        if not 0 <= bound_layers <= whole:
-            raise ConfigError(f"bound_layers = {bound_layers}: expected at most {whole}, or 0 to find them")
-        if bound_layers not in self._exact:
+        if all_layers not in self._exact:
             require_monotone(self.network, self.activation, self.dtype)
             executor = shared_executor(self._found_device())
-            self._exact[bound_layers] = ExactRun(
-                self.network, self.dtype, self.activation, executor, self._bound_variant, bound_layers
+            self._exact[all_layers] = ExactRun(
+                self.network, self.dtype, self.activation, executor, self._bound_variant, all_layers
             )
-        return self._exact[bound_layers]
+        return self._exact[all_layers]
 
     def _bound_variant(self, network: Network, batch: int, readout: Readout) -> BoundVariant:
         """A variant for a network that bounds some layers of this one."""
