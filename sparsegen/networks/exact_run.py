@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsegen import backends
-from sparsegen.backends.executor import Executor, LoadedKernel
+from sparsegen.backends.executor import Executor, LoadedKernel, PinnedMemory
 from sparsegen.backends.plain import compiled_kernels
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.csr import Array
@@ -113,6 +113,7 @@ class ExactRun:
         self._sides: dict[int, Network] = {}
         self._packed: dict[int, BoundVariant] = {}  # the network below, by how many inputs there is room for
         self.bound_layers, self._all_layers = 0, all_layers
+        self._landing: PinnedMemory | None = None  # where results arrive
         row_bytes = network.neurons * dtype.itemsize
         self._word = 16 if row_bytes % 16 == 0 else dtype.itemsize
         self._row_bytes = row_bytes
@@ -299,9 +300,11 @@ class ExactRun:
         """int32, when the stream has come so far."""
         if stream:
             self._executor.synchronize()
-        found = np.empty(words, np.int32)
+        if self._landing is None or self._landing.array.nbytes < 4 * words:
+            self._landing = self._executor.pinned(4 * words)
+        found: Array = self._landing.array[: 4 * words].view(np.int32)
         self._executor.download(Address(buffer.address, found.nbytes), found)
-        return found
+        return found.copy()
 
     def _bound(self, kernel: LoadedKernel, threads: int, *arguments: Buffer | int | None) -> Bound:
         launch = Launch((-(-threads // THREADS), 1, 1), (THREADS, 1, 1))
