@@ -18,7 +18,7 @@ from sparsegen.networks.exact import Categories, bound
 from sparsegen.networks.float64_run import Float64Run
 from sparsegen.networks.network import Network
 from sparsegen.operators import DType
-from sparsegen.operators.sparse_network import Activation, Readout
+from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem
 from sparsegen.plan.binding import BoundVariant, bind_variant
 from sparsegen.plan.own_launch import Bound
 from sparsegen.system.device_memory import WARP, Address, Buffer
@@ -264,9 +264,14 @@ class ExactRun:
             self._packed[most] = self._prepare(self._side(-1), most, Readout.NEURONS)
         packed, executor = self._packed[most], self._executor
         rendered = packed.compiled.rendered
-        problem = replace(rendered.problem, n=capacity)
+        problem = rendered.problem
+        assert isinstance(problem, SparseNetworkProblem)
         return bind_variant(
-            rendered.config, problem, packed.packed, executor, backends.toolchain(executor.device)
+            rendered.config,
+            replace(problem, n=capacity),
+            packed.packed,
+            executor,
+            backends.toolchain(executor.device),
         )
 
     def _layers_that_decide(self, y: Buffer, count: int, stream: int) -> int:
