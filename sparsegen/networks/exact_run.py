@@ -23,8 +23,7 @@ from sparsegen.plan.binding import BoundVariant, bind_variant
 from sparsegen.plan.own_launch import Bound
 from sparsegen.system.device_memory import WARP, Address, Buffer
 
-THREADS = 256
-PART = 1024  # words of a row that a warp copies, as in network_selection.cu
+THREADS = 256  # as in network_selection.cu
 COUNTS = (
     4  # words before the bits of inputs that live: may live, undecided, of these left behind a segment, none
 )
@@ -41,14 +40,14 @@ class Below:
 
     Attributes:
         rows, neurons: its inputs and results.
-        gather: brings the inputs that may live there, of an address; decide: tells which of them live.
+        take: lists the inputs that may live and copies them there, from an address; decide: tells which of them live.
     """
 
     capacity: int
     variant: BoundVariant
     rows: Buffer
     neurons: Buffer
-    gather: Bound
+    take: Bound
     decide: Bound
 
 
@@ -121,8 +120,8 @@ class ExactRun:
             levels = Levels.of(network, activation)
             self._little = levels.little
             self.float64 = Float64Run(network, dtype, activation, levels, executor)
-            names = ("clear_words", "list_nonzero", f"gather_{self._word}", "decide")
-            self._clear, self._list, self._gather, self._decide = compiled_kernels(
+            names = ("clear_words", f"take_living_{self._word}", "decide")
+            self._clear, self._take, self._decide = compiled_kernels(
                 executor, *(("network_selection.cu", name) for name in names)
             )
             self._clips = {
@@ -171,10 +170,11 @@ class ExactRun:
             undecided,
             results,
             self._bound(self._clear, words, words, results),
-            self._bound(self._list, count, count, totals, results, numbers),
+            self._bound(self._take, count, count, 0, 0, totals, results, numbers, totals, totals),
             self.float64.bound(0, 0, results, undecided, self._network.neurons, bits_of(results)),
         )
         self._queue_above(batch, y, stream)
+        batch.list_living(stream)
         self._make_room(batch, int(self._downloaded(results, COUNTS, stream)[0]))
         self._batches[count] = batch
 
@@ -188,18 +188,18 @@ class ExactRun:
         self._queue_above(batch, y, stream)
         below = batch.below
         if below is None:
+            batch.list_living(stream)
             return
-        below.gather(stream, y.address)
+        below.take(stream, y.address)
         launch = below.variant.bound()
         launch(stream, below.rows.address, self._clips[-1].address, below.neurons.address)
         below.decide(stream)
         batch.float64(stream, y.address)
 
     def _queue_above(self, batch: Batch, y: Buffer, stream: int) -> None:
-        """The network above, and the numbers of the inputs that may live."""
+        """The network above."""
         batch.clear(stream)
         batch.above.bound()(stream, y.address, self._clips[1].address, batch.totals.address)
-        batch.list_living(stream)
 
     def _finish(self, batch: Batch, y: Buffer, undecided: int, stream: int) -> None:
         """What one launch does not decide: further layers, and further rounds of inputs."""
@@ -223,18 +223,20 @@ class ExactRun:
         variant = self._below(capacity)
         allocate = self._executor.allocate
         rows = allocate(capacity * self._row_bytes)
+        self._executor.fill(rows, 0)
         neurons = allocate(capacity * network.outputs * self._dtype.itemsize)
-        words = self._row_bytes // self._word
         batch.below = Below(
             capacity,
             variant,
             rows,
             neurons,
             self._bound(
-                self._gather,
-                WARP * capacity * -(-words // PART),
+                self._take,
+                batch.count,
+                batch.count,
                 capacity,
-                words,
+                self._row_bytes // self._word,
+                batch.totals,
                 results,
                 batch.numbers,
                 None,
@@ -247,10 +249,12 @@ class ExactRun:
                 network.outputs,
                 list(DType).index(self._dtype),
                 int(self.bound_layers == len(self._network.layers)),
+                self._row_bytes,
                 self.float64.enough_behind(self.bound_layers),
                 results,
                 batch.numbers,
                 neurons,
+                rows,
                 batch.undecided,
                 batch.lives,
             ),

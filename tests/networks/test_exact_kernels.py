@@ -112,44 +112,39 @@ def test_planted_bugs_are_found(
 
 
 @pytest.mark.parametrize("word", [2, 4, 16])
-def test_lists_and_rows_by_them(emulator_toolchain: EmulatorToolchain, word: int) -> None:
+@pytest.mark.parametrize("capacity", [300, 20, 0])
+def test_lists_and_rows_by_them(emulator_toolchain: EmulatorToolchain, word: int, capacity: int) -> None:
     source, rng = plain_source("network_selection.cu"), np.random.default_rng(4)
     totals = (rng.random(300) * (rng.random(300) < 0.1)).astype(np.float32)
-    right = np.flatnonzero(totals)
-    _, counts, numbers = launch(
-        "list_nonzero",
+    right, length = np.flatnonzero(totals), 45
+    kind = np.uint16 if word == 2 else np.uint32
+    rows = rng.integers(0, 255, (300, length * word), dtype=np.uint8).view(kind)
+    copies = np.full((max(1, capacity), length * word), 9, np.uint8).view(kind)
+    _, counts, numbers, _, found = launch(
+        f"take_living_{word}",
         emulator_toolchain,
         source,
         2,
         300,
+        capacity,
+        length,
         totals,
         np.zeros(4, np.int32),
         np.full(300, -1, np.int32),
+        rows,
+        copies,
     )
-    assert counts.tolist() == [right.size, 0, 0, 0]
+    assert counts.tolist() == [right.size, 0, 0, 0] and right.size > 20
     assert sorted(numbers[: right.size]) == right.tolist() and (numbers[right.size :] == -1).all()
-    length = 1500
-    rows = rng.integers(0, 255, (300, length * word), dtype=np.uint8)
-    kind = np.uint16 if word == 2 else np.uint32
-    capacity = right.size + 3
-    gathered = launch(
-        f"gather_{word}",
-        emulator_toolchain,
-        source,
-        -(-capacity * 2 * 32 // 256),
-        capacity,
-        length,
-        counts,
-        numbers,
-        rows.view(kind),
-        np.full((capacity, length * word), 9, np.uint8).view(kind),
-    )[-1]
-    np.testing.assert_array_equal(gathered[: right.size], rows.view(kind)[numbers[: right.size]])
-    assert not gathered[right.size :].any()
+    taken = min(right.size, capacity)
+    np.testing.assert_array_equal(found[:taken], rows[numbers[:taken]])
+    np.testing.assert_array_equal(found[taken:], copies[taken:])
 
 
-@pytest.mark.parametrize("has_ended", [False, True])
-def test_what_lives_in_the_network_below(emulator_toolchain: EmulatorToolchain, has_ended: bool) -> None:
+@pytest.mark.parametrize(("has_ended", "row_bytes"), [(False, 154), (True, 160)])
+def test_what_lives_in_the_network_below(
+    emulator_toolchain: EmulatorToolchain, has_ended: bool, row_bytes: int
+) -> None:
     source, rng = plain_source("network_selection.cu"), np.random.default_rng(5)
     neurons = rng.uniform(0, 2, (50, 77)).astype(np.float16)
     neurons[::2] += 1
@@ -165,10 +160,12 @@ def test_what_lives_in_the_network_below(emulator_toolchain: EmulatorToolchain, 
         77,
         1,
         int(has_ended),
+        row_bytes,
         np.array([1.0]),
         np.array([50, 0, 0, 0], np.int32),
         numbers,
         neurons,
+        np.full((60, row_bytes), 9, np.uint8),
         np.full(50, -1, np.int32),
         np.zeros(13, np.uint32),
     )
@@ -176,6 +173,7 @@ def test_what_lives_in_the_network_below(emulator_toolchain: EmulatorToolchain, 
     assert 0 < lives.sum() < 50
     bits = np.flatnonzero(np.unpackbits(found[-1].view(np.uint8), bitorder="little"))
     np.testing.assert_array_equal(bits, np.sort(numbers[lives]))
+    assert not found[-3][:50].any() and (found[-3][50:] == 9).all()
     left = 50 - lives.sum()
     assert found[1].tolist() == [50, left, 0, 0]
     np.testing.assert_array_equal(np.sort(found[-2][:left]), np.sort(numbers[~lives]))

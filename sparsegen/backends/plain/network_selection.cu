@@ -3,10 +3,11 @@
 #if !defined(SPARSEGEN_EMULATOR)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #endif
 
 constexpr int kWarp = 32;
-constexpr int kPart = 1024;  // elements of a row that a warp copies
+constexpr int kThreads = 256;  // of a block
 constexpr unsigned kAll = 0xffffffffu;
 
 __device__ long long thread_number() { return static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; }
@@ -16,50 +17,58 @@ extern "C" __global__ void clear_words(int count, int* words) {
   if (thread_number() < count) words[thread_number()] = 0;
 }
 
-// The numbers of inputs with a total that is not zero, in any order; how many is added to the first of counts.
-extern "C" __global__ void list_nonzero(int count, const float* totals, int* counts, int* numbers) {
-  const long long input = thread_number();
-  const int lane = threadIdx.x % kWarp;
-  const bool is_selected = input < count && totals[input] != 0;
-  const unsigned selected = __ballot_sync(kAll, is_selected);
-  int begin = 0;
-  if (lane == 0 && selected) begin = atomicAdd(counts, __popc(selected));
-  begin = __shfl_sync(kAll, begin, 0);
-  if (is_selected) numbers[begin + __popc(selected & (1u << lane) - 1)] = static_cast<int>(input);
-}
-
 struct alignas(16) Sixteen {
   unsigned word[4];
 };
 
-// Row i of `to`, of `length` words, becomes row numbers[i] of `from`, and zeros from the first of counts on.
+// The numbers of inputs with a total that is not zero, in any order; how many is added to the first of counts. As far as
+// there is room, rows of `length` words are copied to those of `to` in the same order, by the block that found them.
 template <class Word>
-__device__ void gather(int capacity, int length, const int* counts, const int* numbers, const Word* from, Word* to) {
-  const int parts = (length + kPart - 1) / kPart, lane = threadIdx.x % kWarp;
-  const long long row = thread_number() / kWarp / parts;
-  if (row >= capacity) return;
-  const bool is_there = row < counts[0];
-  const long long of = is_there ? numbers[row] : 0;
-  const int begin = static_cast<int>(thread_number() / kWarp % parts) * kPart;
-  #pragma unroll 4
-  for (int i = begin + lane; i < begin + kPart && i < length; i += kWarp) {
-    to[row * length + i] = is_there ? from[of * length + i] : Word{};
+__device__ void take_living(int count, int capacity, int length, const float* totals, int* counts, int* numbers,
+                            const Word* from, Word* to) {
+  SPARSEGEN_SHARED(int, found, kThreads);
+  SPARSEGEN_SHARED(int, found_by, kThreads / kWarp);
+  SPARSEGEN_SHARED(int, first, 1);
+  const long long input = thread_number();
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const bool is_found = input < count && totals[input] != 0;
+  const unsigned lanes = __ballot_sync(kAll, is_found);
+  if (lane == 0) found_by[warp] = __popc(lanes);
+  __syncthreads();
+  int before = 0, all = 0;
+  for (int i = 0; i < kThreads / kWarp; ++i) {
+    before += i < warp ? found_by[i] : 0;
+    all += found_by[i];
+  }
+  if (threadIdx.x == 0 && all > 0) first[0] = atomicAdd(counts, all);
+  const int place = before + __popc(lanes & (1u << lane) - 1);
+  if (is_found) found[place] = static_cast<int>(input);
+  __syncthreads();
+  if (all == 0) return;
+  const int begin = first[0];
+  if (is_found) numbers[begin + place] = static_cast<int>(input);
+  for (int row = warp; row < all && begin + row < capacity; row += kThreads / kWarp) {
+    const Word* const own = from + static_cast<long long>(found[row]) * length;
+    Word* const there = to + static_cast<long long>(begin + row) * length;
+    #pragma unroll 4
+    for (int i = lane; i < length; i += kWarp) there[i] = own[i];
   }
 }
 
-extern "C" __global__ void gather_2(int capacity, int length, const int* counts, const int* numbers,
-                                    const unsigned short* from, unsigned short* to) {
-  gather(capacity, length, counts, numbers, from, to);
+extern "C" __global__ void take_living_2(int count, int capacity, int length, const float* totals, int* counts, int* numbers,
+                                         const unsigned short* from, unsigned short* to) {
+  take_living(count, capacity, length, totals, counts, numbers, from, to);
 }
 
-extern "C" __global__ void gather_4(int capacity, int length, const int* counts, const int* numbers, const unsigned* from,
-                                    unsigned* to) {
-  gather(capacity, length, counts, numbers, from, to);
+extern "C" __global__ void take_living_4(int count, int capacity, int length, const float* totals, int* counts, int* numbers,
+                                         const unsigned* from, unsigned* to) {
+  take_living(count, capacity, length, totals, counts, numbers, from, to);
 }
 
-extern "C" __global__ void gather_16(int capacity, int length, const int* counts, const int* numbers, const int* from,
-                                     int* to) {
-  gather(capacity, length, counts, numbers, reinterpret_cast<const Sixteen*>(from), reinterpret_cast<Sixteen*>(to));
+extern "C" __global__ void take_living_16(int count, int capacity, int length, const float* totals, int* counts,
+                                          int* numbers, const int* from, int* to) {
+  take_living(count, capacity, length, totals, counts, numbers, reinterpret_cast<const Sixteen*>(from),
+              reinterpret_cast<Sixteen*>(to));
 }
 
 __device__ float element(const unsigned char* neurons, long long i, int type) {
@@ -70,12 +79,20 @@ __device__ float element(const unsigned char* neurons, long long i, int type) {
 
 // Of the selected inputs, whose neurons by a network below this one are the rows: those that live for certain get their
 // bit of `lives`, the numbers of the others are listed, and counted in the second of counts. An input lives if all its
-// neurons are at least level[0], or where the network has ended if any is above zero. A warp takes a row.
-extern "C" __global__ void decide(int capacity, int width, int type, int has_ended, const double* level, int* counts,
-                                  const int* numbers, const unsigned char* neurons, int* undecided, unsigned* lives) {
+// neurons are at least level[0], or where the network has ended if any is above zero. A warp takes a row, and the row that
+// the input was copied to, of so many bytes, becomes zero for the next one.
+extern "C" __global__ void decide(int capacity, int width, int type, int has_ended, int row_bytes, const double* level,
+                                  int* counts, const int* numbers, const unsigned char* neurons, unsigned char* copied,
+                                  int* undecided, unsigned* lives) {
   const long long row = thread_number() / kWarp;
   const int lane = threadIdx.x % kWarp;
   if (row >= min(capacity, counts[0])) return;
+  unsigned char* const own = copied + row * row_bytes;
+  if (row_bytes % 16 == 0) {
+    for (int i = lane; i < row_bytes / 16; i += kWarp) reinterpret_cast<Sixteen*>(own)[i] = {};
+  } else {
+    for (int i = lane; i < row_bytes; i += kWarp) own[i] = 0;
+  }
   float least = INFINITY, most = 0;
   #pragma unroll 8
   for (int i = lane; i < width; i += kWarp) {
