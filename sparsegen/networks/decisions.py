@@ -15,8 +15,9 @@ from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.networks.network import Network
 from sparsegen.operators.sparse_network import Activation
 
-ROUNDING = 2.0**-52  # twice float64's unit roundoff
-OTHER_ROUNDINGS = 8  # of a neuron, beside one for each weight
+ROUNDOFF = 2.0**-53  # of float64
+OTHER_ROUNDINGS = 6  # beside one for each weight: of the levels themselves
+IS_EXTENDED = bool(np.finfo(np.longdouble).eps < 2.0**-60)
 ABOVE_ZERO = 2.0**-200
 
 
@@ -44,7 +45,8 @@ class Levels:
             layer, bias = network.layers[number], network.biases[number].astype(np.float64)
             if activation is Activation.DYING_RELU:
                 bias = np.minimum(bias, 0.0)
-            off = (np.diff(layer.row_offsets) + OTHER_ROUNDINGS) * ROUNDING
+            roundings = np.diff(layer.row_offsets) * (1 if IS_EXTENDED else 2)
+            off = (roundings + OTHER_ROUNDINGS) * ROUNDOFF
             before = enough[number], little[number]
             if number == count - 1:  # any neuron above 0 is enough
                 enough[number - 1] = _least(ABOVE_ZERO, sums[number], bias, off).min(initial=np.inf)
@@ -61,13 +63,17 @@ class Levels:
 
 
 def _least(wanted: float, sums: Array, bias: Array, off: Array) -> Array:
-    """Of each neuron the number that all those before it have at least, so that it has more than what is wanted."""
+    """Of each neuron the number that all those before it have at least, so that it has no less than what is wanted.
+
+    Its sum of products is off by ``off`` at most, relatively; the bias is added to that by rounding, which is monotone, so
+    that a sum that is large enough stays so.
+    """
     if wanted <= 0:
         return np.zeros(sums.size)
-    above = wanted - bias + off * (np.abs(bias) + wanted)
+    above = np.nextafter(wanted - bias, np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
-        needed = above / sums * (1.0 + 2.0 * off)
-    needed = np.where(sums > 0, needed, np.where(above < 0, 0.0, np.inf))
+        needed = above / sums * (1.0 + off)
+    needed = np.where(sums > 0, needed, np.where(above <= 0, 0.0, np.inf))
     found: Array = np.maximum(needed, 0.0)
     return found
 
@@ -78,18 +84,20 @@ def _most(allowed: float, sums: Array, bias: Array, off: Array, clip: float) -> 
         return np.inf
     if allowed < 0:
         return -1.0
-    below = allowed - bias - off * (np.abs(bias) + allowed)
+    below = np.nextafter(allowed - bias, -np.inf)
+    below[allowed == bias] = 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
-        possible = below / sums * (1.0 - 2.0 * off)
+        possible = below / sums * (1.0 - off)
     possible = np.where(sums > 0, possible, np.where(below >= 0, np.inf, -1.0))
     least = float(possible.min(initial=np.inf))
     return least if least >= 0 else -1.0
 
 
 def _sums_of_rows(layer: CsrMatrix) -> Array:
+    """They are rounded once, where the machine adds in more digits than float64 has."""
     lengths = np.diff(layer.row_offsets)
     found = np.zeros(lengths.size)
     filled = np.flatnonzero(lengths)
     if filled.size:
-        found[filled] = np.add.reduceat(layer.values.astype(np.float64), layer.row_offsets[filled])
+        found[filled] = np.add.reduceat(layer.values.astype(np.longdouble), layer.row_offsets[filled])
     return found

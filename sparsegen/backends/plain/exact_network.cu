@@ -150,29 +150,25 @@ struct Walk {
   int begin, end;  // layers
   int own, all;    // the warp, and how many there are
   int layer, group;
+  int before, groups, teams, team;  // of the layer
 
-  __device__ int groups() const { return groups_before[layer - begin + 1] - groups_before[layer - begin]; }
-  __device__ int teams() const { return max(1, all / max(1, groups())); }
-  __device__ int team() const { return teams() > 1 ? own / groups() : 0; }
-  __device__ int number() const { return groups_before[layer - begin] + group; }
+  __device__ int number() const { return before + group; }
   __device__ bool has_ended() const { return layer >= end; }
 
   __device__ void enter(int wanted) {
-    layer = wanted;
-    if (!has_ended()) group = teams() > 1 ? own % max(1, groups()) : own;
-    settle();
+    for (layer = wanted; layer < end; ++layer) {
+      before = groups_before[layer - begin];
+      groups = groups_before[layer - begin + 1] - before;
+      teams = max(1, all / max(1, groups));
+      team = teams > 1 ? own / groups : 0;
+      group = own - team * groups;
+      if (group < groups) break;
+    }
   }
 
   __device__ void advance() {
     group += all;
-    settle();
-  }
-
-  __device__ void settle() {
-    while (!has_ended() && group >= groups()) {
-      ++layer;
-      if (!has_ended()) group = teams() > 1 ? own % max(1, groups()) : own;
-    }
+    if (group >= groups) enter(layer + 1);
   }
 };
 
@@ -205,7 +201,7 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
   // What a warp computes next is on its way while it computes, and of what follows where that is.
   const auto group_of = [&](const Walk& walk) { return walk.has_ended() ? Group{} : net.groups[walk.number()]; };
   Walk now = {groups_before, first, first + layers, warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x),
-              static_cast<int>(gridDim.x) * kWarps};
+              static_cast<int>(gridDim.x) * kWarps, 0, 0, 0, 0, 1, 0};
   now.enter(first);
   Walk next = now;
   Part part;
@@ -221,15 +217,18 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
     following = group_of(next);
   }
   // What is known behind a layer: puts chunks with undecided inputs into chunk_list, their number first.
+  unsigned told = 0;  // of the lane's inputs a bit each: what is known of them was told
   const auto look = [&](int layer, bool is_end) {
     for (int chunk = warp; chunk < kMostChunks; chunk += kWarps) {
       const int input = chunk * kWarp + lane;
+      const unsigned bit = 1u << chunk / kWarps;
       bool is_open = false;
       if (input < count) {
         const bool small = __ldcg(open.too_small(layer) + input), large = __ldcg(open.too_large(layer) + input);
         is_open = small && large && !is_end;
         // Of a chunk that was not computed any more both are false, and all is told.
-        if (blockIdx.x == 0 && !is_open && decided[input] == 0) {
+        if (blockIdx.x == 0 && !is_open && !(told & bit)) {
+          told |= bit;
           decided[input] = layer + 1;
           if (is_end ? large : !small) atomicOr(lives + numbers[input] / 32, 1u << numbers[input] % 32);
         }
@@ -253,6 +252,10 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
       decided[i] = 0;
     }
     grid.wait();
+  } else {
+    for (int i = warp; i < kMostChunks; i += kWarps) {
+      if (i * kWarp + lane < count && decided[i * kWarp + lane] != 0) told |= 1u << i / kWarps;
+    }
   }
   int layer = first;
   for (; count > 0 && layer < first + layers; ++layer) {
@@ -273,8 +276,7 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
       staged.take(part);
       staged.number = now.number();
       fetch(next);
-      const int teams = now.teams(), team = now.team();
-      for (int i = team; team < teams && i < chunks; i += teams) {
+      for (int i = now.team; now.team < now.teams && i < chunks; i += now.teams) {
         const int chunk = chunk_list[1 + i];
         const long long of_chunk = static_cast<long long>(chunk) * width * kWarp + lane;
         double sums[kRows];
