@@ -65,8 +65,8 @@ class Levels:
 def _least(wanted: float, sums: Array, bias: Array, off: Array) -> Array:
     """Of each neuron the number that all those before it have at least, so that it has no less than what is wanted.
 
-    Its sum of products is off by ``off`` at most, relatively; the bias is added to that by rounding, which is monotone, so
-    that a sum that is large enough stays so.
+    Its sum of products is off by ``off`` at most, relatively. The bias is added to that by rounding, which is monotone,
+    so that a sum that is large enough stays so.
     """
     if wanted <= 0:
         return np.zeros(sums.size)

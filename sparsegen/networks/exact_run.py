@@ -29,7 +29,7 @@ COUNTS = (
 )
 SAMPLED = 1024  # inputs that tell how many layers decide
 OPEN = 0.005  # of them may be undecided behind those
-MORE_LAYERS = 4  # until those that die are zero, and float16 is certain too
+MORE_LAYERS = 2  # until those that die are zero, and float16 is certain too
 
 Prepare = Callable[[Network, int, Readout], BoundVariant]
 

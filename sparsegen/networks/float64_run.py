@@ -21,6 +21,8 @@ from sparsegen.system.device_memory import WARP, Address, Buffer
 
 THREADS = 256  # as in exact_network.cu
 MOST_INPUTS = 1024  # of a round, as there
+CHUNK = 2 * WARP  # inputs
+WIDE = 8192  # neurons from which on a lane has two inputs: weights are read once for both, but few warps have work
 NEURONS = 1 << 26  # of all inputs of a round, 16 bytes each
 SEGMENT_BYTES = 1 << 30  # of layers that go to the device together
 KEPT_SHARE = 1 / 4  # of the memory that was free, for weights
@@ -54,8 +56,9 @@ class Float64Run:
         self._network, self._activation, self._executor = network, activation, executor
         self._type = list(DType).index(dtype)
         width = network.neurons
-        self.capacity = max(WARP, min(MOST_INPUTS, NEURONS // width // WARP * WARP))
-        (self._kernel,) = compiled_kernels(executor, ("exact_network.cu", "exact_network"))
+        self.capacity = max(CHUNK, min(MOST_INPUTS, NEURONS // width // CHUNK * CHUNK))
+        per_lane = 2 if width >= WIDE else 1
+        (self._kernel,) = compiled_kernels(executor, ("exact_network.cu", f"exact_network_{per_lane}"))
         self._levels = executor.upload(levels.pairs())
         self._clip = executor.upload(np.array([network.clip], np.float64))
         self._neurons = executor.allocate(2 * 8 * self.capacity * width)

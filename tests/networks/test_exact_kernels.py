@@ -33,11 +33,11 @@ def network() -> Network:
 
 def launch(entry: str, toolchain: EmulatorToolchain, source: str, blocks: int, *arguments: Any) -> list[Any]:
     kernel = toolchain.compile_sanitized("plain", entry, source)
-    threads = THREADS if entry == "exact_network" else 256
+    threads = THREADS if entry.startswith("exact_network") else 256
     return run_sanitized(kernel.binary, Launch((blocks, 1, 1), (threads, 1, 1)), arguments)
 
 
-def run_float64(toolchain: EmulatorToolchain, source: str, y: Any, numbers: Any) -> Any:
+def run_float64(toolchain: EmulatorToolchain, source: str, y: Any, numbers: Any, per_lane: int) -> Any:
     """Which inputs live, a bit each."""
     net = network()
     groups = RowGroups.of(net.layers, net.biases, Activation.DYING_RELU)
@@ -52,7 +52,7 @@ def run_float64(toolchain: EmulatorToolchain, source: str, y: Any, numbers: Any)
     sizes = (0, 7, 1, 40, 40, 40, 1, 0, CAPACITY)
     clip = np.array([net.clip])
     found = launch(
-        "exact_network",
+        f"exact_network_{per_lane}",
         toolchain,
         source,
         3,
@@ -77,16 +77,17 @@ def inputs() -> Any:
     return (np.random.default_rng(2).random((70, 40)) < lit).astype(np.float16)
 
 
-def require_right(toolchain: EmulatorToolchain, source: str, inputs: Any) -> None:
+def require_right(toolchain: EmulatorToolchain, source: str, inputs: Any, per_lane: int = 1) -> None:
     numbers = np.random.default_rng(3).permutation(70)[:45].astype(np.int32)
-    found = run_float64(toolchain, source, inputs, numbers)
+    found = run_float64(toolchain, source, inputs, numbers, per_lane)
     right = np.flatnonzero(inferred(network(), Activation.DYING_RELU, inputs).any(axis=1))
     np.testing.assert_array_equal(found, np.intersect1d(right, numbers))
     assert 0 < found.size < 45
 
 
-def test_float64_of_some_inputs(emulator_toolchain: EmulatorToolchain, inputs: Any) -> None:
-    require_right(emulator_toolchain, plain_source("exact_network.cu"), inputs)
+@pytest.mark.parametrize("per_lane", [1, 2])
+def test_float64_of_some_inputs(emulator_toolchain: EmulatorToolchain, inputs: Any, per_lane: int) -> None:
+    require_right(emulator_toolchain, plain_source("exact_network.cu"), inputs, per_lane)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_float64_of_some_inputs(emulator_toolchain: EmulatorToolchain, inputs: A
             "input < count ? static_cast<long long>(numbers[input])",
             "input < 99 ? static_cast<long long>(numbers[input])",
         ),
-        ("if (small) open.too_small(layer)", "if (large) open.too_small(layer)"),
+        ("if (small[j]) open.too_small(layer)", "if (large[j]) open.too_small(layer)"),
         ("is_end ? large : !small", "true"),
         ("neurons + layer % 2 * buffer", "neurons"),
     ],

@@ -1,7 +1,7 @@
 // Float64 neurons of some inputs through layers of a sparse network in one launch, until it is known of each input whether
 // it lives. All blocks share each layer and wait for one another behind it. Rows that share their columns are groups of up
-// to kRows (sparsegen/networks/row_groups.py), which a warp computes for 32 inputs, each row's sum in the order of its
-// weights. Neurons stand as chunks of 32 inputs × neurons × 32.
+// to kRows (sparsegen/networks/row_groups.py), which a warp computes for a chunk of 32 inputs, or of two for each lane: a
+// weight is read once for both. Each row's sum has the order of its weights. Neurons stand chunk by chunk, neurons × inputs.
 
 #if !defined(SPARSEGEN_EMULATOR)
 #include <cuda_bf16.h>
@@ -15,10 +15,10 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kRows = 16;
 constexpr int kColumns = 32;  // whose weights a warp has in shared memory
-constexpr int kMostChunks = 32;
+constexpr int kMostWords = 32;  // of 32 inputs
 constexpr unsigned kAll = 0xffffffffu;
 static_assert(kWarp % kRows == 0 && kRows % 2 == 0 && kColumns == kWarp);
-static_assert(kMostChunks <= kWarp, "a lane for each chunk");
+static_assert(kMostWords <= kWarp, "a lane for each word");
 
 struct Group {
   int first_column, columns, first_value, rows;
@@ -45,24 +45,41 @@ __device__ double element(const unsigned char* y, long long i, int type) {
   return reinterpret_cast<const float*>(y)[i];
 }
 
+// Neurons of a lane's inputs, past the L1, which does not know what other multiprocessors wrote.
+template <int kPerLane>
+__device__ void load_inputs(double (&to)[kPerLane], const double* from) {
+#if defined(SPARSEGEN_EMULATOR)
+  for (int i = 0; i < kPerLane; ++i) to[i] = from[i];
+#else
+  if constexpr (kPerLane == 2) {
+    const double2 two = __ldcg(reinterpret_cast<const double2*>(from));
+    to[0] = two.x, to[1] = two.y;
+  } else {
+    to[0] = __ldcg(from);
+  }
+#endif
+}
+
 // The inputs of these numbers, as neurons before the first layer.
+template <int kPerLane>
 __device__ void read_inputs(int count, int width, int given, int stride, int type, const int* numbers, const unsigned char* y,
                             double* neurons) {
   constexpr int kSome = 8;  // neurons of an input that a lane reads
   const int lane = threadIdx.x % kWarp, warps = static_cast<int>(gridDim.x) * kWarps;
-  const int chunks = (count + kWarp - 1) / kWarp, parts = (given + kSome - 1) / kSome;
-  for (int task = threadIdx.x / kWarp * gridDim.x + blockIdx.x; task < chunks * parts; task += warps) {
-    const int chunk = task / parts, first = task % parts * kSome, input = chunk * kWarp + lane;
+  constexpr int kChunk = kWarp * kPerLane;
+  const int words = (count + kChunk - 1) / kChunk * kPerLane, parts = (given + kSome - 1) / kSome;
+  for (int task = threadIdx.x / kWarp * gridDim.x + blockIdx.x; task < words * parts; task += warps) {
+    const int first = task % parts * kSome, input = task / parts * kWarp + lane;
     const long long from = input < count ? static_cast<long long>(numbers[input]) * stride : 0;
     double some[kSome];
     #pragma unroll
     for (int i = 0; i < kSome; ++i) {
       some[i] = input < count && first + i < given ? element(y, from + first + i, type) : 0.0;
     }
-    double* const to = neurons + (static_cast<long long>(chunk) * width + first) * kWarp + lane;
+    double* const to = neurons + (static_cast<long long>(input / kChunk) * width + first) * kChunk + input % kChunk;
     #pragma unroll
     for (int i = 0; i < kSome; ++i) {
-      if (first + i < given) to[i * kWarp] = some[i];
+      if (first + i < given) to[i * kChunk] = some[i];
     }
   }
 }
@@ -114,10 +131,15 @@ struct Staged {
     __syncwarp();
   }
 
-  // The sums of the group's rows for a lane's input.
-  __device__ void compute(const Layers& layers, const double* from, double (&sums)[kRows]) {
+  // The sums of the group's rows for a lane's inputs.
+  template <int kPerLane>
+  __device__ void compute(const Layers& layers, const double* from, double (&sums)[kRows][kPerLane]) {
+    constexpr int kBatch = kColumns / kPerLane;  // columns whose neurons are on their way at a time
     #pragma unroll
-    for (int r = 0; r < kRows; ++r) sums[r] = 0;
+    for (int r = 0; r < kRows; ++r) {
+      #pragma unroll
+      for (int j = 0; j < kPerLane; ++j) sums[r][j] = 0;
+    }
     for (int begin = 0; begin < group.columns; begin += kColumns) {
       if (group.columns > kColumns) {  // not all of them were staged
         Part part;
@@ -125,18 +147,24 @@ struct Staged {
         part.load(layers, number, begin);
         take(part);
       }
-      double neuron[kColumns];
-      #pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        // Behind the last column it is the first neuron, times zero.
-        neuron[c] = __ldcg(from + static_cast<long long>(__shfl_sync(kAll, column, c)) * kWarp);
-      }
-      #pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
+      #pragma unroll 1
+      for (int batch = 0; batch < kColumns; batch += kBatch) {
+        double neuron[kBatch][kPerLane];
         #pragma unroll
-        for (int r = 0; r < kRows; r += 2) {
-          const Two two = *reinterpret_cast<const Two*>(weights + c * kRows + r);
-          sums[r] += two.first * neuron[c], sums[r + 1] += two.second * neuron[c];
+        for (int c = 0; c < kBatch; ++c) {
+          // Behind the last column it is the first neuron, times zero.
+          load_inputs(neuron[c], from + static_cast<long long>(__shfl_sync(kAll, column, batch + c)) * (kWarp * kPerLane));
+        }
+        #pragma unroll
+        for (int c = 0; c < kBatch; ++c) {
+          #pragma unroll
+          for (int r = 0; r < kRows; r += 2) {
+            const Two two = *reinterpret_cast<const Two*>(weights + (batch + c) * kRows + r);
+            #pragma unroll
+            for (int j = 0; j < kPerLane; ++j) {
+              sums[r][j] += two.first * neuron[c][j], sums[r + 1][j] += two.second * neuron[c][j];
+            }
+          }
         }
       }
     }
@@ -180,13 +208,15 @@ struct Walk {
 // input whose neurons behind it are all at least the first lives, one whose are all at most the second dies. decided: of
 // each input behind which layer that was known, counted from 1. counts: how many are undecided comes second; how many of
 // these remain so behind the layers becomes the third; the fourth counts what blocks wait.
-extern "C" __global__ void __launch_bounds__(kThreads, 1)
-exact_network(int first, int layers, int is_last, int width, int given, int stride, int type, int begin, int capacity,
-              int* counts, const int* undecided, const unsigned char* y, const int* groups_before, const int* groups,
-              const int* rows, const float* biases, const int* columns, const float* values, const double* levels,
-              const double* clip, double* neurons, int* open_words, int* decided, unsigned* lives) {
+template <int kPerLane>
+__device__ __forceinline__ void infer(int first, int layers, int is_last, int width, int given, int stride, int type,
+                                      int begin, int capacity, int* counts, const int* undecided, const unsigned char* y,
+                                      const int* groups_before, const int* groups, const int* rows, const float* biases,
+                                      const int* columns, const float* values, const double* levels, const double* clip,
+                                      double* neurons, int* open_words, int* decided, unsigned* lives) {
+  constexpr int kChunk = kWarp * kPerLane, kMostChunks = kMostWords / kPerLane;
   SPARSEGEN_SHARED(double, weights, kWarps * kColumns * kRows);
-  SPARSEGEN_SHARED(unsigned, open_of, kMostChunks);
+  SPARSEGEN_SHARED(unsigned, open_of, kMostWords);
   SPARSEGEN_SHARED(int, chunk_list, kMostChunks + 1);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int count = min(capacity, max(0, counts[1] - begin));
@@ -219,9 +249,9 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
   // What is known behind a layer: puts chunks with undecided inputs into chunk_list, their number first.
   unsigned told = 0;  // of the lane's inputs a bit each: what is known of them was told
   const auto look = [&](int layer, bool is_end) {
-    for (int chunk = warp; chunk < kMostChunks; chunk += kWarps) {
-      const int input = chunk * kWarp + lane;
-      const unsigned bit = 1u << chunk / kWarps;
+    for (int word = warp; word < kMostWords; word += kWarps) {
+      const int input = word * kWarp + lane;
+      const unsigned bit = 1u << word / kWarps;
       bool is_open = false;
       if (input < count) {
         const bool small = __ldcg(open.too_small(layer) + input), large = __ldcg(open.too_large(layer) + input);
@@ -234,11 +264,13 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
         }
       }
       const unsigned found = __ballot_sync(kAll, is_open);
-      if (lane == 0) open_of[chunk] = found;
+      if (lane == 0) open_of[word] = found;
     }
     __syncthreads();
     if (warp == 0) {
-      const unsigned found = __ballot_sync(kAll, open_of[lane] != 0);
+      bool is_open = false;
+      for (int i = 0; i < kPerLane; ++i) is_open |= lane < kMostChunks && open_of[lane * kPerLane + i] != 0;
+      const unsigned found = __ballot_sync(kAll, is_open);
       if (found >> lane & 1) chunk_list[1 + __popc(found & (1u << lane) - 1)] = lane;
       if (lane == 0) chunk_list[0] = __popc(found);
     }
@@ -246,14 +278,14 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
   };
 
   if (first == 0 && count > 0) {
-    read_inputs(count, width, given, stride, type, numbers, y, neurons);
+    read_inputs<kPerLane>(count, width, given, stride, type, numbers, y, neurons);
     for (int i = blockIdx.x * kThreads + threadIdx.x; i < capacity; i += gridDim.x * kThreads) {
       open.too_small(0)[i] = open.too_large(0)[i] = 0;
       decided[i] = 0;
     }
     grid.wait();
   } else {
-    for (int i = warp; i < kMostChunks; i += kWarps) {
+    for (int i = warp; i < kMostWords; i += kWarps) {
       if (i * kWarp + lane < count && decided[i * kWarp + lane] != 0) told |= 1u << i / kWarps;
     }
   }
@@ -261,7 +293,7 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
   for (; count > 0 && layer < first + layers; ++layer) {
     if (layer == 0) {
       if (threadIdx.x < kMostChunks) chunk_list[1 + threadIdx.x] = threadIdx.x;
-      if (threadIdx.x == 0) chunk_list[0] = (count + kWarp - 1) / kWarp;
+      if (threadIdx.x == 0) chunk_list[0] = (count + kChunk - 1) / kChunk;
       __syncthreads();
     } else {
       look(layer - 1, false);
@@ -278,23 +310,29 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
       fetch(next);
       for (int i = now.team; now.team < now.teams && i < chunks; i += now.teams) {
         const int chunk = chunk_list[1 + i];
-        const long long of_chunk = static_cast<long long>(chunk) * width * kWarp + lane;
-        double sums[kRows];
-        staged.compute(net, neurons + layer % 2 * buffer + of_chunk, sums);
+        const long long of_chunk = static_cast<long long>(chunk) * width * kChunk + lane * kPerLane;
+        double sums[kRows][kPerLane];
+        staged.compute<kPerLane>(net, neurons + layer % 2 * buffer + of_chunk, sums);
         double* const to = neurons + (layer + 1) % 2 * buffer + of_chunk;
-        bool small = false, large = false;
+        bool small[kPerLane] = {}, large[kPerLane] = {};
         #pragma unroll
         for (int r = 0; r < kRows; ++r) {
           const int row = __shfl_sync(kAll, staged.row, r);
           const double bias = __shfl_sync(kAll, staged.bias, r);
-          const double neuron = fmin(fmax(sums[r] + bias, 0.0), limit);
-          if (r < staged.group.rows) {
-            to[static_cast<long long>(row) * kWarp] = neuron;
-            small |= neuron < enough, large |= neuron > little;
+          #pragma unroll
+          for (int j = 0; j < kPerLane; ++j) {
+            const double neuron = fmin(fmax(sums[r][j] + bias, 0.0), limit);
+            if (r < staged.group.rows) {
+              to[static_cast<long long>(row) * kChunk + j] = neuron;
+              small[j] |= neuron < enough, large[j] |= neuron > little;
+            }
           }
         }
-        if (small) open.too_small(layer)[chunk * kWarp + lane] = 1;
-        if (large) open.too_large(layer)[chunk * kWarp + lane] = 1;
+        #pragma unroll
+        for (int j = 0; j < kPerLane; ++j) {
+          if (small[j]) open.too_small(layer)[chunk * kChunk + lane * kPerLane + j] = 1;
+          if (large[j]) open.too_large(layer)[chunk * kChunk + lane * kPerLane + j] = 1;
+        }
       }
     }
     grid.wait();
@@ -308,3 +346,16 @@ exact_network(int first, int layers, int is_last, int width, int given, int stri
     if (lane == 0) counts[2] = remaining;
   }
 }
+
+#define SPARSEGEN_EXACT_NETWORK(name, per_lane)                                                                             \
+  extern "C" __global__ void __launch_bounds__(kThreads, 1)                                                                 \
+  name(int first, int layers, int is_last, int width, int given, int stride, int type, int begin, int capacity,             \
+       int* counts, const int* undecided, const unsigned char* y, const int* groups_before, const int* groups,              \
+       const int* rows, const float* biases, const int* columns, const float* values, const double* levels,                 \
+       const double* clip, double* neurons, int* open_words, int* decided, unsigned* lives) {                               \
+    infer<per_lane>(first, layers, is_last, width, given, stride, type, begin, capacity, counts, undecided, y,              \
+                    groups_before, groups, rows, biases, columns, values, levels, clip, neurons, open_words, decided, lives);\
+  }
+
+SPARSEGEN_EXACT_NETWORK(exact_network_1, 1)
+SPARSEGEN_EXACT_NETWORK(exact_network_2, 2)
