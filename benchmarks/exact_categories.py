@@ -40,8 +40,8 @@ from sparsegen.system.device_memory import Address
 
 CALLS = 15
 CHECKED_ON_HOST = 64
-MOST_EDGES_ON_HOST = 1 << 26  # of a network; the host needs a minute for more
-MOST_EDGES_IN_FLOAT16 = 1 << 24  # all layers of which are packed, to time them without exactness
+MOST_EDGES_ON_HOST = 1 << 24  # of a network; the host needs long for more
+MOST_EDGES_IN_FLOAT16 = 1 << 22  # all layers of which are packed, to time them without exactness
 COLD_BYTES = 256 << 20  # written before a call is timed
 ALL_INPUTS, SOME_INPUTS = 60000, 1024
 
