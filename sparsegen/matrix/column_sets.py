@@ -19,15 +19,17 @@ def scrambled(numbers: Array) -> Array:
 
 def sums_of_rows(values: Array, offsets: Array) -> Array:
     """The sum of each row, modulo 2⁶⁴."""
-    running = np.concatenate((np.zeros(1, np.uint64), np.cumsum(values, dtype=np.uint64)))
+    running = np.zeros(values.size + 1, np.uint64)
+    np.cumsum(values, dtype=np.uint64, out=running[1:])
     found: Array = running[offsets[1:]] - running[offsets[:-1]]
     return found
 
 
 def least_of_rows(numbers: Array, offsets: Array, most: int) -> Array:
     """The first and so least number of each row; ``most`` for an empty row."""
-    padded = np.append(numbers, most)
-    found: Array = np.where(np.diff(offsets) > 0, padded[np.minimum(offsets[:-1], numbers.size)], most)
+    found: Array = np.full(offsets.size - 1, most, dtype=np.int64)
+    is_filled = np.diff(offsets) > 0
+    found[is_filled] = numbers[offsets[:-1][is_filled]]
     return found
 
 
@@ -38,8 +40,18 @@ def together(offsets: Array, columns: Array, width: int) -> Array:
         offsets, columns: of a pattern in CSR.
         width: the number of its columns.
     """
-    sets = sums_of_rows(scrambled(columns), offsets)
+    few = width < columns.size  # then each column's hash is looked up
+    sets = sums_of_rows(scrambled(np.arange(width))[columns] if few else scrambled(columns), offsets)
     return np.lexsort((sets, least_of_rows(columns, offsets, width)))
+
+
+def distinct(numbers: Array) -> Array:
+    """The numbers that occur, sorted; several times as fast as NumPy's own, which hashes them first."""
+    ordered = np.sort(numbers)
+    is_first = np.ones(ordered.size, dtype=bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    found: Array = ordered[is_first]
+    return found
 
 
 def tiles_of_groups(offsets: Array, columns: Array, width: int) -> int:
@@ -51,5 +63,5 @@ def tiles_of_groups(offsets: Array, columns: Array, width: int) -> int:
     rank = np.empty(offsets.size - 1, dtype=np.int64)
     rank[together(offsets, columns, width)] = np.arange(rank.size)
     group = np.repeat(rank // SIDE, np.diff(offsets))
-    used = np.unique(group * max(1, width) + columns) // max(1, width)
+    used = distinct(group * max(1, width) + columns) // max(1, width)
     return int((-(-np.bincount(used) // SIDE)).sum())

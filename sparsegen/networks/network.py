@@ -115,22 +115,36 @@ class Network:
                 "some layers at a time"
             )
 
-        def stacked(number: int) -> tuple[Array, Array, Array]:
-            layer, bias = self.layers[number], self.biases[number]
-            rows = self.outputs if number == last else width
-            own = np.zeros(rows, dtype=np.int64)
-            own[: layer.shape[0]] = np.diff(layer.row_offsets)
-            padded = np.zeros(rows, dtype=np.float32)
+        rows = [self.outputs if number == last else width for number in numbers]
+        firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(rows)))
+        lengths = np.full(firsts[-1], BIAS_COLUMNS, dtype=np.int64)
+        for first, number in zip(firsts, numbers, strict=False):
+            own = np.diff(self.layers[number].row_offsets)
+            lengths[first : first + own.size] += own
+        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        columns = np.empty(int(offsets[-1]), dtype=np.int32)
+        values = np.empty(int(offsets[-1]), dtype=np.float32)
+
+        def stack(at: int) -> None:
+            layer, bias = self.layers[numbers[at]], self.biases[numbers[at]]
+            some = slice(firsts[at], firsts[at + 1])
+            padded = np.zeros(rows[at], dtype=np.float32)
             padded[: bias.size] = bias
-            columns = _interleaved(layer.column_indices, own, np.arange(width, width + BIAS_COLUMNS))
-            return own + BIAS_COLUMNS, columns, _interleaved(layer.values, own, split_bias(padded, dtype))
+            here = slice(offsets[some.start], offsets[some.stop])
+            own = lengths[some] - BIAS_COLUMNS
+            ends = offsets[some.start + 1 : some.stop + 1] - offsets[some.start]
+            is_bias = np.zeros(here.stop - here.start, dtype=bool)
+            for i in range(BIAS_COLUMNS):
+                is_bias[ends - BIAS_COLUMNS + i] = True
+            assert own.sum() == layer.nnz
+            columns[here][is_bias] = np.tile(np.arange(width, width + BIAS_COLUMNS, dtype=np.int32), rows[at])
+            columns[here][~is_bias] = layer.column_indices
+            values[here][is_bias] = split_bias(padded, dtype).reshape(-1)
+            values[here][~is_bias] = layer.values
 
         with ThreadPoolExecutor() as pool:
-            lengths, columns, values = zip(*pool.map(stacked, numbers), strict=True)
-        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))))
-        return CsrMatrix(
-            (offsets.size - 1, width + BIAS_COLUMNS), offsets, np.concatenate(columns), np.concatenate(values)
-        )
+            list(pool.map(stack, range(len(numbers))))
+        return CsrMatrix((offsets.size - 1, width + BIAS_COLUMNS), offsets, columns, values)
 
 
 def _in_float32(number: int, layer: Any) -> CsrMatrix:
@@ -140,21 +154,6 @@ def _in_float32(number: int, layer: Any) -> CsrMatrix:
         raise MatrixError(str(error), source=f"layer {number}") from error
     with np.errstate(over="ignore"):
         return found.with_values(found.values.astype(np.float32))
-
-
-def _interleaved(of_rows: Array, lengths: Array, behind: Array) -> Array:
-    """Elements of rows, with three more behind each row.
-
-    Args:
-        behind: these three, for each row or once for all.
-    """
-    ends = np.cumsum(lengths)
-    found = np.empty(of_rows.size + BIAS_COLUMNS * lengths.size, dtype=of_rows.dtype)
-    row = np.repeat(np.arange(lengths.size), lengths)
-    found[np.arange(of_rows.size) + BIAS_COLUMNS * row] = of_rows
-    places = ends[:, None] + BIAS_COLUMNS * np.arange(lengths.size)[:, None] + np.arange(BIAS_COLUMNS)
-    found[places] = behind
-    return found
 
 
 def _biases(layers: tuple[CsrMatrix, ...], bias: Any) -> tuple[Array, ...]:

@@ -25,6 +25,7 @@ LEAST_FILLED = 1 / 8  # of the places of tiles; of rows that share no columns it
 # the tile. Measured on an H100 with tiles of 8 inputs (4096 neurons) and of 56 (1024).
 GROUP_CYCLES, INPUT_CYCLES = 21.7, 0.6
 LIVING = 0.15  # of the inputs of a network in which they die, over its layers
+VALUES_AT_ONCE = 1 << 22
 FIRST_CHECKS = (0, 1, 2, 3, 4, 5, 6, 8, 12)
 
 C = TypeVar("C", bound=Config)
@@ -249,7 +250,17 @@ def network_constants(problem: SparseNetworkProblem) -> dict[str, Value]:
 
 def stored_values(problem: SparseNetworkProblem, matrix: CsrMatrix, source: Array) -> Array:
     """Weights and biases in the order of ``source``: of each value the nonzero's number, or -1."""
-    found: Array = problem.dtype.to_storage(np.append(matrix.values, np.float32(0))[source])
+    from concurrent.futures import ThreadPoolExecutor
+
+    values, found = np.append(matrix.values, np.float32(0)), np.empty(source.shape, problem.dtype.storage)
+    flat, places = found.reshape(-1), source.reshape(-1)
+
+    def store(begin: int) -> None:
+        end = begin + VALUES_AT_ONCE
+        flat[begin:end] = problem.dtype.to_storage(values[places[begin:end]])
+
+    with ThreadPoolExecutor() as pool:  # NumPy leaves the interpreter to others
+        list(pool.map(store, range(0, flat.size, VALUES_AT_ONCE)))
     return found
 
 

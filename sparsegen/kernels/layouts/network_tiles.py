@@ -191,8 +191,9 @@ def _weights(problem: SparseNetworkProblem, matrix: CsrMatrix, layer: int) -> tu
     offsets = matrix.row_offsets[rows.start : rows.stop + 1].astype(np.int64)
     columns = matrix.column_indices[offsets[0] : offsets[-1]]
     kept = columns < problem.neurons
-    running = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept)))
-    return running[offsets - offsets[0]], columns[kept]
+    running = np.zeros(kept.size + 1, np.int32)
+    np.cumsum(kept, dtype=np.int32, out=running[1:])
+    return running[offsets - offsets[0]].astype(np.int64), columns[kept]
 
 
 class NumberedLayers:
@@ -276,7 +277,7 @@ class NumberedLayers:
             general=_joined(general, (0, 4)),
             blocks=_joined(blocks, (0,)),
             inputs=inputs,
-            source=np.concatenate(sources),
+            source=np.concatenate(sources) if len(sources) > 1 else sources[0],
             positions=positions_of(self.problem),
             kinds=tuple(kinds),
         )
@@ -289,41 +290,59 @@ class NumberedLayers:
             starts: of its groups, in values.
         """
         layer, problem, matrix = self.layers[number], self.problem, self.matrix
-        count = layer.weights[0].size - 1
-        group, in_group = np.full(count, NONE, dtype=np.int64), np.empty(count, dtype=np.int64)
+        before, columns = layer.weights
+        group, in_group = np.full(before.size - 1, NONE, dtype=np.int64), np.zeros(before.size - 1, np.int64)
         is_row = layer.rows != NONE
         group[layer.rows[is_row]], in_group[layer.rows[is_row]] = np.nonzero(is_row)
+        is_own = group != NONE
         here = problem.layer_rows(number)
-        begin, end = (int(matrix.row_offsets[i]) for i in (here.start, here.stop))
-        column = matrix.column_indices[begin:end].astype(np.int64)
-        row = np.repeat(np.arange(count), np.diff(matrix.row_offsets[here.start : here.stop + 1]))
-        own = np.flatnonzero(group[row] != NONE)
-        numbers, column, row = own + begin, column[own], row[own]
-        is_weight = column < problem.neurons
-        g, i = group[row], in_group[row]
-        counts = np.diff(layer.groups.first)
-        biases = starts[g] + counts[g] * TILE + 4 * i + column - problem.neurons
-        source[biases[~is_weight]] = numbers[~is_weight]
-        g, i, column = g[is_weight], i[is_weight], column[is_weight]
-        block, slot = layer.groups.block[column], self._slots(layer)[column]
-        values = starts[g] + _tile_of(layer.groups, g, block) * TILE + in_fragment(i, slot)
-        source[values] = numbers[is_weight]
+        offsets, lengths = matrix.row_offsets[here.start : here.stop + 1].astype(np.int64), np.diff(before)
+        # Rows of no group, whose number is -1, get what stands last.
+        first, biases = np.append(starts, 0)[group], np.append(np.diff(layer.groups.first), 0)[group] * TILE
+        of_row = first + biases + 4 * in_group - problem.neurons
+        behind = offsets[:-1] + lengths  # where a row's biases follow its weights
+        for i in range(int((offsets[1:] - behind).max(initial=0))):
+            rows = np.flatnonzero((behind + i < offsets[1:]) & is_own)
+            source[of_row[rows] + matrix.column_indices[behind[rows] + i]] = behind[rows] + i
+        # Where a weight is in a fragment is the sum of what its row and its column say.
+        slots = self._slots(layer)
+        of_row = first + in_fragment(in_group, np.zeros_like(in_group))
+        of_column = in_fragment(np.zeros_like(slots), slots).astype(np.int32)
+        values = np.repeat(of_row, lengths)
+        values += of_column[columns]
+        values += _tile_of(layer.groups, group, lengths, columns) * np.int32(TILE)
+        numbers = np.repeat((offsets - before)[:-1].astype(np.int32), lengths)
+        numbers += np.arange(numbers.size, dtype=np.int32)
+        if not is_own.all():
+            own = np.repeat(is_own, lengths)
+            values, numbers = values[own], numbers[own]
+        source[values] = numbers
 
     def _slots(self, layer: LayerTiles) -> Array:
-        found = np.empty(self.problem.neurons, dtype=np.int64)
+        found = np.zeros(self.problem.neurons, dtype=np.int64)
         filled = layer.columns != NONE
         found[layer.columns[filled]] = np.nonzero(filled)[1]
         return found
 
 
-def _tile_of(groups: TileGroups, group: Array, block: Array) -> Array:
-    """The number of a block among the tiles of its group."""
+def _tile_of(groups: TileGroups, group: Array, lengths: Array, columns: Array) -> Array:
+    """The number of each weight's block among the tiles of its row's group.
+
+    Args:
+        group: of each row, or `NONE`, for which anything comes out.
+        lengths: weights of each row.
+        columns: of the weights.
+    """
+    block = groups.block.astype(np.int32)[columns]
     if groups.kind is not LayerKind.GENERAL:
-        found: Array = (groups.tiles.reshape(-1, 2)[group, 0] != block).astype(np.int64)
-        return found
+        kept = np.append(groups.tiles[::2], 0)[group].astype(np.int32)
+        is_other: Array = (np.repeat(kept, lengths) != block).astype(np.int32)
+        return is_other
     most = int(groups.tiles.max(initial=0)) + 1
     keys = np.repeat(np.arange(groups.count), np.diff(groups.first)) * most + groups.tiles
-    return np.searchsorted(keys, group * most + block) - groups.first[group]
+    of = np.repeat(group, lengths)
+    found: Array = np.searchsorted(keys, of * most + block) - groups.first[of]
+    return found
 
 
 def in_fragment(row: Array, column: Array) -> Array:

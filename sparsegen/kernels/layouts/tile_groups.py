@@ -13,7 +13,7 @@ from enum import IntEnum
 import numpy as np
 
 from sparsegen.matrix import column_sets
-from sparsegen.matrix.column_sets import together
+from sparsegen.matrix.column_sets import distinct, together
 from sparsegen.matrix.csr import Array
 
 SIDE = column_sets.SIDE  # rows of a group, columns of a block
@@ -81,19 +81,21 @@ class TileGroups:
             run: the number of groups that a warp processes one after another.
         """
         count = offsets.size - 1
-        row = np.repeat(np.arange(count), np.diff(offsets))
         order = together(offsets, columns, width)
         rows = in_rows(order)
-        group = np.empty(count, dtype=np.int64)
+        # 32 bits are enough for most layers, and half as much to move and to sort.
+        number = np.dtype(np.int32 if width * max(1, len(rows)) < 1 << 31 else np.int64)
+        group: Array = np.empty(count, dtype=number)
         group[order] = np.arange(count) // SIDE
-        used = _distinct(columns.astype(np.int64) * max(1, len(rows)) + group[row])
+        of_row = np.repeat(group, np.diff(offsets))
+        used = distinct(columns.astype(number) * max(1, len(rows)) + of_row)
         of_column, by_group = np.divmod(used, max(1, len(rows)))
         starts = np.searchsorted(of_column, np.arange(width + 1))
         blocks = in_rows(together(starts, by_group, len(rows)))
         block = np.empty(width, dtype=np.int64)
         filled = blocks != NONE
         block[blocks[filled]] = np.nonzero(filled)[0]
-        keys = _distinct(group[row] * max(1, len(blocks)) + block[columns])
+        keys = distinct(of_row * max(1, len(blocks)) + block.astype(number)[columns]).astype(np.int64)
         tiles = keys % max(1, len(blocks))
         first = np.searchsorted(keys, np.arange(len(rows) + 1) * max(1, len(blocks)))
         counts = np.diff(first)
@@ -162,15 +164,6 @@ def _partners(vertex: Array) -> Array:
     return partner
 
 
-def _distinct(numbers: Array) -> Array:
-    """The numbers that occur, sorted; several times as fast as NumPy's own, which hashes them first."""
-    ordered = np.sort(numbers)
-    is_first = np.ones(ordered.size, dtype=bool)
-    is_first[1:] = ordered[1:] != ordered[:-1]
-    found: Array = ordered[is_first]
-    return found
-
-
 def in_rows(order: Array) -> Array:
     """The order in rows of 16, of which the last is padded with `NONE`."""
     padded = np.full(-(-order.size // SIDE) * SIDE, NONE, dtype=np.int64)
@@ -212,12 +205,12 @@ def _oriented(pairs: Array, run: int) -> tuple[Array, LayerKind]:
     """Each group's two blocks in the order in which a run holds them, and the resulting kind of the layer."""
     if run > 1 and _are_twins(pairs, run):
         return np.sort(pairs, axis=1), LayerKind.TWINS
-    turned = pairs.copy()
-    for start in range(0, len(pairs), run):
-        part = turned[start : start + run]
-        if not _chained(part):
-            return pairs, LayerKind.PAIRS
-    return turned, LayerKind.CHAINS if run > 1 else LayerKind.PAIRS
+    whole = len(pairs) // run * run
+    turned = [_chained(pairs[:whole].reshape(-1, run, 2)), _chained(pairs[whole:].reshape(1, -1, 2))]
+    if any(runs is None for runs in turned):
+        return pairs, LayerKind.PAIRS
+    joined = np.concatenate([runs.reshape(-1, 2) for runs in turned if runs is not None])
+    return joined, LayerKind.CHAINS if run > 1 else LayerKind.PAIRS
 
 
 def _are_twins(pairs: Array, run: int) -> bool:
@@ -227,18 +220,24 @@ def _are_twins(pairs: Array, run: int) -> bool:
     return bool(follow.size) and bool((ordered[follow] == ordered[follow - 1]).all())
 
 
-def _chained(part: Array) -> bool:
-    """Swap pairs of a run such that odd ones reuse the second block of the one before and even ones the first.
+def _chained(runs: Array) -> Array | None:
+    """Swap pairs of all runs such that odd ones reuse the second block of the one before and even ones the first.
+
+    Args:
+        runs: runs × groups of a run × 2.
 
     Returns:
-        Whether this is possible.
+        The pairs so, or None where this is not possible.
     """
-    if len(part) > 1 and part[0, 1] not in part[1]:
-        part[0] = part[0, ::-1]
-    for i in range(1, len(part)):
+    turned = runs.copy()
+    if turned.shape[1] > 1:
+        first, second = turned[:, 0], turned[:, 1]
+        is_lost = (first[:, 1] != second[:, 0]) & (first[:, 1] != second[:, 1])
+        turned[is_lost, 0] = turned[is_lost, 0, ::-1]
+    for i in range(1, turned.shape[1]):
         kept = i % 2
-        if part[i, kept] != part[i - 1, kept]:
-            part[i] = part[i, ::-1]
-        if part[i, kept] != part[i - 1, kept]:
-            return False
-    return True
+        is_other = turned[:, i, kept] != turned[:, i - 1, kept]
+        turned[is_other, i] = turned[is_other, i, ::-1]
+        if (turned[:, i, kept] != turned[:, i - 1, kept]).any():
+            return None
+    return turned
