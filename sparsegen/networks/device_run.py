@@ -9,23 +9,22 @@ import numpy as np
 
 from sparsegen import backends
 from sparsegen.backends.executor import Executor, LoadedKernel, Moment
-from sparsegen.backends.plain import compiled_kernels
 from sparsegen.kernels import family_of
-from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.csr import Array
+from sparsegen.networks.chunks import Chunk
 from sparsegen.networks.inputs import Inputs
 from sparsegen.networks.packed_network import PackedNetwork, Segment
-from sparsegen.networks.weight_slots import Staging, WeightSlots
+from sparsegen.networks.result_buffers import ResultBuffers
+from sparsegen.networks.row_kernels import RowKernels
+from sparsegen.networks.staging import Staging, Writers
+from sparsegen.networks.weight_slots import WeightSlots
 from sparsegen.operators.sparse_network import Activation, Readout
 from sparsegen.plan.binding import launch_arguments, zeroed
 from sparsegen.plan.variants import RenderedVariant
-from sparsegen.system.device_memory import WARP, Address, Buffer
+from sparsegen.system.device_memory import Address, Buffer
 
-THREADS = 256
-PART = 1024  # elements of a row that a warp takes, as in network_inputs.cu
-
-NextChunk = Callable[[], Array | None]  # numbers of inputs that are to be inferred together
+NextChunk = Callable[[], Chunk | None]
 
 
 @dataclass(slots=True)
@@ -64,17 +63,14 @@ class DeviceRun:
         self._bit_bytes = -(-packed.inputs // 8)
         self._stream = executor.copy_stream()
         most = max(packed.slot_bytes, batch * self._row_bytes)
-        self._staging = Staging(executor, self._stream, most, self._row_bytes)
+        writers = Writers()
+        self._staging = Staging(executor, self._stream, writers, most, self._row_bytes)
         self._kernels = self._loaded()
-        bits = 8 * itemsize
-        self._unpack, self._find_alive, self._gather = compiled_kernels(
-            executor,
-            *(("network_inputs.cu", f"{name}_{bits}") for name in ("unpack", "find_alive", "gather")),
-        )
+        self._rows = RowKernels(executor, itemsize)
         self.weights = WeightSlots(packed, executor, self._stream, self._staging)
         self._y: Buffer = executor.allocate(batch * self._row_bytes)
         self._bits = executor.allocate(batch * self._bit_bytes)
-        self._result = executor.allocate(batch * self._result_bytes)
+        self._results = ResultBuffers(executor, writers, batch, self._result_bytes)
         self._clip = executor.upload(np.array([packed.clip], np.float32))
         self._scratch = {name: zeroed(executor, nbytes) for name, nbytes in packed.scratch.items()}
         self._z: Buffer = self._y
@@ -82,7 +78,7 @@ class DeviceRun:
             self._z = executor.allocate(batch * self._row_bytes)
             self._alive, self._kept = executor.allocate(4 * batch), executor.allocate(4 * batch)
         self._parked = [Parked() for _ in packed.segments]
-        self._upcoming: Array | None = None
+        self._upcoming: Chunk | None = None
         self._sent: Moment | None = None
 
     @property
@@ -94,7 +90,7 @@ class DeviceRun:
         """Infer chunk after chunk until there is none.
 
         Args:
-            next_chunk: gives int64 numbers of inputs, at most the plan's batch; None behind the last.
+            next_chunk: gives a chunk of at most the plan's batch; None behind the last.
             results: totals, or inputs × outputs in storage form; zero, and filled where inputs live.
         """
         self._fetch_upcoming(inputs, next_chunk)
@@ -108,21 +104,22 @@ class DeviceRun:
                     self._stream.wait_for_kernels()  # bits are read
                 segment = self._packed.segments[level]
                 is_last = level == len(self._packed.segments) - 1
-                self._launch(segment, packed, numbers.size, self._result if is_last else self._z)
+                to = self._results.free(results) if is_last else self._z
+                self._launch(segment, packed, numbers.size, to)
+                if is_last:
+                    self._results.launched(numbers)
                 self.weights.bring(room)
                 if may_fetch:
                     self._fetch_upcoming(inputs, next_chunk)
                     may_fetch = False
                 if is_last:
-                    found = np.empty((numbers.size, *results.shape[1:]), results.dtype)
-                    self._executor.download(Address(self._result.address, found.nbytes), found)
-                    results[numbers] = found
                     break
                 numbers = self._survivors(numbers)
                 level += 1
                 if self._should_park(level, numbers.size):
                     self._parked[level].put(numbers, self._downloaded(numbers.size))
                     break
+        self._results.collect(results)
 
     # --- which inputs come next ---
 
@@ -145,16 +142,28 @@ class DeviceRun:
         if full:
             return full[-1], self._unparked(full[-1])
         if self._upcoming is not None:
-            numbers, self._upcoming = self._upcoming, None
-            if self._sent is not None:
-                self._stream.hold_kernels(self._sent)
-                self._run_unpack(numbers.size)
-            else:
-                rows = np.empty((numbers.size, inputs.row_bytes), np.uint8)
-                inputs.write(numbers, rows)
-                self._put(rows.view(self._packed.dtype.storage))
-            return 0, numbers
+            return 0, self._unpacked(inputs).numbers
         return (waiting[0], self._unparked(waiting[0])) if waiting else None
+
+    def _unpacked(self, inputs: Inputs) -> Chunk:
+        """The upcoming chunk, whose neurons are in y then."""
+        chunk, self._upcoming = self._upcoming, None
+        assert chunk is not None
+        if self._sent is not None:
+            self._stream.hold_kernels(self._sent)
+            packed = self._packed
+            one = int(packed.dtype.to_storage(np.ones(1)).view(f"u{packed.dtype.itemsize}")[0])
+            self._rows.unpack(
+                chunk.count, packed.inputs, packed.neurons, self._bit_bytes, one, self._bits, self._y
+            )
+        else:
+            rows = np.empty((chunk.count, inputs.row_bytes), np.uint8)
+            begin = 0
+            for run in chunk.runs(0, chunk.count):
+                inputs.write(run, rows[begin : begin + len(run)])
+                begin += len(run)
+            self._put(rows.view(self._packed.dtype.storage))
+        return chunk
 
     def _following(self, level: int) -> int | None:
         """The segment that is most likely needed next."""
@@ -198,7 +207,7 @@ class DeviceRun:
         if packed.activation is not Activation.DYING_RELU:
             self._y, self._z = self._z, self._y
             return numbers
-        self._run(self._find_alive, count, count, packed.neurons, self._z, self._alive)
+        self._rows.find_alive(count, packed.neurons, self._z, self._alive)
         alive = np.empty(count, np.int32)
         self._executor.download(Address(self._alive.address, alive.nbytes), alive)
         kept = np.flatnonzero(alive)
@@ -206,20 +215,8 @@ class DeviceRun:
             self._y, self._z = self._z, self._y
         elif kept.size:
             self._executor.overwrite(Address(self._kept.address, 4 * kept.size), kept.astype(np.int32))
-            warps = kept.size * -(-packed.neurons // PART)
-            self._run(self._gather, warps, kept.size, packed.neurons, self._kept, self._z, self._y)
+            self._rows.gather(kept.size, packed.neurons, self._kept, self._z, self._y)
         return numbers[kept]
-
-    def _run_unpack(self, count: int) -> None:
-        packed = self._packed
-        one = int(packed.dtype.to_storage(np.ones(1)).view(f"u{packed.dtype.itemsize}")[0])
-        sizes = (count, packed.inputs, packed.neurons, self._bit_bytes, one)
-        warps = count * -(-packed.neurons // PART)
-        self._run(self._unpack, warps, *sizes, self._bits, self._y)
-
-    def _run(self, kernel: LoadedKernel, warps: int, *arguments: Buffer | int) -> None:
-        launch = Launch((-(-warps * WARP // THREADS), 1, 1), (THREADS, 1, 1))
-        self._executor.launch(kernel, launch, arguments)
 
     def _launch(self, segment: Segment, weights: Packed[Buffer], count: int, to: Buffer) -> None:
         family, config = family_of(self._packed.config), self._packed.config

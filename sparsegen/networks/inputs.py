@@ -11,9 +11,6 @@ from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import Array
 from sparsegen.operators import DType
 
-SAMPLES = 64  # bytes of an input that tell how many ones it has, about
-ONES = np.array([number.bit_count() for number in range(256)], dtype=np.uint8)  # of a byte
-
 
 class Inputs(Protocol):
     """Inputs of a network, one a row."""
@@ -31,8 +28,8 @@ class Inputs(Protocol):
     @property
     def row_bytes(self) -> int: ...
 
-    def write(self, numbers: Array, rows: Array) -> None:
-        """Write some inputs into uint8, inputs × ``row_bytes``; several threads may do so at the same time.
+    def write(self, some: range, rows: Array) -> None:
+        """Write inputs that follow each other into uint8, inputs × ``row_bytes``; several threads may do so at a time.
 
         Raises:
             OperandError: numbers that the dtype does not hold.
@@ -40,9 +37,6 @@ class Inputs(Protocol):
 
     def values(self) -> Array:
         """All of them as real numbers, inputs × neurons, as the device has them."""
-
-    def ones(self) -> Array:
-        """About how many neurons of each input are on: inputs with more live longer."""
 
     def some(self, numbers: Array) -> Inputs:
         """These inputs alone."""
@@ -85,15 +79,11 @@ class BitInputs:
     def row_bytes(self) -> int:
         return int(self.bits.shape[1])
 
-    def write(self, numbers: Array, rows: Array) -> None:
-        np.take(self.bits, numbers, axis=0, out=rows, mode="clip")  # else it would write a copy first
+    def write(self, some: range, rows: Array) -> None:
+        rows[:] = self.bits[some.start : some.stop]
 
     def values(self) -> Array:
         return np.unpackbits(self.bits, axis=1, count=self.neurons, bitorder="little")
-
-    def ones(self) -> Array:
-        found: Array = ONES[sampled(self.bits)].sum(axis=1, dtype=np.int64)
-        return found
 
     def some(self, numbers: Array) -> BitInputs:
         return BitInputs(self.bits[numbers], self.neurons)
@@ -121,15 +111,11 @@ class ByteInputs:
     def row_bytes(self) -> int:
         return -(-self.neurons // 8)
 
-    def write(self, numbers: Array, rows: Array) -> None:
-        rows[:] = np.packbits(self.bytes[numbers], axis=1, bitorder="little")
+    def write(self, some: range, rows: Array) -> None:
+        rows[:] = np.packbits(self.bytes[some.start : some.stop], axis=1, bitorder="little")
 
     def values(self) -> Array:
         return self.bytes
-
-    def ones(self) -> Array:
-        found: Array = sampled(self.bytes).sum(axis=1, dtype=np.int64)
-        return found
 
     def some(self, numbers: Array) -> ByteInputs:
         return ByteInputs(self.bytes[numbers])
@@ -158,36 +144,26 @@ class NumberInputs:
     def row_bytes(self) -> int:
         return self.neurons * self.dtype.itemsize
 
-    def write(self, numbers: Array, rows: Array) -> None:
-        given = np.ascontiguousarray(self.numbers[numbers])
+    def write(self, some: range, rows: Array) -> None:
+        given = np.ascontiguousarray(self.numbers[some.start : some.stop])
         held = self.dtype.to_storage(given)
-        require_finite(self.dtype.from_storage(held), given, self.dtype, numbers)
+        require_finite(self.dtype.from_storage(held), given, self.dtype, some.start)
         rows[:] = held.view(np.uint8)
 
     def values(self) -> Array:
         return self.dtype.rounded(self.numbers)
 
-    def ones(self) -> Array:
-        found: Array = np.count_nonzero(sampled(self.numbers), axis=1)
-        return found
-
     def some(self, numbers: Array) -> NumberInputs:
         return NumberInputs(self.numbers[numbers], self.dtype)
 
 
-def sampled(rows: Array) -> Array:
-    """Some columns, evenly spread, an odd number apart: images have an even one in a line."""
-    step = max(1, rows.shape[1] // SAMPLES) | 1
-    return rows[:, step // 2 :: step]
-
-
-def require_finite(held: Array, given: Array, dtype: DType, inputs: Array | None = None) -> None:
+def require_finite(held: Array, given: Array, dtype: DType, first: int = 0) -> None:
     """Refuse what a dtype does not hold.
 
     Args:
         held: inputs × neurons as the dtype has them.
         given: the same as the caller gave them.
-        inputs: their numbers, where they are not all.
+        first: the number of the first of them.
 
     Raises:
         OperandError: one is infinite or NaN; it says which.
@@ -196,9 +172,8 @@ def require_finite(held: Array, given: Array, dtype: DType, inputs: Array | None
     if finite.all():
         return
     row, column = (int(at) for at in np.unravel_index(int(np.argmin(finite)), finite.shape))
-    number = row if inputs is None else int(inputs[row])
     raise OperandError(
-        f"y[{number}, {column}] = {given[row, column]}: expected finite numbers that {dtype} holds"
+        f"y[{first + row}, {column}] = {given[row, column]}: expected finite numbers that {dtype} holds"
     )
 
 

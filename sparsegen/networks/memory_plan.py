@@ -92,6 +92,7 @@ def planned(
     constant_bytes: int,
     batch_bytes: BatchBytes,
     batches: Sequence[int],
+    most_whole: int,
     layer_us: float,
 ) -> MemoryPlan:
     """The plan that should take the least time.
@@ -102,6 +103,7 @@ def planned(
         layer_bytes, constant_bytes: of each packed layer; of a segment beside its layers.
         batch_bytes: what a batch needs.
         batches: sizes to choose from, the smallest first.
+        most_whole: inputs of a batch where all layers are on the device, at the most.
         layer_us: microseconds of a layer for an input.
 
     Raises:
@@ -110,7 +112,7 @@ def planned(
     found: list[tuple[float, MemoryPlan]] = []
     for batch in batches:
         whole = batch_bytes(batch, False)
-        if whole + constant_bytes + layers * layer_bytes <= budget:
+        if batch <= most_whole and whole + constant_bytes + layers * layer_bytes <= budget:
             us = count * layers * layer_us + -(-count // batch) * LAUNCH_US
             compute = batch * layers * layer_us
             found.append(

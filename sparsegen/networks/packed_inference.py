@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import Array
+from sparsegen.networks.chunks import Chunk
 from sparsegen.networks.inputs import as_inputs
 from sparsegen.networks.packed_network import PackedNetwork
 from sparsegen.networks.placement import Devices, Placement
@@ -36,8 +38,15 @@ class PackedInference:
         self.packed = packed
         self._group = Placement.of(None, devices, device).group(packed)
 
-    def __call__(self, y: Any) -> tuple[Array, Array]:
+    def chunks(self, count: int, hands: int) -> list[Chunk]:
+        """So many inputs in chunks for so many devices; see `DeviceGroup.chunks`."""
+        return self._group.chunks(count, hands)
+
+    def __call__(self, y: Any, chunks: Sequence[Chunk] | None = None) -> tuple[Array, Array]:
         """The last layer's neurons, and which inputs live; see `SparseNetwork.__call__`.
+
+        Args:
+            chunks: infer these inputs alone; neurons of others are zero.
 
         Raises:
             ConfigError: it was packed for totals.
@@ -45,11 +54,11 @@ class PackedInference:
         """
         if self.packed.readout is not Readout.NEURONS:
             raise ConfigError("this network was packed for totals: pack it with readout = neurons")
-        found = self.packed.dtype.from_storage(self._inferred(y))
+        found = self.packed.dtype.from_storage(self._inferred(y, chunks))
         return found, np.flatnonzero(found.any(axis=1))
 
-    def totals(self, y: Any) -> Array:
-        """The sum of each input's outputs, float32.
+    def totals(self, y: Any, chunks: Sequence[Chunk] | None = None) -> Array:
+        """The sum of each input's outputs, float32; see `__call__`.
 
         Raises:
             ConfigError: it was packed for neurons.
@@ -57,11 +66,11 @@ class PackedInference:
         """
         if self.packed.readout is not Readout.TOTALS:
             raise ConfigError("this network was packed for neurons: pack it with readout = totals")
-        return self._inferred(y)
+        return self._inferred(y, chunks)
 
     def categories(self, y: Any) -> Array:
         """The inputs that live, as the dtype computes them: int64, sorted; errors as of `totals`."""
         return np.flatnonzero(self.totals(y))
 
-    def _inferred(self, y: Any) -> Array:
-        return self._group.infer(as_inputs(y, self.packed.inputs, self.packed.dtype)).results
+    def _inferred(self, y: Any, chunks: Sequence[Chunk] | None) -> Array:
+        return self._group.infer(as_inputs(y, self.packed.inputs, self.packed.dtype), chunks).results

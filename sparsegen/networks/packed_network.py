@@ -22,6 +22,7 @@ from sparsegen.system.device_memory import Address
 
 ALIGNMENT = 256  # of arrays in an image
 CLIP_BYTES = 4
+RESULT_BUFFERS = 2  # of which one comes back to the host while the other fills
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,4 +177,4 @@ def batch_bytes(
     results = 4 * batch if readout is Readout.TOTALS else batch * network.outputs * dtype.itemsize
     bits = batch * -(-network.inputs // 8)
     between = neurons + 8 * batch if is_cut else 0
-    return neurons + bits + results + between + CLIP_BYTES
+    return neurons + bits + RESULT_BUFFERS * results + between + CLIP_BYTES

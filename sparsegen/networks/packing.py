@@ -18,8 +18,9 @@ from sparsegen.kernels.base import Device
 from sparsegen.kernels.cluster_network import ClusterNetworkConfig, resident_clusters
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.fused_network import FusedNetworkConfig
-from sparsegen.kernels.streamed_network import StreamedNetworkConfig
+from sparsegen.kernels.streamed_network import Sharing, StreamedNetworkConfig
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
 from sparsegen.networks.memory_plan import MemoryPlan, in_core, planned
 from sparsegen.networks.network import Network
 from sparsegen.networks.packed_network import (
@@ -37,7 +38,8 @@ from sparsegen.tuning_db.shared_layers import described
 PROBED_LAYERS = 4
 LEAST_BATCH = 16  # inputs of the smallest tile that pays
 USUAL_TILE = 64
-TURNS = 4  # that a device takes from the queue, about
+TURNS = 4  # that a device takes from the queue: the inputs of one are sent while those before are computed
+TURN_BYTES = 16 << 20  # of their bits, at least: less is sent in the time of a few launches
 EXPECTED_BYTES = 8  # of memory for a weight, where all layers together are sure to fit
 
 
@@ -76,6 +78,15 @@ def inputs_at_once(config: Config, device: Device) -> int:
         case ClusterNetworkConfig():
             return config.inputs * resident_clusters(device, config.cluster)
     return USUAL_TILE * device.multiprocessors
+
+
+def granule(config: Config, device: Device) -> int:
+    """Inputs that are computed together anyway: those of a tile where all multiprocessors share each layer, else a tile
+    for every multiprocessor.
+    """
+    if isinstance(config, StreamedNetworkConfig) and config.sharing == Sharing.LAYERS:
+        return config.inputs
+    return inputs_at_once(config, device)
 
 
 def packed_network(wanted: Wanted, known: PackedNetwork | None = None) -> PackedNetwork:
@@ -146,9 +157,13 @@ class _Packing:
         wanted, device = self.wanted, self.wanted.devices[0]
         problem = self._problem(self.probed)
         if wanted.family is not None:
-            features = problem.features(self.matrix)
-            return named_choice(problem, features, device, wanted.family, wanted.config or {})
+            return named_choice(problem, self.features, device, wanted.family, wanted.config or {})
         return api.lookup(self.matrix, problem, device=device, db=wanted.db)
+
+    @cached_property
+    def features(self) -> Features:
+        """Of these layers."""
+        return self._problem(self.probed).features(self.matrix)
 
     def _problem(self, layers: range) -> SparseNetworkProblem:
         return segment_problem(self.network, layers, self.wanted.share, *self.kind)
@@ -156,44 +171,46 @@ class _Packing:
     # --- plan ---
 
     def _plan(self) -> MemoryPlan:
-        wanted, layers, most = self.wanted, len(self.layers), self._most_inputs()
-        layer_us = self._layer_us()
+        wanted, layers, layer_us = self.wanted, len(self.layers), self._layer_us()
+        turn, most = self._inputs_of_a_turn(), wanted.share
         if wanted.budget is None:
-            return in_core(most, layers, self._batch_bytes(most, False), layer_us)
-        wave = inputs_at_once(self.choice.config, wanted.devices[0])
-        least = min(most, LEAST_BATCH)
-        sizes = {most, least, *(wave * k for k in (1, 2, 3, 4, 6, 8))}
+            return in_core(turn, layers, self._batch_bytes(turn, False), layer_us)
+        wave, least = inputs_at_once(self.choice.config, wanted.devices[0]), min(most, LEAST_BATCH)
+        sizes = {most, turn, least, *(wave * k for k in (1, 2, 3, 4, 6, 8))}
         sizes |= {max(least, wave >> i) for i in range(1, 12)}
-        one, several = (self._segment(layers).image.nbytes for layers in (range(1), self.probed))
-        per = -(-(several - one) // max(1, len(self.probed) - 1))
+        layer_bytes, constant_bytes = self._layer_bytes()
         return planned(
             wanted.budget,
             count=wanted.share,
             layers=layers,
-            layer_bytes=max(1, per),
-            constant_bytes=max(0, one - per),
+            layer_bytes=layer_bytes,
+            constant_bytes=constant_bytes,
             batch_bytes=self._batch_bytes,
             batches=sorted(size for size in sizes if size <= most),
+            most_whole=turn,
             layer_us=layer_us,
         )
 
-    def _most_inputs(self) -> int:
-        """Of a batch: a device's share where inputs die; else some waves of it.
+    def _layer_bytes(self) -> tuple[int, int]:
+        """Bytes of each packed layer, and of a segment beside its layers, as the probed ones have them."""
+        one, several = (self._segment(layers).image.nbytes for layers in (range(1), self.probed))
+        per = -(-(several - one) // max(1, len(self.probed) - 1))
+        return max(1, per), max(0, one - per)
 
-        Then the inputs of a batch are gathered and sent while the one before is computed, and devices end together.
+    def _inputs_of_a_turn(self) -> int:
+        """A part of a device's share, if that takes long to send, in whole tiles: they are sent while others are
+        computed.
         """
         wanted = self.wanted
-        if wanted.activation is Activation.DYING_RELU:
-            return wanted.share
-        wave = inputs_at_once(self.choice.config, wanted.devices[0])
-        return min(wanted.share, max(wave, wanted.count // (TURNS * len(wanted.devices)) // wave * wave))
+        turns = max(1, min(TURNS, wanted.share * -(-self.network.inputs // 8) // TURN_BYTES))
+        step = granule(self.choice.config, wanted.devices[0])
+        return min(wanted.share, _rounded_up(-(-wanted.share // turns), step))
 
     def _layer_us(self) -> float:
         """Microseconds of a layer for an input."""
         choice = self.choice
         device = described(self.wanted.devices[0], self.wanted.db)
-        features = choice.problem.features(self.matrix)
-        us = choice.family.analytic_us(choice.problem, features, choice.config, device)
+        us = choice.family.analytic_us(choice.problem, self.features, choice.config, device)
         alone = max(us - device.expected_rates.launch_us, us / 2)
         return float(alone / (self.wanted.share * len(self.probed)))
 
@@ -263,6 +280,10 @@ class _Packing:
             s for s in self.known.segments if s.layers == layers and s.problem.readout is problem.readout
         )
         return next(alike, None)
+
+
+def _rounded_up(count: int, step: int) -> int:
+    return -(-count // step) * step
 
 
 def _weightless(problem: SparseNetworkProblem) -> CsrMatrix:

@@ -11,7 +11,7 @@ from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
 from sparsegen.networks.dealing import DeviceGroup
 from sparsegen.networks.packed_network import PackedNetwork
-from sparsegen.networks.packing import inputs_at_once
+from sparsegen.networks.packing import granule
 from sparsegen.plan.executors import shared_executor
 
 MOST_OF_FREE = 0.9  # of device memory, where no budget is given
@@ -76,7 +76,7 @@ class Placement:
         """
         for device in self.devices:
             packed.family.require_valid(packed.segments[0].problem, packed.config, device)
-        return DeviceGroup(packed, self._executors(), inputs_at_once(packed.config, self.devices[0]))
+        return DeviceGroup(packed, self._executors(), granule(packed.config, self.devices[0]))
 
     def pinned(self, packed: PackedNetwork) -> PackedNetwork:
         """The same with its segments in pinned memory where they go to a GPU again and again."""

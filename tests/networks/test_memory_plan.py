@@ -20,6 +20,7 @@ def of(budget: int, **changes: Any) -> MemoryPlan:
         "constant_bytes": 1000,
         "batch_bytes": lambda batch, is_cut: batch * (800_000 if is_cut else 660_000),
         "batches": (16, 66, 264, 1056, 2112, 4224, 8448, 16896),
+        "most_whole": 16896,
         "layer_us": 0.1,
     }
     return planned(budget, **(given | changes))
@@ -56,3 +57,9 @@ def test_too_little_for_a_layer_and_a_tile_is_told_with_what_would_do() -> None:
     assert of(least).segment_layers == 1
     with pytest.raises(DeviceMemoryError):
         of(least - 1)
+
+
+def test_batches_of_a_whole_network_are_no_larger_than_was_asked_for() -> None:
+    plan = of(64 << 30, most_whole=4224)
+    assert (plan.batch, plan.slots) == (4224, 1)
+    assert of(8 << 30, most_whole=4224) == of(8 << 30), "streamed layers are copied for each batch"

@@ -9,16 +9,36 @@ import numpy as np
 import pytest
 
 from sparsegen.errors import ConfigError, DeviceUnavailableError, KernelFault
-from sparsegen.networks.dealing import ChunkQueue, chunk_sizes, dealing_order, evenly
+from sparsegen.networks import packing, result_buffers, staging
+from sparsegen.networks.chunks import Chunk
+from sparsegen.networks.dealing import ChunkQueue
 from sparsegen.networks.device_run import DeviceRun
 from sparsegen.networks.images import stroke_images
-from sparsegen.networks.inputs import BitInputs
+from sparsegen.networks.inputs import BitInputs, as_inputs
 from sparsegen.networks.placement import Placement
 from sparsegen.networks.radixnet import radixnet
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.settings import Settings
 
 INPUTS = 70
+NARROW: dict[str, Any] = {
+    "family": "streamed_network",
+    "config": {
+        "inputs": 16,
+        "warps": 4,
+        "run": 1,
+        "stages": 2,
+        "sharing": "layers",
+        "first_check": 5,
+        "checks": 2,
+    },
+}
+
+
+def growing_images() -> Any:
+    """Inputs with few and with many ones, of which some die."""
+    rng = np.random.default_rng(1)
+    return (rng.random((INPUTS, 64)) < np.linspace(0.05, 0.6, INPUTS)[:, None]).astype(np.uint8)
 
 
 @pytest.fixture
@@ -78,58 +98,61 @@ def test_devices_that_are_not_there_or_twice_there_are_told(where: dict[str, Any
     np.testing.assert_array_equal(net.totals(y0, devices=["emulator", "emulator:1"]), net.totals(y0))
 
 
-@pytest.mark.parametrize("count", [1, 7, 64, 1000, 60000])
-@pytest.mark.parametrize("devices", [1, 2, 3, 4, 8])
-def test_chunks_are_all_inputs_and_the_last_ones_are_small(count: int, devices: int) -> None:
-    sizes = chunk_sizes(count, devices, 1024, 64)
-    assert sum(sizes) == count and sizes == sorted(sizes, reverse=True) and max(sizes) <= 1024
-    # Whoever is free takes the next: nobody works longer than the mean and one small chunk.
-    ends = [0] * devices
-    for size in sizes:
-        ends[ends.index(min(ends))] += size
-    assert max(ends) <= count / devices + 2 * 64
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 10, 97, 4096, 60000])
-def test_every_part_of_the_order_is_spread_evenly(count: int) -> None:
-    order = evenly(count)
-    np.testing.assert_array_equal(np.sort(order), np.arange(count))
-    if count >= 97:
-        for part in np.array_split(order, 4):
-            assert abs(part.mean() - (count - 1) / 2) < 0.02 * count
-
-
 def test_a_queue_gives_each_chunk_once() -> None:
-    queue = ChunkQueue(np.arange(10), [4, 4, 2])
-    taken = [queue.take() for _ in range(4)]
-    assert taken.pop() is None
-    assert [chunk.tolist() for chunk in taken if chunk is not None] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    queue = ChunkQueue(np.arange(10), [4, 6])
+    chunks = [Chunk(0, 4, 4, 4), Chunk(4, 6, 6, 6)]
+    queue = ChunkQueue(chunks)
+    assert [queue.take() for _ in range(3)] == [*chunks, None]
+    queue = ChunkQueue(chunks)
     queue.empty()
     assert queue.take() is None
 
 
-@pytest.mark.parametrize("planted", ["in front", "scattered", "every fourth", "not by ones"])
+@pytest.mark.parametrize("planted", ["in front", "scattered", "every fourth"])
 def test_inputs_that_live_are_dealt_evenly(where: dict[str, Any], planted: str) -> None:
-    """However those that die are planted, each of four devices' chunks has as many that live as the others, nearly;
-    and results are those of one device.
-    """
+    """However those that die are planted, each of four devices has some that live; results are those of one."""
     neurons, count = 256, 400
     rng = np.random.default_rng(0)
     lives = {
         "in front": np.arange(count) >= 3 * count // 4,
         "scattered": rng.permutation(count) < count // 4,
         "every fourth": np.arange(count) % 4 == 0,
-    }.get(planted)
-    share = np.full(count, 0.45) if lives is None else np.where(lives, 0.7, 0.1)  # 0.45 is where fates part
+    }[planted]
+    share = np.where(lives, 0.7, 0.1)
     y0 = (rng.random((count, neurons)) < share[:, None]).astype(np.uint8)
     net = SparseNetwork(radixnet(neurons, 5, bias=-0.45), **where)
     right = net.totals(y0)
-    live = np.count_nonzero(right)
-    assert live == count // 4 if lives is not None else count // 10 < live < count
+    assert np.count_nonzero(right) == count // 4
     group = net.group(count, "totals", Placement.of(None, "all", None))
-    inputs = BitInputs.of(y0)
-    chunks = np.array_split(dealing_order(group.packed, inputs, 4), 4)
-    alive = np.array([np.count_nonzero(right[chunk]) for chunk in chunks])
-    assert np.all(np.abs(alive - alive.mean()) <= 0.15 * alive.mean()), alive
-    np.testing.assert_array_equal(group.infer(inputs).results, right)
+    alive = np.array([np.count_nonzero(right[chunk.numbers]) for chunk in group.chunks(count, 4)])
+    assert alive.size == 4 and np.all(np.abs(alive - alive.mean()) <= 0.4 * alive.mean()), alive
+    np.testing.assert_array_equal(group.infer(BitInputs.of(y0)).results, right)
+
+
+@pytest.mark.parametrize("readout", ["totals", "neurons"])
+@pytest.mark.parametrize("devices", ["emulator", "emulator:0,emulator:1"])
+def test_several_batches_on_each_device(
+    where: dict[str, Any], monkeypatch: pytest.MonkeyPatch, readout: str, devices: str
+) -> None:
+    """Inputs of bits and of numbers go up, and results come back in pieces, while the batch between is computed."""
+    monkeypatch.setattr(packing, "TURN_BYTES", 64)
+    monkeypatch.setattr(result_buffers, "PIECE_BYTES", 600)
+    monkeypatch.setattr(staging, "PIECE_BYTES", 40)
+    monkeypatch.setattr(staging, "LEAST_BYTES", 16)
+    net = SparseNetwork(radixnet(64, 6, bias=-0.2), **NARROW, **where)
+    y0 = growing_images()
+    right = net.totals(y0) if readout == "totals" else net(y0)[0]
+    assert 0 < np.count_nonzero(right.reshape(INPUTS, -1).any(axis=1)) < INPUTS
+    group = net.group(INPUTS, readout, Placement.of(None, devices, None))
+    launches: list[int] = []
+    launch = DeviceRun._launch
+
+    def counted(self: DeviceRun, segment: Any, weights: Any, count: int, to: Any) -> None:
+        launches.append(count)
+        launch(self, segment, weights, count, to)
+
+    monkeypatch.setattr(DeviceRun, "_launch", counted)
+    for given in (BitInputs.of(y0), as_inputs(y0.astype(np.float32), 64, net.dtype)):
+        launches.clear()
+        found = group.infer(given).results
+        np.testing.assert_array_equal(net.dtype.from_storage(found) if readout == "neurons" else found, right)
+        assert sum(launches) == INPUTS and len(launches) >= 3, launches

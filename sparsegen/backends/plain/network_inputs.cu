@@ -5,6 +5,11 @@ constexpr int kPart = 1024;
 
 __device__ long long warp_number() { return (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp; }
 
+// 16 bytes of elements that are stored at once.
+struct alignas(16) Sixteen {
+  unsigned words[4];
+};
+
 // Row i of `bits` has neuron j in bit j % 8 of byte j / 8. Neurons from `given` on are zero.
 template <class Word>
 __device__ void unpack(int count, int given, int neurons, int row_bytes, int one, const unsigned char* bits, Word* y) {
@@ -14,6 +19,22 @@ __device__ void unpack(int count, int given, int neurons, int row_bytes, int one
   const int begin = static_cast<int>(warp_number() % parts) * kPart;
   const unsigned char* const from = bits + row * row_bytes;
   Word* const to = y + row * neurons;
+  constexpr int kEach = 16 / sizeof(Word);  // elements of a store
+  if (neurons % kEach == 0 && given % 8 == 0) {
+    for (int j = begin + threadIdx.x % kWarp * kEach; j < begin + kPart && j < neurons; j += kWarp * kEach) {
+      const unsigned byte = j < given ? from[j / 8] >> j % 8 : 0;
+      Sixteen stored;
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (sizeof(Word) == 2) {
+          stored.words[i] = (byte >> 2 * i & 1) * one | (byte >> (2 * i + 1) & 1) * one << 16;
+        } else {
+          stored.words[i] = (byte >> i & 1) * one;
+        }
+      }
+      *reinterpret_cast<Sixteen*>(to + j) = stored;
+    }
+    return;
+  }
   for (int j = begin + threadIdx.x % kWarp; j < begin + kPart && j < neurons; j += kWarp) {
     to[j] = j < given && (from[j / 8] >> j % 8 & 1) ? static_cast<Word>(one) : Word{0};
   }

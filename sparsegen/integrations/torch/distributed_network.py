@@ -1,7 +1,7 @@
 """Sparse networks on several hosts: every process of ``torchrun`` infers a part of the inputs on its own device.
 
 The first process packs the network and sends it to all others once, by `torch.distributed`'s broadcast (NCCL or gloo).
-Inputs are dealt such that those that live long are spread evenly; results are gathered in the order of the inputs.
+Inputs are dealt such that those that live are spread evenly; results are gathered in the order of the inputs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import Array
-from sparsegen.networks.dealing import dealing_order
+from sparsegen.networks.chunks import Chunk
 from sparsegen.networks.inputs import Inputs, as_inputs
 from sparsegen.networks.packed_file import header_of, packed_of
 from sparsegen.networks.packed_inference import PackedInference
@@ -78,9 +78,8 @@ class DistributedNetwork:
             ConfigError: it was packed for totals.
             OperandError: inputs of another shape, or no numbers.
         """
-        inputs, mine = self._dealt(y)
-        neurons = self._inference(inputs.some(mine))[0] if mine.size else self._none()
-        found = self._gathered(inputs, neurons)
+        inputs, chunks = self._dealt(y)
+        found = self._gathered(self._inference(inputs, self._own(chunks))[0], chunks)
         return found, np.flatnonzero(found.any(axis=1))
 
     def totals(self, y: Any) -> Array:
@@ -89,41 +88,36 @@ class DistributedNetwork:
         Raises:
             ConfigError: it was packed for neurons.
         """
-        inputs, mine = self._dealt(y)
-        totals = self._inference.totals(inputs.some(mine)) if mine.size else self._none()
-        return self._gathered(inputs, totals)
+        inputs, chunks = self._dealt(y)
+        return self._gathered(self._inference.totals(inputs, self._own(chunks)), chunks)
 
     def categories(self, y: Any) -> Array:
         """The inputs that live, as the dtype computes them: int64, sorted; see `totals`."""
         return np.flatnonzero(self.totals(y))
 
-    def _dealt(self, y: Any) -> tuple[Inputs, Array]:
-        """All inputs, and the numbers of this process's."""
+    def _dealt(self, y: Any) -> tuple[Inputs, list[Chunk]]:
+        """All inputs, in chunks of which every process has the same list and takes its own."""
         inputs = as_inputs(y, self.packed.inputs, self.packed.dtype)
-        return inputs, self._order(inputs)[self.rank :: self.world_size]
+        return inputs, self._inference.chunks(inputs.count, self.world_size)
 
-    def _order(self, inputs: Inputs) -> Array:
-        return dealing_order(self.packed, inputs, self.world_size)
+    def _own(self, chunks: list[Chunk], rank: int | None = None) -> list[Chunk]:
+        """A process's; by default this one's."""
+        return chunks[self.rank if rank is None else rank :: self.world_size]
 
-    def _none(self) -> Array:
-        """The results of no inputs, for processes beyond as many as there are inputs."""
-        if self.packed.readout is Readout.TOTALS:
-            return np.zeros(0, np.float32)
-        return self.packed.dtype.from_storage(np.zeros((0, self.packed.outputs), self.packed.dtype.storage))
+    def _gathered(self, found: Array, chunks: list[Chunk]) -> Array:
+        """The results of all processes in the order of the inputs.
 
-    def _gathered(self, inputs: Inputs, mine: Array) -> Array:
-        """The results of all processes in the order of the inputs."""
-        most = -(-inputs.count // self.world_size)
-        padded = np.zeros((most, *mine.shape[1:]), mine.dtype)
-        padded[: len(mine)] = mine
+        Args:
+            found: for all inputs, of which this process has inferred its own; the others are filled in.
+        """
+        numbers = [_numbers(self._own(chunks, rank)) for rank in range(self.world_size)]
+        padded = np.zeros((max(some.size for some in numbers), *found.shape[1:]), found.dtype)
+        padded[: numbers[self.rank].size] = found[numbers[self.rank]]
         own = torch.from_numpy(padded).to(self._place)
-        parts = [torch.empty_like(own) for _ in range(self.world_size)]
+        parts = [torch.empty_like(own) for _ in numbers]
         dist.all_gather(parts, own)
-        found = np.empty((inputs.count, *mine.shape[1:]), mine.dtype)
-        order = self._order(inputs)
-        for rank, part in enumerate(parts):
-            numbers = order[rank :: self.world_size]
-            found[numbers] = part.cpu().numpy()[: numbers.size]
+        for some, part in zip(numbers, parts, strict=True):
+            found[some] = part.cpu().numpy()[: some.size]
         return found
 
     def _shared(
@@ -160,6 +154,11 @@ class DistributedNetwork:
             dist.broadcast(piece, src=0)
             if self.rank:
                 part[:] = piece.cpu().numpy()
+
+
+def _numbers(chunks: list[Chunk]) -> Array:
+    """Of all inputs in some chunks."""
+    return np.concatenate([np.zeros(0, np.int64), *(chunk.numbers for chunk in chunks)])
 
 
 def _needs_cuda() -> bool:

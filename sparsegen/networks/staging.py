@@ -1,0 +1,92 @@
+"""Copies between a device and any host memory by way of pinned pieces, which several threads fill or empty."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from sparsegen.backends.executor import CopyStream, Executor, Moment, PinnedMemory
+from sparsegen.matrix.csr import Array
+from sparsegen.networks.chunks import Chunk
+from sparsegen.networks.inputs import Inputs
+from sparsegen.system.device_memory import Address
+
+PIECE_BYTES = 16 << 20  # of staging memory; two pieces
+WRITERS = 8  # threads that fill a piece: one is slower than the bus
+LEAST_BYTES = 1 << 20  # for a thread
+
+
+class Writers:
+    """Threads that copy parts of a piece; NumPy leaves the interpreter to others meanwhile."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="staging")
+
+    def copy(self, count: int, width: int, copy: Callable[[int, int], object]) -> None:
+        """Call ``copy(begin, end)`` for parts of so many elements of ``width`` bytes, and wait for all of them."""
+        parts = min(WRITERS, 1 + count * width // LEAST_BYTES)
+        cuts = np.linspace(0, count, parts + 1).astype(int).tolist()
+        jobs = [self._pool.submit(copy, begin, end) for begin, end in itertools.pairwise(cuts[1:])]
+        copy(cuts[0], cuts[1])  # the calling thread's part
+        for job in jobs:
+            job.result()
+
+
+class Staging:
+    """Sends arrays: one piece fills while the other is copied."""
+
+    def __init__(
+        self, executor: Executor, stream: CopyStream, writers: Writers, nbytes: int, row_bytes: int
+    ) -> None:
+        """
+        Args:
+            nbytes: as many may be sent together.
+            row_bytes: of a row of inputs, at the most; a piece holds one.
+        """
+        size = max(1, row_bytes, min(PIECE_BYTES, nbytes))
+        self._writers = writers
+        self._pieces: tuple[PinnedMemory, ...] = (executor.pinned(size), executor.pinned(size))
+        self._moments: list[Moment | None] = [None, None]
+        self._stream, self._next = stream, 0
+
+    def send(self, array: Array, address: int) -> None:
+        """Queue a copy; when this returns the array may change."""
+        flat = array.reshape(-1).view(np.uint8)
+
+        def write(begin: int, end: int, piece: Array) -> None:
+            piece[:] = flat[begin:end]
+
+        self._send(flat.size, 1, write, address)
+
+    def send_inputs(self, inputs: Inputs, chunk: Chunk, address: int) -> None:
+        """The same for the rows of some inputs."""
+        width = inputs.row_bytes
+
+        def write(begin: int, end: int, piece: Array) -> None:
+            rows, filled = piece.reshape(-1, width), 0
+            for run in chunk.runs(begin, end):
+                inputs.write(run, rows[filled : filled + len(run)])
+                filled += len(run)
+
+        self._send(chunk.count, width, write, address)
+
+    def _send(self, count: int, width: int, write: Callable[[int, int, Array], None], address: int) -> None:
+        """Elements of ``width`` bytes, which ``write`` puts into uint8: several threads for each piece."""
+        most = max(1, self._pieces[0].array.size // width)
+        for first in range(0, count, most):
+            turn, self._next = self._next, 1 - self._next
+            before = self._moments[turn]
+            if before is not None:
+                before.wait()
+            size = min(most, count - first)
+            piece = self._pieces[turn].array[: size * width]
+
+            def copy(begin: int, end: int, first: int = first, piece: Array = piece) -> None:
+                write(first + begin, first + end, piece[begin * width : end * width])
+
+            self._writers.copy(size, width, copy)
+            self._stream.send(piece, Address(address + first * width, piece.size))
+            self._moments[turn] = self._stream.moment()
