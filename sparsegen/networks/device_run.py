@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from sparsegen.matrix.csr import Array
 from sparsegen.networks.chunks import Chunk
 from sparsegen.networks.inputs import Inputs
 from sparsegen.networks.packed_network import PackedNetwork, Segment
+from sparsegen.networks.parked import Parked
 from sparsegen.networks.result_buffers import ResultBuffers
 from sparsegen.networks.row_kernels import RowKernels
 from sparsegen.networks.staging import Staging, Writers
@@ -25,28 +26,6 @@ from sparsegen.plan.variants import RenderedVariant
 from sparsegen.system.device_memory import Address, Buffer
 
 NextChunk = Callable[[], Chunk | None]
-
-
-@dataclass(slots=True)
-class Parked:
-    """Inputs that wait on the host before a segment, until there are enough for a batch."""
-
-    numbers: list[Array] = field(default_factory=list)
-    rows: list[Array] = field(default_factory=list)
-
-    @property
-    def count(self) -> int:
-        return sum(part.size for part in self.numbers)
-
-    def put(self, numbers: Array, rows: Array) -> None:
-        self.numbers.append(numbers)
-        self.rows.append(rows)
-
-    def take(self, most: int) -> tuple[Array, Array]:
-        """Removes so many, or as many as there are, and returns their numbers and rows."""
-        numbers, rows = np.concatenate(self.numbers), np.concatenate(self.rows)
-        self.numbers, self.rows = [numbers[most:]], [rows[most:]]
-        return numbers[:most], rows[:most]
 
 
 class DeviceRun:
@@ -77,7 +56,7 @@ class DeviceRun:
         if len(packed.segments) > 1:
             self._z = executor.allocate(batch * self._row_bytes)
             self._alive, self._kept = executor.allocate(4 * batch), executor.allocate(4 * batch)
-        self._parked = [Parked() for _ in packed.segments]
+        self._parked = [Parked(packed.neurons, packed.dtype.storage) for _ in packed.segments]
         self._upcoming: Chunk | None = None
         self._sent: Moment | None = None
 
@@ -117,7 +96,8 @@ class DeviceRun:
                 numbers = self._survivors(numbers)
                 level += 1
                 if self._should_park(level, numbers.size):
-                    self._parked[level].put(numbers, self._downloaded(numbers.size))
+                    rows = self._parked[level].put(numbers)
+                    self._executor.download(Address(self._y.address, rows.nbytes), rows)
                     break
         self._results.collect(results)
 
@@ -195,11 +175,6 @@ class DeviceRun:
         self._stream.wait_for_kernels()
         self._staging.send(np.ascontiguousarray(rows), self._y.address)
         self._stream.hold_kernels(self._stream.moment())
-
-    def _downloaded(self, count: int) -> Array:
-        rows = np.empty((count, self._packed.neurons), self._packed.dtype.storage)
-        self._executor.download(Address(self._y.address, rows.nbytes), rows)
-        return rows
 
     def _survivors(self, numbers: Array) -> Array:
         """The inputs that live behind a segment, whose neurons are in y then."""

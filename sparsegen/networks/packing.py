@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen import api
+from sparsegen import api, backends
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.named import named_choice
-from sparsegen.errors import DeviceMemoryError
+from sparsegen.errors import DeviceMemoryError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.cluster_network import ClusterNetworkConfig, resident_clusters
 from sparsegen.kernels.config import Config
@@ -32,14 +34,18 @@ from sparsegen.networks.packed_network import (
 from sparsegen.operators import DType
 from sparsegen.operators.overflow import require_held
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
+from sparsegen.plan.variants import RenderedVariant
 from sparsegen.system.quantities import size_text
 from sparsegen.tuning_db.shared_layers import described
+
+log = logging.getLogger(__name__)
 
 PROBED_LAYERS = 4
 LEAST_BATCH = 16  # inputs of the smallest tile that pays
 USUAL_TILE = 64
 TURNS = 4  # that a device takes from the queue: the inputs of one are sent while those before are computed
 TURN_BYTES = 16 << 20  # of their bits, at least: less is sent in the time of a few launches
+COMPILED_AHEAD = 1 << 24  # weights of which packing takes longer than compiling
 EXPECTED_BYTES = 8  # of memory for a weight, where all layers together are sure to fit
 
 
@@ -120,6 +126,8 @@ class _Packing:
         wanted, network = self.wanted, self.network
         for device in wanted.devices:
             self.choice.family.require_valid(self.choice.problem, self.choice.config, device)
+        if network.edges >= COMPILED_AHEAD:
+            threading.Thread(target=self._compile_ahead, name="compile ahead", daemon=True).start()
         plan = self._plan()
         segments = self._cut(plan)
         if len(segments) > plan.segments == 1:
@@ -167,6 +175,16 @@ class _Packing:
 
     def _problem(self, layers: range) -> SparseNetworkProblem:
         return segment_problem(self.network, layers, self.wanted.share, *self.kind)
+
+    def _compile_ahead(self) -> None:
+        """Compile the last layers' kernel while they are packed; whoever runs it finds it in the cache, or learns why
+        not.
+        """
+        problem, toolchain = self._problem(self.layers), backends.toolchain(self.wanted.devices[0])
+        try:
+            RenderedVariant.of(self.choice.config, problem, toolchain).compile(toolchain)
+        except SparsegenError as error:
+            log.info("not compiled ahead: %s", error)
 
     # --- plan ---
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 
 from sparsegen import backends
 from sparsegen.backends.emulator.executor import EmulatorExecutor, HostBuffer
-from sparsegen.errors import ConfigError, DeviceMemoryError, OperandError, SavedOperatorError
-from sparsegen.networks import placement
+from sparsegen.errors import CompileError, ConfigError, DeviceMemoryError, OperandError, SavedOperatorError
+from sparsegen.networks import packing, placement
 from sparsegen.networks.device_run import DeviceRun
 from sparsegen.networks.images import stroke_images
 from sparsegen.networks.inputs import BitInputs
@@ -222,21 +223,42 @@ def test_pinned_segments_are_sent_as_they_are(where: dict[str, Any], images: Any
     np.testing.assert_array_equal(group.infer(BitInputs.of(images)).results, net.totals(images))
 
 
-def test_other_dtypes_unpack_alike(emulator_settings: Settings) -> None:
+@pytest.mark.parametrize("given", [81, 80])  # a number at a time, and 16 bytes
+def test_other_dtypes_unpack_alike(emulator_settings: Settings, given: int) -> None:
     """The kernels between segments have a version for 32 bits, which no family uses yet."""
     from sparsegen.backends.plain import PlainKernels
 
     executor = EmulatorExecutor(threads=1)
-    device, images = PlainKernels(executor), stroke_images(5, 81)
+    device, images = PlainKernels(executor), stroke_images(5, 81)[:, :given]
     bits = device.upload(np.packbits(images, axis=1, bitorder="little"))
     y, kept = device.filled(4 * 5 * 96, 0xFF), device.filled(4 * 2 * 96, 0xFF)
     one = int(np.ones(1, np.float32).view(np.int32)[0])
-    device.run("network_inputs.cu:unpack_32", 5, 5, 81, 96, 11, one, bits, y)
+    device.run("network_inputs.cu:unpack_32", 5, 5, given, 96, -(-given // 8), one, bits, y)
     found = device.download(y, 5 * 96, np.float32).reshape(5, 96)
-    np.testing.assert_array_equal(found, np.pad(images, ((0, 0), (0, 15))))
+    np.testing.assert_array_equal(found, np.pad(images, ((0, 0), (0, 96 - given))))
     found[3] = -0.0
     y, alive = device.upload(found), device.filled(20, 0xFF)
     device.run("network_inputs.cu:find_alive_32", 5, 5, 96, y, alive)
     assert device.download(alive, 5, np.int32).tolist() == [1, 1, 1, 0, 1]
     device.run("network_inputs.cu:gather_32", 2, 2, 96, device.upload(np.array([4, 1], np.int32)), y, kept)
     np.testing.assert_array_equal(device.download(kept, 192, np.float32).reshape(2, 96), found[[4, 1]])
+
+
+def test_the_kernel_is_compiled_while_a_large_network_is_packed(
+    where: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled: list[str] = []
+    variant = packing.RenderedVariant
+
+    def noted(self: Any, toolchain: Any) -> Any:
+        compiled.append(threading.current_thread().name)
+        raise CompileError("no compiler today", log="")
+
+    monkeypatch.setattr(packing, "COMPILED_AHEAD", 1)
+    monkeypatch.setattr(variant, "compile", noted)
+    with caplog.at_level("INFO"):
+        SparseNetwork(radixnet(64, 6), **where).pack(20)
+        for thread in threading.enumerate():
+            if thread.name == "compile ahead":
+                thread.join()
+    assert compiled == ["compile ahead"] and "no compiler today" in caplog.text
