@@ -14,10 +14,12 @@ once for each case, and preprocessing is timed by itself. A time limit ends the 
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -31,6 +33,7 @@ from sparsegen.networks.dealing import Dealt, DeviceGroup
 from sparsegen.networks.images import stroke_images
 from sparsegen.networks.inputs import BitInputs
 from sparsegen.networks.network import Network
+from sparsegen.networks.packed_file import load_packed, save_packed
 from sparsegen.networks.packed_network import PackedNetwork
 from sparsegen.networks.placement import Placement
 from sparsegen.networks.radixnet import radixnet
@@ -39,16 +42,16 @@ from sparsegen.plan.executors import shared_executor
 
 DISTINCT = 2048  # images; inputs repeat them
 CALLS = 3
-BATCHES = 2  # of the inputs of streamed networks
 
 
 @dataclass
 class Study:
-    """Rows so far, what preprocessing took, and when to end."""
+    """Rows so far, what preprocessing took, when to end, and a folder for what is streamed from a file."""
 
     ends: float
     device: Device
     family: str
+    folder: Path
     rows: Rows = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -98,7 +101,22 @@ def main(
     seconds: float,
 ) -> None:
     devices = find_devices(names)
-    study = Study(time.perf_counter() + seconds, devices[0], family)
+    with tempfile.TemporaryDirectory() as folder:
+        study = Study(time.perf_counter() + seconds, devices[0], family, Path(folder))
+        measure(study, devices, neurons, layers, inputs, segment_layers, segments, streamed_inputs)
+
+
+def measure(
+    study: Study,
+    devices: list[Device],
+    neurons: int,
+    layers: int,
+    inputs: int,
+    segment_layers: int,
+    segments: int,
+    streamed_inputs: int,
+) -> None:
+    """All rows; see the command's options."""
     with study.timed("generate"):
         challenge = radixnet(neurons, layers)
     with study.timed("images"):
@@ -158,7 +176,7 @@ def on_devices(study: Study, case: str, network: Network, inputs: BitInputs, dev
 def streamed(
     study: Study, case: str, network: Network, inputs: BitInputs, device: Device, repeats: int
 ) -> None:
-    """Rows for segments that are resident, streamed from pinned memory, and streamed by way of staging memory.
+    """Rows for segments that are resident, streamed from pinned memory, by way of staging memory, and from a file.
 
     The network is so many times the given one, one behind the other: packed once, each copy is streamed by itself.
 
@@ -168,15 +186,19 @@ def streamed(
     placement = Placement.of(None, [device], None)
     net = SparseNetwork(network, family=study.family)
     with study.timed(f"pack {case} once"):
-        whole = repeated(net.group(-(-inputs.count // BATCHES), Readout.TOTALS, placement).packed, repeats)
+        whole = repeated(net.group(inputs.count, Readout.TOTALS, placement).packed, repeats)
         net.release()
     with study.timed(f"pin {case}"):
         executor = shared_executor(device)
         pinned = repeated(replace(whole, segments=whole.segments[:1]).pin(executor), repeats)
     series = Series(case, network, inputs, repeats)
-    for where, packed, slots in (("resident", whole, repeats), ("pinned", pinned, 2), ("staged", whole, 2)):
+    cases = (("resident", whole, repeats), ("pinned", pinned, 2), ("staged", whole, 2), ("file", whole, 2))
+    for where, packed, slots in cases:
         if study.is_over:
             return
+        if where == "file":
+            with study.timed(f"write {case}"):
+                packed = from_file(packed, study.folder)
         group = placement.group(replace(packed, plan=replace(packed.plan, slots=slots)))
         found = group.infer(inputs)
         row, ratio, dealt = series.row(group, found, where)
@@ -190,6 +212,13 @@ def streamed(
             segments_copied=sum(dealt.copies_of),
             segment_bytes=packed.slot_bytes,
         )
+
+
+def from_file(packed: PackedNetwork, folder: Path) -> PackedNetwork:
+    """The same mapped from a file, with a copy there of every segment."""
+    file = folder / "network.packed"
+    save_packed(packed, file)
+    return load_packed(file)
 
 
 def repeated(packed: PackedNetwork, repeats: int) -> PackedNetwork:

@@ -141,7 +141,7 @@ def test_networks_on_devices(studies: Studies, monkeypatch: pytest.MonkeyPatch) 
         *(("alive", 1), ("alive", 2)),
         *(("challenge-like", 1), ("challenge-like", 2)),
     ]
-    assert [row["weights"] for row in rows[4:]] == 2 * ["resident", "pinned", "staged"]
+    assert [row["weights"] for row in rows[4:]] == 2 * ["resident", "pinned", "staged", "file"]
     assert all(row["ms"] > 0 for row in rows) and "# generate" in output
     assert rows[0]["living"] == 40 and rows[5]["segments_copied"] >= 3 > rows[4]["segments_copied"]
 
