@@ -1,4 +1,4 @@
-"""Chunks of inputs, which a device infers together: as many as it takes turns, as large as each other."""
+"""Chunks of inputs, which a device infers together: as many for each, and all but the first ones equally large."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ import numpy as np
 
 from sparsegen.matrix.csr import Array
 
-WIDTHS = (64, 32, 16, 8, 4, 2)  # inputs that follow each other where chunks are spread over all of them
-RUNS = 8  # of so many inputs in a chunk, at least
+LARGER = 4  # times as many inputs as in a device's first chunk: nothing is computed before those are there
+WIDTHS = (
+    16,
+    8,
+    4,
+    2,
+    1,
+)  # inputs of a first chunk that follow each other where chunks are spread over all inputs
+RUNS = 8  # of inputs that follow each other in a chunk, at least, where there are enough of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,7 @@ class Chunk:
 
 
 def chunks_of(count: int, devices: int, most: int, granule: int, *, is_spread: bool) -> list[Chunk]:
-    """All inputs in chunks: as many for each device, all as large as each other but for a granule.
+    """All inputs in chunks: as many for each device, equally large but for a granule; first chunks are smaller.
 
     Args:
         count: inputs in all.
@@ -57,23 +64,40 @@ def chunks_of(count: int, devices: int, most: int, granule: int, *, is_spread: b
         is_spread: whether each chunk has inputs of everywhere, for those that die to be in all chunks alike; else its
             inputs follow each other.
     """
+    turns = -(-count // (devices * most))
+    while True:
+        larger = LARGER if most >= LARGER else 1
+        weights = [1] * devices + [larger] * (devices * (turns - 1))
+        found = _spread(count, most, weights) if is_spread else _contiguous(count, most, granule, weights)
+        if found is not None:
+            return found
+        turns += 1
+
+
+def _contiguous(count: int, most: int, granule: int, weights: list[int]) -> list[Chunk] | None:
+    """Chunks of inputs that follow each other, as large as their weights say; None if one has too many."""
     step = granule if most % granule == 0 else 1
-    units, most_units = -(-count // step), most // step
-    pieces = devices * -(-units // (devices * most_units))
-    if is_spread and pieces > 1:
-        return _spread(count, pieces, most)
-    ends = [min(count, step * (units * (i + 1) // pieces)) for i in range(pieces)]
+    units = -(-count // step)
+    ends = [min(count, step * (units * sum(weights[: i + 1]) // sum(weights))) for i in range(len(weights))]
     sizes = [(begin, end - begin) for begin, end in zip([0, *ends], ends, strict=False)]
+    if max(size for _, size in sizes) > most:
+        return None
     return [Chunk(begin, size, size, size) for begin, size in sizes if size]
 
 
-def _spread(count: int, pieces: int, most: int) -> list[Chunk]:
-    wide = (width for width in WIDTHS if most % width == 0 and count >= RUNS * pieces * width)
-    width = next(wide, 1)
-    runs, missing = -(-count // width), -count % width
-    found = []
-    for i in range(min(pieces, runs)):
-        own = -(-(runs - i) // pieces)
-        has_last = (runs - 1) % pieces == i
-        found.append(Chunk(i * width, width, pieces * width, own * width - (missing if has_last else 0)))
-    return found
+def _spread(count: int, most: int, weights: list[int]) -> list[Chunk] | None:
+    """The same, of runs: one of every chunk, then the next one of every chunk."""
+    least = RUNS if count >= RUNS * sum(weights) else 1
+    for width in WIDTHS:
+        stride, firsts = width * sum(weights), [width * sum(weights[:i]) for i in range(len(weights))]
+        if count < least * stride and width > 1:
+            continue
+        whole, rest = divmod(count, stride)
+        found = []
+        for first, weight in zip(firsts, weights, strict=True):
+            size = whole * weight * width + min(max(0, rest - first), weight * width)
+            if size:
+                found.append(Chunk(first, weight * width, stride, size))
+        if max(chunk.count for chunk in found) <= most:
+            return found
+    return None

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from patience import LONG
 
 from sparsegen import backends
 from sparsegen.kernels import families_of
@@ -144,6 +148,34 @@ def test_networks_on_devices(studies: Studies, monkeypatch: pytest.MonkeyPatch) 
     assert [row["weights"] for row in rows[4:]] == 2 * ["resident", "pinned", "staged", "file"]
     assert all(row["ms"] > 0 for row in rows) and "# generate" in output
     assert rows[0]["living"] == 40 and rows[5]["segments_copied"] >= 3 > rows[4]["segments_copied"]
+
+
+def test_a_network_on_two_processes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, emulator_settings: Settings
+) -> None:
+    pytest.importorskip("torch")
+    script = ("--standalone", "--nproc-per-node", "2", "-m", "benchmarks.network_processes")
+    sizes = ("--neurons", "64", "--layers", "4", "--inputs", "40", "--family", "fused_network")
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *script, "--device", "emulator", *sizes],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))),
+            "SPARSEGEN_RESULTS": str(tmp_path),
+            "SPARSEGEN_DB": str(tmp_path / "tuning.db"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "network_processes.json").read_text())["rows"]
+    assert [(row["case"], row["processes"], row["backend"]) for row in rows] == [
+        ("challenge-like", 2, "gloo"),
+        ("alive", 2, "gloo"),
+    ]
+    assert rows[1]["living"] == 40 and all(row["ms"] > 0 and row["ms_of_one"] > 0 for row in rows)
 
 
 def test_rows_keep_the_state_that_measured_them(
