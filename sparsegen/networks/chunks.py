@@ -43,14 +43,25 @@ class Chunk:
         found: Array = self.first + i // self.width * self.stride + i % self.width
         return found
 
-    def runs(self, begin: int, end: int) -> Iterator[range]:
-        """The numbers of its inputs from the one at ``begin`` to the one before ``end``, run by run."""
+    def parts(self, begin: int, end: int) -> Iterator[Chunk]:
+        """Its inputs from the one at ``begin`` to the one before ``end``, as at most three chunks of whole runs."""
         while begin < end:
             run, place = divmod(begin, self.width)
-            size = min(end - begin, self.width - place)
+            runs = 1 if place else max(1, (end - begin) // self.width)
+            width = min(self.width - place, end - begin)
             first = self.first + run * self.stride + place
-            yield range(first, first + size)
-            begin += size
+            yield Chunk(first, width, self.stride, runs * width)
+            begin += runs * width
+
+    def rows_of(self, array: Array) -> Array:
+        """Its rows of an array that has one for each input, runs × width × columns, without a copy.
+
+        Only of a chunk of whole runs; see `parts`.
+        """
+        here = array[self.first :]
+        shape = (self.count // self.width, self.width, *array.shape[1:])
+        strides = (self.stride * array.strides[0], *array.strides)
+        return np.lib.stride_tricks.as_strided(here, shape, strides, writeable=False)
 
 
 def chunks_of(count: int, devices: int, most: int, granule: int, *, is_spread: bool) -> list[Chunk]:

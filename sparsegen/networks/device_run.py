@@ -139,9 +139,9 @@ class DeviceRun:
         else:
             rows = np.empty((chunk.count, inputs.row_bytes), np.uint8)
             begin = 0
-            for run in chunk.runs(0, chunk.count):
-                inputs.write(run, rows[begin : begin + len(run)])
-                begin += len(run)
+            for part in chunk.parts(0, chunk.count):
+                inputs.write(part, rows[begin : begin + part.count])
+                begin += part.count
             self._put(rows.view(self._packed.dtype.storage))
         return chunk
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import Array
+from sparsegen.networks.chunks import Chunk
 from sparsegen.operators import DType
 
 
@@ -28,8 +29,8 @@ class Inputs(Protocol):
     @property
     def row_bytes(self) -> int: ...
 
-    def write(self, some: range, rows: Array) -> None:
-        """Write inputs that follow each other into uint8, inputs × ``row_bytes``; several threads may do so at a time.
+    def write(self, part: Chunk, rows: Array) -> None:
+        """Write a chunk of whole runs into uint8, inputs × ``row_bytes``; several threads may do so at a time.
 
         Raises:
             OperandError: numbers that the dtype does not hold.
@@ -79,8 +80,9 @@ class BitInputs:
     def row_bytes(self) -> int:
         return int(self.bits.shape[1])
 
-    def write(self, some: range, rows: Array) -> None:
-        rows[:] = self.bits[some.start : some.stop]
+    def write(self, part: Chunk, rows: Array) -> None:
+        given = part.rows_of(self.bits)
+        rows.reshape(given.shape)[:] = given  # one copy, for which the interpreter is let go once
 
     def values(self) -> Array:
         return np.unpackbits(self.bits, axis=1, count=self.neurons, bitorder="little")
@@ -111,8 +113,8 @@ class ByteInputs:
     def row_bytes(self) -> int:
         return -(-self.neurons // 8)
 
-    def write(self, some: range, rows: Array) -> None:
-        rows[:] = np.packbits(self.bytes[some.start : some.stop], axis=1, bitorder="little")
+    def write(self, part: Chunk, rows: Array) -> None:
+        rows[:] = np.packbits(part.rows_of(self.bytes), axis=2, bitorder="little").reshape(rows.shape)
 
     def values(self) -> Array:
         return self.bytes
@@ -144,10 +146,10 @@ class NumberInputs:
     def row_bytes(self) -> int:
         return self.neurons * self.dtype.itemsize
 
-    def write(self, some: range, rows: Array) -> None:
-        given = np.ascontiguousarray(self.numbers[some.start : some.stop])
+    def write(self, part: Chunk, rows: Array) -> None:
+        given = np.ascontiguousarray(part.rows_of(self.numbers)).reshape(part.count, self.neurons)
         held = self.dtype.to_storage(given)
-        require_finite(self.dtype.from_storage(held), given, self.dtype, some.start)
+        require_finite(self.dtype.from_storage(held), given, self.dtype, part.numbers)
         rows[:] = held.view(np.uint8)
 
     def values(self) -> Array:
@@ -157,13 +159,13 @@ class NumberInputs:
         return NumberInputs(self.numbers[numbers], self.dtype)
 
 
-def require_finite(held: Array, given: Array, dtype: DType, first: int = 0) -> None:
+def require_finite(held: Array, given: Array, dtype: DType, inputs: Array | None = None) -> None:
     """Refuse what a dtype does not hold.
 
     Args:
         held: inputs × neurons as the dtype has them.
         given: the same as the caller gave them.
-        first: the number of the first of them.
+        inputs: their numbers, where they are not all.
 
     Raises:
         OperandError: one is infinite or NaN; it says which.
@@ -172,8 +174,9 @@ def require_finite(held: Array, given: Array, dtype: DType, first: int = 0) -> N
     if finite.all():
         return
     row, column = (int(at) for at in np.unravel_index(int(np.argmin(finite)), finite.shape))
+    number = row if inputs is None else int(inputs[row])
     raise OperandError(
-        f"y[{first + row}, {column}] = {given[row, column]}: expected finite numbers that {dtype} holds"
+        f"y[{number}, {column}] = {given[row, column]}: expected finite numbers that {dtype} holds"
     )
 
 

@@ -14,7 +14,9 @@ from sparsegen.networks.chunks import Chunk
 from sparsegen.networks.inputs import Inputs
 from sparsegen.system.device_memory import Address
 
-PIECE_BYTES = 16 << 20  # of staging memory; two pieces
+PIECE_BYTES = (
+    64 << 20
+)  # of staging memory; two pieces: smaller ones cost more in waking threads than they hide
 WRITERS = 8  # threads that fill a piece: one is slower than the bus
 LEAST_BYTES = 1 << 20  # for a thread
 
@@ -36,7 +38,7 @@ class Writers:
 
 
 class Staging:
-    """Sends arrays: one piece fills while the other is copied."""
+    """Sends arrays: threads fill a piece, each of which sends its part by itself, while the other piece is copied."""
 
     def __init__(
         self, executor: Executor, stream: CopyStream, writers: Writers, nbytes: int, row_bytes: int
@@ -47,7 +49,7 @@ class Staging:
             row_bytes: of a row of inputs, at the most; a piece holds one.
         """
         size = max(1, row_bytes, min(PIECE_BYTES, nbytes))
-        self._writers = writers
+        self._executor, self._writers = executor, writers
         self._pieces: tuple[PinnedMemory, ...] = (executor.pinned(size), executor.pinned(size))
         self._moments: list[Moment | None] = [None, None]
         self._stream, self._next = stream, 0
@@ -67,9 +69,9 @@ class Staging:
 
         def write(begin: int, end: int, piece: Array) -> None:
             rows, filled = piece.reshape(-1, width), 0
-            for run in chunk.runs(begin, end):
-                inputs.write(run, rows[filled : filled + len(run)])
-                filled += len(run)
+            for part in chunk.parts(begin, end):
+                inputs.write(part, rows[filled : filled + part.count])
+                filled += part.count
 
         self._send(chunk.count, width, write, address)
 
@@ -85,8 +87,10 @@ class Staging:
             piece = self._pieces[turn].array[: size * width]
 
             def copy(begin: int, end: int, first: int = first, piece: Array = piece) -> None:
-                write(first + begin, first + end, piece[begin * width : end * width])
+                part = piece[begin * width : end * width]
+                write(first + begin, first + end, part)
+                with self._executor.entered():
+                    self._stream.send(part, Address(address + (first + begin) * width, part.size))
 
             self._writers.copy(size, width, copy)
-            self._stream.send(piece, Address(address + first * width, piece.size))
             self._moments[turn] = self._stream.moment()

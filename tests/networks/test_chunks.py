@@ -24,8 +24,10 @@ def test_every_input_is_in_one_chunk(
     assert turns <= 3 + 2 * -(-count // (devices * min(most, 64))), "about as many turns as it takes"
     for chunk in chunks:
         middle = chunk.count // 3
-        runs = [*chunk.runs(0, middle), *chunk.runs(middle, chunk.count)]
-        np.testing.assert_array_equal(np.concatenate([np.array(run) for run in runs]), chunk.numbers)
+        parts = [*chunk.parts(0, middle), *chunk.parts(middle, chunk.count)]
+        assert len(parts) <= 6
+        rows = [part.rows_of(np.arange(count)).ravel() for part in parts]
+        np.testing.assert_array_equal(np.concatenate(rows), chunk.numbers)
 
 
 def test_first_chunks_are_small_and_the_others_whole_tiles() -> None:

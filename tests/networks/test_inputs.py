@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from sparsegen.errors import OperandError
+from sparsegen.networks.chunks import Chunk
 from sparsegen.networks.images import stroke_images
 from sparsegen.networks.inputs import BitInputs, ByteInputs, Inputs, NumberInputs, as_inputs
 from sparsegen.operators import DType
 
 
-def written(inputs: Inputs, some: range) -> Any:
-    rows = np.empty((len(some), inputs.row_bytes), np.uint8)
-    inputs.write(some, rows)
+def written(inputs: Inputs, part: Chunk) -> Any:
+    rows = np.empty((part.count, inputs.row_bytes), np.uint8)
+    inputs.write(part, rows)
     return rows
 
 
@@ -31,7 +32,8 @@ def test_bits_and_bytes_and_truth_values_are_the_same_inputs() -> None:
         assert (kind.count, kind.neurons) == (9, 196)
         assert kind.are_bits
         np.testing.assert_array_equal(
-            written(kind, range(2, 7)), np.packbits(images[2:7], axis=1, bitorder="little")
+            written(kind, Chunk(1, 2, 3, 6)),
+            np.packbits(images[[1, 2, 4, 5, 7, 8]], axis=1, bitorder="little"),
         )
         np.testing.assert_array_equal(kind.some(numbers).values(), images[numbers])
     assert isinstance(kinds[0], ByteInputs)
@@ -40,7 +42,7 @@ def test_bits_and_bytes_and_truth_values_are_the_same_inputs() -> None:
 def test_numbers_are_what_the_dtype_holds() -> None:
     inputs = as_inputs(np.array([[0.1, 70.0], [2.0, 0.0]]), 2, DType.FLOAT16)
     assert isinstance(inputs, NumberInputs)
-    rows = written(inputs, range(2)).view(np.float16)
+    rows = written(inputs, Chunk(0, 2, 2, 2)).view(np.float16)
     assert not inputs.are_bits and rows.tolist() == [[np.float16(0.1), 70.0], [2.0, 0.0]]
     assert inputs.values()[0, 0] == np.float16(0.1)
     assert isinstance(as_inputs(np.full((1, 2), 3, np.uint8), 2, DType.FLOAT16), NumberInputs)
@@ -54,5 +56,7 @@ def test_what_is_no_input_is_refused() -> None:
         as_inputs(np.full((1, 8), "x"), 8, DType.FLOAT16)
     with pytest.raises(OperandError, match="inputs × 2 for 9 neurons"):
         BitInputs(np.zeros((4, 1), np.uint8), 9)
-    with pytest.raises(OperandError, match="float16 holds"):
-        written(as_inputs(np.full((1, 8), 1e6), 8, DType.FLOAT16), range(1))
+    wrong = np.zeros((6, 8))
+    wrong[3, 5] = 1e6
+    with pytest.raises(OperandError, match=r"y\[3, 5\] = 1000000.0: .* float16 holds"):
+        written(as_inputs(wrong, 8, DType.FLOAT16), Chunk(1, 1, 2, 3))
