@@ -110,6 +110,11 @@ def planned(
         DeviceMemoryError: not even a layer and the smallest batch fit.
     """
     found: list[tuple[float, MemoryPlan]] = []
+    at_once = max(batch for batch in batches if batch <= most_whole)
+    if batch_bytes(at_once, False) + constant_bytes + layers * layer_bytes <= budget:
+        batches = [
+            batch for batch in batches if batch <= at_once
+        ]  # larger ones are for layers that are copied
     for batch in batches:
         whole = batch_bytes(batch, False)
         if batch <= most_whole and whole + constant_bytes + layers * layer_bytes <= budget:
