@@ -863,7 +863,6 @@ struct Producer {
 
   // `mine` is what begins() says of its first step.
   __device__ __forceinline__ void bring(const Unit& unit, int number, int mine) {
-    const unsigned lane = threadIdx.x % 32;
     const bool lives = unit.row_tile < row_tiles;
     const int first = unit.row_tile * steps;
     for (int begin = unit.begin; begin < unit.end; begin += kAtOnce) {
@@ -872,7 +871,7 @@ struct Producer {
       for (int step = begin; step < last; ++step) {
         const int from = __shfl_sync(0xffffffffu, mine, step - begin), to = __shfl_sync(0xffffffffu, mine, step - begin + 1);
         ring.wait_emptied(stage);
-        if (lane == 0) bring_step(unit, number, step, first + step, from, to - from, lives);
+        if (is_elected()) bring_step(unit, number, step, first + step, from, to - from, lives);
         __syncwarp();
         stage.advance(stages.count);
       }

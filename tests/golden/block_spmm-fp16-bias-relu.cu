@@ -227,6 +227,18 @@ __device__ __forceinline__ void copy_bulk_to_cluster(void* shared, const void* g
 #endif
 }
 
+// By all lanes of a warp: whether this one is chosen, the same one every time. Behind threadIdx.x % 32 == 0, each copy of a box would go
+// through a loop over lanes that might differ: some 30 instructions.
+__device__ __forceinline__ bool is_elected() {
+#if defined(SPARSEGEN_EMULATOR)
+  return threadIdx.x % 32 == 0;
+#else
+  unsigned elected = 0;
+  asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff;\n@p mov.u32 %0, 1; }\n" : "+r"(elected));
+  return elected != 0;
+#endif
+}
+
 // Tiles lie in shared memory as blocks of rows of up to 128 bytes. These are swizzled: chunk c of row r lies at place
 // c ^ swizzle(r) of its row, so that the rows of a fragment meet different banks. As this is linear over exclusive or,
 // steps through a tile are exclusive ors of byte offsets.
@@ -472,7 +484,7 @@ __device__ __forceinline__ void bring_tiles(unsigned char* tiles, Barrier* fille
       const int next_panel = panels[tile + 1];
       unsigned char* const to = tiles + stage.number * kStageBytes;
       barrier_wait(emptied + stage.number, stage.parity ^ 1);
-      if (thread == 0) {
+      if (thread < 32 && is_elected()) {
         barrier_arrive_expecting(filled + stage.number, kABytes);
         copy_bulk_to_cluster(to + part, stored + static_cast<long long>(tile) * kABytes, kPartBytes, filled + stage.number);
       }

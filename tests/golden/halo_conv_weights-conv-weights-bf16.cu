@@ -192,6 +192,18 @@ __device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, Box
 #endif
 }
 
+// By all lanes of a warp: whether this one is chosen, the same one every time. Behind threadIdx.x % 32 == 0, each copy of a box would go
+// through a loop over lanes that might differ: some 30 instructions.
+__device__ __forceinline__ bool is_elected() {
+#if defined(SPARSEGEN_EMULATOR)
+  return threadIdx.x % 32 == 0;
+#else
+  unsigned elected = 0;
+  asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff;\n@p mov.u32 %0, 1; }\n" : "+r"(elected));
+  return elected != 0;
+#endif
+}
+
 // Before the first access to memory that earlier kernels touch: waits until the one before has ended.
 __device__ __forceinline__ void wait_for_kernel_before() {
 #if !defined(SPARSEGEN_EMULATOR)
@@ -879,13 +891,13 @@ halo_conv_weights(const __grid_constant__ TensorMap x_map, const __grid_constant
     Producer producer{shared, x_map, dy_map, tile};
     const UnitMask mask = unit_mask(mask_words, mask_rows, mask_columns, height, width, out_height, out_width);
     const auto bring_all = [&](int listed) {
-      if (threadIdx.x == 0) {
+      if (warp == 0 && is_elected()) {
         for (int number = 0; number < listed; ++number) producer.bring(shared.list.units[number]);
       }
       meet_at<kThreads>(1);
     };
     each_list(mask, images, kParts, static_cast<int>(blockIdx.y), shared.list, bring_all, [](const Words&, int, int) {});
-    if (threadIdx.x == 0) producer.end();
+    if (warp == 0 && is_elected()) producer.end();
   } else {
     take_registers<kConsumerRegisters>();
     const int consumer_warp = warp - kThreads / 32, warpgroup = consumer_warp / 4;
