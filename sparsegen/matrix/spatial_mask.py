@@ -161,6 +161,45 @@ def from_boxes(boxes: Any, size: tuple[int, int, int], block: int | tuple[int, i
     return library.einsum("bi,br,bc->irc", of_image, rows, columns) > 0
 
 
+def from_blocks(blocks: Any, shape: tuple[int, int, int]) -> Any:
+    """The mask that a list of blocks names, as SBNet's kernels take them.
+
+    Args:
+        blocks: blocks × 3 whole numbers: image, and row and column among the blocks. One outside of the mask, such as
+            -1 where a list is filled up to a fixed length, names none.
+        shape: images, and rows and columns of blocks.
+
+    Raises:
+        MatrixError: a list of another shape or type, or a shape out of range.
+    """
+    library = _library(blocks)
+    if blocks.ndim != 2 or blocks.shape[1] != 3:
+        raise MatrixError(
+            f"expected blocks × 3 (image, row, column), got shape {tuple(blocks.shape)}", source=_SOURCE
+        )
+    is_whole = (
+        blocks.dtype.kind in "iu"
+        if library is np
+        else not (blocks.is_floating_point() or blocks.dtype is library.bool)
+    )
+    if not is_whole:
+        raise MatrixError(f"expected whole numbers of blocks, got {blocks.dtype}", source=_SOURCE)
+    if not isinstance(shape, Sequence) or isinstance(shape, str | bytes) or len(shape) != 3:
+        raise MatrixError(f"shape = {shape!r} is not images, rows and columns of blocks", source=_SOURCE)
+    images, rows, columns = (arguments.whole(side, "shape", MatrixError, least=1) for side in shape)
+    count = images * rows * columns
+    image, row, column = (_with_type(library, blocks[:, i], library.int64) for i in range(3))
+    is_inside = (image >= 0) & (image < images) & (row >= 0) & (row < rows)
+    is_inside &= (column >= 0) & (column < columns)
+    places = library.where(is_inside, (image * rows + row) * columns + column, count)
+    mask = _filled(library, (count + 1,), 0, blocks, library.bool_ if library is np else library.bool)
+    if library is np:
+        mask[places] = True  # behind the last block those that are none
+    else:
+        mask.index_fill_(0, places, True)
+    return mask[:count].reshape(images, rows, columns)
+
+
 def dilate(
     mask: Any,
     size: tuple[int, int],
@@ -346,6 +385,10 @@ def _dimensions(array: Any) -> tuple[int, int, int]:
 
 def _as_float(array: Any) -> Any:
     return array.astype(np.float32) if _library(array) is np else array.float()
+
+
+def _with_type(library: Any, array: Any, dtype: Any) -> Any:
+    return array.astype(dtype) if library is np else array.to(dtype)
 
 
 def _filled(library: Any, shape: tuple[int, ...], value: float, like: Any, dtype: Any = None) -> Any:

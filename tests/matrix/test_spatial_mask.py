@@ -66,6 +66,16 @@ def test_boxes() -> None:
     assert not masks.from_boxes(boxes[:0], (3, 11, 9), 4).any()
 
 
+def test_lists_of_blocks() -> None:
+    mask = np.random.default_rng(3).random((3, 5, 7)) < 0.3
+    listed = np.argwhere(mask)
+    beyond = np.array([[-1, -1, -1], [3, 0, 0], [0, 5, 0], [0, 0, 7], [0, -1, 3]])
+    for dtype in (np.int32, np.int64):
+        padded = np.concatenate((listed, beyond, listed[:2])).astype(dtype)
+        assert np.array_equal(masks.from_blocks(padded, mask.shape), mask)
+    assert not masks.from_blocks(listed[:0], mask.shape).any()
+
+
 REACHES = [
     Reach((3, 3), padding=(1, 1)),
     Reach((1, 1), stride=(2, 2)),
@@ -135,6 +145,13 @@ def test_bad_masks() -> None:
         Reach((9, 1)).output_size((8, 8))
     with pytest.raises(MatrixError, match=r"expected boxes × 5 .* got shape \(3, 4\)"):
         masks.from_boxes(np.zeros((3, 4)), (1, 8, 8), 4)
+    with pytest.raises(MatrixError, match=r"expected blocks × 3 .* got shape \(2, 4\)"):
+        masks.from_blocks(np.zeros((2, 4), dtype=int), (1, 8, 8))
+    for numbers in (np.zeros((2, 3)), np.zeros((2, 3), dtype=bool)):
+        with pytest.raises(MatrixError, match="expected whole numbers of blocks"):
+            masks.from_blocks(numbers, (1, 8, 8))
+    with pytest.raises(MatrixError, match=r"shape = \(8, 8\) is not images"):
+        masks.from_blocks(np.zeros((2, 3), dtype=int), (8, 8))  # type: ignore[arg-type]
     with pytest.raises(MatrixError, match=r"expected two frames .* got shapes \(2, 3, 4\) and \(2, 3, 3\)"):
         masks.from_difference(mask, mask[..., 1:], 4, 0.5)
 
