@@ -20,7 +20,7 @@ from sparsegen.kernels.layouts.masked_convolution import (
 )
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, Given, MaskedConv2dProblem, MaskOf
+from sparsegen.operators import ConvEpilogue, DType, Given, MaskedConv2dProblem, MaskOf
 from sparsegen.operators.masked_conv2d import UNIT
 
 ITEM_BYTES = 2
@@ -43,7 +43,11 @@ class HaloConvConfig(Config):
     chunk: int = tunable(64, (16, 32, 64), "channels per pipeline stage")
     group_units: int = tunable(2, (1, 2), "units of 8 x 8 outputs that a warpgroup computes at once")
     input_stages: int = tunable(2, (2, 3, 4, 6), "pipeline stages of pixels: boxes in shared memory")
-    weight_stages: int = tunable(4, (3, 4, 6, 9), "pipeline stages of weights in shared memory")
+    weight_stages: int = tunable(
+        4,
+        (3, 4, 6, 9, 12),
+        "pipeline stages of weights in shared memory; if they hold all weights of the tile, these are loaded once",
+    )
     stage_taps: int = tunable(1, (1, 3, 5), "filter taps per pipeline stage of weights")
     lead: int = tunable(
         0,
@@ -51,6 +55,7 @@ class HaloConvConfig(Config):
         "pipeline stages by which one consumer warpgroup runs ahead of the other",
         searched=(0, 3),
     )
+    deferred: int = tunable(0, (0, 1), "1: an item's outputs are stored beside the next one's products")
     unit_cost: int = tunable(
         0,
         (0, 1, 2, 3),
@@ -62,10 +67,13 @@ class HaloConvConfig(Config):
 # 3 x 3 filters, RESIDENT for 3 x 3 filters whose weights all fit into shared memory, PIXELS for 1 x 1 filters, STRIDED
 # for strides, and OTHERS for larger filters and masks of the input.
 LARGE = (
-    HaloConvConfig(tile_n=128, group_units=2, input_stages=2, weight_stages=6, lead=3),
+    HaloConvConfig(tile_n=128, group_units=2, input_stages=2, weight_stages=6, lead=3, deferred=1),
     HaloConvConfig(tile_n=64, group_units=2, input_stages=2, weight_stages=4, stage_taps=3, lead=2),
     HaloConvConfig(tile_n=64, group_units=1, input_stages=3, weight_stages=4, stage_taps=3, lead=2),
 )
+# For up to 128 channels in the place of the second of LARGE: chunks are narrow, so that all weights of 64 filters stay
+# in shared memory beside the boxes.
+STAYING = HaloConvConfig(tile_n=64, chunk=32, group_units=1, input_stages=4, weight_stages=12, stage_taps=3)
 RESIDENT = (
     HaloConvConfig(tile_n=64, group_units=2, input_stages=2, weight_stages=3, stage_taps=3),
     HaloConvConfig(tile_n=64, group_units=1, input_stages=4, weight_stages=3, stage_taps=3),
@@ -82,9 +90,12 @@ OTHERS = (
 )
 STRIDED = (HaloConvConfig(tile_n=128, group_units=2, input_stages=3, weight_stages=4), *OTHERS[1:])
 BY_COSTS = replace(OTHERS[0], unit_cost=3)  # for masks of the input with many live units
-# Share of live blocks from which on that pays: 8 % faster with half of them, 6 % slower with a tenth.
+# Share of live blocks from which on that pays with a mask of any input: 8 % faster with half of them, 6 % slower with a
+# tenth. Where nothing is filled with zeros it pays from COST_ROUNDS waves of units on: 11 % faster with a tenth.
 SHARED_BY_COSTS = 0.3
 ENOUGH_ROUNDS = 6  # waves of units over all multiprocessors, from which on an uneven last wave costs little
+STAYING_ROUNDS = 7  # the same where narrower tiles keep their weights
+COST_ROUNDS = 3
 STRIDED_ROUNDS = 3  # the same with a stride of 2, where weights take as long to load as pixels
 
 
@@ -166,13 +177,17 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             f"the lead ({c.lead}) is less than the stages that there are",
         )
         yield Constraint(
-            not c.unit_cost or p.mask_of.is_of_input, "units cost what their taps do with a mask of the input"
+            not c.unit_cost or p.mask_of.is_of_input,
+            "units cost what their taps do with a mask of the input",
         )
         yield shared_memory_fits("stages", self._shared_bytes(p, c), device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: HaloConvConfig, device: Device) -> bool:
         c, stages = config, self._weight_stages_in_all(problem, config)
-        if c.chunk < min(64, problem.channels & -problem.channels) or (c.unit_cost and problem.taps == 1):
+        stays = stages <= c.weight_stages  # narrow chunks leave room for all weights
+        if c.chunk < min(32 if stays else 64, problem.channels & -problem.channels):
+            return False
+        if c.unit_cost and problem.taps == 1:
             return False
         return c.weight_stages <= max(stages, 3) and c.lead < max(2, stages)
 
@@ -256,13 +271,14 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> HaloConvConfig:
         """The first config for such filters whose tiles fill the device for enough waves, else the last one."""
         p = problem
-        some, rounds = self._fast(p, device), ENOUGH_ROUNDS if p.stride.rows == 1 else STRIDED_ROUNDS
-        for config in some:
+        some = self._fast(p, device)
+        for config, rounds in some:
             parts = max(1, device.multiprocessors * config.tile_n // p.filters)
-            if p.density.share * units_of(p) >= rounds * 2 * config.group_units * parts:
+            live = (live_share(p) if config.unit_cost else p.density.share) * units_of(p)
+            if live >= rounds * 2 * config.group_units * parts:
                 return config
         if some:
-            return some[-1]
+            return some[-1][0]
         chunk = next((c for c in (64, 32, 16) if p.channels % c == 0), 16)
         return HaloConvConfig(tile_n=32, chunk=chunk, group_units=1, input_stages=2, weight_stages=3)
 
@@ -270,39 +286,55 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         self, problem: MaskedConv2dProblem, features: Features, device: Device
     ) -> tuple[HaloConvConfig, ...]:
         """The other configs for such filters: with some masks, they leave fewer multiprocessors idle."""
-        some = self._fast(problem, device)
+        some = tuple(dict.fromkeys(config for config, _ in self._fast(problem, device)))
         if not problem.mask_of.is_of_input:
             return some
         by_costs = (replace(config, unit_cost=2) for config in some[:2])
         return (*some, *(c for c in by_costs if not self.broken_constraints(problem, c, device)))
 
-    def _fast(self, problem: MaskedConv2dProblem, device: Device) -> tuple[HaloConvConfig, ...]:
-        """The fast configs for such filters, with tiles and chunks that divide the problem's filters and channels."""
+    def _fast(self, problem: MaskedConv2dProblem, device: Device) -> tuple[tuple[HaloConvConfig, int], ...]:
+        """The fast configs for such filters, with tiles and chunks that divide the problem's filters and channels, and
+        the waves of units over all multiprocessors from which on each is taken.
+        """
         p = problem
         chunk = next((c for c in (64, 32, 16) if p.channels % c == 0), 16)
         tile_n = next((n for n in (256, 128, 64, 32) if p.filters % n == 0), 32)
-        is_plain = p.stride.rows == 1 and p.mask_of is MaskOf.OUTPUT
-        some: tuple[HaloConvConfig, ...]
-        if p.taps == 1:
-            some = PIXELS
-        elif p.taps != 9 or not is_plain:
-            some = self._others(p)
-        else:
-            some = RESIDENT if p.channels == chunk else LARGE
-        fitted = [replace(c, chunk=chunk, tile_n=min(c.tile_n, tile_n)) for c in some]
-        return tuple(c for c in dict.fromkeys(fitted) if not self.broken_constraints(p, c, device))
+        # A residual is read where outputs are finished, and would take the registers of those that wait.
+        waits = p.epilogue is not ConvEpilogue.BIAS_RESIDUAL
+        fitted = (
+            (
+                replace(
+                    c,
+                    chunk=min(c.chunk, chunk),
+                    tile_n=min(c.tile_n, tile_n),
+                    deferred=c.deferred if waits else 0,
+                ),
+                rounds,
+            )
+            for c, rounds in self._of_filters(p, chunk)
+        )
+        return tuple((c, rounds) for c, rounds in fitted if not self.broken_constraints(p, c, device))
 
-    @staticmethod
-    def _others(problem: MaskedConv2dProblem) -> tuple[HaloConvConfig, ...]:
-        """For strides, larger filters and masks of the input, from many live units to few."""
-        if problem.stride.rows > 1:
-            return STRIDED
-        if not problem.mask_of.is_of_input:
-            return OTHERS
-        if problem.density.share >= SHARED_BY_COSTS:
-            return (BY_COSTS, *OTHERS)
-        # While a warp writes zeros over one box, others are brought: 4 % faster on an H100, 128 channels, a tenth live.
-        return (OTHERS[1], OTHERS[0], OTHERS[2]) if problem.mask_of is MaskOf.ANY_INPUT else OTHERS
+    def _of_filters(self, problem: MaskedConv2dProblem, chunk: int) -> list[tuple[HaloConvConfig, int]]:
+        """For such filters, from many live units to few."""
+        p = problem
+        if p.taps == 1:
+            return [(c, ENOUGH_ROUNDS) for c in PIXELS]
+        if p.stride.rows > 1:
+            return [(c, STRIDED_ROUNDS) for c in STRIDED]
+        others = [(c, ENOUGH_ROUNDS) for c in OTHERS]
+        if p.mask_of is MaskOf.INPUT or (p.mask_of.is_of_input and p.density.share >= SHARED_BY_COSTS):
+            return [(BY_COSTS, COST_ROUNDS), *others]
+        if p.mask_of is MaskOf.ANY_INPUT:
+            # While a warp writes zeros over one box, others are brought: 4 % faster with 128 channels, a tenth live.
+            return [others[1], others[0], others[2]]
+        if p.taps != 9:
+            return others
+        if p.channels == chunk:
+            return [(c, ENOUGH_ROUNDS) for c in RESIDENT]
+        if not self._is_resident(p, replace(STAYING, chunk=min(STAYING.chunk, chunk))):
+            return [(c, ENOUGH_ROUNDS) for c in LARGE]
+        return [(LARGE[0], STAYING_ROUNDS), (STAYING, ENOUGH_ROUNDS), (LARGE[2], ENOUGH_ROUNDS)]
 
     @staticmethod
     def _box_side(taps: int, problem: MaskedConv2dProblem) -> int:
