@@ -94,7 +94,7 @@ BY_COSTS = replace(OTHERS[0], unit_cost=3)  # for masks of the input with many l
 # tenth. Where nothing is filled with zeros it pays from COST_ROUNDS waves of units on: 11 % faster with a tenth.
 SHARED_BY_COSTS = 0.3
 ENOUGH_ROUNDS = 6  # waves of units over all multiprocessors, from which on an uneven last wave costs little
-STAYING_ROUNDS = 7  # the same where narrower tiles keep their weights
+STAYING_ROUNDS = 7  # the same where weights stay in smaller items, too
 COST_ROUNDS = 3
 STRIDED_ROUNDS = 3  # the same with a stride of 2, where weights take as long to load as pixels
 
@@ -331,7 +331,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         if p.taps != 9:
             return others
         if p.channels == chunk:
-            return [(c, ENOUGH_ROUNDS) for c in RESIDENT]
+            return [(RESIDENT[0], STAYING_ROUNDS), (RESIDENT[1], ENOUGH_ROUNDS)]
         if not self._is_resident(p, replace(STAYING, chunk=min(STAYING.chunk, chunk))):
             return [(c, ENOUGH_ROUNDS) for c in LARGE]
         return [(LARGE[0], STAYING_ROUNDS), (STAYING, ENOUGH_ROUNDS), (LARGE[2], ENOUGH_ROUNDS)]
