@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from contract_matrices import csr, matrices
 
-from sparsegen.kernels.layouts.network_tiles import network_tiles
+from sparsegen.kernels.layouts.network_tiles import network_tiles, stored_together
 from sparsegen.kernels.layouts.tile_groups import BANKS, NONE, SIDE, LayerKind, TileGroups, in_rows, spread
 from sparsegen.networks.network import Network
 from sparsegen.networks.radixnet import base_layers, radixnet
@@ -57,6 +57,17 @@ def test_places_meet_no_bank_conflicts() -> None:
         counts = np.apply_along_axis(np.bincount, 1, place[writers] % BANKS, minlength=BANKS)
         assert (counts == SIDE // BANKS).all()
         writers = groups.rows
+
+
+def test_lanes_that_store_inputs_at_once_meet_no_bank_conflicts() -> None:
+    """A lane reads 4 neurons and stores one after another; 8 lanes beside each other store in one access."""
+    matrix = radixnet(256, 2, seed=5).stacked(DType.FLOAT16)
+    tiles = network_tiles(SparseNetworkProblem(*matrix.shape, 8, DType.FLOAT16), matrix, 4, 16)
+    assert np.array_equal(np.sort(tiles.inputs), np.arange(256))
+    banks = tiles.inputs.reshape(-1, 8, 4) % BANKS
+    assert (np.sort(banks, axis=1) == np.arange(BANKS)[:, None]).all()
+    lone = stored_together(16)  # what is left of a lane's neurons is put together as well
+    assert lone.shape == (2, BANKS) and np.array_equal(np.sort(lone.ravel()), np.arange(16))
 
 
 def test_every_value_has_one_place() -> None:

@@ -19,6 +19,7 @@ TILE = SIDE * SIDE  # values of a tile
 BIASES = SIDE * 4  # values of a group's biases: three parts of each row's and one more
 PAIR = 2 * TILE + BIASES  # values of a group with two tiles
 UNIT = BIASES  # what places of groups are counted in
+READ = 4  # neurons of an input that a lane reads at once
 PADDED = 2  # times as many groups, at most, where a layer is filled up to whole passes
 
 
@@ -133,7 +134,7 @@ def layers_in_tiles(problem: SparseNetworkProblem, matrix: CsrMatrix, run: int) 
             return weights, TileGroups.of(*weights, problem.neurons, run)
 
         def spread_columns(layer: int) -> Array:
-            writers = found[layer - 1][1].rows if layer else in_rows(np.arange(problem.neurons))
+            writers = found[layer - 1][1].rows if layer else stored_together(problem.neurons)
             return spread(writers, found[layer][1].columns)
 
         def placed(layer: int) -> LayerTiles:
@@ -145,6 +146,13 @@ def layers_in_tiles(problem: SparseNetworkProblem, matrix: CsrMatrix, run: int) 
         found = list(pool.map(grouped, numbers))
         columns = list(pool.map(spread_columns, numbers))
         return list(pool.map(placed, numbers))
+
+
+def stored_together(neurons: int) -> Array:
+    """int64, sets × `BANKS`: neurons of an input that 8 lanes store in one access; a lane reads 4 in a row."""
+    order = in_rows(np.arange(neurons)).ravel()
+    place = np.arange(order.size)
+    return order[np.lexsort((place, place % READ, place // (READ * BANKS)))].reshape(-1, BANKS)
 
 
 def passes_of(groups: TileGroups, count: int, pass_groups: int) -> int:

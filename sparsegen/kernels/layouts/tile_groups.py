@@ -116,7 +116,8 @@ def spread(producers: Array, columns: Array) -> Array:
     modulo 8. Therefore 8 rows of a fragment are in different banks, both when they are written and when they are read.
 
     Args:
-        producers: int64 [groups, 16], the rows of the previous layer that each group computes, padded with `NONE`.
+        producers: int64 [groups, 16], the rows of the previous layer that each group computes, padded with `NONE`; or
+            [sets, 8], what is written in one access, of which no two get the same colour.
         columns: int64 [blocks, 16], padded with `NONE`; as many elements as ``producers``.
 
     Returns:
@@ -127,7 +128,7 @@ def spread(producers: Array, columns: Array) -> Array:
     at = np.empty(count, dtype=np.int64)  # the edges, which have the numbers of the columns
     at[np.argsort(made, kind="stable")] = np.argsort(read, kind="stable")
     of_group = np.empty(count, dtype=np.int64)
-    of_group[at] = np.arange(count) // SIDE
+    of_group[at] = np.arange(count) // producers.shape[1]
     of_block = np.arange(count) // SIDE
     colour = np.zeros(count, dtype=np.int64)
     for _ in range(3):
