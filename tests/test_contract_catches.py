@@ -221,6 +221,35 @@ RIGHT = {
         },
         network,
     ),
+    "sparse_network in a ring": Right(
+        family("fused_network"),
+        Kind(
+            SparseNetworkProblem,
+            (("n", 90),),
+            (
+                ("dtype", DType.FLOAT16),
+                ("activation", Activation.RELU),
+                ("readout", Readout.NEURONS),
+            ),
+        ),
+        {
+            "inputs": 96,
+            "warps": 4,
+            "run": 2,
+            "parts": 2,
+            "biases": "multiplied",
+            "first_check": 0,
+            "checks": 1,
+        },
+        {
+            "results stored where others read": ("if (i == 0) steps.wait(2);", ""),
+            "another slot": ("int free = ring.before(turn)", "int free = turn"),
+            "the same blocks again": ("blocks.load(following, run);", ""),
+            "results of another step": ("if (!kFirst) store_clipped(before, place[i], held[i]);", ""),
+            "the same weights again": ("next.advance();\n  Blocks blocks;", "Blocks blocks;"),
+        },
+        network,
+    ),
     "sparse_network layer by layer": Right(
         family("streamed_network"),
         Kind(

@@ -31,8 +31,8 @@ constexpr bool kDying = false;  // an input without a live neuron stays so
 constexpr bool kAlignedRows = true;  // inputs start at multiples of 16 bytes
 
 constexpr int kThreads = 32 * kWarps;
-constexpr int kChunks = kInputs / 8;  // of 8 inputs, 16 bytes, in a row
-constexpr int kPitch = 2 * kInputs;  // bytes of a neuron's row: an odd number of chunks, so that rows meet other banks
+constexpr int kChunks = 3;  // of 8 inputs, 16 bytes, in a row
+constexpr int kPitch = 16 * kChunks;  // bytes of a neuron's row: an odd number of chunks, so that rows meet other banks
 constexpr int kBlockBytes = 16 * kPitch;
 constexpr int kPassGroups = kWarps * kRun;
 constexpr int kBiases = (kRun + 1) / 2;  // that a lane holds
@@ -87,6 +87,15 @@ __device__ __forceinline__ void prefetch_l2(const void* from, unsigned bytes) {
   static_cast<void>(memory[0] + memory[bytes - 1]);  // which must be there to be read
 #else
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
+// By each thread: asks for the line of memory there.
+__device__ __forceinline__ void prefetch_line(const void* from) {
+#if defined(SPARSEGEN_EMULATOR)
+  static_cast<void>(*static_cast<const volatile unsigned char*>(from));
+#else
+  asm volatile("prefetch.global.L2 [%0];\n" ::"l"(from) : "memory");
 #endif
 }
 
@@ -491,34 +500,14 @@ __device__ __forceinline__ void store_neurons(unsigned char* to, const float (&s
   if constexpr (kTiles % 2 == 1) store_matrices(to + (kTiles - 1) * 16, neurons[kTiles - 1]);
 }
 
-// Which of a tile's inputs have a neuron that is not zero, a bit for each.
-__device__ __forceinline__ unsigned long long alive_inputs(const unsigned char* neurons, int rows, int chunks, int count,
-                                                           Control& control) {
-  const int lane = threadIdx.x % 32;
-  for (int unit = threadIdx.x / 32; unit < 2 * chunks; unit += kWarps) {
-    unsigned any[4] = {};
-    for (int row = lane + 32 * (unit % 2); row < rows; row += 64) {
-      const auto words = load_vector<4>(reinterpret_cast<const unsigned*>(neurons + row * kPitch + unit / 2 * 16));
-      #pragma unroll
-      for (int i = 0; i < 4; ++i) any[i] |= words.element[i];
-    }
-    unsigned found = 0;
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      #pragma unroll
-      for (int step = 16; step > 0; step /= 2) any[i] |= __shfl_xor_sync(kAll, any[i], step);
-      found |= (any[i] & 0x7fffu ? 1u : 0u) << 2 * i | (any[i] & 0x7fff0000u ? 2u : 0u) << 2 * i;
-    }
-    if (lane == 0) control.alive[unit] = found;
-  }
-  __syncthreads();
-  unsigned long long alive = 0;
-  for (int unit = 0; unit < 2 * chunks; ++unit) {
-    alive |= static_cast<unsigned long long>(control.alive[unit]) << unit / 2 * 8;
-  }
-  __syncthreads();
-  return count < 64 ? alive & (1ull << count) - 1 : alive;
-}
+// Where the neurons of a tile are: rows of all chunks.
+struct Neurons {
+  unsigned char* first;
+
+  __device__ __forceinline__ Neurons(unsigned char* first) : first(first) {}
+  __device__ __forceinline__ unsigned char* at(int row, int chunk) const { return first + row * kPitch + chunk * 16; }
+};
+
 
 // A tile of `count` inputs, one a row of `stride` elements: calls put(neuron, chunk, eight inputs of each of kSome neurons)
 // for all neurons below `positions`, of which those from `stride` on are zero. `warp` of `warps` takes its share of them.
@@ -560,7 +549,7 @@ __device__ __forceinline__ void read_tile(const Element* inputs, int stride, int
 }
 
 // The first `rows` neurons of each input to its row of the result, of which `result` is the first element of the first input's.
-__device__ __forceinline__ void write_neurons(const unsigned char* neurons, int rows, int outputs, int chunks, int count,
+__device__ __forceinline__ void write_neurons(const Neurons& neurons, int rows, int outputs, int chunks, int count,
                                               const int* ids, Element* result) {
   constexpr int kSome = 2;  // rows of a lane
   const int lanes = (rows + 32 * kSome - 1) / (32 * kSome);
@@ -571,7 +560,7 @@ __device__ __forceinline__ void write_neurons(const unsigned char* neurons, int 
     Vector<Element, 8> neuron[kSome];
     #pragma unroll
     for (int e = 0; e < kSome; ++e) {
-      neuron[e] = load_vector<8>(reinterpret_cast<const Element*>(neurons + (row + e) * kPitch + chunk * 16));
+      neuron[e] = load_vector<8>(reinterpret_cast<const Element*>(neurons.at(row + e, chunk)));
     }
     #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -741,6 +730,17 @@ struct Ahead {
   }
 };
 
+// A whole run there.
+__device__ __forceinline__ void load_run(Run& run, const Cursor& at, unsigned lane) {
+  Ahead beside;
+  beside.load(at, lane);
+  beside.become(run);
+  #pragma unroll
+  for (int i = 0; i < kRun; ++i) {
+    load_weights(run, i, at, lane);
+  }
+}
+
 // How many of kTiles belong to the first part of a tile.
 template <int kTiles>
 constexpr int kFirstPart = kParts == 1 || kTiles == 1 ? kTiles : (kTiles + 1) / 2;
@@ -808,11 +808,7 @@ __device__ __forceinline__ unsigned char* all_layers(unsigned char* from, unsign
   while (layer < end && net.layers[layer].element[0] == kGeneral) ++layer;
   Cursor next(net, (layer < end ? net.layers[layer].element[1] : 0) + static_cast<int>(threadIdx.x / 32) * kRun);
   Run run;
-  Ahead first;
-  first.load(next, lane);
-  first.become(run);
-  #pragma unroll
-  for (int i = 0; i < kRun; ++i) load_weights(run, i, next, lane);
+  load_run(run, next, lane);
   for (int l = begin; l < end; ++l) {
     const Vector<int, 4> about = net.layers[l];
     const int kind = about.element[0];
@@ -881,7 +877,7 @@ cluster_network(int n, int neurons, int outputs, int layers, int positions, int 
     store_vector(reinterpret_cast<unsigned*>(memory + i), Vector<unsigned, 4>{});
   }
   cluster_sync();
-  unsigned char* current = memory;
+  Neurons current = memory;
   const int first_output = min(outputs, static_cast<int>(rank) * output_share);
   const int own_outputs = min(outputs - first_output, output_share);
   const int team_warp = static_cast<int>(rank) * kWarps + threadIdx.x / 32, team_warps = kClusterBlocks * kWarps;
@@ -898,96 +894,59 @@ cluster_network(int n, int neurons, int outputs, int layers, int positions, int 
   const auto rows_after = [&](int layer) { return in_use[rank * layers + layer]; };
   const auto put_kept = [&](int neuron, int chunk, const Vector<unsigned, 4> (&some)[kSome]) {
     for (int e = 0; e < kSome; ++e) {
-      store_vector(reinterpret_cast<unsigned*>(current + (neuron + e) * kPitch + chunk * 16), some[e]);
+      store_vector(reinterpret_cast<unsigned*>(current.at(neuron + e, chunk)), some[e]);
     }
   };
   const auto put_input = [&](int neuron, int chunk, const Vector<unsigned, 4> (&some)[kSome]) {
     const auto to = load_vector<kSome>(input_places + neuron);
     for (int e = 0; e < kSome; ++e) {
       const unsigned place = to.element[e];
-      put_at(current + (place & kPosition) * kPitch + chunk * 16, some[e], (place & kDestination) >> kPositionBits);
+      put_at(current.at(place & kPosition, chunk), some[e], (place & kDestination) >> kPositionBits);
       if (place & kCopied) {
-        put_at(current + (place >> 16 & kPosition) * kPitch + chunk * 16, some[e], place >> 16 + kPositionBits);
+        put_at(current.at(place >> 16 & kPosition, chunk), some[e], place >> 16 + kPositionBits);
       }
     }
   };
-  const auto write_results = [&](const unsigned char* neurons, int chunks, int count) {
+  const auto write_results = [&](const Neurons& neurons, int chunks, int count) {
     write_neurons(neurons, own_outputs, outputs, chunks, count, control.ids, result + first_output);
   };
-  int waiting = behind - first;
-  bool is_resident = false;
-  int begin = 0;
-  for (int check = 0; begin < layers && waiting > 0; ++check) {
-    int end = layers;
-    const bool is_last = end == layers;
+  const int waiting = behind - first;
+  constexpr int begin = 0;
+  const int end = layers;
+  if (begin < end) {
     const int tiles = (waiting + kInputs - 1) / kInputs;
-    int alive_count = 0;
     for (int tile = 0; tile < tiles; ++tile) {
-      const int count = min(kInputs, waiting - tile * kInputs);
+      const int start = tile * kInputs;
+      const int count = min(kInputs, waiting - start);
       const int chunks = (count + 7) / 8;
-      if (!is_resident) {
+      {
         current = memory;
-        if (begin == 0) {
-          const int from = first + tile * kInputs;
+        {
+          const int from = first + start;
           const Element* const mine = y + static_cast<long long>(from) * neurons;
-          const int following = min(kInputs, behind - from - count);
-          if (kAlignedRows && neurons > 0 && following > 0 && threadIdx.x == 0 && team_warp == 0) {
-            prefetch_l2(mine + count * neurons, following * neurons * sizeof(Element));  // meanwhile
-          }
           read_tile<kAlignedRows>(mine, neurons, width, count, chunks, team_warp, team_warps, put_input);
           for (int i = threadIdx.x; i < count; i += kThreads) control.ids[i] = from + i;
+        }
+        meet();
+        if (begin == 0 && kAlignedRows && neurons > 0 && threadIdx.x == 0 && team_warp == 0) {
+          // The next tile comes while this one is computed: both at once would take longer.
+          const int following = first + start + count;
+          const int some = min(kInputs, behind - following);
+          if (some > 0) prefetch_l2(y + static_cast<long long>(following) * neurons, some * neurons * sizeof(Element));
+        }
+      }
+      {
+        unsigned char* const next = current.first == memory ? memory + buffer_bytes : memory;
+        if (chunks <= 1) {
+          current.first = all_layers<1>(current.first, next, begin, end, net, rounds, limit);
+        } else if (chunks <= 2) {
+          current.first = all_layers<2>(current.first, next, begin, end, net, rounds, limit);
         } else {
-          const Element* const mine = kept + static_cast<long long>(tile) * kInputs * positions;
-          read_tile<true>(mine, positions, positions, count, chunks, threadIdx.x / 32, kWarps, put_kept);
-          for (int i = threadIdx.x; i < count; i += kThreads) control.ids[i] = kept_ids[tile * kInputs + i];
-        }
-        meet();
-      }
-      unsigned char* const next = current == memory ? memory + buffer_bytes : memory;
-      if (chunks <= 1) {
-        current = all_layers<1>(current, next, begin, end, net, rounds, limit);
-      } else if (chunks <= 2) {
-        current = all_layers<2>(current, next, begin, end, net, rounds, limit);
-      } else {
-        current = all_layers<3>(current, next, begin, end, net, rounds, limit);
-      }
-      if (is_last) {
-        write_results(current, chunks, count);
-        is_resident = false;
-        meet();
-        continue;
-      }
-      const unsigned long long alive = agreed(alive_inputs(current, rows_after(end - 1), chunks, count, control));
-      const int alive_here = __popcll(alive);
-      for (int input = threadIdx.x / 32; input < count; input += kWarps) {
-        if (alive >> input & 1) continue;
-        const int id = control.ids[input];
-        for (int i = threadIdx.x % 32; i < own_outputs; i += 32) {
-          result[static_cast<long long>(id) * outputs + first_output + i] = to_element(0.0f);
+          current.first = all_layers<3>(current.first, next, begin, end, net, rounds, limit);
         }
       }
-      if (tiles == 1 && alive_here > 8 * (chunks - 1)) {
-        // So few died that the tile stays as it is; the dead give zeros.
-        is_resident = true;
-        alive_count = count;
-        continue;
-      }
-      is_resident = false;
-      int taken = 0;
-      for (unsigned long long left = alive; left; left &= left - 1, ++taken) {
-        if (taken % kWarps != static_cast<int>(threadIdx.x / 32)) continue;
-        const int input = __ffsll(static_cast<long long>(left)) - 1;
-        Element* const to = kept + static_cast<long long>(alive_count + taken) * positions;
-        #pragma unroll 8
-        for (int i = threadIdx.x % 32; i < positions; i += 32) {
-          to[i] = *reinterpret_cast<const Element*>(current + i * kPitch + input * 2);
-        }
-        if (threadIdx.x % 32 == 0) kept_ids[alive_count + taken] = control.ids[input];
-      }
-      alive_count += alive_here;
+      write_results(current, chunks, count);
       meet();
     }
-    waiting = alive_count;
-    begin = end;
   }
 }

@@ -1,7 +1,8 @@
-"""`fused_network` where few blocks take the inputs that are left behind whole tiles."""
+"""`fused_network` where few blocks take what is left, where runs take turns, and where tiles are in a ring."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from contract_calls import run_and_compare
 from contract_cases import Kind, Variant
@@ -9,6 +10,8 @@ from contract_cases import Kind, Variant
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
+from sparsegen.matrix.generators import random_rows
+from sparsegen.networks.network import Network
 from sparsegen.networks.radixnet import radixnet
 from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
@@ -69,6 +72,41 @@ def test_runs_take_turns(
         first_check=2 if dies else 0,
         checks=2 if dies else 1,
     )
+    source = render(FAMILY, problem, chosen)
+    variant = Variant(FAMILY, chosen, kind, ("radixnet",), source)
+    packed = FAMILY.pack(problem, chosen, matrix)
+    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
+    run_and_compare(variant, kernel, problem, matrix, packed, where=f"{warps} warps, runs of {run}")
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    ("neurons", "warps", "run", "inputs", "readout"),
+    [
+        (256, 4, 4, 200, Readout.NEURONS),
+        (256, 8, 2, 170, Readout.TOTALS),
+        (256, 8, 2, 61, Readout.NEURONS),
+    ],
+)
+def test_tiles_in_a_ring(
+    emulator_toolchain: EmulatorToolchain, neurons: int, warps: int, run: int, inputs: int, readout: Readout
+) -> None:
+    """Tiles of four to six pairs of chunks, some half full, chains, twins and a layer of groups with many tiles."""
+    made = radixnet(neurons, 11)
+    drawn = random_rows(neurons, neurons, 0.03, 0.3, seed=5)
+    scattered = drawn.with_values(np.full(drawn.nnz, 1 / 8, np.float32))
+    network = Network.of((*made.layers[:5], scattered, *made.layers[5:]), -0.25, 32.0)
+    matrix = network.stacked(DType.FLOAT16)
+    kind = Kind(
+        SparseNetworkProblem,
+        (("n", inputs),),
+        (("dtype", DType.FLOAT16), ("activation", Activation.RELU), ("readout", readout)),
+    )
+    problem = kind.problem(matrix)
+    chosen = FAMILY.config(
+        inputs=96, warps=warps, run=run, parts=2, biases="multiplied", first_check=0, checks=1
+    )
+    assert not FAMILY.broken_constraints(problem, chosen, device())
     source = render(FAMILY, problem, chosen)
     variant = Variant(FAMILY, chosen, kind, ("radixnet",), source)
     packed = FAMILY.pack(problem, chosen, matrix)

@@ -47,7 +47,7 @@ def test_asked_for_by_name_they_say_what_lacks(name: str) -> None:
 
 
 def test_inputs_are_dropped_where_they_die_alone() -> None:
-    whole = replace(PROBLEM, n=8 * 56 * 132)  # nothing is left for few blocks
+    whole = replace(PROBLEM, n=56 * 132)  # nothing is left for few blocks, and no tile is in a ring
     dying = replace(whole, activation=Activation.DYING_RELU)
     for f in families_of("sparse_network"):
         for problem, other in ((whole, dying), (dying, whole)):
@@ -76,18 +76,38 @@ def stack(neurons: int, inputs: int) -> tuple[SparseNetworkProblem, Features]:
 @pytest.mark.parametrize(
     ("inputs", "rest"),
     [
-        (60000, 16),  # 8 whole tiles of 56 for each of 132 multiprocessors, and 6.5 inputs
-        (8 * 56 * 132, 0),
-        (8 * 56 * 132 + 16 * 132, 0),
+        (8 * 40 * 132 + 6 * 132, 16),  # 8 whole tiles of 40 for each of 132 multiprocessors, and 6 inputs
+        (8 * 40 * 132, 0),
+        (8 * 40 * 132 + 16 * 132, 0),
         (100, 0),
     ],
 )
 def test_few_blocks_take_the_few_inputs_behind_whole_tiles(inputs: int, rest: int) -> None:
-    problem, features = stack(1024, inputs)
+    problem, features = stack(1040, inputs)
     fused = family("fused_network")
     assert fused.heuristic(problem, features, H100).rest == rest
     dying = replace(problem, activation=Activation.DYING_RELU)
     assert fused.heuristic(dying, features, H100).rest == 0
+
+
+@pytest.mark.parametrize(
+    ("neurons", "inputs", "fill", "tile"),
+    [
+        (1024, 60000, 1.0, 96),
+        (1024, 132 * 56, 1.0, 56),  # each multiprocessor has one whole tile
+        (1024, 60000, 0.5, 56),  # groups of more than two tiles
+        (512, 60000, 1.0, 56),  # warps with less than four groups
+        (1040, 60000, 1.0, 40),  # one group more than warps have, and than fits
+    ],
+)
+def test_a_ring_is_for_many_inputs_that_live(neurons: int, inputs: int, fill: float, tile: int) -> None:
+    problem, features = stack(neurons, inputs)
+    fused = family("fused_network")
+    config = fused.heuristic(problem, replace(features, block_fill=fill), H100)
+    assert config.inputs == tile
+    assert not fused.broken_constraints(problem, config, H100)
+    dying = replace(problem, activation=Activation.DYING_RELU)
+    assert fused.heuristic(dying, features, H100).inputs == min(tile, 56)
 
 
 def test_clusters_of_two_list_what_they_send() -> None:
