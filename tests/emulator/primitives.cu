@@ -73,6 +73,7 @@ __device__ void atomics(int value, int* out) {
   atomicMin(&out[3], -value);
   atomicAdd(reinterpret_cast<float*>(&out[4]), 0.5f);
   if (atomicCAS(&out[5], 0, 1) == 0) atomicExch(&out[6], 42);
+  atomicOr(&out[7], 1 << threadIdx.x % 5);
 }
 
 __device__ void halves(int value, float* out) {

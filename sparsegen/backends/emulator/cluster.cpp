@@ -49,8 +49,12 @@ void Cluster::open_barrier_if_complete() {
         return;
     }
     waiting_ = 0;
+    wake(ThreadState::at_cluster_barrier);
+}
+
+void Cluster::wake(ThreadState waiting) {
     for (const std::unique_ptr<Block>& block : blocks_) {
-        block->wake(ThreadState::at_cluster_barrier);
+        block->wake(waiting);
     }
 }
 
@@ -72,6 +76,17 @@ void* Cluster::map(Thread& thread, const void* shared, unsigned rank, std::size_
 unsigned cluster_rank() { return running_thread->block->rank(); }
 
 void cluster_sync(int line) { running_thread->block->cluster().sync(*running_thread, line); }
+
+void grid_arrive(unsigned* counter) {
+    ++*counter;
+    running_thread->block->cluster().wake(ThreadState::at_barrier);
+}
+
+void grid_wait(unsigned* counter, unsigned arrivals, int line) {
+    while (static_cast<int>(*counter - arrivals) < 0) {
+        running_thread->block->wait_for_barrier(*running_thread, line);
+    }
+}
 
 void* map_shared(const void* shared, unsigned rank, std::size_t bytes, int line) {
     return running_thread->block->cluster().map(*running_thread, shared, rank, bytes, line);

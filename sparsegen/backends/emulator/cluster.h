@@ -27,6 +27,9 @@ public:
     /// The block of that rank, which there must be.
     Block& block(unsigned rank) const { return *blocks_[rank]; }
 
+    /// Lets threads look again at what other blocks may have changed.
+    void wake(ThreadState waiting);
+
     void open_barrier_if_complete();
 
 private:
@@ -36,6 +39,10 @@ private:
 
 unsigned cluster_rank();
 void cluster_sync(int line = __builtin_LINE());
+/// Adds one to a counter in global memory, for which threads of the launch's one cluster, its grid, may be waiting.
+void grid_arrive(unsigned* counter);
+/// Waits until a counter has come that far.
+void grid_wait(unsigned* counter, unsigned arrivals, int line = __builtin_LINE());
 void* map_shared(const void* shared, unsigned rank, std::size_t bytes, int line = __builtin_LINE());
 
 }  // namespace sparsegen::emulator
