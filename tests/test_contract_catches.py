@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from contract_calls import run_and_compare
 from contract_cases import Kind, Variant
-from contract_matrices import matrices
+from contract_matrices import csr, matrices
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import KernelFault
@@ -48,6 +48,13 @@ def network() -> CsrMatrix:
     return Network.of(weights, [rng.standard_normal(64) for _ in layers[1:]] + [0.1], 32.0).stacked(
         DType.FLOAT16
     )
+
+
+def narrow_end() -> CsrMatrix:
+    """A layer with many inputs and work for one warp: all others reach the next batch first."""
+    rng = np.random.default_rng(0)
+    weights = np.where(rng.random((9, 1100)) < 0.2, rng.uniform(-0.2, 0.25, (9, 1100)), 0)
+    return Network.of([csr(weights.astype(np.float32))], 0.1, 32.0).stacked(DType.FLOAT16)
 
 
 @dataclass(frozen=True)
@@ -261,18 +268,73 @@ RIGHT = {
                 ("readout", Readout.TOTALS),
             ),
         ),
-        {"inputs": 16, "warps": 4, "run": 1, "stages": 2, "sharing": "layers", "first_check": 1, "checks": 3},
         {
-            "no wait between layers": ("side = 1 - side;\n      grid_sync(arrivals);", "side = 1 - side;"),
-            "no wait for the list of the living": ("grid_sync(arrivals);\n    gather_tiles", "gather_tiles"),
-            "tiles of one block": ("(long long i = grid_warp; i <", "(long long i = threadIdx.x / 32; i <"),
+            "inputs": 16,
+            "warps": 4,
+            "run": 1,
+            "stages": 2,
+            "sharing": "layers",
+            "sets": 2,
+            "first_check": 2,
+            "checks": 3,
+        },
+        {
+            "no wait for the grid": (
+                "barrier_wait(&turns.open[set], told.of(set) ^ 1);",
+                "barrier_wait(&turns.done[set], told.of(set) ^ 1);",
+            ),
+            "the same buffer in each layer": ("turn ^ (layer - first() & 1)", "turn"),
+            "waits for one block": ("arrivals += gridDim.x;", "arrivals += 1;"),
+            "no wait for the list of the living": (
+                "grid_sync(meetings);\n    for (int i = blockIdx.x * kThreads",
+                "for (int i = blockIdx.x * kThreads",
+            ),
+            "the living of the check before": (
+                "i < 2 * count_of_tiles; i += grid_warps * 32) masks[i] = 0;",
+                "i < 0; ++i) masks[i] = 0;",
+            ),
             "everybody's place before": (
-                "listed[to] = from, next_ids[to] = ids[from];",
+                "listed[to] = from, next_ids[to] = id;",
                 "listed[to] = from, next_ids[to] = from;",
             ),
             "places of all inputs": ("i < 2 * tile; i += kThreads) found", "i < 0; i += kThreads) found"),
         },
         network,
+    ),
+    "sparse_network in batches": Right(
+        family("streamed_network"),
+        Kind(
+            SparseNetworkProblem,
+            (("n", 132),),
+            (
+                ("dtype", DType.FLOAT16),
+                ("activation", Activation.RELU),
+                ("readout", Readout.NEURONS),
+            ),
+        ),
+        {
+            "inputs": 16,
+            "warps": 4,
+            "run": 1,
+            "stages": 2,
+            "sharing": "layers",
+            "sets": 2,
+            "first_check": 0,
+            "checks": 1,
+        },
+        {
+            "no wait for the grid": (
+                "barrier_wait(&turns.open[set], told.of(set) ^ 1);",
+                "barrier_wait(&turns.done[set], told.of(set) ^ 1);",
+            ),
+            "the same buffer in each batch": ("turn ^= layers() + 1 & 1;", "turn = 0;"),
+            "blocks that are still multiplied": (
+                "barrier_wait(&handed->empty[stage.number], stage.parity ^ 1);",
+                "",
+            ),
+            "the set before": ("batch.tile(set, number) * tile_bytes", "batch.tile(0, number) * tile_bytes"),
+        },
+        narrow_end,
     ),
     "sparse_network in a cluster": Right(
         family("cluster_network"),

@@ -87,11 +87,11 @@ def inputs_at_once(config: Config, device: Device) -> int:
 
 
 def granule(config: Config, device: Device) -> int:
-    """Inputs that are computed together anyway: those of a tile where all multiprocessors share each layer, else a tile
-    for every multiprocessor.
+    """Inputs that are computed together anyway: those of a batch where all multiprocessors share each layer, else a
+    tile for every multiprocessor.
     """
     if isinstance(config, StreamedNetworkConfig) and config.sharing == Sharing.LAYERS:
-        return config.inputs
+        return config.inputs * config.sets * config.set_tiles
     return inputs_at_once(config, device)
 
 

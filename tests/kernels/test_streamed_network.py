@@ -44,6 +44,30 @@ def mixed(layers: int) -> CsrMatrix:
         ({"inputs": 32, "first_check": 2, "checks": 2}, Activation.DYING_RELU, Readout.TOTALS, 150),
         ({"inputs": 64, "first_check": 1, "checks": 6}, Activation.DYING_RELU, Readout.TOTALS, 131),
         ({"inputs": 64, "first_check": 0, "checks": 1}, Activation.RELU, Readout.NEURONS, 70),
+        (
+            {"inputs": 16, "sets": 2, "set_tiles": 1, "first_check": 1, "checks": 3},
+            Activation.DYING_RELU,
+            Readout.NEURONS,
+            83,
+        ),
+        (
+            {"inputs": 32, "sets": 2, "set_tiles": 3, "first_check": 2, "checks": 2},
+            Activation.DYING_RELU,
+            Readout.TOTALS,
+            150,
+        ),
+        (
+            {"inputs": 64, "sets": 1, "set_tiles": 2, "first_check": 0, "checks": 1},
+            Activation.RELU,
+            Readout.NEURONS,
+            70,
+        ),
+        (
+            {"inputs": 16, "sets": 3, "set_tiles": 1, "run": 4, "first_check": 0, "checks": 1},
+            Activation.RELU,
+            Readout.TOTALS,
+            131,
+        ),
     ],
 )
 def test_blocks_that_share_layers_give_the_same(
@@ -59,7 +83,7 @@ def test_blocks_that_share_layers_give_the_same(
         (("n", inputs),),
         (("dtype", DType.FLOAT16), ("activation", activation), ("readout", readout)),
     )
-    chosen = FAMILY.config(**config, warps=4, run=2, stages=3, sharing="layers")
+    chosen = FAMILY.config(**{"warps": 4, "run": 2, "stages": 3, "sharing": "layers"} | config)
     problem = kind.problem(matrix)
     source = render(FAMILY, problem, chosen)
     kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
@@ -70,9 +94,8 @@ def test_blocks_that_share_layers_give_the_same(
 
 def test_a_grid_that_waits_has_no_more_blocks_than_work_or_room() -> None:
     problem = SparseNetworkProblem(120 * 16384, 16387, 64, DType.FLOAT16)
-    features = Features(problem.m, problem.k, 35 * problem.m, 35.0, 0.0, 35, 1.0)
-    apart = FAMILY.heuristic(problem, features, H100)
-    shared = replace(apart, sharing="layers")
+    apart = FAMILY.config(inputs=64, warps=8, run=8, sharing="inputs", first_check=0, checks=1)
+    shared = replace(apart, run=4, sharing="layers")
     launch = FAMILY.launch(problem, shared, {}, H100)
     assert launch.together and launch.grid == (128, 1, 1), "1024 groups for one tile, 8 warps a block"
     many = replace(problem, n=60000)
@@ -81,18 +104,20 @@ def test_a_grid_that_waits_has_no_more_blocks_than_work_or_room() -> None:
 
 
 def test_one_tile_that_all_blocks_share_is_expected_to_take_less() -> None:
-    """By default what was measured runs: there four blocks have 16 of 64 inputs each, and all weights."""
+    """Otherwise four blocks have 16 of 64 inputs each, and all weights."""
     problem = SparseNetworkProblem(120 * 16384, 16387, 64, DType.FLOAT16)
     features = Features(problem.m, problem.k, 35 * problem.m, 35.0, 0.0, 35, 1.0)
-    apart = FAMILY.heuristic(problem, features, H100)
-    us = [FAMILY.analytic_us(problem, features, c, H100) for c in (apart, replace(apart, sharing="layers"))]
-    assert apart.sharing == "inputs" and us[1] < us[0] / 4
+    shared = FAMILY.heuristic(problem, features, H100)
+    apart = FAMILY.config(inputs=64, warps=8, run=8, sharing="inputs", first_check=0, checks=1)
+    us = [FAMILY.analytic_us(problem, features, config, H100) for config in (apart, shared)]
+    assert shared.sharing == "layers" and us[1] < us[0] / 3
 
 
 @pytest.mark.parametrize(
     ("neurons", "activation", "sharing"),
     [
-        (16384, Activation.RELU, "inputs"),
+        (4096, Activation.RELU, "inputs"),
+        (16384, Activation.RELU, "layers"),
         (16384, Activation.DYING_RELU, "layers"),
         (65536, Activation.RELU, "layers"),
     ],
@@ -101,3 +126,32 @@ def test_layers_are_shared_where_that_was_faster(neurons: int, activation: Activ
     problem = SparseNetworkProblem(120 * neurons, neurons + 3, 8448, DType.FLOAT16, activation)
     features = Features(problem.m, problem.k, 35 * problem.m, 35.0, 0.0, 35, 1.0)
     assert FAMILY.heuristic(problem, features, H100).sharing == sharing
+
+
+@pytest.mark.parametrize(
+    ("neurons", "inputs", "sets", "set_tiles"),
+    [
+        (65536, 60000, 4, 1),
+        (16384, 60000, 4, 4),
+        (1 << 18, 60000, 2, 1),
+        (1 << 20, 60000, 2, 1),
+        (16384, 40, 4, 4),
+    ],
+)
+def test_a_batch_fills_the_grid_and_stays_in_the_l2(
+    neurons: int, inputs: int, sets: int, set_tiles: int
+) -> None:
+    problem = SparseNetworkProblem(120 * neurons, neurons + 3, inputs, DType.FLOAT16)
+    features = Features(problem.m, problem.k, 35 * problem.m, 35.0, 0.0, 35, 1.0)
+    config = FAMILY.heuristic(problem, features, H100)
+    assert (config.sets, config.set_tiles) == (sets, set_tiles)
+    assert all(constraint.holds for constraint in FAMILY.constraints(problem, config, H100))
+
+
+def test_a_batch_that_the_scratch_memory_has_no_room_for_is_refused() -> None:
+    problem = SparseNetworkProblem(120 * 65536, 65539, 8448, DType.FLOAT16)
+    config = FAMILY.config(
+        inputs=64, warps=8, run=4, sharing="layers", sets=4, set_tiles=2, first_check=0, checks=1
+    )
+    broken = [c for c in FAMILY.constraints(problem, config, H100) if not c.holds]
+    assert len(broken) == 1 and "neurons of a batch" in str(broken[0]), broken
