@@ -30,7 +30,7 @@ MOST_OF_AN_INPUT = 0.32  # of the neurons of a random input are on, at most
 LAYERS_SAMPLED = 8  # for features
 LEAST_SAMPLED, MOST_SAMPLED = 64, 1 << 20  # inputs, and their neurons, of which is counted how many live
 DEVICE_CHUNK = 1 << 26  # the same on a device, 32 bytes each
-LEAST_CHECKED, MOST_CHECKED = 1024, 1 << 26  # inputs, and their neurons, on which a variant is verified
+LEAST_CHECKED, MOST_CHECKED = 512, 1 << 24  # inputs, and their neurons, on which a variant is verified
 LAYERS_AHEAD = 16  # of which weights are made in float64
 CHUNK = 1 << 22  # neurons times inputs of which the reference is computed together
 
