@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from sparsegen import SparseNetwork, backends
+from sparsegen.kernels import families, family
 from sparsegen.matrix.formats import as_csr
 from sparsegen.networks import exact_run, float64_run
 from sparsegen.networks.decisions import Levels
@@ -18,7 +20,7 @@ from sparsegen.networks.float64_run import Float64Run
 from sparsegen.networks.network import Network
 from sparsegen.networks.radixnet import radixnet
 from sparsegen.networks.row_groups import GROUP, RowGroups
-from sparsegen.operators import DType
+from sparsegen.operators import DType, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
 from sparsegen.plan.executors import shared_executor
 from sparsegen.settings import Settings
@@ -207,3 +209,27 @@ def test_wider_layers_behind_are_computed_by_bounds_too(where: dict[str, Any]) -
     right = np.flatnonzero(inferred(network, Activation.DYING_RELU, y0).any(axis=1))
     np.testing.assert_array_equal(net.categories(y0), right)
     assert 0 < right.size < 30 and net.exact_run().bound_layers == len(layers)
+
+
+@pytest.mark.parametrize(
+    "name", [f.name for f in families().values() if f.problem_type is SparseNetworkProblem]
+)
+def test_what_is_packed_for_many_inputs_serves_fewer(name: str) -> None:
+    """Sizes and arrays do not depend on how many there are, and scratch memory for more of them is no smaller."""
+    known = family(name)
+    matrix = radixnet(256, 5).stacked(DType.FLOAT16)
+    problem = SparseNetworkProblem(*matrix.shape, 2048, DType.FLOAT16, Activation.DYING_RELU)
+    device = replace(
+        backends.find_device("emulator"),
+        compute_capability=(9, 0),
+        multiprocessors=132,
+        shared_memory_per_block=232448,
+    )
+    config = known.heuristic(problem, problem.features(matrix), device)
+    most = known.pack(problem, config, matrix)
+    for count in (1, 63, 100, 1598, 1728):
+        fewer = known.pack(replace(problem, n=count), config, matrix)
+        assert fewer.sizes == most.sizes
+        assert all(fewer.scratch[part] <= nbytes for part, nbytes in most.scratch.items())
+        for part, array in most.arrays.items():
+            np.testing.assert_array_equal(fewer.arrays[part], array)
