@@ -261,7 +261,7 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
         if not dies(problem) and problem.neurons < LEAST_SHARED:
             return config
         run = min(run, 4)
-        wanted = max(1, warps * device.multiprocessors * run // groups)
+        wanted = max(1, warps * device.multiprocessors * run // max(1, groups))
         set_tiles = max(tiles for tiles in SET_TILES if tiles <= wanted)
         config = replace(
             config, inputs=32, run=run, stages=12, sharing=Sharing.LAYERS.value, sets=4, set_tiles=set_tiles
