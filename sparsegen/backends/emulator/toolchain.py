@@ -74,6 +74,8 @@ SANITIZED = Flavour(
         "-g1",  # line numbers, which is all that a report shows; a third less time than -g
         "-fno-omit-frame-pointer",
         "-fsanitize=address,undefined",
+        # Where such a pointer is used, AddressSanitizer tells; without these checks a compile takes 0.7 of the time.
+        "-fno-sanitize=null,object-size,pointer-overflow",
         "-fno-sanitize-recover=all",
     ),
     (),
