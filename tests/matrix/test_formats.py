@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 import types
-from typing import Any
+from typing import Any, Literal
 
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
@@ -15,7 +15,9 @@ import scipy.sparse
 from hypothesis import given
 
 from sparsegen.errors import MatrixError
+from sparsegen.matrix import formats
 from sparsegen.matrix.csr import below_each_other, check_compressed, check_shape
+from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Compressed, Coordinates, CsrMatrix, as_csr
 from sparsegen.matrix.generators import random_uniform
 
@@ -307,6 +309,34 @@ def test_a_transpose_knows_where_its_values_come_from(array: Any) -> None:
     assert np.array_equal(numbered.transposed().values, matrix.transposition().source + 1)
     assert numbered.transposition() is matrix.transposition(), "worked out once for the pattern"
     assert matrix.transposed().transposed().fingerprint() == matrix.fingerprint()
+
+
+def test_what_is_known_of_a_pattern_goes_with_its_values_and_not_into_pickles() -> None:
+    matrix = random_uniform(40, 30, 0.2, 0)
+    for one in (matrix, matrix.with_values(np.ones(matrix.nnz))):
+        assert one.known("answer", lambda: [42]) is matrix.known("answer", list)
+        assert Features.of(one) is Features.of(matrix)
+    with pytest.raises(MatrixError, match="floating-point"):
+        matrix.with_values(np.ones(matrix.nnz, dtype=np.int32))
+    copied = pickle.loads(pickle.dumps(matrix))
+    assert copied.known("answer", list) == []
+    assert copied.fingerprint() == matrix.fingerprint() and np.array_equal(copied.values, matrix.values)
+    other = random_uniform(40, 30, 0.2, 1)
+    assert other.fingerprint() != matrix.fingerprint() and Features.of(other) is not Features.of(matrix)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("kind", ["f4", "f2", ">f8", "i4", "?"])
+def test_dense_arrays_in_many_parts(
+    monkeypatch: pytest.MonkeyPatch, kind: str, order: Literal["C", "F"]
+) -> None:
+    """A large array is compressed by a few rows at a time, in threads."""
+    dense = np.asarray(np.random.default_rng(5).integers(0, 3, (57, 41)), dtype=kind, order=order)
+    whole = as_csr(dense)
+    monkeypatch.setattr(formats, "AT_ONCE", 100)
+    parts = as_csr(dense)
+    assert parts.fingerprint() == whole.fingerprint() and parts.values.dtype == whole.values.dtype
+    assert np.array_equal(parts.values, whole.values) and np.array_equal(parts.to_dense(), dense)
 
 
 def test_a_matrix_survives_pickling() -> None:
