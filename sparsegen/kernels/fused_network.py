@@ -40,14 +40,12 @@ from sparsegen.system.device_memory import WARP
 STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
 MOST_NEURONS = 4096  # blocks have 8 bits
 CONTROL_BYTES = 1024
-TWO_BUFFERS = (
-    56  # inputs of a tile, at most, that is whole in what is read and in what is written; of more, a ring
-)
+TWO_BUFFERS = 56  # inputs of a tile, at most, which two buffers hold; more are in a ring
 PAIR_INPUTS = 16  # of two chunks
-PAIR = 2  # tiles of a group in layers for which a ring is made
+PAIR = 2  # tiles of a group, in layers that a ring suits
 RING_CYCLES = 1.3  # times those of tiles in two buffers for an input; measured on an H100, 1024 neurons
 RING_RUN = (
-    4  # groups of a warp, at most, where tiles are in a ring: all their weights and results are in registers
+    4  # groups of a warp, at most, in a layer of a ring: all their weights and results are in registers
 )
 OTHER_REGISTERS = 28
 FIRST_CHECK = 6  # where inputs die; on an H100, 1024 neurons, it took 1.4 % less time than 5
