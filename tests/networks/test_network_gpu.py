@@ -22,7 +22,7 @@ def test_results_are_those_of_one_launch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, readout: str, bias: float
 ) -> None:
     monkeypatch.setattr(packing, "TURN_BYTES", 1 << 14)
-    config = {"sharing": "layers"} | ({"first_check": 5, "checks": 2} if bias < 0 else {})
+    config = {"sharing": "layers", "run": 4} | ({"first_check": 5, "checks": 2} if bias < 0 else {})
     net = SparseNetwork(
         radixnet(1024, 24, bias=bias),
         device="cuda",
