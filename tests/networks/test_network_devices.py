@@ -29,6 +29,8 @@ NARROW: dict[str, Any] = {
         "run": 1,
         "stages": 2,
         "sharing": "layers",
+        "sets": 1,
+        "set_tiles": 1,
         "first_check": 5,
         "checks": 2,
     },
