@@ -363,7 +363,6 @@ struct Neurons {
   __device__ __forceinline__ unsigned char* at(int row, int chunk) const { return first + row * kPitch + chunk * 16; }
 };
 
-
 // A tile of `count` inputs, one a row of `stride` elements: calls put(neuron, chunk, eight inputs of each of kSome neurons)
 // for all neurons below `positions`, of which those from `stride` on are zero. `warp` of `warps` takes its share of them.
 constexpr int kSome = 4;  // neurons that a lane reads at once, where rows are aligned to them
