@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,11 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.networks.network import Network
 from sparsegen.networks.radixnet import CLIP, radixnet
+from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
 from sparsegen.render import render
+from sparsegen.settings import Settings
 
 FAMILY = family("streamed_network")
 
@@ -155,3 +158,28 @@ def test_a_batch_that_the_scratch_memory_has_no_room_for_is_refused() -> None:
     )
     broken = [c for c in FAMILY.constraints(problem, config, H100) if not c.holds]
     assert len(broken) == 1 and "neurons of a batch" in str(broken[0]), broken
+
+
+def test_neurons_are_the_same_bits_whatever_batches_they_are_in(
+    emulator_settings: Settings, tmp_path: Path
+) -> None:
+    """Tiles, sets and batches that are full or not, in launches of more or fewer inputs; a run is what orders sums."""
+    rng = np.random.default_rng(5)
+    made = radixnet(256, 5).layers
+    layers = [layer.with_values(rng.uniform(-0.05, 0.1, layer.nnz).astype(np.float32)) for layer in made]
+    network = Network.of(layers, [rng.uniform(-0.2, 0.1, 256).astype(np.float32) for _ in layers], CLIP)
+    y0 = rng.uniform(0, 2, (83, 256)).astype(np.float16)
+    right = None
+    for config in ({"inputs": 64, "sharing": "inputs"}, {"inputs": 16, "sets": 2}, {"inputs": 32, "sets": 2}):
+        net = SparseNetwork(
+            network,
+            device="emulator",
+            db=tmp_path / "tuning.db",
+            family="streamed_network",
+            config={"sharing": "layers", "warps": 4, "run": 2, "stages": 3, "first_check": 0, "checks": 1}
+            | config,
+        )
+        for count in (83, 35, 16):
+            found = net(y0[:count])[0]
+            right = found if right is None else right
+            np.testing.assert_array_equal(found, right[:count])
