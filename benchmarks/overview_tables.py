@@ -6,14 +6,15 @@ All figures are of suites that `sparsegen bench` measured, untuned; `benchmarks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from benchmarks import convolution_tables, masked_tables
 from benchmarks.convolution_tables import CHANNELS, IMAGES, SIDES, Key
-from benchmarks.markdown import NONE, figure, quotient, table
+from benchmarks.markdown import NONE, quotient, table
 from benchmarks.masked_tables import Product, Workload
-from benchmarks.suite_tables import read
-from sparsegen.bench.results import UNTUNED
+from benchmarks.suite_tables import read, short
+from sparsegen.bench.results import UNTUNED, Row
 from sparsegen.bench.summary import geometric
 from sparsegen.operators import DType, SparseNetworkProblem
 
@@ -70,17 +71,29 @@ def convolutions(folder: Path) -> str:
 
 
 def networks(folder: Path) -> str:
-    """Edges a second of networks of 120 layers, and how much longer others take for them, layer by layer."""
+    """Edges a second of networks of 120 layers, and how much longer others take for them, layer by layer.
+
+    Ours is the newest time of a case, be it of a comparison or of an exploration; others are of the comparison.
+    """
+    rows: dict[str, list[Row]] = {}
+    for kind in ("bench", "explore"):
+        for results in read(folder, kind, suites=[NETWORKS]):
+            for row in results.rows:
+                if row.suite == NETWORKS and row.measured is not None and row.us(UNTUNED):
+                    rows.setdefault(row.case, []).append(row)
     lines = []
-    for results in read(folder, suites=[NETWORKS]):
-        for row in results.rows:
-            problem, us = row.problem, row.us(UNTUNED)
-            if row.suite != NETWORKS or not isinstance(problem, SparseNetworkProblem):
-                continue
-            name = f"{problem.neurons} neurons, {DIES if 'challenge' in row.case else LIVES}"
-            rate = None if us is None else problem.edges(row.nnz) * problem.n / us / 1e6
-            others = (quotient(row.us(peer), us) for peer in NETWORK_PEERS)
-            cells = (f"{problem.n:,}", figure(quotient(us, 1e3)), NONE if rate is None else f"{rate:.1f}")
-            lines.append([name, *cells, *(NONE if ratio is None else f"{ratio:.0f} ×" for ratio in others)])
+    for known in rows.values():
+        row = max(known, key=lambda row: row.measured or datetime.min)
+        problem, us = row.problem, row.us(UNTUNED)
+        assert isinstance(problem, SparseNetworkProblem) and us and row.measured
+        name = f"{problem.neurons} neurons, {DIES if 'challenge' in row.case else LIVES}"
+        others = (
+            next((quotient(one.us(peer), us) for one in known if one.us(peer)), None)
+            for peer in NETWORK_PEERS
+        )
+        rate = problem.edges(row.nnz) * problem.n / us / 1e6
+        cells = (f"{problem.n:,}", f"{us / 1e3:.2f}", f"{rate:.1f}")
+        when = f"{row.measured:%Y-%m-%d}; {short(row.state)}"
+        lines.append([name, *cells, *(NONE if ratio is None else f"{ratio:.0f} ×" for ratio in others), when])
     head = ["120 layers", "inputs", "ms", "10¹² edges a second"]
-    return table([*head, *(f"over {words}" for words in NETWORK_PEERS.values())], lines)
+    return table([*head, *(f"over {words}" for words in NETWORK_PEERS.values()), "measured"], lines)

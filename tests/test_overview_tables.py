@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,24 @@ def test_edges_of_networks(tables: Any, tmp_path: Path) -> None:
     weights = problem.m * 32
     nnz = weights + problem.m * 3
     features = replace(alive.features, m=problem.m, k=problem.k, nnz=nnz)
-    alive = replace(alive, problem=problem, cells=cells, nnz=nnz, features=features)
-    rows = (alive, replace(alive, case="challenge", cells=()))
+    earlier, later = datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)
+    alive = replace(
+        alive, problem=problem, cells=cells, nnz=nnz, features=features, measured=earlier, state="0" * 40
+    )
+    rows = (alive, replace(alive, case="challenge", cells=cells[1:]))
     result_file.write(replace(results(), rows=rows), tmp_path / "bench_spdnn.json")
     made = tables.TABLES["networks-overview"]()
-    assert "| 1024 neurons, every input alive | 60,000 | 2.00 | 118.0 | 30 × | – | – |" in made
-    assert "| 1024 neurons, challenge-like | 60,000 | – | – | – | – | – |" in made
+    assert (
+        "| 1024 neurons, every input alive | 60,000 | 2.00 | 118.0 | 30 × | – | – | 2026-01-02; 0000000000 |"
+        in made
+    )
+    assert "challenge" not in made, "ours has no time"
+    faster = replace(alive, cells=(cell(UNTUNED, Kind.OURS, 1500.0, HALF),), measured=later, state="1" * 40)
+    result_file.write(replace(results(), rows=(faster,)), tmp_path / "explore_networks.json")
+    made = tables.TABLES["networks-overview"]()
+    assert (
+        "| 1024 neurons, every input alive | 60,000 | 1.50 | 157.3 | 40 × | – | – | 2026-01-03; 1111111111 |"
+        in made
+    ), "the newest time of ours, the only one of the peer"
     assert problem.edges(nnz) == weights
     assert problem.edges(0) == 0, "a network without neurons"
