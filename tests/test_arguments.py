@@ -179,6 +179,11 @@ ROWS = {
         {"boxes": np.ones((2, 5), np.float32), "size": (1, 8, 8), "block": 2},
         {"boxes": ARRAY, "size": (7, "abc", (1, 8), (1, 0, 8), (1, 2.5, 8), None, object()), "block": SIDES},
     ),
+    "from_blocks": Row(
+        masks.from_blocks,
+        {"blocks": np.zeros((2, 3), np.int64), "shape": (1, 4, 4)},
+        {"blocks": ARRAY, "shape": (7, "abc", (1, 4), (1, 0, 4), (1, 2.5, 4), None, object())},
+    ),
     "dilate": Row(
         masks.dilate,
         {"mask": np.ones((1, 4, 4), np.bool_), "size": (8, 8), "block": 2, "reach": masks.Reach(3)},

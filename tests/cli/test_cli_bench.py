@@ -233,7 +233,7 @@ def test_a_suite_in_some_dtypes() -> None:
         (("--suite", "rnn", "--only", "cublass"), 3, "did you mean cublas?"),
         (("--suite", "rnn", "--only", "cublas", "--except", "cublas"), 3, "no contender is left"),
         (("--suite", "rnn", "--contender", "x=y"), 3, "name=path.so:symbol"),
-        (("--suite", "rnn", "--tune", "soon"), 3, "off, quick, normal, or seconds"),
+        (("--suite", "rnn", "--tune", "soon"), 3, "off, quick, normal, seconds, or variants (64-trials)"),
         (("--suite", "rnn", "--compare", "nowhere.json"), 3, "nowhere.json"),
         (("--matrix", "nowhere.npz"), 3, "nowhere.npz"),
         (("--operator", "dsd", "-m", "64"), 2, "dsd needs --m and -k"),
