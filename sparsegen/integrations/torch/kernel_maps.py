@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,11 +12,10 @@ from torch.nn import functional
 from sparsegen import arguments
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.integrations.torch.pattern import kernel_device_of
+from sparsegen.integrations.torch.plain_launches import PlainLaunches, stream_of
 from sparsegen.integrations.torch.prepared import aligned
 from sparsegen.integrations.torch.tensor_checks import require_tensors
-from sparsegen.kernels.base import Device
 from sparsegen.matrix.kernel_map import NONE, kernel_map, odd_sides, three_steps
-from sparsegen.plan.executors import made_here, shared_executor
 from sparsegen.plan.kernel_maps import KernelMapShape, bind_kernel_map
 
 LEAST_PLACES = 256
@@ -108,21 +104,7 @@ def places_for(points: int) -> int:
     return -(-points // step) * step
 
 
-class _Launches(threading.local):
-    """Of the calling thread. Graphs may hold any: none goes."""
-
-    def __init__(self) -> None:
-        self.bound: dict[tuple[Device, int, KernelMapShape], Callable[..., None]] = {}
-
-    def get(self, device: Device, shape: KernelMapShape) -> Callable[..., None]:
-        key = device, device.index, shape
-        if key not in self.bound:
-            executor = shared_executor(device)
-            self.bound[key] = made_here(executor, partial(bind_kernel_map, executor, shape))
-        return self.bound[key]
-
-
-_here = _Launches()
+_launches = PlainLaunches(bind_kernel_map)
 
 
 @torch.library.custom_op("sparsegen::kernel_map", mutates_args=())
@@ -138,8 +120,8 @@ def _kernel_map(coordinates: Tensor, filter_size: list[int], dilation: list[int]
     cells = aligned(padded)
     scratch = torch.empty(shape.scratch_bytes, dtype=torch.uint8, device=cells.device)
     words = torch.empty((1 + shape.taps, places), dtype=torch.int32, device=cells.device)
-    stream = int(torch.cuda.current_stream(cells.device).cuda_stream) if cells.is_cuda else 0
-    _here.get(device, shape)(stream, cells.data_ptr(), scratch.data_ptr(), words.data_ptr())
+    launch = _launches.of(device, shape)
+    launch(stream_of(cells), cells.data_ptr(), scratch.data_ptr(), words.data_ptr())
     return words
 
 

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device, kernel_device_of
+from sparsegen.integrations.torch.plain_launches import PlainLaunches, stream_of
 from sparsegen.integrations.torch.prepared import aligned
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.bits import WORD_BITS
 from sparsegen.matrix.block_mask import BlockMaskLayout, grid, packed
 from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
-from sparsegen.operators import DType
 from sparsegen.plan.block_dropout import bind_block_dropout
 from sparsegen.plan.block_masks import BlockMaskMaker, Given
 from sparsegen.plan.executors import made_here, shared_executor
 
 Key = tuple[Device, int, BlockMaskLayout]
-Dropout = tuple[tuple[int, int], tuple[int, int], float, DType]  # shape, block, p and dtype
 
 
 class _Makers(threading.local):
@@ -30,7 +28,6 @@ class _Makers(threading.local):
     def __init__(self) -> None:
         self.makers: dict[Key, BlockMaskMaker] = {}
         self.launches: dict[tuple[Key, MaskDraw | Given, bool], Callable[..., None]] = {}
-        self.drops: dict[tuple[Device, int, Dropout], Callable[..., None]] = {}
 
     def launch(
         self, device: Device, layout: BlockMaskLayout, what: MaskDraw | Given, early: bool = False
@@ -50,15 +47,9 @@ class _Makers(threading.local):
             self.launches[key, what, early] = made_here(executor, bind)
         return self.launches[key, what, early]
 
-    def drop(self, device: Device, what: Dropout) -> Callable[..., None]:
-        key = device, device.index, what
-        if key not in self.drops:
-            executor = shared_executor(device)
-            self.drops[key] = made_here(executor, partial(bind_block_dropout, executor, *what))
-        return self.drops[key]
-
 
 _here = _Makers()
+_drops = PlainLaunches(bind_block_dropout)
 
 
 def draw_on(state: Tensor, layout: BlockMaskLayout, draw: MaskDraw, *, early: bool = False) -> Tensor:
@@ -74,7 +65,7 @@ def draw_on(state: Tensor, layout: BlockMaskLayout, draw: MaskDraw, *, early: bo
         state[1] += 1
         return words
     words = torch.empty(layout.words, dtype=torch.uint64, device=state.device)
-    _here.launch(device, layout, draw, early)(_stream(state), state.data_ptr(), words.data_ptr())
+    _here.launch(device, layout, draw, early)(stream_of(state), state.data_ptr(), words.data_ptr())
     return words
 
 
@@ -86,7 +77,7 @@ def pack_on(live: Tensor) -> Tensor:
         return torch.from_numpy(packed(live.cpu().numpy())).to(live.device)
     live = live.contiguous()
     words = torch.empty(layout.words, dtype=torch.uint64, device=live.device)
-    _here.launch(device, layout, Given.BOOLS)(_stream(live), live.data_ptr(), words.data_ptr())
+    _here.launch(device, layout, Given.BOOLS)(stream_of(live), live.data_ptr(), words.data_ptr())
     return words
 
 
@@ -100,8 +91,8 @@ def drop_on(x: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tenso
         return torch.where(expanded(live, block, shape), x / draw.density(layout), 0)
     x = aligned(x)
     y = torch.empty_like(x)
-    launch = _here.drop(device, (shape, block, p, DTYPES[x.dtype]))
-    launch(_stream(x), state.data_ptr(), x.data_ptr(), y.data_ptr())
+    launch = _drops.of(device, shape, block, p, DTYPES[x.dtype])
+    launch(stream_of(x), state.data_ptr(), x.data_ptr(), y.data_ptr())
     return y
 
 
@@ -114,8 +105,8 @@ def multiplier_on(like: Tensor, state: Tensor, p: float, block: tuple[int, int])
         live = blocks_of(draw_on(state.clone(), layout, draw), layout)
         return expanded(live, block, shape).to(like.dtype) / draw.density(layout)
     y = torch.empty(shape, dtype=like.dtype, device=like.device)
-    launch = _here.drop(device, (shape, block, p, DTYPES[like.dtype]))
-    launch(_stream(like), state.data_ptr(), 0, y.data_ptr())
+    launch = _drops.of(device, shape, block, p, DTYPES[like.dtype])
+    launch(stream_of(like), state.data_ptr(), 0, y.data_ptr())
     return y
 
 
@@ -134,7 +125,3 @@ def expanded(blocks: Tensor, block: tuple[int, int], shape: tuple[int, int]) -> 
     rows, columns = blocks.shape
     tiles = blocks[:, None, :, None].expand(rows, block[0], columns, block[1])
     return tiles.reshape(rows * block[0], columns * block[1])[: shape[0], : shape[1]]
-
-
-def _stream(tensor: Tensor) -> int:
-    return int(torch.cuda.current_stream(tensor.device).cuda_stream) if tensor.is_cuda else 0

@@ -1,0 +1,41 @@
+"""Launches of plain kernels on tensors, which each thread binds for itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsegen.kernels.base import Device
+from sparsegen.plan.executors import made_here, shared_executor
+
+Launched = Callable[..., None]  # (stream, *addresses)
+
+
+class PlainLaunches(threading.local):
+    """Of the calling thread, by device and what they are specialised for. Graphs may hold any: none goes.
+
+    Args:
+        bind: makes one: ``bind(executor, *what)``.
+    """
+
+    def __init__(self, bind: Callable[..., Launched]) -> None:
+        self._bind = bind
+        self._bound: dict[tuple[Any, ...], Launched] = {}
+
+    def of(self, device: Device, *what: Any) -> Launched:
+        """The launch for these arguments, bound when it is first asked for."""
+        key = device, device.index, *what
+        if key not in self._bound:
+            executor = shared_executor(device)
+            self._bound[key] = made_here(executor, partial(self._bind, executor, *what))
+        return self._bound[key]
+
+
+def stream_of(tensor: Tensor) -> int:
+    """PyTorch's current stream on the tensor's device; 0 on the host."""
+    return int(torch.cuda.current_stream(tensor.device).cuda_stream) if tensor.is_cuda else 0
