@@ -13,7 +13,7 @@ from sparsegen.kernels import family_of
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.csr import Array
 from sparsegen.networks.chunks import Chunk
-from sparsegen.networks.inputs import Inputs
+from sparsegen.networks.inputs import Inputs, write_rows
 from sparsegen.networks.packed_network import PackedNetwork, Segment
 from sparsegen.networks.parked import Parked
 from sparsegen.networks.result_buffers import ResultBuffers
@@ -138,10 +138,7 @@ class DeviceRun:
             )
         else:
             rows = np.empty((chunk.count, inputs.row_bytes), np.uint8)
-            begin = 0
-            for part in chunk.parts(0, chunk.count):
-                inputs.write(part, rows[begin : begin + part.count])
-                begin += part.count
+            write_rows(inputs, chunk, 0, chunk.count, rows)
             self._put(rows.view(self._packed.dtype.storage))
         return chunk
 

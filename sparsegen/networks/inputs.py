@@ -43,6 +43,18 @@ class Inputs(Protocol):
         """These inputs alone."""
 
 
+def write_rows(inputs: Inputs, chunk: Chunk, begin: int, end: int, rows: Array) -> None:
+    """Write a chunk's inputs from the one at ``begin`` to the one before ``end`` into uint8, as `Inputs.write` does.
+
+    Raises:
+        OperandError: numbers that the dtype does not hold.
+    """
+    filled = 0
+    for part in chunk.parts(begin, end):
+        inputs.write(part, rows[filled : filled + part.count])
+        filled += part.count
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BitInputs:
     """Inputs of zeros and ones, 8 neurons in a byte: neuron j is bit j % 8 of byte j // 8.

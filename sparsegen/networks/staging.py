@@ -11,7 +11,7 @@ import numpy as np
 from sparsegen.backends.executor import CopyStream, Executor, Moment, PinnedMemory
 from sparsegen.matrix.csr import Array
 from sparsegen.networks.chunks import Chunk
-from sparsegen.networks.inputs import Inputs
+from sparsegen.networks.inputs import Inputs, write_rows
 from sparsegen.system.device_memory import Address
 
 PIECE_BYTES = (
@@ -68,10 +68,7 @@ class Staging:
         width = inputs.row_bytes
 
         def write(begin: int, end: int, piece: Array) -> None:
-            rows, filled = piece.reshape(-1, width), 0
-            for part in chunk.parts(begin, end):
-                inputs.write(part, rows[filled : filled + part.count])
-                filled += part.count
+            write_rows(inputs, chunk, begin, end, piece.reshape(-1, width))
 
         self._send(chunk.count, width, write, address)
 
