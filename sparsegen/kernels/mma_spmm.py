@@ -28,7 +28,6 @@ from sparsegen.kernels.layouts.tensor_tiles import (
     STEP,
     fills_blocks,
     held_share,
-    padded_places,
     stored_begins,
     stored_nonzeros,
     stored_tiles,
@@ -240,9 +239,10 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             begins, stored = stored_begins(lengths, c.tile_m * c.tile_k)
             source, values = stored_tiles(matrix, begins, stored, c.tile_m, c.tile_k, place_of, problem.dtype)
         else:
-            padded_places(lengths)
             counts, tiles = tile_lists(lengths, STEP)
-            source, places, values = stored_nonzeros(matrix, c.tile_m, c.tile_k, place_of, problem.dtype)
+            source, places, values = stored_nonzeros(
+                matrix, lengths, c.tile_m, c.tile_k, place_of, problem.dtype
+            )
         return Packed(
             arrays={
                 "tile_counts": empty_as_one(counts),

@@ -184,14 +184,19 @@ def padded_places(lengths: Array) -> Array:
 
 
 def stored_nonzeros(
-    matrix: CsrMatrix, tile_m: int, tile_k: int, place_of: Array, dtype: DType
+    matrix: CsrMatrix, lengths: Array, tile_m: int, tile_k: int, place_of: Array, dtype: DType
 ) -> tuple[Array, Array, Array]:
     """The nonzeros tile by tile, as `interleaved_nonzeros` has them: of each stored one its number in CSR order or -1
     (int32), its place in the tile (uint16), and its value in storage form; without any there is one of padding.
 
     Args:
+        lengths: nonzeros by tile.
         place_of: of each element of a tile, row by row, its place.
+
+    Raises:
+        MatrixError: padded, the nonzeros pass the 32-bit range of the kernel's offsets.
     """
+    padded_places(lengths)  # of all strips together
     panels = max(1, -(-matrix.shape[1] // tile_k))
     panel, within = np.divmod(np.arange(matrix.shape[1], dtype=np.int32), tile_k)
 
