@@ -17,7 +17,7 @@ Launched = Callable[..., None]  # (stream, *addresses)
 
 
 class PlainLaunches(threading.local):
-    """Of the calling thread, by device and what they are specialised for. Graphs may hold any: none goes.
+    """Launches of the calling thread, by device and what they are specialised for. Graphs may hold any: none goes.
 
     Args:
         bind: makes one: ``bind(executor, *what)``.
