@@ -31,7 +31,7 @@ help:
 	@echo 'make test-fast   7,000 of them in some 35 s: nothing that compiles, starts processes or takes 0.1 s'
 	@echo 'make test-long   what make test leaves out: most variants of the kernels, and tests that take long'
 	@echo 'make test-all    both'
-	@echo 'make test-gpu    the tests that need a GPU, as many as begin within GPU_SECONDS=240; a line for each family'
+	@echo 'make test-gpu    the tests that need a GPU, as many as begin within GPU_SECONDS=240, on all GPUs; a line for each family'
 	@echo 'make test-torch  the tests that need PyTorch, which it installs (TORCH=... says which)'
 	@echo 'make fuzz   damaged files for every reader, for SECONDS=60'
 	@echo 'make test-fuzz   four hundred damaged files for every reader, the same every time'
@@ -57,7 +57,7 @@ test-all: $(READY)
 	$(PYTEST)
 
 test-gpu: $(READY)
-	$(PYTEST) -m gpu --gpu-budget $(GPU_SECONDS) $(GPU_TESTS)
+	$(PYTEST) --maxprocesses 24 -m gpu --gpu-budget $(GPU_SECONDS) $(GPU_TESTS)
 
 test-torch: $(READY_TORCH)
 	$(PYTEST) $(TORCH_TESTS)

@@ -18,7 +18,7 @@ import pytest
 from patience import LONG
 from recorder import Observer, Recorder, Unrecorded, Watch, import_everything
 from rings import FAST, sort_into_rings
-from sharing import DISTRIBUTION, IS_WORKER, scheduler
+from sharing import DISTRIBUTION, IS_WORKER, scheduler, share_out_devices
 
 from sparsegen import backends
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -60,6 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    share_out_devices()
     if find_spec("hypothesis") is not None:  # GPU machines may lack it
         from hypothesis import HealthCheck, settings
 

@@ -1,6 +1,6 @@
 """The ring of GPU tests, `make test-gpu` (``pytest -m gpu``): its order, its seconds, and what it says at the end.
 
-Several processes share one device: no contract test measures time. Tests come in turns: first the first variant of
+Several processes share a device: no contract test measures time. Tests come in turns: first the first variant of
 every family, then every family's heuristics at one size, then second variants, and so on; variants of the short ring
 (contract_ring.py) before others. So whatever the budget, each family has had as many turns as any other, but for one.
 What the budget leaves no time for is counted as not run.

@@ -1,7 +1,8 @@
 """How several processes share out a run's tests (pytest-xdist).
 
 A file's tests stay in one process, as they share fixtures. A variant of the contract tests goes by itself, so that all
-processes end at about the same time. Of the other tests that need a GPU all are in one process.
+processes end at about the same time. Of the other tests that need a GPU all are in one process. Where a machine has
+several GPUs, each process begins its list of them with another one.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from typing import Any
 
 import pytest
 
-IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ  # one of several processes
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1, … where there are several processes
+IS_WORKER = bool(WORKER)
 DISTRIBUTION = "loadscope"  # what --dist says
-
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+DRIVER_GPUS = Path(
+    "/proc/driver/nvidia/gpus"
+)  # a folder for each, which is there before anything starts the driver
 
 SPREAD = ("test_contract.py", "test_contract_gpu.py")  # files whose tests are dealt out one by one
 
@@ -27,6 +32,29 @@ def scope_of(test: str, root: Path, *, has_gpu: bool) -> str:
     if Path(file).name in SPREAD and "[" in name and (has_gpu or not needs_gpu):
         return test
     return "gpu" if has_gpu and needs_gpu else file
+
+
+def visible_devices(worker: str, listed: str | None, count: int) -> str | None:
+    """What a process's CUDA_VISIBLE_DEVICES should say; None where it should stay as it is.
+
+    Args:
+        worker: xdist's name of the process, gw0, gw1, …; empty where there is one alone.
+        listed: what the variable says now; None if it is not set.
+        count: GPUs of the machine.
+    """
+    devices = [str(number) for number in range(count)] if listed is None else listed.split(",")
+    if not worker or len(devices) < 2:
+        return None
+    first = int(worker.removeprefix("gw")) % len(devices)
+    return ",".join(devices[first:] + devices[:first])
+
+
+def share_out_devices() -> None:
+    """Have this process use another GPU than its neighbours; before anything asks the driver for devices."""
+    count = len(list(DRIVER_GPUS.iterdir())) if DRIVER_GPUS.is_dir() else 0
+    shared = visible_devices(WORKER, os.environ.get(VISIBLE), count)
+    if shared is not None:
+        os.environ[VISIBLE] = shared
 
 
 @cache

@@ -182,4 +182,7 @@ def test_what_hangs_is_ended_and_everything_is_told(tmp_path: Path) -> None:
 
 def test_the_makefile_has_the_ring() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    assert f"$(PYTEST) -m {gpu_ring.RING} --gpu-budget $(GPU_SECONDS) $(GPU_TESTS)\n" in makefile
+    assert (
+        f"$(PYTEST) --maxprocesses 24 -m {gpu_ring.RING} --gpu-budget $(GPU_SECONDS) $(GPU_TESTS)\n"
+        in makefile
+    )

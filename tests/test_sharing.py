@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from sharing import DISTRIBUTION, scope_of
+from sharing import DISTRIBUTION, scope_of, visible_devices
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -44,6 +44,27 @@ def test_a_file_stays_together(test: str, has_gpu: bool, scope: str) -> None:
 
 def test_the_makefile_shares_out_by_them() -> None:
     assert f"--dist {DISTRIBUTION} $(KERNELS" in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize(
+    ("worker", "listed", "count", "expected"),
+    [
+        ("gw0", None, 2, "0,1"),
+        ("gw1", None, 2, "1,0"),
+        ("gw5", None, 4, "1,2,3,0"),
+        ("gw1", "3,5", 8, "5,3"),
+        ("gw1", "GPU-a,GPU-b", 2, "GPU-b,GPU-a"),
+        ("gw1", "2", 4, None),
+        ("gw1", "", 4, None),
+        ("gw1", None, 1, None),
+        ("gw1", None, 0, None),
+        ("", None, 2, None),
+    ],
+)
+def test_processes_begin_with_different_devices(
+    worker: str, listed: str | None, count: int, expected: str | None
+) -> None:
+    assert visible_devices(worker, listed, count) == expected
 
 
 def test_two_processes_have_a_file_each(tmp_path: Path) -> None:
