@@ -57,6 +57,18 @@ def narrow_end() -> CsrMatrix:
     return Network.of([csr(weights.astype(np.float32))], 0.1, 32.0).stacked(DType.FLOAT16)
 
 
+def narrow_tiles() -> CsrMatrix:
+    """Blocks of 128 rows that have three tiles of 32 columns, none, and two, the last one cut off."""
+    rng = np.random.default_rng(0)
+    kept = np.zeros((300, 212))
+    for rows, panels in ((slice(0, 128), (0, 2, 5)), (slice(256, 300), (1, 6))):
+        for panel in panels:
+            kept[rows, panel * 32 : panel * 32 + 32] = 1
+    return csr(
+        np.where(rng.random((300, 212)) < 0.3, kept * rng.standard_normal((300, 212)), 0).astype(np.float32)
+    )
+
+
 @dataclass(frozen=True)
 class Right:
     """A right variant, and what turns it into a wrong one: a piece of its source and what to put in its place."""
@@ -126,6 +138,17 @@ RIGHT = {
             "task out of bounds": ("if (number >= task_count) return;", ""),
             "wrong epilogue": ("fmaxf(x, 0.0f)", "x"),
         },
+    ),
+    "spmm of narrow tiles in pairs": Right(
+        family("tma_block_spmm"),
+        Kind.spmm(72, DType.FLOAT16, Layout.ROW, Epilogue.BIAS),
+        {"tile_k": 32, "tile_n": 64, "cluster": 1},
+        {
+            "the same rows of B twice": ("panel.element[half] * kTileK", "panel.element[0] * kTileK"),
+            "both halves at one place": (" + half * (kPieceBytes / 2)", ""),
+            "panels of another stage": ("panels + 2 * at", "panels + at"),
+        },
+        narrow_tiles,
     ),
     "sddmm": Right(
         family("csr_sddmm"),
