@@ -52,6 +52,7 @@ class DeviceRun:
         self._results = ResultBuffers(executor, writers, batch, self._result_bytes)
         self._clip = executor.upload(np.array([packed.clip], np.float32))
         self._scratch = {name: zeroed(executor, nbytes) for name, nbytes in packed.scratch.items()}
+        executor.synchronize()  # the stream of copies and launches does not wait for uploads
         self._z: Buffer = self._y
         if len(packed.segments) > 1:
             self._z = executor.allocate(batch * self._row_bytes)

@@ -19,7 +19,7 @@ from sparsegen.networks.float64_run import Float64Run
 from sparsegen.networks.network import Network
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem
-from sparsegen.plan.binding import BoundVariant, bind_variant
+from sparsegen.plan.binding import BoundVariant, bind_variant, zeroed
 from sparsegen.plan.own_launch import Bound
 from sparsegen.system.device_memory import WARP, Address, Buffer
 
@@ -128,6 +128,7 @@ class ExactRun:
                 side: executor.upload(np.array([bound_clip(network, dtype, side)], np.float32))
                 for side in (1, -1)
             }
+            executor.synchronize()  # launches may come on other streams than the uploads
 
     def categories(self, y: Buffer, count: int, stream: int = 0) -> Categories:
         """The inputs that live.
@@ -222,8 +223,7 @@ class ExactRun:
         network, results = self._side(-1), batch.results
         variant = self._below(capacity)
         allocate = self._executor.allocate
-        rows = allocate(capacity * self._row_bytes)
-        self._executor.fill(rows, 0)
+        rows = zeroed(self._executor, capacity * self._row_bytes)
         neurons = allocate(capacity * network.outputs * self._dtype.itemsize)
         batch.below = Below(
             capacity,
@@ -285,6 +285,7 @@ class ExactRun:
         numbers = executor.upload(np.linspace(0, count - 1, sampled).astype(np.int32))
         results = executor.upload(np.array([0, sampled, 0, 0], np.int32))
         lives = executor.upload(np.zeros(words_of(count), np.int32))
+        executor.synchronize()  # what the stream computes may come before the uploads else
         for segment in range(self.float64.segments):
             self.float64.bound(segment, 0, results, numbers, self._network.neurons, lives)(stream, y.address)
             if not self._downloaded(results, COUNTS, stream)[2]:

@@ -131,6 +131,7 @@ class Float64Run:
                 for other in [one for one in self.kept if one]:  # the first serves every call
                     del self.kept[other]
             self.kept[number] = Segment(layers, tuple(map(self._executor.upload, arrays)), nbytes)
+            self._executor.synchronize()  # launches may come on other streams than the uploads
         return self.kept[number]
 
 

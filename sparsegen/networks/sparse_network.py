@@ -18,7 +18,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.networks.dealing import DeviceGroup
 from sparsegen.networks.exact import bound, exact_categories, inferred, live_on, require_monotone
 from sparsegen.networks.exact_run import ExactRun
-from sparsegen.networks.inputs import Inputs, as_inputs, require_finite, require_shape
+from sparsegen.networks.inputs import Inputs, as_inputs, require_aligned, require_finite, require_shape
 from sparsegen.networks.network import Network
 from sparsegen.networks.packed_network import PackedNetwork
 from sparsegen.networks.packing import Wanted, packed_network
@@ -260,6 +260,7 @@ class SparseNetwork:
             if given.get_device() != index:
                 raise OperandError(f"y: expected a tensor on cuda:{index}, got one on {given.device}")
             nbytes = given.numel() * given.element_size()
+            require_aligned(given.data_ptr(), nbytes // given.shape[0])
             return Address(given.data_ptr(), nbytes), current_stream_of(torch)(index)
         with executor.entered():
             return executor.upload(self.dtype.to_storage(_on_host(given))), 0

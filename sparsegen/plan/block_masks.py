@@ -115,4 +115,6 @@ def new_state(executor: Executor, seed: int, step: int = 0) -> Buffer:
         MatrixError: a seed or step outside [0, 2⁶⁴).
     """
     check_state(seed, step)
-    return executor.upload(np.array([seed, step], dtype=np.uint64))
+    state = executor.upload(np.array([seed, step], dtype=np.uint64))
+    executor.synchronize()  # launches may come on other streams
+    return state

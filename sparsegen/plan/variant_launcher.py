@@ -71,6 +71,8 @@ class VariantLauncher:
         self._specs = {spec.name: spec for spec in self.prepared.operands}
         with executor.entered():
             fixed = {name: executor.upload(encoded(value, self._specs[name])) for name, value in kept.items()}
+            if fixed:
+                executor.synchronize()  # calls may come on other streams than the uploads
         self._target = Target(self.prepared, self.device, fixed)
         self._callers: dict[type, Call] = {}
         self._changing = threading.Lock()

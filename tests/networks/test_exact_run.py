@@ -175,6 +175,63 @@ def test_more_inputs_may_live_than_in_the_call_before(where: dict[str, Any]) -> 
     np.testing.assert_array_equal(net.categories(y0[:10]), np.arange(3, 10))
 
 
+@pytest.mark.parametrize("where_empty", [0, 1])
+def test_layers_without_neurons(where: dict[str, Any], where_empty: int) -> None:
+    """What follows has its biases alone."""
+    widths = [32, 32, 32]
+    widths[where_empty] = 0
+    layers = [np.zeros((after, before)) for before, after in itertools.pairwise((32, *widths))]
+    y0 = np.ones((3, 32), np.float16)
+    for bias, live in ((0.1, [0, 1, 2]), (-0.1, [])):
+        net = SparseNetwork(Network.of(layers, bias, 4.0), **where)
+        np.testing.assert_array_equal(net.categories(y0), live)
+
+
+def test_launches_wait_for_memory_that_was_written_on_another_stream(
+    where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies and fills are queued on the default stream, for which streams of PyTorch's do not wait."""
+    executor = shared_executor(backends.find_device("emulator"))
+    kind, written, too_early = type(executor), [], []
+
+    def noting(name: str) -> Any:
+        known = getattr(kind, name)
+
+        def call(self: Any, *arguments: Any) -> Any:
+            written.append(name)
+            return known(self, *arguments)
+
+        return call
+
+    def synchronize(self: Any) -> None:
+        written.clear()
+
+    bind = kind.bind
+
+    def bound(self: Any, *arguments: Any) -> Any:
+        launch = bind(self, *arguments)
+
+        def call(*given: Any) -> None:
+            too_early.extend(written)
+            launch(*given)
+
+        return call
+
+    network, inputs = ties(70)
+    monkeypatch.setattr(exact_run, "OPEN", 0.6)
+    for name in ("fill", "upload", "overwrite"):
+        monkeypatch.setattr(kind, name, noting(name))
+    monkeypatch.setattr(kind, "synchronize", synchronize)
+    monkeypatch.setattr(kind, "bind", bound)
+    run = SparseNetwork(network, **where).exact_run()
+    y = executor.upload(inputs.astype(np.float16))
+    executor.synchronize()
+    right = np.flatnonzero(inferred(network, Activation.DYING_RELU, inputs).any(axis=1))
+    for _ in range(2):
+        np.testing.assert_array_equal(run.categories(y, 100, stream=1).live, right)
+    assert not too_early
+
+
 def test_room_is_a_little_more_than_was_wanted() -> None:
     for wanted in (1, 31, 32, 700, 1598, 4800, 60000):
         room = exact_run.capacity_for(wanted)

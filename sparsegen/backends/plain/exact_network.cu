@@ -188,7 +188,7 @@ struct Walk {
       before = groups_before[layer - begin];
       groups = groups_before[layer - begin + 1] - before;
       teams = max(1, all / max(1, groups));
-      team = teams > 1 ? own / groups : 0;
+      team = teams > 1 && groups > 0 ? own / groups : 0;  // a layer without neurons has none
       group = own - team * groups;
       if (group < groups) break;
     }
