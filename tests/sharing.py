@@ -18,10 +18,7 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1, … where there 
 IS_WORKER = bool(WORKER)
 DISTRIBUTION = "loadscope"  # what --dist says
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-DRIVER_GPUS = Path(
-    "/proc/driver/nvidia/gpus"
-)  # a folder for each, which is there before anything starts the driver
-
+DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")  # has a folder for each, before anything asks the driver
 SPREAD = ("test_contract.py", "test_contract_gpu.py")  # files whose tests are dealt out one by one
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -197,15 +196,6 @@ def require_shape(shape: tuple[int, ...], neurons: int) -> None:
     """Raises OperandError for what are not inputs × neurons, or no inputs."""
     if len(shape) != 2 or shape[1] != neurons or shape[0] == 0:
         raise OperandError(f"y: expected inputs × {neurons} neurons, at least one input, got shape {shape}")
-
-
-def require_aligned(address: int, row_bytes: int) -> None:
-    """Raises OperandError for inputs on a device that kernels cannot read as they do, up to 16 bytes at a time."""
-    wanted = math.gcd(16, row_bytes)
-    if address % wanted:
-        raise OperandError(
-            f"y: expected an address aligned to {wanted} bytes, got {address:#x}; pass a clone()"
-        )
 
 
 def as_inputs(y: Any, neurons: int, dtype: DType) -> Inputs:

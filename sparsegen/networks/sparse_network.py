@@ -18,15 +18,15 @@ from sparsegen.matrix.features import Features
 from sparsegen.networks.dealing import DeviceGroup
 from sparsegen.networks.exact import bound, exact_categories, inferred, live_on, require_monotone
 from sparsegen.networks.exact_run import ExactRun
-from sparsegen.networks.inputs import Inputs, as_inputs, require_aligned, require_finite, require_shape
+from sparsegen.networks.inputs import Inputs, as_inputs, require_finite, require_shape
 from sparsegen.networks.network import Network
 from sparsegen.networks.packed_network import PackedNetwork
 from sparsegen.networks.packing import Wanted, packed_network
 from sparsegen.networks.placement import Devices, Placement
-from sparsegen.operators import DType, Problem, member
+from sparsegen.operators import DType, Problem, TensorSpec, member
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
-from sparsegen.plan.arrays import current_stream_of
+from sparsegen.plan.arrays import current_stream_of, require_aligned
 from sparsegen.plan.binding import BoundVariant
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variant_launcher import variant_launcher
@@ -259,9 +259,9 @@ class SparseNetwork:
             index = executor.device.index
             if given.get_device() != index:
                 raise OperandError(f"y: expected a tensor on cuda:{index}, got one on {given.device}")
-            nbytes = given.numel() * given.element_size()
-            require_aligned(given.data_ptr(), nbytes // given.shape[0])
-            return Address(given.data_ptr(), nbytes), current_stream_of(torch)(index)
+            spec, address = TensorSpec("y", tuple(given.shape), self.dtype), int(given.data_ptr())
+            require_aligned(spec, address, "clone()")
+            return Address(address, spec.nbytes), current_stream_of(torch)(index)
         with executor.entered():
             return executor.upload(self.dtype.to_storage(_on_host(given))), 0
 

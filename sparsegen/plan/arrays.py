@@ -111,6 +111,17 @@ def stream_handle(stream: Any) -> int:
     raise OperandError(f"expected a CUDA stream (a handle, or __cuda_stream__), got {type(stream).__name__}")
 
 
+def require_aligned(spec: TensorSpec, address: int, remedy: str) -> None:
+    """Raises OperandError for an array on a device at an address that vector loads cannot read.
+
+    Args:
+        remedy: what makes a copy of such an array, which is aligned.
+    """
+    wanted = alignment_of(spec)
+    if address % wanted:
+        raise mismatch(spec, "an address aligned to", f"{wanted} bytes", f"{address:#x}; pass a {remedy}")
+
+
 def mismatch(spec: TensorSpec, what: str, expected: Any, got: Any) -> OperandError:
     """The error for an array that is not as the problem says."""
     return OperandError(f"{spec.name}: expected {what} {expected}, got {got}")
@@ -177,10 +188,7 @@ def torch_caller(torch: Any, target: Target) -> Call:
         if not array.is_contiguous():
             raise mismatch(spec, "a", "contiguous (row-major) tensor", f"strides {tuple(array.stride())}")
         address = int(array.data_ptr())
-        if address % alignment_of(spec):
-            raise mismatch(
-                spec, "an address aligned to", f"{alignment_of(spec)} bytes", f"{address:#x}; pass a clone()"
-            )
+        require_aligned(spec, address, "clone()")
         return address
 
     def call(arrays: tuple[Any, ...], out: Any, stream: Any) -> Any:
@@ -251,10 +259,7 @@ def cupy_caller(cupy: Any, target: Target) -> Call:
         if not array._c_contiguous:
             raise mismatch(spec, "a", "contiguous (row-major) array", f"strides {array.strides}")
         pointer = int(array.data.ptr)
-        if pointer % alignment_of(spec):
-            raise mismatch(
-                spec, "an address aligned to", f"{alignment_of(spec)} bytes", f"{pointer:#x}; pass a copy()"
-            )
+        require_aligned(spec, pointer, "copy()")
         return pointer
 
     def call(arrays: tuple[Any, ...], out: Any, stream: Any) -> Any:

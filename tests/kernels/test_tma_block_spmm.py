@@ -1,4 +1,4 @@
-"""`tma_block_spmm` with narrow tiles in pairs: what it packs, what NaN in B reaches, and when a search tries them."""
+"""`tma_block_spmm` with narrow tiles in pairs: packing, what NaN in B reaches, and that searches alone try them."""
 
 from __future__ import annotations
 

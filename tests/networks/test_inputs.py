@@ -10,7 +10,7 @@ import pytest
 from sparsegen.errors import OperandError
 from sparsegen.networks.chunks import Chunk
 from sparsegen.networks.images import stroke_images
-from sparsegen.networks.inputs import BitInputs, ByteInputs, Inputs, NumberInputs, as_inputs, require_aligned
+from sparsegen.networks.inputs import BitInputs, ByteInputs, Inputs, NumberInputs, as_inputs
 from sparsegen.operators import DType
 
 
@@ -60,17 +60,3 @@ def test_what_is_no_input_is_refused() -> None:
     wrong[3, 5] = 1e6
     with pytest.raises(OperandError, match=r"y\[3, 5\] = 1000000.0: .* float16 holds"):
         written(as_inputs(wrong, 8, DType.FLOAT16), Chunk(1, 1, 2, 3))
-
-
-@pytest.mark.parametrize(
-    ("address", "row_bytes", "wanted"),
-    [(0x1000, 32, 0), (0x1008, 32, 16), (0x1008, 24, 0), (0x1004, 24, 8), (0x1002, 6, 0), (0x1001, 6, 2)],
-)
-def test_inputs_on_a_device_are_aligned_to_what_kernels_read(
-    address: int, row_bytes: int, wanted: int
-) -> None:
-    if not wanted:
-        require_aligned(address, row_bytes)
-        return
-    with pytest.raises(OperandError, match=rf"aligned to {wanted} bytes.*clone\(\)"):
-        require_aligned(address, row_bytes)

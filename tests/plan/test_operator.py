@@ -18,7 +18,7 @@ from sparsegen.errors import ConfigError, NoVariantError, OperandError
 from sparsegen.kernels import families, families_of
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout, SparseOperator, SpmmProblem, TensorSpec
-from sparsegen.plan.arrays import alignment_of, stream_handle
+from sparsegen.plan.arrays import alignment_of, require_aligned, stream_handle
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
 from sparsegen.verify.bounds import worst_error
@@ -366,6 +366,21 @@ def test_streams_of_every_kind() -> None:
 def test_alignment_follows_the_rows() -> None:
     assert [alignment_of(TensorSpec("b", (8, n), DType.FLOAT16)) for n in (1, 6, 8, 24)] == [2, 4, 16, 16]
     assert alignment_of(TensorSpec("bias", (7,), DType.FLOAT32)) == 4
+
+
+@pytest.mark.parametrize(
+    ("address", "row_bytes", "wanted"),
+    [(0x1000, 32, 0), (0x1008, 32, 16), (0x1008, 24, 0), (0x1004, 24, 8), (0x1002, 6, 0), (0x1001, 6, 2)],
+)
+def test_arrays_on_a_device_are_aligned_to_what_kernels_read(
+    address: int, row_bytes: int, wanted: int
+) -> None:
+    spec = TensorSpec("y", (3, row_bytes // 2), DType.FLOAT16)
+    if not wanted:
+        require_aligned(spec, address, "clone()")
+        return
+    with pytest.raises(OperandError, match=rf"y: .*aligned to {wanted} bytes.*clone\(\)"):
+        require_aligned(spec, address, "clone()")
 
 
 def test_the_package_exports_what_it_says() -> None:
