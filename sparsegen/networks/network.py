@@ -41,7 +41,8 @@ class Network:
             bias: one number for all, or for each layer a number or as many as it has neurons.
 
         Raises:
-            MatrixError: no list, no layer, widths that do not follow each other, weights or biases that are not finite.
+            MatrixError: no list, no layer, widths that do not follow each other, a last layer without neurons,
+                weights or biases that are not finite.
             ConfigError: a clip that is no number above 0.
         """
         if (
@@ -61,6 +62,8 @@ class Network:
                     f"it takes {after.shape[1]} neurons, but layer {i} has {one.shape[0]}",
                     place=f"layer {i + 1}",
                 )
+        if not matrices[-1].shape[0]:  # the layer before it would be the last of the stacked matrix
+            raise MatrixError("the last layer has no neurons", place=f"layer {len(matrices) - 1}")
         for i, matrix in enumerate(matrices):
             if not np.isfinite(matrix.values).all():
                 at = int(np.argmin(np.isfinite(matrix.values)))

@@ -76,7 +76,8 @@ class SparseNetwork:
             device, db, family, config: as for `sparsegen.prepare`.
 
         Raises:
-            MatrixError: a layer is malformed, widths do not follow each other, weights or biases are not finite.
+            MatrixError: a layer is malformed, widths do not follow each other, the last layer has no neurons,
+                weights or biases are not finite.
             ConfigError: an unknown word, or a clip that is not above 0.
         """
         self.network = layers if isinstance(layers, Network) else Network.of(layers, bias, clip)
