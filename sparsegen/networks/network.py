@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,16 @@ class Network:
         layers: of each the weights, float32, its neurons × the neurons before it, every size at most ``neurons``.
         biases: float32, one array for each layer, with a value for each of its neurons.
         clip: where activations end.
+        neurons: of the widest layer; others are filled up to it with neurons that stay zero.
     """
 
     layers: tuple[CsrMatrix, ...]
     biases: tuple[Array, ...]
     clip: float
+    neurons: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "neurons", max(max(layer.shape) for layer in self.layers))
 
     @classmethod
     def of(cls, layers: Sequence[Any], bias: Any, clip: float) -> Network:
@@ -82,11 +87,6 @@ class Network:
     def outputs(self) -> int:
         """Neurons of the last layer."""
         return self.layers[-1].shape[0]
-
-    @property
-    def neurons(self) -> int:
-        """Neurons of the widest layer; others are filled up to it with neurons that stay zero."""
-        return max(max(layer.shape) for layer in self.layers)
 
     @property
     def edges(self) -> int:

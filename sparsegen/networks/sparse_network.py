@@ -88,7 +88,6 @@ class SparseNetwork:
         dies = asked is Activation.RELU and self.network.largest_bias <= 0
         self.activation = Activation.DYING_RELU if dies else asked
         self.undecided = 0
-        self._neurons = self.network.neurons  # of all layers, which each call needs
         self._device, self._db, self._family, self._config = device, db, family, config
         self._matrices: dict[int, CsrMatrix] = {}
         self._operators: dict[tuple[int, Readout, int], Operator] = {}
@@ -394,7 +393,7 @@ class SparseNetwork:
 
     def _given(self, y: Any) -> Any:
         """Of the dtype, with as many neurons as the widest layer."""
-        width, wanted = self._neurons, self.network.inputs
+        width, wanted = self.network.neurons, self.network.inputs
         require_shape(tuple(np.shape(y)), wanted)
         if _is_tensor(y):
             torch = sys.modules["torch"]
