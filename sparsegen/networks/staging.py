@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 
@@ -28,11 +28,18 @@ class Writers:
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="staging")
 
     def copy(self, count: int, width: int, copy: Callable[[int, int], object]) -> None:
-        """Call ``copy(begin, end)`` for parts of so many elements of ``width`` bytes, and wait for all of them."""
+        """Call ``copy(begin, end)`` for parts of so many elements of ``width`` bytes, and wait for all of them.
+
+        Raises:
+            What ``copy`` raises, when no thread is in it any more.
+        """
         parts = min(WRITERS, 1 + count * width // LEAST_BYTES)
         cuts = np.linspace(0, count, parts + 1).astype(int).tolist()
         jobs = [self._pool.submit(copy, begin, end) for begin, end in itertools.pairwise(cuts[1:])]
-        copy(cuts[0], cuts[1])  # the calling thread's part
+        try:
+            copy(cuts[0], cuts[1])  # the calling thread's part
+        finally:
+            wait(jobs)
         for job in jobs:
             job.result()
 
@@ -89,5 +96,7 @@ class Staging:
                 with self._executor.entered():
                     self._stream.send(part, Address(address + (first + begin) * width, part.size))
 
-            self._writers.copy(size, width, copy)
-            self._moments[turn] = self._stream.moment()
+            try:
+                self._writers.copy(size, width, copy)
+            finally:  # where a writer raised, others have sent their parts
+                self._moments[turn] = self._stream.moment()

@@ -174,6 +174,10 @@ def test_what_is_no_network_is_refused(where: dict[str, Any]) -> None:
     layer = np.eye(8, dtype=np.float32)
     with pytest.raises(MatrixError, match="layer 1: it takes 4 neurons, but layer 0 has 8"):
         SparseNetwork([layer, np.ones((8, 4))], **where)
+    for widths in ((8, 0), (8, 8, 0), (0, 0)):
+        empty = [np.zeros((after, before)) for before, after in itertools.pairwise(widths)]
+        with pytest.raises(MatrixError, match=f"layer {len(empty) - 1}: the last layer has no neurons"):
+            SparseNetwork(empty, **where)
     with pytest.raises(ConfigError, match="clip"):
         SparseNetwork([layer], clip=-1.0, **where)
     with pytest.raises(ConfigError, match="dying_relu is found"):
