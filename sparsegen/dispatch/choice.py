@@ -12,7 +12,7 @@ from a database was checked when it was read; whether it may run here, its famil
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
@@ -45,8 +45,9 @@ from sparsegen.kernels.config import Config
 from sparsegen.operators import Problem
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.layers import Layer, with_rates
+from sparsegen.tuning_db.layer import Layer, with_rates
 from sparsegen.tuning_db.records import Measurement, Probe, Workload
+from sparsegen.tuning_db.remembered import Answers, Remembered
 
 BUCKET_RADIUS = 0.15  # octaves: about a tenth more nonzeros
 # Octaves, of which what lies further away says nothing (`dispatch.regression.REACH`).
@@ -56,7 +57,17 @@ CACHED_CHOICES = 4096
 
 
 Key = tuple[Problem, str, str, DispatchOptions, bool]
-_caches: WeakKeyDictionary[Layer, dict[Key, tuple[int, Choice]]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """What look-ups in one database have found, each with the generation of that; and what they read for it."""
+
+    choices: dict[Key, tuple[int, Choice]] = field(default_factory=dict)
+    answers: Answers = field(default_factory=dict)
+
+
+_kept: WeakKeyDictionary[Layer, _Kept] = WeakKeyDictionary()
 
 
 def choose(
@@ -76,23 +87,26 @@ def choose(
     """
     if options.dense is Dense.ALWAYS:
         require_dense(workload.problem)
-    cache = _caches.setdefault(database, {})
+    memory = _kept.get(database)
+    if memory is None:
+        memory = _kept.setdefault(database, _Kept())
     equal_bits = database.rules.deterministic if options.deterministic is None else options.deterministic
     key = (workload.problem, workload.fingerprint, device.key, options, equal_bits)
-    kept = cache.get(key)
+    kept = memory.choices.get(key)
     generation = database.generation
     if kept is not None and kept[0] == generation:
         return kept[1]
-    choice = _Search(workload, device, database, replace(options, deterministic=equal_bits)).choose()
-    if len(cache) >= CACHED_CHOICES:
-        cache.clear()
-    cache[key] = (generation, choice)
+    asked = replace(options, deterministic=equal_bits)
+    choice = _Search(workload, device, Remembered(database, memory.answers), asked).choose()
+    if len(memory.choices) >= CACHED_CHOICES:
+        memory.choices.clear()
+    memory.choices[key] = (generation, choice)
     return choice
 
 
 def forget(database: Layer) -> None:
     """Drop the answers kept for this database, so that other processes' results are seen."""
-    _caches.pop(database, None)
+    _kept.pop(database, None)
 
 
 class _Search:

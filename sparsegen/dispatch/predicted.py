@@ -12,7 +12,7 @@ from sparsegen.dispatch.neighbours import Neighbour
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.layers import Layer
+from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Basis, Prediction, Workload
 
 WORDS = {

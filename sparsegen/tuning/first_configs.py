@@ -8,7 +8,8 @@ from sparsegen.dispatch.neighbours import NEIGHBOURS, nearest, predict
 from sparsegen.kernels import family_of
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
-from sparsegen.tuning_db.layers import Layer, Layers
+from sparsegen.tuning_db.layer import Layer
+from sparsegen.tuning_db.layers import Layers
 from sparsegen.tuning_db.ranking import predicted as predicted_first
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Workload

@@ -35,7 +35,8 @@ from sparsegen.tuning.prediction.terms import Resources
 from sparsegen.tuning.report import Budget, Effort
 from sparsegen.tuning.space import Space
 from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.layers import Layer, Layers
+from sparsegen.tuning_db.layer import Layer
+from sparsegen.tuning_db.layers import Layers
 from sparsegen.tuning_db.records import Basis, Measurement, Outcome, Prediction, Variant, Workload
 from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.store import Store
