@@ -1,4 +1,4 @@
-"""A layer that asks another one each question once, for as long as nothing is written through that one."""
+"""A layer that asks another one each question once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsegen.tuning_db.layer import Kind, Layer
 from sparsegen.tuning_db.records import Baseline, Check, Measurement, Prediction, Probe, Tuned, Workload
 from sparsegen.tuning_db.rules import Rules
 
-Answers = dict[Hashable, tuple[int, Any]]  # by question: the generation that was asked, and its answer
+Answers = dict[Hashable, Any]  # by question
 
 MOST_ANSWERS = 4096
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class Remembered:
-    """Another layer, whose answers are kept; what other processes write is not seen through it."""
+    """Another layer, whose answers are kept: what is written later is not seen through it."""
 
     def __init__(self, layer: Layer, answers: Answers | None = None) -> None:
         """The layer, with what it said before.
@@ -68,13 +68,10 @@ class Remembered:
     def _once(self, ask: Callable[..., R], *asked: Hashable, **named: Hashable) -> R:
         """The answer of one of the layer's methods."""
         question = (ask.__name__, asked, tuple(named.items()))
-        generation = self.layer.generation
-        kept = self._answers.get(question)
-        if kept is not None and kept[0] == generation:
-            answer: R = kept[1]
-            return answer
-        answer = ask(*asked, **named)
-        if len(self._answers) >= MOST_ANSWERS:
-            self._answers.clear()
-        self._answers[question] = generation, answer
-        return answer
+        if question not in self._answers:
+            answer = ask(*asked, **named)
+            if len(self._answers) >= MOST_ANSWERS:
+                self._answers.clear()
+            self._answers[question] = answer
+        kept: R = self._answers[question]
+        return kept

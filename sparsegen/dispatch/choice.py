@@ -12,7 +12,7 @@ from a database was checked when it was read; whether it may run here, its famil
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
@@ -27,15 +27,11 @@ from sparsegen.dispatch.dense_or_sparse import (
     require_dense,
 )
 from sparsegen.dispatch.dense_time import known_products
-from sparsegen.dispatch.neighbours import (
-    NEIGHBOURS,
-    Neighbour,
-    Prediction,
-    nearest,
-    predict,
-    suspects,
-)
+from sparsegen.dispatch.evidence import suspects
+from sparsegen.dispatch.kept import Kept
+from sparsegen.dispatch.neighbours import NEIGHBOURS, Prediction, predict
 from sparsegen.dispatch.options import DEFAULTS, Dense, DispatchOptions, OnMiss
+from sparsegen.dispatch.places import Neighbour
 from sparsegen.dispatch.predicted import fastest_predicted, predicted_us
 from sparsegen.dispatch.untried import FEW_TRIED, untried
 from sparsegen.errors import NoVariantError, PinsError
@@ -47,27 +43,14 @@ from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layer import Layer, with_rates
 from sparsegen.tuning_db.records import Measurement, Probe, Workload
-from sparsegen.tuning_db.remembered import Answers, Remembered
+from sparsegen.tuning_db.remembered import Remembered
 
 BUCKET_RADIUS = 0.15  # octaves: about a tenth more nonzeros
 # Octaves, of which what lies further away says nothing (`dispatch.regression.REACH`).
 FARTHEST = 3.5
 WORTH_ANOTHER = 1.1  # expected gain over a workload of equal sizes and close features
-CACHED_CHOICES = 4096
 
-
-Key = tuple[Problem, str, str, DispatchOptions, bool]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Kept:
-    """What look-ups in one database have found, each with the generation of that; and what they read for it."""
-
-    choices: dict[Key, tuple[int, Choice]] = field(default_factory=dict)
-    answers: Answers = field(default_factory=dict)
-
-
-_kept: WeakKeyDictionary[Layer, _Kept] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[Layer, Kept] = WeakKeyDictionary()
 
 
 def choose(
@@ -87,20 +70,16 @@ def choose(
     """
     if options.dense is Dense.ALWAYS:
         require_dense(workload.problem)
-    memory = _kept.get(database)
-    if memory is None:
-        memory = _kept.setdefault(database, _Kept())
+    kept, generation = _kept.get(database), database.generation
+    if kept is None or kept.generation != generation:
+        kept = _kept[database] = Kept(generation)
     equal_bits = database.rules.deterministic if options.deterministic is None else options.deterministic
-    key = (workload.problem, workload.fingerprint, device.key, options, equal_bits)
-    kept = memory.choices.get(key)
-    generation = database.generation
-    if kept is not None and kept[0] == generation:
-        return kept[1]
-    asked = replace(options, deterministic=equal_bits)
-    choice = _Search(workload, device, Remembered(database, memory.answers), asked).choose()
-    if len(memory.choices) >= CACHED_CHOICES:
-        memory.choices.clear()
-    memory.choices[key] = (generation, choice)
+    question = (workload.problem, workload.fingerprint, device.key, options, equal_bits)
+    choice = kept.choices.get(question)
+    if choice is None:
+        asked = replace(options, deterministic=equal_bits)
+        choice = _Search(workload, device, database, kept, asked).choose()
+        kept.keep(question, choice)
     return choice
 
 
@@ -112,8 +91,11 @@ def forget(database: Layer) -> None:
 class _Search:
     """One look-up that was not in memory."""
 
-    def __init__(self, workload: Workload, device: Device, database: Layer, options: DispatchOptions) -> None:
-        self.workload, self.database = workload, database
+    def __init__(
+        self, workload: Workload, device: Device, database: Layer, kept: Kept, options: DispatchOptions
+    ) -> None:
+        database = Remembered(database, kept.answers)
+        self.workload, self.database, self.kept = workload, database, kept
         self.options, self.kind, self.deterministic = options, options.l2, options.deterministic
         self.device = with_rates(device, database)
         self.problem = workload.problem
@@ -129,12 +111,7 @@ class _Search:
         found = self.exact()
         near: list[Neighbour] = []
         if found is None or self.own_dense_us is None:
-            near = nearest(
-                self.problem,
-                self.workload.features,
-                self.device,
-                self.database.list_workloads(kind=self.problem.kind, like=self.device),
-            )
+            near = self.kept.nearest(self.workload, self.device, self.database)
         if found is None:
             found = self.bucket(near)
         if found is None:
@@ -233,8 +210,8 @@ class _Search:
     def predictions(self, near: Sequence[Neighbour]) -> list[Prediction]:
         """What the cost model and the nearest measured workloads say, the best first; asked once."""
         if self._predictions is None:
-            records = [(n, self.database.measurements(n.workload, n.device)) for n in near_enough(near)]
-            self._predictions = predict(self.workload, self.device, records, self.is_allowed)
+            asked = [self.kept.evidence(n, self.device, self.database) for n in near_enough(near)]
+            self._predictions = predict(self.workload, self.device, asked, self.is_allowed)
         return self._predictions
 
     def predicted(self, near: Sequence[Neighbour]) -> Choice | None:

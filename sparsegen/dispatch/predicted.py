@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sparsegen.dispatch.neighbours import Neighbour
+from sparsegen.dispatch.places import Neighbour
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.tuning_db import ranking

@@ -17,7 +17,7 @@ from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Workload
 
-NEAR = 1.0  # octaves in feature space, see `sparsegen.dispatch.neighbours.position`
+NEAR = 1.0  # octaves in feature space, see `sparsegen.dispatch.places.position`
 
 
 class KnownLayer(Protocol):

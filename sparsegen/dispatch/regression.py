@@ -40,24 +40,31 @@ class Point:
     config: Config
 
 
-def expected(known: Sequence[Point], logs: Array, wanted: Sequence[Point]) -> tuple[Array, Array]:
-    """What is to be expected of some points, and how much of it is doubtful: float64 [wanted], logs.
+class Regression:
+    """What some points let others expect."""
 
-    Doubt is the standard deviation that the one known point leaves that tells most.
+    def __init__(self, known: Sequence[Point], logs: Array) -> None:
+        """The process, given what is known.
 
-    Args:
-        logs: of each known point the log of its time over the modelled one.
-    """
-    usual = np.median(logs)
-    logs = np.clip(logs, usual - FARTHEST_OFF, usual + FARTHEST_OFF)
-    own = _likeness(known, known)
-    own[np.diag_indices_from(own)] += NOISE
-    weights = _solution(COMMON + own, logs)
-    near = _likeness(wanted, known)
-    mean: Array = ((COMMON + near) * weights).sum(axis=1)
-    most = SAME_FAMILY + SAME_CONFIG
-    doubt: Array = np.sqrt(np.maximum(0.0, most - near.max(axis=1) ** 2 / (most + NOISE)))
-    return mean, doubt
+        Args:
+            logs: of each known point the log of its time over the modelled one.
+        """
+        usual = np.median(logs)
+        self._known = known
+        own = _likeness(known, known)
+        own[np.diag_indices_from(own)] += NOISE
+        self._weights = _solution(COMMON + own, np.clip(logs, usual - FARTHEST_OFF, usual + FARTHEST_OFF))
+
+    def expected(self, wanted: Sequence[Point]) -> tuple[Array, Array]:
+        """What is to be expected of some points, and how much of it is doubtful: float64 [wanted], logs.
+
+        Doubt is the standard deviation that the one known point leaves that tells most.
+        """
+        near = _likeness(wanted, self._known)
+        mean: Array = ((COMMON + near) * self._weights).sum(axis=1)
+        most = SAME_FAMILY + SAME_CONFIG
+        doubt: Array = np.sqrt(np.maximum(0.0, most - near.max(axis=1) ** 2 / (most + NOISE)))
+        return mean, doubt
 
 
 def _solution(matrix: Array, right: Array) -> Array:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 from database_samples import RECORDS
@@ -12,7 +11,6 @@ from tuning_samples import H100, baseline, timed, workload
 
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.remembered import MOST_ANSWERS, Remembered
-from sparsegen.tuning_db.store import Store
 
 QUESTIONS = ("measurements", "baselines", "predictions", "probes")
 
@@ -60,14 +58,6 @@ def test_nobody_changes_what_is_kept() -> None:
     remembered.measurements(workload(), H100).clear()
     remembered.list_workloads().clear()
     assert len(remembered.measurements(workload(), H100)) == len(remembered.list_workloads()) == 1
-
-
-def test_what_is_written_through_the_layer_is_seen(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "tuning.db") as store:
-        remembered = Remembered(store)
-        assert remembered.measurements(workload(), H100) == []
-        store.add_measurement(timed(3.0))
-        assert len(remembered.measurements(workload(), H100)) == 1
 
 
 def test_the_memory_has_an_end() -> None:

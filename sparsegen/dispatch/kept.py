@@ -1,0 +1,64 @@
+"""What look-ups in one database share: whatever does not depend on what is asked is read and worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sparsegen.dispatch.chosen import Choice
+from sparsegen.dispatch.evidence import Evidence, evidence_of
+from sparsegen.dispatch.options import DispatchOptions
+from sparsegen.dispatch.places import Neighbour, Places
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.rates import Rates
+from sparsegen.operators import Problem
+from sparsegen.tuning_db.layer import Kind, Layer
+from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.remembered import Answers
+
+MOST_CHOICES, MOST_EVIDENCE = 4096, 4096
+
+Question = tuple[Problem, str, str, DispatchOptions, bool]
+Speed = tuple[float | None, float | None, Rates | None]  # of a device, which two that are equal may not share
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """What was found in one generation of a database, which it does not hold on to.
+
+    Attributes:
+        choices: the answers to whole look-ups.
+        answers: what was read (`Remembered`).
+    """
+
+    generation: int
+    choices: dict[Question, Choice] = field(default_factory=dict)
+    answers: Answers = field(default_factory=dict)
+    _places: dict[tuple[Kind, Device], Places] = field(default_factory=dict)
+    _evidence: dict[tuple[Workload, Device, str, Speed], Evidence] = field(default_factory=dict)
+
+    def keep(self, question: Question, choice: Choice) -> None:
+        """Have an answer at hand for the same question."""
+        if len(self.choices) >= MOST_CHOICES:
+            self.choices.clear()
+        self.choices[question] = choice
+
+    def nearest(self, workload: Workload, device: Device, database: Layer) -> list[Neighbour]:
+        """The measured workloads of the same kind on like devices, nearest first."""
+        key = workload.problem.kind, device
+        places = self._places.get(key)
+        if places is None:
+            known = database.list_workloads(kind=key[0], like=device)
+            places = self._places[key] = Places.of(key[0], known)
+        return places.nearest(workload.problem, workload.features, device)
+
+    def evidence(self, neighbour: Neighbour, device: Device, database: Layer) -> Evidence:
+        """`evidence_of` a neighbour, where this device's rates stay as they are."""
+        speed = device.clock_mhz, device.memory_bytes_per_us, device.rates
+        key = neighbour.workload, neighbour.device, device.key, speed
+        found = self._evidence.get(key)
+        if found is None:
+            found = evidence_of(neighbour, device, database)
+            if len(self._evidence) >= MOST_EVIDENCE:
+                self._evidence.clear()
+            self._evidence[key] = found
+        return found

@@ -1,0 +1,56 @@
+"""What an untuned look-up costs in steps, which no busy machine changes: what does not depend on it was done before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from call_costs import Steps, steps_of
+
+from sparsegen.dispatch import neighbours
+from sparsegen.dispatch.choice import choose, forget
+from sparsegen.dispatch.chosen import How
+from sparsegen.kernels import families_of
+from sparsegen.kernels.base import Device
+from sparsegen.matrix.generators import random_uniform
+from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.tuning_db.layers import Layers
+from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.seeds_reader import seeds
+
+
+@pytest.fixture(autouse=True)
+def all_families_are_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "families_of", families_of)
+
+
+@pytest.fixture
+def database() -> Iterator[Layers]:
+    layers = Layers([seeds()])
+    yield layers
+    forget(layers)
+
+
+def device() -> Device:
+    """The one that the packaged results are of."""
+    return seeds().list_workloads()[0].device
+
+
+def layer(seed: int, *, rows: int = 3072, density: float = 0.1) -> Workload:
+    """A linear layer of an encoder, of one pattern for each seed."""
+    problem = SpmmProblem(rows, 768, 128, DType.FLOAT16, Layout.COLUMN)
+    return Workload.of(problem, random_uniform(rows, 768, density, seed))
+
+
+def steps(of: Workload, database: Layers) -> Steps:
+    """The steps of a look-up that was not made before."""
+    return steps_of(lambda: choose(of, device(), database), before=0)
+
+
+def test_layers_that_are_alike_read_and_weigh_what_is_near_once(database: Layers) -> None:
+    assert choose(layer(1), device(), database).how is How.NEAREST
+    found = steps(layer(2), database)
+    assert choose(layer(2), device(), database).how is How.NEAREST
+    assert found.python["_listed"] == found.python["_telling"] == found.python["_solution"] == 0
+    assert found.python["position"] == 2, "of this workload, to find what is near and to weigh it"
+    assert found.c["execute"] <= 4, "measurements, dense times, probes and predictions of this very workload"
