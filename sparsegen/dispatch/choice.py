@@ -258,9 +258,12 @@ class _Search:
     def is_allowed(self, config: Config) -> bool:
         if config in self.suspects or not is_of_operator(config, self.problem.operator):
             return False
-        if self.deterministic and not family_of(config).is_deterministic(self.problem, config):
+        family = family_of(config)
+        if self.deterministic and not family.is_deterministic(self.problem, config):
             return False
-        return family_of(config).suits(self.problem, self.workload.features, config, self.device)
+        return self.kept.is_valid(self.problem, config, self.device) and not family.broken_requirements(
+            self.problem, self.workload.features, config
+        )
 
     def first_allowed(self, measurements: Sequence[Measurement]) -> tuple[Config, float] | None:
         """The best-ranked config that may run here, and its time there in µs."""

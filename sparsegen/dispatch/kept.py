@@ -8,14 +8,16 @@ from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.evidence import Evidence, evidence_of
 from sparsegen.dispatch.options import DispatchOptions
 from sparsegen.dispatch.places import Neighbour, Places
+from sparsegen.kernels import family_of
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config
 from sparsegen.kernels.rates import Rates
 from sparsegen.operators import Problem
 from sparsegen.tuning_db.layer import Kind, Layer
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.remembered import Answers
 
-MOST_CHOICES, MOST_EVIDENCE = 4096, 4096
+MOST_CHOICES, MOST_EVIDENCE, MOST_PROBLEMS = 4096, 4096, 256
 
 Question = tuple[Problem, str, str, DispatchOptions, bool]
 Speed = tuple[float | None, float | None, Rates | None]  # of a device, which two that are equal may not share
@@ -33,6 +35,7 @@ class Kept:
     generation: int
     choices: dict[Question, Choice] = field(default_factory=dict)
     answers: Answers = field(default_factory=dict)
+    _valid: dict[tuple[Problem, Device], dict[Config, bool]] = field(default_factory=dict)
     _places: dict[tuple[Kind, Device], Places] = field(default_factory=dict)
     _evidence: dict[tuple[Workload, Device, str, Speed], Evidence] = field(default_factory=dict)
 
@@ -41,6 +44,18 @@ class Kept:
         if len(self.choices) >= MOST_CHOICES:
             self.choices.clear()
         self.choices[question] = choice
+
+    def is_valid(self, problem: Problem, config: Config, device: Device) -> bool:
+        """Whether the constraints of the config's family hold: they depend neither on features nor on rates."""
+        known = self._valid.get((problem, device))
+        if known is None:
+            if len(self._valid) >= MOST_PROBLEMS:
+                self._valid.clear()
+            known = self._valid[problem, device] = {}
+        is_valid = known.get(config)
+        if is_valid is None:
+            is_valid = known[config] = not family_of(config).broken_constraints(problem, config, device)
+        return is_valid
 
     def nearest(self, workload: Workload, device: Device, database: Layer) -> list[Neighbour]:
         """The measured workloads of the same kind on like devices, nearest first."""

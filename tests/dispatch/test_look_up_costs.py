@@ -36,10 +36,10 @@ def device() -> Device:
     return seeds().list_workloads()[0].device
 
 
-def layer(seed: int, *, rows: int = 3072, density: float = 0.1) -> Workload:
+def layer(seed: int, *, rows: int = 3072) -> Workload:
     """A linear layer of an encoder, of one pattern for each seed."""
     problem = SpmmProblem(rows, 768, 128, DType.FLOAT16, Layout.COLUMN)
-    return Workload.of(problem, random_uniform(rows, 768, density, seed))
+    return Workload.of(problem, random_uniform(rows, 768, 0.1, seed))
 
 
 def steps(of: Workload, database: Layers) -> Steps:
@@ -54,3 +54,11 @@ def test_layers_that_are_alike_read_and_weigh_what_is_near_once(database: Layers
     assert found.python["_listed"] == found.python["_telling"] == found.python["_solution"] == 0
     assert found.python["position"] == 2, "of this workload, to find what is near and to weigh it"
     assert found.c["execute"] <= 4, "measurements, dense times, probes and predictions of this very workload"
+
+
+def test_layers_of_equal_sizes_check_what_these_rule_out_once(database: Layers) -> None:
+    before = steps(layer(1), database).python
+    found = steps(layer(2), database).python
+    assert found["shaped"] == 0, "what a heuristic makes of the sizes alone is kept"
+    assert found["broken_constraints"] < before["broken_constraints"] / 4
+    assert steps(layer(3, rows=768), database).python["shaped"] > 0
