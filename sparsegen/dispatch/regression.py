@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class Regression:
             logs: of each known point the log of its time over the modelled one.
         """
         self._known = _Encoded.of(known)
-        usual = np.median(logs)
+        usual = median(logs.tolist())
         own = self._known.likeness(self._known)
         own[np.diag_indices_from(own)] += NOISE
         self._weights = _solution(COMMON + own, np.clip(logs, usual - FARTHEST_OFF, usual + FARTHEST_OFF))
