@@ -102,7 +102,7 @@ def _log_modelled(problem: Problem, features: Features, config: Config, device: 
     """The same; infinite where the config is none for such a problem."""
     if not is_of_operator(config, problem.operator):
         return math.inf
-    if family_of(config).broken_constraints(problem, config, device):
+    if not family_of(config).is_valid(problem, config, device):
         return math.inf
     return log_of_analytic(problem, features, config, device)
 

@@ -54,7 +54,7 @@ class Kept:
             known = self._valid[problem, device] = {}
         is_valid = known.get(config)
         if is_valid is None:
-            is_valid = known[config] = not family_of(config).broken_constraints(problem, config, device)
+            is_valid = known[config] = family_of(config).is_valid(problem, config, device)
         return is_valid
 
     def nearest(self, workload: Workload, device: Device, database: Layer) -> list[Neighbour]:

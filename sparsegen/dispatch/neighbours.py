@@ -62,6 +62,8 @@ def predict(
     for evidence in asked:
         candidates |= dict.fromkeys(evidence.fastest)
     for each in families_of(problem.operator):
+        if not each.computes(problem):  # none of its configs would be allowed
+            continue
         heuristics = (
             each.heuristic(problem, features, device),
             *each.alternatives(problem, features, device),

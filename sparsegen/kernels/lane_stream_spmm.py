@@ -298,7 +298,7 @@ def _of_size(
         wanted = shaped(problem, base, warps, device)
         for slots in (8, 6, 4, 3, 2):
             config = replace(wanted, slots=slots)
-            if slots <= wanted.slots and not family.broken_constraints(problem, config, device):
+            if slots <= wanted.slots and family.is_valid(problem, config, device):
                 return config
     return base
 

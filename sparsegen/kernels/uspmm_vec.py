@@ -394,7 +394,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         ordered = sorted(
             self._likely(problem, features), key=lambda c: self.analytic_us(problem, features, c, typical)
         )
-        valid = (c for c in ordered if not self.broken_constraints(problem, c, device))
+        valid = (c for c in ordered if self.is_valid(problem, c, device))
         return next(valid, ordered[0])
 
     def _likely(self, problem: SpmmProblem, features: Features) -> tuple[UspmmVecConfig, ...]:

@@ -36,9 +36,9 @@ def device() -> Device:
     return seeds().list_workloads()[0].device
 
 
-def layer(seed: int, *, rows: int = 3072) -> Workload:
+def layer(seed: int, *, rows: int = 3072, n: int = 128, dtype: DType = DType.FLOAT16) -> Workload:
     """A linear layer of an encoder, of one pattern for each seed."""
-    problem = SpmmProblem(rows, 768, 128, DType.FLOAT16, Layout.COLUMN)
+    problem = SpmmProblem(rows, 768, n, dtype, Layout.COLUMN)
     return Workload.of(problem, random_uniform(rows, 768, 0.1, seed))
 
 
@@ -57,8 +57,16 @@ def test_layers_that_are_alike_read_and_weigh_what_is_near_once(database: Layers
 
 
 def test_layers_of_equal_sizes_check_what_these_rule_out_once(database: Layers) -> None:
-    before = steps(layer(1), database).python
-    found = steps(layer(2), database).python
+    before, found, other = (
+        steps(of, database).python for of in (layer(1, n=33), layer(2, n=33), layer(3, rows=771, n=33))
+    )
+    assert before["shaped"] > 0 and other["shaped"] > 0
     assert found["shaped"] == 0, "what a heuristic makes of the sizes alone is kept"
-    assert found["broken_constraints"] < before["broken_constraints"] / 4
-    assert steps(layer(3, rows=768), database).python["shaped"] > 0
+    assert found["constraints"] < before["constraints"] / 4
+
+
+def test_families_that_do_not_compute_it_are_not_asked(database: Layers) -> None:
+    of = layer(1, dtype=DType.FLOAT32)
+    able = [f for f in families_of("spmm") if f.computes(of.problem)]
+    assert len(able) < len(families_of("spmm"))
+    assert steps(of, database).python["heuristic"] == len(able)
