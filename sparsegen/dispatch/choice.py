@@ -102,7 +102,6 @@ class _Search:
         self.own = database.measurements(workload, device)
         # Whatever a neighbour says, it failed here.
         self.suspects = suspects(self.own) | self.failed_where_used()
-        self._predictions: list[Prediction] | None = None
 
     def choose(self) -> Choice:
         pinned = self.pinned()
@@ -209,10 +208,12 @@ class _Search:
 
     def predictions(self, near: Sequence[Neighbour]) -> list[Prediction]:
         """What the cost model and the nearest measured workloads say, the best first; asked once."""
-        if self._predictions is None:
+
+        def make() -> list[Prediction]:
             asked = [self.kept.evidence(n, self.device, self.database) for n in near_enough(near)]
-            self._predictions = predict(self.workload, self.device, asked, self.is_allowed)
-        return self._predictions
+            return predict(self.workload, self.device, asked, self.is_allowed)
+
+        return self.kept.predictions(self.workload, self.device, self.deterministic, self.suspects, make)
 
     def predicted(self, near: Sequence[Neighbour]) -> Choice | None:
         asked = [n for n in near if n.distance <= FARTHEST]

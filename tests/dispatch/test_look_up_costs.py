@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from call_costs import Steps, steps_of
 
@@ -12,6 +13,7 @@ from sparsegen.dispatch.choice import choose, forget
 from sparsegen.dispatch.chosen import How
 from sparsegen.kernels import families_of
 from sparsegen.kernels.base import Device
+from sparsegen.matrix.formats import as_csr
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.tuning_db.layers import Layers
@@ -70,3 +72,21 @@ def test_families_that_do_not_compute_it_are_not_asked(database: Layers) -> None
     able = [f for f in families_of("spmm") if f.computes(of.problem)]
     assert len(able) < len(families_of("spmm"))
     assert steps(of, database).python["heuristic"] == len(able)
+
+
+def test_patterns_of_equal_features_share_what_is_expected(database: Layers) -> None:
+    """As of 2:4 sparsity: each row has as many nonzeros as any other, and each block of 16 × 16 as any."""
+
+    def of(seed: int) -> Workload:
+        mask = np.zeros((512 * 64, 4), dtype=np.float32)
+        rng = np.random.default_rng(seed)
+        np.put_along_axis(
+            mask, rng.permuted(np.tile(np.arange(4), (512 * 64, 1)), axis=1)[:, :2], 1.0, axis=1
+        )
+        return Workload.of(SpmmProblem(512, 256, 128, DType.FLOAT16), as_csr(mask.reshape(512, 256)))
+
+    first = choose(of(1), device(), database)
+    assert of(1).features == of(2).features and of(1).fingerprint != of(2).fingerprint
+    found = steps(of(2), database)
+    assert found.python["heuristic"] == found.python["analytic_us"] == 0
+    assert choose(of(2), device(), database) == first
