@@ -173,7 +173,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
         """The valid config that should take the least time."""
         typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
         ordered = sorted(CONFIGS, key=lambda config: self.analytic_us(problem, features, config, typical))
-        valid = (config for config in ordered if not self.broken_constraints(problem, config, device))
+        valid = (config for config in ordered if self.is_valid(problem, config, device))
         return next(valid, self.config())
 
     def analytic_us(

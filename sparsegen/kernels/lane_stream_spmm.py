@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -279,19 +280,27 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> LaneStreamConfig:
         """A block for each multiprocessor, with as many warps and as much in shared memory as there is room for."""
-        base = LaneStreamConfig(
-            ring_rows=96,
-            refill_tiles=2,
-            row_order="balanced" if features.row_cov > UNEVEN else "natural",
-            bulk=device.compute_capability >= FIRST_WITH_BULK_COPIES,
-        )
-        for warps in (8, 4, 2):
-            wanted = shaped(problem, base, warps, device)
-            for slots in (8, 6, 4, 3, 2):
-                config = replace(wanted, slots=slots)
-                if slots <= wanted.slots and not self.broken_constraints(problem, config, device):
-                    return config
-        return base
+        return _of_size(self, problem, "balanced" if features.row_cov > UNEVEN else "natural", device)
+
+
+@lru_cache(maxsize=1024)  # a model has many layers of one size
+def _of_size(
+    family: LaneStreamSpmm, problem: SpmmProblem, row_order: str, device: Device
+) -> LaneStreamConfig:
+    """The heuristic config, which depends on the problem's sizes alone but for the order of the rows."""
+    base = LaneStreamConfig(
+        ring_rows=96,
+        refill_tiles=2,
+        row_order=row_order,
+        bulk=device.compute_capability >= FIRST_WITH_BULK_COPIES,
+    )
+    for warps in (8, 4, 2):
+        wanted = shaped(problem, base, warps, device)
+        for slots in (8, 6, 4, 3, 2):
+            config = replace(wanted, slots=slots)
+            if slots <= wanted.slots and family.is_valid(problem, config, device):
+                return config
+    return base
 
 
 def _ring_minimum(config: LaneStreamConfig) -> int:

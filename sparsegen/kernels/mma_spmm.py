@@ -332,7 +332,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
                     warps_k=warps_k,
                 )
                 config = self._with_prefetch(config, features)
-                if config.threads <= 256 and not self.broken_constraints(problem, config, device):
+                if config.threads <= 256 and self.is_valid(problem, config, device):
                     return config
         return MmaSpmmConfig()
 

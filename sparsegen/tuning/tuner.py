@@ -48,7 +48,8 @@ from sparsegen.tuning.report import (
 from sparsegen.tuning.run import FIRST, Run
 from sparsegen.tuning.samplers import require_available
 from sparsegen.tuning.short_turns import short_turns
-from sparsegen.tuning_db.layers import Layer, Layers, open_existing, with_rates
+from sparsegen.tuning_db.layer import Layer, with_rates
+from sparsegen.tuning_db.layers import Layers, open_existing
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.ranking import best
 from sparsegen.tuning_db.records import Workload

@@ -7,7 +7,7 @@ import re
 from sparsegen import backends
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
-from sparsegen.tuning_db.layers import Layer
+from sparsegen.tuning_db.layer import Layer
 
 # Shared memory of a block (with the opt-in limit) and of a multiprocessor, and a usual number of multiprocessors and
 # size of the L2, by compute capability: CUDA C++ Programming Guide, "Compute Capabilities", and NVIDIA's white papers.
