@@ -26,6 +26,7 @@ from sparsegen.plan.binding import BoundVariant, bind_variant
 from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.plan.packing import Gather
 from sparsegen.plan.variant_launcher import variant_launcher
+from sparsegen.system.device_bound import DeviceBound
 
 # Of the heads that run at once: 8 heads of 12288 tokens that see 5 % of the keys fit in float32.
 MOST_SCORES_BYTES = 256 << 20
@@ -113,7 +114,7 @@ def at_once(heads: int, scores_bytes: int) -> int:
     return next((batch for batch in range(fit, 1, -1) if heads % batch == 0), 1)
 
 
-class AttentionOperator(OwnLaunch):
+class AttentionOperator(DeviceBound, OwnLaunch):
     """softmax(scale · Q · Kᵀ at a mask) · V; make one with `prepare_attention`.
 
     A query whose row of the mask has no nonzero gets zeros. A call takes four launches for the heads that run at once:
