@@ -77,9 +77,7 @@ def prepare_attention(
     """
     heads = None if heads is None else arguments.whole(heads, "heads", least=1)
     head_dim = arguments.whole(head_dim, "head_dim", least=1)
-    factor = head_dim**-0.5 if scale is None else arguments.number(scale, "scale")
-    if not np.isfinite(factor):
-        raise ConfigError(f"expected a finite scale, got {factor}")
+    factor = head_dim**-0.5 if scale is None else arguments.factor(scale, "scale")
     kind = member(DType, dtype, "dtype")
     csr = as_csr(mask)
     pattern = csr.with_values(np.ones(csr.nnz, dtype=np.float32))

@@ -239,7 +239,7 @@ def test_wrong_options_are_refused(mask: Any) -> None:
     for options, words in (
         ({"head_dim": 0}, "head_dim = 0 is below 1"),
         ({"head_dim": 8, "heads": 0}, "heads = 0 is below 1"),
-        ({"head_dim": 8, "scale": float("nan")}, "expected a finite scale, got nan"),
+        ({"head_dim": 8, "scale": float("nan")}, "scale = nan: expected a finite number"),
         ({"head_dim": 8, "dtype": "float64"}, "dtype = 'float64' is none of"),
         ({"head_dim": 8, "on_miss": "dense"}, "dense products are chosen by dense="),
     ):

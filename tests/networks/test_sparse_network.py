@@ -246,3 +246,10 @@ def test_copies_and_pickles_prepare_anew(where: dict[str, Any]) -> None:
     for other in (pickle.loads(pickle.dumps(net)), copy.deepcopy(net), copy.copy(net)):
         np.testing.assert_array_equal(other(y0)[0], y)
         np.testing.assert_array_equal(other.categories(y0), live)
+
+
+@pytest.mark.parametrize("devices", [0, 1.5, {0}, object()])
+def test_devices_that_are_no_list_are_refused(where: dict[str, Any], devices: Any) -> None:
+    net = SparseNetwork(radixnet(64, 3, bias=-0.1), **where)
+    with pytest.raises(ConfigError, match=r"devices = .*: write all, or each device once"):
+        net.categories(stroke_images(4, 64), devices=devices)

@@ -61,7 +61,7 @@ def sparse_attention(
                 f"got {tuple(tensor.shape)}"
             )
     heads = math.prod(lead)
-    factor = max(head_dim, 1) ** -0.5 if scale is None else arguments.number(scale, "scale", OperandError)
+    factor = max(head_dim, 1) ** -0.5 if scale is None else arguments.factor(scale, "scale", OperandError)
     keeps = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     out: Tensor
     out, _ = torch.ops.sparsegen.attention(
@@ -121,7 +121,7 @@ class SparseAttention(PatternModule):
             )
         super().__init__(mask if isinstance(mask, SparsePattern) else SparsePattern(mask), device=device)
         self.heads, self.head_dim = heads, head_dim
-        self.scale = head_dim**-0.5 if scale is None else arguments.number(scale, "scale", OperandError)
+        self.scale = head_dim**-0.5 if scale is None else arguments.factor(scale, "scale", OperandError)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Compute attention at the mask.
