@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from sparsegen.errors import DatabaseError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
 from sparsegen.operators import Problem
@@ -250,6 +251,17 @@ def open_existing(place: str | Path) -> Layer:
     return open_to_read(place)
 
 
+def open_published(layer: Path) -> Layer:
+    """A published layer that the settings name.
+
+    Raises:
+        DatabaseError: there is none; else as `open_to_read`.
+    """
+    if not is_there(layer):
+        raise DatabaseError(f"there is no published layer at {layer}, which SPARSEGEN_LAYERS names")
+    return open_to_read(layer)
+
+
 def open_layers(settings: Settings, db: str | Path | None = None) -> Layers:
     """The user's database (``db``, else the settings'), the project's, where there are any, published ones, the seeds.
 
@@ -269,7 +281,7 @@ def open_layers(settings: Settings, db: str | Path | None = None) -> Layers:
             if (location.path is None or is_there(location.path)) and str(location) not in opened:
                 opened[str(location)] = open_to_read(place)
         for layer in settings.layers:
-            opened[str(layer)] = open_to_read(layer)
+            opened[str(layer)] = open_published(layer)
         rules = Rules.of(settings)
     except BaseException:
         Layers(list(opened.values())).close()

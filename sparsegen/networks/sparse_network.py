@@ -43,7 +43,8 @@ class SparseNetwork:
     """Y ← f(Y · Wᵀ + b), layer after layer, on one device.
 
     Variants are chosen for a batch size when it is met for the first time, by what `tune` recorded; the matrix is
-    packed and uploaded then. Where no bias is above zero ReLU lets inputs die, and families drop these on the way.
+    packed and uploaded then; copies and pickles prepare anew. Where no bias is above zero ReLU lets inputs die, and
+    families drop these on the way.
 
     Attributes:
         network: layers, biases, clip.
@@ -89,11 +90,24 @@ class SparseNetwork:
         self.activation = Activation.DYING_RELU if dies else asked
         self.undecided = 0
         self._device, self._db, self._family, self._config = device, db, family, config
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is prepared yet."""
         self._matrix: CsrMatrix | None = None
         self._operators: dict[tuple[int, Readout], Operator] = {}
         self._packed: dict[tuple[Readout, int], PackedNetwork] = {}
         self._groups: dict[GroupKey, DeviceGroup] = {}
         self._exact: dict[bool, ExactRun] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What the constructor was given: what is prepared stays behind, and copies prepare anew."""
+        prepared = ("_matrix", "_operators", "_packed", "_groups", "_exact")
+        return {name: value for name, value in vars(self).items() if name not in prepared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._forget()
 
     def problem(self, batch: int, readout: Readout | str = Readout.NEURONS) -> SparseNetworkProblem:
         """What is computed for so many inputs."""

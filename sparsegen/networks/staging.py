@@ -12,6 +12,7 @@ from sparsegen.backends.executor import CopyStream, Executor, Moment, PinnedMemo
 from sparsegen.matrix.csr import Array
 from sparsegen.networks.chunks import Chunk
 from sparsegen.networks.inputs import Inputs, write_rows
+from sparsegen.networks.packed_network import CHECKED_BYTES, Segment
 from sparsegen.system.device_memory import Address
 
 PIECE_BYTES = (
@@ -60,6 +61,15 @@ class Staging:
         self._pieces: tuple[PinnedMemory, ...] = (executor.pinned(size), executor.pinned(size))
         self._moments: list[Moment | None] = [None, None]
         self._stream, self._next = stream, 0
+
+    def require_whole(self, segment: Segment) -> None:
+        """Hold a segment of a file against its checksums, by several threads.
+
+        Raises:
+            SavedOperatorError: the file is damaged.
+        """
+        if segment.checksums:
+            self._writers.copy(len(segment.checksums), CHECKED_BYTES, segment.require_whole)
 
     def send(self, array: Array, address: int) -> None:
         """Queue a copy; when this returns the array may change."""

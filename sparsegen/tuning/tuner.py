@@ -167,7 +167,8 @@ def tune(
         MachineError: a disk is full, memory ran out, the device is lost, somebody killed a process: no variant's
             fault, so that nothing is recorded of it. The same call goes on once that is mended.
         DatabaseError: a result could not be recorded.
-        KeyboardInterrupt: Ctrl-C (or ``stop``) before anything was measured, or a second one.
+        KeyboardInterrupt: Ctrl-C (or ``stop``) before anything was measured or all configs were listed, or a second
+            one; what was measured is recorded.
     """
     began = time.monotonic()
     budget = budget or Budget()

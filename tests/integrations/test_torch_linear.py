@@ -197,6 +197,10 @@ def test_prepared_for_inference(dtype: str, has_bias: bool, monkeypatch: pytest.
             prepared(wrong.to(x.dtype))
     with pytest.raises(OperandError, match="no state"):
         prepared.state_dict()
+    with pytest.raises(OperandError, match="copy or pickle the SparseLinear"):
+        copy.deepcopy(prepared)
+    with pytest.raises(OperandError, match=r"x: expected a torch.Tensor"):
+        prepared(x.detach().float().numpy())
 
 
 def test_prepared_keeps_its_values(dense: Any, monkeypatch: pytest.MonkeyPatch) -> None:

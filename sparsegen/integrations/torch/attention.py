@@ -19,6 +19,7 @@ from sparsegen.attention.choice import Way
 from sparsegen.attention.steps import at_once
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.attention_steps import Steps, steps
+from sparsegen.integrations.torch.autocast import autocast_dtype
 from sparsegen.integrations.torch.pattern import Product, SparsePattern, pattern_of
 from sparsegen.integrations.torch.pattern_module import PatternModule
 from sparsegen.integrations.torch.tensor_checks import require_real, require_tensors
@@ -60,7 +61,7 @@ def sparse_attention(
                 f"got {tuple(tensor.shape)}"
             )
     heads = math.prod(lead)
-    factor = max(head_dim, 1) ** -0.5 if scale is None else arguments.number(scale, "scale", OperandError)
+    factor = max(head_dim, 1) ** -0.5 if scale is None else arguments.factor(scale, "scale", OperandError)
     keeps = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     out: Tensor
     out, _ = torch.ops.sparsegen.attention(
@@ -120,7 +121,7 @@ class SparseAttention(PatternModule):
             )
         super().__init__(mask if isinstance(mask, SparsePattern) else SparsePattern(mask), device=device)
         self.heads, self.head_dim = heads, head_dim
-        self.scale = head_dim**-0.5 if scale is None else arguments.number(scale, "scale", OperandError)
+        self.scale = head_dim**-0.5 if scale is None else arguments.factor(scale, "scale", OperandError)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Compute attention at the mask.
@@ -138,8 +139,8 @@ class SparseAttention(PatternModule):
                 f"q: expected ... × {self.heads} heads × {self.pattern.shape[0]} queries × head_dim {self.head_dim}, "
                 f"got {tuple(q.shape)}"
             )
-        if torch.is_autocast_enabled(q.device.type):
-            dtype = torch.get_autocast_dtype(q.device.type)
+        dtype = autocast_dtype(q.device)
+        if dtype is not None:
             q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
         return sparse_attention(q, k, v, self.pattern, self.scale)
 

@@ -12,6 +12,7 @@ from sparsegen import api, arguments
 from sparsegen.dispatch.options import Dense, OnMiss
 from sparsegen.errors import DeviceUnavailableError, MatrixError, OperandError, PruningError
 from sparsegen.integrations.torch.activations import Activation, epilogue_of
+from sparsegen.integrations.torch.autocast import autocast_dtype
 from sparsegen.integrations.torch.direct import Asked, asked
 from sparsegen.integrations.torch.pattern import DTYPES, SparsePattern, kernel_device
 from sparsegen.integrations.torch.pattern_module import PatternModule
@@ -221,9 +222,10 @@ class SparseLinear(PatternModule):
         values, bias = own.get("values"), own.get("bias")
         if values is None:
             values, bias = self.values, self.bias
-        casts = torch.is_autocast_enabled(x.device.type)
+        dtype = autocast_dtype(x.device)
+        casts = dtype is not None
         if casts:
-            x = x.to(torch.get_autocast_dtype(x.device.type))
+            x = x.to(dtype)
         what = asked(x, values, bias)
         if what is Asked.NOTHING and x.dim() > 1:
             return linear_at_once(x, values, bias, self.pattern, self.activation, casts=casts)
