@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.system.threads import in_threads
 
 NONZEROS = 1 << 19  # of a strip, about
 
@@ -52,7 +52,7 @@ class Strip:
 
 
 def by_strips(matrix: CsrMatrix, height: int, work: Callable[[Strip], T]) -> list[T]:
-    """What ``work`` gives for all strips of a matrix, from above; in threads, as NumPy leaves the interpreter alone.
+    """What ``work`` gives for all strips of a matrix, from above; in threads.
 
     Args:
         height: rows of a tile; strips begin at tiles.
@@ -61,10 +61,7 @@ def by_strips(matrix: CsrMatrix, height: int, work: Callable[[Strip], T]) -> lis
     tiles = max(1, -(-m // height))
     each = height * max(1, -(-tiles * NONZEROS // max(1, matrix.nnz)))  # rows of a strip
     strips = [_strip(matrix, first, min(m, first + each), k) for first in range(0, max(1, m), each)]
-    if len(strips) == 1:
-        return [work(strips[0])]
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(work, strips))
+    return in_threads(work, strips)
 
 
 def _strip(matrix: CsrMatrix, first: int, last: int, k: int) -> Strip:
