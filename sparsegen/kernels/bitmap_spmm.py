@@ -13,7 +13,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.bitmaps import ELEMENTS, TILE_K, TILE_M, bitmaps
 from sparsegen.kernels.layouts.copied_operands import copied_map, copied_scope
 from sparsegen.kernels.layouts.copied_ring import PIECE, SHARED_BYTES, persistent_launch
-from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
+from sparsegen.kernels.layouts.ell import empty_as_padding, stored_values
 from sparsegen.kernels.layouts.limits import shared_memory_fits
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.tensor_map import TensorMap
@@ -145,7 +145,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
             arrays={
                 "heads": empty_as_one(laid.heads),
                 "offsets": laid.offsets,
-                "values": problem.dtype.to_storage(gather_values(matrix, source)),
+                "values": stored_values(matrix, source, problem.dtype),
             },
             sizes={"row_tiles": laid.row_tiles, "steps": laid.steps, "value_bytes": laid.most_bytes},
             nnz=matrix.nnz,

@@ -15,9 +15,9 @@ from sparsegen.kernels.layouts.ell import (
     ell_sources,
     empty_as_padding,
     gather_repeating,
-    gather_values,
     padding_requirement,
     places_in_rows,
+    stored_values,
 )
 from sparsegen.kernels.layouts.limits import MAX_GRID_Y, tiles_in_grid
 from sparsegen.kernels.packed import Packed, empty_as_one
@@ -91,7 +91,7 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
         columns = gather_repeating(matrix, matrix.column_indices, by_row).T.astype(np.uint32)
         return Packed(
             arrays={
-                "ellval": problem.dtype.to_storage(gather_values(matrix, source)),
+                "ellval": stored_values(matrix, source, problem.dtype),
                 "ellidx": empty_as_one(columns.ravel()),
             },
             sizes={"width": width},

@@ -8,6 +8,7 @@ from sparsegen.errors import MatrixError
 from sparsegen.kernels.base import Constraint
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.operators import DType
 
 MOST_PADDING = 2  # places of ELL for each nonzero
 
@@ -71,13 +72,13 @@ def gather_repeating(matrix: CsrMatrix, per_nonzero: Array, source: Array) -> Ar
     return np.where(source >= 0, per_nonzero[source], own[:, None])
 
 
-def gather_values(matrix: CsrMatrix, source: Array) -> Array:
-    """The value of each place, of the matrix's dtype; zero in the padding."""
-    if matrix.nnz == 0:
-        return np.zeros(source.shape, dtype=matrix.values.dtype)
-    values: Array = matrix.values[source]
-    values[source < 0] = 0
-    return values
+def stored_values(matrix: CsrMatrix, source: Array, dtype: DType) -> Array:
+    """The value of each place in storage form; zero in the padding."""
+    values = np.empty(matrix.nnz + 1, dtype=dtype.storage)
+    values[:-1] = dtype.to_storage(matrix.values)
+    values[-1] = 0  # which number -1 finds
+    found: Array = values[source]
+    return found
 
 
 def empty_as_padding(source: Array) -> Array:

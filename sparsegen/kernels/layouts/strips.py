@@ -51,15 +51,21 @@ class Strip:
         return found
 
 
-def by_strips(matrix: CsrMatrix, height: int, work: Callable[[Strip], T]) -> list[T]:
+def by_strips(
+    matrix: CsrMatrix, height: int, work: Callable[[Strip], T], elements: int | None = None
+) -> list[T]:
     """What ``work`` gives for all strips of a matrix, from above; in threads.
 
     Args:
         height: rows of a tile; strips begin at tiles.
+        elements: zeros and nonzeros of a strip, about, if its zeros take memory too.
     """
     m, k = matrix.shape
     tiles = max(1, -(-m // height))
-    each = height * max(1, -(-tiles * NONZEROS // max(1, matrix.nnz)))  # rows of a strip
+    of_strip = -(-tiles * NONZEROS // max(1, matrix.nnz))
+    if elements is not None:
+        of_strip = min(of_strip, -(-elements // max(1, height * k)))
+    each = height * max(1, of_strip)  # rows of a strip
     strips = [_strip(matrix, first, min(m, first + each), k) for first in range(0, max(1, m), each)]
     return in_threads(work, strips)
 
