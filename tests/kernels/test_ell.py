@@ -12,13 +12,12 @@ from sparsegen.errors import MatrixError
 from sparsegen.kernels.layouts import ell
 from sparsegen.kernels.layouts.ell import (
     ell_sources,
-    empty_as_padding,
     gather_repeating,
     interleave_classes,
     padding_requirement,
     places_in_rows,
-    stored_values,
 )
+from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import uniform_rows
 from sparsegen.operators import DType

@@ -8,7 +8,6 @@ from sparsegen.errors import MatrixError
 from sparsegen.kernels.base import Constraint
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
-from sparsegen.operators import DType
 
 MOST_PADDING = 2  # places of ELL for each nonzero
 
@@ -70,20 +69,6 @@ def gather_repeating(matrix: CsrMatrix, per_nonzero: Array, source: Array) -> Ar
     own = np.zeros(source.shape[0], dtype=per_nonzero.dtype)
     own[: starts.size] = np.where(starts < ends, per_nonzero[np.minimum(starts, matrix.nnz - 1)], 0)
     return np.where(source >= 0, per_nonzero[source], own[:, None])
-
-
-def stored_values(matrix: CsrMatrix, source: Array, dtype: DType) -> Array:
-    """The value of each place in storage form; zero in the padding."""
-    values = np.empty(matrix.nnz + 1, dtype=dtype.storage)
-    values[:-1] = dtype.to_storage(matrix.values)
-    values[-1] = 0  # which number -1 finds
-    found: Array = values[source]
-    return found
-
-
-def empty_as_padding(source: Array) -> Array:
-    """The places in one dimension; of none, one of padding, so that no packed array is empty."""
-    return source.ravel() if source.size else np.full(1, -1, dtype=np.int32)
 
 
 def interleave_classes(offsets: Array, kinds: Array, classes: int, shifts: Array) -> Array:
