@@ -11,7 +11,7 @@ import numpy as np
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.system.threads import in_threads
 
-NONZEROS = 1 << 19  # of a strip, about
+NONZEROS = 1 << 18  # of a strip, about
 
 T = TypeVar("T")
 
