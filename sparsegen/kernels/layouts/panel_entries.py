@@ -121,7 +121,7 @@ def _bank_places(reading: Reading, kinds: Array, lengths: Array, groups: Array) 
     sets = (groups % (32 // reading.threads_per_row) * splits)[:, None] + np.arange(splits)
     turns = (-(sets // reading.thread_chunks) % classes).ravel()  # places by which classes are shifted
     split = rank * classes // reading.step % splits if splits > 1 else 0
-    place = (kinds + turns[run * splits + split]) % classes
+    place: Array = (kinds + turns[run * splits + split]) % classes
     place += rank * classes
     place += starts[run]
     unmatched = np.flatnonzero(rank >= fewest[run])
