@@ -12,7 +12,6 @@ from sparsegen.kernels.base import Array, Constraint, Device, Family
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
-from sparsegen.kernels.layouts.ell import empty_as_padding
 from sparsegen.kernels.layouts.lane_stream import ORDERS_AT_ONCE, PAIR, TILE, Partition, pack
 from sparsegen.kernels.layouts.lane_stream_config import (
     MAX_N,
@@ -24,6 +23,7 @@ from sparsegen.kernels.layouts.lane_stream_config import (
 from sparsegen.kernels.layouts.lane_stream_device import DeviceStreams
 from sparsegen.kernels.layouts.lane_stream_rows import levelled_rows
 from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.padding import empty_as_padding
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix

@@ -16,15 +16,14 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.ell import (
     ell_sources,
-    empty_as_padding,
     gather_repeating,
-    gather_values,
     interleave_classes,
     padding_requirement,
     places_in_rows,
 )
 from sparsegen.kernels.layouts.limits import allowed_registers_fit, resident_blocks, tiles_in_grid
 from sparsegen.kernels.layouts.loads import indices_fit
+from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -294,7 +293,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         all_indices = np.concatenate([ell_indices, indices[rest], np.zeros(1, np.int32)])[: source.size]
         return Packed(
             arrays={
-                "values": problem.dtype.to_storage(gather_values(matrix, source)),
+                "values": stored_values(matrix, source, problem.dtype),
                 "indices": all_indices.astype(np.uint16 if c.index_bits == 16 else np.uint32),
                 "rest_offsets": (ell.size + np.concatenate([[0], np.cumsum(rest_lengths)])).astype(np.int32),
             },

@@ -114,14 +114,14 @@ class SparseLinear(PatternModule):
             ) from error
         if kept.shape != weight.shape:
             raise MatrixError(f"expected a mask of shape {tuple(weight.shape)}, got {tuple(kept.shape)}")
-        return cls._on_pattern(dense, kept, SparsePattern(kept, run_dense=run_dense, db=db))
+        return cls._on_pattern(dense, weight[kept], SparsePattern(kept, run_dense=run_dense, db=db))
 
     @classmethod
-    def _on_pattern(cls, dense: nn.Linear, kept: Tensor, pattern: SparsePattern) -> SparseLinear:
+    def _on_pattern(cls, dense: nn.Linear, values: Tensor, pattern: SparsePattern) -> SparseLinear:
         """See `from_dense`.
 
         Args:
-            kept: out × in, where the weight lies: the places of the pattern.
+            values: the weight's at the places of the pattern, in CSR order, on any device.
         """
         weight = dense.weight.detach()
         layer = cls(
@@ -131,7 +131,7 @@ class SparseLinear(PatternModule):
             dtype=weight.dtype,
         )
         with torch.no_grad():
-            layer.values.copy_(weight[kept])  # row by row, which is CSR order
+            layer.values.copy_(values)
             layer.values.requires_grad_(dense.weight.requires_grad)
             if layer.bias is not None:
                 layer.bias.copy_(dense.bias)
