@@ -20,7 +20,7 @@ from torch.compiler import is_dynamo_compiling
 # Looked up once: each step to a name is one more that a call takes.
 _dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
 _trace, _transform = torch._C._get_tracing_state, torch._C._functorch.maybe_current_level
-_profiles = torch.autograd._profiler_enabled
+_profiles = torch._C._autograd._profiler_enabled
 PLAIN = (Tensor, nn.Parameter)  # subclasses have a say in what is done with them
 
 

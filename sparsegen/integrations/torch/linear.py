@@ -215,9 +215,8 @@ class SparseLinear(PatternModule):
             part = self._shared(x)
             if part is not None:
                 return part
-        own = (
-            self._parameters
-        )  # PyTorch's way to an attribute takes longer, and is for what stands in a parameter's place
+        # PyTorch's way to an attribute takes longer, and is for what stands in a parameter's place.
+        own: dict[str, Any] = self._parameters
         values, bias = own.get("values"), own.get("bias")
         if values is None:
             values, bias = self.values, self.bias

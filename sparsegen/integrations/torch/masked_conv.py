@@ -193,7 +193,7 @@ class MaskedConv2d(nn.Conv2d):
     def extra_repr(self) -> str:
         rows, columns = self.mask_block
         own = f"mask_block={rows}x{columns}, mask_of={self.mask_of}, density={self.density:g}"
-        return f"{super().extra_repr()}, {own}"
+        return f"{nn.Conv2d.extra_repr(self)}, {own}"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """The convolution, with operands cast under autocast; without a mask, and of no images, the dense one."""

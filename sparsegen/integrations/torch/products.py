@@ -295,7 +295,7 @@ class _Linear(torch.autograd.Function):
 
 
 # What `torch.autograd.Function.apply` does before is for transforms, of which none looks.
-_apply_linear = super(torch.autograd.Function, _Linear).apply
+_apply_linear: Any = super(torch.autograd.Function, _Linear).apply
 
 _linear.register_autograd(_linear_backward, setup_context=_remember)
 _transposed.register_autograd(_transposed_backward, setup_context=_remember)
