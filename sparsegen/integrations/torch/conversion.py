@@ -120,11 +120,7 @@ def convert(
         if why := _why_dense(times[name], asked):
             left[name] = DenseLayer(name, "Linear", why)
     ready = {
-        name: SparseLinear._on_pattern(
-            module,
-            pruned.weights[name] != 0,
-            SparsePattern(matrices[name], run_dense=policy, db=db),
-        )
+        name: SparseLinear.on_pattern(module, SparsePattern(matrices[name], run_dense=policy, db=db))
         for name, module in layers.items()
         if name not in left
     }

@@ -113,24 +113,25 @@ class SparseLinear(PatternModule):
             ) from error
         if kept.shape != weight.shape:
             raise MatrixError(f"expected a mask of shape {tuple(weight.shape)}, got {tuple(kept.shape)}")
-        return cls._on_pattern(dense, kept, SparsePattern(kept, run_dense=run_dense, db=db))
+        return cls.on_pattern(dense, SparsePattern(kept, run_dense=run_dense, db=db))
 
     @classmethod
-    def _on_pattern(cls, dense: nn.Linear, kept: Tensor, pattern: SparsePattern) -> SparseLinear:
-        """See `from_dense`.
+    def on_pattern(cls, dense: nn.Linear, pattern: SparsePattern) -> SparseLinear:
+        """The sparse layer with a dense one's weights at the places of a pattern, on its device and of its dtype.
 
-        Args:
-            kept: out × in, where the weight lies: the places of the pattern.
+        Raises:
+            MatrixError: a pattern of another shape than the weight.
+            OperandError: arguments of other kinds.
         """
+        arguments.instance(dense, nn.Linear, "dense", OperandError)
+        arguments.instance(pattern, SparsePattern, "pattern", OperandError)
         weight = dense.weight.detach()
-        layer = cls(
-            pattern,
-            bias=dense.bias is not None,
-            device=weight.device,
-            dtype=weight.dtype,
-        )
+        if pattern.shape != tuple(weight.shape):
+            raise MatrixError(f"expected a pattern of shape {tuple(weight.shape)}, got {pattern.shape}")
+        layer = cls(pattern, bias=dense.bias is not None, device=weight.device, dtype=weight.dtype)
+        rows = torch.repeat_interleave(layer.row_offsets.diff())
         with torch.no_grad():
-            layer.values.copy_(weight[kept])  # row by row, which is CSR order
+            layer.values.copy_(weight[rows, layer.column_indices.long()])
             layer.values.requires_grad_(dense.weight.requires_grad)
             if layer.bias is not None:
                 layer.bias.copy_(dense.bias)
