@@ -103,7 +103,7 @@ class DirectOperator:
         """
 
         def taken(inputs: Sequence[Any]) -> list[Any]:
-            given = [tuple(one) if isinstance(one, list) else one for one in inputs]
+            given: list[Any] = [tuple(one) if isinstance(one, list) else one for one in inputs]
             if held is not None:
                 given[-1] = held(given[-1])
             return given
@@ -130,7 +130,8 @@ class DirectOperator:
         members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
         made: Any = type(name, (torch.autograd.Function,), members)
         # What `torch.autograd.Function.apply` does before is for transforms, of which none looks.
-        self.apply = super(torch.autograd.Function, made).apply
+        beside: Any = super(torch.autograd.Function, made)
+        self.apply = beside.apply
 
     def __call__(self, *inputs: Any) -> Any:
         """The operator's result; all inputs by position."""
