@@ -59,6 +59,24 @@ def test_from_a_mask(dense: Any) -> None:
         SparseLinear.from_dense(dense, mask, sparsity=0.5)
 
 
+def test_layers_share_a_pattern(dense: Any) -> None:
+    mask = torch.rand(24, 40) < 0.3
+    mask[3] = False
+    pattern = SparsePattern(mask)
+    one, other = (SparseLinear.on_pattern(layer, pattern) for layer in (dense, nn.Linear(40, 24).half()))
+    assert one.pattern is other.pattern is pattern and other.values.dtype is torch.float16
+    assert torch.equal(one.values, dense.weight[mask]) and torch.equal(one.bias, dense.bias)
+    agree(one, one.to_dense())
+    given = SparseLinear.on_pattern(dense, pattern, 2 * one.values.detach())
+    assert torch.equal(given.values, 2 * one.values)
+    with pytest.raises(MatrixError, match=f"expected {pattern.nnz} values, got a tensor of shape \\(1,\\)"):
+        SparseLinear.on_pattern(dense, pattern, torch.ones(1))
+    with pytest.raises(MatrixError, match=r"a pattern of shape \(4, 8\), got \(24, 40\)"):
+        SparseLinear.on_pattern(nn.Linear(8, 4), pattern)
+    with pytest.raises(OperandError, match="pattern"):
+        SparseLinear.on_pattern(dense, mask)
+
+
 def test_what_a_dense_layer_was_it_stays() -> None:
     dense = nn.Linear(8, 4, bias=False, dtype=torch.float64).eval()
     dense.weight.requires_grad_(False)

@@ -18,6 +18,7 @@ from sparsegen.integrations.torch import (  # noqa: E402
     sdd,
     sdd_into,
 )
+from sparsegen.integrations.torch.prepared_operators import Operators  # noqa: E402
 
 TOKENS, IN, OUT, BLOCK, SCALE = 40, 56, 24, (16, 32), 1.25
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-2, torch.float16: 2e-2, torch.bfloat16: 2e-1}
@@ -62,7 +63,7 @@ def dense(given: dict[str, Any], live: Any) -> dict[str, Any]:
 def test_products_and_gradients_are_those_of_dense_ones(
     place: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operators = masked_prepared.Operators()
+    operators = Operators()
     monkeypatch.setattr(masked_prepared, "operators", operators)
     mask, given = some_mask(), tensors(dtype, grad=True)
     wide = {name: t.detach().double().requires_grad_() for name, t in given.items()}

@@ -26,7 +26,8 @@ class TorchFlex(TorchAttention):
             return mask[query, key]
 
         watch = Stopwatch()
-        blocks = create_block_mask(is_seen, None, None, *mask.shape, device=str(mask.device))
+        queries, keys = mask.shape
+        blocks = create_block_mask(is_seen, None, None, queries, keys, device=str(mask.device))
         wait()
         elapsed = watch.lap()
         attend: Any = compiled(flex_attention) if mask.is_cuda else flex_attention

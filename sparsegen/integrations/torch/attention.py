@@ -8,7 +8,7 @@ IV and VII). Where no gradient may be asked for, the forward pass may be one fus
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from sparsegen.attention.steps import at_once
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.attention_steps import Steps, steps
 from sparsegen.integrations.torch.autocast import autocast_dtype
+from sparsegen.integrations.torch.direct import DirectOperator
 from sparsegen.integrations.torch.pattern import Product, SparsePattern, pattern_of
 from sparsegen.integrations.torch.pattern_module import PatternModule
 from sparsegen.integrations.torch.tensor_checks import require_real, require_tensors
@@ -63,16 +64,16 @@ def sparse_attention(
     heads = math.prod(lead)
     factor = max(head_dim, 1) ** -0.5 if scale is None else arguments.factor(scale, "scale", OperandError)
     keeps = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    out: Tensor
-    out, _ = torch.ops.sparsegen.attention(
+    out, _ = _attention(
         q.reshape(heads, queries, head_dim),
         k.reshape(heads, keys, head_dim),
         v.reshape(heads, keys, head_dim),
         factor,
         keeps,
-        pattern.handle,
+        pattern,
     )
-    return out.reshape(q.shape)
+    result: Tensor = out.reshape(q.shape)
+    return result
 
 
 class SparseAttention(PatternModule):
@@ -155,27 +156,21 @@ class SparseAttention(PatternModule):
 # --- the operators ---
 
 
-@torch.library.custom_op(
-    "sparsegen::attention",
-    mutates_args=(),
-    schema="(Tensor q, Tensor k, Tensor v, float scale, bool keeps_weights, int pattern) -> (Tensor, Tensor)",
-)
-def _attention(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, keeps_weights: bool, pattern: int
+def _attention_of(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, keeps_weights: bool, pattern: SparsePattern
 ) -> tuple[Tensor, Tensor]:
-    found = pattern_of(pattern)
-    _check(found, q, k, v)
+    _check(pattern, q, k, v)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     out = torch.zeros_like(q)
-    weights = _weights(q, found, heads=q.shape[0] if keeps_weights else 0)
-    if not out.numel() or not found.nnz:
+    weights = _weights(q, pattern, heads=q.shape[0] if keeps_weights else 0)
+    if not out.numel() or not pattern.nnz:
         return out, weights
-    if not keeps_weights and found.attention_way(q.shape[0], q) is Way.FUSED:
-        _fused(found, q, k, v, scale, out)
+    if not keeps_weights and pattern.attention_way(q.shape[0], q) is Way.FUSED:
+        _fused(pattern, q, k, v, scale, out)
         return out, weights
-    turns = Turns(q.shape[0], found.nnz, q.element_size())
-    run = steps(found, q, scale, turns.heads)
-    reused = None if keeps_weights else _weights(q, found, heads=turns.heads)
+    turns = Turns(q.shape[0], pattern.nnz, q.element_size())
+    run = steps(pattern, q, scale, turns.heads)
+    reused = None if keeps_weights else _weights(q, pattern, heads=turns.heads)
     for turn, part in enumerate(turns.parts()):
         own = turns.of(weights, turn) if reused is None else turns.of(reused, 0)
         run.scores(q[part], k[part], own)
@@ -184,16 +179,9 @@ def _attention(
     return out, weights
 
 
-@torch.library.custom_op(
-    "sparsegen::attention_backward",
-    mutates_args=(),
-    schema="(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor weights, float scale, int pattern) "
-    "-> (Tensor, Tensor, Tensor)",
-)
-def _attention_backward(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, scale: float, pattern: int
+def _backward_of(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, scale: float, pattern: SparsePattern
 ) -> tuple[Tensor, Tensor, Tensor]:
-    found = pattern_of(pattern)
     dout, q, k, v = (t.contiguous() for t in (dout, q, k, v))
     dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
     if weights.shape[0] != q.shape[0]:
@@ -201,11 +189,11 @@ def _attention_backward(
             "the attention weights were not kept for the backward pass: call sparse_attention, which keeps them "
             "while q, k or v requires a gradient"
         )
-    if not (dq.numel() or dk.numel()) or not found.nnz:
+    if not (dq.numel() or dk.numel()) or not pattern.nnz:
         return dq, dk, dv
-    turns = Turns(q.shape[0], found.nnz, q.element_size())
-    run: Steps = steps(found, q, scale, turns.heads)
-    buffer = _weights(q, found, heads=turns.heads)
+    turns = Turns(q.shape[0], pattern.nnz, q.element_size())
+    run: Steps = steps(pattern, q, scale, turns.heads)
+    buffer = _weights(q, pattern, heads=turns.heads)
     for turn, part in enumerate(turns.parts()):
         # Views made anew, for `Prepared` takes a tensor that it knows for unchanged.
         own, gradient = turns.of(weights, turn), turns.of(buffer, 0)
@@ -279,38 +267,49 @@ def _check(pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor) -> None:
             )
 
 
-@_attention.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, keeps_weights: bool, pattern: int
-) -> tuple[Tensor, Tensor]:
-    heads = q.shape[0] if keeps_weights else 0
-    return q.new_empty(q.shape), q.new_empty((heads, _padded(pattern_of(pattern).nnz)))
-
-
-@_attention_backward.register_fake
-def _(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, scale: float, pattern: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-
-
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, ctx.scale, _, handle = inputs
+def _remember(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, ctx.scale, _, ctx.pattern = inputs  # the pattern: alive until the backward pass
     _, weights = output
     ctx.set_materialize_grads(False)  # of the weights there is none, and zeros of their size would be made
     ctx.mark_non_differentiable(weights)
     ctx.save_for_backward(q, k, v, weights)
-    ctx.pattern = pattern_of(handle)  # alive until the backward pass
 
 
 def _backward(ctx: Any, dout: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
     if dout is None:
         return (None,) * 6
     q, k, v, weights = ctx.saved_tensors
-    gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.sparsegen.attention_backward(
-        dout, q, k, v, weights, ctx.scale, ctx.pattern.handle
-    )
+    gradients = _attention_backward(dout, q, k, v, weights, ctx.scale, ctx.pattern)
     return (*gradients, None, None, None)
 
 
-_attention.register_autograd(_backward, setup_context=_remember)
+def _refuse(ctx: Any, *_: Any) -> None:
+    raise OperandError(
+        "sparse attention has gradients of the first order alone: attention_backward has none (create_graph=True asks "
+        "for it); take torch.nn.functional.scaled_dot_product_attention with a mask where it is needed"
+    )
+
+
+_attention = DirectOperator(
+    "attention",
+    "(Tensor q, Tensor k, Tensor v, float scale, bool keeps_weights, int pattern) -> (Tensor, Tensor)",
+    _attention_of,
+    fake=lambda q, k, v, scale, keeps, pattern: (
+        q.new_empty(q.shape),
+        q.new_empty((q.shape[0] if keeps else 0, _padded(pattern.nnz))),
+    ),
+    tensors=3,
+    backward=_backward,
+    remember=_remember,
+    held=pattern_of,
+)
+_attention_backward = DirectOperator(
+    "attention_backward",
+    "(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor weights, float scale, int pattern) -> (Tensor, Tensor, Tensor)",
+    _backward_of,
+    fake=lambda dout, q, k, v, *_: (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)),
+    tensors=5,
+    backward=_refuse,
+    remember=lambda *_: None,
+    held=pattern_of,
+)

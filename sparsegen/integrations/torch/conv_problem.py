@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.pattern import DTYPES
+from sparsegen.integrations.torch.ready_calls import kind_of
 from sparsegen.integrations.torch.tensor_checks import require_real
 from sparsegen.operators import (
     ConvEpilogue,
@@ -20,6 +21,9 @@ from sparsegen.operators import (
 )
 
 Side = tuple[int, int]
+
+MOST_PROBLEMS = 1024
+_problems: dict[Hashable, MaskedConv2dProblem] = {}  # those of calls before, which takes longer than a call
 
 
 def problem_of(
@@ -40,6 +44,28 @@ def problem_of(
     Raises:
         OperandError, ConfigError: shapes, dtypes, devices or sides that do not fit.
     """
+    options = sides, groups, mask_of, density, relu
+    # Options as text, in which 1, 1.0 and True differ, as they do to the checks.
+    key = kind_of(x, weight, bias), repr(options)
+    found = _problems.get(key)
+    if found is None:
+        found = _checked(x, weight, bias, *options)
+        if len(_problems) >= MOST_PROBLEMS:
+            _problems.clear()
+        _problems[key] = found
+    return found
+
+
+def _checked(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    sides: Sequence[Any],
+    groups: int,
+    mask_of: MaskOf | str,
+    density: float,
+    relu: bool,
+) -> MaskedConv2dProblem:
     require_real(x, "x")
     require_real(weight, "weight")
     groups = Groups.named(groups, "groups").count

@@ -121,10 +121,10 @@ def convert(
         if why := _why_dense(times[name], asked):
             left[name] = DenseLayer(name, "Linear", why)
     ready = {
-        name: SparseLinear._on_pattern(
+        name: SparseLinear.on_pattern(
             module,
-            torch.tensor(matrices[name].values),
             SparsePattern(matrices[name], run_dense=policy, db=db),
+            torch.tensor(matrices[name].values),
         )
         for name, module in layers.items()
         if name not in left

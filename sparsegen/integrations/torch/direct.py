@@ -8,7 +8,7 @@ nobody does, its own function can be called.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.compiler import is_dynamo_compiling
 # Looked up once: each step to a name is one more that a call takes.
 _dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
 _trace, _transform = torch._C._get_tracing_state, torch._C._functorch.maybe_current_level
-_profiles = torch.autograd._profiler_enabled
+_profiles = torch._C._autograd._profiler_enabled
 PLAIN = (Tensor, nn.Parameter)  # subclasses have a say in what is done with them
 
 
@@ -69,6 +69,10 @@ class DirectOperator:
 
     The dispatcher and what Python adds to it take some 50 µs of a call that runs at once, 100 of one with a gradient,
     and more in the thread that runs backward (measured on the host of an H100).
+
+    Attributes:
+        apply: the function of autograd's, called with all inputs by position; of an operator without a gradient the
+            dispatcher's operator, which says so when a gradient is computed.
     """
 
     def __init__(
@@ -79,23 +83,43 @@ class DirectOperator:
         *,
         fake: Callable[..., Any],
         tensors: int,
-        backward: Callable[..., Any],
-        remember: Callable[..., None],
+        backward: Callable[..., Any] | None = None,
+        remember: Callable[..., None] | None = None,
+        held: Callable[[int], Any] | None = None,
     ) -> None:
         """Define ``torch.ops.sparsegen.NAME``.
 
+        All functions take arguments by position, tuples where the schema has lists.
+
         Args:
             schema: of its arguments and its result, as `torch.library` writes it. It writes none of its arguments.
-            function: what it computes, of arguments by position.
+            function: what it computes. What it returns is no view: behind autograd's function PyTorch refuses to change
+                one in place.
             fake: its result for tensors without data.
             tensors: how many of the arguments, the first ones, are tensors.
-            backward, remember: its gradient, as `torch.library.register_autograd` takes them.
+            backward, remember: its gradient, as `torch.library.register_autograd` takes them; both or none.
+            held: the object of a number, where the last argument is an object, of which the schema has the number alone
+                (its ``handle``).
         """
-        self._function, self._tensors = function, tensors
-        custom = torch.library.custom_op(f"sparsegen::{name}", function, mutates_args=(), schema=schema)
-        custom.register_fake(fake)
-        custom.register_autograd(backward, setup_context=remember)
+
+        def taken(inputs: Sequence[Any]) -> list[Any]:
+            given: list[Any] = [tuple(one) if isinstance(one, list) else one for one in inputs]
+            if held is not None:
+                given[-1] = held(given[-1])
+            return given
+
+        self._function, self._tensors, self._has_handle = function, tensors, held is not None
+        custom = torch.library.custom_op(
+            f"sparsegen::{name}", lambda *inputs: function(*taken(inputs)), mutates_args=(), schema=schema
+        )
+        custom.register_fake(lambda *inputs: fake(*taken(inputs)))
         self._operator: Callable[..., Any] = getattr(torch.ops.sparsegen, name)
+        self.apply: Callable[..., Any] = self.dispatched
+        if backward is None or remember is None:
+            return
+        custom.register_autograd(
+            backward, setup_context=lambda ctx, inputs, output: remember(ctx, taken(inputs), output)
+        )
 
         # With `setup_context`, PyTorch looks up the signature of `forward` in every call, which takes tens of µs.
         def forward(ctx: Any, *inputs: Any) -> Any:
@@ -105,11 +129,19 @@ class DirectOperator:
 
         members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
         made: Any = type(name, (torch.autograd.Function,), members)
-        self._apply: Callable[..., Any] = made.apply
+        # What `torch.autograd.Function.apply` does before is for transforms, of which none looks.
+        beside: Any = super(torch.autograd.Function, made)
+        self.apply = beside.apply
 
     def __call__(self, *inputs: Any) -> Any:
         """The operator's result; all inputs by position."""
         what = asked(*inputs[: self._tensors])
         if what is Asked.NOTHING:
             return self._function(*inputs)
-        return self._apply(*inputs) if what is Asked.GRADIENT else self._operator(*inputs)
+        return self.apply(*inputs) if what is Asked.GRADIENT else self.dispatched(*inputs)
+
+    def dispatched(self, *inputs: Any) -> Any:
+        """The same by the dispatcher."""
+        if self._has_handle:
+            return self._operator(*inputs[:-1], inputs[-1].handle)
+        return self._operator(*inputs)

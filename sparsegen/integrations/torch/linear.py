@@ -114,22 +114,32 @@ class SparseLinear(PatternModule):
             ) from error
         if kept.shape != weight.shape:
             raise MatrixError(f"expected a mask of shape {tuple(weight.shape)}, got {tuple(kept.shape)}")
-        return cls._on_pattern(dense, weight[kept], SparsePattern(kept, run_dense=run_dense, db=db))
+        return cls.on_pattern(dense, SparsePattern(kept, run_dense=run_dense, db=db), weight[kept])
 
     @classmethod
-    def _on_pattern(cls, dense: nn.Linear, values: Tensor, pattern: SparsePattern) -> SparseLinear:
-        """See `from_dense`.
+    def on_pattern(
+        cls, dense: nn.Linear, pattern: SparsePattern, values: Tensor | None = None
+    ) -> SparseLinear:
+        """The sparse layer with a dense one's weights at the places of a pattern, on its device and of its dtype.
 
         Args:
-            values: the weight's at the places of the pattern, in CSR order, on any device.
+            values: these weights, in CSR order, on any device, if they are at hand; else they are gathered.
+
+        Raises:
+            MatrixError: a pattern of another shape than the weight, or other than a value for each place.
+            OperandError: arguments of other kinds.
         """
+        arguments.instance(dense, nn.Linear, "dense", OperandError)
+        arguments.instance(pattern, SparsePattern, "pattern", OperandError)
         weight = dense.weight.detach()
-        layer = cls(
-            pattern,
-            bias=dense.bias is not None,
-            device=weight.device,
-            dtype=weight.dtype,
-        )
+        if pattern.shape != tuple(weight.shape):
+            raise MatrixError(f"expected a pattern of shape {tuple(weight.shape)}, got {pattern.shape}")
+        layer = cls(pattern, bias=dense.bias is not None, device=weight.device, dtype=weight.dtype)
+        if values is None:
+            rows = torch.repeat_interleave(layer.row_offsets.diff())
+            values = weight[rows, layer.column_indices.long()]
+        if values.shape != layer.values.shape:
+            raise MatrixError(f"expected {pattern.nnz} values, got a tensor of shape {tuple(values.shape)}")
         with torch.no_grad():
             layer.values.copy_(values)
             layer.values.requires_grad_(dense.weight.requires_grad)
@@ -216,9 +226,8 @@ class SparseLinear(PatternModule):
             part = self._shared(x)
             if part is not None:
                 return part
-        own = (
-            self._parameters
-        )  # PyTorch's way to an attribute takes longer, and is for what stands in a parameter's place
+        # PyTorch's way to an attribute takes longer, and is for what stands in a parameter's place.
+        own: dict[str, Any] = self._parameters
         values, bias = own.get("values"), own.get("bias")
         if values is None:
             values, bias = self.values, self.bias

@@ -1,18 +1,18 @@
-"""A convolution with a mask of spatial blocks for every call, as a custom operator of PyTorch and as a layer."""
+"""A convolution with a mask of spatial blocks for every call, as a function and as a layer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import ConfigError, OperandError
+from sparsegen.integrations.torch import masked_conv_operators
 from sparsegen.integrations.torch.autocast import cast_like_dense
 from sparsegen.integrations.torch.conv_choice import (
     dense_convolution,
@@ -22,19 +22,11 @@ from sparsegen.integrations.torch.conv_choice import (
     sizes_of,
 )
 from sparsegen.integrations.torch.conv_problem import memory_format, problem_of, sides_of
-from sparsegen.integrations.torch.masked_conv_gradients import Sides, gradients, live_pixels
-from sparsegen.integrations.torch.masked_prepared import called, operators
-from sparsegen.integrations.torch.pattern import kernel_device
-from sparsegen.integrations.torch.plain import WIDE
-from sparsegen.integrations.torch.prepared import is_capturing
 from sparsegen.integrations.torch.tensor_checks import require_tensors
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators import (
-    ConvEpilogue,
     Density,
-    Given,
     MaskBlock,
-    MaskedConv2dProblem,
     MaskOf,
     member,
 )
@@ -127,7 +119,7 @@ def masked_conv2d(
         runs_masked = runs_masked_kernel(Dense.parse(dense), problem if has_choice(x) else None, x.device)
     if not runs_masked:
         return dense_convolution(x, weight, bias, mask, sides, groups, MaskOf(mask_of), relu)
-    result: Tensor = torch.ops.sparsegen.masked_conv2d(
+    result: Tensor = masked_conv_operators.masked_conv2d(
         *(x, weight, bias, words_of(mask) if packed is None else packed.words, *sides),
         *(groups, str(mask_of), density, relu, packed is not None and packed.is_earlier),
     )
@@ -193,7 +185,7 @@ class MaskedConv2d(nn.Conv2d):
     def extra_repr(self) -> str:
         rows, columns = self.mask_block
         own = f"mask_block={rows}x{columns}, mask_of={self.mask_of}, density={self.density:g}"
-        return f"{super().extra_repr()}, {own}"
+        return f"{nn.Conv2d.extra_repr(self)}, {own}"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """The convolution, with operands cast under autocast; without a mask, and of no images, the dense one."""
@@ -221,94 +213,3 @@ def _pair(value: Any) -> list[int]:
     sides = value.split("x") if isinstance(value, str) else value
     sides = list(sides) if isinstance(sides, list | tuple) else [sides]
     return [int(sides[0]), int(sides[-1])]
-
-
-@torch.library.custom_op(
-    "sparsegen::masked_conv2d",
-    mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor? bias, Tensor words, int[] stride, int[] padding, int[] dilation, "
-    "int[] block, int groups, str mask_of, float density, bool relu, bool earlier=False) -> Tensor",
-)
-def _masked_conv2d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    words: Tensor,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    block: list[int],
-    groups: int,
-    mask_of: str,
-    density: float,
-    relu: bool,
-    earlier: bool = False,
-) -> Tensor:
-    sides = [tuple(side) for side in (stride, padding, dilation, block)]
-    problem = problem_of(x, weight, bias, sides, groups, mask_of, density, relu)
-    device = kernel_device(x)
-    if device is None:
-        return _plain(problem, x, weight, bias, words)
-    if earlier:
-        problem = replace(problem, given=Given.EARLIER)
-    operator = operators.get(problem, device, is_capturing(x))
-    planes = problem.layout.has_planes
-    specs = {spec.name: spec for spec in problem.operands(0)}
-    images = (x if planes else x.permute(0, 2, 3, 1)).reshape(specs["x"].shape)
-    added = {} if bias is None else {"bias": bias}
-    live = words.reshape(specs["mask"].shape).view(torch.uint64)
-    found = called(operator, [images, weight.permute(0, 2, 3, 1)], live, **added)
-    shape = problem.layout.shape(problem.out_height, problem.out_width, problem.filters)
-    result: Tensor = found.reshape(problem.batch, *shape)
-    return result if planes else result.permute(0, 3, 1, 2)
-
-
-@_masked_conv2d.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, *sides: Any) -> Tensor:
-    stride, padding, dilation = sides[:3]
-    rows, columns = (
-        (x.shape[2 + i] + 2 * padding[i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i] + 1
-        for i in range(2)
-    )
-    shape = (x.shape[0], weight.shape[0], rows, columns)
-    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=memory_format(x))
-
-
-def _plain(
-    problem: MaskedConv2dProblem, x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor
-) -> Tensor:
-    """By PyTorch alone; 16-bit numbers are multiplied and summed as float32."""
-    wide = x.dtype if x.dtype in WIDE else torch.float32
-    added = None if bias is None else bias.detach().to(wide)
-    if problem.mask_of is MaskOf.ANY_INPUT:
-        x = torch.where(live_pixels(words, [problem.mask_block.rows, problem.mask_block.columns], x), x, 0)
-    sides = sides_of(problem)[:3]
-    found = functional.conv2d(
-        x.detach().to(wide), weight.detach().to(wide), added, *sides, groups=problem.groups.count
-    )
-    if problem.epilogue is ConvEpilogue.BIAS_RELU:
-        found = found.relu()
-    if problem.mask_of is MaskOf.OUTPUT:
-        block = [problem.mask_block.rows, problem.mask_block.columns]
-        found = torch.where(live_pixels(words, block, found), found, 0)
-    return found.to(x.dtype).contiguous(memory_format=memory_format(x))
-
-
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, bias, words, stride, padding, dilation, block, groups, mask_of, density, relu, _ = inputs
-    ctx.save_for_backward(x, weight, words, output if relu else None)
-    ctx.sides = Sides(stride, padding, dilation, block, groups, density)
-    ctx.mask_of, ctx.has_bias = MaskOf(mask_of), bias is not None
-
-
-def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, words, y = ctx.saved_tensors
-    if y is not None:
-        dy = torch.where(y > 0, dy, 0)
-    by_x, by_weights, by_bias = ctx.needs_input_grad[:3]
-    needs = by_x, by_weights, ctx.has_bias and by_bias
-    found = gradients(dy, x, weight, words, ctx.sides, ctx.mask_of, needs)
-    return (*found, *[None] * 10)
-
-
-_masked_conv2d.register_autograd(_backward, setup_context=_remember)

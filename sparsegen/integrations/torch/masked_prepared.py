@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -12,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegen import api
 from sparsegen.integrations.torch.mask_launches import blocks_of, expanded
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
 from sparsegen.integrations.torch.plain import WIDE
-from sparsegen.integrations.torch.prepared import aligned, is_capturing
-from sparsegen.kernels.base import Device
+from sparsegen.integrations.torch.prepared import is_capturing
+from sparsegen.integrations.torch.prepared_operators import called, operators
+from sparsegen.integrations.torch.ready_calls import Computed
 from sparsegen.matrix.block_mask import grid
 from sparsegen.operators import (
     Block,
@@ -28,12 +25,9 @@ from sparsegen.operators import (
     Epilogue,
     Layout,
     MaskedProblem,
-    Problem,
     Rest,
     SddProblem,
 )
-
-MOST_PREPARED = 128  # of this process, beside those that a graph was captured with
 
 
 class Masked(StrEnum):
@@ -83,72 +77,8 @@ class Call:
                 return SddProblem(**shared, w_layout=layout, rest=self.rest)
 
 
-@dataclass(slots=True)
-class _Prepared:
-    operator: Any
-    was_captured: bool = False
-
-
-class Operators:
-    """The latest operators, `MOST_PREPARED` of them and all that a CUDA graph was captured with.
-
-    Attributes:
-        found: by what they were prepared for.
-    """
-
-    def __init__(self) -> None:
-        self.found: OrderedDict[tuple[Any, ...], _Prepared] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, problem: Problem, device: Device, captures: bool, **kept: Any) -> Any:
-        """The operator of a problem, prepared unless it is there.
-
-        Args:
-            captures: a CUDA graph captures the call.
-            kept: what `sparsegen.prepare` takes beside the problem.
-        """
-        key = problem, device.backend, device.index, *kept.items()
-        with self._lock:
-            if key not in self.found:
-                self.found[key] = _Prepared(api.prepare(problem=problem, device=device, **kept))
-                free = [old for old, prepared in self.found.items() if not prepared.was_captured]
-                for old in free[: max(0, len(self.found) - MOST_PREPARED)]:
-                    del self.found[old]
-            found = self.found[key]
-            found.was_captured |= captures
-            self.found.move_to_end(key)
-            return found.operator
-
-
-operators = Operators()
-
-
-def called(
-    operator: Any, given: Sequence[Tensor], words: Tensor, out: Tensor | None = None, **added: Tensor
-) -> Tensor:
-    """What an operator makes of tensors and of what names live places, in ``out`` if it is given.
-
-    The emulator takes NumPy arrays, and float32 for bfloat16, which NumPy has not.
-    """
-    tensors = [aligned(tensor) for tensor in given]
-    more = {name: tensor.contiguous() for name, tensor in added.items()}
-    result: Tensor
-    if words.is_cuda:
-        result = operator(*tensors, words, out=out, **more)
-        return result
-    dtype = given[0].dtype
-    sent = torch.float32 if dtype is torch.bfloat16 else dtype
-    arrays = [tensor.to(sent).numpy() for tensor in tensors]
-    into = None if out is None else out.to(sent).numpy()
-    found = operator(
-        *arrays, words.numpy(), out=into, **{name: t.to(sent).numpy() for name, t in more.items()}
-    )
-    result = torch.from_numpy(found).to(dtype)
-    return result if out is None else out.copy_(result)
-
-
 @dataclass(frozen=True, slots=True)
-class Ready:
+class _Ready:
     """What calls with tensors of one kind go to.
 
     Attributes:
@@ -165,58 +95,6 @@ class Ready:
         given = x, other.t() if self.is_turned else other
         added = {} if bias is None else {"bias": bias}
         return called(self.operator, given, words, out, **added)
-
-
-Operands = tuple[Tensor, Tensor, Tensor, Tensor | None]  # both factors, the mask's buffer, and a bias
-Computed = tuple[Tensor, Ready | None]  # a result and what computed it, if calls like this one may go there
-
-
-class ReadyCalls:
-    """What calls go to, by all that tells them apart: one that is like one before it needs no checks.
-
-    There are at most `MOST_PREPARED`; one more takes the place of all.
-    """
-
-    def __init__(self) -> None:
-        self._ready: dict[Hashable, Ready] = {}
-
-    def run(
-        self, product: Masked, operands: Operands, rest: tuple[Any, ...], first: Callable[..., Computed]
-    ) -> Tensor:
-        """The product by what a call like it went to, else by ``first``.
-
-        While a CUDA graph captures that is ``first`` too, which keeps what the graph launches.
-
-        Args:
-            operands: tensors, the first one as `kind_of` wants it.
-            rest: all other arguments.
-            first: takes operands and rest, with all checks.
-        """
-        key = product, kind_of(*operands), rest
-        ready = self._ready.get(key)
-        if ready is not None and not is_capturing(operands[0]):
-            return ready(*operands)
-        result, ready = first(*operands, *rest)
-        if ready is not None:
-            if len(self._ready) >= MOST_PREPARED:
-                self._ready.clear()
-            self._ready[key] = ready
-        return result
-
-
-def kind_of(*tensors: Tensor | None) -> Hashable:
-    """All of tensors that checks and the choice of a kernel look at; the first one says where kernels run."""
-    [first, *_] = tensors
-    assert first is not None
-    device = kernel_device(first)
-    return None if device is None else device.backend, *map(_kind_of_one, tensors)
-
-
-def _kind_of_one(tensor: Tensor | None) -> Hashable:
-    if tensor is None:
-        return None
-    strides = tensor.stride() if tensor.layout is torch.strided else None
-    return tensor.shape, strides, tensor.dtype, tensor.device
 
 
 def run(
@@ -244,7 +122,7 @@ def run(
         and other.t().is_contiguous()  # as k × n, where it lies
     )
     problem = call.problem(DTYPES[x.dtype], Layout.ROW if is_turned else Layout.COLUMN)
-    ready = Ready(operators.get(problem, device, is_capturing(x), scale=call.scale), is_turned)
+    ready = _Ready(operators.get(problem, device, is_capturing(x), scale=call.scale), is_turned)
     return ready(x, other, words, bias, out), ready
 
 

@@ -23,7 +23,8 @@ from sparsegen.integrations.torch.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.column_sums import column_sums
 from sparsegen.integrations.torch.direct import DirectOperator
 from sparsegen.integrations.torch.mask_launches import blocks_of, expanded
-from sparsegen.integrations.torch.masked_prepared import Call, Computed, Masked, ReadyCalls, run
+from sparsegen.integrations.torch.masked_prepared import Call, Masked, run
+from sparsegen.integrations.torch.ready_calls import Computed, ReadyCalls
 from sparsegen.integrations.torch.tensor_checks import check_tensor, require_tensors
 from sparsegen.matrix.block_mask import grid
 from sparsegen.operators import Epilogue, Rest

@@ -144,7 +144,7 @@ class MaskedSequential(nn.Module):
     ) -> tuple[Tensor, tuple[int, int]]:
         """The mask of what a layer makes of images of a size, and its size."""
         if isinstance(layer, nn.Upsample):
-            scale = layer.scale_factor
+            scale: Any = layer.scale_factor  # no None: `_require_known` refuses it
             rows, columns = scale if isinstance(scale, tuple) else (scale, scale)
             out = (int(size[0] * rows), int(size[1] * columns))
             return resize(mask, size, self.mask_block, out), out

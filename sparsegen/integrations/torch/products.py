@@ -12,9 +12,9 @@ order exist. `torch.compile` sees each as one operator; new values never compile
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from sparsegen import arguments
@@ -22,7 +22,7 @@ from sparsegen.errors import OperandError
 from sparsegen.integrations.torch import plain
 from sparsegen.integrations.torch.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.call_plans import LaunchPlan
-from sparsegen.integrations.torch.direct import Asked, asked, may_run_at_once
+from sparsegen.integrations.torch.direct import Asked, DirectOperator, asked
 from sparsegen.integrations.torch.pattern import Product, SparsePattern, pattern_of
 from sparsegen.integrations.torch.tensor_checks import check_tensor, require_tensors
 
@@ -65,12 +65,13 @@ def linear_asked(
     """`linear` where it is known what is asked of the call."""
     if what is Asked.NOTHING:
         return linear_at_once(x, values, bias, pattern, activation)
+    y: Tensor
     if what is Asked.GRADIENT:
-        y: Tensor = _apply_linear(x, values, bias, pattern)
+        y = _linear.apply(x, values, bias, pattern)
         return y if activation is Activation.NONE else activation.of(y)
     if x.dim() == 2:
-        return activation.of(torch.ops.sparsegen.linear(x, values, bias, pattern.handle))
-    y = torch.ops.sparsegen.linear(x.reshape(-1, x.shape[-1]), values, bias, pattern.handle)
+        return activation.of(_linear.dispatched(x, values, bias, pattern))
+    y = _linear.dispatched(x.reshape(-1, x.shape[-1]), values, bias, pattern)
     return activation.of(y.reshape(*x.shape[:-1], pattern.shape[0]))
 
 
@@ -78,39 +79,16 @@ def transposed_product(y: Tensor, values: Tensor, pattern: SparsePattern) -> Ten
     """Y · W, tokens × in features, for Y of tokens × out features; see `linear`."""
     require_tensors(y=y, values=values)
     arguments.instance(pattern, SparsePattern, "pattern", OperandError)
-    return _transposed_product(y, values, pattern)
+    result: Tensor = _transposed(y, values, pattern)
+    return result
 
 
 def sampled_product(y: Tensor, x: Tensor, pattern: SparsePattern) -> Tensor:
     """(Yᵀ · X) at the pattern, in CSR order, for Y of tokens × out and X of tokens × in features; see `linear`."""
     require_tensors(y=y, x=x)
     arguments.instance(pattern, SparsePattern, "pattern", OperandError)
-    return _sampled_product(y, x, pattern)
-
-
-def _transposed_product(y: Tensor, values: Tensor, pattern: SparsePattern) -> Tensor:
-    """`transposed_product` of what fits its types, as gradients are."""
-    if may_run_at_once(y, values):
-        return _transposed_of(y, values, pattern)
-    result: Tensor = torch.ops.sparsegen.transposed_product(y, values, pattern.handle)
+    result: Tensor = _sampled(y, x, pattern)
     return result
-
-
-def _sampled_product(y: Tensor, x: Tensor, pattern: SparsePattern) -> Tensor:
-    """`sampled_product`, likewise."""
-    if may_run_at_once(y, x):
-        return _sampled_of(y, x, pattern)
-    result: Tensor = torch.ops.sparsegen.sampled_product(y, x, pattern.handle)
-    return result
-
-
-@torch.library.custom_op(
-    "sparsegen::linear",
-    mutates_args=(),
-    schema="(Tensor x, Tensor values, Tensor? bias, int pattern) -> Tensor",
-)
-def _linear(x: Tensor, values: Tensor, bias: Tensor | None, pattern: int) -> Tensor:
-    return linear_at_once(x, values, bias, pattern_of(pattern))
 
 
 def linear_at_once(
@@ -154,16 +132,7 @@ def linear_at_once(
             pattern.plans.add(key, pattern.plan(run, x, shape, bias))
         else:
             result = activation.of(result)
-    return result if x.dim() == 2 else result.view(shape)
-
-
-@torch.library.custom_op(
-    "sparsegen::transposed_product",
-    mutates_args=(),
-    schema="(Tensor y, Tensor values, int pattern) -> Tensor",
-)
-def _transposed(y: Tensor, values: Tensor, pattern: int) -> Tensor:
-    return _transposed_of(y, values, pattern_of(pattern))
+    return result if x.dim() == 2 else result.view(shape).detach()
 
 
 def _transposed_of(y: Tensor, values: Tensor, found: SparsePattern) -> Tensor:
@@ -184,13 +153,6 @@ def _transposed_of(y: Tensor, values: Tensor, found: SparsePattern) -> Tensor:
     result = run(y, values=values)
     found.plans.add(key, found.plan(run, y, result.shape))
     return result
-
-
-@torch.library.custom_op(
-    "sparsegen::sampled_product", mutates_args=(), schema="(Tensor y, Tensor x, int pattern) -> Tensor"
-)
-def _sampled(y: Tensor, x: Tensor, pattern: int) -> Tensor:
-    return _sampled_of(y, x, pattern_of(pattern))
 
 
 def _sampled_of(y: Tensor, x: Tensor, found: SparsePattern) -> Tensor:
@@ -217,31 +179,12 @@ def _check(tensor: Tensor, name: str, shape: tuple[int | None, ...], like: Tenso
     check_tensor(tensor, name, shape, like, free="tokens")
 
 
-# --- what they give, for tensors without data ---
-
-
-@_linear.register_fake
-def _(x: Tensor, values: Tensor, bias: Tensor | None, pattern: int) -> Tensor:
-    return x.new_empty((x.shape[0], pattern_of(pattern).shape[0]))
-
-
-@_transposed.register_fake
-def _(y: Tensor, values: Tensor, pattern: int) -> Tensor:
-    return y.new_empty((y.shape[0], pattern_of(pattern).shape[1]))
-
-
-@_sampled.register_fake
-def _(y: Tensor, x: Tensor, pattern: int) -> Tensor:
-    return x.new_empty((pattern_of(pattern).nnz,))
-
-
 # --- gradients ---
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    first, second, *_, handle = inputs
+def _remember(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+    first, second, *_, ctx.pattern = inputs  # the pattern: alive until the backward pass
     ctx.save_for_backward(first, second)
-    ctx.pattern = pattern_of(handle)  # alive until the backward pass
 
 
 def _linear_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
@@ -250,11 +193,11 @@ def _linear_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     flat = dy if dy.dim() == 2 else dy.reshape(-1, dy.shape[-1])
     dx = None
     if needs[0]:
-        dx = _transposed_product(flat, values, ctx.pattern)
+        dx = _transposed(flat, values, ctx.pattern)
         dx = dx if dy.dim() == 2 else dx.view(x.shape)
     return (
         dx,
-        _sampled_product(flat, x.reshape(-1, x.shape[-1]), ctx.pattern) if needs[1] else None,
+        _sampled(flat, x.reshape(-1, x.shape[-1]), ctx.pattern) if needs[1] else None,
         flat.sum(0) if needs[2] else None,
         None,
     )
@@ -264,8 +207,8 @@ def _transposed_backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
     y, values = ctx.saved_tensors
     needs = ctx.needs_input_grad
     return (
-        linear_asked(asked(dx, values), dx, values, None, ctx.pattern) if needs[0] else None,
-        _sampled_product(y, dx, ctx.pattern) if needs[1] else None,
+        _linear(dx, values, None, ctx.pattern) if needs[0] else None,
+        _sampled(y, dx, ctx.pattern) if needs[1] else None,
         None,
     )
 
@@ -274,29 +217,39 @@ def _sampled_backward(ctx: Any, dvalues: Tensor) -> tuple[Tensor | None, ...]:
     y, x = ctx.saved_tensors
     needs = ctx.needs_input_grad
     return (
-        linear_asked(asked(x, dvalues), x, dvalues, None, ctx.pattern) if needs[0] else None,
-        _transposed_product(y, dvalues, ctx.pattern) if needs[1] else None,
+        _linear(x, dvalues, None, ctx.pattern) if needs[0] else None,
+        _transposed(y, dvalues, ctx.pattern) if needs[1] else None,
         None,
     )
 
 
-class _Linear(torch.autograd.Function):
-    """`linear` where a gradient is all that is asked for; as a custom operator it takes several times as long."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, pattern: SparsePattern) -> Tensor:
-        ctx.save_for_backward(x, values)
-        ctx.pattern = pattern
-        return linear_at_once(x, values, bias, pattern)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return _linear_backward(ctx, dy)
-
-
-# What `torch.autograd.Function.apply` does before is for transforms, of which none looks.
-_apply_linear = super(torch.autograd.Function, _Linear).apply
-
-_linear.register_autograd(_linear_backward, setup_context=_remember)
-_transposed.register_autograd(_transposed_backward, setup_context=_remember)
-_sampled.register_autograd(_sampled_backward, setup_context=_remember)
+_linear = DirectOperator(
+    "linear",
+    "(Tensor x, Tensor values, Tensor? bias, int pattern) -> Tensor",
+    linear_at_once,
+    fake=lambda x, values, bias, pattern: x.new_empty((x.shape[0], pattern.shape[0])),
+    tensors=3,
+    backward=_linear_backward,
+    remember=_remember,
+    held=pattern_of,
+)
+_transposed = DirectOperator(
+    "transposed_product",
+    "(Tensor y, Tensor values, int pattern) -> Tensor",
+    _transposed_of,
+    fake=lambda y, values, pattern: y.new_empty((y.shape[0], pattern.shape[1])),
+    tensors=2,
+    backward=_transposed_backward,
+    remember=_remember,
+    held=pattern_of,
+)
+_sampled = DirectOperator(
+    "sampled_product",
+    "(Tensor y, Tensor x, int pattern) -> Tensor",
+    _sampled_of,
+    fake=lambda y, x, pattern: x.new_empty((pattern.nnz,)),
+    tensors=2,
+    backward=_sampled_backward,
+    remember=_remember,
+    held=pattern_of,
+)

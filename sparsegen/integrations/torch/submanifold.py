@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -12,11 +14,12 @@ from torch.nn import functional, init
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.autocast import cast_like_dense
+from sparsegen.integrations.torch.direct import DirectOperator
 from sparsegen.integrations.torch.kernel_maps import KernelMap
-from sparsegen.integrations.torch.masked_prepared import called, operators
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
 from sparsegen.integrations.torch.plain import WIDE
 from sparsegen.integrations.torch.prepared import is_capturing
+from sparsegen.integrations.torch.prepared_operators import called, operators
 from sparsegen.integrations.torch.tensor_checks import (
     check_tensor,
     checked_device,
@@ -31,6 +34,7 @@ from sparsegen.operators import (
     ConvEpilogue,
     Density,
     FilterVolume,
+    Problem,
     SubmanifoldConv3dProblem,
     SubmanifoldConv3dWeightsProblem,
 )
@@ -82,7 +86,7 @@ def submanifold_conv3d(
     if bias is not None:
         check_tensor(bias, "bias", (weight.shape[0],), x)
     share = Density.named(density, "density").share
-    result: Tensor = torch.ops.sparsegen.submanifold_conv3d(x, weight, kernel_map.words, bias, share, relu)
+    result: Tensor = _conv(x, weight, kernel_map.words, bias, share, relu)
     return result
 
 
@@ -151,59 +155,46 @@ class SubmanifoldConv3d(nn.Module):
 # --- the custom operators, each the gradient of the others ---
 
 
-@torch.library.custom_op(
-    "sparsegen::submanifold_conv3d",
-    mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor words, Tensor? bias, float density, bool relu) -> Tensor",
-)
-def _conv(
+def _conv_of(
     x: Tensor, weight: Tensor, words: Tensor, bias: Tensor | None, density: float, relu: bool
 ) -> Tensor:
     device = kernel_device(x)
     if device is None:
         return _plain_conv(x, weight, words, bias, relu)
     epilogue = ConvEpilogue.NONE if bias is None else ConvEpilogue.BIAS_RELU if relu else ConvEpilogue.BIAS
-    problem = SubmanifoldConv3dProblem(
-        words.shape[1],
-        x.shape[1],
-        weight.shape[0],
-        DTYPES[x.dtype],
-        FilterVolume(*weight.shape[1:4]),
-        Density.parse(density),
-        epilogue=epilogue,
+    sizes = words.shape[1], x.shape[1], weight.shape[0]
+    problem = _problem(
+        SubmanifoldConv3dProblem, sizes, x.dtype, weight.shape[1:4], density, epilogue=epilogue
     )
     added = {} if bias is None else {"bias": bias}
-    return _run(problem, device, [_padded(x, words), weight], words, added)[: x.shape[0]]
+    # Detached: behind a function of autograd's no view may be changed in place.
+    return _run(problem, device, [_padded(x, words), weight], words, added)[: x.shape[0]].detach()
 
 
-@_conv.register_fake
-def _(x: Tensor, weight: Tensor, words: Tensor, bias: Tensor | None, density: float, relu: bool) -> Tensor:
-    return x.new_empty((x.shape[0], weight.shape[0]))
-
-
-@torch.library.custom_op("sparsegen::submanifold_conv3d_weights", mutates_args=())
-def _weights(x: Tensor, dy: Tensor, words: Tensor, filter_size: list[int], density: float) -> Tensor:
+def _weights_of(x: Tensor, dy: Tensor, words: Tensor, filter_size: tuple[int, ...], density: float) -> Tensor:
     device = kernel_device(x)
     if device is None:
         return _plain_weights(x, dy, words, filter_size)
-    problem = SubmanifoldConv3dWeightsProblem(
-        words.shape[1],
-        x.shape[1],
-        dy.shape[1],
-        DTYPES[x.dtype],
-        FilterVolume(*filter_size),
-        Density.parse(density),
-    )
+    sizes = words.shape[1], x.shape[1], dy.shape[1]
+    problem = _problem(SubmanifoldConv3dWeightsProblem, sizes, x.dtype, filter_size, density)
     return _run(problem, device, [_padded(x, words), _padded(dy, words)], words, {})
 
 
-@_weights.register_fake
-def _(x: Tensor, dy: Tensor, words: Tensor, filter_size: list[int], density: float) -> Tensor:
-    return x.new_empty((dy.shape[1], *filter_size, x.shape[1]))
+@lru_cache(maxsize=1024)
+def _problem(
+    kind: Callable[..., Problem],
+    sizes: tuple[int, int, int],
+    dtype: torch.dtype,
+    filter_size: tuple[int, ...],
+    density: float,
+    **epilogue: ConvEpilogue,
+) -> Problem:
+    """The problem of tensors that were checked, which takes longer to make than a call."""
+    return kind(*sizes, DTYPES[dtype], FilterVolume(*filter_size), Density.parse(density), **epilogue)
 
 
 def _run(
-    problem: Any, device: Device, given: list[Tensor], words: Tensor, added: dict[str, Tensor]
+    problem: Problem, device: Device, given: list[Tensor], words: Tensor, added: dict[str, Tensor]
 ) -> Tensor:
     """What the operator of a problem makes of tensors."""
     operator = operators.get(problem, device, is_capturing(words))
@@ -241,14 +232,14 @@ def _plain_conv(x: Tensor, weight: Tensor, words: Tensor, bias: Tensor | None, r
     return (found.relu() if relu else found).to(x.dtype)
 
 
-def _plain_weights(x: Tensor, dy: Tensor, words: Tensor, filter_size: list[int]) -> Tensor:
+def _plain_weights(x: Tensor, dy: Tensor, words: Tensor, filter_size: tuple[int, ...]) -> Tensor:
     """Likewise the gradient by the weights."""
     wide, gradient = _wide(x), _wide(dy)
     found = [gradient[outputs].t() @ wide[inputs] for outputs, inputs in _pairs(words)]
     return torch.stack(found, 1).reshape(dy.shape[1], *filter_size, x.shape[1]).to(x.dtype)
 
 
-def _remember_conv(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _remember_conv(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
     x, weight, words, bias, density, relu = inputs
     ctx.save_for_backward(x, weight, words, output if relu else None)
     ctx.density, ctx.has_bias = density, bias is not None
@@ -256,34 +247,48 @@ def _remember_conv(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _conv_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, words, y = ctx.saved_tensors
-    ops = torch.ops.sparsegen
     if y is not None:
         dy = torch.where(y > 0, dy, 0)
     dy = dy.contiguous()
     dx = dw = db = None
     if ctx.needs_input_grad[0]:
-        dx = ops.submanifold_conv3d(dy, _opposite(weight), words, None, ctx.density, False)
+        dx = _conv(dy, _opposite(weight), words, None, ctx.density, False)
     if ctx.needs_input_grad[1]:
-        dw = ops.submanifold_conv3d_weights(x, dy, words, list(weight.shape[1:4]), ctx.density)
+        dw = _weights(x, dy, words, tuple(weight.shape[1:4]), ctx.density)
     if ctx.has_bias and ctx.needs_input_grad[3]:
         db = dy.sum(0)
     return dx, dw, None, db, None, None
 
 
-def _remember_weights(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, dy, words, _, density = inputs
+def _remember_weights(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+    x, dy, words, _, ctx.density = inputs
     ctx.save_for_backward(x, dy, words)
-    ctx.density = density
 
 
 def _weights_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     x, dy, words = ctx.saved_tensors
-    conv = torch.ops.sparsegen.submanifold_conv3d
     gradient = gradient.contiguous()
-    dx = conv(dy, _opposite(gradient), words, None, ctx.density, False) if ctx.needs_input_grad[0] else None
-    ddy = conv(x, gradient, words, None, ctx.density, False) if ctx.needs_input_grad[1] else None
+    needs = ctx.needs_input_grad
+    dx = _conv(dy, _opposite(gradient), words, None, ctx.density, False) if needs[0] else None
+    ddy = _conv(x, gradient, words, None, ctx.density, False) if needs[1] else None
     return dx, ddy, None, None, None
 
 
-_conv.register_autograd(_conv_backward, setup_context=_remember_conv)
-_weights.register_autograd(_weights_backward, setup_context=_remember_weights)
+_conv = DirectOperator(
+    "submanifold_conv3d",
+    "(Tensor x, Tensor weight, Tensor words, Tensor? bias, float density, bool relu) -> Tensor",
+    _conv_of,
+    fake=lambda x, weight, *_: x.new_empty((x.shape[0], weight.shape[0])),
+    tensors=4,
+    backward=_conv_backward,
+    remember=_remember_conv,
+)
+_weights = DirectOperator(
+    "submanifold_conv3d_weights",
+    "(Tensor x, Tensor dy, Tensor words, int[] filter_size, float density) -> Tensor",
+    _weights_of,
+    fake=lambda x, dy, words, filter_size, density: x.new_empty((dy.shape[1], *filter_size, x.shape[1])),
+    tensors=3,
+    backward=_weights_backward,
+    remember=_remember_weights,
+)

@@ -1,0 +1,43 @@
+"""Operators that compute nothing, on the CPU as on a GPU: what is left of a call is what it costs the host."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparsegen import api, backends
+from sparsegen.integrations.torch import masked_conv_kernels
+from sparsegen.integrations.torch import pattern as pattern_module
+from sparsegen.integrations.torch.pattern import SparsePattern
+from sparsegen.integrations.torch.prepared import Prepared
+from sparsegen.integrations.torch.prepared_operators import operators
+
+
+class Idle:
+    """What `sparsegen.prepare` gives: it returns ones of the result's shape, or leaves ``out`` as it is."""
+
+    device = SimpleNamespace(backend="cuda", index=-1)
+    launcher = None
+
+    def __init__(self, problem: Any = None) -> None:
+        self._result = None if problem is None else np.ones(problem.result(0).shape, np.float32)
+
+    def __call__(self, *operands: Any, out: Any = None, **_: Any) -> Any:
+        return self._result if out is None else out
+
+    def update_values(self, values: Any) -> None:
+        """Nothing multiplies by them."""
+
+
+def idle_operators(monkeypatch: Any) -> None:
+    """Have all operators on the CPU prepared so."""
+    device = backends.find_device("emulator")
+    monkeypatch.setattr(operators, "found", OrderedDict())
+    monkeypatch.setattr(masked_conv_kernels._ready, "_ready", {})
+    monkeypatch.setitem(pattern_module._gpus, torch.device("cpu"), device)
+    monkeypatch.setattr(api, "prepare", lambda problem, device, **_: Idle(problem))
+    monkeypatch.setattr(SparsePattern, "_prepare", lambda *_: Prepared(Idle()))

@@ -1,0 +1,216 @@
+"""Eager calls of convolutions and attention: past PyTorch's dispatcher, and as they were seen from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from call_costs import steps_of  # noqa: E402
+from idle_operators import idle_operators  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from sparsegen.errors import OperandError  # noqa: E402
+from sparsegen.integrations.torch import (  # noqa: E402
+    KernelMap,
+    MaskedConv2d,
+    SparseAttention,
+    SparseLinear,
+    SubmanifoldConv3d,
+    conv_problem,
+    masked_conv2d,
+    prepared_operators,
+)
+from sparsegen.integrations.torch.ready_calls import MOST_READY, ReadyCalls  # noqa: E402
+
+# Functions of Python that are entered by a call without gradients, by one with them, and by a whole step; then of C.
+MOST = {
+    "masked_conv2d": ((74, 74), (76, 74), (185, 225)),
+    "submanifold_conv3d": ((76, 84), (76, 82), (165, 195)),
+    "attention": ((108, 92), (104, 90), (248, 202)),
+}
+
+
+@dataclass
+class Eager:
+    """A layer that is called with tensors.
+
+    Attributes:
+        x: those that gradients are asked for.
+        run: calls the layer with such tensors.
+    """
+
+    layer: Any
+    x: tuple[Any, ...]
+    run: Callable[..., Any]
+
+    @property
+    def leaves(self) -> list[Any]:
+        return [*self.x, *self.layer.parameters()]
+
+
+def eager(name: str) -> Eager:
+    torch.manual_seed(0)
+    if name == "masked_conv2d":
+        conv = MaskedConv2d(3, 5, 3, padding=1, mask_block=4, dense="never")
+        mask = torch.rand(2, 3, 2) < 0.6
+        x = torch.randn(2, 3, 10, 8).to(memory_format=torch.channels_last)
+        return Eager(conv, (x.requires_grad_(),), lambda x: conv(x, mask))
+    if name == "submanifold_conv3d":
+        coordinates = (torch.rand(1, 4, 4, 4) < 0.4).nonzero().int()
+        points, sub = KernelMap.of(coordinates, 3), SubmanifoldConv3d(4, 6)
+        x = torch.randn(len(coordinates), 4)
+        return Eager(sub, (x.requires_grad_(),), lambda x: sub(x, points))
+    if name == "attention":
+        attend = SparseAttention(torch.ones(6, 6).tril(), 2, 4)
+        return Eager(attend, tuple(torch.randn(2, 6, 4, requires_grad=True) for _ in range(3)), attend)
+    linear = SparseLinear.from_dense(nn.Linear(6, 4), sparsity=0.5, run_dense="never")
+    return Eager(linear, (torch.randn(2, 3, 6, requires_grad=True),), linear)
+
+
+class Listening(TorchDispatchMode):
+    """Names every operator that it sees; with it, all are called by the dispatcher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.add(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_by_the_dispatcher_and_past_it_results_are_the_same(place: str, name: str) -> None:
+    made = eager(name)
+    with torch.no_grad():
+        y = made.run(*made.x)
+    seed = torch.randn_like(y)
+    direct = made.run(*made.x)
+    assert direct.requires_grad and torch.equal(direct, y)
+    ours = torch.autograd.grad(direct, made.leaves, seed)
+    with Listening() as mode:
+        by_operator = made.run(*made.x)
+        theirs = torch.autograd.grad(by_operator, made.leaves, seed)
+    assert any(f"sparsegen.{name}." in seen for seen in mode.seen)
+    assert len([seen for seen in mode.seen if f"sparsegen.{name}_" in seen]) == 1, "its gradient's"
+    for one, other in zip((direct, *ours), (by_operator, *theirs), strict=True):
+        assert torch.equal(one, other) and one.stride() == other.stride()
+
+
+@pytest.mark.parametrize("name", [*MOST, "linear"])
+def test_results_may_be_changed_in_place(place: str, name: str) -> None:
+    """As by the ReLU behind a layer; one that shares memory with another tensor autograd would refuse."""
+    made = eager(name)
+    y = made.run(*made.x).mul_(2).relu_()
+    found = torch.autograd.grad(y.sum(), made.leaves)
+    exact = torch.autograd.grad(made.run(*made.x).mul(2).relu().sum(), made.leaves)
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("name", [*MOST, "linear"])
+def test_what_is_kept_for_gradients_may_not_change_before_them(name: str) -> None:
+    made = eager(name)
+    for leaf in [*made.x, *[weight for key, weight in made.layer.named_parameters() if key != "bias"]]:
+        y = made.run(*made.x)
+        with torch.no_grad():
+            leaf.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
+def test_nor_may_a_result_that_a_relu_made() -> None:
+    x, weight, bias = torch.randn(1, 2, 8, 8), torch.randn(3, 2, 3, 3, requires_grad=True), torch.zeros(3)
+    y = masked_conv2d(
+        x, weight, torch.ones(1, 2, 2, dtype=torch.bool), bias, block=3, relu=True, dense="never"
+    )
+    with torch.no_grad():
+        y.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", [*MOST, "linear"])
+def test_transforms_go_to_the_dispatcher(name: str) -> None:
+    """Which refuses to make gradients of functions, and maps an operator by one call after the other."""
+    made = eager(name)
+    first, *others = (x.detach() for x in made.x)
+    with pytest.raises(RuntimeError, match="functorch transforms"):
+        torch.func.grad(lambda x: made.run(x, *others).sum())(first)
+    both = torch.stack([first, 2 * first])
+    with torch.no_grad():
+        mapped = torch.vmap(lambda x: made.run(x, *others))(both)
+        for x, y in zip(both, mapped, strict=True):
+            torch.testing.assert_close(y, made.run(x, *others))
+
+
+def test_second_gradients_of_attention_are_refused_in_words() -> None:
+    made = eager("attention")
+    (dq,) = torch.autograd.grad(made.run(*made.x).square().sum(), made.x[0], create_graph=True)
+    with pytest.raises(OperandError, match="first order alone"):
+        dq.sum().backward()
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_steps(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    idle_operators(monkeypatch)
+    made = eager(name)
+    frozen = [x.detach() for x in made.x]
+    seed = torch.ones_like(made.run(*made.x))
+
+    def inference() -> None:
+        with torch.inference_mode():
+            made.run(*frozen)
+
+    calls = inference, lambda: made.run(*made.x), lambda: made.run(*made.x).backward(seed)
+    for call, (python, c) in zip(calls, MOST[name], strict=True):
+        steps = steps_of(call)
+        assert steps.python.total() <= python and steps.c.total() <= c, steps
+        assert not {"redispatch", "autograd_impl", "backend_impl", "_maybe_bind"} & set(steps.python)
+
+
+def test_calls_like_those_before_prepare_and_check_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle_operators(monkeypatch)
+    made = eager("masked_conv2d")
+    made.run(*made.x).sum().backward()
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("this was known")
+
+    monkeypatch.setattr(conv_problem.MaskedConv2dProblem, "of", never)
+    monkeypatch.setattr(prepared_operators.operators, "get", never)
+    made.run(*made.x).sum().backward()
+    with pytest.raises(AssertionError, match="known"):
+        made.run(made.x[0][:1])
+
+
+def test_an_option_that_equals_one_before_is_another() -> None:
+    """1, 1.0 and True are equal to Python, and not to those who check options."""
+    x, weight, mask = torch.ones(1, 1, 4, 4), torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, dtype=torch.bool)
+    masked_conv2d(x, weight, mask, stride=(1, 1), block=4)
+    for wrong in ((1.5, 1), (True, 1)):
+        with pytest.raises(Exception, match="stride"):
+            masked_conv2d(x, weight, mask, stride=wrong, block=4)
+
+
+def test_ready_calls_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle_operators(monkeypatch)
+    calls, made = ReadyCalls(), []
+
+    def first(x: Any, number: int) -> Any:
+        made.append(number)
+        return x, lambda x: x
+
+    for number in range(MOST_READY + 1):
+        calls.run("it", (torch.ones(1),), (number,), first)
+    assert len(calls._ready) == 1
+    calls.run("it", (torch.ones(1),), (MOST_READY,), first)
+    calls.run("it", (torch.ones(2),), (MOST_READY,), first)
+    assert made == [*range(MOST_READY + 1), MOST_READY]
