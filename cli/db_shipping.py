@@ -194,9 +194,9 @@ def layers(db: str | None, as_json: bool) -> None:
             continue
         if location.path is not None and kind != "published" and not is_there(location.path):
             continue
-        opens = open_published if kind == "published" else open_to_read
+        opened = open_published(Path(place)) if kind == "published" else open_to_read(place)
         told = None if location.path is None else read_published(location.path)
-        found.append(_layer_data(kind, str(location), opens(place), told))
+        found.append(_layer_data(kind, str(location), opened, told))
     found.append(_layer_data("packaged", packaged().location, seeds(), None))
     table = Listing("layer", "workloads", "published by", "on", "place")
     for data in found:

@@ -71,7 +71,7 @@ class Segment:
 
     def checked_part(self, number: int) -> int:
         """The checksum that a part of the image has."""
-        return zlib.crc32(self.image[number * CHECKED_BYTES : (number + 1) * CHECKED_BYTES])
+        return zlib.crc32(self.image[number * CHECKED_BYTES : (number + 1) * CHECKED_BYTES].data)
 
     def with_checksums(self) -> Segment:
         """The same with what its image should sum to."""
