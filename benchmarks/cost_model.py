@@ -30,7 +30,7 @@ from sparsegen.tuning.prediction import model as cost
 from sparsegen.tuning.prediction.evidence import known_variants, read_counts, source_key, write_counts
 from sparsegen.tuning.prediction.fitting import Known, fit, fit_without
 from sparsegen.tuning.prediction.model import CostModel, difference_from
-from sparsegen.tuning_db.seeds_reader import seeds
+from sparsegen.tuning_db.seeds_reader import packaged
 
 RESULTS = HERE / "results" / "nvidia-h100-80gb-hbm3-sm90"
 COUNTS = RESULTS / "instructions.json"
@@ -41,7 +41,7 @@ FIRST = 8  # of which the best is compared, too
 
 def packaged_evidence() -> tuple[list[Known], int]:
     """The packaged measurements with the recorded instruction counts, and the usual number of registers."""
-    return known_variants(seeds().all_measurements(), read_counts(COUNTS))
+    return known_variants(packaged().all_measurements(), read_counts(COUNTS))
 
 
 def evidence() -> tuple[list[Known], int]:
@@ -220,7 +220,7 @@ def instructions(limit: int) -> None:
     failed: Counter[str] = Counter()
     done = 0
     try:
-        for m in seeds().all_measurements():
+        for m in packaged().all_measurements():
             problem, config = m.workload.problem, m.variant.config
             if not config.is_known or (key := source_key(problem, config)) in counts:
                 continue

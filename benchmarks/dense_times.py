@@ -23,7 +23,7 @@ from sparsegen.dispatch import dense_time
 from sparsegen.dispatch.dense_time import Constants, Known, modelled_us
 from sparsegen.kernels.base import Device
 from sparsegen.operators import SpmmProblem
-from sparsegen.tuning_db.seeds_reader import seeds
+from sparsegen.tuning_db.seeds_reader import packaged
 
 PARTS = 8
 START = Constants(5.0, 0.8, 1.0, 0.3, 1.0, 0.2)
@@ -33,7 +33,7 @@ def measured() -> tuple[Device, list[Known]]:
     """The seeds' device, and the median time of each shape, dtype and layout."""
     times: dict[SpmmProblem, list[float]] = defaultdict(list)
     device = None
-    for b in seeds().all_baselines():
+    for b in packaged().all_baselines():
         problem = b.workload.problem
         if b.contender == "cublas" and isinstance(problem, SpmmProblem) and problem.batch == 1:
             plain = SpmmProblem(problem.m, problem.k, problem.n, problem.dtype, problem.layout)

@@ -22,10 +22,11 @@ from sparsegen.backends import find_device, toolchain
 from sparsegen.backends.executor import Toolchain
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import Choice
-from sparsegen.dispatch.neighbours import NEIGHBOURS, Config, nearest, predict
+from sparsegen.dispatch.neighbours import similar_configs
 from sparsegen.kernels import families_of, family_of
 from sparsegen.kernels import family as family_named
 from sparsegen.kernels.base import AnyFamily, Device
+from sparsegen.kernels.config import Config
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import power_law, random_rows, uniform_rows
 from sparsegen.operators import DType, Layout, SpmmProblem
@@ -77,9 +78,7 @@ def configs_of(family: AnyFamily, workload: Workload, device: Device, known: Lay
         return family_of(config) is family and family.suits(problem, features, config, device)
 
     listed = known.list_workloads(kind=problem.kind, like=device)
-    near = nearest(problem, features, device, listed)[:NEIGHBOURS]
-    votes = [(n, known.measurements(n.workload, n.device)) for n in near]
-    found += [p.config for p in predict(workload, device, votes, is_allowed)[:2]]
+    found += similar_configs(workload, device, known, listed, is_allowed)[:2]
     suited = [c for c in dict.fromkeys(found) if family.suits(problem, features, c, device)]
     return [config.to_dict() for config in suited]
 

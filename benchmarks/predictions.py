@@ -23,7 +23,8 @@ import click
 from sparsegen.kernels import families
 from sparsegen.kernels.base import Device
 from sparsegen.tuning_db.exchange import load
-from sparsegen.tuning_db.layers import MemoryLayer, with_rates
+from sparsegen.tuning_db.layer import with_rates
+from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.seeds_reader import seeds
 

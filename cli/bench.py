@@ -217,7 +217,9 @@ def command(
     except KeyboardInterrupt:
         kept = f"; {output} holds them" if output and done else ""
         click.echo(visible(f"interrupted after {counted(len(done), 'row')}{kept}"), err=True)
-        if done and not as_json:
+        if as_json:
+            raise  # as every error, JSON on stdout
+        if done:
             emit(False, {}, row_table(done), summary_table(done))
         raise click.exceptions.Exit(INTERRUPTED) from None
     if csv_file is not None:

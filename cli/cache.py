@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from sparsegen.backends.cache import CompileCache
-from sparsegen.cli.common import emit, json_option
+from sparsegen.cli.common import Listing, emit, json_option
 from sparsegen.settings import Settings
 from sparsegen.system.publish import folder_bytes
 
@@ -52,7 +51,7 @@ def info(as_json: bool) -> None:
         for (backend, family), sizes in sorted(totals.items())
     ]
     count, size = sum(map(len, totals.values())), sum(map(sum, totals.values()))
-    table = Table("backend", "family", "kept", box=None, padding=(0, 2, 0, 0))
+    table = Listing("backend", "family", "kept")
     for (backend, family), sizes in sorted(totals.items()):
         table.add_row(backend, family, amount(len(sizes), sum(sizes)))
     summary = Text(f"{amount(count, size)}, in {root}")

@@ -18,11 +18,12 @@ from sparsegen.settings import Settings
 from sparsegen.system.publish import refuse_existing
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.differences import Comparison, Verdict, compare
-from sparsegen.tuning_db.layers import PROJECT_DATABASE, Layer, open_to_read
+from sparsegen.tuning_db.layer import Layer
+from sparsegen.tuning_db.layers import PROJECT_DATABASE, open_published, open_to_read
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.project import is_there, is_trusted
 from sparsegen.tuning_db.published import Published, Tools, publish, read_published
-from sparsegen.tuning_db.seeds_reader import seeds
+from sparsegen.tuning_db.seeds_reader import packaged, seeds
 
 SEEDS = "seeds"  # the packaged results, in the place of a database
 SHORT = 12  # digits of a fingerprint
@@ -193,9 +194,10 @@ def layers(db: str | None, as_json: bool) -> None:
             continue
         if location.path is not None and kind != "published" and not is_there(location.path):
             continue
+        opens = open_published if kind == "published" else open_to_read
         told = None if location.path is None else read_published(location.path)
-        found.append(_layer_data(kind, str(location), open_to_read(place), told))
-    found.append(_layer_data("packaged", seeds().location, seeds(), None))
+        found.append(_layer_data(kind, str(location), opens(place), told))
+    found.append(_layer_data("packaged", packaged().location, seeds(), None))
     table = Listing("layer", "workloads", "published by", "on", "place")
     for data in found:
         published = data["published"] or {}

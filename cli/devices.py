@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from sparsegen import backends
-from sparsegen.cli.common import emit, json_option
+from sparsegen.cli.common import Listing, emit, json_option
 from sparsegen.errors import DeviceUnavailableError
 
 
@@ -27,9 +26,7 @@ def command(as_json: bool) -> None:
         "devices": [{"device": backends.device_name(device), **asdict(device)} for device in devices],
         "no_gpu_because": note,
     }
-    table = Table(
-        "device", "name", "compute", "SMs", "shared/block", "L2", "key", box=None, padding=(0, 2, 0, 0)
-    )
+    table = Listing("device", "name", "compute", "SMs", "shared/block", "L2", "key")
     for device in devices:
         major, minor = device.compute_capability
         table.add_row(

@@ -325,6 +325,8 @@ def tune(
     wanted = Wanted.of(matrix, problem, operator, transpose, options)
     budget = Budget(trials, seconds, member(Effort, effort, "effort"))
     names = None if families is None else arguments.texts(families, "families")
+    if names is not None and not names:
+        raise ConfigError("families: expected one at least; leave them out to try all")
     compares, anew = arguments.flag(baselines, "baselines"), arguments.flag(again, "again")
     start, equal_bits = arguments.whole(seed, "seed", least=0), parse_deterministic(deterministic)
     overflows = arguments.flag(allow_overflow, "allow_overflow")

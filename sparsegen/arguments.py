@@ -27,6 +27,7 @@ _UNITS = {
     **{prefix: 1024 ** (i + 1) for i, prefix in enumerate("kmgt")},
     **{f"{prefix}ib": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")},
 }
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?b|[kmgt]|)", re.IGNORECASE | re.ASCII)
 
 
@@ -56,6 +57,14 @@ def number(value: Any, name: str, error: Error = ConfigError) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         raise _unexpected(value, name, "no number", error) from None
+
+
+def factor(value: Any, name: str, error: Error = ConfigError) -> float:
+    """A number that operands are multiplied by: finite, also as a float32."""
+    found = number(value, name, error)
+    if not abs(found) <= _LARGEST_FLOAT32:
+        raise error(f"{name} = {found:g}: expected a finite number that float32 holds")
+    return found
 
 
 def nbytes(value: Any, name: str, error: Error = ConfigError) -> int:

@@ -46,7 +46,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="pytest -m gpu: seconds after which no test begins; the others are counted as not run",
     )
     parser.addoption(
-        "--gpu-device", choices=("cuda", "emulator"), default="cuda", help="what GPU contract tests run on"
+        "--gpu-device",
+        choices=("cuda", "emulator"),
+        default="cuda",
+        help="what GPU tests of contracts and networks run on",
     )
     parser.addoption(
         "--kernels",
@@ -100,7 +103,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     sort_into_rings(items)
     needing = [item for item in items if item.get_closest_marker("gpu")]
     if config.option.gpu_device == "emulator":
-        needing = [item for item in needing if item.path.name != gpu_ring.CONTRACT]
+        needing = [item for item in needing if item.path.name not in gpu_ring.ON_EMULATOR]
     if needing and why_no_gpu():
         for item in needing:
             item.add_marker(pytest.mark.skip(reason=why_no_gpu()))

@@ -14,6 +14,7 @@ import pytest
 
 FOLDER = Path(__file__).parent
 FILE = FOLDER / "costs.json"
+CONTRACT = "test_contract"  # how the files of contract tests are called
 LEAST, SLOW, LONG = 0.01, 0.1, 0.5  # CPU seconds
 
 
@@ -60,8 +61,10 @@ class Costs:
         FILE.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 
     def is_fast(self, name: str) -> bool:
-        """Whether a test is in the first ring, for what it takes and does."""
-        return name not in self.starting | self.long and self.seconds.get(name, 0.0) < SLOW
+        """Whether a test is in the first ring, for what it takes and does; contract tests never are."""
+        if name.startswith(CONTRACT) or name in self.starting or name in self.long:
+            return False
+        return self.seconds.get(name, 0.0) < SLOW
 
 
 def name_of(item: pytest.Item) -> str:

@@ -26,6 +26,7 @@ from sparsegen.kernels import families
 
 RING = "gpu"  # what pytest's -m says
 CONTRACT = "test_contract_gpu.py"
+ON_EMULATOR = (CONTRACT, "test_network_gpu.py")  # files that --gpu-device emulator runs
 NOT_RUN = "not run: the seconds of --gpu-budget were over"
 SIZES = (49, 256, 1)  # of the heuristics' tests, in the order of their turns
 GRACE = 30.0  # seconds beyond the budget that a test may go on

@@ -22,6 +22,5 @@ def sort_into_rings(items: list[pytest.Item]) -> None:
         name = name_of(item)
         if name in costs.long:
             item.add_marker(pytest.mark.long)
-        is_contract = item.path.name.startswith("test_contract")
-        if not costs.is_fast(name) or is_contract or item.get_closest_marker("sanitizer"):
+        if not costs.is_fast(name) or item.get_closest_marker("sanitizer"):
             item.add_marker(pytest.mark.slow)

@@ -173,7 +173,15 @@ def test_third_parties_have_one_home(package: str) -> None:
 
 def test_kernels_are_pure() -> None:
     """A family can be declared, constrained and rendered on any machine."""
-    allowed = {"errors", "arguments", "matrix", "operators", "kernels", "system.device_memory"}
+    allowed = {
+        "errors",
+        "arguments",
+        "matrix",
+        "operators",
+        "kernels",
+        "system.device_memory",
+        "system.threads",
+    }
     for name in NAMES:
         if is_within(name, {"kernels"}):
             assert all(is_within(other, allowed) for other in own_imports(name)), name

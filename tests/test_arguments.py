@@ -285,6 +285,27 @@ def test_a_scale_that_is_no_number_is_refused(operator: str, scale: Any) -> None
         sparsegen.prepare(CSR, operator=operator, scale=scale, device="emulator", **options)
 
 
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), -float("inf"), 1e39])
+def test_a_scale_that_is_not_finite_is_refused(scale: float) -> None:
+    for options in (
+        {"matrix": CSR, "operator": "sparse_softmax"},
+        {"matrix": CSR, "operator": "sparse_attention", "k": 8, "dtype": "float16"},
+        {"operator": "dsd", "m": 16, "k": 16, "n": 16},
+    ):
+        with pytest.raises(ConfigError, match=r"scale = .*: expected a finite number that float32 holds"):
+            sparsegen.prepare(scale=scale, device="emulator", **options)
+
+
+def test_what_is_taken_names_the_sizes_of_a_mask() -> None:
+    with pytest.raises(ConfigError, match="dsd takes no colour; it takes m, k, n, dtype"):
+        sparsegen.prepare(operator="dsd", m=16, k=16, n=16, colour=1)
+
+
+def test_no_family_is_refused() -> None:
+    with pytest.raises(ConfigError, match="families: expected one at least"):
+        sparsegen.tune(CSR, n=8, families=[])
+
+
 # --- numbers of NumPy ---
 
 INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)

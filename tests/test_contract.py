@@ -229,6 +229,7 @@ def test_broken_constraints_are_told_in_sentences(family: AnyFamily) -> None:
     for attempt in range(200):
         problem, config = problems[attempt % 2], random_config(family, rng)
         broken = family.broken_constraints(problem, config, device())
+        assert family.is_valid(problem, config, device()) == (not broken)
         if broken:
             with pytest.raises(ConfigError) as caught:
                 family.require_valid(problem, config, device())

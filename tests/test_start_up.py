@@ -144,3 +144,24 @@ def test_the_driver_starts_beside_what_a_look_up_imports(tmp_path: Path) -> None
         [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+NEAREST = """
+import sys
+from sparsegen.dispatch.choice import choose
+from sparsegen.matrix.generators import random_uniform
+from sparsegen.operators import SpmmProblem
+from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.seeds_reader import seeds
+
+of = Workload.of(SpmmProblem(1024, 768, 128), random_uniform(1024, 768, 0.1, 0))
+print(choose(of, seeds().list_workloads()[0].device, seeds()).how, "numpy.ma" in sys.modules)
+"""
+
+
+def test_what_is_near_is_weighed_without_masked_arrays() -> None:
+    """NumPy's median imports them, which is a tenth of a first look-up."""
+    done = subprocess.run(
+        [sys.executable, "-c", NEAREST], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["nearest", "False"]

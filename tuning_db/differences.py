@@ -10,7 +10,7 @@ from typing import Any
 
 from sparsegen.kernels.base import Device
 from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.layers import Layer
+from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.record_json import workload_dict
 from sparsegen.tuning_db.records import Workload
 

@@ -66,7 +66,9 @@ def create_engine(location: Location, *, read_only: bool, lock_timeout: float) -
             f"{location}: the driver {error.name!r} is missing; pip install 'sparsegen[postgres]'"
         ) from None
     except sa.exc.ArgumentError as error:
-        raise DatabaseError(f"{location}: {error}") from None
+        raise DatabaseError(
+            f"{location}: {error}; write a path, or a URL such as postgresql://user@host/name"
+        ) from None
     if engine.dialect.name == "postgresql":
 
         @sa.event.listens_for(engine, "begin")

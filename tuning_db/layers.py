@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
+from sparsegen.errors import DatabaseError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
+from sparsegen.tuning_db.layer import Kind, Layer
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.pins import pins_path
 from sparsegen.tuning_db.project import is_there, is_trusted
@@ -42,48 +44,6 @@ if TYPE_CHECKING:
     from sparsegen.tuning_db.store import Store
 
 PROJECT_DATABASE = Path(".sparsegen") / "tuning.db"
-
-
-Kind = tuple[str, ...]  # see `Problem.kind`
-
-
-class Layer(Protocol):
-    """What dispatch reads; `Store`, `SqliteReader`, `MemoryLayer` and `Layers` all have it."""
-
-    @property
-    def generation(self) -> int:
-        """Grows when something was written through this object."""
-
-    def measurements(self, workload: Workload, device: Device) -> list[Measurement]: ...
-
-    def baselines(self, workload: Workload, device: Device) -> list[Baseline]: ...
-
-    def predictions(self, workload: Workload, device: Device) -> list[Prediction]: ...
-
-    def rates(self, device: Device) -> Rates | None: ...
-
-    def probes(self, workload: Workload, device: Device) -> list[Probe]: ...
-
-    def failed_checks(self, device: Device) -> list[Check]: ...
-
-    def is_verified(self, device: Device, driver: str, digest: str) -> bool: ...
-
-    def list_workloads(self, *, kind: Kind | None = None, like: Device | None = None) -> list[Tuned]: ...
-
-    @property
-    def rules(self) -> Rules:
-        """What narrows choices, whatever was measured."""
-
-    def close(self) -> None:
-        """Give back what is open; a later question opens it again."""
-
-
-def with_rates(device: Device, layer: Layer) -> Device:
-    """The device with the rates that were measured of it; as it is where none are known."""
-    if device.rates is not None:
-        return device
-    rates = layer.rates(device)
-    return device if rates is None else replace(device, rates=rates)
 
 
 Key = tuple[str, Problem, str]
@@ -291,6 +251,17 @@ def open_existing(place: str | Path) -> Layer:
     return open_to_read(place)
 
 
+def open_published(layer: Path) -> Layer:
+    """A published layer that the settings name.
+
+    Raises:
+        DatabaseError: there is none; else as `open_to_read`.
+    """
+    if not is_there(layer):
+        raise DatabaseError(f"there is no published layer at {layer}, which SPARSEGEN_LAYERS names")
+    return open_to_read(layer)
+
+
 def open_layers(settings: Settings, db: str | Path | None = None) -> Layers:
     """The user's database (``db``, else the settings'), the project's, where there are any, published ones, the seeds.
 
@@ -310,7 +281,7 @@ def open_layers(settings: Settings, db: str | Path | None = None) -> Layers:
             if (location.path is None or is_there(location.path)) and str(location) not in opened:
                 opened[str(location)] = open_to_read(place)
         for layer in settings.layers:
-            opened[str(layer)] = open_to_read(layer)
+            opened[str(layer)] = open_published(layer)
         rules = Rules.of(settings)
     except BaseException:
         Layers(list(opened.values())).close()

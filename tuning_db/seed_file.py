@@ -1,7 +1,7 @@
 """Makes the SQLite file that dispatch reads out of the reviewed JSON of the packaged tuning results.
 
 Python's standard library alone, and no import of this package: ``setup.py`` runs it to put the file into a wheel, where
-nothing else is installed. In a source tree `layers.seeds` runs it once into the cache. The values are taken as they
+nothing else is installed. In a source tree `seeds_reader` runs it once into the cache. The values are taken as they
 stand, since the JSON is part of the source; a test holds what is read from the file against what the strict reader of
 exports makes of the JSON, and these tables against the models.
 """

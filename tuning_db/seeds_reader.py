@@ -17,6 +17,7 @@ from sparsegen.settings import Settings
 from sparsegen.system.private import private_folder
 from sparsegen.system.publish import publish_file
 from sparsegen.tuning_db import seed_file
+from sparsegen.tuning_db.remembered import Remembered
 from sparsegen.tuning_db.sqlite_files import connect
 from sparsegen.tuning_db.sqlite_reader import LOCK_TIMEOUT, SqliteReader
 
@@ -32,8 +33,14 @@ class SeedsReader(SqliteReader):
 
 
 @cache
-def seeds() -> SeedsReader:
-    """The packaged results, for reading; the file is made or opened when the first question is asked."""
+def seeds() -> Remembered:
+    """The packaged results, as dispatch reads them: nobody writes them, so that each question is asked once."""
+    return Remembered(packaged())
+
+
+@cache
+def packaged() -> SeedsReader:
+    """The packaged results, whole; the file is made or opened when the first question is asked."""
     return SeedsReader("the packaged tuning results", _connect)
 
 

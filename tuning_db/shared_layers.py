@@ -8,7 +8,8 @@ from pathlib import Path
 from sparsegen import arguments
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings, absolute
-from sparsegen.tuning_db.layers import Layers, files_state, open_layers, with_rates
+from sparsegen.tuning_db.layer import with_rates
+from sparsegen.tuning_db.layers import Layers, files_state, open_layers
 
 _layers: dict[str, tuple[object, Layers]] = {}
 _lock = threading.Lock()

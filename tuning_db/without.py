@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
-from sparsegen.tuning_db.layers import Kind, Layer
+from sparsegen.tuning_db.layer import Kind, Layer
 from sparsegen.tuning_db.records import Baseline, Check, Measurement, Prediction, Probe, Tuned, Workload
 from sparsegen.tuning_db.rules import Rules
 

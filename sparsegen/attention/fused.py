@@ -15,9 +15,10 @@ from sparsegen.operators import DType, SparseAttentionOperator, TensorSpec
 from sparsegen.plan.arrays import Call, Target, caller
 from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.plan.variant_launcher import variant_launcher
+from sparsegen.system.device_bound import DeviceBound
 
 
-class FusedAttentionOperator(OwnLaunch):
+class FusedAttentionOperator(DeviceBound, OwnLaunch):
     """softmax(scale · Q · Kᵀ at a mask) · V in one launch; make one with `prepare_attention`.
 
     A query whose row of the mask has no nonzero gets zeros. Scores and weights are never in memory. Keys and values

@@ -26,6 +26,7 @@ from sparsegen.plan.binding import BoundVariant, bind_variant
 from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.plan.packing import Gather
 from sparsegen.plan.variant_launcher import variant_launcher
+from sparsegen.system.device_bound import DeviceBound
 
 # Of the heads that run at once: 8 heads of 12288 tokens that see 5 % of the keys fit in float32.
 MOST_SCORES_BYTES = 256 << 20
@@ -76,9 +77,7 @@ def prepare_attention(
     """
     heads = None if heads is None else arguments.whole(heads, "heads", least=1)
     head_dim = arguments.whole(head_dim, "head_dim", least=1)
-    factor = head_dim**-0.5 if scale is None else arguments.number(scale, "scale")
-    if not np.isfinite(factor):
-        raise ConfigError(f"expected a finite scale, got {factor}")
+    factor = head_dim**-0.5 if scale is None else arguments.factor(scale, "scale")
     kind = member(DType, dtype, "dtype")
     csr = as_csr(mask)
     pattern = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
@@ -113,7 +112,7 @@ def at_once(heads: int, scores_bytes: int) -> int:
     return next((batch for batch in range(fit, 1, -1) if heads % batch == 0), 1)
 
 
-class AttentionOperator(OwnLaunch):
+class AttentionOperator(DeviceBound, OwnLaunch):
     """softmax(scale · Q · Kᵀ at a mask) · V; make one with `prepare_attention`.
 
     A query whose row of the mask has no nonzero gets zeros. A call takes four launches for the heads that run at once:

@@ -18,7 +18,8 @@ from sparsegen.bench.results import WITHOUT, Kind
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.kernels.base import Device
-from sparsegen.tuning_db.layers import Layer, Layers
+from sparsegen.tuning_db.layer import Layer
+from sparsegen.tuning_db.layers import Layers
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.without import Without

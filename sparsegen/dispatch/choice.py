@@ -27,15 +27,11 @@ from sparsegen.dispatch.dense_or_sparse import (
     require_dense,
 )
 from sparsegen.dispatch.dense_time import known_products
-from sparsegen.dispatch.neighbours import (
-    NEIGHBOURS,
-    Neighbour,
-    Prediction,
-    nearest,
-    predict,
-    suspects,
-)
+from sparsegen.dispatch.evidence import suspects
+from sparsegen.dispatch.kept import Kept
+from sparsegen.dispatch.neighbours import NEIGHBOURS, Prediction, predict
 from sparsegen.dispatch.options import DEFAULTS, Dense, DispatchOptions, OnMiss
+from sparsegen.dispatch.places import Neighbour
 from sparsegen.dispatch.predicted import fastest_predicted, predicted_us
 from sparsegen.dispatch.untried import FEW_TRIED, untried
 from sparsegen.errors import NoVariantError, PinsError
@@ -45,18 +41,16 @@ from sparsegen.kernels.config import Config
 from sparsegen.operators import Problem
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.layers import Layer, with_rates
+from sparsegen.tuning_db.layer import Layer, with_rates
 from sparsegen.tuning_db.records import Measurement, Probe, Workload
+from sparsegen.tuning_db.remembered import Remembered
 
 BUCKET_RADIUS = 0.15  # octaves: about a tenth more nonzeros
 # Octaves, of which what lies further away says nothing (`dispatch.regression.REACH`).
 FARTHEST = 3.5
 WORTH_ANOTHER = 1.1  # expected gain over a workload of equal sizes and close features
-CACHED_CHOICES = 4096
 
-
-Key = tuple[Problem, str, str, DispatchOptions, bool]
-_caches: WeakKeyDictionary[Layer, dict[Key, tuple[int, Choice]]] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[Layer, Kept] = WeakKeyDictionary()
 
 
 def choose(
@@ -76,37 +70,38 @@ def choose(
     """
     if options.dense is Dense.ALWAYS:
         require_dense(workload.problem)
-    cache = _caches.setdefault(database, {})
+    kept, generation = _kept.get(database), database.generation
+    if kept is None or kept.generation != generation:
+        kept = _kept[database] = Kept(generation)
     equal_bits = database.rules.deterministic if options.deterministic is None else options.deterministic
-    key = (workload.problem, workload.fingerprint, device.key, options, equal_bits)
-    kept = cache.get(key)
-    generation = database.generation
-    if kept is not None and kept[0] == generation:
-        return kept[1]
-    choice = _Search(workload, device, database, replace(options, deterministic=equal_bits)).choose()
-    if len(cache) >= CACHED_CHOICES:
-        cache.clear()
-    cache[key] = (generation, choice)
+    question = (workload.problem, workload.fingerprint, device.key, options, equal_bits)
+    choice = kept.choices.get(question)
+    if choice is None:
+        asked = replace(options, deterministic=equal_bits)
+        choice = _Search(workload, device, database, kept, asked).choose()
+        kept.keep(question, choice)
     return choice
 
 
 def forget(database: Layer) -> None:
     """Drop the answers kept for this database, so that other processes' results are seen."""
-    _caches.pop(database, None)
+    _kept.pop(database, None)
 
 
 class _Search:
     """One look-up that was not in memory."""
 
-    def __init__(self, workload: Workload, device: Device, database: Layer, options: DispatchOptions) -> None:
-        self.workload, self.database = workload, database
+    def __init__(
+        self, workload: Workload, device: Device, database: Layer, kept: Kept, options: DispatchOptions
+    ) -> None:
+        database = Remembered(database, kept.answers)
+        self.workload, self.database, self.kept = workload, database, kept
         self.options, self.kind, self.deterministic = options, options.l2, options.deterministic
         self.device = with_rates(device, database)
         self.problem = workload.problem
         self.own = database.measurements(workload, device)
         # Whatever a neighbour says, it failed here.
         self.suspects = suspects(self.own) | self.failed_where_used()
-        self._predictions: list[Prediction] | None = None
 
     def choose(self) -> Choice:
         pinned = self.pinned()
@@ -115,12 +110,7 @@ class _Search:
         found = self.exact()
         near: list[Neighbour] = []
         if found is None or self.own_dense_us is None:
-            near = nearest(
-                self.problem,
-                self.workload.features,
-                self.device,
-                self.database.list_workloads(kind=self.problem.kind, like=self.device),
-            )
+            near = self.kept.nearest(self.workload, self.device, self.database)
         if found is None:
             found = self.bucket(near)
         if found is None:
@@ -218,10 +208,12 @@ class _Search:
 
     def predictions(self, near: Sequence[Neighbour]) -> list[Prediction]:
         """What the cost model and the nearest measured workloads say, the best first; asked once."""
-        if self._predictions is None:
-            records = [(n, self.database.measurements(n.workload, n.device)) for n in near_enough(near)]
-            self._predictions = predict(self.workload, self.device, records, self.is_allowed)
-        return self._predictions
+
+        def make() -> list[Prediction]:
+            asked = [self.kept.evidence(n, self.device, self.database) for n in near_enough(near)]
+            return predict(self.workload, self.device, asked, self.is_allowed)
+
+        return self.kept.predictions(self.workload, self.device, self.deterministic, self.suspects, make)
 
     def predicted(self, near: Sequence[Neighbour]) -> Choice | None:
         asked = [n for n in near if n.distance <= FARTHEST]
@@ -267,9 +259,12 @@ class _Search:
     def is_allowed(self, config: Config) -> bool:
         if config in self.suspects or not is_of_operator(config, self.problem.operator):
             return False
-        if self.deterministic and not family_of(config).is_deterministic(self.problem, config):
+        family = family_of(config)
+        if self.deterministic and not family.is_deterministic(self.problem, config):
             return False
-        return family_of(config).suits(self.problem, self.workload.features, config, self.device)
+        return self.kept.is_valid(self.problem, config, self.device) and not family.broken_requirements(
+            self.problem, self.workload.features, config
+        )
 
     def first_allowed(self, measurements: Sequence[Measurement]) -> tuple[Config, float] | None:
         """The best-ranked config that may run here, and its time there in µs."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sparsegen.dispatch.dense_or_sparse import Source, Time, Verdict, compare
-from sparsegen.dispatch.neighbours import Neighbour
 from sparsegen.dispatch.options import Dense
+from sparsegen.dispatch.places import Neighbour
 from sparsegen.kernels import family_of
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 from sparsegen.dispatch.dense_time import Known, dense_time_us, is_modelled
 from sparsegen.errors import ConfigError
@@ -74,7 +75,12 @@ class Verdict(StrEnum):
 
 def has_dense(problem: Problem) -> bool:
     """Whether a dense product computes it."""
-    return isinstance(problem, HasDense) and problem.batch == 1
+    return problem.batch == 1 and _has_dense(type(problem))
+
+
+@cache
+def _has_dense(kind: type[Problem]) -> bool:
+    return issubclass(kind, HasDense)  # a protocol: it takes longer than the rest of a choice that was kept
 
 
 def require_dense(problem: Problem) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sparsegen.dispatch.neighbours import Neighbour
+from sparsegen.dispatch.places import Neighbour
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.layers import Layer
+from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Basis, Prediction, Workload
 
 WORDS = {

@@ -14,10 +14,10 @@ from sparsegen.errors import NoVariantError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
-from sparsegen.tuning_db.layers import Layer
+from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Workload
 
-NEAR = 1.0  # octaves in feature space, see `sparsegen.dispatch.neighbours.position`
+NEAR = 1.0  # octaves in feature space, see `sparsegen.dispatch.places.position`
 
 
 class KnownLayer(Protocol):

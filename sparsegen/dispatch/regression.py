@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
 from sparsegen.kernels.base import Array
 from sparsegen.kernels.config import Config
-from sparsegen.kernels.similarity import differences
+from sparsegen.kernels.similarity import Points
 
 REACH = 1.5  # octaves between workloads at which their likeness has fallen to exp(-1/2)
 # Shares of the likeness, as variances of logs, and that of the noise, by searches of 72 workloads on an H100, of which
@@ -40,24 +41,31 @@ class Point:
     config: Config
 
 
-def expected(known: Sequence[Point], logs: Array, wanted: Sequence[Point]) -> tuple[Array, Array]:
-    """What is to be expected of some points, and how much of it is doubtful: float64 [wanted], logs.
+class Regression:
+    """What some points let others expect."""
 
-    Doubt is the standard deviation that the one known point leaves that tells most.
+    def __init__(self, known: Sequence[Point], logs: Array) -> None:
+        """The process, given what is known.
 
-    Args:
-        logs: of each known point the log of its time over the modelled one.
-    """
-    usual = np.median(logs)
-    logs = np.clip(logs, usual - FARTHEST_OFF, usual + FARTHEST_OFF)
-    own = _likeness(known, known)
-    own[np.diag_indices_from(own)] += NOISE
-    weights = _solution(COMMON + own, logs)
-    near = _likeness(wanted, known)
-    mean: Array = ((COMMON + near) * weights).sum(axis=1)
-    most = SAME_FAMILY + SAME_CONFIG
-    doubt: Array = np.sqrt(np.maximum(0.0, most - near.max(axis=1) ** 2 / (most + NOISE)))
-    return mean, doubt
+        Args:
+            logs: of each known point the log of its time over the modelled one.
+        """
+        self._known = _Encoded.of(known)
+        usual = median(logs.tolist())
+        own = self._known.likeness(self._known)
+        own[np.diag_indices_from(own)] += NOISE
+        self._weights = _solution(COMMON + own, np.clip(logs, usual - FARTHEST_OFF, usual + FARTHEST_OFF))
+
+    def expected(self, wanted: Sequence[Point]) -> tuple[Array, Array]:
+        """What is to be expected of some points, and how much of it is doubtful: float64 [wanted], logs.
+
+        Doubt is the standard deviation that the one known point leaves that tells most.
+        """
+        near = _Encoded.of(wanted).likeness(self._known)
+        mean: Array = ((COMMON + near) * self._weights).sum(axis=1)
+        most = SAME_FAMILY + SAME_CONFIG
+        doubt: Array = np.sqrt(np.maximum(0.0, most - near.max(axis=1) ** 2 / (most + NOISE)))
+        return mean, doubt
 
 
 def _solution(matrix: Array, right: Array) -> Array:
@@ -76,15 +84,31 @@ def _solution(matrix: Array, right: Array) -> Array:
     return found
 
 
-def _likeness(some: Sequence[Point], others: Sequence[Point]) -> Array:
-    """Beside what all have in common: float64 [some, others]."""
-    here, there = _places(some), _places(others)
-    squares = ((here[:, None, :] - there[None, :, :]) ** 2).sum(axis=2)
-    differing = differences([p.config for p in some], [p.config for p in others])
-    alike = SAME_FAMILY * np.isfinite(differing) + SAME_CONFIG * PER_TUNABLE**differing
-    near: Array = np.exp(-squares / (2 * REACH**2)) * alike
-    return near
+@dataclass(frozen=True, slots=True, eq=False)
+class _Encoded:
+    """Points as arrays. There are far fewer workloads than points, each with many configs.
 
+    Attributes:
+        places: float64 [workloads, dimensions], and ``workload``, int64 [points], which of them each point has.
+    """
 
-def _places(points: Sequence[Point]) -> Array:
-    return np.array([p.position for p in points])
+    places: Array
+    workload: Array
+    configs: Points
+
+    @classmethod
+    def of(cls, points: Sequence[Point]) -> _Encoded:
+        positions = {id(point.position): point.position for point in points}
+        number = {place: i for i, place in enumerate(positions)}
+        workload = np.array([number[id(point.position)] for point in points])
+        return cls(np.array(list(positions.values())), workload, Points.of([p.config for p in points]))
+
+    def likeness(self, others: _Encoded) -> Array:
+        """Beside what all have in common: float64 [points, other points]."""
+        squares = ((self.places[:, None, :] - others.places[None, :, :]) ** 2).sum(axis=2)
+        near = np.exp(-squares / (2 * REACH**2))
+        found = np.zeros((self.workload.size, others.workload.size))
+        for here, there, differing in self.configs.alike(others.configs):
+            alike = SAME_FAMILY + SAME_CONFIG * PER_TUNABLE**differing
+            found[np.ix_(here, there)] = near[np.ix_(self.workload[here], others.workload[there])] * alike
+        return found

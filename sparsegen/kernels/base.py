@@ -235,6 +235,10 @@ class Family(ABC, Generic[P, C]):
     def broken_constraints(self, problem: P, config: C, device: Device) -> list[str]:
         return [c.sentence for c in self.constraints(problem, config, device) if not c.holds]
 
+    def is_valid(self, problem: P, config: C, device: Device) -> bool:
+        """Whether all constraints hold; the first that does not is the last that is looked at."""
+        return all(c.holds for c in self.constraints(problem, config, device))
+
     def require_valid(self, problem: P, config: C, device: Device) -> None:
         """Raises ConfigError with the broken constraints in words."""
         broken = self.broken_constraints(problem, config, device)
@@ -248,9 +252,8 @@ class Family(ABC, Generic[P, C]):
 
     def suits(self, problem: P, features: Features, config: C, device: Device) -> bool:
         """Whether a config is valid and what it asks of the matrix holds."""
-        return not (
-            self.broken_constraints(problem, config, device)
-            or self.broken_requirements(problem, features, config)
+        return self.is_valid(problem, config, device) and all(
+            c.holds for c in self.requirements(problem, features, config)
         )
 
     def require_suited(self, problem: P, features: Features, config: C, device: Device) -> None:
@@ -276,8 +279,7 @@ class Family(ABC, Generic[P, C]):
         return [
             c
             for c in configs
-            if (whole or self.is_worth_trying(problem, c, device))
-            and not self.broken_constraints(problem, c, device)
+            if (whole or self.is_worth_trying(problem, c, device)) and self.is_valid(problem, c, device)
         ]
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:

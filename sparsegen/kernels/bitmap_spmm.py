@@ -13,8 +13,8 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.bitmaps import ELEMENTS, TILE_K, TILE_M, bitmaps
 from sparsegen.kernels.layouts.copied_operands import copied_map, copied_scope
 from sparsegen.kernels.layouts.copied_ring import PIECE, SHARED_BYTES, persistent_launch
-from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
 from sparsegen.kernels.layouts.limits import shared_memory_fits
+from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.features import Features
@@ -145,7 +145,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
             arrays={
                 "heads": empty_as_one(laid.heads),
                 "offsets": laid.offsets,
-                "values": problem.dtype.to_storage(gather_values(matrix, source)),
+                "values": stored_values(matrix, source, problem.dtype),
             },
             sizes={"row_tiles": laid.row_tiles, "steps": laid.steps, "value_bytes": laid.most_bytes},
             nnz=matrix.nnz,
@@ -173,7 +173,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
         """The valid config that should take the least time."""
         typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
         ordered = sorted(CONFIGS, key=lambda config: self.analytic_us(problem, features, config, typical))
-        valid = (config for config in ordered if not self.broken_constraints(problem, config, device))
+        valid = (config for config in ordered if self.is_valid(problem, config, device))
         return next(valid, self.config())
 
     def analytic_us(

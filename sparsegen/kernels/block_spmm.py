@@ -121,7 +121,7 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
         }
 
     def pack(self, problem: SpmmProblem, config: BlockSpmmConfig, matrix: CsrMatrix) -> Packed[Array]:
-        return packed_blocks(problem, config.tile_m, matrix)
+        return packed_blocks(problem, config.tile_m, TILE_K, matrix)
 
     def expected_sizes(
         self, problem: SpmmProblem, features: Features, config: BlockSpmmConfig

@@ -14,6 +14,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.limits import allowed_registers_fit, resident_blocks, tiles_in_grid
 from sparsegen.kernels.layouts.loads import indices_fit, widest_vector
+from sparsegen.kernels.layouts.padding import stored_values
 from sparsegen.kernels.layouts.rows import align_rows, order_rows
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
@@ -224,7 +225,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
                 ),
                 "row_offsets": rows.offsets,
                 "column_indices": indices.astype(index_type),
-                "values": problem.dtype.to_storage(rows.gather(matrix.values)),
+                "values": stored_values(matrix, rows.source, problem.dtype),
             },
             sizes={"stored": rows.source.size} if problem.value_sets > 1 else {},
             nnz=matrix.nnz,

@@ -250,7 +250,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         shapes = sorted(SHAPES, key=lambda c: self._microseconds(problem, features, c, typical))
         for shape in shapes:
             config = replace(shape, stages=3 if problem.k <= 64 else 2)
-            if not self.broken_constraints(problem, config, device):
+            if self.is_valid(problem, config, device):
                 return config
         return SHAPES[-1]
 

@@ -96,7 +96,7 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
         for config in [larger, *candidates] if tile_n <= 64 else candidates:
             rounds = 4 if config.tile_m == 128 else 2
             fills = self._blocks(p, config) >= rounds * device.multiprocessors or config.tile_m == 32
-            if fills and not self.broken_constraints(p, config, device):
+            if fills and self.is_valid(p, config, device):
                 return config
         return GatherConvConfig(tile_m=32, tile_n=16, step=16, warps_m=2, warps_n=1, stages=2)
 

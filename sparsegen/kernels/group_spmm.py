@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
-from sparsegen.kernels.layouts.ell import empty_as_padding
 from sparsegen.kernels.layouts.group_tiles import group_tiles
 from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, shared_memory_fits, tiles_in_grid
 from sparsegen.kernels.layouts.network_tiles import TILE
+from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
 from sparsegen.kernels.layouts.tile_groups import SIDE
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
@@ -90,13 +88,12 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
     def pack(self, problem: SpmmProblem, config: GroupSpmmConfig, matrix: CsrMatrix) -> Packed[Array]:
         tiles = group_tiles(matrix)
         source = empty_as_padding(tiles.source)
-        values = problem.dtype.to_storage(np.append(matrix.values, np.float32(0))[source])
         return Packed(
             arrays={
                 "rows": empty_as_one(tiles.rows.ravel()),
                 "first": tiles.first,
                 "columns": empty_as_one(tiles.columns.ravel()),
-                "values": values,
+                "values": stored_values(matrix, source, problem.dtype),
             },
             sizes={"groups": len(tiles.rows)},
             nnz=matrix.nnz,

@@ -290,7 +290,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         if not problem.mask_of.is_of_input:
             return some
         by_costs = (replace(config, unit_cost=2) for config in some[:2])
-        return (*some, *(c for c in by_costs if not self.broken_constraints(problem, c, device)))
+        return (*some, *(c for c in by_costs if self.is_valid(problem, c, device)))
 
     def _fast(self, problem: MaskedConv2dProblem, device: Device) -> tuple[tuple[HaloConvConfig, int], ...]:
         """The fast configs for such filters, with tiles and chunks that divide the problem's filters and channels, and
@@ -313,7 +313,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             )
             for c, rounds in self._of_filters(p, chunk)
         )
-        return tuple((c, rounds) for c, rounds in fitted if not self.broken_constraints(p, c, device))
+        return tuple((c, rounds) for c, rounds in fitted if self.is_valid(p, c, device))
 
     def _of_filters(self, problem: MaskedConv2dProblem, chunk: int) -> list[tuple[HaloConvConfig, int]]:
         """For such filters, from many live units to few."""

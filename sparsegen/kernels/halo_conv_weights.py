@@ -228,7 +228,7 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
             for tap_rows in self._tap_rows(p):
                 stages = (8, 6, 5, 4, 3)
                 some = (HaloConvWeightsConfig(tile_m, tile_n, tap_rows, n, 1) for n in stages)
-                found = next((c for c in some if not self.broken_constraints(p, c, device)), None)
+                found = next((c for c in some if self.is_valid(p, c, device)), None)
                 if found is not None:
                     yield self._with_parts(p, found, device)
                     is_any = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -11,7 +12,6 @@ from sparsegen.kernels.base import Array, Constraint, Device, Family
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
-from sparsegen.kernels.layouts.ell import empty_as_padding
 from sparsegen.kernels.layouts.lane_stream import ORDERS_AT_ONCE, PAIR, TILE, Partition, pack
 from sparsegen.kernels.layouts.lane_stream_config import (
     MAX_N,
@@ -23,6 +23,7 @@ from sparsegen.kernels.layouts.lane_stream_config import (
 from sparsegen.kernels.layouts.lane_stream_device import DeviceStreams
 from sparsegen.kernels.layouts.lane_stream_rows import levelled_rows
 from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.padding import empty_as_padding
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
@@ -279,19 +280,27 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> LaneStreamConfig:
         """A block for each multiprocessor, with as many warps and as much in shared memory as there is room for."""
-        base = LaneStreamConfig(
-            ring_rows=96,
-            refill_tiles=2,
-            row_order="balanced" if features.row_cov > UNEVEN else "natural",
-            bulk=device.compute_capability >= FIRST_WITH_BULK_COPIES,
-        )
-        for warps in (8, 4, 2):
-            wanted = shaped(problem, base, warps, device)
-            for slots in (8, 6, 4, 3, 2):
-                config = replace(wanted, slots=slots)
-                if slots <= wanted.slots and not self.broken_constraints(problem, config, device):
-                    return config
-        return base
+        return _of_size(self, problem, "balanced" if features.row_cov > UNEVEN else "natural", device)
+
+
+@lru_cache(maxsize=1024)  # a model has many layers of one size
+def _of_size(
+    family: LaneStreamSpmm, problem: SpmmProblem, row_order: str, device: Device
+) -> LaneStreamConfig:
+    """The heuristic config, which depends on the problem's sizes alone but for the order of the rows."""
+    base = LaneStreamConfig(
+        ring_rows=96,
+        refill_tiles=2,
+        row_order=row_order,
+        bulk=device.compute_capability >= FIRST_WITH_BULK_COPIES,
+    )
+    for warps in (8, 4, 2):
+        wanted = shaped(problem, base, warps, device)
+        for slots in (8, 6, 4, 3, 2):
+            config = replace(wanted, slots=slots)
+            if slots <= wanted.slots and family.is_valid(problem, config, device):
+                return config
+    return base
 
 
 def _ring_minimum(config: LaneStreamConfig) -> int:

@@ -237,7 +237,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
                     step=next((step for step in (2, 4) if share <= step), 8),
                     resident_blocks=resident_blocks,
                 )
-                if not self.broken_constraints(problem, config, device):
+                if self.is_valid(problem, config, device):
                     return config
         return replace(SHAPES[-1], tile_k=tile_k, stages=2)
 

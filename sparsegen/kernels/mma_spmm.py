@@ -237,7 +237,8 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         if c.storage == "tiles":
             counts, tiles = tile_lists(lengths > 0, 1)
             begins, stored = stored_begins(lengths, c.tile_m * c.tile_k)
-            source, values = stored_tiles(matrix, begins, stored, c.tile_m, c.tile_k, place_of, problem.dtype)
+            of_tile = place_of.reshape(c.tile_m, c.tile_k)
+            source, values = stored_tiles(matrix, begins, stored, of_tile, problem.dtype)
         else:
             counts, tiles = tile_lists(lengths, STEP)
             source, places, values = stored_nonzeros(
@@ -332,7 +333,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
                     warps_k=warps_k,
                 )
                 config = self._with_prefetch(config, features)
-                if config.threads <= 256 and not self.broken_constraints(problem, config, device):
+                if config.threads <= 256 and self.is_valid(problem, config, device):
                     return config
         return MmaSpmmConfig()
 

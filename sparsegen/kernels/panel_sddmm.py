@@ -304,7 +304,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         ]
         typical = device.typical
         candidates.sort(key=lambda c: self._microseconds(problem, features, c, typical))
-        valid = (c for c in candidates if not self.broken_constraints(problem, c, device))
+        valid = (c for c in candidates if self.is_valid(problem, c, device))
         return next(valid, PanelSddmmConfig(panel_n=64, threads_per_strip=32))
 
 

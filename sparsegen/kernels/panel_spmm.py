@@ -13,6 +13,7 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.limits import allowed_registers_fit, resident_blocks, tiles_in_grid
+from sparsegen.kernels.layouts.padding import stored_values
 from sparsegen.kernels.layouts.panel_entries import (
     BANK_BYTES,
     CHUNK_BYTES,
@@ -237,19 +238,14 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         columns, runs, entry_source = entries_by_panel(c.rows_per_group, panel_k, matrix, order, panels)
         banked = bank_order(self._reading(problem, c), columns % panel_k, runs, panels)
         if banked is not None:
-            columns, runs, entry_source = columns[banked], runs[banked], entry_source[banked]
+            columns, entry_source = columns[banked], entry_source[banked]  # each remains in its run
         run_lengths = np.bincount(runs, minlength=groups * panels)
         run_starts = np.cumsum(run_lengths) - run_lengths
         aligned = align_runs(run_lengths, run_starts, c.step, tail=c.step)
         unit = c.tile_n * problem.dtype.itemsize // (16 if c.index_bits == 16 else 1)
         local = (columns % panel_k) * unit
-        source = np.full((aligned.source.size, c.rows_per_group), -1, dtype=np.int32)
-        filled = aligned.source >= 0
-        source[filled] = entry_source[aligned.source[filled]]
-        value_source = source.ravel()
-        values = np.zeros(value_source.size, dtype=matrix.values.dtype)
-        present = value_source >= 0
-        values[present] = matrix.values[value_source[present]]
+        with_padding = np.append(entry_source, np.full((1, c.rows_per_group), -1, dtype=np.int32), axis=0)
+        value_source = with_padding[aligned.source].ravel()
         padded_order = np.full(groups * c.rows_per_group, -1, dtype=np.int32)
         padded_order[:m] = order
         index_type = np.uint16 if c.index_bits == 16 else np.uint32
@@ -260,7 +256,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
                 "row_order": empty_as_one(padded_order),
                 "run_offsets": aligned.offsets,
                 "offsets": aligned.gather_repeating(local).astype(index_type),
-                "values": problem.dtype.to_storage(values),
+                "values": stored_values(matrix, value_source, problem.dtype),
             },
             sizes={"groups": groups, "panels": panels, **stored},
             nnz=matrix.nnz,

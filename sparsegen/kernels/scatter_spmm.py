@@ -12,8 +12,8 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
-from sparsegen.kernels.layouts.ell import empty_as_padding, gather_values
 from sparsegen.kernels.layouts.limits import MAX_GRID_Y
+from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -134,7 +134,7 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
                 "tasks": empty_as_one(tasks.ravel()),
                 "columns": empty_as_one(columns),
                 "rows": empty_as_one((rows % config.panel_m).astype(np.uint16)),
-                "values": problem.dtype.to_storage(gather_values(matrix, source)),
+                "values": stored_values(matrix, source, problem.dtype),
             },
             sizes={"task_count": len(tasks), **stored},
             nnz=matrix.nnz,

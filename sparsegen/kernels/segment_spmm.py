@@ -14,6 +14,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.limits import tiles_in_grid
 from sparsegen.kernels.layouts.loads import LOAD_BYTES, SHORT_INDICES, indices_fit, widest_vector
+from sparsegen.kernels.layouts.padding import stored_values
 from sparsegen.kernels.layouts.rows import align_runs
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
@@ -145,7 +146,7 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
             arrays={
                 "segments": empty_as_one(segments.astype(np.int32).ravel()),
                 "indices": runs.gather_repeating(matrix.column_indices).astype(index_type),
-                "values": problem.dtype.to_storage(runs.gather(matrix.values)),
+                "values": stored_values(matrix, runs.source, problem.dtype),
                 "cuts": empty_as_one(of_part.astype(np.int32).ravel()),
             },
             sizes={

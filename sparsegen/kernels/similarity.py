@@ -8,8 +8,8 @@ with that difference is each model's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, cast
 
@@ -21,70 +21,84 @@ from sparsegen.kernels.config import Config, Tunable
 WHOLLY = 2.0  # octaves by which two numbers differ as much as two words that are not equal
 
 
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The configs of one family among others.
+
+    Attributes:
+        places: int64 [members], in the list that was encoded.
+        numbers: float64 [ordered tunables, members], scaled so that their distances add up.
+        words: int64 [other tunables, members]: the choice's place.
+    """
+
+    places: Array
+    numbers: Array
+    words: Array
+
+    @classmethod
+    def of(cls, places: Sequence[int], configs: Sequence[Config]) -> Members:
+        """Encode configs of one family, at least one."""
+        encoded = [_encoded(config) for config in configs]
+        numbers, words = (np.array(columns).T for columns in zip(*encoded, strict=True))
+        return cls(np.array(places), np.ascontiguousarray(numbers), np.ascontiguousarray(words))
+
+    def differences(self, others: Members) -> Array:
+        """How much each differs from each of others of the same family, float64 [members, others' members]."""
+        apart = np.zeros((self.places.size, others.places.size))
+        for mine, theirs in zip(self.numbers, others.numbers, strict=True):
+            apart += np.abs(mine[:, None] - theirs)
+        for mine, theirs in zip(self.words, others.words, strict=True):
+            apart += mine[:, None] != theirs
+        return apart
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
     """Configs as points, by their places in the list that was encoded.
 
     Attributes:
-        numbers: float64 [configs, ordered tunables of all families], scaled so that their distances add up; 0 for those
-            of other families.
-        words: int64 [configs, other tunables of all families]: the choice's place; -1 for those of other families.
         family: int64 [configs]: the family's place among those that occur.
+        members: of each family, in that order, by the class of its configs.
     """
 
-    numbers: Array
-    words: Array
     family: Array
-    _families: dict[int, tuple[Array, Array, Array]] = field(default_factory=dict, repr=False)
+    members: Mapping[type[Config], Members]
+    _of_family: Sequence[Members]
 
     @classmethod
     def of(cls, configs: Sequence[Config]) -> Points:
         """Encode configs of any families."""
-        members: dict[type[Config], list[int]] = {}
+        places: dict[type[Config], list[int]] = {}
         for place, config in enumerate(configs):
-            members.setdefault(type(config), []).append(place)
-        columns = [_tunables(cast(Any, kind)) for kind in members]
-        numbers = np.zeros((len(configs), sum(len(ordered) for ordered, _ in columns)))
-        words = np.full((len(configs), sum(len(others) for _, others in columns)), -1)
+            places.setdefault(type(config), []).append(place)
         family = np.zeros(len(configs), dtype=np.int64)
-        first_number = first_word = 0
-        for kind, (mine, (ordered, others)) in enumerate(zip(members.values(), columns, strict=True)):
-            encoded = [_encoded(configs[i]) for i in mine]
-            family[mine] = kind
-            numbers[mine, first_number : first_number + len(ordered)] = [found for found, _ in encoded]
-            words[mine, first_word : first_word + len(others)] = [found for _, found in encoded]
-            first_number, first_word = first_number + len(ordered), first_word + len(others)
-        return cls(numbers, words, family)
+        for number, mine in enumerate(places.values()):
+            family[mine] = number
+        members = {kind: Members.of(mine, [configs[i] for i in mine]) for kind, mine in places.items()}
+        return cls(family, members, list(members.values()))
 
     def differences_from(self, number: int) -> tuple[Array, Array]:
         """The places of the configs of one config's family, and how much they differ from it: float64 [places]."""
-        mine, numbers, words = self._of_family(int(self.family[number]))
-        apart: Array = np.abs(numbers - self.numbers[number][:, None]).sum(axis=0)
-        apart += (words != self.words[number][:, None]).sum(axis=0)
-        return mine, apart
+        mine = self._of_family[int(self.family[number])]
+        own = int(np.searchsorted(mine.places, number))
+        apart: Array = np.abs(mine.numbers - mine.numbers[:, own, None]).sum(axis=0)
+        apart += (mine.words != mine.words[:, own, None]).sum(axis=0)
+        return mine.places, apart
 
-    def _of_family(self, family: int) -> tuple[Array, Array, Array]:
-        """The places of a family's configs, with their numbers and words, [columns, places]."""
-        if family not in self._families:
-            mine = np.flatnonzero(self.family == family)
-            numbers, words = (np.ascontiguousarray(kept[mine].T) for kept in (self.numbers, self.words))
-            self._families[family] = mine, numbers, words
-        return self._families[family]
-
-    def differences(self, some: slice | Array, others: slice | Array) -> Array:
-        """How much some of the configs differ from others, float64 [some, others]; infinite between families."""
-        apart = np.where(self.family[some][:, None] == self.family[others][None, :], 0.0, np.inf)
-        for column in self.numbers.T:
-            apart += np.abs(column[some][:, None] - column[others][None, :])
-        for column in self.words.T:
-            apart += column[some][:, None] != column[others][None, :]
-        return apart
+    def alike(self, others: Points) -> Iterator[tuple[Array, Array, Array]]:
+        """The places, in these and in others, of each family that both have, and how much the configs there differ."""
+        for kind, mine in self.members.items():
+            theirs = others.members.get(kind)
+            if theirs is not None:
+                yield mine.places, theirs.places, mine.differences(theirs)
 
 
 def differences(some: Sequence[Config], others: Sequence[Config]) -> Array:
     """How much configs differ from others, float64 [some, others]; infinite between families."""
-    points = Points.of([*some, *others])
-    return points.differences(slice(0, len(some)), slice(len(some), None))
+    apart = np.full((len(some), len(others)), np.inf)
+    for here, there, found in Points.of(some).alike(Points.of(others)):
+        apart[np.ix_(here, there)] = found
+    return apart
 
 
 @cache

@@ -254,7 +254,7 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
         for buffer in (b for b in reversed(BUFFERS) if b <= needed):
             for resident in (2, 1):
                 found = replace(config, buffer=buffer, resident_blocks=resident)
-                if not self.broken_constraints(problem, found, device):
+                if self.is_valid(problem, found, device):
                     return found
         return replace(config, buffer=BUFFERS[0], resident_blocks=1)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.block_tiles import BLOCK_NAMES, TILE_K, packed_blocks
+from sparsegen.kernels.layouts.block_tiles import BLOCK_NAMES, HALF_K, TILE_K, packed_blocks
 from sparsegen.kernels.layouts.copied_operands import copied_map, copied_scope
 from sparsegen.kernels.layouts.copied_ring import (
     COUNTER_BYTES,
@@ -21,7 +21,6 @@ from sparsegen.kernels.layouts.copied_ring import (
     persistent_launch,
 )
 from sparsegen.kernels.layouts.limits import shared_memory_fits
-from sparsegen.kernels.layouts.paired_tiles import HALF_K, packed_pairs
 from sparsegen.kernels.layouts.tensor_tiles import held_share, whole_tiles_requirement
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import TensorMap
@@ -119,7 +118,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
         return copied_map(problem, name, config.tile_n if by_columns else config.tile_k)
 
     def pack(self, problem: SpmmProblem, config: TmaBlockSpmmConfig, matrix: CsrMatrix) -> Packed[Array]:
-        packed = (packed_blocks if config.tile_k == TILE_K else packed_pairs)(problem, TILE_M, matrix)
+        packed = packed_blocks(problem, TILE_M, config.tile_k, matrix)
         return replace(packed, scratch={"counters": COUNTER_BYTES})
 
     def expected_sizes(

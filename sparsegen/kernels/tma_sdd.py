@@ -61,7 +61,7 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
         found = replace(CopiedTiles.heuristic(self, problem, features, device), prepares=True)
         own = replace(found, own_columns=True, cluster=1)
         is_sparse = problem.density.share <= OWN_DENSITY
-        return own if is_sparse and not self.broken_constraints(problem, own, device) else found
+        return own if is_sparse and self.is_valid(problem, own, device) else found
 
     def analytic_us(
         self, problem: SddProblem, features: Features, config: TmaSddConfig, device: Device

@@ -11,15 +11,9 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
-from sparsegen.kernels.layouts.ell import (
-    ell_sources,
-    empty_as_padding,
-    gather_repeating,
-    gather_values,
-    padding_requirement,
-    places_in_rows,
-)
+from sparsegen.kernels.layouts.ell import ell_sources, gather_repeating, padding_requirement, places_in_rows
 from sparsegen.kernels.layouts.limits import MAX_GRID_Y, tiles_in_grid
+from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -91,7 +85,7 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
         columns = gather_repeating(matrix, matrix.column_indices, by_row).T.astype(np.uint32)
         return Packed(
             arrays={
-                "ellval": problem.dtype.to_storage(gather_values(matrix, source)),
+                "ellval": stored_values(matrix, source, problem.dtype),
                 "ellidx": empty_as_one(columns.ravel()),
             },
             sizes={"width": width},

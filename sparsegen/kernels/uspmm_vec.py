@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,14 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.ell import (
     ell_sources,
-    empty_as_padding,
     gather_repeating,
-    gather_values,
     interleave_classes,
     padding_requirement,
     places_in_rows,
 )
 from sparsegen.kernels.layouts.limits import allowed_registers_fit, resident_blocks, tiles_in_grid
 from sparsegen.kernels.layouts.loads import indices_fit
+from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -293,7 +293,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         all_indices = np.concatenate([ell_indices, indices[rest], np.zeros(1, np.int32)])[: source.size]
         return Packed(
             arrays={
-                "values": problem.dtype.to_storage(gather_values(matrix, source)),
+                "values": stored_values(matrix, source, problem.dtype),
                 "indices": all_indices.astype(np.uint16 if c.index_bits == 16 else np.uint32),
                 "rest_offsets": (ell.size + np.concatenate([[0], np.cumsum(rest_lengths)])).astype(np.int32),
             },
@@ -393,30 +393,37 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         ordered = sorted(
             self._likely(problem, features), key=lambda c: self.analytic_us(problem, features, c, typical)
         )
-        valid = (c for c in ordered if not self.broken_constraints(problem, c, device))
+        valid = (c for c in ordered if self.is_valid(problem, c, device))
         return next(valid, ordered[0])
 
-    def _likely(self, problem: SpmmProblem, features: Features) -> Iterator[UspmmVecConfig]:
-        """Blocks of 16 warps whose threads each have a row, 16 bytes of A a load, and 8 or 16 sums."""
+    def _likely(self, problem: SpmmProblem, features: Features) -> tuple[UspmmVecConfig, ...]:
         usual = UspmmVecConfig(
             vec_size=1,
             step=16 // problem.dtype.itemsize,
             index_bits=16 if problem.k <= 1 << 16 else 32,
             ell_width="longest" if padding_requirement(features).holds else "quartile",
         )
-        for tile_n, sums, k_splits in itertools.product((8, 16, 32, 64), (8, 16), (1, 2, 4, 8, 16)):
-            if sums > tile_n or (tile_n > 8 and tile_n >= 2 * problem.n):
-                continue
-            config = replace(
-                usual,
-                tile_n=tile_n,
-                threads_per_row=tile_n // sums,
-                k_splits=k_splits,
-                row_warps=16 // k_splits,
-            )
-            yield config
-            if tile_n == 8:
-                yield replace(config, staging="gather")
+        return _tiled(usual, problem.n)
+
+
+@lru_cache(maxsize=1024)
+def _tiled(usual: UspmmVecConfig, n: int) -> tuple[UspmmVecConfig, ...]:
+    """Blocks of 16 warps whose threads each have a row, 16 bytes of A a load, and 8 or 16 sums, for n columns."""
+    found = []
+    for tile_n, sums, k_splits in itertools.product((8, 16, 32, 64), (8, 16), (1, 2, 4, 8, 16)):
+        if sums > tile_n or (tile_n > 8 and tile_n >= 2 * n):
+            continue
+        config = replace(
+            usual,
+            tile_n=tile_n,
+            threads_per_row=tile_n // sums,
+            k_splits=k_splits,
+            row_warps=16 // k_splits,
+        )
+        found.append(config)
+        if tile_n == 8:
+            found.append(replace(config, staging="gather"))
+    return tuple(found)
 
 
 def _halved(config: UspmmVecConfig) -> UspmmVecConfig:

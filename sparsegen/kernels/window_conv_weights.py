@@ -166,7 +166,7 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
                 continue
             for taps in (t for t in (9, 7, 5, 3, 1) if p.taps % t == 0):
                 found = self._with_parts(p, replace(config, taps=taps), device)
-                if not self.broken_constraints(p, found, device):
+                if self.is_valid(p, found, device):
                     yield found
                     break
         smallest = WindowConvWeightsConfig(

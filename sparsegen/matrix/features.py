@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.system.threads import in_threads
 
 BLOCK = 16
-NONZEROS_AT_ONCE = 1 << 22  # whose blocks a thread counts
+NONZEROS_AT_ONCE = 1 << 18  # whose blocks a thread counts: they fit in a cache
 GRID_PER_NONZERO = 16  # bytes of a grid that are worth as much as sorting a nonzero
 
 
@@ -61,11 +61,9 @@ class Features:
 def occupied_blocks(matrix: CsrMatrix, size: int) -> int:
     """How many size × size blocks of an aligned grid hold a nonzero."""
     m = matrix.shape[0]
-    if matrix.nnz <= NONZEROS_AT_ONCE:
-        return _occupied(matrix, size, 0, m)
-    rows = -(-m // (size * -(-matrix.nnz // NONZEROS_AT_ONCE))) * size
-    with ThreadPoolExecutor() as pool:  # NumPy leaves the interpreter to others
-        return sum(pool.map(lambda first: _occupied(matrix, size, first, rows), range(0, m, rows)))
+    parts = max(1, -(-matrix.nnz // NONZEROS_AT_ONCE))
+    rows = max(1, -(-m // (size * parts))) * size
+    return sum(in_threads(lambda first: _occupied(matrix, size, first, rows), range(0, m, rows)))
 
 
 def _occupied(matrix: CsrMatrix, size: int, first: int, rows: int) -> int:

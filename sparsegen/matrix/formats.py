@@ -6,7 +6,7 @@ PyTorch and CuPy are never imported here: an object of theirs can only exist onc
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,11 +24,11 @@ from sparsegen.matrix.csr import (
     is_canonical,
     row_of,
 )
+from sparsegen.matrix.dense import nonzeros_by_row
 
 __all__ = ["MAX_INDEX", "Array", "Compressed", "Coordinates", "CsrMatrix", "as_csr", "as_real", "describe"]
 
 CompressedLayout = Literal["csr", "csc", "bsr", "bsc"]
-AT_ONCE = 1 << 20  # elements of an array that are looked at together
 MOST_AT_ONCE = 1 << 28  # elements of a dense tensor: PyTorch finds nonzeros with 16 bytes for each
 
 
@@ -120,7 +120,7 @@ def _unwrap(obj: Any, source: str) -> Any:
     return obj
 
 
-def _from_torch(torch: Any, tensor: Any, source: str) -> Compressed | Coordinates:
+def _from_torch(torch: Any, tensor: Any, source: str) -> Array | Compressed | Coordinates:
     tensor = tensor.detach()
     if tensor.ndim != 2:
         raise MatrixError(
@@ -139,17 +139,9 @@ def _from_torch(torch: Any, tensor: Any, source: str) -> Compressed | Coordinate
         return array
 
     if tensor.layout == torch.strided:
-        # Where it lies, so that a GPU's host gets the nonzeros alone.
-        counts, columns, kept = [], [], []
-        for rows in tensor.split(max(1, MOST_AT_ONCE // max(1, shape[1]))):
-            is_kept = _is_not_zero(rows, source)
-            counts.append(host(is_kept.sum(dim=1)))
-            columns.append(host(is_kept.nonzero()[:, 1].to(torch.int32)))
-            kept.append(host(rows[is_kept]))
-        offsets = np.concatenate([[0], np.cumsum(np.concatenate(counts), dtype=np.int64)])
-        return Compressed(
-            "csr", shape, offsets, np.concatenate(columns), np.concatenate(kept), "offsets", "columns"
-        )
+        if tensor.device.type == "cpu":
+            return host(tensor.resolve_conj().resolve_neg())
+        return _nonzeros_there(tensor, shape, host, source)
     if tensor.layout == torch.sparse_coo:
         if tensor.sparse_dim() != 2:
             raise MatrixError(
@@ -169,6 +161,23 @@ def _from_torch(torch: Any, tensor: Any, source: str) -> Compressed | Coordinate
         return Compressed(layout, shape, offsets, indices, values, "ccol_indices", "row_indices")
     raise MatrixError(
         f"tensors of layout {tensor.layout} cannot be read; use .to_sparse_csr()", source=source
+    )
+
+
+def _nonzeros_there(
+    tensor: Any, shape: tuple[int, int], host: Callable[[Any], Array], source: str
+) -> Compressed:
+    """Of a dense tensor, found where it lies, so that a GPU's host gets the nonzeros alone."""
+    torch = sys.modules["torch"]
+    counts, columns, kept = [], [], []
+    for rows in tensor.split(max(1, MOST_AT_ONCE // max(1, shape[1]))):
+        is_kept = _is_not_zero(rows, source)
+        counts.append(host(is_kept.sum(dim=1)))
+        columns.append(host(is_kept.nonzero()[:, 1].to(torch.int32)))
+        kept.append(host(rows[is_kept]))
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate(counts), dtype=np.int64)])
+    return Compressed(
+        "csr", shape, offsets, np.concatenate(columns), np.concatenate(kept), "offsets", "columns"
     )
 
 
@@ -217,28 +226,13 @@ def _from_scipy(matrix: Any, source: str) -> CsrMatrix:
 def _from_dense(array: Array, source: str) -> CsrMatrix:
     shape = check_shape(array.shape, source=source)
     MemoryBudget.of_machine(source).require_matrix(shape, 0)
-    as_real(array[:0], source)  # of a type that can be converted
-    rows = max(1, AT_ONCE // max(1, shape[1]))
+    dtype = as_real(array[:0], source).dtype
 
-    def compressed(first: int) -> tuple[Array, Array, Array]:
-        """Lengths, columns and values of so many rows, which fit in a cache."""
-        part = as_real(array[first : first + rows], source)
-        kept = part != 0
-        places = np.flatnonzero(kept)
-        values = part.reshape(-1)[places]
-        lengths = np.count_nonzero(kept, axis=1)
-        places -= np.repeat(np.arange(lengths.size) * shape[1], lengths)
-        return lengths, places.astype(np.int32), values
+    def read(first: int, last: int) -> Array:
+        part = array[first:last]
+        return part if part.dtype == np.float16 else as_real(part, source)
 
-    begins = range(0, max(1, shape[0]), rows)
-    if len(begins) == 1:
-        parts = [compressed(0)]
-    else:
-        with ThreadPoolExecutor() as pool:  # NumPy leaves the interpreter to others
-            parts = list(pool.map(compressed, begins))
-    lengths, columns, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-    return CsrMatrix(shape, offsets, columns, values)
+    return CsrMatrix(shape, *nonzeros_by_row(shape, read, dtype))
 
 
 def _from_compressed(stored: Compressed, source: str) -> CsrMatrix:

@@ -22,9 +22,11 @@ import numpy as np
 from sparsegen import arguments
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.bits import WORD_BITS, words_for
+from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import MAX_INDEX
 
 _SOURCE = "spatial mask"
+BYTES_PER_BLOCK = 5  # while a mask is made: a float32 and a bool
 
 
 class Pool(StrEnum):
@@ -137,7 +139,7 @@ def from_boxes(boxes: Any, size: tuple[int, int, int], block: int | tuple[int, i
         block: as for `reduce_mask`.
 
     Raises:
-        MatrixError: boxes of another shape, or sizes out of range.
+        MatrixError: boxes of another shape, sizes out of range, or a mask that takes more memory than there is.
     """
     library, block = _library(boxes), both(block, "block", 1)
     if boxes.ndim != 2 or boxes.shape[1] != 5:
@@ -149,6 +151,7 @@ def from_boxes(boxes: Any, size: tuple[int, int, int], block: int | tuple[int, i
     if not isinstance(size, Sequence) or isinstance(size, str | bytes) or len(size) != 3:
         raise MatrixError(f"size = {size!r} is not images, rows and columns", source=_SOURCE)
     images, *sides = (arguments.whole(side, "size", MatrixError, least=1) for side in size)
+    _require_room(library, images, -(-sides[0] // block[0]), -(-sides[1] // block[1]))
     wide = _as_float(boxes)
     touched = []
     for i in range(2):
@@ -170,7 +173,8 @@ def from_blocks(blocks: Any, shape: tuple[int, int, int]) -> Any:
         shape: images, and rows and columns of blocks.
 
     Raises:
-        MatrixError: a list of another shape or type, or a shape out of range.
+        MatrixError: a list of another shape or type, a shape out of range, or a mask that takes more memory than there
+            is.
     """
     library = _library(blocks)
     if blocks.ndim != 2 or blocks.shape[1] != 3:
@@ -187,6 +191,7 @@ def from_blocks(blocks: Any, shape: tuple[int, int, int]) -> Any:
     if not isinstance(shape, Sequence) or isinstance(shape, str | bytes) or len(shape) != 3:
         raise MatrixError(f"shape = {shape!r} is not images, rows and columns of blocks", source=_SOURCE)
     images, rows, columns = (arguments.whole(side, "shape", MatrixError, least=1) for side in shape)
+    _require_room(library, images, rows, columns)
     count = images * rows * columns
     image, row, column = (_with_type(library, blocks[:, i], library.int64) for i in range(3))
     is_inside = (image >= 0) & (image < images) & (row >= 0) & (row < rows)
@@ -219,13 +224,13 @@ def dilate(
         out_block: of the output; by default the input's.
 
     Raises:
-        MatrixError: a mask that is not of this size in such blocks, or a filter that does not fit.
+        MatrixError: a mask of no bools or not of this size in such blocks, or a filter that does not fit.
     """
-    library, block = _library(mask), both(block, "block", 1)
+    library, block = _library_of_mask(mask), both(block, "block", 1)
     target = block if out_block is None else both(out_block, "out_block", 1)
     size = arguments.pair(size, "size", MatrixError)
     arguments.instance(reach, Reach, "reach", MatrixError)
-    _require_blocks(mask, size, block)
+    require_blocks(mask, size, block)
     sizes = reach.output_size(size)
     live = _as_float(mask)
     down, across = (
@@ -244,7 +249,7 @@ def pyramid(
     """
     if not isinstance(layers, Sequence) or not all(isinstance(reach, Reach) for reach in layers):
         raise MatrixError("layers: expected a sequence of Reach, one for each convolution", source=_SOURCE)
-    _library(mask)
+    _library_of_mask(mask)
     found = []
     for reach in layers:
         mask = dilate(mask, size, block, reach)
@@ -275,13 +280,13 @@ def resize(
         bools, images × rows × columns of blocks: those that cover a part of a live block or of its margin.
 
     Raises:
-        MatrixError: a mask that is not of this size in such blocks, or sizes out of range.
+        MatrixError: a mask of no bools or not of this size in such blocks, or sizes out of range.
     """
-    library, block = _library(mask), both(block, "block", 1)
+    library, block = _library_of_mask(mask), both(block, "block", 1)
     target = block if out_block is None else both(out_block, "out_block", 1)
     size, out_size = arguments.pair(size, "size", MatrixError), both(out_size, "out_size", 1)
     margin = arguments.whole(margin, "margin", MatrixError, least=0, most=MAX_INDEX)
-    _require_blocks(mask, size, block)
+    require_blocks(mask, size, block)
     live = _as_float(mask)
     covers = []
     for i in range(2):
@@ -303,13 +308,13 @@ def words_of(mask: Any) -> Any:
         uint64 of NumPy, int64 of PyTorch: the same bits.
 
     Raises:
-        MatrixError: not three dimensions.
+        MatrixError: not three dimensions of bools.
     """
-    library = _library(mask)
+    library = _library_of_mask(mask)
     images, rows, columns = _dimensions(mask)
     across = words_for(columns)
     padded = _filled(library, (images * rows, across * WORD_BITS), 0, mask, library.int64)
-    padded[:, :columns] = mask.reshape(images * rows, columns) != 0
+    padded[:, :columns] = mask.reshape(images * rows, columns)
     bits = padded.reshape(images * rows, across, WORD_BITS) << _arange(
         library, WORD_BITS, mask, library.int64
     )
@@ -329,7 +334,7 @@ def both(value: Any, name: str, least: int) -> tuple[int, int]:
     return first, second
 
 
-def _require_blocks(mask: Any, size: tuple[int, int], block: tuple[int, int]) -> None:
+def require_blocks(mask: Any, size: tuple[int, int], block: tuple[int, int]) -> None:
     """Raises MatrixError unless a mask has the blocks of so many pixels."""
     _, rows, columns = _dimensions(mask)
     wanted = -(-size[0] // block[0]), -(-size[1] // block[1])
@@ -371,6 +376,29 @@ def _library(array: Any) -> Any:
             f"expected numbers or bools in an array of NumPy or PyTorch, got {kind}", source=_SOURCE
         )
     return np
+
+
+def _library_of_mask(mask: Any) -> Any:
+    """The module whose functions take a mask.
+
+    Raises:
+        MatrixError: it holds no bools; of scores `reduce_mask` makes them.
+    """
+    library = _library(mask)
+    if mask.dtype != (np.bool_ if library is np else library.bool):
+        raise MatrixError(
+            f"a mask holds bools, got {mask.dtype}: reduce_mask makes one of scores, and mask != 0 of numbers",
+            source=_SOURCE,
+        )
+    return library
+
+
+def _require_room(library: Any, images: int, rows: int, columns: int) -> None:
+    """Raises MatrixError where the host has no room for a mask; PyTorch looks after its own devices."""
+    if library is np:
+        MemoryBudget.of_machine(_SOURCE).require(
+            BYTES_PER_BLOCK * images * rows * columns, f"{images} × {rows} × {columns} blocks"
+        )
 
 
 def _dimensions(array: Any) -> tuple[int, int, int]:

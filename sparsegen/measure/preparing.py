@@ -23,7 +23,7 @@ from sparsegen.operators import Launcher, Problem
 from sparsegen.plan.dense_launcher import DenseLauncher, obstacle
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variant_launcher import VariantLauncher
-from sparsegen.tuning_db.layers import Layer
+from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Check, MeasuredAs, Outcome, Probe, Workload
 
 if TYPE_CHECKING:

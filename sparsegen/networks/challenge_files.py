@@ -77,6 +77,8 @@ def read_layer(file: Path, neurons: int) -> CsrMatrix:
         MatrixError: see `read_challenge`.
     """
     rows = _numbers(file, columns=3)
+    if not len(rows):
+        raise MatrixError("the file has no weights: it is cut off, or no layer", source=str(file))
     before, after = (_indices(rows[:, i], neurons, file) for i in (0, 1))
     with np.errstate(over="ignore"):
         values = rows[:, 2].astype(np.float32)

@@ -7,11 +7,9 @@ is larger than all roundings of a layer; one that lives in a smaller network liv
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +17,7 @@ from sparsegen.backends.executor import Executor
 from sparsegen.backends.plain import PlainKernels
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import Array
+from sparsegen.networks.inputs import Inputs
 from sparsegen.networks.network import Network
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation, largest
@@ -30,7 +29,7 @@ MERGED_EVERY = 6  # layers
 MARGIN = 2.0  # unit roundoffs by which bounds lie apart from what they bound, at least
 SUM_MARGIN = 2.0**-16  # relative, for sums of up to 100 terms in float32 that tensor cores cut off
 
-Totals = Callable[[Any, int], Any]  # of inputs, for one side: the network above (1) or below (-1)
+Totals = Callable[[Inputs, int], Array]  # for one side: the network above (1) or below (-1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,40 +85,27 @@ def bound(network: Network, dtype: DType, side: int) -> Network:
     return replace(network, layers=layers, biases=biases, clip=clip)
 
 
-def some_rows(y: Any, rows: Array) -> Any:
-    """These of an array's or tensor's rows."""
-    if isinstance(y, np.ndarray):
-        return np.ascontiguousarray(y[rows])
-    torch = sys.modules["torch"]  # from which y came
-    return y.index_select(0, torch.from_numpy(rows).to(y.device))
-
-
 def exact_categories(
-    y: Any,
-    totals: Totals,
-    lives_in_float64: Callable[[Any], Array],
-    some: Callable[[Any, Array], Any] = some_rows,
+    inputs: Inputs, totals: Totals, lives_in_float64: Callable[[Inputs], Array]
 ) -> Categories:
-    """The inputs that live.
+    """The inputs that live, by bounds of all layers: for devices that hold some of them at a time.
 
     Args:
-        y: inputs × neurons, as ``totals`` takes them.
         totals: sums of outputs by the network above or below (`bound`).
         lives_in_float64: of inputs, whether each lives.
-        some: takes inputs of these numbers.
     """
-    may_live = _nonzero(totals(y, 1))
+    may_live = np.flatnonzero(totals(inputs, 1))
     if not may_live.size:
         return Categories(may_live, 0)
     # Batches of powers of two, filled up with the first input, so that few sizes are ever prepared.
     size = 1 << (int(may_live.size) - 1).bit_length()
     padded = np.concatenate((may_live, np.full(size - may_live.size, may_live[0])))
-    found = _nonzero(totals(some(y, padded), -1))
+    found = np.flatnonzero(totals(inputs.some(padded), -1))
     lives = np.zeros(may_live.size, dtype=bool)
     lives[found[found < may_live.size]] = True
     undecided = may_live[~lives]
     if undecided.size:
-        lives[~lives] = lives_in_float64(some(y, undecided))
+        lives[~lives] = lives_in_float64(inputs.some(undecided))
     return Categories(may_live[lives], int(undecided.size))
 
 
@@ -220,10 +206,3 @@ def _moved(values: Array, dtype: DType, side: int) -> Array:
     beyond = dtype.rounded((held + side * step).astype(np.float32))
     is_short = held < values if side > 0 else held > values
     return np.maximum(np.where(is_short, beyond, held), 0.0).astype(np.float32)
-
-
-def _nonzero(totals: Any) -> Array:
-    if isinstance(totals, np.ndarray):
-        return np.flatnonzero(totals)
-    found: Array = totals.nonzero()[:, 0].cpu().numpy()
-    return found

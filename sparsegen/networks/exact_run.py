@@ -87,6 +87,9 @@ class ExactRun:
     Bounds are computed only as far as nearly all inputs are decided: one that is zero in the network above is dead, and
     one whose neurons are all at least what `Levels` says in the network below lives, whatever layers follow.
 
+    Any thread may call, with any stream. All calls share memory: one on another stream than the call before it waits on
+    the host until that has ended.
+
     Attributes:
         bound_layers: how many layers bounds have; 0 until inputs are there to tell.
         float64: computes what bounds leave undecided.
@@ -108,6 +111,7 @@ class ExactRun:
         """
         self._network, self._dtype, self._prepare, self._executor = network, dtype, prepare, executor
         self._lock = threading.Lock()
+        self._queued_on: int | None = None  # the stream of launches that nobody has waited for
         self._batches: dict[int, Batch] = {}
         self._sides: dict[int, Network] = {}
         self._packed: dict[int, BoundVariant] = {}  # the network below, by how many inputs there is room for
@@ -138,8 +142,8 @@ class ExactRun:
             stream: on which it is ready.
         """
         with self._lock, self._executor.entered():
-            self.make_ready(y, count, stream)
-            batch = self._batches[count]
+            self._wait_for_other_streams(stream)
+            batch = self._batch(y, count, stream)
             self._queue(batch, y, stream)
             found = self._downloaded(batch.results, words_of(count), stream)
             if self._make_room(batch, int(found[0])):
@@ -149,15 +153,29 @@ class ExactRun:
             if found[2] or undecided > self.float64.capacity:
                 self._finish(batch, y, undecided, stream)
                 found = self._downloaded(batch.results, words_of(count), stream)
+            self._queued_on = None
         bits = np.unpackbits(found[COUNTS:].view(np.uint8), count=count, bitorder="little")
         return Categories(np.flatnonzero(bits.view(bool)), undecided)
 
-    def make_ready(self, y: Buffer, count: int, stream: int = 0) -> None:
-        """Prepare what `queue` launches, by these inputs."""
+    def queue(self, y: Buffer, count: int, stream: int = 0) -> None:
+        """Launch what is nearly always enough, after `categories` of as many inputs; the results stay on the device."""
+        with self._lock:
+            self._executor.activate()
+            self._wait_for_other_streams(stream)
+            self._queue(self._batches[count], y, stream)
+
+    def _wait_for_other_streams(self, stream: int) -> None:
+        """Launches that follow on this stream find memory that nobody uses any more."""
+        if self._queued_on not in (None, stream):
+            self._executor.synchronize()
+        self._queued_on = stream
+
+    def _batch(self, y: Buffer, count: int, stream: int) -> Batch:
+        """What is kept for so many inputs, made by these where it is not there."""
         if not self.bound_layers:
             self.bound_layers = self._layers_that_decide(y, count, stream)
         if count in self._batches:
-            return
+            return self._batches[count]
         allocate = self._executor.allocate
         above = self._prepare(self._side(1), count, Readout.TOTALS)
         totals, numbers, undecided = (allocate(4 * count) for _ in range(3))
@@ -178,12 +196,7 @@ class ExactRun:
         batch.list_living(stream)
         self._make_room(batch, int(self._downloaded(results, COUNTS, stream)[0]))
         self._batches[count] = batch
-
-    def queue(self, y: Buffer, count: int, stream: int = 0) -> None:
-        """Launch what is nearly always enough, after `make_ready`; the results stay on the device."""
-        with self._lock:
-            self._executor.activate()
-            self._queue(self._batches[count], y, stream)
+        return batch
 
     def _queue(self, batch: Batch, y: Buffer, stream: int) -> None:
         self._queue_above(batch, y, stream)

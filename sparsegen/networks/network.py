@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,16 @@ class Network:
         layers: of each the weights, float32, its neurons × the neurons before it, every size at most ``neurons``.
         biases: float32, one array for each layer, with a value for each of its neurons.
         clip: where activations end.
+        neurons: of the widest layer; others are filled up to it with neurons that stay zero.
     """
 
     layers: tuple[CsrMatrix, ...]
     biases: tuple[Array, ...]
     clip: float
+    neurons: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "neurons", max(max(layer.shape) for layer in self.layers))
 
     @classmethod
     def of(cls, layers: Sequence[Any], bias: Any, clip: float) -> Network:
@@ -41,7 +46,8 @@ class Network:
             bias: one number for all, or for each layer a number or as many as it has neurons.
 
         Raises:
-            MatrixError: no list, no layer, widths that do not follow each other, weights or biases that are not finite.
+            MatrixError: no list, no layer, widths that do not follow each other, a last layer without neurons,
+                weights or biases that are not finite.
             ConfigError: a clip that is no number above 0.
         """
         if (
@@ -61,6 +67,8 @@ class Network:
                     f"it takes {after.shape[1]} neurons, but layer {i} has {one.shape[0]}",
                     place=f"layer {i + 1}",
                 )
+        if not matrices[-1].shape[0]:  # the layer before it would be the last of the stacked matrix
+            raise MatrixError("the last layer has no neurons", place=f"layer {len(matrices) - 1}")
         for i, matrix in enumerate(matrices):
             if not np.isfinite(matrix.values).all():
                 at = int(np.argmin(np.isfinite(matrix.values)))
@@ -79,11 +87,6 @@ class Network:
     def outputs(self) -> int:
         """Neurons of the last layer."""
         return self.layers[-1].shape[0]
-
-    @property
-    def neurons(self) -> int:
-        """Neurons of the widest layer; others are filled up to it with neurons that stay zero."""
-        return max(max(layer.shape) for layer in self.layers)
 
     @property
     def edges(self) -> int:

@@ -1,13 +1,15 @@
 """Packed networks in files, from which layers are streamed without ever being in the host's memory all at once.
 
-A file begins with a line that names the format and the length of a header of JSON; then come the segments' images, each
-at a multiple of 4096 bytes, so that they can be mapped into memory.
+A file begins with a line that names the format, the length of a header of JSON and its CRC-32; then come the segments'
+images, each at a multiple of 4096 bytes, so that they can be mapped into memory. The header has their checksums, which
+are compared when an image is first sent to a device.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import zlib
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,12 +19,13 @@ from sparsegen import kernels
 from sparsegen.errors import ConfigError, SavedOperatorError
 from sparsegen.matrix.csr import Array
 from sparsegen.networks.memory_plan import MemoryPlan
-from sparsegen.networks.packed_network import PackedNetwork, Segment
+from sparsegen.networks.packed_network import CHECKED_BYTES, PackedNetwork, Segment
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem
 from sparsegen.system.publish import publish_file, reported
 
-MAGIC = b"sparsegen packed network 1 "
+FORMAT = b"sparsegen packed network "
+MAGIC = FORMAT + b"2 "
 PAGE = 4096
 FIRST_LINE = 64  # bytes
 
@@ -31,7 +34,7 @@ def is_packed(file: Path) -> bool:
     """Whether a file says that it holds a packed network."""
     try:
         with file.open("rb") as stream:
-            return stream.read(len(MAGIC)) == MAGIC
+            return stream.read(len(FORMAT)) == FORMAT
     except OSError:
         return False
 
@@ -42,9 +45,11 @@ def save_packed(packed: PackedNetwork, file: Path) -> None:
     Raises:
         OutputError: it cannot be written.
     """
-    header = json.dumps(header_of(packed)).encode()
+    summed = replace(packed, segments=tuple(segment.with_checksums() for segment in packed.segments))
+    header = json.dumps(header_of(summed)).encode()
+    told = MAGIC + f"{len(header)} {zlib.crc32(header)}".encode()
     with reported(file), publish_file(file) as stream:
-        stream.write((MAGIC + str(len(header)).encode()).ljust(FIRST_LINE - 1) + b"\n")
+        stream.write(told.ljust(FIRST_LINE - 1) + b"\n")
         stream.write(header.ljust(_padded(FIRST_LINE + len(header)) - FIRST_LINE))
         for segment in packed.segments:
             stream.write(segment.image.data)
@@ -107,6 +112,7 @@ def _segment_header(segment: Segment) -> dict[str, Any]:
         "nnz": segment.nnz,
         "places": {name: [int(begin), int(nbytes)] for name, (begin, nbytes) in segment.places.items()},
         "nbytes": segment.image.nbytes,
+        "checksums": list(segment.checksums),
     }
 
 
@@ -114,9 +120,12 @@ def _read_header(stream: BinaryIO) -> tuple[dict[str, Any], int]:
     """The header, and where the images begin."""
     first = stream.read(FIRST_LINE)
     if not first.startswith(MAGIC):
-        raise ValueError("it does not begin as such a file does")
-    length = int(first[len(MAGIC) :])
-    found = json.loads(stream.read(length))
+        raise ValueError("it does not begin as a file of this version does; pack it again")
+    length, checksum = map(int, first[len(MAGIC) :].split())
+    header = stream.read(length)
+    if zlib.crc32(header) != checksum:
+        raise ValueError("its header is not what was written; pack it again")
+    found = json.loads(header)
     if not isinstance(found, dict):
         raise ValueError("its header is no object")
     return found, _padded(FIRST_LINE + length)
@@ -165,7 +174,15 @@ def _segment(header: dict[str, Any], images: Array) -> Segment:
         int(header["nnz"]),
         places,
         images[begin : begin + nbytes],
+        checksums=_checksums(header, nbytes),
     )
+
+
+def _checksums(header: dict[str, Any], nbytes: int) -> tuple[int, ...]:
+    found = tuple(map(int, header["checksums"]))
+    if found and len(found) != -(-nbytes // CHECKED_BYTES):
+        raise ValueError(f"{len(found)} checksums are not those of {nbytes} bytes")
+    return found
 
 
 def _padded(nbytes: int) -> int:

@@ -15,14 +15,17 @@ from sparsegen.networks.inputs import as_inputs
 from sparsegen.networks.packed_network import PackedNetwork
 from sparsegen.networks.placement import Devices, Placement
 from sparsegen.operators.sparse_network import Readout
+from sparsegen.system.device_bound import DeviceBound
 
 
-class PackedInference:
+class PackedInference(DeviceBound):
     """A packed network on devices, within the memory that it was planned for.
 
     Attributes:
         packed: what was packed, and the plan.
     """
+
+    instead = "load its file again where it is needed"
 
     def __init__(
         self, packed: PackedNetwork, *, device: Device | str | None = None, devices: Devices | None = None

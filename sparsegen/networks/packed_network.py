@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sparsegen.backends.executor import Buffer, Executor, PinnedMemory
+from sparsegen.errors import SavedOperatorError
 from sparsegen.kernels import family_of
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config
@@ -22,6 +24,7 @@ from sparsegen.system.device_memory import Address
 
 ALIGNMENT = 256  # of arrays in an image
 CLIP_BYTES = 4
+CHECKED_BYTES = 4 << 20  # of an image, for a checksum
 RESULT_BUFFERS = 2  # of which one comes back to the host while the other fills
 
 
@@ -36,6 +39,7 @@ class Segment:
         places: of each packed array, where it begins in the image, and its bytes.
         image: uint8, all packed arrays.
         pinned: the memory that the image lies in, where a device reads it by itself.
+        checksums: CRC-32 of every `CHECKED_BYTES` of an image that comes from a file; none of one that was packed here.
     """
 
     problem: SparseNetworkProblem
@@ -46,6 +50,7 @@ class Segment:
     places: Mapping[str, tuple[int, int]]
     image: Array
     pinned: PinnedMemory | None = None
+    checksums: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, problem: SparseNetworkProblem, layers: range, packed: Packed[Array]) -> Segment:
@@ -63,6 +68,28 @@ class Segment:
             begin, nbytes = places[name]
             image[begin : begin + nbytes] = array
         return cls(problem, layers, packed.sizes, packed.scratch, packed.nnz, places, image)
+
+    def checked_part(self, number: int) -> int:
+        """The checksum that a part of the image has."""
+        return zlib.crc32(self.image[number * CHECKED_BYTES : (number + 1) * CHECKED_BYTES])
+
+    def with_checksums(self) -> Segment:
+        """The same with what its image should sum to."""
+        parts = range(-(-self.image.nbytes // CHECKED_BYTES))
+        return replace(self, checksums=tuple(self.checked_part(number) for number in parts))
+
+    def require_whole(self, first: int, last: int) -> None:
+        """Hold some parts of the image against their checksums.
+
+        Raises:
+            SavedOperatorError: the file that it comes from is damaged.
+        """
+        for number in range(first, last):
+            if self.checked_part(number) != self.checksums[number]:
+                raise SavedOperatorError(
+                    f"layers {self.layers.start + 1} to {self.layers.stop} of this packed network are damaged: "
+                    "pack it again (sparsegen network pack)"
+                )
 
     def for_batches(self, batch: int, scratch: Mapping[str, int]) -> Segment:
         """The same for batches of another size, which changes nothing of the image."""

@@ -48,6 +48,10 @@ class Placement:
             found = [device if isinstance(device, Device) else backends.find_device(device)]
         elif isinstance(devices, str):
             found = backends.find_devices(devices)
+        elif not isinstance(devices, Sequence):
+            raise ConfigError(
+                f"devices = {devices!r}: write all, or each device once, like 0,1, or give a list"
+            )
         else:
             found = [one if isinstance(one, Device) else backends.find_device(one) for one in devices]
         if not found or len({(one.backend, one.index) for one in found}) < len(found):

@@ -43,7 +43,8 @@ class SparseNetwork:
     """Y ← f(Y · Wᵀ + b), layer after layer, on one device.
 
     Variants are chosen for a batch size when it is met for the first time, by what `tune` recorded; the matrix is
-    packed and uploaded then. Where no bias is above zero ReLU lets inputs die, and families drop these on the way.
+    packed and uploaded then; copies and pickles prepare anew. Where no bias is above zero ReLU lets inputs die, and
+    families drop these on the way.
 
     Attributes:
         network: layers, biases, clip.
@@ -76,7 +77,8 @@ class SparseNetwork:
             device, db, family, config: as for `sparsegen.prepare`.
 
         Raises:
-            MatrixError: a layer is malformed, widths do not follow each other, weights or biases are not finite.
+            MatrixError: a layer is malformed, widths do not follow each other, the last layer has no neurons,
+                weights or biases are not finite.
             ConfigError: an unknown word, or a clip that is not above 0.
         """
         self.network = layers if isinstance(layers, Network) else Network.of(layers, bias, clip)
@@ -87,13 +89,25 @@ class SparseNetwork:
         dies = asked is Activation.RELU and self.network.largest_bias <= 0
         self.activation = Activation.DYING_RELU if dies else asked
         self.undecided = 0
-        self._neurons = self.network.neurons  # of all layers, which each call needs
         self._device, self._db, self._family, self._config = device, db, family, config
-        self._matrices: dict[int, CsrMatrix] = {}
-        self._operators: dict[tuple[int, Readout, int], Operator] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is prepared yet."""
+        self._matrix: CsrMatrix | None = None
+        self._operators: dict[tuple[int, Readout], Operator] = {}
         self._packed: dict[tuple[Readout, int], PackedNetwork] = {}
         self._groups: dict[GroupKey, DeviceGroup] = {}
         self._exact: dict[bool, ExactRun] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What the constructor was given: what is prepared stays behind, and copies prepare anew."""
+        prepared = ("_matrix", "_operators", "_packed", "_groups", "_exact")
+        return {name: value for name, value in vars(self).items() if name not in prepared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._forget()
 
     def problem(self, batch: int, readout: Readout | str = Readout.NEURONS) -> SparseNetworkProblem:
         """What is computed for so many inputs."""
@@ -107,18 +121,11 @@ class SparseNetwork:
             member(Readout, readout, "readout"),
         )
 
-    def matrix(self, side: int = 0) -> CsrMatrix:
-        """All layers as one matrix; see `SparseNetworkProblem`.
-
-        Args:
-            side: 0 for the network itself, 1 or -1 for one whose neurons bound its from above or below.
-        """
-        if side not in self._matrices:
-            self._matrices[side] = self._bounded(side).stacked(self.dtype)
-        return self._matrices[side]
-
-    def _bounded(self, side: int) -> Network:
-        return self.network if side == 0 else bound(self.network, self.dtype, side)
+    def matrix(self) -> CsrMatrix:
+        """All layers as one matrix; see `SparseNetworkProblem`."""
+        if self._matrix is None:
+            self._matrix = self.network.stacked(self.dtype)
+        return self._matrix
 
     def tune(self, batch: int, readout: Readout | str = Readout.NEURONS, **options: Any) -> TuneResult:
         """Find the fastest variant for a batch size and record it; see `sparsegen.tune` for options and errors.
@@ -127,33 +134,31 @@ class SparseNetwork:
         """
         problem = self.problem(batch, readout)
         found = api.tune(self.matrix(), problem, device=self._device, db=self._db, **options)
-        for key in [key for key in self._operators if key[:2] == (problem.n, problem.readout)]:
-            del self._operators[key]
+        self._operators.pop((problem.n, problem.readout), None)
         return found
 
-    def operator(self, batch: int, readout: Readout | str = Readout.NEURONS, *, side: int = 0) -> Operator:
+    def operator(self, batch: int, readout: Readout | str = Readout.NEURONS) -> Operator:
         """The operator object for so many inputs; kept for the next call.
-
-        Args:
-            side: see `matrix`.
 
         Raises:
             What `sparsegen.prepare` raises.
         """
         problem = self.problem(batch, readout)
-        key = (problem.n, problem.readout, side)
+        key = (problem.n, problem.readout)
         if key not in self._operators:
-            clip = min(self._bounded(side).clip, largest(self.dtype))
-            self._operators[key] = api.prepare(
-                self.matrix(side),
-                problem,
-                clip=clip,
-                device=self._device,
-                db=self._db,
-                family=self._family,
-                config=self._config,
-            )
+            self._operators[key] = self._prepared(self.matrix(), problem, self.network.clip)
         return self._operators[key]
+
+    def _prepared(self, matrix: CsrMatrix, problem: SparseNetworkProblem, clip: float) -> Operator:
+        return api.prepare(
+            matrix,
+            problem,
+            clip=min(clip, largest(self.dtype)),
+            device=self._device,
+            db=self._db,
+            family=self._family,
+            config=self._config,
+        )
 
     def __call__(self, y: Any, *, memory: Any = None, devices: Devices | None = None) -> tuple[Any, Any]:
         """The last layer's neurons, and which inputs live.
@@ -240,16 +245,7 @@ class SparseNetwork:
         """A variant for a network that bounds some layers of this one."""
         matrix = network.stacked(self.dtype)
         problem = SparseNetworkProblem(*matrix.shape, batch, self.dtype, self.activation, readout)
-        operator = api.prepare(
-            matrix,
-            problem,
-            clip=min(network.clip, largest(self.dtype)),
-            device=self._device,
-            db=self._db,
-            family=self._family,
-            config=self._config,
-        )
-        return variant_launcher(operator).prepared
+        return variant_launcher(self._prepared(matrix, problem, network.clip)).prepared
 
     def _on_device(self, given: Any) -> tuple[Buffer, int]:
         """Inputs in device memory, and the stream on which they are ready there."""
@@ -271,14 +267,14 @@ class SparseNetwork:
         require_monotone(self.network, self.activation, self.dtype)
         inputs = as_inputs(_from_host(y), self.network.inputs, self.dtype)
 
-        def totals(some: Inputs, side: int) -> Any:
+        def totals(some: Inputs, side: int) -> Array:
             return self._placed(some, Readout.TOTALS, placement, side)
 
         def lives_in_float64(rows: Inputs) -> Array:
             first = placement.devices[0] if placement.budget is None else None
             return self._live_in_float64(rows.values(), first)
 
-        found = exact_categories(inputs, totals, lives_in_float64, lambda one, numbers: one.some(numbers))
+        found = exact_categories(inputs, totals, lives_in_float64)
         self.undecided = found.undecided
         return found.live
 
@@ -295,7 +291,7 @@ class SparseNetwork:
         Within a budget only one is kept on the devices. What was packed on the host serves again.
 
         Args:
-            side: see `matrix`.
+            side: 0 for the network itself, 1 or -1 for one whose neurons bound its from above or below.
 
         Raises:
             DeviceMemoryError: the budget does not hold a layer twice and a tile of inputs.
@@ -332,7 +328,7 @@ class SparseNetwork:
 
     def _pack(self, count: int, readout: Readout, placement: Placement, side: int) -> PackedNetwork:
         wanted = Wanted(
-            self._bounded(side),
+            self.network if side == 0 else bound(self.network, self.dtype, side),
             self.dtype,
             self.activation,
             readout,
@@ -393,7 +389,7 @@ class SparseNetwork:
 
     def _given(self, y: Any) -> Any:
         """Of the dtype, with as many neurons as the widest layer."""
-        width, wanted = self._neurons, self.network.inputs
+        width, wanted = self.network.neurons, self.network.inputs
         require_shape(tuple(np.shape(y)), wanted)
         if _is_tensor(y):
             torch = sys.modules["torch"]

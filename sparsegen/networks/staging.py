@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from sparsegen.backends.executor import CopyStream, Executor, Moment, PinnedMemo
 from sparsegen.matrix.csr import Array
 from sparsegen.networks.chunks import Chunk
 from sparsegen.networks.inputs import Inputs, write_rows
+from sparsegen.networks.packed_network import CHECKED_BYTES, Segment
 from sparsegen.system.device_memory import Address
 
 PIECE_BYTES = (
@@ -28,11 +29,18 @@ class Writers:
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="staging")
 
     def copy(self, count: int, width: int, copy: Callable[[int, int], object]) -> None:
-        """Call ``copy(begin, end)`` for parts of so many elements of ``width`` bytes, and wait for all of them."""
+        """Call ``copy(begin, end)`` for parts of so many elements of ``width`` bytes, and wait for all of them.
+
+        Raises:
+            What ``copy`` raises, when no thread is in it any more.
+        """
         parts = min(WRITERS, 1 + count * width // LEAST_BYTES)
         cuts = np.linspace(0, count, parts + 1).astype(int).tolist()
         jobs = [self._pool.submit(copy, begin, end) for begin, end in itertools.pairwise(cuts[1:])]
-        copy(cuts[0], cuts[1])  # the calling thread's part
+        try:
+            copy(cuts[0], cuts[1])  # the calling thread's part
+        finally:
+            wait(jobs)
         for job in jobs:
             job.result()
 
@@ -53,6 +61,15 @@ class Staging:
         self._pieces: tuple[PinnedMemory, ...] = (executor.pinned(size), executor.pinned(size))
         self._moments: list[Moment | None] = [None, None]
         self._stream, self._next = stream, 0
+
+    def require_whole(self, segment: Segment) -> None:
+        """Hold a segment of a file against its checksums, by several threads.
+
+        Raises:
+            SavedOperatorError: the file is damaged.
+        """
+        if segment.checksums:
+            self._writers.copy(len(segment.checksums), CHECKED_BYTES, segment.require_whole)
 
     def send(self, array: Array, address: int) -> None:
         """Queue a copy; when this returns the array may change."""
@@ -89,5 +106,7 @@ class Staging:
                 with self._executor.entered():
                     self._stream.send(part, Address(address + (first + begin) * width, part.size))
 
-            self._writers.copy(size, width, copy)
-            self._moments[turn] = self._stream.moment()
+            try:
+                self._writers.copy(size, width, copy)
+            finally:  # where a writer raised, others have sent their parts
+                self._moments[turn] = self._stream.moment()

@@ -25,6 +25,7 @@ class WeightSlots:
         self._holds: list[int | None] = [None] * count  # which segment
         self._arrives: list[Moment | None] = [None] * count
         self._current = 0
+        self._checked: set[int] = set()  # segments
         self.copies = 0
 
     def has(self, segment: int) -> bool:
@@ -55,10 +56,17 @@ class WeightSlots:
         return segment, slot
 
     def bring(self, room: tuple[int, int] | None) -> None:
-        """Queue the copy for which `make_room` made room."""
+        """Queue the copy for which `make_room` made room.
+
+        Raises:
+            SavedOperatorError: the segment comes from a file, which is damaged.
+        """
         if room is None:
             return
         segment, slot = room
+        if segment not in self._checked:
+            self._staging.require_whole(self._packed.segments[segment])
+            self._checked.add(segment)
         image, address = self._packed.segments[segment].image, self._slots[slot].address
         if self._packed.is_pinned:
             self._stream.send(image, Address(address, image.nbytes))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from sparsegen.operators.dtype import Array
+from sparsegen.system.device_bound import DeviceBound
 
 
 class Device(Protocol):
@@ -106,7 +107,7 @@ class Launcher(Protocol):
         """See `Operator.explain`."""
 
 
-class Operator:
+class Operator(DeviceBound):
     """What the operator objects of all operators share; make one with `sparsegen.prepare`.
 
     Calls are thread-safe, never tune, compile or wait, and allocate nothing but ``out``: a CUDA graph

@@ -133,7 +133,8 @@ class ProblemFields(ABC):
             if value is None:
                 continue
             if name not in fields:
-                raise ConfigError(f"{cls.operator} takes no {name}; it takes {', '.join(fields)}")
+                sizes = () if cls.has_pattern else cls.matrix_sizes
+                raise ConfigError(f"{cls.operator} takes no {name}; it takes {', '.join((*sizes, *fields))}")
             given[name] = fields[name].parsed(value)
         missing = [name for name in cls.dense_sizes if name not in given]
         if missing:

@@ -14,6 +14,6 @@ def kept_scale(given: Mapping[str, Any], default: float) -> dict[str, Any]:
     """The operand ``scale`` for every call, of what `Problem.kept` takes: one float32.
 
     Raises:
-        ConfigError: it is no number.
+        ConfigError: it is no finite number.
     """
-    return {"scale": np.array([arguments.number(given.get("scale", default), "scale")], dtype=np.float32)}
+    return {"scale": np.array([arguments.factor(given.get("scale", default), "scale")], dtype=np.float32)}

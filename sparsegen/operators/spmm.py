@@ -36,6 +36,7 @@ class SparseOperator(Operator):
     """C = epilogue(A · B) for one sparse A, which may be the transpose of the matrix that it was prepared with."""
 
     problem: SpmmProblem
+    instead = "write it with sparsegen.save_operator, or prepare it again where it is needed"
 
     def __init__(self, problem: SpmmProblem, launcher: Launcher) -> None:
         """See `Operator`."""

@@ -23,7 +23,7 @@ from sparsegen.matrix.csr import Array
 from sparsegen.pruning.groups import Groups
 
 DIGIT = 16  # bits
-CHUNK = 1 << 22  # groups looked at together, to bound memory
+CHUNK = 1 << 18  # groups looked at together, which fit in a cache
 
 # The layers' groups by name, in sorted order; called once for each pass.
 Scored = Callable[[], Iterable[tuple[str, Groups]]]

@@ -9,8 +9,9 @@ from typing import Protocol
 import numpy as np
 
 from sparsegen.matrix.csr import Array
+from sparsegen.system.threads import in_threads
 
-_CHUNK = 1 << 22  # values squared together, to bound memory
+_CHUNK, _PIECE = 1 << 22, 1 << 16  # values whose squares are added up by a thread, and together
 _FEW_COLUMNS = 16  # up to which comparing all pairs is faster than np.partition, which is slow on short rows
 
 
@@ -107,4 +108,14 @@ def squares(values: Array) -> Array:
 def energy(values: Array) -> float:
     """Sum of squares in float64; of two matrices of one shape the one with more zeros never has more."""
     flat = values.reshape(-1)
-    return float(sum(squares(flat[at : at + _CHUNK]).sum() for at in range(0, flat.size, _CHUNK)))
+    return float(sum(in_threads(lambda at: _energy(flat[at : at + _CHUNK]), range(0, flat.size, _CHUNK))))
+
+
+def _energy(chunk: Array) -> float:
+    """By pieces that fit in a cache; of a whole chunk in the order of NumPy's own sum, which adds up halves, too."""
+    if chunk.size < _CHUNK:
+        return float(squares(chunk).sum())
+    sums = [float(squares(piece).sum()) for piece in chunk.reshape(-1, _PIECE)]
+    while len(sums) > 1:
+        sums = [one + other for one, other in zip(sums[::2], sums[1::2], strict=True)]
+    return sums[0]

@@ -108,8 +108,9 @@ class Plan:
 
     def _pruned_here(self, spec: WeightSpec) -> PrunedLayer:
         values = read_matrix(self._weights, spec)
-        mask = self._mask(spec, np.abs(values))
-        pruned = np.where(mask, values, 0)
+        magnitudes = np.abs(values)
+        mask = self._mask(spec, magnitudes)
+        pruned = np.multiply(values, mask, out=magnitudes)  # in memory that is at hand
         matrix = as_csr(pruned, source=spec.name)
         self._report(spec, int(np.count_nonzero(mask)), matrix, energy(pruned), energy(values))
         return PrunedLayer(mask, matrix)

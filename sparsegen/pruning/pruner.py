@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +16,7 @@ from sparsegen.matrix.formats import describe
 from sparsegen.pruning.files.open import open_weights
 from sparsegen.pruning.files.output import new_csr_folder, new_file
 from sparsegen.pruning.groups import Scope
-from sparsegen.pruning.plan import Plan, Progress, PrunedLayer, silent
+from sparsegen.pruning.plan import Plan, Progress, silent
 from sparsegen.pruning.report import PruneReport
 from sparsegen.pruning.request import BLOCK_PATTERNS, PatternName, PruneRequest
 from sparsegen.pruning.selection import select
@@ -89,41 +89,27 @@ def prune(
     """
     request = PruneRequest.parse(pattern, sparsity, scope=scope, block=block, nm=nm)
     given: Mapping[str, Any] = weights if isinstance(weights, Mapping) else {SINGLE: weights}
-    found = _pruned(given, request, tensors, exclude)
-    return found if isinstance(weights, Mapping) else Pruned(found.weights[SINGLE], found.report)
+    held = _in_memory(given)
+    plan = Plan(held, select(held, tensors, exclude), request)
+    pruned = {
+        name: held.pruned(name, plan.prune(name).mask) if name in plan.layers else tensor
+        for name, tensor in given.items()
+    }
+    return Pruned(pruned if isinstance(weights, Mapping) else pruned[SINGLE], plan.report())
 
 
-def prune_with_matrices(
+def pruned_matrices(
     weights: Mapping[str, Any], request: PruneRequest
-) -> tuple[Pruned, Mapping[str, CsrMatrix]]:
-    """`prune`, and the sparse matrix of each pruned layer by name, for whoever makes something of all of them.
+) -> tuple[Mapping[str, CsrMatrix], PruneReport]:
+    """The sparse matrix of each layer that `prune` prunes, by name, for whoever makes something of all of them.
 
     Raises:
         As `prune`.
     """
-    matrices: dict[str, CsrMatrix] = {}
-    found = _pruned(weights, request, each=lambda name, layer: matrices.update({name: layer.matrix}))
-    return found, matrices
-
-
-def _pruned(
-    given: Mapping[str, Any],
-    request: PruneRequest,
-    tensors: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    each: Callable[[str, PrunedLayer], None] = lambda name, layer: None,
-) -> Pruned:
-    """``each`` is called with every layer that was pruned, of which the matrix is else forgotten."""
-    held = _in_memory(given)
-    plan = Plan(held, select(held, tensors, exclude), request)
-    result = {}
-    for name, tensor in given.items():
-        result[name] = tensor
-        if name in plan.layers:
-            layer = plan.prune(name)
-            each(name, layer)
-            result[name] = held.pruned(name, layer.mask)
-    return Pruned(result, plan.report())
+    held = _in_memory(weights)
+    plan = Plan(held, select(held), request)
+    matrices = {name: plan.prune(name).matrix for name in weights if name in plan.layers}
+    return matrices, plan.report()
 
 
 def prune_file(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sparsegen.dispatch.neighbours import NEIGHBOURS, nearest, predict
+from sparsegen.dispatch import neighbours
 from sparsegen.kernels import family_of
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
-from sparsegen.tuning_db.layers import Layer, Layers
+from sparsegen.tuning_db.layer import Layer
+from sparsegen.tuning_db.layers import Layers
 from sparsegen.tuning_db.ranking import predicted as predicted_first
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Workload
@@ -99,7 +100,4 @@ def similar_configs(
 
     layers = Layers([known, seeds()])
     others = [t for t in layers.list_workloads(kind=problem.kind, like=device) if t.workload != workload]
-    near = nearest(problem, features, device, others)[:NEIGHBOURS]
-    votes = [(n, layers.measurements(n.workload, n.device)) for n in near]
-    predictions = predict(workload, device, votes, is_allowed)[:most]
-    return [p.config for p in predictions]
+    return neighbours.similar_configs(workload, device, layers, others, is_allowed)[:most]

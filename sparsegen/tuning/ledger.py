@@ -17,7 +17,7 @@ from sparsegen.tuning.finalists import median_us
 from sparsegen.tuning.report import Counts
 from sparsegen.tuning.space import Space
 from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.layers import Layer
+from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Variant, Workload
 
 FOLLOW_SECONDS = 1.0  # between two looks at what equal searches record

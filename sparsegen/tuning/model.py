@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen.dispatch.choice import BUCKET_RADIUS
-from sparsegen.dispatch.neighbours import position
+from sparsegen.dispatch.places import position
 from sparsegen.dispatch.pruned_times import PrunedTimes, layer_time
 from sparsegen.errors import ConfigError, MachineError, NoVariantError, SparsegenError
 from sparsegen.kernels.base import Device

@@ -203,10 +203,9 @@ class Run:
 
     def _follow(self, *, at_once: bool = False) -> None:
         """Learn what equal searches recorded; not before the search is set up, unless it must be known at once."""
-        if at_once:
-            self._search.complete()
-        elif not self._search.is_set_up:
+        if not (at_once or self._search.is_set_up):
             return
+        self._search.complete()  # which raises what kept it from being set up
         for m in self._ledger.follow(at_once=at_once).values():
             self._search.hear(m)
             self._progress(self._status())

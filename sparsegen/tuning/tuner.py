@@ -48,7 +48,8 @@ from sparsegen.tuning.report import (
 from sparsegen.tuning.run import FIRST, Run
 from sparsegen.tuning.samplers import require_available
 from sparsegen.tuning.short_turns import short_turns
-from sparsegen.tuning_db.layers import Layer, Layers, open_existing, with_rates
+from sparsegen.tuning_db.layer import Layer, with_rates
+from sparsegen.tuning_db.layers import Layers, open_existing
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.ranking import best
 from sparsegen.tuning_db.records import Workload
@@ -166,7 +167,8 @@ def tune(
         MachineError: a disk is full, memory ran out, the device is lost, somebody killed a process: no variant's
             fault, so that nothing is recorded of it. The same call goes on once that is mended.
         DatabaseError: a result could not be recorded.
-        KeyboardInterrupt: Ctrl-C (or ``stop``) before anything was measured, or a second one.
+        KeyboardInterrupt: Ctrl-C (or ``stop``) before anything was measured or all configs were listed, or a second
+            one; what was measured is recorded.
     """
     began = time.monotonic()
     budget = budget or Budget()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from pathlib import Path
 from typing import Any
@@ -238,7 +239,7 @@ def test_wrong_options_are_refused(mask: Any) -> None:
     for options, words in (
         ({"head_dim": 0}, "head_dim = 0 is below 1"),
         ({"head_dim": 8, "heads": 0}, "heads = 0 is below 1"),
-        ({"head_dim": 8, "scale": float("nan")}, "expected a finite scale, got nan"),
+        ({"head_dim": 8, "scale": float("nan")}, "scale = nan: expected a finite number"),
         ({"head_dim": 8, "dtype": "float64"}, "dtype = 'float64' is none of"),
         ({"head_dim": 8, "on_miss": "dense"}, "dense products are chosen by dense="),
     ):
@@ -248,3 +249,10 @@ def test_wrong_options_are_refused(mask: Any) -> None:
         prepare(mask, head_dim=8, on_miss="error")
     with pytest.raises(MatrixError):
         prepare(np.ones((2, 3, 4), np.float32), head_dim=8)
+
+
+def test_it_is_neither_pickled_nor_copied(mask: Any) -> None:
+    for way, dtype in (("steps", "float32"), ("fused", "float16")):
+        attention = sparsegen.prepare_attention(mask, head_dim=HEAD_DIM, way=way, dtype=dtype)
+        with pytest.raises(OperandError, match="neither pickled nor copied: prepare it again"):
+            copy.deepcopy(attention)

@@ -200,6 +200,8 @@ def test_ctrl_c_keeps_what_is_measured(bench: Bench, tmp_path: Path, monkeypatch
     result = bench("-n", "4", "-n", "8", "-o", output, exit_code=130)
     assert f"interrupted after 1 row; {output} holds them" in result.stderr and "w.npz n=4" in result.stdout
     assert [row["case"] for row in json.loads(output.read_text())["rows"]] == ["w.npz n=4"]
+    again = bench("-n", "16", "-n", "32", "--json", exit_code=130)
+    assert json.loads(again.stdout) == {"error": {"type": "KeyboardInterrupt", "message": "interrupted"}}
 
 
 def test_the_list(run: Command) -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rich.cells import cell_len
 from rich.text import Text
 
-from sparsegen.cli import common
+from sparsegen.cli import common, devices
 from sparsegen.cli.common import (
     Copied,
     emit,
@@ -123,6 +123,17 @@ def test_no_fact_of_a_listing_is_cut(monkeypatch: pytest.MonkeyPatch, columns: i
         assert "".join(cell.split()) in squeezed
         if cell_len(cell) + 10 <= columns:
             assert cell in text
+
+
+def test_devices_are_told_whole_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(as_json: bool, data: object, *parts: common.Part) -> None:
+        shown.append(on_a_terminal(monkeypatch, 40, *parts))
+
+    shown: list[str] = []
+    monkeypatch.setattr(devices, "emit", told)
+    assert devices.command.callback is not None
+    devices.command.callback(as_json=False)
+    assert "…" not in shown[0] and "emulator (CPU)" in shown[0] and "shared/block" in shown[0]
 
 
 def test_a_pipe_gets_a_table(capsys: pytest.CaptureFixture[str]) -> None:

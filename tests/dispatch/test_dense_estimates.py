@@ -14,7 +14,8 @@ from tuning_samples import H100, baseline, timed, workload
 from sparsegen.dispatch.choice import Choice, How, choose
 from sparsegen.dispatch.dense_time import Known, dense_time_us
 from sparsegen.operators import SpmmProblem
-from sparsegen.tuning_db.layers import Layer, MemoryLayer, open_to_read
+from sparsegen.tuning_db.layer import Layer
+from sparsegen.tuning_db.layers import MemoryLayer, open_to_read
 from sparsegen.tuning_db.records import Baseline, Measurement, Workload
 from sparsegen.tuning_db.store import Store
 

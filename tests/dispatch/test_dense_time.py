@@ -13,13 +13,13 @@ from sparsegen.backends import emulator_device
 from sparsegen.dispatch.dense_time import Known, dense_time_us, is_modelled, known_products, modelled_us
 from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, Layout, SddmmProblem, SpmmProblem
-from sparsegen.tuning_db.seeds_reader import seeds
+from sparsegen.tuning_db.seeds_reader import packaged
 
 
 def measured() -> tuple[Device, list[Known]]:
     """The median of cuBLAS's times of each shape in the seeds."""
     times: dict[SpmmProblem, list[float]] = {}
-    baselines = [b for b in seeds().all_baselines() if b.contender == "cublas"]
+    baselines = [b for b in packaged().all_baselines() if b.contender == "cublas"]
     for b in baselines:
         p = b.workload.problem
         if isinstance(p, SpmmProblem) and p.batch == 1:

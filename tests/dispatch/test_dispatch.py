@@ -25,7 +25,7 @@ from tuning_samples import (
 
 from sparsegen.dispatch.choice import FARTHEST, choose, forget
 from sparsegen.dispatch.chosen import Choice, How
-from sparsegen.dispatch.neighbours import nearest
+from sparsegen.dispatch.places import nearest
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import families_of
 from sparsegen.kernels.config import UnknownConfig

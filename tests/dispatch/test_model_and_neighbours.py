@@ -9,7 +9,8 @@ from tuning_samples import DIGEST, H100, timed, workload
 
 from sparsegen.dispatch import neighbours
 from sparsegen.dispatch.choice import Choice, How, choose
-from sparsegen.dispatch.neighbours import Neighbour, predict
+from sparsegen.dispatch.evidence import Evidence
+from sparsegen.dispatch.neighbours import predict
 from sparsegen.kernels import families_of, family
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.tuning_db.layers import MemoryLayer
@@ -82,8 +83,8 @@ def test_a_neighbour_for_which_a_config_is_invalid_does_not_count(monkeypatch: p
     narrow = workload(n=63, m=256, k=2304, nnz=59_000, tag="narrow")  # no vector of four divides 63
     wide = timed(10.0, ASKED, dense_vector_width=4)
     near = [
-        (Neighbour(ASKED, H100, 0.2), [wide]),
-        (Neighbour(narrow, H100, 0.1), [timed(20.0, narrow, dense_vector_width=1)]),
+        Evidence.of(ASKED, H100, [wide]),
+        Evidence.of(narrow, H100, [timed(20.0, narrow, dense_vector_width=1)]),
     ]
     found = predict(ASKED, H100, near, is_allowed=lambda config: True)
     (first,) = [p for p in found if p.config == wide.variant.config]

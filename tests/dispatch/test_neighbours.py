@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
-import numpy as np
 import pytest
 from tuning_samples import DIGEST, H100, failed, other_operators, timed, workload
 
-from sparsegen.dispatch import neighbours
+from sparsegen.dispatch import places
 from sparsegen.dispatch.choice import BUCKET_RADIUS, Choice, How, choose
-from sparsegen.dispatch.neighbours import Neighbour, Prediction, nearest, predict
-from sparsegen.dispatch.regression import Point
+from sparsegen.dispatch.evidence import Evidence
+from sparsegen.dispatch.neighbours import Prediction, predict
+from sparsegen.dispatch.places import nearest
 from sparsegen.kernels import family, family_of
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Epilogue
 from sparsegen.tuning_db.layers import MemoryLayer
@@ -112,17 +111,14 @@ def test_the_nearest_twelve_are_asked() -> None:
     assert [n.workload.features.nnz for n in found] == [4000 + 100 * i for i in range(12)]
 
 
-def ask(measured: list[tuple[float, list[Measurement]]]) -> list[Prediction]:
-    """What neighbours at given distances say together; all of them are equal to what is asked."""
+def ask(measured: list[list[Measurement]]) -> list[Prediction]:
+    """What several neighbours say together; all of them are equal to what is asked."""
     of = workload()
-    near = [(Neighbour(of, H100, distance), found) for distance, found in measured]
-    return predict(of, H100, near, is_allowed=lambda config: True)
+    return predict(of, H100, [Evidence.of(of, H100, found) for found in measured], lambda config: True)
 
 
 def test_what_was_measured_on_equal_work_is_expected() -> None:
-    found = {
-        p.config.tile_n: p.expected_us for p in ask([(0.0, [timed(40, tile_n=32), timed(10, tile_n=64)])])
-    }
+    found = {p.config.tile_n: p.expected_us for p in ask([[timed(40, tile_n=32), timed(10, tile_n=64)]])}
     assert found[32] == pytest.approx(40, rel=0.1) and found[64] == pytest.approx(10, rel=0.1)
 
 
@@ -131,9 +127,8 @@ def test_a_config_that_a_neighbour_has_not_tried_is_rated_by_similar_ones() -> N
     tried = [timed(10, tile_n=32), timed(40, tile_n=32, row_order="natural"), timed(10, tile_n=64)]
     alike = replace(tried[2].variant.config, row_order="natural")
     of = workload()
-    near = [(Neighbour(of, H100, 0.0), tried)]
     other = timed(1000, workload(tag="far", nnz=60000), tile_n=64, row_order="natural")
-    near.append((Neighbour(other.workload, H100, 3.0), [other]))
+    near = [Evidence.of(of, H100, tried), Evidence.of(other.workload, H100, [other])]
     found = {p.config: p.expected_us for p in predict(of, H100, near, is_allowed=lambda config: True)}
     assert found[alike] > 1.5 * found[tried[2].variant.config]
 
@@ -146,19 +141,12 @@ def test_what_is_doubtful_has_to_be_better() -> None:
     there = 10 * model(far.problem, far.features, known.variant.config, H100)
     there /= model(here.problem, here.features, known.variant.config, H100)
     other = timed(0.97 * there, far, tile_n=64, row_order="natural")
-    near = [(Neighbour(here, H100, 0.0), [known]), (Neighbour(far, H100, 3.0), [other])]
+    near = [Evidence.of(here, H100, [known]), Evidence.of(far, H100, [other])]
     first, second = predict(here, H100, near, is_allowed=lambda config: True)
     assert first.config == known.variant.config and second.expected_us < first.expected_us
 
 
-def test_the_regression_knows_the_fastest_and_some_of_each_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Sequence[Point]] = []
-
-    def expect(known: Sequence[Point], logs: Array, wanted: Sequence[Point]) -> tuple[Array, Array]:
-        asked.append(known)
-        return np.zeros(len(wanted)), np.zeros(len(wanted))
-
-    monkeypatch.setattr(neighbours, "expected", expect)
+def test_the_regression_knows_the_fastest_and_some_of_each_family() -> None:
     csr = [
         timed(10 + i, tile_n=tile, rows_per_block=rows, threads_per_row=threads)
         for i, (tile, rows, threads) in enumerate(product((32, 64, 128), (1, 2, 4), (8, 16, 32)))
@@ -167,9 +155,9 @@ def test_the_regression_knows_the_fastest_and_some_of_each_family(monkeypatch: p
         replace(timed(100 + i), variant=Variant(family("uspmm").config(vsize=1 + i % 2, nwarp=2**i), DIGEST))
         for i in range(5)
     ]
-    ask([(0.0, [*others, *csr])])
-    known = [point.config for point in asked[0]]
-    problem = workload().problem
+    of = workload()
+    known = [point.config for point in Evidence.of(of, H100, [*others, *csr]).points]
+    problem = of.problem
     fast = [m.variant.config for m in [*csr[:24], *others[:4]]]
     valid = [c for c in fast if not family_of(c).broken_constraints(problem, c, H100)]
     assert known == valid and {c.family_name for c in valid} == {"csr_spmm", "uspmm"}
@@ -187,7 +175,7 @@ def test_many_workloads_that_are_alike_count_as_one() -> None:
 
 
 def test_a_bucket_is_of_this_device_however_near_others_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "OTHER_DEVICE", 0.0)
+    monkeypatch.setattr(places, "OTHER_DEVICE", 0.0)
     asked = workload(tag="asked", nnz=3000)
     nearer = timed(10, workload(tag="near", nnz=3010), device=OTHER_H100, tile_n=64)
     choice = chosen(asked, [nearer])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,3 +169,12 @@ def test_bad_masks() -> None:
         draw_block_mask((64, 64), (16, 16), 0.5, "some")
     with pytest.raises(MatrixError, match="share of blocks to drop"):
         draw_block_mask(SHAPE, BLOCK, 1.0)
+
+
+def test_pickles_and_copies(tmp_path: Path) -> None:
+    mask = tensor()
+    torch.save(mask, tmp_path / "mask.pt")
+    loaded = torch.load(tmp_path / "mask.pt", weights_only=False)
+    for other in (pickle.loads(pickle.dumps(mask)), copy.deepcopy(mask), loaded):
+        assert (other.shape, other.block, other.density) == (mask.shape, mask.block, mask.density)
+        assert torch.equal(other.words, mask.words)

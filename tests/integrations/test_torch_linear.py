@@ -67,6 +67,10 @@ def test_layers_share_a_pattern(dense: Any) -> None:
     assert one.pattern is other.pattern is pattern and other.values.dtype is torch.float16
     assert torch.equal(one.values, dense.weight[mask]) and torch.equal(one.bias, dense.bias)
     agree(one, one.to_dense())
+    given = SparseLinear.on_pattern(dense, pattern, 2 * one.values.detach())
+    assert torch.equal(given.values, 2 * one.values)
+    with pytest.raises(MatrixError, match=f"expected {pattern.nnz} values, got a tensor of shape \\(1,\\)"):
+        SparseLinear.on_pattern(dense, pattern, torch.ones(1))
     with pytest.raises(MatrixError, match=r"a pattern of shape \(4, 8\), got \(24, 40\)"):
         SparseLinear.on_pattern(nn.Linear(8, 4), pattern)
     with pytest.raises(OperandError, match="pattern"):
@@ -211,6 +215,10 @@ def test_prepared_for_inference(dtype: str, has_bias: bool, monkeypatch: pytest.
             prepared(wrong.to(x.dtype))
     with pytest.raises(OperandError, match="no state"):
         prepared.state_dict()
+    with pytest.raises(OperandError, match="copy or pickle the SparseLinear"):
+        copy.deepcopy(prepared)
+    with pytest.raises(OperandError, match=r"x: expected a torch.Tensor"):
+        prepared(x.detach().float().numpy())
 
 
 def test_prepared_keeps_its_values(dense: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ integration = pytest.importorskip("sparsegen.integrations.torch")
 
 NO_TENSOR = (7, "x", [1.0], {}, object(), np.ones((8, 8), np.float32))
 NO_OBJECT = (*NO_TENSOR, None)
+NO_FACTOR = (*NUMBER, float("nan"), float("inf"), 1e39)
 NO_DENSITY = (*NUMBER, 0, -0.1, 1.5, float("nan"))
 NO_SHARE = NO_DENSITY[1:]  # where text is as good as a number
 NO_P = (*NUMBER, 1, -0.1, float("nan"))
@@ -123,17 +124,18 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
 }  # fmt: skip
 NO_SIDES = (*WHOLE[5:], 0, (1, 2, 3), "ab", (1.5, 2))
 NO_SCALE = (*NO_OBJECT, torch.ones(2), whole(1))
-SCALED = {"mask": MASKS, "scale": NUMBER, "dtype": (*NO_DTYPE, None, torch.float64)}
+SCALED = {"mask": MASKS, "scale": NO_FACTOR, "dtype": (*NO_DTYPE, None, torch.float64)}
 LAYER = {"p": NO_P, "block": NO_BLOCK, "activation": WORD, "own_seed": FLAG}
 WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     "dsd": {
-        "x": tensors(32, 32), "weight": tensors(8, 32), "mask": MASKS, "bias": biases(8), "scale": NUMBER, "relu": FLAG,
+        "x": tensors(32, 32), "weight": tensors(8, 32), "mask": MASKS, "bias": biases(8), "scale": NO_FACTOR,
+        "relu": FLAG,
     },
-    "dsd_transposed": {"x": tensors(32, 32), "d": tensors(32, 8), "mask": MASKS, "scale": NUMBER},
-    "sdd": {"d": tensors(32, 8), "weight": tensors(8, 32), "mask": MASKS, "scale": NUMBER},
+    "dsd_transposed": {"x": tensors(32, 32), "d": tensors(32, 8), "mask": MASKS, "scale": NO_FACTOR},
+    "sdd": {"d": tensors(32, 8), "weight": tensors(8, 32), "mask": MASKS, "scale": NO_FACTOR},
     "sdd_into": {
         "out": (*tensors(32, 32), torch.ones(32, 32).t()[:, ::2]), "d": tensors(32, 8), "weight": tensors(8, 32),
-        "mask": MASKS, "scale": NUMBER,
+        "mask": MASKS, "scale": NO_FACTOR,
     },
     "scaled_dsd": {
         "x": tensors(32, 32), "weight": tensors(32, 32), "scale_x": NO_SCALE, "scale_weight": NO_SCALE, **SCALED,
@@ -148,7 +150,7 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     "transposed_product": {"y": tensors(4, 8), "values": tensors(64), "pattern": NO_OBJECT},
     "sampled_product": {"y": tensors(4, 8), "x": tensors(4, 8), "pattern": NO_OBJECT},
     "sparse_attention": {
-        **{name: tensors(2, 8, 4) for name in "qkv"}, "pattern": NO_OBJECT, "scale": NUMBER,
+        **{name: tensors(2, 8, 4) for name in "qkv"}, "pattern": NO_OBJECT, "scale": NO_FACTOR,
     },
     "block_dropout": {
         "x": (*NO_OBJECT, whole(32, 32), torch.ones(32, 32).to_sparse()), "p": NO_P, "block": NO_BLOCK,

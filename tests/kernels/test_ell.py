@@ -12,15 +12,15 @@ from sparsegen.errors import MatrixError
 from sparsegen.kernels.layouts import ell
 from sparsegen.kernels.layouts.ell import (
     ell_sources,
-    empty_as_padding,
     gather_repeating,
-    gather_values,
     interleave_classes,
     padding_requirement,
     places_in_rows,
 )
+from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import uniform_rows
+from sparsegen.operators import DType
 
 
 @pytest.mark.parametrize("name", ["few_long_rows", "empty_rows", "uniform_rows", "no_nonzeros"])
@@ -34,7 +34,8 @@ def test_rows_and_their_rest_are_the_matrix(name: str) -> None:
     rest = np.flatnonzero(places >= 5)
     np.testing.assert_array_equal(np.sort(np.concatenate([stored, rest])), np.arange(matrix.nnz))
     dense = np.zeros((m + 3, k), dtype=np.float32)
-    columns, values = gather_repeating(matrix, matrix.column_indices, source), gather_values(matrix, source)
+    columns = gather_repeating(matrix, matrix.column_indices, source)
+    values = stored_values(matrix, source, DType.FLOAT32)
     if k:
         np.add.at(dense, (np.arange(m + 3)[:, None], columns), values)
     rows = np.repeat(np.arange(m), np.diff(matrix.row_offsets))

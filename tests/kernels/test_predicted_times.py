@@ -26,7 +26,8 @@ from sparsegen.operators import (
     SparseAttentionProblem,
     SpmmProblem,
 )
-from sparsegen.tuning_db.layers import MemoryLayer, with_rates
+from sparsegen.tuning_db.layer import with_rates
+from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import DeviceRates, Outcome
 from sparsegen.tuning_db.seeds_reader import seeds
 

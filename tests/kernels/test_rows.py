@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparsegen.errors import MatrixError
-from sparsegen.kernels.layouts.rows import align_rows, align_runs, order_rows
+from sparsegen.kernels.layouts.rows import AlignedRows, align_rows, align_runs, order_rows
 from sparsegen.matrix.csr import CsrMatrix
 
 LENGTHS = st.lists(st.integers(0, 9), max_size=40).map(lambda lengths: np.array(lengths, dtype=np.int32))
@@ -45,8 +45,6 @@ def test_what_is_gathered() -> None:
     places = [0, 1, 2, -1, 3, -1, 4, 5, 6, 7]
     assert rows.source.tolist() == [*places, *[-1] * 6]
     numbers = np.arange(8, dtype=np.float32) + 100
-    gathered = [0.0 if place < 0 else 100.0 + place for place in places]
-    assert rows.gather(numbers).tolist() == [*gathered, *[0.0] * 6]
     repeated = [100, 101, 102, 102, 103, 103, 104, 105, 106, 107, *[107] * 6]
     assert rows.gather_repeating(numbers).tolist() == repeated
 
@@ -55,7 +53,7 @@ def test_without_nonzeros_all_is_padding() -> None:
     nothing = np.zeros(0, np.int32)
     rows = align_runs(np.zeros(3, np.int32), np.zeros(3, np.int32), 4, tail=8)
     assert rows.source.tolist() == [-1] * 8
-    assert rows.gather(nothing).tolist() == rows.gather_repeating(nothing).tolist() == [0] * 8
+    assert rows.gather_repeating(nothing).tolist() == [0] * 8
 
 
 @given(LENGTHS, st.sampled_from(["natural", "bundled", "binned", "sorted", "local"]), st.integers(1, 8))
@@ -78,3 +76,8 @@ def test_offsets_past_32_bits_are_refused_before_anything_is_allocated() -> None
     lengths = np.full(2**10, 2**21 - 3, dtype=np.int64)  # 2³¹ - 3·2¹⁰ nonzeros, 2³¹ places
     with pytest.raises(MatrixError, match="2147483648 places"):
         align_runs(lengths, np.cumsum(lengths) - lengths, 4, tail=4)
+
+
+def test_padding_before_any_nonzero_repeats_the_first() -> None:
+    rows = AlignedRows(np.zeros(0, np.int32), np.array([-1, -1, 2, -1, 0, 1, -1, -1], np.int32))
+    assert rows.gather_repeating(np.array([7, 8, 9])).tolist() == [7, 7, 9, 9, 7, 8, 8, 8]

@@ -15,7 +15,6 @@ import scipy.sparse
 from hypothesis import given
 
 from sparsegen.errors import MatrixError
-from sparsegen.matrix import formats
 from sparsegen.matrix.csr import below_each_other, check_compressed, check_shape
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Compressed, Coordinates, CsrMatrix, as_csr
@@ -333,7 +332,7 @@ def test_dense_arrays_in_many_parts(
     """A large array is compressed by a few rows at a time, in threads."""
     dense = np.asarray(np.random.default_rng(5).integers(0, 3, (57, 41)), dtype=kind, order=order)
     whole = as_csr(dense)
-    monkeypatch.setattr(formats, "AT_ONCE", 100)
+    monkeypatch.setattr("sparsegen.matrix.dense.AT_ONCE", 100)
     parts = as_csr(dense)
     assert parts.fingerprint() == whole.fingerprint() and parts.values.dtype == whole.values.dtype
     assert np.array_equal(parts.values, whole.values) and np.array_equal(parts.to_dense(), dense)

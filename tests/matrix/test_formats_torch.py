@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sparsegen.errors import MatrixError
+from sparsegen.matrix import formats
 from sparsegen.matrix.formats import as_csr
 
 torch = pytest.importorskip("torch")
@@ -26,12 +27,30 @@ def test_every_layout_and_dtype(layout: str, dtype: str) -> None:
     assert matrix.values.dtype == (np.float64 if dtype == "float64" else np.float32)
 
 
-def test_a_dense_tensor_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparsegen.matrix.formats.MOST_AT_ONCE", 9)
+def test_a_dense_tensor_on_a_device_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a GPU's, but of this host's tensors."""
+    monkeypatch.setattr(formats, "MOST_AT_ONCE", 9)
     tensor = torch.from_numpy(DENSE)
-    assert np.array_equal(as_csr(tensor).to_scipy().toarray(), DENSE)
-    assert np.array_equal(as_csr(tensor.t()).to_scipy().toarray(), DENSE.T)
-    assert np.array_equal(as_csr(tensor != 0).to_scipy().toarray(), DENSE != 0)
+    for dense in (tensor, tensor.t(), tensor != 0):
+        found = as_csr(formats._nonzeros_there(dense, (4, 4), lambda part: part.numpy(), "weights"))
+        here = as_csr(dense)
+        assert np.array_equal(found.to_dense(), dense.numpy())
+        assert found.fingerprint() == here.fingerprint()
+        assert found.values.dtype == here.values.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_zeros_of_a_dense_tensor(dtype: str) -> None:
+    """A negative zero is one, and the smallest number is none; a negative view is what it stands for."""
+    kind = getattr(torch, dtype)
+    least = torch.tensor(1, dtype=torch.int16 if kind.itemsize == 2 else torch.int32).view(kind)
+    tensor = torch.tensor([[0.0, -0.0, 2.0], [-1.0, 0.0, 0.0]], dtype=kind)
+    tensor[1, 2] = least
+    matrix = as_csr(tensor)
+    assert (matrix.row_offsets.tolist(), matrix.column_indices.tolist()) == ([0, 1, 3], [2, 0, 2])
+    assert matrix.values.tolist() == [2.0, -1.0, float(least)]
+    negative = torch.complex(torch.zeros(2, 2), torch.eye(2)).conj().imag
+    assert negative.is_neg() and as_csr(negative).values.tolist() == [-1.0, -1.0]
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (3, 0)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,3 +199,28 @@ def test_resized_masks_cover_what_is_live(
     torch = pytest.importorskip("torch")
     tensor = masks.resize(torch.from_numpy(mask), size, block, out_size, out_block, margin)
     assert np.array_equal(tensor.numpy(), found)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        masks.words_of,
+        lambda mask: masks.dilate(mask, (12, 16), 4, REACHES[0]),
+        lambda mask: masks.pyramid(mask, (12, 16), 4, [REACHES[0]]),
+        lambda mask: masks.resize(mask, (12, 16), 4, (24, 32)),
+    ],
+)
+def test_scores_are_no_mask(make: Callable[[Array], Any]) -> None:
+    make(np.ones((2, 3, 4), np.bool_))
+    for dtype in (np.float32, np.int32):
+        with pytest.raises(MatrixError, match=r"a mask holds bools, got .*reduce_mask makes one of scores"):
+            make(np.ones((2, 3, 4), dtype))
+
+
+def test_a_mask_that_does_not_fit_is_refused_before_it_is_made() -> None:
+    for make in (
+        lambda: masks.from_boxes(np.zeros((0, 5)), (10**6, 10**6, 10**6), 2),
+        lambda: masks.from_blocks(np.zeros((0, 3), np.int64), (10**6, 10**6, 10**6)),
+    ):
+        with pytest.raises(MatrixError, match=r"blocks would take .* of memory"):
+            make()

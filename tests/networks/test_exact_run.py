@@ -232,6 +232,43 @@ def test_launches_wait_for_memory_that_was_written_on_another_stream(
     assert not too_early
 
 
+def test_calls_on_several_streams_wait_for_one_another(
+    where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share memory, whatever streams they are on; calls on one stream are queued without a wait."""
+    executor = shared_executor(backends.find_device("emulator"))
+    kind, seen = type(executor), []
+    bind = kind.bind
+
+    def bound(self: Any, *arguments: Any) -> Any:
+        launch = bind(self, *arguments)
+
+        def call(stream: int, *addresses: int) -> None:
+            seen.append(stream)
+            launch(stream, *addresses)
+
+        return call
+
+    monkeypatch.setattr(kind, "bind", bound)
+    monkeypatch.setattr(kind, "synchronize", lambda self: seen.append("waited"))
+    network, inputs = ties(20)
+    run = SparseNetwork(network, **where).exact_run()
+    y = executor.upload(inputs.astype(np.float16))
+    right = run.categories(y, 100, stream=1).live
+    few = run.categories(y, 60, stream=1).live
+    seen.clear()
+    run.queue(y, 100, stream=1)
+    run.queue(y, 60, stream=1)
+    assert seen and "waited" not in seen
+    run.queue(y, 60, stream=2)
+    np.testing.assert_array_equal(run.categories(y, 100, stream=3).live, right)
+    run.queue(y, 100, stream=2)
+    np.testing.assert_array_equal(run.categories(y, 60).live, few)
+    at = [i for i, (one, after) in enumerate(itertools.pairwise(seen)) if one != after]
+    assert [seen[i : i + 2].count("waited") for i in at] == [1] * len(at), seen
+    assert {0, 1, 2, 3} <= set(seen)
+
+
 def test_room_is_a_little_more_than_was_wanted() -> None:
     for wanted in (1, 31, 32, 700, 1598, 4800, 60000):
         room = exact_run.capacity_for(wanted)

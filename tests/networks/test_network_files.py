@@ -118,7 +118,7 @@ def test_a_layer_that_ends_with_a_line_too_early_is_told(tmp_path: Path) -> None
     ):
         read_challenge(tmp_path)
     second.write_text("")
-    with pytest.raises(MatrixError, match="has 0 weights"):
+    with pytest.raises(MatrixError, match="has no weights"):
         read_challenge(tmp_path)
 
 

@@ -200,6 +200,8 @@ def test_what_is_streamed_from_a_file(
         lambda data: b"",
         lambda data: data.replace(b'"begin": 0', b'"begin":-9', 1),
         lambda data: data.replace(b'_network", "packing', b'_netzerk", "packing', 1),
+        lambda data: data.replace(b'"clip": ', b'"clip":1', 1),
+        lambda data: data.replace(b"packed network 2", b"packed network 1", 1),
     ],
 )
 def test_damaged_files_are_told(
@@ -210,6 +212,25 @@ def test_damaged_files_are_told(
     file.write_bytes(harm(file.read_bytes()))
     with pytest.raises(SavedOperatorError, match=r"net\.packed"):
         load_packed(file)
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_damaged_image_is_never_computed_with(
+    where: dict[str, Any], images: Any, tmp_path: Path, streams: bool
+) -> None:
+    file = tmp_path / "net.packed"
+    packed = SparseNetwork(radixnet(NEURONS, LAYERS, bias=-0.1), **where).pack(
+        INPUTS, memory=SMALL if streams else 2**30
+    )
+    save_packed(packed, file)
+    data = bytearray(file.read_bytes())
+    last = packed.segments[-1]
+    begin, nbytes = next(place for place in last.places.values() if place[1] > 64)
+    data[len(data) - -(-last.image.nbytes // 4096) * 4096 + begin + nbytes // 2] ^= 1
+    file.write_bytes(data)
+    inference = PackedInference(load_packed(file), device="emulator")
+    with pytest.raises(SavedOperatorError, match=r"layers \d+ to \d+ of this packed network are damaged"):
+        inference.totals(images)
 
 
 def test_pinned_segments_are_sent_as_they_are(where: dict[str, Any], images: Any) -> None:

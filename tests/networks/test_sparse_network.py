@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -174,6 +176,10 @@ def test_what_is_no_network_is_refused(where: dict[str, Any]) -> None:
     layer = np.eye(8, dtype=np.float32)
     with pytest.raises(MatrixError, match="layer 1: it takes 4 neurons, but layer 0 has 8"):
         SparseNetwork([layer, np.ones((8, 4))], **where)
+    for widths in ((8, 0), (8, 8, 0), (0, 0)):
+        empty = [np.zeros((after, before)) for before, after in itertools.pairwise(widths)]
+        with pytest.raises(MatrixError, match=f"layer {len(empty) - 1}: the last layer has no neurons"):
+            SparseNetwork(empty, **where)
     with pytest.raises(ConfigError, match="clip"):
         SparseNetwork([layer], clip=-1.0, **where)
     with pytest.raises(ConfigError, match="dying_relu is found"):
@@ -234,3 +240,20 @@ def test_what_inputs_that_die_leave_to_compute() -> None:
     assert always.computed_share(matrix, operands) == 1.0
     none = {"y": np.zeros((60, 256), np.float16), "clip": operands["clip"]}
     assert problem.computed_share(matrix, none) == 0.0
+
+
+def test_copies_and_pickles_prepare_anew(where: dict[str, Any]) -> None:
+    net = SparseNetwork(radixnet(64, 3, bias=-0.1), **where)
+    y0 = stroke_images(20, 64)
+    y, _ = net(y0)
+    live = net.categories(y0)
+    for other in (pickle.loads(pickle.dumps(net)), copy.deepcopy(net), copy.copy(net)):
+        np.testing.assert_array_equal(other(y0)[0], y)
+        np.testing.assert_array_equal(other.categories(y0), live)
+
+
+@pytest.mark.parametrize("devices", [0, 1.5, {0}, object()])
+def test_devices_that_are_no_list_are_refused(where: dict[str, Any], devices: Any) -> None:
+    net = SparseNetwork(radixnet(64, 3, bias=-0.1), **where)
+    with pytest.raises(ConfigError, match=r"devices = .*: write all, or each device once"):
+        net.categories(stroke_images(4, 64), devices=devices)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
@@ -388,3 +390,10 @@ def test_the_package_exports_what_it_says() -> None:
     assert all(getattr(sparsegen, name) is not None for name in sparsegen.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = sparsegen.nothing
+
+
+def test_operators_are_neither_pickled_nor_copied(pattern: Any) -> None:
+    op = prepare(pattern)
+    for refused in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(OperandError, match="neither pickled nor copied: write it with"):
+            refused(op)

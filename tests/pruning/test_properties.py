@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from pruning_reference import Array, kept_count, masks
 
 import sparsegen
+from sparsegen.pruning import groups
 from sparsegen.pruning.request import PatternName
 
 RANKED = [name for name in PatternName if name is not PatternName.NM]
@@ -119,3 +120,14 @@ def test_equal_weights_stay_from_the_first_on(pattern: str) -> None:
     weights = {name: np.ones((2, 6), np.float32) for name in ("b", "a")}
     found = prune(weights, pattern, 0.5, "global").weights
     assert found["a"].all() and not found["b"].any()
+
+
+def test_energy_is_added_up_in_pieces_as_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(3).standard_normal(5 << 12).astype(np.float32)
+    whole = [float(np.square(part, dtype=np.float64).sum()) for part in values[: 4 << 12].reshape(4, -1)]
+    monkeypatch.setattr(groups, "_CHUNK", 1 << 12)
+    monkeypatch.setattr(groups, "_PIECE", 1 << 7)
+    assert groups.energy(values[: 4 << 12]) == sum(whole)
+    rest = float(np.square(values[4 << 12 : -9], dtype=np.float64).sum())
+    assert groups.energy(values[:-9]) == sum([*whole, rest])
+    assert groups.energy(values[:0]) == 0

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sparsegen.system.threads import for_each
+from sparsegen.system.threads import for_each, in_threads
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -26,3 +26,17 @@ def test_every_part_is_done_once_and_errors_come_back(threads: int) -> None:
     with pytest.raises(ValueError, match="the last"):
         for_each([1, 99], work, threads)
     for_each([], work, threads)
+
+
+@pytest.mark.parametrize("count", [0, 1, 20])
+def test_results_come_in_the_order_of_the_parts(count: int) -> None:
+    where: set[int] = set()
+
+    def work(part: int) -> int:
+        where.add(threading.get_ident())
+        return part * part
+
+    assert in_threads(work, range(count)) == [part * part for part in range(count)]
+    assert (threading.get_ident() in where) == (count == 1)
+    with pytest.raises(ZeroDivisionError):
+        in_threads(lambda part: 1 // part, [2, 1, 0])

@@ -23,8 +23,10 @@ from sparsegen.errors import (
 )
 from sparsegen.kernels.config import Config, UnknownConfig
 from sparsegen.matrix import budget as memory
+from sparsegen.system.child import Interrupted
 from sparsegen.tuning.early_search import EarlySearch
 from sparsegen.tuning.limits import Limits
+from sparsegen.tuning.listing import Lister
 from sparsegen.tuning.report import DEFAULTS, SamplerName
 from sparsegen.tuning.run import FIRST
 from sparsegen.tuning.search import Search
@@ -349,3 +351,18 @@ def test_ctrl_c_before_the_first_result_is_a_keyboard_interrupt(store: Store, tm
 
     with pytest.raises(KeyboardInterrupt):
         tune_toy(store, tmp_path, progress=interrupt)
+
+
+def test_ctrl_c_while_configs_are_listed_is_a_keyboard_interrupt_that_loses_nothing(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def waited_for(self: Lister, *arguments: object, **options: object) -> Space:
+        deadline = time.monotonic() + LONG
+        while not recorded(store) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr(Lister, "space", waited_for)
+    with pytest.raises(KeyboardInterrupt):
+        tune_toy(store, tmp_path)
+    assert recorded(store)

@@ -15,7 +15,7 @@ from sparsegen.tuning_db import schema_versions, seed_file, seeds_reader
 from sparsegen.tuning_db.exchange import Content, dump, load
 from sparsegen.tuning_db.models import Base
 from sparsegen.tuning_db.records import DeviceRates, Outcome
-from sparsegen.tuning_db.seeds_reader import seeds
+from sparsegen.tuning_db.seeds_reader import packaged
 from sparsegen.tuning_db.sqlite_reader import SqliteReader, open_sqlite
 from sparsegen.tuning_db.store import Store
 
@@ -32,7 +32,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def fresh() -> SqliteReader:
     """The packaged results through a connection of its own."""
-    return seeds.__wrapped__()
+    return packaged.__wrapped__()
 
 
 def test_the_file_holds_what_the_strict_reader_makes_of_the_json(cache: Path) -> None:

@@ -19,6 +19,7 @@ from sparsegen.attention.choice import Way
 from sparsegen.attention.steps import at_once
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.attention_steps import Steps, steps
+from sparsegen.integrations.torch.autocast import autocast_dtype
 from sparsegen.integrations.torch.direct import DirectOperator
 from sparsegen.integrations.torch.pattern import Product, SparsePattern, pattern_of
 from sparsegen.integrations.torch.pattern_module import PatternModule
@@ -61,7 +62,7 @@ def sparse_attention(
                 f"got {tuple(tensor.shape)}"
             )
     heads = math.prod(lead)
-    factor = max(head_dim, 1) ** -0.5 if scale is None else arguments.number(scale, "scale", OperandError)
+    factor = max(head_dim, 1) ** -0.5 if scale is None else arguments.factor(scale, "scale", OperandError)
     keeps = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     out, _ = _attention(
         q.reshape(heads, queries, head_dim),
@@ -121,7 +122,7 @@ class SparseAttention(PatternModule):
             )
         super().__init__(mask if isinstance(mask, SparsePattern) else SparsePattern(mask), device=device)
         self.heads, self.head_dim = heads, head_dim
-        self.scale = head_dim**-0.5 if scale is None else arguments.number(scale, "scale", OperandError)
+        self.scale = head_dim**-0.5 if scale is None else arguments.factor(scale, "scale", OperandError)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Compute attention at the mask.
@@ -139,8 +140,8 @@ class SparseAttention(PatternModule):
                 f"q: expected ... × {self.heads} heads × {self.pattern.shape[0]} queries × head_dim {self.head_dim}, "
                 f"got {tuple(q.shape)}"
             )
-        if torch.is_autocast_enabled(q.device.type):
-            dtype = torch.get_autocast_dtype(q.device.type)
+        dtype = autocast_dtype(q.device)
+        if dtype is not None:
             q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
         return sparse_attention(q, k, v, self.pattern, self.scale)
 

@@ -10,8 +10,15 @@ from torch import Tensor
 T = TypeVar("T", Tensor, Tensor | None)
 
 
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """What autocast asks for on a device; None without autocast, and where there is none (meta tensors)."""
+    kind = device.type
+    return torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else None
+
+
 def cast_like_dense(operand: T, device: torch.device) -> T:
     """An operand in the dtype that autocast asks for on a device; without autocast, and of float64, as it is."""
-    if operand is None or operand.dtype == torch.float64 or not torch.is_autocast_enabled(device.type):
+    if operand is None or operand.dtype == torch.float64:
         return operand
-    return operand.to(torch.get_autocast_dtype(device.type))
+    dtype = autocast_dtype(device)
+    return operand if dtype is None else operand.to(dtype)

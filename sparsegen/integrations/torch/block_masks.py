@@ -60,6 +60,10 @@ class BlockMaskTensor:
                 f"{words.dtype} of shape {tuple(words.shape)}"
             )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As int64: of PyTorch's types pickles cannot hold the unsigned ones.
+        return _of_signed, (self.shape, self.block, self.words.view(torch.int64), self.density)
+
     @classmethod
     def from_host(cls, mask: BlockMask, device: torch.device | str | None = None) -> BlockMaskTensor:
         """A mask of the host, sent to a device. Its own density is expected; without a live block, that of one."""
@@ -132,6 +136,13 @@ class BlockMaskTensor:
 def check_mask(mask: BlockMaskTensor) -> None:
     """Raises OperandError for anything but a mask."""
     arguments.instance(mask, BlockMaskTensor, "mask", OperandError)
+
+
+def _of_signed(
+    shape: tuple[int, int], block: tuple[int, int], words: Tensor, density: float
+) -> BlockMaskTensor:
+    """The mask of a pickle."""
+    return BlockMaskTensor(shape, block, words.view(torch.uint64), density)
 
 
 def draw_block_mask(

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from sparsegen import api, arguments
@@ -22,7 +23,7 @@ from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.pattern import DTYPES, SparsePattern
 from sparsegen.kernels.base import Device
 from sparsegen.pruning.groups import Scope
-from sparsegen.pruning.pruner import prune_with_matrices
+from sparsegen.pruning.pruner import pruned_matrices
 from sparsegen.pruning.report import PruneReport
 from sparsegen.pruning.request import PatternName, PruneRequest
 
@@ -108,19 +109,23 @@ def convert(
         scope = Scope.LAYER
     weights = {name: module.weight for name, module in layers.items()}
     request = PruneRequest.parse(pattern, sparsity, scope=scope, block=block, nm=nm)
-    pruned, matrices = prune_with_matrices(weights, request)
-    for copied in pruned.report.copied:
+    matrices, pruned = pruned_matrices(weights, request)
+    for copied in pruned.copied:
         left[copied.name] = DenseLayer(copied.name, "Linear", f"cannot be pruned: {copied.reason}")
-    for name in pruned.report.emptied:
+    for name in pruned.emptied:
         left[name] = DenseLayer(name, "Linear", "nothing of it would be left")
     asked = ASSUMED_TOKENS if tokens is None else (tokens,)
-    times = _times(pruned.report, layers, asked, device, db)
+    times = _times(pruned, layers, asked, device, db)
     asks = policy is Dense.AUTO and example_inputs is None
     for name in times.keys() - left.keys() if asks else ():
         if why := _why_dense(times[name], asked):
             left[name] = DenseLayer(name, "Linear", why)
     ready = {
-        name: SparseLinear.on_pattern(module, SparsePattern(matrices[name], run_dense=policy, db=db))
+        name: SparseLinear.on_pattern(
+            module,
+            SparsePattern(matrices[name], run_dense=policy, db=db),
+            torch.tensor(matrices[name].values),
+        )
         for name, module in layers.items()
         if name not in left
     }

@@ -16,6 +16,7 @@ from torch.nn import functional
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.activations import Activation
+from sparsegen.integrations.torch.autocast import autocast_dtype
 from sparsegen.integrations.torch.block_masks import mask_of, new_state
 from sparsegen.integrations.torch.dropout_choice import masked_products_pay
 from sparsegen.integrations.torch.dropped_blocks import dropped
@@ -139,16 +140,14 @@ class DropoutLinear(nn.Linear):
         require_tensors(x=x)
         if not x.dim() or x.shape[-1] != self.in_features:
             raise OperandError(f"x: expected ... × {self.in_features} features, got shape {tuple(x.shape)}")
-        casts, held = torch.is_autocast_enabled(x.device.type), self.weight.dtype
-        if x.dtype != held and not casts:
+        cast, held = autocast_dtype(x.device), self.weight.dtype
+        if x.dtype != held and cast is None:
             raise OperandError(
                 f"x: expected {held}, as the layer's weight is, got {x.dtype}; use x.to({held})"
             )
         if not self.training or self.p == 0:
             return self.activation.of(functional.linear(x, self.weight, self.bias))
-        dtype = x.dtype
-        if casts:
-            dtype = torch.get_autocast_dtype(x.device.type)
+        dtype = x.dtype if cast is None else cast
         # An index, for torch.compile makes of another number of tokens a symbol, and what is faster depends on it.
         tokens = operator.index(math.prod(x.shape[:-1]))
         sizes = tokens, self.in_features, self.out_features

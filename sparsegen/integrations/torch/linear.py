@@ -12,6 +12,7 @@ from sparsegen import api, arguments
 from sparsegen.dispatch.options import Dense, OnMiss
 from sparsegen.errors import DeviceUnavailableError, MatrixError, OperandError, PruningError
 from sparsegen.integrations.torch.activations import Activation, epilogue_of
+from sparsegen.integrations.torch.autocast import autocast_dtype
 from sparsegen.integrations.torch.direct import Asked, asked
 from sparsegen.integrations.torch.pattern import DTYPES, SparsePattern, kernel_device
 from sparsegen.integrations.torch.pattern_module import PatternModule
@@ -113,14 +114,19 @@ class SparseLinear(PatternModule):
             ) from error
         if kept.shape != weight.shape:
             raise MatrixError(f"expected a mask of shape {tuple(weight.shape)}, got {tuple(kept.shape)}")
-        return cls.on_pattern(dense, SparsePattern(kept, run_dense=run_dense, db=db))
+        return cls.on_pattern(dense, SparsePattern(kept, run_dense=run_dense, db=db), weight[kept])
 
     @classmethod
-    def on_pattern(cls, dense: nn.Linear, pattern: SparsePattern) -> SparseLinear:
+    def on_pattern(
+        cls, dense: nn.Linear, pattern: SparsePattern, values: Tensor | None = None
+    ) -> SparseLinear:
         """The sparse layer with a dense one's weights at the places of a pattern, on its device and of its dtype.
 
+        Args:
+            values: these weights, in CSR order, on any device, if they are at hand; else they are gathered.
+
         Raises:
-            MatrixError: a pattern of another shape than the weight.
+            MatrixError: a pattern of another shape than the weight, or other than a value for each place.
             OperandError: arguments of other kinds.
         """
         arguments.instance(dense, nn.Linear, "dense", OperandError)
@@ -129,9 +135,13 @@ class SparseLinear(PatternModule):
         if pattern.shape != tuple(weight.shape):
             raise MatrixError(f"expected a pattern of shape {tuple(weight.shape)}, got {pattern.shape}")
         layer = cls(pattern, bias=dense.bias is not None, device=weight.device, dtype=weight.dtype)
-        rows = torch.repeat_interleave(layer.row_offsets.diff())
+        if values is None:
+            rows = torch.repeat_interleave(layer.row_offsets.diff())
+            values = weight[rows, layer.column_indices.long()]
+        if values.shape != layer.values.shape:
+            raise MatrixError(f"expected {pattern.nnz} values, got a tensor of shape {tuple(values.shape)}")
         with torch.no_grad():
-            layer.values.copy_(weight[rows, layer.column_indices.long()])
+            layer.values.copy_(values)
             layer.values.requires_grad_(dense.weight.requires_grad)
             if layer.bias is not None:
                 layer.bias.copy_(dense.bias)
@@ -221,9 +231,10 @@ class SparseLinear(PatternModule):
         values, bias = own.get("values"), own.get("bias")
         if values is None:
             values, bias = self.values, self.bias
-        casts = torch.is_autocast_enabled(x.device.type)
+        dtype = autocast_dtype(x.device)
+        casts = dtype is not None
         if casts:
-            x = x.to(torch.get_autocast_dtype(x.device.type))
+            x = x.to(dtype)
         what = asked(x, values, bias)
         if what is Asked.NOTHING and x.dim() > 1:
             return linear_at_once(x, values, bias, self.pattern, self.activation, casts=casts)

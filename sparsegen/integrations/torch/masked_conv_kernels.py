@@ -174,7 +174,7 @@ def _has_kernel(problem: MaskedConv2dWeightsProblem, device: Device) -> bool:
     """Whether some family computes it there: not on GPUs before 8.0, nor windows that shared memory cannot hold."""
     features = problem.features(problem.without_pattern)
     return any(
-        not family.broken_constraints(problem, family.heuristic(problem, features, device), device)
+        family.is_valid(problem, family.heuristic(problem, features, device), device)
         for family in families_of(problem.operator)
     )
 

@@ -15,7 +15,7 @@ from sparsegen.integrations.torch.masked_conv import MaskedConv2d
 from sparsegen.integrations.torch.masked_sequential import reach_of
 from sparsegen.integrations.torch.tensor_checks import require_tensors
 from sparsegen.matrix.csr import MAX_INDEX
-from sparsegen.matrix.spatial_mask import both, resize
+from sparsegen.matrix.spatial_mask import both, require_blocks, resize
 
 MOST_SIDE = 7  # of filters that masked convolutions take
 
@@ -48,6 +48,7 @@ class MaskSource:
 
         Raises:
             OperandError: a mask of another kind, or without a size; the mask before stays.
+            MatrixError: a mask of other blocks than images of that size have.
         """
         if mask is not None:
             require_tensors(mask=mask)
@@ -59,6 +60,7 @@ class MaskSource:
             rows, columns = arguments.pair(size, "size", OperandError)
             if min(rows, columns) < 1:
                 raise OperandError(f"size = {rows} × {columns} pixels is below 1 × 1")
+            require_blocks(mask, (rows, columns), self.block)
             self._size = rows, columns
         self._made.clear()
         self._mask = mask
@@ -87,8 +89,9 @@ class SourcedConv2d(MaskedConv2d):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """The convolution at the live blocks of the source's mask; the dense one where there is none."""
-        if mask is None:
-            mask = self.source.at(reach_of(self).output_size((int(x.shape[2]), int(x.shape[3]))))
+        require_tensors(x=x)
+        if mask is None and x.dim() > 2:
+            mask = self.source.at(reach_of(self).output_size((int(x.shape[-2]), int(x.shape[-1]))))
         return super().forward(x, mask)
 
 

@@ -57,7 +57,7 @@ def dsd(
     """
     check_mask(mask)
     require_tensors(x=x, weight=weight, bias=bias)
-    scale, relu = arguments.number(scale, "scale", OperandError), arguments.flag(relu, "relu", OperandError)
+    scale, relu = arguments.factor(scale, "scale", OperandError), arguments.flag(relu, "relu", OperandError)
     if relu and bias is None:
         raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
     shared = mask.words, scale, *mask.block, mask.density
@@ -69,7 +69,7 @@ def dsd_transposed(x: Tensor, d: Tensor, mask: BlockMaskTensor, *, scale: float 
     """scale · Dᵀ · (X ⊙ mask), out × in features, for D of tokens × out features; see `dsd`."""
     check_mask(mask)
     require_tensors(x=x, d=d)
-    scale = arguments.number(scale, "scale", OperandError)
+    scale = arguments.factor(scale, "scale", OperandError)
     result: Tensor = _dsd_transposed(x, d, mask.words, scale, *mask.block, mask.density)
     return result
 
@@ -80,7 +80,7 @@ def sdd(d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0)
     """
     check_mask(mask)
     require_tensors(d=d, weight=weight)
-    scale = arguments.number(scale, "scale", OperandError)
+    scale = arguments.factor(scale, "scale", OperandError)
     result: Tensor = _sdd(d, weight, mask.words, scale, *mask.block, mask.density)
     return result
 
@@ -98,7 +98,7 @@ def sdd_into(out: Tensor, d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, s
     """
     check_mask(mask)
     require_tensors(out=out, d=d, weight=weight)
-    scale = arguments.number(scale, "scale", OperandError)
+    scale = arguments.factor(scale, "scale", OperandError)
     torch.ops.sparsegen.sdd_into(out, d, weight, mask.words, scale, *mask.block, mask.density)
     return out
 

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.activations import Activation
 from sparsegen.integrations.torch.prepared import Prepared
+from sparsegen.integrations.torch.tensor_checks import require_tensors
 from sparsegen.operators import SparseOperator
+from sparsegen.system.device_bound import DeviceBound
 
 
-class PreparedLinear(nn.Module):
+class PreparedLinear(DeviceBound, nn.Module):
     """Y = activation(X · Wᵀ + bias) for a fixed number of tokens, without gradients; made by `SparseLinear.prepared`.
 
     W is kept as the kernel reads it, and as nothing else: no values, no indices. So there is no state dict; save the
@@ -25,6 +27,8 @@ class PreparedLinear(nn.Module):
         tokens: of a call, over all leading dimensions.
         operator: what `sparsegen.prepare` gave: its ``explain()`` says what runs, and why.
     """
+
+    instead = "copy or pickle the SparseLinear that it was made of"
 
     def __init__(
         self, operator: SparseOperator, bias: Tensor | None, activation: Activation = Activation.NONE
@@ -49,6 +53,7 @@ class PreparedLinear(nn.Module):
         Raises:
             OperandError: another number of tokens or features, another dtype or device.
         """
+        require_tensors(x=x)
         if x.shape[-1:] != (self.in_features,) or x.numel() != self.tokens * self.in_features:
             raise OperandError(
                 f"x: expected {self.tokens} tokens × {self.in_features} features, got {tuple(x.shape)}; prepare a "

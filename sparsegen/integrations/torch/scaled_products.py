@@ -58,7 +58,7 @@ def scaled_dsd(
     check_mask(mask)
     require_tensors(x=x, weight=weight, scale_x=scale_x, scale_weight=scale_weight)
     require_dtype(dtype)
-    number = arguments.number(scale, "scale", OperandError)
+    number = arguments.factor(scale, "scale", OperandError)
     both = _scales(scale_x, scale_weight, number, x)
     result: Tensor = _scaled_dsd(x, weight, both, mask.words, *mask.block, mask.density, dtype)
     return result
@@ -84,7 +84,7 @@ def scaled_sdd(
     check_mask(mask)
     require_tensors(d=d, weight=weight, scale_d=scale_d, scale_weight=scale_weight)
     require_dtype(dtype)
-    number = arguments.number(scale, "scale", OperandError)
+    number = arguments.factor(scale, "scale", OperandError)
     both = _scales(scale_d, scale_weight, number, d)
     result: Tensor = _scaled_sdd(d, weight, both, mask.words, *mask.block, mask.density, dtype)
     return result

@@ -19,6 +19,7 @@ from torch.compiler import is_dynamo_compiling
 
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.activations import Activation
+from sparsegen.integrations.torch.autocast import autocast_dtype
 from sparsegen.integrations.torch.direct import Asked, asked
 from sparsegen.integrations.torch.pattern import SparsePattern
 from sparsegen.integrations.torch.prepared import is_capturing
@@ -159,10 +160,10 @@ class SharedInput:
             known, values, bias = self._stacked
             if known is None or values is None or not _unchanged(weights, known, frozen=True):
                 known, values, bias = self._stack(weights)
-        kind = x.device.type
-        casts = torch.is_autocast_enabled(kind)
+        dtype = autocast_dtype(x.device)
+        casts = dtype is not None
         if casts:
-            x = x.to(torch.get_autocast_dtype(kind))
+            x = x.to(dtype)
         y = linear_at_once(x, values, bias, pattern, self.layers[0].activation, casts=casts)
         return y, known
 
@@ -225,13 +226,11 @@ def _unchanged(weights: Sequence[Tensor | None], known: Sequence[_Weight], *, fr
 def _state(x: Tensor) -> tuple[Any, ...]:
     """What has to be the same for all layers beside x: how it is cast, and where launches go."""
     if not x.is_cuda:
-        kind = x.device.type
-        casts = torch.is_autocast_enabled(kind)
-        return torch.is_grad_enabled(), torch.get_autocast_dtype(kind) if casts else None
+        return torch.is_grad_enabled(), autocast_dtype(x.device)
     stream = _stream(x.get_device())
     return (
         torch.is_grad_enabled(),
-        torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None,
+        autocast_dtype(x.device),
         stream,
         stream != 0 and is_capturing(x),  # the default stream cannot be captured
     )

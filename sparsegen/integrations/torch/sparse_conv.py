@@ -130,8 +130,8 @@ class SparseConv2d(nn.Module):
             )
         rows, columns = self.reach.output_size((int(x.shape[2]), int(x.shape[3])))
         gathered = self._gathered(x.permute(0, 2, 3, 1), rows, columns)
-        found: Tensor = self.product(gathered.reshape(-1, gathered.shape[-1]))
-        return found.reshape(x.shape[0], rows, columns, -1).permute(0, 3, 1, 2)
+        found: Tensor = self.product(gathered.flatten(0, 2))
+        return found.reshape(x.shape[0], rows, columns, self.product.out_features).permute(0, 3, 1, 2)
 
     def _gathered(self, pixels: Tensor, rows: int, columns: int) -> Tensor:
         """Images × rows × columns × the columns of the weight: what each output reads."""

@@ -14,6 +14,7 @@ TILE_M = 128  # rows of a tile, 16 for each of eight warps
 TILE_K = 64  # columns: 32 elements for each lane
 WARPS = TILE_M // 16
 ELEMENTS = TILE_M * TILE_K // (WARPS * WARP)  # of a lane
+PLACES = 1 << 21  # of elements, zeros too, of which a strip's tiles have about so many
 HEAD_WORDS = (
     WARPS + WARPS * WARP
 )  # of a tile: where each warp's nonzeros begin, and a word of bits for each lane
@@ -53,7 +54,7 @@ def bitmaps(matrix: CsrMatrix, granule: int) -> Bitmaps:
     element i · granule on, and is set where any is a nonzero. Slot i of a warp holds what belongs to each lane's i-th
     bit that is set.
     """
-    parts = by_strips(matrix, TILE_M, lambda strip: _strip_bitmaps(strip, granule))
+    parts = by_strips(matrix, TILE_M, lambda strip: _strip_bitmaps(strip, granule), PLACES)
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     offsets = np.zeros(lengths.size + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -72,32 +73,42 @@ def _strip_bitmaps(matrix: Strip, granule: int) -> Bitmaps:
     m, k = matrix.shape
     row_tiles, steps = -(-m // TILE_M), -(-k // TILE_K)
     lanes = row_tiles * steps * WARPS * WARP
-    places = _places(matrix, steps)
-    order = np.argsort(places, kind="stable").astype(np.int32)
-    places = places[order]
-    lane, element = np.divmod(places, ELEMENTS)
-    bit = element // granule
-    is_first = np.ones(order.size, dtype=bool)  # of its bit
-    is_first[1:] = places[1:] // granule != places[:-1] // granule
-    counts = np.bincount(lane[is_first], minlength=lanes)
+    bits_of_lane = ELEMENTS // granule
+    # Of every element, not of nonzeros alone: putting numbers to places sorts them.
+    number = np.full(lanes * ELEMENTS, -1, dtype=np.int32)
+    number[_places(matrix, steps)] = np.arange(matrix.begins, matrix.begins + matrix.column_indices.size)
+    is_set = number >= 0
+    if granule == 2:
+        is_set = is_set[::2] | is_set[1::2]
+    bits = np.packbits(is_set, bitorder="little").view(f"<u{bits_of_lane // 8}").astype(np.uint32)
+    counts = _trues(is_set, bits_of_lane)
     slots = counts.reshape(-1, WARP).max(axis=1).reshape(-1, WARPS)  # of each warp of a tile
     offsets = np.zeros(row_tiles * steps + 1, dtype=np.int64)
     np.cumsum(slots.sum(axis=1), out=offsets[1:])
     begins = np.cumsum(slots, axis=1) - slots
 
-    # Of each lane the slot of its first bit, less the bits of all lanes before it.
-    before = np.repeat((offsets[:-1, None] + begins).ravel(), WARP) - (np.cumsum(counts) - counts)
-    slot = before[lane] + np.cumsum(is_first) - 1
+    # Where each lane's first bit goes, less what all bits of the lanes before it would take.
+    first = np.repeat((offsets[:-1, None] + begins).ravel(), WARP) - (np.cumsum(counts) - counts)
+    first = first * WARP + np.tile(np.arange(WARP), lanes // WARP)
+    at = np.repeat(first, counts)
+    at += np.arange(0, at.size * WARP, WARP)
     source = np.full(int(offsets[-1]) * WARP * granule, -1, dtype=np.int32)
-    source[(slot * WARP + lane % WARP) * granule + element % granule] = order + np.int32(matrix.begins)
+    of_bit = np.dtype(f"i{4 * granule}")
+    source.view(of_bit)[at] = number.view(of_bit)[np.flatnonzero(is_set)]
 
     slot_bytes = WARP * granule * 2
     heads = np.empty((row_tiles * steps, HEAD_WORDS), dtype=np.uint32)
     heads[:, :WARPS] = begins * slot_bytes
-    powers = np.exp2(np.arange(ELEMENTS))[bit[is_first]]
-    bits = np.bincount(lane[is_first], weights=powers, minlength=lanes)  # exact: 32 bits, each once
-    heads[:, WARPS:] = bits.astype(np.uint32).reshape(-1, WARPS * WARP)
+    heads[:, WARPS:] = bits.reshape(-1, WARPS * WARP)
     return Bitmaps(heads.ravel(), offsets.astype(np.int32), source, row_tiles, steps, slot_bytes)
+
+
+def _trues(bools: Array, length: int) -> Array:
+    """int64: how many of each row of 16 or 32 bools are true, whose bytes are added up eight at a time."""
+    words = bools.view(np.uint64).reshape(-1, length // 8)
+    of_bytes = sum(words[:, i] for i in range(1, words.shape[1])) + words[:, 0]
+    found: Array = (of_bytes * np.uint64(0x0101010101010101) >> np.uint64(56)).astype(np.int64)
+    return found
 
 
 def _places(matrix: Strip, steps: int) -> Array:

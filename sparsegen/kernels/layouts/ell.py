@@ -71,20 +71,6 @@ def gather_repeating(matrix: CsrMatrix, per_nonzero: Array, source: Array) -> Ar
     return np.where(source >= 0, per_nonzero[source], own[:, None])
 
 
-def gather_values(matrix: CsrMatrix, source: Array) -> Array:
-    """The value of each place, of the matrix's dtype; zero in the padding."""
-    if matrix.nnz == 0:
-        return np.zeros(source.shape, dtype=matrix.values.dtype)
-    values: Array = matrix.values[source]
-    values[source < 0] = 0
-    return values
-
-
-def empty_as_padding(source: Array) -> Array:
-    """The places in one dimension; of none, one of padding, so that no packed array is empty."""
-    return source.ravel() if source.size else np.full(1, -1, dtype=np.int32)
-
-
 def interleave_classes(offsets: Array, kinds: Array, classes: int, shifts: Array) -> Array:
     """Places in rows at which the classes of nonzeros take turns, as far as a row has enough of each.
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.system.threads import in_threads
 
 CHUNK_BYTES = 16  # of one load from shared memory
 BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
+ENTRIES = 1 << 17  # that are put in order together
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +82,50 @@ def bank_order(reading: Reading, rows: Array, runs: Array, panels: int) -> Array
     classes = reading.classes
     if classes < 2 or rows.size == 0:
         return None
-    kinds = rows % classes
-    run_lengths = np.bincount(runs, minlength=int(runs[-1]) + 1)
-    run_starts = np.cumsum(run_lengths) - run_lengths
-    rank = np.empty(rows.size, dtype=np.int32)  # of an entry among those of its run and class
-    fewest = np.full(run_lengths.size, rows.size, dtype=np.int32)  # entries that every class of a run has
-    for kind in range(classes):
-        member = kinds == kind
-        before = np.r_[0, np.cumsum(member, dtype=np.int32)]
-        rank[member] = (before[:-1] - before[run_starts][runs])[member]
-        np.minimum(fewest, before[run_starts + run_lengths] - before[run_starts], out=fewest)
-    matched = rank < fewest[runs]
-    split = rank * classes // reading.step % reading.row_splits
-    thread_set = runs // panels % (32 // reading.threads_per_row) * reading.row_splits + split
-    unmatched_before = np.r_[0, np.cumsum(~matched, dtype=np.int32)]
-    place = np.where(
-        matched,
-        rank * classes + (kinds - thread_set // reading.thread_chunks) % classes,
-        classes * fewest[runs] + unmatched_before[:-1] - unmatched_before[run_starts][runs],
-    )
+    run_lengths = np.bincount(runs)
+    ends = np.cumsum(run_lengths)
+    firsts = np.unique(np.searchsorted(ends, np.arange(0, rows.size, ENTRIES), side="right"))
     order = np.empty(rows.size, dtype=np.int64)
-    order[run_starts[runs] + place] = np.arange(rows.size)
+
+    def lay(pieces: tuple[int, int]) -> None:
+        """Runs whose entries fit in a cache, from one up to another."""
+        first, last = pieces
+        lengths = run_lengths[first:last]
+        begin, end = int(ends[first] - lengths[0]), int(ends[last - 1])
+        places = _bank_places(reading, rows[begin:end] % classes, lengths, np.arange(first, last) // panels)
+        order[places + begin] = np.arange(begin, end)
+
+    in_threads(lay, list(zip(firsts, np.append(firsts[1:], ends.size), strict=True)))
     return order
+
+
+def _bank_places(reading: Reading, kinds: Array, lengths: Array, groups: Array) -> Array:
+    """The place of each entry among those of some runs.
+
+    Args:
+        kinds: of each entry, its row's class.
+        lengths, groups: of each run, entries and the number of its group.
+    """
+    classes, splits = reading.classes, reading.row_splits
+    starts, numbers = np.cumsum(lengths) - lengths, np.arange(kinds.size)
+    before = np.zeros((classes, kinds.size + 1), dtype=np.int64)
+    for kind in range(classes):
+        np.cumsum(kinds == kind, out=before[kind, 1:])
+    first = before[:, starts]
+    fewest = (before[:, starts + lengths] - first).min(axis=0)  # entries that every class of a run has
+    of_kind = kinds * np.int64(before.shape[1])
+    of_kind += numbers
+    rank = before.ravel()[of_kind]  # of an entry among those of its run and class
+    run = np.repeat(np.arange(lengths.size), lengths)
+    rank -= first.T.ravel()[run * classes + kinds]
+    sets = (groups % (32 // reading.threads_per_row) * splits)[:, None] + np.arange(splits)
+    turns = (-(sets // reading.thread_chunks) % classes).ravel()  # places by which classes are shifted
+    split = rank * classes // reading.step % splits if splits > 1 else 0
+    place: Array = (kinds + turns[run * splits + split]) % classes
+    place += rank * classes
+    place += starts[run]
+    unmatched = np.flatnonzero(rank >= fewest[run])
+    of_unmatched = run[unmatched]
+    earlier = np.searchsorted(unmatched, starts)[of_unmatched]
+    place[unmatched] = (starts + classes * fewest)[of_unmatched] + np.arange(unmatched.size) - earlier
+    return place

@@ -22,12 +22,6 @@ class AlignedRows:
     offsets: Array
     source: Array
 
-    def gather(self, per_nonzero: Array) -> Array:
-        """An array over nonzeros, laid out; zero in the padding."""
-        if per_nonzero.size == 0:
-            return np.zeros(self.source.shape, dtype=per_nonzero.dtype)
-        return np.where(self.source >= 0, per_nonzero[self.source], per_nonzero.dtype.type(0))
-
     def gather_repeating(self, per_nonzero: Array) -> Array:
         """An array over nonzeros, laid out; the padding repeats the last nonzero before it.
 
@@ -36,9 +30,13 @@ class AlignedRows:
         """
         if per_nonzero.size == 0:
             return np.zeros(self.source.shape, dtype=per_nonzero.dtype)
-        places = np.arange(self.source.size, dtype=np.int32)
-        latest = np.maximum.accumulate(np.where(self.source >= 0, places, 0))
-        return per_nonzero[np.maximum(self.source[latest], 0)]
+        found: Array = per_nonzero[self.source]
+        padding = np.flatnonzero(self.source < 0)
+        if padding.size:
+            begins = np.where(np.diff(padding, prepend=-1) > 1, padding, 0)  # of padding behind a nonzero
+            latest = np.maximum.accumulate(begins) - 1
+            found[padding] = np.where(latest >= 0, found[latest], per_nonzero[0])
+        return found
 
 
 def align_runs(lengths: Array, starts: Array, alignment: int, tail: int) -> AlignedRows:

@@ -11,7 +11,7 @@ from sparsegen.kernels.base import Constraint, Family
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.launch import Argument
 from sparsegen.kernels.layouts.batches import items_in_grid
-from sparsegen.kernels.layouts.ell import empty_as_padding
+from sparsegen.kernels.layouts.padding import empty_as_padding
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import SddmmEpilogue, SddmmProblem

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.system.threads import in_threads
 
-NONZEROS = 1 << 19  # of a strip, about
+NONZEROS = 1 << 18  # of a strip, about
 
 T = TypeVar("T")
 
@@ -51,20 +51,23 @@ class Strip:
         return found
 
 
-def by_strips(matrix: CsrMatrix, height: int, work: Callable[[Strip], T]) -> list[T]:
-    """What ``work`` gives for all strips of a matrix, from above; in threads, as NumPy leaves the interpreter alone.
+def by_strips(
+    matrix: CsrMatrix, height: int, work: Callable[[Strip], T], elements: int | None = None
+) -> list[T]:
+    """What ``work`` gives for all strips of a matrix, from above; in threads.
 
     Args:
         height: rows of a tile; strips begin at tiles.
+        elements: zeros and nonzeros of a strip, about, if its zeros take memory too.
     """
     m, k = matrix.shape
     tiles = max(1, -(-m // height))
-    each = height * max(1, -(-tiles * NONZEROS // max(1, matrix.nnz)))  # rows of a strip
+    of_strip = -(-tiles * NONZEROS // max(1, matrix.nnz))
+    if elements is not None:
+        of_strip = min(of_strip, -(-elements // max(1, height * k)))
+    each = height * max(1, of_strip)  # rows of a strip
     strips = [_strip(matrix, first, min(m, first + each), k) for first in range(0, max(1, m), each)]
-    if len(strips) == 1:
-        return [work(strips[0])]
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(work, strips))
+    return in_threads(work, strips)
 
 
 def _strip(matrix: CsrMatrix, first: int, last: int, k: int) -> Strip:

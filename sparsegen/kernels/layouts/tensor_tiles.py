@@ -100,10 +100,10 @@ def tile_lists(lengths: Array, step: int) -> tuple[Array, Array]:
 def tile_lengths(matrix: CsrMatrix, tile_m: int, tile_k: int) -> Array:
     """Nonzeros by tile: blocks of rows × panels of columns."""
     panels = max(1, -(-matrix.shape[1] // tile_k))
-    panel = np.arange(matrix.shape[1], dtype=np.int32) // tile_k
+    panel = np.arange(matrix.shape[1]) // tile_k
 
     def counted(strip: Strip) -> Array:
-        tile = strip.each(np.arange(strip.shape[0], dtype=np.int32) // tile_m * panels)
+        tile = strip.each(np.arange(strip.shape[0]) // tile_m * panels)
         tile += panel[strip.column_indices]
         return np.bincount(tile, minlength=-(-strip.shape[0] // tile_m) * panels)
 
@@ -121,45 +121,52 @@ def stored_begins(lengths: Array, area: int) -> tuple[Array, int]:
         MatrixError: the places pass the 32-bit range.
     """
     occupied = lengths > 0
-    count = int(np.count_nonzero(occupied))
+    begins = (np.cumsum(occupied).reshape(lengths.shape) - 1) * area
+    return begins, places_of_tiles(int(np.count_nonzero(occupied)), area)
+
+
+def places_of_tiles(count: int, area: int) -> int:
+    """The places of so many tiles.
+
+    Raises:
+        MatrixError: they pass the 32-bit range.
+    """
     if count * area > MOST_PLACES:
         raise MatrixError(
             f"{count} tiles of {area} elements are more than {MOST_PLACES}; split the matrix by rows"
         )
-    begins = (np.cumsum(occupied).reshape(lengths.shape) - 1) * area
-    return begins, count * area
+    return count * area
 
 
 def stored_tiles(
-    matrix: CsrMatrix,
-    begins: Array,
-    places: int,
-    tile_m: int,
-    tile_k: int,
-    place_of: Array,
-    dtype: DType,
+    matrix: CsrMatrix, begins: Array, places: int, place_of: Array, dtype: DType
 ) -> tuple[Array, Array]:
     """The tiles that have nonzeros, whole: of each place its nonzero's number in CSR order or -1 (int32), and its value
     in storage form.
 
+    A place is exclusive or of three: where the tile begins, and where its row and its column would be alone.
+
     Args:
-        begins: of `stored_begins`, by block of rows from above and panel.
+        begins: by block of rows from above and panel, as of `stored_begins`.
         places: of all tiles; without any there is one of padding.
-        place_of: of each element of a tile, row by row, its place in the tile.
+        place_of: tile_m × tile_k, of each element of a tile its place in the tile, as of `swizzled_places`.
     """
     source = np.full(max(1, places), -1, dtype=np.int32)
     values = np.zeros(source.size, dtype=dtype.storage)
-    panels, first_of = begins.shape[1], begins.ravel()
-    panel, within = np.divmod(np.arange(matrix.shape[1], dtype=np.int32), tile_k)
+    (tile_m, tile_k), (k, panels) = place_of.shape, (matrix.shape[1], begins.shape[1])
+    panel = np.arange(k) // tile_k
+    of_row, of_column = place_of[:, 0].astype(np.int64), np.resize(place_of[0].astype(np.int64), k)
 
     def lay(strip: Strip) -> None:
-        block, row = np.divmod(np.arange(strip.shape[0], dtype=np.int32), tile_m)
-        tile = strip.each((block + strip.first_row // tile_m).astype(np.int64) * panels)
-        tile += panel[strip.column_indices]
-        element = strip.each(row * tile_k)
-        element += within[strip.column_indices]
-        at = first_of[tile]
-        at += place_of[element]
+        row, columns = np.arange(strip.shape[0]), strip.column_indices
+        first, blocks = strip.first_row // tile_m, -(-strip.shape[0] // tile_m)
+        if blocks * k <= columns.size:  # then one table of all columns of each block
+            begins_of_columns = begins[first : first + blocks, panel] ^ of_column
+            at = begins_of_columns.ravel()[strip.each(row // tile_m * k) + columns]
+        else:
+            at = begins.ravel()[strip.each((row // tile_m + first) * panels) + panel[columns]]
+            at ^= of_column[columns]
+        at ^= strip.each(of_row[row % tile_m])
         source[at] = np.arange(strip.begins, strip.begins + at.size, dtype=np.int32)
         values[at] = dtype.to_storage(matrix.values[strip.nonzeros])
 

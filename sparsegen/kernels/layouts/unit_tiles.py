@@ -96,7 +96,7 @@ class UnitTiles(MaskedConvolution[C]):
         return tuple(
             c
             for c in dict.fromkeys(self.fitted(problem, shape) for shape in self.shapes)
-            if self.is_worth_trying(problem, c, device) and not self.broken_constraints(problem, c, device)
+            if self.is_worth_trying(problem, c, device) and self.is_valid(problem, c, device)
         )
 
     @staticmethod

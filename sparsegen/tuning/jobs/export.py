@@ -47,7 +47,7 @@ from sparsegen.tuning.jobs.bundle import (
 from sparsegen.tuning.jobs.job import Candidate, Job, Task, dump
 from sparsegen.tuning.listing import space_of
 from sparsegen.tuning.pipeline import CompileAhead
-from sparsegen.tuning_db.layers import Layer
+from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Workload
 
 log = logging.getLogger(__name__)

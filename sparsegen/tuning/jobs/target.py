@@ -7,13 +7,11 @@ import re
 from sparsegen import backends
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
-from sparsegen.tuning_db.layers import Layer
+from sparsegen.tuning_db.layer import Layer
 
 # Shared memory of a block (with the opt-in limit) and of a multiprocessor, and a usual number of multiprocessors and
 # size of the L2, by compute capability: CUDA C++ Programming Guide, "Compute Capabilities", and NVIDIA's white papers.
 USUAL = {
-    (7, 0): (98304, 98304, 80, 6 << 20),
-    (7, 5): (65536, 65536, 40, 4 << 20),
     (8, 0): (166912, 167936, 108, 40 << 20),
     (8, 6): (101376, 102400, 84, 6 << 20),
     (8, 9): (101376, 102400, 142, 96 << 20),

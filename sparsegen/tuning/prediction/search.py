@@ -17,7 +17,7 @@ from sparsegen import backends, kernels
 from sparsegen.backends.cuda.inspection import find_disassembler, sass
 from sparsegen.backends.cuda.instructions import Instructions
 from sparsegen.backends.executor import CompiledKernel, Toolchain
-from sparsegen.dispatch.neighbours import NEIGHBOURS, heuristic_configs, nearest, predict
+from sparsegen.dispatch.neighbours import heuristic_configs, similar_configs
 from sparsegen.errors import CompileError, ConfigError, DeviceUnavailableError, NoVariantError
 from sparsegen.kernels import family_of
 from sparsegen.kernels.base import AnyFamily, Device
@@ -35,7 +35,8 @@ from sparsegen.tuning.prediction.terms import Resources
 from sparsegen.tuning.report import Budget, Effort
 from sparsegen.tuning.space import Space
 from sparsegen.tuning_db import ranking
-from sparsegen.tuning_db.layers import Layer, Layers
+from sparsegen.tuning_db.layer import Layer
+from sparsegen.tuning_db.layers import Layers
 from sparsegen.tuning_db.records import Basis, Measurement, Outcome, Prediction, Variant, Workload
 from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.store import Store
@@ -359,14 +360,12 @@ def _space(
     """Heuristic configs, what was published and what similar workloads say, and the valid configs around them."""
     problem, features = workload.problem, workload.features
     kind = layers.list_workloads(kind=problem.kind, like=device)
-    near = nearest(problem, features, device, kind)[:NEIGHBOURS]
 
     def is_allowed(config: Config) -> bool:
         family = family_of(config)
         return family in families and family.suits(problem, features, config, device)
 
-    votes = [(n, layers.measurements(n.workload, n.device)) for n in near]
-    similar = [p.config for p in predict(workload, device, votes, is_allowed)]
+    similar = similar_configs(workload, device, layers, kind, is_allowed)
     names = [f.name for f in families]
     heuristics = [
         *heuristic_configs(problem, features, device, names).values(),

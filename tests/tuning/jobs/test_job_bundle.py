@@ -246,7 +246,7 @@ def test_targets() -> None:
     known = MemoryLayer([], [])
     assert find_target("sm_90", known).shared_memory_per_block == 232448
     assert find_target("emulator", known).backend == "emulator"
-    with pytest.raises(ConfigError, match="sm_70, sm_75"):
+    with pytest.raises(ConfigError, match="there are sm_80, sm_86"):
         find_target("sm_91", known)
 
 

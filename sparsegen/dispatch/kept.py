@@ -1,0 +1,111 @@
+"""What look-ups in one database share: whatever does not depend on what is asked is read and worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass, field
+
+from sparsegen.dispatch.chosen import Choice
+from sparsegen.dispatch.evidence import Evidence, evidence_of
+from sparsegen.dispatch.neighbours import Prediction
+from sparsegen.dispatch.options import DispatchOptions
+from sparsegen.dispatch.places import Neighbour, Places
+from sparsegen.kernels import family_of
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config
+from sparsegen.kernels.rates import Rates
+from sparsegen.matrix.features import Features
+from sparsegen.operators import Problem
+from sparsegen.tuning_db.layer import Kind, Layer
+from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.remembered import Answers
+
+MOST_CHOICES, MOST_EVIDENCE, MOST_PROBLEMS, MOST_PREDICTIONS = 4096, 4096, 256, 256
+
+Question = tuple[Problem, str, str, DispatchOptions, bool]
+Speed = tuple[float | None, float | None, Rates | None]  # of a device, which two that are equal may not share
+Asked = tuple[Problem, Features, Device, Speed, bool | None, frozenset[Config]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """What was found in one generation of a database, which it does not hold on to.
+
+    Attributes:
+        choices: the answers to whole look-ups.
+        answers: what was read (`Remembered`).
+    """
+
+    generation: int
+    choices: dict[Question, Choice] = field(default_factory=dict)
+    answers: Answers = field(default_factory=dict)
+    _predictions: dict[Asked, list[Prediction]] = field(default_factory=dict)
+    _valid: dict[tuple[Problem, Device], dict[Config, bool]] = field(default_factory=dict)
+    _places: dict[tuple[Kind, Device], Places] = field(default_factory=dict)
+    _evidence: dict[tuple[Workload, Device, str, Speed], Evidence] = field(default_factory=dict)
+
+    def keep(self, question: Question, choice: Choice) -> None:
+        """Have an answer at hand for the same question."""
+        if len(self.choices) >= MOST_CHOICES:
+            self.choices.clear()
+        self.choices[question] = choice
+
+    def is_valid(self, problem: Problem, config: Config, device: Device) -> bool:
+        """Whether the constraints of the config's family hold: they depend neither on features nor on rates."""
+        known = self._valid.get((problem, device))
+        if known is None:
+            if len(self._valid) >= MOST_PROBLEMS:
+                self._valid.clear()
+            known = self._valid[problem, device] = {}
+        is_valid = known.get(config)
+        if is_valid is None:
+            is_valid = known[config] = family_of(config).is_valid(problem, config, device)
+        return is_valid
+
+    def nearest(self, workload: Workload, device: Device, database: Layer) -> list[Neighbour]:
+        """The measured workloads of the same kind on like devices, nearest first."""
+        key = workload.problem.kind, device
+        places = self._places.get(key)
+        if places is None:
+            known = database.list_workloads(kind=key[0], like=device)
+            places = self._places[key] = Places.of(key[0], known)
+        return places.nearest(workload.problem, workload.features, device)
+
+    def evidence(self, neighbour: Neighbour, device: Device, database: Layer) -> Evidence:
+        """`evidence_of` a neighbour, where this device's rates stay as they are."""
+        key = neighbour.workload, neighbour.device, device.key, _speed(device)
+        found = self._evidence.get(key)
+        if found is None:
+            found = evidence_of(neighbour, device, database)
+            if len(self._evidence) >= MOST_EVIDENCE:
+                self._evidence.clear()
+            self._evidence[key] = found
+        return found
+
+    def predictions(
+        self,
+        workload: Workload,
+        device: Device,
+        deterministic: bool | None,
+        suspects: Set[Config],
+        make: Callable[[], list[Prediction]],
+    ) -> list[Prediction]:
+        """What ``make`` says of a workload, for all that have its problem and its features.
+
+        Patterns whose rows have equal lengths, as of N:M and blocks, often have the same.
+
+        Args:
+            deterministic, suspects: what keeps configs out, beside problem, features and device.
+        """
+        key = workload.problem, workload.features, device, _speed(device), deterministic, frozenset(suspects)
+        found = self._predictions.get(key)
+        if found is None:
+            found = make()
+            if len(self._predictions) >= MOST_PREDICTIONS:
+                self._predictions.clear()
+            self._predictions[key] = found
+        return found
+
+
+def _speed(device: Device) -> Speed:
+    return device.clock_mhz, device.memory_bytes_per_us, device.rates

@@ -1,0 +1,26 @@
+"""What holds a device's memory: copies are refused in words, before Python fails at a pointer within."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NoReturn
+
+from sparsegen.errors import OperandError
+
+
+class DeviceBound:
+    """What is prepared for one device in one process, and is neither pickled nor copied.
+
+    Attributes:
+        instead: what to do in place of a copy.
+    """
+
+    instead: ClassVar[str] = "prepare it again where it is needed"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """
+        Raises:
+            OperandError: always; the message says what to do.
+        """
+        raise OperandError(
+            f"{type(self).__name__} holds memory of its device, and is neither pickled nor copied: {self.instead}"
+        )

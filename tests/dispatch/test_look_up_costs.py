@@ -1,0 +1,92 @@
+"""What an untuned look-up costs in steps, which no busy machine changes: what does not depend on it was done before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from call_costs import Steps, steps_of
+
+from sparsegen.dispatch import neighbours
+from sparsegen.dispatch.choice import choose, forget
+from sparsegen.dispatch.chosen import How
+from sparsegen.kernels import families_of
+from sparsegen.kernels.base import Device
+from sparsegen.matrix.formats import as_csr
+from sparsegen.matrix.generators import random_uniform
+from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.tuning_db.layers import Layers
+from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.seeds_reader import seeds
+
+
+@pytest.fixture(autouse=True)
+def all_families_are_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "families_of", families_of)
+
+
+@pytest.fixture
+def database() -> Iterator[Layers]:
+    layers = Layers([seeds()])
+    yield layers
+    forget(layers)
+
+
+def device() -> Device:
+    """The one that the packaged results are of."""
+    return seeds().list_workloads()[0].device
+
+
+def layer(seed: int, *, rows: int = 3072, n: int = 128, dtype: DType = DType.FLOAT16) -> Workload:
+    """A linear layer of an encoder, of one pattern for each seed."""
+    problem = SpmmProblem(rows, 768, n, dtype, Layout.COLUMN)
+    return Workload.of(problem, random_uniform(rows, 768, 0.1, seed))
+
+
+def steps(of: Workload, database: Layers) -> Steps:
+    """The steps of a look-up that was not made before."""
+    return steps_of(lambda: choose(of, device(), database), before=0)
+
+
+def test_layers_that_are_alike_read_and_weigh_what_is_near_once(database: Layers) -> None:
+    assert choose(layer(1), device(), database).how is How.NEAREST
+    found = steps(layer(2), database)
+    assert choose(layer(2), device(), database).how is How.NEAREST
+    assert found.python["_listed"] == found.python["_telling"] == found.python["_solution"] == 0
+    assert found.python["position"] == 2, "of this workload, to find what is near and to weigh it"
+    assert found.c["execute"] <= 4, "measurements, dense times, probes and predictions of this very workload"
+
+
+def test_layers_of_equal_sizes_check_what_these_rule_out_once(database: Layers) -> None:
+    before, found, other = (
+        steps(of, database).python for of in (layer(1, n=33), layer(2, n=33), layer(3, rows=771, n=33))
+    )
+    assert before["shaped"] > 0 and other["shaped"] > 0
+    assert found["shaped"] == 0, "what a heuristic makes of the sizes alone is kept"
+    assert found["constraints"] < before["constraints"] / 4
+
+
+def test_families_that_do_not_compute_it_are_not_asked(database: Layers) -> None:
+    of = layer(1, dtype=DType.FLOAT32)
+    able = [f for f in families_of("spmm") if f.computes(of.problem)]
+    assert len(able) < len(families_of("spmm"))
+    assert steps(of, database).python["heuristic"] == len(able)
+
+
+def test_patterns_of_equal_features_share_what_is_expected(database: Layers) -> None:
+    """As of 2:4 sparsity: each row has as many nonzeros as any other, and each block of 16 × 16 as any."""
+
+    def of(seed: int) -> Workload:
+        mask = np.zeros((512 * 64, 4), dtype=np.float32)
+        rng = np.random.default_rng(seed)
+        np.put_along_axis(
+            mask, rng.permuted(np.tile(np.arange(4), (512 * 64, 1)), axis=1)[:, :2], 1.0, axis=1
+        )
+        return Workload.of(SpmmProblem(512, 256, 128, DType.FLOAT16), as_csr(mask.reshape(512, 256)))
+
+    first = choose(of(1), device(), database)
+    assert of(1).features == of(2).features and of(1).fingerprint != of(2).fingerprint
+    found = steps(of(2), database)
+    assert found.python["heuristic"] == found.python["analytic_us"] == 0
+    assert choose(of(2), device(), database) == first

@@ -1,0 +1,77 @@
+"""A layer that asks another one each question once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.rates import Rates
+from sparsegen.tuning_db.layer import Kind, Layer
+from sparsegen.tuning_db.records import Baseline, Check, Measurement, Prediction, Probe, Tuned, Workload
+from sparsegen.tuning_db.rules import Rules
+
+Answers = dict[Hashable, Any]  # by question
+
+MOST_ANSWERS = 4096
+
+R = TypeVar("R")
+
+
+class Remembered:
+    """Another layer, whose answers are kept: what is written later is not seen through it."""
+
+    def __init__(self, layer: Layer, answers: Answers | None = None) -> None:
+        """The layer, with what it said before.
+
+        Args:
+            answers: kept elsewhere, by a caller who makes such an object for every look-up.
+        """
+        self.layer = layer
+        self._answers: Answers = {} if answers is None else answers
+
+    @property
+    def generation(self) -> int:
+        return self.layer.generation
+
+    @property
+    def rules(self) -> Rules:
+        return self.layer.rules
+
+    def measurements(self, workload: Workload, device: Device) -> list[Measurement]:
+        return list(self._once(self.layer.measurements, workload, device))
+
+    def baselines(self, workload: Workload, device: Device) -> list[Baseline]:
+        return list(self._once(self.layer.baselines, workload, device))
+
+    def predictions(self, workload: Workload, device: Device) -> list[Prediction]:
+        return list(self._once(self.layer.predictions, workload, device))
+
+    def probes(self, workload: Workload, device: Device) -> list[Probe]:
+        return list(self._once(self.layer.probes, workload, device))
+
+    def rates(self, device: Device) -> Rates | None:
+        return self._once(self.layer.rates, device)
+
+    def failed_checks(self, device: Device) -> list[Check]:
+        return list(self._once(self.layer.failed_checks, device))
+
+    def is_verified(self, device: Device, driver: str, digest: str) -> bool:
+        return self.layer.is_verified(device, driver, digest)
+
+    def list_workloads(self, *, kind: Kind | None = None, like: Device | None = None) -> list[Tuned]:
+        return list(self._once(self.layer.list_workloads, kind=kind, like=like))
+
+    def close(self) -> None:
+        self.layer.close()
+
+    def _once(self, ask: Callable[..., R], *asked: Hashable, **named: Hashable) -> R:
+        """The answer of one of the layer's methods."""
+        question = (ask.__name__, asked, tuple(named.items()))
+        if question not in self._answers:
+            answer = ask(*asked, **named)
+            if len(self._answers) >= MOST_ANSWERS:
+                self._answers.clear()
+            self._answers[question] = answer
+        kept: R = self._answers[question]
+        return kept
