@@ -37,6 +37,15 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
 
 
+def test_there_is_no_gradient() -> None:
+    x, w = numbers(TOKENS, IN).requires_grad_(), numbers(OUT, IN)
+    with torch.no_grad():
+        assert not scaled_dsd(x, w, some_mask(), *scales()).requires_grad
+    y = scaled_dsd(x, w, some_mask(), *scales())
+    with pytest.raises(RuntimeError, match=r"backward through sparsegen\.scaled_dsd"):
+        y.sum().backward()
+
+
 @pytest.mark.parametrize("dtype", ROUNDED)
 @pytest.mark.usefixtures("where")
 def test_products_are_those_of_the_numbers(dtype: Any) -> None:

@@ -106,7 +106,7 @@ class BlockMaskTensor:
                 f"{shape[0]} × {shape[1]} elements in blocks of {block[0]} × {block[1]} are {layout.rows} × "
                 f"{layout.columns} blocks, got {live.shape[0]} × {live.shape[1]}"
             )
-        return cls(shape, block, torch.ops.sparsegen.pack_block_mask(live), density)
+        return cls(shape, block, _pack(live), density)
 
     def to_host(self) -> BlockMask:
         """The mask on the host, where it is checked whole; waits for the device."""
@@ -230,16 +230,6 @@ def _(state: Tensor, rows: int, columns: int, *_: Any) -> Tensor:
     return state.new_empty(BlockMaskLayout(rows, columns).words, dtype=torch.uint64)
 
 
-@torch.library.custom_op("sparsegen::pack_block_mask", mutates_args=(), schema="(Tensor live) -> Tensor")
-def _pack(live: Tensor) -> Tensor:
-    return pack_on(live)
-
-
-@_pack.register_fake
-def _(live: Tensor) -> Tensor:
-    return live.new_empty(BlockMaskLayout(*live.shape).words, dtype=torch.uint64)
-
-
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, state, *ctx.rest = inputs
     ctx.save_for_backward(state)
@@ -251,6 +241,13 @@ def _drop_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     return drop_blocks(dy, state, *ctx.rest), *[None] * 4
 
 
+_pack = DirectOperator(
+    "pack_block_mask",
+    "(Tensor live) -> Tensor",
+    pack_on,
+    fake=lambda live: live.new_empty(BlockMaskLayout(*live.shape).words, dtype=torch.uint64),
+    tensors=1,
+)
 drop_blocks = DirectOperator(
     "block_dropout",
     "(Tensor x, Tensor state, float p, int block_rows, int block_columns) -> Tensor",

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sparsegen.dispatch.options import Dense
-from sparsegen.integrations.torch.conv_problem import memory_format, problem_of, sides_of
+from sparsegen.integrations.torch.conv_problem import memory_format, pixels_of, problem_of, sides_of
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.timing import in_turn
 from sparsegen.matrix.spatial_mask import words_of
@@ -151,5 +151,4 @@ def _both(problem: MaskedConv2dProblem, where: torch.device) -> tuple[float, flo
 
 def zero_outside(images: Tensor, mask: Tensor, block: tuple[int, int]) -> Tensor:
     """Images × channels × height × width with zeros outside of a mask's blocks."""
-    wide = mask[:, None].repeat_interleave(block[0], 2).repeat_interleave(block[1], 3)
-    return torch.where(wide[:, :, : images.shape[2], : images.shape[3]], images, 0)
+    return torch.where(pixels_of(mask, block, images), images, 0)

@@ -49,7 +49,7 @@ def problem_of(
     key = kind_of(x, weight, bias), repr(options)
     found = _problems.get(key)
     if found is None:
-        found = _checked(x, weight, bias, *options)
+        found = _checked(x, weight, bias, options)
         if len(_problems) >= MOST_PROBLEMS:
             _problems.clear()
         _problems[key] = found
@@ -60,12 +60,9 @@ def _checked(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    sides: Sequence[Any],
-    groups: int,
-    mask_of: MaskOf | str,
-    density: float,
-    relu: bool,
+    options: tuple[Any, ...],
 ) -> MaskedConv2dProblem:
+    (stride, padding, dilation, block), groups, mask_of, density, relu = options
     require_real(x, "x")
     require_real(weight, "weight")
     groups = Groups.named(groups, "groups").count
@@ -81,7 +78,6 @@ def _checked(
             )
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise OperandError(f"bias: expected {weight.shape[0]} values, got shape {tuple(bias.shape)}")
-    stride, padding, dilation, block = sides
     epilogue = ConvEpilogue.NONE if bias is None else ConvEpilogue.BIAS_RELU if relu else ConvEpilogue.BIAS
     return MaskedConv2dProblem.of(
         (x.shape[2], x.shape[3]),
@@ -112,6 +108,12 @@ def _layout(x: Tensor) -> ImageLayout:
 def memory_format(x: Tensor) -> torch.memory_format:
     """That of the result."""
     return torch.contiguous_format if _layout(x).has_planes else torch.channels_last
+
+
+def pixels_of(blocks: Tensor, block: Side, like: Tensor) -> Tensor:
+    """Its block's value for each pixel of ``like``, images × 1 × height × width; blocks: images × rows × columns."""
+    wide = blocks[:, None].repeat_interleave(block[0], 2).repeat_interleave(block[1], 3)
+    return wide[:, :, : like.shape[2], : like.shape[3]]
 
 
 def sides_of(problem: MaskedConv2dProblem) -> tuple[Side, Side, Side, Side]:

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from sparsegen import arguments
 from sparsegen.errors import MatrixError, OperandError
+from sparsegen.integrations.torch.direct import DirectOperator
 from sparsegen.integrations.torch.pattern import kernel_device_of
 from sparsegen.integrations.torch.plain_launches import PlainLaunches, stream_of
 from sparsegen.integrations.torch.prepared import aligned
@@ -67,7 +68,7 @@ class KernelMap:
         if coordinates.shape[0] < 1:
             raise OperandError("coordinates: expected one point at least, got none")
         size = odd_sides(filter_size, "filter_size")
-        words = torch.ops.sparsegen.kernel_map(coordinates, list(size), list(three_steps(dilation)))
+        words: Tensor = _kernel_map(coordinates, size, three_steps(dilation))
         made = cls(coordinates.shape[0], size, words)
         if refuse_equal is None:
             refuses = not (coordinates.is_cuda or torch.compiler.is_compiling())
@@ -107,8 +108,7 @@ def places_for(points: int) -> int:
 _launches = PlainLaunches(bind_kernel_map)
 
 
-@torch.library.custom_op("sparsegen::kernel_map", mutates_args=())
-def _kernel_map(coordinates: Tensor, filter_size: list[int], dilation: list[int]) -> Tensor:
+def _map_of(coordinates: Tensor, filter_size: tuple[int, ...], dilation: tuple[int, ...]) -> Tensor:
     places = places_for(coordinates.shape[0])
     padded = functional.pad(coordinates, (0, 0, 0, places - coordinates.shape[0]), value=NONE)
     size, steps = odd_sides(filter_size, "filter_size"), three_steps(dilation)
@@ -125,7 +125,15 @@ def _kernel_map(coordinates: Tensor, filter_size: list[int], dilation: list[int]
     return words
 
 
-@_kernel_map.register_fake
-def _(coordinates: Tensor, filter_size: list[int], dilation: list[int]) -> Tensor:
+def _fake(coordinates: Tensor, filter_size: tuple[int, ...], dilation: tuple[int, ...]) -> Tensor:
     taps = filter_size[0] * filter_size[1] * filter_size[2]
     return coordinates.new_empty((1 + taps, places_for(coordinates.shape[0])))
+
+
+_kernel_map = DirectOperator(
+    "kernel_map",
+    "(Tensor coordinates, int[] filter_size, int[] dilation) -> Tensor",
+    _map_of,
+    fake=_fake,
+    tensors=1,
+)

@@ -86,9 +86,8 @@ def drop_on(x: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tenso
     shape, draw = (x.shape[0], x.shape[1]), MaskDraw(p)
     device = kernel_device(x)
     if device is None:
-        layout = grid(shape, block)
-        live = blocks_of(draw_on(state.clone(), layout, draw), layout)
-        return torch.where(expanded(live, block, shape), x / draw.density(layout), 0)
+        live, density = _drawn(state, shape, block, draw)
+        return torch.where(live, x / density, 0)
     x = aligned(x)
     y = torch.empty_like(x)
     launch = _drops.of(device, shape, block, p, DTYPES[x.dtype])
@@ -101,13 +100,21 @@ def multiplier_on(like: Tensor, state: Tensor, p: float, block: tuple[int, int])
     shape, draw = (like.shape[0], like.shape[1]), MaskDraw(p)
     device = kernel_device(like)
     if device is None:
-        layout = grid(shape, block)
-        live = blocks_of(draw_on(state.clone(), layout, draw), layout)
-        return expanded(live, block, shape).to(like.dtype) / draw.density(layout)
+        live, density = _drawn(state, shape, block, draw)
+        return live.to(like.dtype) / density
     y = torch.empty(shape, dtype=like.dtype, device=like.device)
     launch = _drops.of(device, shape, block, p, DTYPES[like.dtype])
     launch(stream_of(like), state.data_ptr(), 0, y.data_ptr())
     return y
+
+
+def _drawn(
+    state: Tensor, shape: tuple[int, int], block: tuple[int, int], draw: MaskDraw
+) -> tuple[Tensor, float]:
+    """Whether each element is live in the mask of a state, which stays as it is, and the expected share of those."""
+    layout = grid(shape, block)
+    live = blocks_of(draw_on(state.clone(), layout, draw), layout)
+    return expanded(live, block, shape), draw.density(layout)
 
 
 def blocks_of(words: Tensor, layout: BlockMaskLayout) -> Tensor:

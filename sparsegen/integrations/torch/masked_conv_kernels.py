@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparsegen.integrations.torch.conv_problem import Side, memory_format, problem_of, sides_of
+from sparsegen.integrations.torch.conv_problem import (
+    Side,
+    memory_format,
+    pixels_of,
+    problem_of,
+    sides_of,
+)
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
 from sparsegen.integrations.torch.plain import WIDE
 from sparsegen.integrations.torch.prepared import is_capturing
@@ -216,6 +222,4 @@ def _images(words: Tensor, rows: int, columns: int) -> int:
 def live_pixels(words: Tensor, block: Side, like: Tensor) -> Tensor:
     """bool for each pixel of images as ``like``: images × 1 × height × width."""
     height, width = int(like.shape[2]), int(like.shape[3])
-    blocks = live_blocks(words, block, (height, width))[:, None]
-    wide = blocks.repeat_interleave(block[0], 2).repeat_interleave(block[1], 3)
-    return wide[:, :, :height, :width]
+    return pixels_of(live_blocks(words, block, (height, width)), block, like)

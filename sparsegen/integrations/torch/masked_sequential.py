@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sparsegen import arguments
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.integrations.torch.autocast import cast_like_dense
+from sparsegen.integrations.torch.conv_problem import pixels_of
 from sparsegen.integrations.torch.masked_conv import PackedMask, masked_conv2d
 from sparsegen.integrations.torch.tensor_checks import require_real, require_tensors
 from sparsegen.matrix.spatial_mask import Reach, both, dilate, resize, words_of
@@ -194,7 +195,7 @@ class _Norm:
     block: tuple[int, int]
 
     def __call__(self, x: Tensor) -> Tensor:
-        return masked_batch_norm(x, _pixels(self.mask, self.block, x), self.layer)
+        return masked_batch_norm(x, pixels_of(self.mask, self.block, x), self.layer)
 
 
 _Step = Callable[[Tensor], Tensor]
@@ -270,12 +271,6 @@ def _follow(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor) -> None:
         share = norm.momentum if norm.momentum is not None else 1.0 / norm.num_batches_tracked
         norm.running_mean.add_((mean - norm.running_mean) * share)
         norm.running_var.add_((variance - norm.running_var) * share)
-
-
-def _pixels(mask: Tensor, block: tuple[int, int], like: Tensor) -> Tensor:
-    """bool for each pixel of images as ``like``: images × 1 × height × width."""
-    wide = mask[:, None].repeat_interleave(block[0], 2).repeat_interleave(block[1], 3)
-    return wide[:, :, : like.shape[2], : like.shape[3]]
 
 
 def _pair(value: Any) -> tuple[int, int]:

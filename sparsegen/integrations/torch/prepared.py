@@ -142,14 +142,9 @@ class Prepared:
             if bias is None:
                 return self.operator(*operands, out=out)
             return self.operator(*operands, out=out, bias=bias.contiguous())
-        # The emulator takes NumPy arrays, and float32 for bfloat16, which NumPy has not.
-        given = {} if bias is None else {"bias": bias.contiguous()}
-        dtype = operands[0].dtype
-        sent = torch.float32 if dtype is torch.bfloat16 else dtype
-        found = self.operator(
-            *(t.to(sent).numpy() for t in operands), **{name: t.to(sent).numpy() for name, t in given.items()}
-        )
-        result = torch.from_numpy(found).to(dtype)
+        given = {} if bias is None else {"bias": array_of(bias.contiguous())}
+        found = self.operator(*map(array_of, operands), **given)
+        result = torch.from_numpy(found).to(operands[0].dtype)
         return result if out is None else out.copy_(result)
 
 
@@ -157,6 +152,11 @@ def aligned(tensor: Tensor) -> Tensor:
     """The tensor as kernels read it: contiguous, at an address that vectors divide, which a slice's need not be."""
     tensor = tensor if tensor.is_contiguous() else tensor.contiguous()
     return tensor if tensor.data_ptr() % VECTOR_BYTES == 0 else tensor.clone()
+
+
+def array_of(tensor: Tensor) -> Any:
+    """The tensor as the emulator takes it: a NumPy array, of float32 for bfloat16, which NumPy has not."""
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def is_capturing(tensor: Tensor) -> bool:

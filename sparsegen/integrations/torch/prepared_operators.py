@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sparsegen import api
-from sparsegen.integrations.torch.prepared import aligned
+from sparsegen.integrations.torch.prepared import aligned, array_of
 from sparsegen.kernels.base import Device
 from sparsegen.operators import Problem
 
@@ -62,22 +62,15 @@ operators = Operators()
 def called(
     operator: Any, given: Sequence[Tensor], words: Tensor, out: Tensor | None = None, **added: Tensor
 ) -> Tensor:
-    """What an operator makes of tensors and of what names live places, in ``out`` if it is given.
-
-    The emulator takes NumPy arrays, and float32 for bfloat16, which NumPy has not.
-    """
+    """What an operator makes of tensors and of what names live places, in ``out`` if it is given."""
     tensors = [aligned(tensor) for tensor in given]
     more = {name: tensor.contiguous() for name, tensor in added.items()}
     result: Tensor
     if words.is_cuda:
         result = operator(*tensors, words, out=out, **more)
         return result
-    dtype = given[0].dtype
-    sent = torch.float32 if dtype is torch.bfloat16 else dtype
-    arrays = [tensor.to(sent).numpy() for tensor in tensors]
-    into = None if out is None else out.to(sent).numpy()
-    found = operator(
-        *arrays, words.numpy(), out=into, **{name: t.to(sent).numpy() for name, t in more.items()}
-    )
-    result = torch.from_numpy(found).to(dtype)
+    added_arrays = {name: array_of(tensor) for name, tensor in more.items()}
+    into = None if out is None else array_of(out)
+    found = operator(*map(array_of, tensors), words.numpy(), out=into, **added_arrays)
+    result = torch.from_numpy(found).to(given[0].dtype)
     return result if out is None else out.copy_(result)

@@ -9,7 +9,6 @@ factors are copies of Xᵀ and Dᵀ, which tensor cores need along the contracti
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch import Tensor
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.block_masks import BlockMaskTensor, check_mask
+from sparsegen.integrations.torch.direct import DirectOperator
 from sparsegen.integrations.torch.mask_launches import blocks_of, expanded
 from sparsegen.integrations.torch.masked_products import check_words
 from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
@@ -60,9 +60,7 @@ def scaled_dsd(
     require_dtype(dtype)
     number = arguments.factor(scale, "scale", OperandError)
     both = _scales(scale_x, scale_weight, number, x)
-    result: Tensor = torch.ops.sparsegen.scaled_dsd(
-        x, weight, both, mask.words, *mask.block, mask.density, dtype
-    )
+    result: Tensor = _scaled_dsd(x, weight, both, mask.words, *mask.block, mask.density, dtype)
     return result
 
 
@@ -88,19 +86,11 @@ def scaled_sdd(
     require_dtype(dtype)
     number = arguments.factor(scale, "scale", OperandError)
     both = _scales(scale_d, scale_weight, number, d)
-    result: Tensor = torch.ops.sparsegen.scaled_sdd(
-        d, weight, both, mask.words, *mask.block, mask.density, dtype
-    )
+    result: Tensor = _scaled_sdd(d, weight, both, mask.words, *mask.block, mask.density, dtype)
     return result
 
 
-_SCHEMA = "Tensor words, int block_rows, int block_columns, float density, ScalarType dtype) -> Tensor"
-
-
-@torch.library.custom_op(
-    "sparsegen::scaled_dsd", mutates_args=(), schema=f"(Tensor x, Tensor weight, Tensor scale, {_SCHEMA}"
-)
-def _scaled_dsd(
+def _dsd_of(
     x: Tensor,
     weight: Tensor,
     scale: Tensor,
@@ -116,10 +106,7 @@ def _scaled_dsd(
     return call.run(DsdProblem, Layout.COLUMN, (m, n), x, weight, scale, words)
 
 
-@torch.library.custom_op(
-    "sparsegen::scaled_sdd", mutates_args=(), schema=f"(Tensor d, Tensor weight, Tensor scale, {_SCHEMA}"
-)
-def _scaled_sdd(
+def _sdd_of(
     d: Tensor,
     weight: Tensor,
     scale: Tensor,
@@ -134,16 +121,6 @@ def _scaled_sdd(
     _check_factors(d, weight, "d", (n, k), weight.t().is_contiguous(), wanted)
     call = _Call(m, k, n, (block_rows, block_columns), density, dtype)
     return call.run(SddProblem, Layout.ROW, (m, k), d, weight, scale, words)
-
-
-@_scaled_dsd.register_fake
-def _(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
-    return x.new_empty((x.shape[0], weight.shape[0]), dtype=rest[-1])
-
-
-@_scaled_sdd.register_fake
-def _(d: Tensor, weight: Tensor, *rest: Any) -> Tensor:
-    return d.new_empty((d.shape[0], weight.shape[1]), dtype=rest[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,3 +222,20 @@ def _scales(one: Tensor, other: Tensor, scale: float, like: Tensor) -> Tensor:
                 f"{given.dtype} on {given.device}"
             )
     return (one.detach() * other.detach() * scale).reshape(1)
+
+
+_SCHEMA = "Tensor words, int block_rows, int block_columns, float density, ScalarType dtype) -> Tensor"
+_scaled_dsd = DirectOperator(
+    "scaled_dsd",
+    f"(Tensor x, Tensor weight, Tensor scale, {_SCHEMA}",
+    _dsd_of,
+    fake=lambda x, weight, *rest: x.new_empty((x.shape[0], weight.shape[0]), dtype=rest[-1]),
+    tensors=4,
+)
+_scaled_sdd = DirectOperator(
+    "scaled_sdd",
+    f"(Tensor d, Tensor weight, Tensor scale, {_SCHEMA}",
+    _sdd_of,
+    fake=lambda d, weight, *rest: d.new_empty((d.shape[0], weight.shape[1]), dtype=rest[-1]),
+    tensors=4,
+)
