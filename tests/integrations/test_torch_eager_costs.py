@@ -30,7 +30,7 @@ from sparsegen.integrations.torch.ready_calls import MOST_READY, ReadyCalls  # n
 
 # Functions of Python that are entered by a call without gradients, by one with them, and by a whole step; then of C.
 MOST = {
-    "masked_conv2d": ((74, 74), (76, 74), (185, 225)),
+    "masked_conv2d": ((78, 74), (82, 74), (190, 225)),
     "submanifold_conv3d": ((76, 84), (76, 82), (165, 195)),
     "attention": ((108, 92), (104, 90), (248, 202)),
 }

@@ -9,6 +9,9 @@ from torch import Tensor
 
 T = TypeVar("T", Tensor, Tensor | None)
 
+# Whether there is autocast on any device: one function of C, so that calls without it take no other step.
+is_any_autocast = torch._C._is_any_autocast_enabled
+
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
     """What autocast asks for on a device; None without autocast, and where there is none (meta tensors)."""
@@ -18,7 +21,7 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
 
 def cast_like_dense(operand: T, device: torch.device) -> T:
     """An operand in the dtype that autocast asks for on a device; without autocast, and of float64, as it is."""
-    if operand is None or operand.dtype == torch.float64:
+    if operand is None or not is_any_autocast() or operand.dtype == torch.float64:
         return operand
     dtype = autocast_dtype(device)
     return operand if dtype is None else operand.to(dtype)

@@ -12,7 +12,7 @@ from sparsegen import api, arguments
 from sparsegen.dispatch.options import Dense, OnMiss
 from sparsegen.errors import DeviceUnavailableError, MatrixError, OperandError, PruningError
 from sparsegen.integrations.torch.activations import Activation, epilogue_of
-from sparsegen.integrations.torch.autocast import autocast_dtype
+from sparsegen.integrations.torch.autocast import autocast_dtype, is_any_autocast
 from sparsegen.integrations.torch.direct import Asked, asked
 from sparsegen.integrations.torch.pattern import DTYPES, SparsePattern, kernel_device
 from sparsegen.integrations.torch.pattern_module import PatternModule
@@ -231,7 +231,7 @@ class SparseLinear(PatternModule):
         values, bias = own.get("values"), own.get("bias")
         if values is None:
             values, bias = self.values, self.bias
-        dtype = autocast_dtype(x.device)
+        dtype = autocast_dtype(x.device) if is_any_autocast() else None
         casts = dtype is not None
         if casts:
             x = x.to(dtype)

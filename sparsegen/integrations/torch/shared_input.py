@@ -19,7 +19,7 @@ from torch.compiler import is_dynamo_compiling
 
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.activations import Activation
-from sparsegen.integrations.torch.autocast import autocast_dtype
+from sparsegen.integrations.torch.autocast import autocast_dtype, is_any_autocast
 from sparsegen.integrations.torch.direct import Asked, asked
 from sparsegen.integrations.torch.pattern import SparsePattern
 from sparsegen.integrations.torch.prepared import is_capturing
@@ -160,7 +160,7 @@ class SharedInput:
             known, values, bias = self._stacked
             if known is None or values is None or not _unchanged(weights, known, frozen=True):
                 known, values, bias = self._stack(weights)
-        dtype = autocast_dtype(x.device)
+        dtype = autocast_dtype(x.device) if is_any_autocast() else None
         casts = dtype is not None
         if casts:
             x = x.to(dtype)
@@ -225,12 +225,13 @@ def _unchanged(weights: Sequence[Tensor | None], known: Sequence[_Weight], *, fr
 
 def _state(x: Tensor) -> tuple[Any, ...]:
     """What has to be the same for all layers beside x: how it is cast, and where launches go."""
+    dtype = autocast_dtype(x.device) if is_any_autocast() else None
     if not x.is_cuda:
-        return torch.is_grad_enabled(), autocast_dtype(x.device)
+        return torch.is_grad_enabled(), dtype
     stream = _stream(x.get_device())
     return (
         torch.is_grad_enabled(),
-        autocast_dtype(x.device),
+        dtype,
         stream,
         stream != 0 and is_capturing(x),  # the default stream cannot be captured
     )
