@@ -19,7 +19,7 @@ from sparsegen.operators.problem import LoneRow, Problem
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
-from sparsegen.system.threads import for_each
+from sparsegen.system.threads import in_threads
 
 CHECKED_NONZEROS = 64  # of a row that is computed again
 CHUNK = 1 << 20  # elements of a float64 intermediate, so that it stays in cache
@@ -163,9 +163,9 @@ def sampled_product(pattern: CsrMatrix, a: Array, b: Array, *, threads: int = 1)
         return ((start, min(start + step, length)) for start in range(0, length, step))
 
     if pattern.nnz * SPARSE < m * n:
-        for_each(spans(pattern.nnz, max(1, CHUNK // max(1, a.shape[1]))), gather, threads)
+        in_threads(gather, spans(pattern.nnz, max(1, CHUNK // max(1, a.shape[1]))), threads)
     else:
-        for_each(spans(m, max(1, CHUNK // max(1, n))), multiply, threads)
+        in_threads(multiply, spans(m, max(1, CHUNK // max(1, n))), threads)
     return exact, magnitude
 
 

@@ -20,7 +20,7 @@ from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.operators.scale import kept_scale
 from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import PlainDevice
-from sparsegen.system.threads import for_each
+from sparsegen.system.threads import in_threads
 
 SIGNIFICAND_BITS = {DType.FLOAT32: 24, DType.FLOAT16: 11, DType.BFLOAT16: 8}
 ROWS = 64  # queries of which the reference is computed together, over the keys that any of them sees
@@ -116,7 +116,7 @@ class SparseAttentionProblem(Problem):
                 own_q, own_k, own_v = (x.astype(np.float64) for x in (q[part], k[keys], v[keys]))
                 exact[part], magnitude[part] = _attention(own_q, own_k, own_v, seen, scale, self.dtype)
 
-        for_each(range(0, self.m, ROWS), attend, threads)
+        in_threads(attend, range(0, self.m, ROWS), threads)
         return Reference(exact, magnitude, self.terms(matrix), self.dtype)
 
     def terms(self, matrix: CsrMatrix) -> Array:

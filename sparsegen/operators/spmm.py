@@ -22,7 +22,7 @@ from sparsegen.operators.problem import LoneRow, Problem
 from sparsegen.operators.reference import DeviceReference, Reference
 from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
-from sparsegen.system.threads import for_each
+from sparsegen.system.threads import in_threads
 
 
 class ItemValues(StrEnum):
@@ -191,7 +191,7 @@ class SpmmProblem(Problem):
             exact[:, mine] = a @ part
             magnitude[:, mine] = absolute @ np.abs(part)
 
-        for_each(range(0, self.n, step), columns, threads)
+        in_threads(columns, range(0, self.n, step), threads)
         if self.epilogue.has_bias:
             bias = self.dtype.from_storage(operands["bias"]).astype(np.float64)[:, None]
             exact += bias

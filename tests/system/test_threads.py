@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sparsegen.system.threads import for_each, in_threads
+from sparsegen.system.threads import in_threads
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -20,12 +20,12 @@ def test_every_part_is_done_once_and_errors_come_back(threads: int) -> None:
         done.append(part)
         where.add(threading.get_ident())
 
-    for_each(range(20), work, threads)
+    in_threads(work, range(20), threads)
     assert sorted(done) == list(range(20))
     assert (where == {threading.get_ident()}) == (threads == 1)
     with pytest.raises(ValueError, match="the last"):
-        for_each([1, 99], work, threads)
-    for_each([], work, threads)
+        in_threads(work, [1, 99], threads)
+    in_threads(work, [], threads)
 
 
 @pytest.mark.parametrize("count", [0, 1, 20])
