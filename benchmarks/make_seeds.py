@@ -88,7 +88,7 @@ def newest(group: Iterable[Measurement]) -> list[Measurement]:
 def is_valid(measurement: Measurement) -> bool:
     """Whether the variant's family is still there, and takes its config for this problem."""
     config = measurement.variant.config
-    return config.is_known and not family_of(config).broken_constraints(
+    return config.is_known and family_of(config).is_valid(
         measurement.workload.problem, config, measurement.device
     )
 

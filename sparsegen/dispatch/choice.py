@@ -262,7 +262,7 @@ class _Search:
         family = family_of(config)
         if self.deterministic and not family.is_deterministic(self.problem, config):
             return False
-        return self.kept.is_valid(self.problem, config, self.device) and not family.broken_requirements(
+        return self.kept.is_valid(self.problem, config, self.device) and family.takes_matrix(
             self.problem, self.workload.features, config
         )
 

@@ -250,11 +250,13 @@ class Family(ABC, Generic[P, C]):
     def broken_requirements(self, problem: P, features: Features, config: C) -> list[str]:
         return [c.sentence for c in self.requirements(problem, features, config) if not c.holds]
 
+    def takes_matrix(self, problem: P, features: Features, config: C) -> bool:
+        """Whether what a config asks of the matrix holds."""
+        return all(c.holds for c in self.requirements(problem, features, config))
+
     def suits(self, problem: P, features: Features, config: C, device: Device) -> bool:
-        """Whether a config is valid and what it asks of the matrix holds."""
-        return self.is_valid(problem, config, device) and all(
-            c.holds for c in self.requirements(problem, features, config)
-        )
+        """Whether a config is valid and takes the matrix."""
+        return self.is_valid(problem, config, device) and self.takes_matrix(problem, features, config)
 
     def require_suited(self, problem: P, features: Features, config: C, device: Device) -> None:
         """Raises ConfigError with the broken constraints, or what the matrix should be like, in words."""

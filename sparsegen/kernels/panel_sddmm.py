@@ -225,7 +225,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         self, problem: SddmmProblem, features: Features, config: PanelSddmmConfig, device: Device
     ) -> float:
         rates = device.expected_rates
-        if self.broken_constraints(problem, config, device):
+        if not self.is_valid(problem, config, device):
             return math.inf
         moved = MOVES * problem.cost(features.nnz).bytes
         return (
