@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
+from sparsegen.system.bounded import Bounded
 from sparsegen.tuning_db.layer import Kind, Layer
 from sparsegen.tuning_db.records import Baseline, Check, Measurement, Prediction, Probe, Tuned, Workload
 from sparsegen.tuning_db.rules import Rules
@@ -18,17 +20,21 @@ MOST_ANSWERS = 4096
 R = TypeVar("R")
 
 
+def no_answers() -> Answers:
+    """Where answers are kept, at most `MOST_ANSWERS`: one more takes the place of all."""
+    return Bounded(MOST_ANSWERS)
+
+
+@dataclass(frozen=True, eq=False)
 class Remembered:
-    """Another layer, whose answers are kept: what is written later is not seen through it."""
+    """Another layer, whose answers are kept: what is written later is not seen through it.
 
-    def __init__(self, layer: Layer, answers: Answers | None = None) -> None:
-        """The layer, with what it said before.
+    Attributes:
+        answers: what it said before; who makes such an object for every look-up keeps them.
+    """
 
-        Args:
-            answers: kept elsewhere, by a caller who makes such an object for every look-up.
-        """
-        self.layer = layer
-        self._answers: Answers = {} if answers is None else answers
+    layer: Layer
+    answers: Answers = field(default_factory=no_answers)
 
     @property
     def generation(self) -> int:
@@ -68,10 +74,7 @@ class Remembered:
     def _once(self, ask: Callable[..., R], *asked: Hashable, **named: Hashable) -> R:
         """The answer of one of the layer's methods."""
         question = (ask.__name__, asked, tuple(named.items()))
-        if question not in self._answers:
-            answer = ask(*asked, **named)
-            if len(self._answers) >= MOST_ANSWERS:
-                self._answers.clear()
-            self._answers[question] = answer
-        kept: R = self._answers[question]
+        if question not in self.answers:
+            self.answers[question] = ask(*asked, **named)
+        kept: R = self.answers[question]
         return kept

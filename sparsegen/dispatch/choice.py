@@ -79,7 +79,7 @@ def choose(
     if choice is None:
         asked = replace(options, deterministic=equal_bits)
         choice = _Search(workload, device, database, kept, asked).choose()
-        kept.keep(question, choice)
+        kept.choices[question] = choice
     return choice
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
+from functools import partial
 
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.evidence import Evidence, evidence_of
@@ -16,9 +17,10 @@ from sparsegen.kernels.config import Config
 from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
+from sparsegen.system.bounded import Bounded
 from sparsegen.tuning_db.layer import Kind, Layer
 from sparsegen.tuning_db.records import Workload
-from sparsegen.tuning_db.remembered import Answers
+from sparsegen.tuning_db.remembered import Answers, no_answers
 
 MOST_CHOICES, MOST_EVIDENCE, MOST_PROBLEMS, MOST_PREDICTIONS = 4096, 4096, 256, 256
 
@@ -37,25 +39,21 @@ class Kept:
     """
 
     generation: int
-    choices: dict[Question, Choice] = field(default_factory=dict)
-    answers: Answers = field(default_factory=dict)
-    _predictions: dict[Asked, list[Prediction]] = field(default_factory=dict)
-    _valid: dict[tuple[Problem, Device], dict[Config, bool]] = field(default_factory=dict)
+    choices: dict[Question, Choice] = field(default_factory=partial(Bounded, MOST_CHOICES))
+    answers: Answers = field(default_factory=no_answers)
+    _predictions: dict[Asked, list[Prediction]] = field(default_factory=partial(Bounded, MOST_PREDICTIONS))
+    _valid: dict[tuple[Problem, Device], dict[Config, bool]] = field(
+        default_factory=partial(Bounded, MOST_PROBLEMS)
+    )
     _places: dict[tuple[Kind, Device], Places] = field(default_factory=dict)
-    _evidence: dict[tuple[Workload, Device, str, Speed], Evidence] = field(default_factory=dict)
-
-    def keep(self, question: Question, choice: Choice) -> None:
-        """Have an answer at hand for the same question."""
-        if len(self.choices) >= MOST_CHOICES:
-            self.choices.clear()
-        self.choices[question] = choice
+    _evidence: dict[tuple[Workload, Device, str, Speed], Evidence] = field(
+        default_factory=partial(Bounded, MOST_EVIDENCE)
+    )
 
     def is_valid(self, problem: Problem, config: Config, device: Device) -> bool:
         """Whether the constraints of the config's family hold: they depend neither on features nor on rates."""
         known = self._valid.get((problem, device))
         if known is None:
-            if len(self._valid) >= MOST_PROBLEMS:
-                self._valid.clear()
             known = self._valid[problem, device] = {}
         is_valid = known.get(config)
         if is_valid is None:
@@ -76,10 +74,7 @@ class Kept:
         key = neighbour.workload, neighbour.device, device.key, _speed(device)
         found = self._evidence.get(key)
         if found is None:
-            found = evidence_of(neighbour, device, database)
-            if len(self._evidence) >= MOST_EVIDENCE:
-                self._evidence.clear()
-            self._evidence[key] = found
+            found = self._evidence[key] = evidence_of(neighbour, device, database)
         return found
 
     def predictions(
@@ -100,10 +95,7 @@ class Kept:
         key = workload.problem, workload.features, device, _speed(device), deterministic, frozenset(suspects)
         found = self._predictions.get(key)
         if found is None:
-            found = make()
-            if len(self._predictions) >= MOST_PREDICTIONS:
-                self._predictions.clear()
-            self._predictions[key] = found
+            found = self._predictions[key] = make()
         return found
 
 

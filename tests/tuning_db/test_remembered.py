@@ -10,7 +10,7 @@ from database_samples import RECORDS
 from tuning_samples import H100, baseline, timed, workload
 
 from sparsegen.tuning_db.layers import MemoryLayer
-from sparsegen.tuning_db.remembered import MOST_ANSWERS, Remembered
+from sparsegen.tuning_db.remembered import MOST_ANSWERS, Remembered, no_answers
 
 QUESTIONS = ("measurements", "baselines", "predictions", "probes")
 
@@ -61,7 +61,7 @@ def test_nobody_changes_what_is_kept() -> None:
 
 
 def test_the_memory_has_an_end() -> None:
-    answers: Any = {}
+    answers = no_answers()
     remembered = Remembered(MemoryLayer([], []), answers)
     for n in range(1, MOST_ANSWERS + 10):
         remembered.probes(workload(n=n), H100)

@@ -16,6 +16,7 @@ from torch import Tensor
 from sparsegen.integrations.torch.prepared import VECTOR_BYTES, Follower, Prepared, aligned, is_capturing
 from sparsegen.plan.arrays import current_stream_of, empty_tensors
 from sparsegen.plan.variant_launcher import VariantLauncher
+from sparsegen.system.bounded import Bounded
 
 MOST_PLANS = 64  # of a pattern: one for each shape of tensors
 MISALIGNED = VECTOR_BYTES - 1
@@ -151,16 +152,13 @@ class Plans:
     """The plans of a pattern, by whatever tells calls apart."""
 
     def __init__(self) -> None:
-        self._plans: dict[Hashable, Plan] = {}
+        self._plans: dict[Hashable, Plan] = Bounded(MOST_PLANS)
         self.find = self._plans.get  # the one step of a call
 
     def add(self, key: Hashable, plan: Plan | None) -> None:
         """Keep a plan, if there is one, in the place of all others where they become too many."""
-        if plan is None:
-            return
-        if len(self._plans) >= MOST_PLANS:
-            self._plans.clear()
-        self._plans[key] = plan
+        if plan is not None:
+            self._plans[key] = plan
 
     def drop(self, prepared: object) -> None:
         """Forget the plans that call it."""

@@ -19,11 +19,14 @@ from sparsegen.operators import (
     MaskedConv2dProblem,
     MaskOf,
 )
+from sparsegen.system.bounded import Bounded
 
 Side = tuple[int, int]
 
 MOST_PROBLEMS = 1024
-_problems: dict[Hashable, MaskedConv2dProblem] = {}  # those of calls before, which takes longer than a call
+_problems: dict[Hashable, MaskedConv2dProblem] = Bounded(
+    MOST_PROBLEMS
+)  # those of calls before, which takes longer than a call
 
 
 def problem_of(
@@ -49,10 +52,7 @@ def problem_of(
     key = kind_of(x, weight, bias), repr(options)
     found = _problems.get(key)
     if found is None:
-        found = _checked(x, weight, bias, options)
-        if len(_problems) >= MOST_PROBLEMS:
-            _problems.clear()
-        _problems[key] = found
+        found = _problems[key] = _checked(x, weight, bias, options)
     return found
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sparsegen.integrations.torch.pattern import kernel_device
 from sparsegen.integrations.torch.prepared import is_capturing
+from sparsegen.system.bounded import Bounded
 
 MOST_READY = 128
 
@@ -24,7 +25,7 @@ class ReadyCalls:
     """
 
     def __init__(self) -> None:
-        self._ready: dict[Hashable, Ready] = {}
+        self._ready: dict[Hashable, Ready] = Bounded(MOST_READY)
 
     def run(
         self,
@@ -52,8 +53,6 @@ class ReadyCalls:
             return ready(*operands)
         result, ready = first(*operands, *rest)
         if ready is not None:
-            if len(self._ready) >= MOST_READY:
-                self._ready.clear()
             self._ready[key] = ready
         return result
 
