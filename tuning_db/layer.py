@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sparsegen.kernels.base import Device
@@ -42,6 +42,27 @@ class Layer(Protocol):
 
     def close(self) -> None:
         """Give back what is open; a later question opens it again."""
+
+
+@dataclass(frozen=True, eq=False)
+class Around:
+    """What a `Layer` that answers questions by another one hands on as it is."""
+
+    layer: Layer
+
+    @property
+    def generation(self) -> int:
+        return self.layer.generation
+
+    @property
+    def rules(self) -> Rules:
+        return self.layer.rules
+
+    def is_verified(self, device: Device, driver: str, digest: str) -> bool:
+        return self.layer.is_verified(device, driver, digest)
+
+    def close(self) -> None:
+        self.layer.close()
 
 
 def with_rates(device: Device, layer: Layer) -> Device:

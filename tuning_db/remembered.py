@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
 from sparsegen.system.bounded import Bounded
-from sparsegen.tuning_db.layer import Kind, Layer
+from sparsegen.tuning_db.layer import Around, Kind
 from sparsegen.tuning_db.records import Baseline, Check, Measurement, Prediction, Probe, Tuned, Workload
-from sparsegen.tuning_db.rules import Rules
 
 Answers = dict[Hashable, Any]  # by question
 
@@ -26,23 +25,14 @@ def no_answers() -> Answers:
 
 
 @dataclass(frozen=True, eq=False)
-class Remembered:
+class Remembered(Around):
     """Another layer, whose answers are kept: what is written later is not seen through it.
 
     Attributes:
         answers: what it said before; who makes such an object for every look-up keeps them.
     """
 
-    layer: Layer
     answers: Answers = field(default_factory=no_answers)
-
-    @property
-    def generation(self) -> int:
-        return self.layer.generation
-
-    @property
-    def rules(self) -> Rules:
-        return self.layer.rules
 
     def measurements(self, workload: Workload, device: Device) -> list[Measurement]:
         return list(self._once(self.layer.measurements, workload, device))
@@ -62,14 +52,8 @@ class Remembered:
     def failed_checks(self, device: Device) -> list[Check]:
         return list(self._once(self.layer.failed_checks, device))
 
-    def is_verified(self, device: Device, driver: str, digest: str) -> bool:
-        return self.layer.is_verified(device, driver, digest)
-
     def list_workloads(self, *, kind: Kind | None = None, like: Device | None = None) -> list[Tuned]:
         return list(self._once(self.layer.list_workloads, kind=kind, like=like))
-
-    def close(self) -> None:
-        self.layer.close()
 
     def _once(self, ask: Callable[..., R], *asked: Hashable, **named: Hashable) -> R:
         """The answer of one of the layer's methods."""

@@ -7,29 +7,19 @@ from dataclasses import dataclass
 
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
-from sparsegen.tuning_db.layer import Kind, Layer
+from sparsegen.tuning_db.layer import Around, Kind
 from sparsegen.tuning_db.records import Baseline, Check, Measurement, Prediction, Probe, Tuned, Workload
-from sparsegen.tuning_db.rules import Rules
 
 
 @dataclass(frozen=True, eq=False)
-class Without:
+class Without(Around):
     """Another layer, of which some workloads are hidden with all that was recorded of them.
 
     Attributes:
         hides: whether a workload is hidden.
     """
 
-    layer: Layer
     hides: Callable[[Workload], bool]
-
-    @property
-    def generation(self) -> int:
-        return self.layer.generation
-
-    @property
-    def rules(self) -> Rules:
-        return self.layer.rules
 
     def measurements(self, workload: Workload, device: Device) -> list[Measurement]:
         return [] if self.hides(workload) else self.layer.measurements(workload, device)
@@ -49,12 +39,6 @@ class Without:
     def failed_checks(self, device: Device) -> list[Check]:
         return [check for check in self.layer.failed_checks(device) if not self.hides(check.workload)]
 
-    def is_verified(self, device: Device, driver: str, digest: str) -> bool:
-        return self.layer.is_verified(device, driver, digest)
-
     def list_workloads(self, *, kind: Kind | None = None, like: Device | None = None) -> list[Tuned]:
         found = self.layer.list_workloads(kind=kind, like=like)
         return [tuned for tuned in found if not self.hides(tuned.workload)]
-
-    def close(self) -> None:
-        self.layer.close()
