@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
@@ -34,12 +35,24 @@ STEP_CYCLES = 110.0  # the least for a panel
 SLOWER = 1.15  # than the counted cycles of shared memory
 
 
+class Columns(StrEnum):
+    """Where warpgroups take B's columns from."""
+
+    SHARED = "shared"
+    REGISTERS = "registers"
+
+
 @dataclass(frozen=True)
 class TurnedBlockSpmmConfig(Config):
     """One point of the tuning space of `turned_block_spmm`."""
 
     tile_m: int = tunable(256, (64, 128, 256), "rows of C per thread block", packs=True)
     cluster: int = tunable(2, (1, 2), "thread blocks that share the loads of A's blocks (multicast)")
+    b_in: str = tunable(
+        Columns.REGISTERS.value,
+        tuple(c.value for c in Columns),
+        "where products take B from: shared memory each time, or registers, once for all blocks of a panel",
+    )
     raster: int = tunable(16, (1, 4, 8, 16), "row tiles that are processed before the next column tile")
     order: str = tunable(
         Order.COUNTED.value,
@@ -151,10 +164,12 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
         blocks, panels = c.tile_m // SIDE, -(-problem.k // SIDE)
         met = 1 - (1 - held) ** max(1.0, c.tile_m / max(SIDE, block_side(features)))
         tile_blocks = panels * blocks * held
-        both, one = held * held * blocks / 2, held * (1 - held) * blocks  # of a panel's pairs of blocks
-        read = 2 * 2 * (both * 4096 + one * 3072)  # by two warpgroups, in two products each
+        if c.b_in == Columns.SHARED:
+            read = tile_blocks * 2 * (PANEL_BYTES // 2 + BLOCK_BYTES)  # by two warpgroups
+        else:
+            read = tile_blocks * 2 * BLOCK_BYTES + met * panels * PANEL_BYTES
         written = tile_blocks * BLOCK_BYTES + met * panels * PANEL_BYTES
-        shared = SLOWER * (panels * read + written) / SHARED_BYTES_PER_CYCLE
+        shared = SLOWER * (read + written) / SHARED_BYTES_PER_CYCLE
         from_l2 = (tile_blocks * BLOCK_BYTES / c.cluster + met * panels * PANEL_BYTES) / L2_BYTES_PER_CYCLE
         products = tile_blocks * SIDE * SIDE * TILE_N / PRODUCTS_PER_CYCLE
         cycles = max(shared, from_l2, products, met * panels * STEP_CYCLES)
