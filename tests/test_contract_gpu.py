@@ -23,6 +23,7 @@ import pytest
 from contract_cases import Variant, batches, kinds, sample
 from contract_matrices import matrices
 from gpu_ring import LOST
+from patience import when_there_is_memory
 
 from sparsegen import backends
 from sparsegen.backends.executor import CompiledKernel, Executor, Toolchain
@@ -136,8 +137,12 @@ def error_of(
     toolchain: CompiledAhead,
 ) -> float:
     """Largest error over its bound, of a call on fresh inputs into memory that is filled with NaN."""
-    variant = bind_variant(config, problem, matrix, executor, cast(Toolchain, toolchain))
-    return worst_error(variant, problem, matrix, np.random.default_rng())
+
+    def found() -> float:
+        variant = bind_variant(config, problem, matrix, executor, cast(Toolchain, toolchain))
+        return worst_error(variant, problem, matrix, np.random.default_rng())
+
+    return when_there_is_memory(found)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
