@@ -6,6 +6,11 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+from sparsegen.errors import DeviceMemoryError
+
+T = TypeVar("T")
 
 LONG = 300.0  # seconds for what ends by an event, and is waited for only if something is broken
 
@@ -22,6 +27,18 @@ def wait_until(condition: Callable[[], bool], seconds: float = LONG) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.02)
+
+
+def when_there_is_memory(work: Callable[[], T], seconds: float = LONG / 2) -> T:
+    """What the work returns: it is done again while other processes hold the device's memory, for so many seconds."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return work()
+        except DeviceMemoryError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(1)
 
 
 def is_running(process: int) -> bool:

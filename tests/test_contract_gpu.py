@@ -23,6 +23,7 @@ import pytest
 from contract_cases import Variant, batches, kinds, sample
 from contract_matrices import matrices
 from gpu_ring import LOST
+from patience import LONG, when_there_is_memory
 
 from sparsegen import backends
 from sparsegen.backends.executor import CompiledKernel, Executor, Toolchain
@@ -49,8 +50,9 @@ class EveryLaneArrives:
     def __init__(self, toolchain: Toolchain) -> None:
         self._toolchain = toolchain
 
-    def compile(self, family: str, entry: str, source: str) -> CompiledKernel:
-        return self._toolchain.compile(family, entry, f"#define SPARSEGEN_EVERY_LANE_ARRIVES\n{source}")
+    def compile(self, family: str, entry: str, source: str, *, timeout: float) -> CompiledKernel:
+        defined = f"#define SPARSEGEN_EVERY_LANE_ARRIVES\n{source}"
+        return self._toolchain.compile(family, entry, defined, timeout=timeout)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._toolchain, name)
@@ -70,13 +72,13 @@ class CompiledAhead:
         self._ahead = {source: self._compiling(v.family, source) for source, v in mine.items()}
 
     def _compiling(self, family: AnyFamily, source: str) -> Future[CompiledKernel]:
-        return self._pool.submit(self._toolchain.compile, family.name, family.entry, source)
+        return self._pool.submit(self._toolchain.compile, family.name, family.entry, source, timeout=LONG)
 
     def compile(self, family: str, entry: str, source: str) -> CompiledKernel:
         ahead = self._ahead.get(source)
         if ahead is not None and not ahead.cancel():
             return ahead.result()
-        return self._toolchain.compile(family, entry, source)
+        return self._toolchain.compile(family, entry, source, timeout=LONG)
 
     def together(self, sources: Sequence[tuple[AnyFamily, str]]) -> None:
         """Compile several at once, if not before what was submitted."""
@@ -136,8 +138,12 @@ def error_of(
     toolchain: CompiledAhead,
 ) -> float:
     """Largest error over its bound, of a call on fresh inputs into memory that is filled with NaN."""
-    variant = bind_variant(config, problem, matrix, executor, cast(Toolchain, toolchain))
-    return worst_error(variant, problem, matrix, np.random.default_rng())
+
+    def found() -> float:
+        variant = bind_variant(config, problem, matrix, executor, cast(Toolchain, toolchain))
+        return worst_error(variant, problem, matrix, np.random.default_rng())
+
+    return when_there_is_memory(found)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)

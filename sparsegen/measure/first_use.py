@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen.errors import DeviceMemoryError, LaunchError
+from sparsegen.kernels.base import Array
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.plan.variant_launcher import VariantLauncher
@@ -38,10 +39,20 @@ def can_be_checked(problem: Problem, matrix: CsrMatrix, backend: str) -> bool:
     return by_device or problem.cost(matrix.nnz).flop <= MOST_HOST_FLOP
 
 
-def checked(launcher: VariantLauncher, workload: Workload, matrix: CsrMatrix, driver: str) -> Check | None:
+def checked(
+    launcher: VariantLauncher,
+    workload: Workload,
+    matrix: CsrMatrix,
+    driver: str,
+    *,
+    value_order: Array | None = None,
+) -> Check | None:
     """What one launch on random operands of a matrix's workload gives; None where there is no memory to tell.
 
     The operands that are kept, and values that the items of a batch have of their own, are afterwards as before.
+
+    Args:
+        value_order: that the launcher was made with.
 
     Raises:
         SparsegenError: the device's reference differs from the host's, so that nothing can be verified.
@@ -50,7 +61,7 @@ def checked(launcher: VariantLauncher, workload: Workload, matrix: CsrMatrix, dr
     outcome, reason, worst = Outcome.OK, "", None
     try:
         with launcher.prepared.executor.entered():  # in which its memory is freed, too
-            worst, reason = _launched(launcher, workload.problem, matrix)
+            worst, reason = _launched(launcher, workload.problem, matrix, value_order)
         if not worst <= 1:
             outcome = Outcome.WRONG
     except DeviceMemoryError as error:
@@ -62,7 +73,9 @@ def checked(launcher: VariantLauncher, workload: Workload, matrix: CsrMatrix, dr
     return Check(workload, launcher.device, launcher.variant, driver, outcome, seconds, reason, worst)
 
 
-def _launched(launcher: VariantLauncher, problem: Problem, matrix: CsrMatrix) -> tuple[float, str]:
+def _launched(
+    launcher: VariantLauncher, problem: Problem, matrix: CsrMatrix, value_order: Array | None
+) -> tuple[float, str]:
     """The largest error over its bound, and what is wrong; the executor is entered."""
     bound, executor = launcher.prepared, launcher.prepared.executor
     own = bound.packed.arrays[bound.packed.values] if problem.value_sets > 1 and bound.packed.values else None
@@ -70,7 +83,7 @@ def _launched(launcher: VariantLauncher, problem: Problem, matrix: CsrMatrix) ->
     if own is not None and before is not None:
         executor.synchronize()
         executor.download(own, before)
-    call = CheckedCall(bound, problem, matrix, FewDraws(np.random.PCG64(1)))
+    call = CheckedCall(bound, problem, matrix, FewDraws(np.random.PCG64(1)), value_order)
     reason = "" if call.worst <= 1 else call.explain()
     if own is not None and before is not None:
         executor.overwrite(own, before)

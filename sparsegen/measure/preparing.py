@@ -112,7 +112,8 @@ class Preparation:
             return None
         few = problem.to_check()
         launcher = sparse if few == problem else self._of_fewer(sparse, few)
-        check = checked(launcher, replace(self.workload, problem=few), self.matrix, driver)
+        workload = replace(self.workload, problem=few)
+        check = checked(launcher, workload, self.matrix, driver, value_order=self.value_order)
         if check is None:
             sparse.verified = "not verified on this device and driver: there is not enough memory"
             return None

@@ -71,7 +71,8 @@ def by_host(
     packed = family.pack(problem, config, matrix)
     arrays = with_all_values(problem, packed)
     buffers = {name: executor.upload(empty_as_one(array)) for name, array in arrays.items()}
-    executor.synchronize()  # launches may come on other streams than the uploads
+    if buffers:
+        executor.synchronize()  # launches may come on other streams than the uploads
     make_source = packed.value_source
 
     def source() -> Buffer:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from sparsegen.kernels.base import Array
 from sparsegen.kernels.packed import empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
@@ -22,6 +23,9 @@ class CheckedCall:
     The output is filled with NaN before it, and lies between guards. Where the items of a batch have values of their
     own, the variant gets new ones.
 
+    Args:
+        value_order: as of `bind_variant`, which the variant was bound with.
+
     Attributes:
         worst: the largest error over its bound: right is at most 1; infinite when an output was not written, or
             something outside of it was.
@@ -32,14 +36,20 @@ class CheckedCall:
     """
 
     def __init__(
-        self, variant: BoundVariant, problem: Problem, matrix: CsrMatrix, rng: np.random.Generator
+        self,
+        variant: BoundVariant,
+        problem: Problem,
+        matrix: CsrMatrix,
+        rng: np.random.Generator,
+        value_order: Array | None = None,
     ) -> None:
         operands = problem.random_operands(rng, matrix.nnz)
         self._executor = executor = variant.executor
         with executor.entered():
             given = [executor.upload(operands[spec.name]) for spec in variant.operands]
             if problem.value_sets > 1:
-                variant.gather_values(executor.upload(empty_as_one(operands["values"])), 0)
+                values = executor.upload(empty_as_one(_in_order(operands["values"], value_order)))
+                variant.gather_values(values, 0)
                 executor.synchronize()
             self._result = GuardedBuffer(executor, variant.result.nbytes)
             executor.fill(self._result, UNWRITTEN)
@@ -63,6 +73,15 @@ class CheckedCall:
             return self._trespass
         with self._executor.entered():
             return self._verifier.explain(self._result)
+
+
+def _in_order(values: Array, order: Array | None) -> Array:
+    """Each item's values of the nonzeros, at the places where a variant that was bound with this order looks."""
+    if order is None:
+        return values
+    placed = np.empty_like(values)
+    placed[..., order] = values
+    return placed
 
 
 def worst_error(

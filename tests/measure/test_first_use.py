@@ -203,11 +203,15 @@ def test_what_would_take_long_is_not_checked(
         assert not store.all_checks()
 
 
-def test_values_of_the_items_are_as_before(matrix: sparsegen.CsrMatrix, database: Path) -> None:
-    op = prepare(matrix, database, batch=2, item_values=ItemValues.OWN)
+@pytest.mark.parametrize("transpose", [False, True])
+def test_values_of_the_items_are_as_before(
+    matrix: sparsegen.CsrMatrix, database: Path, transpose: bool
+) -> None:
+    op = prepare(matrix, database, batch=2, item_values=ItemValues.OWN, transpose=transpose)
     assert "verified on this first use" in op.explain()
-    b = np.random.default_rng(0).standard_normal((2, K, N)).astype(np.float32)
-    assert np.allclose(op(b), matrix.to_dense() @ b, atol=1e-5)
+    weight = matrix.to_dense().T if transpose else matrix.to_dense()
+    b = np.random.default_rng(0).standard_normal((2, weight.shape[1], N)).astype(np.float32)
+    assert np.allclose(op(b), weight @ b, atol=1e-5)
 
 
 def test_large_operands_repeat_a_million_numbers() -> None:
