@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from contract_matrices import csr, matrices
-from tuning_samples import H100
 
 import sparsegen
-from sparsegen.kernels import families
 from sparsegen.kernels.layouts.small_blocks import AREA, CHUNK, MASK_BITS, SIDE, TOGETHER
 from sparsegen.kernels.layouts.tensor_tiles import swizzled_places
 from sparsegen.kernels.turned_block_spmm import FAMILY
-from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, SpmmProblem
 
 
@@ -47,8 +44,7 @@ def test_blocks_hold_every_nonzero_and_blocks_without_any_are_left_out(name: str
     np.testing.assert_array_equal(rebuilt[:m, :k], matrix.to_scipy().toarray().astype(np.float16))
 
 
-@pytest.mark.parametrize("b_in", ["shared", "registers"])
-def test_nan_reaches_no_row_of_blocks_that_does_not_meet_it(b_in: str) -> None:
+def test_nan_reaches_no_row_of_blocks_that_does_not_meet_it() -> None:
     dense = np.zeros((96, 3 * SIDE), dtype=np.float32)
     dense[:SIDE, : 2 * SIDE] = dense[SIDE : 2 * SIDE, SIDE : 2 * SIDE] = 1.0
     b = np.ones((3 * SIDE, 8), dtype=np.float16)
@@ -58,24 +54,8 @@ def test_nan_reaches_no_row_of_blocks_that_does_not_meet_it(b_in: str) -> None:
         n=8,
         dtype=DType.FLOAT16,
         family=FAMILY.name,
-        config={"tile_m": 128, "cluster": 1, "b_in": b_in},
+        config={"tile_m": 128, "cluster": 1},
         device="emulator",
     )
     wanted = np.repeat([np.nan, SIDE, 0.0], SIDE)[:, None]
     np.testing.assert_array_equal(operator(b=b), np.broadcast_to(wanted, (96, 8)).astype(np.float16))
-
-
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
-def test_it_is_no_first_choice_before_it_was_measured(share: float) -> None:
-    side = 4096
-    features = Features(
-        side, side, int(side * side * share), side * share, 0.18, round(1.2 * share * side), 1.0
-    )
-    problem = SpmmProblem(side, side, side, DType.FLOAT16)
-    found = {
-        f.name: f.predicted_us(problem, features, H100)
-        for f in families().values()
-        if f.problem_type is SpmmProblem
-        and f.suits(problem, features, f.heuristic(problem, features, H100), H100)
-    }
-    assert min(found, key=lambda name: found[name]) != FAMILY.name

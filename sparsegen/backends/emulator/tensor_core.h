@@ -193,8 +193,8 @@ using e4m3 = Float8<4>;
 using e5m2 = Float8<5>;
 
 /// The product of a warpgroup, whose matrices are of any kind, over 32 bytes of k; each warp has 16 of its rows.
-template <class T, int kColumnTiles, class A, class OfB = T, class B = A>
-void wgmma_of(float (&sums)[kColumnTiles][4], const A& a, const B& b, int line) {
+template <class T, int kColumnTiles, class Matrix, class OfB = T>
+void wgmma_of(float (&sums)[kColumnTiles][4], const Matrix& a, const Matrix& b, int line) {
     together(LaneOfProduct{nullptr, nullptr, sums}, line, [&](const LaneOfProduct* lanes) {
         const unsigned first_row = running_thread->number / kWarpSize % 4 * 16;
         WarpFactors<32 / sizeof(T), kColumnTiles>::multiply(
@@ -211,11 +211,6 @@ void wgmma_16bit(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatri
 
 template <class T, int kColumnTiles>
 void wgmma_16bit(float (&sums)[kColumnTiles][4], SwizzledRows a, SwizzledRows b, int line = __builtin_LINE()) {
-    wgmma_of<T>(sums, a, b, line);
-}
-
-template <class T, int kColumnTiles>
-void wgmma_16bit(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledRows b, int line = __builtin_LINE()) {
     wgmma_of<T>(sums, a, b, line);
 }
 
