@@ -154,12 +154,12 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
         longest = max(1.0, features.row_max / max(1.0, features.row_mean) / 2)
         rounds = _rounds(problem, c.tile_m, device)
         cycle_us = PRODUCTS_PER_CYCLE * device.multiprocessors / rates.tensor_products_per_us(problem.dtype)
-        computed = (IN_CLUSTERS if c.cluster > 1 else 1.0) * cycles * cycle_us * (
-            rounds + longest - 1
-        ) + TILE_US * rounds * c.tile_m / 256
+        slower = IN_CLUSTERS if c.cluster > 1 else 1.0
+        computed = slower * cycles * cycle_us * (rounds + longest - 1) + TILE_US * rounds * c.tile_m / 256
         stored = held * problem.m * problem.k
         moved = (stored + (problem.k + problem.m) * problem.n) * ITEM_BYTES / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + MOVED * moved + computed
+        us: float = rates.launch_us + START_US + MOVED * moved + computed
+        return us
 
 
 def _rounds(problem: SpmmProblem, height: int, device: Device) -> float:

@@ -43,7 +43,7 @@ def packed_small_blocks(problem: SpmmProblem, tile_m: int, matrix: CsrMatrix) ->
     held = np.zeros((tiles * blocks, panels), dtype=bool)
     held[:block_rows] = lengths > 0
     held = held.reshape(tiles, blocks, panels).transpose(0, 2, 1)  # by tile, panel and row of blocks
-    met = held.any(axis=2)
+    met = np.any(held, axis=2)
     work = np.count_nonzero(held, axis=(1, 2)) + np.count_nonzero(met, axis=1)
     row_tiles = np.argsort(-work, kind="stable").astype(np.int32)
     held, met = held[row_tiles], met[row_tiles]
