@@ -150,6 +150,20 @@ RIGHT = {
         },
         narrow_tiles,
     ),
+    "spmm of small blocks on their side": Right(
+        family("turned_block_spmm"),
+        Kind.spmm(72, DType.FLOAT16, Layout.ROW, Epilogue.BIAS),
+        {"tile_m": 64, "cluster": 1},
+        {
+            "the same rows of B twice": ("step.element[1] * kBlock", "step.element[0] * kBlock"),
+            "the first stage's blocks": ("static_cast<long long>(step.element[3])", "0ll"),
+            "masks of the first panel": ("masks >> (panel * 8 + block)", "masks >> block"),
+            "one row of blocks for all": ("sums[block * (kBlock / 8)]", "sums[0]"),
+            "fragments of other rows of B": ("lane / 16 * 8 + lane % 8, chunk", "lane % 16, chunk"),
+            "the bias of columns": ("to_float(bias[column])", "to_float(bias[row % n])"),
+        },
+        narrow_tiles,
+    ),
     "sddmm": Right(
         family("csr_sddmm"),
         Kind(SddmmProblem, (("k", 20),), (("dtype", DType.FLOAT32), ("epilogue", SddmmEpilogue.SCALE))),

@@ -28,7 +28,7 @@ from sparsegen.plan.block_masks import as_signed, scratch_words
 
 EARLY = [
     *("bitmap_spmm", "halo_conv", "halo_conv_weights"),
-    *("tma_block_spmm", "tma_dsd", "tma_dsd_transposed", "tma_sdd"),
+    *("tma_block_spmm", "tma_dsd", "tma_dsd_transposed", "tma_sdd", "turned_block_spmm"),
 ]
 GOLDEN = Path(__file__).parents[1] / "golden"
 WAIT, LET = "wait_for_kernel_before() {\n", "let_next_kernel_begin() {\n"

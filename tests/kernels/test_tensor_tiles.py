@@ -92,6 +92,7 @@ def test_strips_make_what_the_whole_makes(monkeypatch: pytest.MonkeyPatch) -> No
         (family("mma_spmm"), replace(TILES, tile_m=32)),
         (family("mma_spmm"), family("mma_spmm").config(tile_m=64, tile_k=32)),
         *((family(name), family(name).config()) for name in ("block_spmm", "tma_block_spmm", "bitmap_spmm")),
+        (family("turned_block_spmm"), family("turned_block_spmm").config()),
     ]
     found: list[list[dict[str, object]]] = []
     for nonzeros in (strips.NONZEROS, 2000):

@@ -227,13 +227,12 @@ void wgmma_8bit(float (&sums)[kColumnTiles][4], SwizzledMatrix a, SwizzledMatrix
 }
 
 /// The same with A in registers: of each warp 16 rows, as fragments of mma.sync.
-template <class T, int kColumnTiles>
-void wgmma_16bit(float (&sums)[kColumnTiles][4], const unsigned (&a)[4], SwizzledMatrix b,
-                 int line = __builtin_LINE()) {
+template <class T, int kColumnTiles, class Matrix>
+void wgmma_16bit(float (&sums)[kColumnTiles][4], const unsigned (&a)[4], Matrix b, int line = __builtin_LINE()) {
     together(LaneOfProduct{a, nullptr, sums}, line, [&](const LaneOfProduct* lanes) {
         WarpFactors<16, kColumnTiles>::multiply(
             lanes, [&](unsigned row, unsigned k) { return fragment_element<T>(lanes, row, k); },
-            [&](unsigned k, unsigned column) { return b.element<T>(column, k); });
+            [&](unsigned k, unsigned column) { return b.template element<T>(column, k); });
     });
 }
 
