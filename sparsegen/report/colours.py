@@ -26,6 +26,7 @@ class Colour(Enum):
     TEAL = ("#0f4c4a", "#7fd6d0")
     LIME = ("#637d00", "#c8e05a")
     VIOLET = ("#5a2ca0", "#b79bff")
+    PINK = ("#d6428a", "#ffb3d4")
 
     @property
     def light(self) -> str:
@@ -49,6 +50,7 @@ SERIES = (
     Colour.TEAL,
     Colour.LIME,
     Colour.VIOLET,
+    Colour.PINK,
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "h")
 
