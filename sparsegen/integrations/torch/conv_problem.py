@@ -23,10 +23,8 @@ from sparsegen.system.bounded import Bounded
 
 Side = tuple[int, int]
 
-MOST_PROBLEMS = 1024
-_problems: dict[Hashable, MaskedConv2dProblem] = Bounded(
-    MOST_PROBLEMS
-)  # those of calls before, which takes longer than a call
+MOST_PROBLEMS = 1024  # of calls before: to make one takes longer than a call
+_problems: dict[Hashable, MaskedConv2dProblem] = Bounded(MOST_PROBLEMS)
 
 
 def problem_of(
