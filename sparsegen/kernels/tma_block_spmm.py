@@ -14,13 +14,13 @@ from sparsegen.kernels.layouts.copied_ring import (
     COUNTER_BYTES,
     PIECE,
     READ,
-    SHARED_BYTES,
     TILE_M,
     Order,
     WalkedTilesConfig,
     persistent_launch,
+    ring_constraints,
+    walk_constraint,
 )
-from sparsegen.kernels.layouts.limits import shared_memory_fits
 from sparsegen.kernels.layouts.tensor_tiles import held_share, whole_tiles_requirement
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import TensorMap
@@ -82,11 +82,8 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
     ) -> Iterator[Constraint]:
         yield from self.scope(problem)
         c = config
-        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
-        yield shared_memory_fits("tiles", SHARED_BYTES, device)
-        yield Constraint(
-            c.tail <= c.raster, f"groups of raster ({c.raster}) are walked in parts of tail ({c.tail})"
-        )
+        yield from ring_constraints(device)
+        yield walk_constraint(c.raster, c.tail)
         yield Constraint(
             c.tile_k == TILE_K or problem.layout is Layout.ROW,
             f"B by columns is copied in whole rows of 128 bytes: {TILE_K} columns of A, not tile_k ({c.tile_k})",

@@ -9,8 +9,14 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.copied_operands import copied_map, copied_scope
-from sparsegen.kernels.layouts.copied_ring import COUNTER_BYTES, PIECE, SHARED_BYTES, Order, persistent_launch
-from sparsegen.kernels.layouts.limits import shared_memory_fits
+from sparsegen.kernels.layouts.copied_ring import (
+    COUNTER_BYTES,
+    PIECE,
+    Order,
+    persistent_launch,
+    ring_constraints,
+    walk_constraint,
+)
 from sparsegen.kernels.layouts.small_blocks import SIDE, SMALL_BLOCK_NAMES, packed_small_blocks
 from sparsegen.kernels.layouts.tensor_tiles import block_side, held_share, whole_tiles_requirement
 from sparsegen.kernels.packed import Packed
@@ -84,12 +90,8 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
         self, problem: SpmmProblem, config: TurnedBlockSpmmConfig, device: Device
     ) -> Iterator[Constraint]:
         yield from self.scope(problem)
-        c = config
-        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
-        yield shared_memory_fits("tiles", SHARED_BYTES, device)
-        yield Constraint(
-            c.tail <= c.raster, f"groups of raster ({c.raster}) are walked in parts of tail ({c.tail})"
-        )
+        yield from ring_constraints(device)
+        yield walk_constraint(config.raster, config.tail)
 
     def requirements(
         self, problem: SpmmProblem, features: Features, config: TurnedBlockSpmmConfig

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sparsegen.kernels.base import Device
+from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, tunable
 from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.limits import shared_memory_fits
 
 THREADS = 384  # two consumer warpgroups, and a third one whose first warp is the producer
 TILE_M = 128  # rows of the result per thread block, 64 for each consumer warpgroup
@@ -67,3 +69,14 @@ def persistent_launch(tiles: int, cluster: int, device: Device) -> Launch:
         shared_memory_bytes=SHARED_BYTES,
         starts_early=True,
     )
+
+
+def ring_constraints(device: Device) -> Iterator[Constraint]:
+    """That a device has warpgroups, and room for the tiles that are on their way."""
+    yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+    yield shared_memory_fits("tiles", SHARED_BYTES, device)
+
+
+def walk_constraint(raster: int, tail: int) -> Constraint:
+    """That the last group of row tiles is walked in parts which are no larger than a group."""
+    return Constraint(tail <= raster, f"groups of raster ({raster}) are walked in parts of tail ({tail})")

@@ -20,7 +20,6 @@ from sparsegen.kernels.layouts.copied_ring import (
     REACHED,
     REACHED_BY_8BIT,
     ROW_BYTES,
-    SHARED_BYTES,
     START_US,
     TILE_M,
     TILE_US,
@@ -28,8 +27,9 @@ from sparsegen.kernels.layouts.copied_ring import (
     Order,
     WalkedTilesConfig,
     persistent_launch,
+    ring_constraints,
+    walk_constraint,
 )
-from sparsegen.kernels.layouts.limits import shared_memory_fits
 from sparsegen.kernels.layouts.masked_tiles import TF32_PRODUCTS, Side
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
@@ -121,8 +121,7 @@ class CopiedTiles(Family[P, C]):
 
     def constraints(self, problem: P, config: C, device: Device) -> Iterator[Constraint]:
         yield from self.scope(problem)
-        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
-        yield shared_memory_fits("tiles", SHARED_BYTES, device)
+        yield from ring_constraints(device)
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
         side = Side.of(problem)
@@ -256,10 +255,7 @@ class WalkedTiles(CopiedTiles[P, W]):
 
     def constraints(self, problem: P, config: W, device: Device) -> Iterator[Constraint]:
         yield from CopiedTiles.constraints(self, problem, config, device)
-        c = config
-        yield Constraint(
-            c.tail <= c.raster, f"groups of raster ({c.raster}) are walked in parts of tail ({c.tail})"
-        )
+        yield walk_constraint(config.raster, config.tail)
 
     def heuristic(self, problem: P, features: Features, device: Device) -> W:
         """Few tiles row by row, and of long rows fewer at a time; if nearly all blocks are live, rows are equally long,
