@@ -225,7 +225,7 @@ def test_the_default_is_the_family_that_should_be_fastest() -> None:
     assert default(200000) == "mma_spmm"
     assert default(16000, dtype=DType.FLOAT16, layout=Layout.COLUMN) == "uspmm_vec"
     assert default(144000, k=2048, dtype=DType.FLOAT16) == "bitmap_spmm", "too few for whole tiles"
-    assert default(256000, dtype=DType.FLOAT16) == "block_spmm"
+    assert default(256000, n=2048, dtype=DType.FLOAT16) == "block_spmm"
 
 
 def test_a_measurement_by_a_family_of_another_operator_is_passed_over() -> None:

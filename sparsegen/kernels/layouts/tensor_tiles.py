@@ -43,10 +43,11 @@ def block_side(features: Features) -> float:
     side = min(WIDEST_SIDE, max(float(BLOCK), side))
     if features.block_fill < WHOLE:
         return side
-    widest = WIDEST_SIDE
-    while widest > BLOCK and (features.row_max % widest or features.nnz % widest**2):
-        widest /= 2
-    return widest if widest <= 2 * side else 2.0 ** round(math.log2(side))
+    widths = (128, 64, 32, BLOCK)
+    widest = next((w for w in widths if not (features.row_max % w or features.nnz % w**2)), None)
+    if widest is None:  # blocks at the edges are cut off
+        return side
+    return float(widest if widest <= 2 * side else 2 ** round(math.log2(side)))
 
 
 def held_share(features: Features, height: int, width: int) -> float:
