@@ -238,7 +238,9 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
         by_size = self._by_size(problem, features, device)
         likely = (self._with_prefetch(c, features) for c in LIKELY_CONFIGS[problem.dtype.itemsize])
-        fastest_first = sorted((by_size, *likely), key=lambda c: self.analytic_us(problem, features, c, typical))
+        fastest_first = sorted(
+            (by_size, *likely), key=lambda c: self.analytic_us(problem, features, c, typical)
+        )
         suited = (c for c in fastest_first if c is by_size or self.suits(problem, features, c, device))
         return next(suited)
 

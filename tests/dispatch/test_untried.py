@@ -58,9 +58,7 @@ def few_tried_here(best_us: float, **options: Any) -> Choice:
 def test_few_measurements_do_not_keep_an_untried_family_from_the_very_workload() -> None:
     choice = few_tried_here(40)
     assert (choice.how, choice.family.name, choice.expected_us) == (How.DEFAULT, "mma_spmm", None)
-    assert (
-        "mma_spmm was not tried here" in choice.why and "csr_spmm" in choice.why and "40 µs" in choice.why
-    )
+    assert "mma_spmm was not tried here" in choice.why and "csr_spmm" in choice.why and "40 µs" in choice.why
     assert choice.predicted_us is not None
     near = few_tried_here(choice.predicted_us * (WORTH_UNTRIED - 0.01))
     assert (near.how, near.family.name) == (How.EXACT, "csr_spmm"), "predictions are not that sure"
