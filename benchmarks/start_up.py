@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from typing import Any
 import click
 import scipy.sparse
 
+from sparsegen.backends.cuda.remembered_gpus import FOLDER
 from sparsegen.bench.state import state
 from sparsegen.matrix.generators import random_uniform
 
@@ -120,10 +122,13 @@ class Runs:
                 raise click.ClickException(f"sparsegen {name}: {done.stderr.strip()}")
         return {"what": f"sparsegen {name}", "case": str(case), "seconds": taken}
 
-    def look_up(self, path: Path, case: Case) -> dict[str, Any]:
+    def look_up(self, path: Path, case: Case, *, remembers: bool) -> dict[str, Any]:
+        """Two look-ups in a process, whose GPU an earlier process described, or none did."""
         words = [sys.executable, "-c", LOOK_UP, path, case.dtype, self._device, case.n]
         parts = []
         for _ in range(TIMES):
+            if not remembers:
+                shutil.rmtree(self._folder / "alone-1" / FOLDER, ignore_errors=True)
             done = subprocess.run(
                 list(map(str, words)),
                 env=self._environment("alone-1", "nothing"),
@@ -133,9 +138,8 @@ class Runs:
             )
             parts.append([float(word) for word in done.stdout.split()])
         names = ("import_and_load", "first_look_up", "next_look_up")
-        return {"what": "look-up", "case": str(case)} | dict(
-            zip(names, zip(*parts, strict=True), strict=True)
-        )
+        what = "look-up, GPU remembered" if remembers else "look-up, GPU not remembered"
+        return {"what": what, "case": str(case)} | dict(zip(names, zip(*parts, strict=True), strict=True))
 
 
 @click.command()
@@ -168,7 +172,8 @@ def main(output: Path, device: str, tiny: bool, parts: tuple[str, ...]) -> None:
         for name in ("lookup", "source", "verify") if "commands" in parts else ():
             add(runs.command(name, path, alone[0]))
         if "look-up" in parts:
-            add(runs.look_up(path, alone[0]))
+            for remembers in (False, True):
+                add(runs.look_up(path, alone[0], remembers=remembers))
 
 
 def searches(

@@ -138,10 +138,10 @@ def performance(folder: Path) -> str:
 def unseen(folder: Path) -> str:
     """Dispatch without what the packaged results know of a suite, over the winner on record, timed in the same run.
 
-    Of each suite and type the newest file counts, ``untuned_*.json``, ``again_*.json`` or ``bench_*.json``.
+    Of each suite and type the newest file counts, ``untuned_*.json``, ``bench_*.json`` or ``repeat_*.json``.
     """
     newest: dict[tuple[str, DType], tuple[Results, SuiteSummary]] = {}
-    files = [file for kind in ("untuned", "again", "bench") for file in read(folder, kind)]
+    files = [file for kind in ("untuned", "bench", "repeat") for file in read(folder, kind)]
     for file in sorted(files, key=lambda file: max(invocation.started for invocation in file.invocations)):
         for s in summarize(file.rows):
             if WITHOUT_SUITE in s.worst_unseen:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from sparsegen import __version__
+from sparsegen import __version__, backends
 from sparsegen.backends.cuda import early_init
 from sparsegen.cli import verbose
 from sparsegen.cli.streams import checked_output, visible
@@ -37,7 +37,8 @@ COMMANDS = {
     "doctor": "Say what is missing on this machine, and how to get it.",
     "cache": "Show or clear the cache of compiled variants.",
 }
-ON_A_DEVICE = {"lookup", "source", "verify", "tune", "tune-model", "devices"}  # they ask the driver for it
+ON_A_DEVICE = {"verify", "tune", "tune-model", "devices"}  # they ask the driver for it
+LOOK_UPS = {"lookup", "source"}  # they ask it where no description of a GPU is remembered
 
 
 def module_of(command: str) -> str:
@@ -54,8 +55,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        if cmd_name in ON_A_DEVICE:
-            early_init.begin()
+        if not ctx.meta.get("sparsegen.emulator") and _asks_driver(cmd_name):
+            early_init.begin_once()
         command: click.Command = importlib.import_module(module_of(cmd_name)).command
         verbose.accept_verbose(command)
         return command
@@ -67,6 +68,7 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["sparsegen.json"] = "--json" in args
+        ctx.meta["sparsegen.emulator"] = any("emulator" in word for word in args)
         ctx.meta["sparsegen.command"] = shlex.join(["sparsegen", *args])
         return super().parse_args(ctx, args)
 
@@ -89,6 +91,13 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt as interrupt:
             trace = verbose.traceback_of(ctx, interrupt)
             _fail(ctx, "KeyboardInterrupt", "interrupted", INTERRUPTED, trace)
+
+
+def _asks_driver(command: str) -> bool:
+    """Whether a command will wait for NVIDIA's driver, as far as its name and the environment tell."""
+    if command in LOOK_UPS:
+        return backends.remembered_device() is None and backends.may_be_gpu(None)
+    return command in ON_A_DEVICE and backends.may_be_gpu(None)
 
 
 def _fail(ctx: click.Context, kind: str, message: str, exit_code: int, trace: str = "") -> NoReturn:

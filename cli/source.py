@@ -99,7 +99,7 @@ def command(
     else:
         found, problem = wanted.workload(matrix_file.reader)
         workload = Workload.of(problem, found)
-    where = backends.find_device(device)
+    where = backends.remembered_device(device) or backends.find_device(device)
     if family_name is not None:
         choice = _named(family_name, parse_config(config), workload, where)
     else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar, Unpack, overload
 
 from sparsegen import arguments, backends
 from sparsegen.backends.cuda import early_init
-from sparsegen.errors import ConfigError
+from sparsegen.errors import ConfigError, SparsegenError
 from sparsegen.operators.default_operator import DEFAULT_OPERATOR
 
 if TYPE_CHECKING:
@@ -74,15 +75,18 @@ def lookup(
     """What `prepare` would run for this matrix, and why; nothing is compiled and no device is touched.
 
     The arguments are those of `prepare`, without operands. Where a probe would tell whether dense or sparse is faster
-    (`Choice.is_open`), estimates answer.
+    (`Choice.is_open`), estimates answer. A GPU is taken as its driver described it to an earlier process, where nothing
+    that the system tells has changed since.
     """
-    _begin_driver(device)
+    known = backends.remembered_device(device)
+    if known is None:
+        _begin_driver(device)
     from sparsegen.dispatch.options import DispatchOptions
     from sparsegen.dispatch.wanted import Wanted
 
     wanted = Wanted.of(matrix, problem, operator, transpose, options)
     asked, workload = DispatchOptions.of(on_miss, dense, l2, deterministic), _workload(wanted, db)
-    return _choose(workload, _device(device), db, asked)
+    return _choose(workload, known or _device(device), db, asked)
 
 
 @overload
@@ -213,30 +217,32 @@ def prepare(
     require_held(wanted.problem, wanted.matrix, allow_overflow=overflows)
     db, asked = place_of(db), DispatchOptions.of(on_miss, dense, l2, deterministic)
     workload = _workload(wanted, db)
-    where = _device(device)
     may_probe = arguments.flag(probe, "probe")
-    if verify is None:
-        verify = Verify.NEVER if where.backend == "emulator" else Verify.FIRST_USE
-    verifies = Verify.parse(verify) is Verify.FIRST_USE
-    if family is not None:
-        if asked.dense is Dense.ALWAYS:
-            raise ConfigError("family= names a variant, and dense = always wants none")
-        changes = {} if config is None else config
-        choice = named_choice(wanted.problem, workload.features, where, family, changes)
-    elif config is not None:
+    verifies = None if verify is None else Verify.parse(verify) is Verify.FIRST_USE
+    if family is not None and asked.dense is Dense.ALWAYS:
+        raise ConfigError("family= names a variant, and dense = always wants none")
+    if family is None and config is not None:
         raise ConfigError("config= needs family=")
-    else:
-        choice = _choose(workload, where, db, asked)
-        if asked.on_miss is OnMiss.TUNE and not choice.is_hit:
-            tune(
-                wanted.matrix,
-                wanted.problem,
-                device=where,
-                db=db,
-                deterministic=asked.deterministic,
-                allow_overflow=overflows,
-            )
-            choice = _choose(workload, where, db, asked)
+
+    def decide(where: Device) -> Choice:
+        if family is None:
+            return _choose(workload, where, db, asked)
+        changes = {} if config is None else config
+        return named_choice(wanted.problem, workload.features, where, family, changes)
+
+    where, choice = _decided(device, decide)
+    if verifies is None:
+        verifies = where.backend != "emulator"
+    if family is None and asked.on_miss is OnMiss.TUNE and not choice.is_hit:
+        tune(
+            wanted.matrix,
+            wanted.problem,
+            device=where,
+            db=db,
+            deterministic=asked.deterministic,
+            allow_overflow=overflows,
+        )
+        choice = decide(where)
     from sparsegen.measure.preparing import Preparation
 
     preparation = Preparation(
@@ -392,6 +398,21 @@ def _device(device: Device | str | None) -> Device:
     from sparsegen.kernels.base import Device
 
     return device if isinstance(device, Device) else backends.find_device(device)
+
+
+def _decided(device: Device | str | None, decide: Callable[[Device], Choice]) -> tuple[Device, Choice]:
+    """The device as its driver describes it, and what is decided for it: beside the driver's start, where it can be.
+
+    What was decided for a remembered description counts only where the driver gives the same one.
+    """
+    known, choice = backends.remembered_device(device), None
+    if known is not None:
+        with suppress(SparsegenError):  # what is in the way is said below, of the device that is there
+            choice = decide(known)
+    where = _device(device)
+    if known is None or choice is None or not backends.is_same(known, where):
+        choice = decide(where)
+    return where, choice
 
 
 def _workload(wanted: Wanted, db: str | Path | None) -> Workload:

@@ -39,6 +39,17 @@ def _count(text: str, name: str) -> int:
     return int(text)
 
 
+def driver_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables that NVIDIA's driver, or the loader that finds its library, may go by in showing GPUs."""
+    e = os.environ if environment is None else environment
+    return {
+        name: value
+        for name, value in e.items()
+        if name in ("LD_LIBRARY_PATH", "LD_PRELOAD")
+        or (name.startswith(("CUDA_", "NVIDIA_")) and not name.startswith("CUDA_CACHE_"))
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Places and defaults.
@@ -46,7 +57,8 @@ class Settings:
     Attributes:
         db: ``SPARSEGEN_DB``, a path or SQLAlchemy URL; default below the user's data folder. It begins with ``~`` for
             a user without a home folder, and then nothing can be written there.
-        cache: ``SPARSEGEN_CACHE``, the folder of compiled variants, absolute (compilers run in other folders);
+        cache: ``SPARSEGEN_CACHE``, the folder of compiled variants, and of what the driver said of GPUs; absolute, as
+            compilers run in other folders;
             default below the user's cache folder. It is not absolute for a user without a home folder, or where the
             working folder is gone, and then it cannot be used (`sparsegen.system.private.private_folder`).
         locks: ``SPARSEGEN_LOCKS``, the folder of the GPUs' locks, for users and containers to share; default

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from gpu_host import GpuHost, make_driver
+from patience import LONG
 
 ROOT = Path(__file__).parents[1]
 LAYER = ROOT / "examples" / "pruned_mlp_layer.npz"
@@ -144,6 +146,140 @@ def test_the_driver_starts_beside_what_a_look_up_imports(tmp_path: Path) -> None
         [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+HOST = """
+import sys
+from pathlib import Path
+from sparsegen.backends.cuda import early_init, identity
+
+place = Path(sys.argv.pop(1))
+identity.PROC, identity.DEV, identity.MPS = place / "proc", place / "dev", place / "mps"
+"""
+LOOK_UP = (
+    HOST
+    + """
+import sparsegen
+from sparsegen.matrix.generators import random_uniform
+
+print(sparsegen.lookup(random_uniform(64, 64, 0.1, 0), n=16, device="cuda:1").explain())
+print(early_init.is_loaded(), len(early_init._begun), "pycuda" in sys.modules, file=sys.stderr)
+"""
+)
+COMMAND = (
+    HOST
+    + """
+from sparsegen.cli.main import cli
+try:
+    cli(prog_name="sparsegen")
+finally:
+    print(early_init.is_loaded(), len(early_init._begun), "pycuda" in sys.modules, file=sys.stderr)
+"""
+)
+ASKED_IT, ASKED_NOTHING = "True 1 False", "False 0 False"  # the library, threads, PyCUDA
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a made-up driver, which has two GPUs."""
+    folder = tmp_path_factory.mktemp("driver")
+    make_driver(folder)
+    return folder
+
+
+class Gpus:
+    """A host with the driver's two GPUs, and an empty cache."""
+
+    def __init__(self, folder: Path, driver: Path) -> None:
+        self.host, self._folder = GpuHost(folder), folder
+        self.environment = os.environ | {
+            "LD_LIBRARY_PATH": str(driver),
+            "SPARSEGEN_DRIVER": "direct",
+            "SPARSEGEN_CACHE": str(folder / "cache"),
+            "SPARSEGEN_DB": str(folder / "tuning.db"),
+        }
+
+    def run(self, script: str, *words: str, **environment: str) -> tuple[str, str]:
+        """What a process printed, and the last line that it said beside."""
+        done = subprocess.run(
+            [sys.executable, "-c", script, self._folder, *words],
+            cwd=ROOT,
+            env=self.environment | environment,
+            capture_output=True,
+            text=True,
+            timeout=LONG,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout, done.stderr.splitlines()[-1]
+
+
+@pytest.fixture
+def gpus(tmp_path: Path, driver: Path) -> Gpus:
+    return Gpus(tmp_path, driver)
+
+
+def test_a_look_up_of_a_gpu_that_is_remembered_asks_no_driver(gpus: Gpus) -> None:
+    first, second, third = gpus.run(LOOK_UP), gpus.run(LOOK_UP), gpus.run(LOOK_UP, CUDA_VISIBLE_DEVICES="1,0")
+    assert (first[1], second[1], third[1]) == (ASKED_IT, ASKED_NOTHING, ASKED_IT)
+    assert first[0] == second[0] and "_spmm" in first[0]
+    gpus.host.set_version("590.10")
+    assert gpus.run(LOOK_UP)[1] == ASKED_IT
+
+
+@pytest.mark.gpu
+def test_a_look_up_of_a_gpu_that_is_there(tmp_path: Path) -> None:
+    """What the host's own files tell is enough, or no description is kept."""
+    script = """
+import sys
+from sparsegen.backends.cuda import early_init
+from sparsegen.backends.cuda.identity import identity
+print(identity() is None)
+""" + LOOK_UP.replace(HOST, "").replace("cuda:1", "cuda:0")
+    own = {"SPARSEGEN_CACHE": str(tmp_path / "cache"), "SPARSEGEN_DB": str(tmp_path / "tuning.db")}
+    command, environment = [sys.executable, "-c", script], os.environ | own
+    ran = [
+        subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    first, second = (process.stdout for process in ran)
+    assert first == second
+    if first.startswith("True"):
+        pytest.skip("this host does not say which GPUs its driver numbers")
+    assert ran[1].stderr.splitlines()[-1] == ASKED_NOTHING
+
+
+@pytest.mark.parametrize("command", ["lookup", "source"])
+def test_a_command_that_looks_up_asks_no_driver_where_a_gpu_is_remembered(command: str, gpus: Gpus) -> None:
+    words = (command, "--matrix", str(LAYER), "-n", "64", "--device", "cuda:1")
+    first, second = gpus.run(COMMAND, *words), gpus.run(COMMAND, *words)
+    assert (first[1], second[1]) == (ASKED_IT, ASKED_NOTHING)
+    assert first[0] == second[0]
+
+
+@pytest.mark.parametrize("command", ["lookup", "source"])
+def test_a_command_on_the_emulator_starts_no_driver(command: str, gpus: Gpus) -> None:
+    words = (command, "--matrix", str(LAYER), "-n", "64")
+    assert gpus.run(COMMAND, *words, "--device", "emulator")[1] == ASKED_NOTHING
+    assert gpus.run(COMMAND, *words, SPARSEGEN_DEVICE="emulator")[1] == ASKED_NOTHING
+
+
+EXIT = """
+from sparsegen.backends.cuda import early_init
+early_init.EXIT_SECONDS = WAIT
+early_init.begin()
+"""
+
+
+def test_an_exit_waits_for_a_driver_that_is_coming_up(gpus: Gpus) -> None:
+    """Its library would be torn down around the thread."""
+    script = EXIT.replace("WAIT", str(LONG))
+    assert gpus.run(script, FAKE_CUDA_INIT_MS="300")[1] == "the driver is up"
+
+
+def test_an_exit_leaves_a_driver_alone_that_hangs(gpus: Gpus) -> None:
+    script = EXIT.replace("WAIT", "0.1") + "import sys; print('not waited for', file=sys.stderr)"
+    assert gpus.run(script, FAKE_CUDA_INIT_MS=str(1000 * 10 * int(LONG)))[1] == "not waited for"
 
 
 NEAREST = """

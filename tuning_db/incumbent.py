@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from statistics import median
 
+from sparsegen.system.median import median
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant
 
 SESSIONS_DIFFER = (

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from statistics import median
 
+from sparsegen.system.median import median
 from sparsegen.tuning_db.incumbent import Interval, incumbent
 from sparsegen.tuning_db.records import MeasuredAs, Measurement, Outcome, Prediction, Variant
 

@@ -16,15 +16,23 @@ if TYPE_CHECKING:
     from sparsegen.kernels.base import Device
 
 
+_NAME = re.compile(r"(cuda|emulator)(?::(\d{1,6}))?", re.ASCII)
+
+
 def gpu_devices() -> list[Device]:
-    """The CUDA GPUs.
+    """The CUDA GPUs, as the driver describes them; what it says is remembered for `remembered_device`.
 
     Raises:
         DeviceUnavailableError: PyCUDA or the driver is missing.
     """
-    from sparsegen.backends.cuda import runtime
+    from sparsegen.backends.cuda import remembered_gpus, runtime
 
-    return runtime.devices()
+    found: list[Device] = []
+    try:
+        found = runtime.devices()
+    finally:
+        remembered_gpus.keep(found)
+    return found
 
 
 def emulator_device(index: int = 0) -> Device:
@@ -98,7 +106,7 @@ def find_device(name: str | None = None) -> Device:
     name = name or Settings.from_environment().device
     if name is None:
         return devices()[0]
-    match = re.fullmatch(r"(cuda|emulator)(?::(\d{1,6}))?", name, re.ASCII)
+    match = _NAME.fullmatch(name)
     if match is None:
         raise DeviceUnavailableError(f"no device {name!r}: use cuda, cuda:N, emulator or emulator:N")
     index = int(match[2] or 0)
@@ -126,6 +134,32 @@ def may_be_gpu(device: object) -> bool:
         return False
     name = device or Settings.from_environment().device
     return name is None or name.startswith("cuda")
+
+
+def remembered_device(name: object = None) -> Device | None:
+    """The GPU that `find_device` is to find, as its driver described it to an earlier process; for look-ups alone.
+
+    Whoever runs something asks `find_device`, and decides again where it finds another description (`is_same`). None
+    where nothing is remembered that is sure to hold, and where no GPU is named.
+    """
+    from sparsegen.settings import Settings
+
+    if not may_be_gpu(name):
+        return None
+    match = _NAME.fullmatch(str(name or Settings.from_environment().device or "cuda"))
+    if match is None:
+        return None
+    from sparsegen.backends.cuda import remembered_gpus
+
+    gpus, index = remembered_gpus.recall(), int(match[2] or 0)
+    return gpus[index] if index < len(gpus) else None
+
+
+def is_same(device: Device, other: Device) -> bool:
+    """Whether two descriptions agree in all, also in what `==` passes over: number, UUID and speed."""
+    from dataclasses import astuple
+
+    return astuple(device) == astuple(other)
 
 
 def begin_opening(device: Device) -> None:

@@ -42,16 +42,18 @@ def merge(parts: Sequence[Results]) -> Results:
     """Several files of one device and protocol as one; the rates are those of the first that has some.
 
     Files without a suite in common may have been tuned for different times, and with different compilers of our
-    kernels; then ``tune`` is that of the first, and ``versions`` has all of them.
+    kernels: ``tune`` is that of the first, and ``versions`` has all of them.
 
     Raises:
         ResultsMismatchError: they were measured under different conditions, or have a row in common.
     """
     first, *others = parts
     rows = {row.key: row for row in first.rows}
-    for other in others:
-        shares_suite = {row.suite for row in other.rows} & {row.suite for row in rows.values()}
-        require_same_conditions(first, other if shares_suite else _tuned_like(other, first))
+    for i, other in enumerate(others, 1):
+        require_same_conditions(first, _tuned_like(other, first))
+        for earlier in parts[:i]:
+            if earlier.suites & other.suites:
+                require_same_conditions(earlier, other)
         twice = tuple(str(row.key) for row in other.rows if row.key in rows)
         if twice:
             raise ResultsMismatchError("rows stand in several of the files:", differences=twice)

@@ -338,6 +338,11 @@ class Results:
     invocations: tuple[Invocation, ...] = ()
     rows: tuple[Row, ...] = field(default=())
 
+    @property
+    def suites(self) -> frozenset[str]:
+        """The suites that the rows are of."""
+        return frozenset(row.suite for row in self.rows)
+
     def row(self, key: RowKey) -> Row | None:
         return next((row for row in self.rows if row.key == key), None)
 

@@ -28,7 +28,7 @@ from sparsegen.dispatch.dense_or_sparse import (
 )
 from sparsegen.dispatch.dense_time import known_products
 from sparsegen.dispatch.evidence import suspects
-from sparsegen.dispatch.kept import Kept
+from sparsegen.dispatch.kept import Kept, speed
 from sparsegen.dispatch.neighbours import NEIGHBOURS, Prediction, predict
 from sparsegen.dispatch.options import DEFAULTS, Dense, DispatchOptions, OnMiss
 from sparsegen.dispatch.places import Neighbour
@@ -74,7 +74,7 @@ def choose(
     if kept is None or kept.generation != generation:
         kept = _kept[database] = Kept(generation)
     equal_bits = database.rules.deterministic if options.deterministic is None else options.deterministic
-    question = (workload.problem, workload.fingerprint, device.key, options, equal_bits)
+    question = (workload.problem, workload.fingerprint, device, speed(device), options, equal_bits)
     choice = kept.choices.get(question)
     if choice is None:
         asked = replace(options, deterministic=equal_bits)

@@ -24,8 +24,8 @@ from sparsegen.tuning_db.remembered import Answers, no_answers
 
 MOST_CHOICES, MOST_EVIDENCE, MOST_PROBLEMS, MOST_PREDICTIONS = 4096, 4096, 256, 256
 
-Question = tuple[Problem, str, str, DispatchOptions, bool]
 Speed = tuple[float | None, float | None, Rates | None]  # of a device, which two that are equal may not share
+Question = tuple[Problem, str, Device, Speed, DispatchOptions, bool]
 Asked = tuple[Problem, Features, Device, Speed, bool | None, frozenset[Config]]
 
 
@@ -46,7 +46,7 @@ class Kept:
         default_factory=partial(Bounded, MOST_PROBLEMS)
     )
     _places: dict[tuple[Kind, Device], Places] = field(default_factory=dict)
-    _evidence: dict[tuple[Workload, Device, str, Speed], Evidence] = field(
+    _evidence: dict[tuple[Workload, Device, Device, Speed], Evidence] = field(
         default_factory=partial(Bounded, MOST_EVIDENCE)
     )
 
@@ -71,7 +71,7 @@ class Kept:
 
     def evidence(self, neighbour: Neighbour, device: Device, database: Layer) -> Evidence:
         """`evidence_of` a neighbour, where this device's rates stay as they are."""
-        key = neighbour.workload, neighbour.device, device.key, _speed(device)
+        key = neighbour.workload, neighbour.device, device, speed(device)
         found = self._evidence.get(key)
         if found is None:
             found = self._evidence[key] = evidence_of(neighbour, device, database)
@@ -92,12 +92,13 @@ class Kept:
         Args:
             deterministic, suspects: what keeps configs out, beside problem, features and device.
         """
-        key = workload.problem, workload.features, device, _speed(device), deterministic, frozenset(suspects)
+        key = workload.problem, workload.features, device, speed(device), deterministic, frozenset(suspects)
         found = self._predictions.get(key)
         if found is None:
             found = self._predictions[key] = make()
         return found
 
 
-def _speed(device: Device) -> Speed:
+def speed(device: Device) -> Speed:
+    """What `==` of devices passes over, and times depend on."""
     return device.clock_mhz, device.memory_bytes_per_us, device.rates

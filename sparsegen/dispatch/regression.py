@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 
 from sparsegen.kernels.base import Array
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.similarity import Points
+from sparsegen.system.median import median
 
 REACH = 1.5  # octaves between workloads at which their likeness has fallen to exp(-1/2)
 # Shares of the likeness, as variances of logs, and that of the noise, by searches of 72 workloads on an H100, of which

@@ -26,5 +26,13 @@ class RowSoftmaxBackward(RowWise[SoftmaxBackwardProblem, RowSoftmaxBackwardConfi
     arrays_kept = 2
     value_cycles = 0.95
 
+    def heuristic_vector(self, problem: SoftmaxBackwardProblem) -> int:
+        """16 bytes in float32; single values in 16 bits.
+
+        Rows begin anywhere, and the two arrays of a row have twice the ends that are read value by value: vectors
+        of 8 took 1.1 to 1.26 times as long on an H100.
+        """
+        return super().heuristic_vector(problem) if problem.dtype.itemsize == 4 else 1
+
 
 FAMILY = RowSoftmaxBackward()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -28,6 +27,8 @@ def normal_numbers(rng: np.random.Generator, spec: TensorSpec, *, scale: float =
         return _drawn(rng, spec, count, scale).reshape(spec.shape)
     found = np.empty(count, spec.dtype.storage)
     strips = [found[start : start + STRIP] for start in range(0, count, STRIP)]
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(partial(_fill, spec, scale), rng.spawn(len(strips)), strips))
     return found.reshape(spec.shape)

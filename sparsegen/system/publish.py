@@ -7,7 +7,6 @@ import errno
 import fcntl
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +27,8 @@ def publish_folder(final: Path) -> Iterator[Path]:
     When another process publishes the same name first, its folder stays and this one is dropped. The temporary folder
     is locked for as long as this process lives, so that others can tell what a killed one left (`is_in_use`).
     """
+    import tempfile  # look-ups read what is published, and write nothing
+
     final.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     work = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
     descriptor = os.open(work, os.O_RDONLY)
@@ -130,6 +131,8 @@ def require_place(final: Path) -> None:
     Raises:
         OutputError: it is a folder, or cannot be written.
     """
+    import tempfile
+
     with reported(final):
         if final.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -145,6 +148,8 @@ def publish_file(final: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: the folder or the file cannot be written.
     """
+    import tempfile
+
     final.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{final.name}-", dir=final.parent)
     work = Path(name)

@@ -1,8 +1,11 @@
 // A CUDA driver whose device memory is the host's, for tests of what is called through ctypes (CUDA driver API).
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 namespace {
@@ -19,7 +22,16 @@ void take_or_free() { was_ended |= captures && capture_mode != kRelaxed; }
 }  // namespace
 
 extern "C" {
-int cuInit(unsigned) { return std::getenv("FAKE_CUDA_BROKEN") ? 100 : 0; }
+int cuInit(unsigned) {
+  static std::once_flag begun;  // others wait for the first call
+  std::call_once(begun, [] {
+    if (const char* ms = std::getenv("FAKE_CUDA_INIT_MS")) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(ms)));
+      std::fputs("the driver is up\n", stderr);
+    }
+  });
+  return std::getenv("FAKE_CUDA_BROKEN") ? 100 : 0;
+}
 int cuDeviceGetCount(int* count) { *count = 2; return 0; }
 int cuDeviceGet(int* device, int index) { *device = index; return index < 2 ? 0 : kInvalid; }
 int cuDeviceGetName(char* name, int, int) { std::strcpy(name, "Fake GPU"); return 0; }
@@ -28,7 +40,11 @@ int cuDeviceGetPCIBusId(char* name, int, int) { std::strcpy(name, "0000:00:00.0"
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   switch (attribute) {
     case 13: *value = 1500000; return 0;   // clock rate
-    case 16: *value = 4; return 0;         // multiprocessors
+    case 16: {                             // multiprocessors
+      const char* given = std::getenv("FAKE_CUDA_MULTIPROCESSORS");
+      *value = given ? std::atoi(given) : 4;
+      return 0;
+    }
     case 36: *value = 1000000; return 0;   // memory clock
     case 37: *value = 512; return 0;       // bus width
     case 38: *value = 1 << 20; return 0;   // L2

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from gpu_host import make_driver
 from patience import LONG
 
 HERE = Path(__file__).parent
@@ -17,8 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("driver")
-    command = ["g++", "-std=c++17", "-shared", "-fPIC", "-o", folder / "libcuda.so.1", HERE / "fake_cuda.cpp"]
-    subprocess.run(command, check=True)
+    make_driver(folder)
     return folder
 
 

@@ -344,6 +344,16 @@ def test_merge_takes_other_tuning_times_for_other_suites_alone() -> None:
     assert [r.case for r in merged.rows] == ["a", "b"] and merged.protocol.tune != "30"
 
 
+def test_merge_holds_two_files_of_a_suite_against_each_other() -> None:
+    first = results(replace(row("a"), suite="another"))
+    longer = results(row("b"))
+    longer = replace(longer, protocol=replace(longer.protocol, tune="30"))
+    merged = merge([first, longer, replace(longer, rows=(row("c"),))])
+    assert [r.case for r in merged.rows] == ["a", "b", "c"]
+    with pytest.raises(ResultsMismatchError, match="tune: 30"):
+        merge([first, longer, results(row("c"))])
+
+
 def test_merge_takes_other_compilers_for_other_suites_alone() -> None:
     nvcc = replace(results(row("a")), versions={"toolchain": "nvcc", "cublas": "130100"})
     nvrtc = replace(results(row("b")), versions={"toolchain": "NVRTC"})

@@ -314,6 +314,16 @@ def test_answers_are_kept_for_each_device() -> None:
         assert (choice.how, choice.config.tile_n) == (How.EXACT, tile)
 
 
+@pytest.mark.parametrize("change", [{"clock_mhz": 900.0}, {"multiprocessors": 66}], ids=str)
+def test_answers_are_kept_for_each_description_of_a_device(change: dict[str, Any]) -> None:
+    """What is known of a device may turn out to be out of date: then nothing that was said of it counts."""
+    of, layer, told = workload(), MemoryLayer([], []), replace(H100, clock_mhz=1980.0)
+    before, after = (choose(of, device, layer) for device in (told, replace(told, **change)))
+    assert before.predicted_us is not None and after.predicted_us is not None
+    assert before.predicted_us != after.predicted_us
+    assert choose(of, told, layer) is before
+
+
 def test_a_kept_answer_costs_microseconds_and_no_query(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import os
 import threading
 from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sparsegen.backends.cuda.identity import Identity
+
+LIBRARY = "libcuda.so.1"
+EXIT_SECONDS = 10.0  # that an exit waits for the driver to come up; one that hangs must not keep a program
+
+_begun: list[threading.Thread] = []
 
 
 def begin(index: int | None = None) -> threading.Thread:
@@ -18,18 +29,46 @@ def begin(index: int | None = None) -> threading.Thread:
     """
     thread = threading.Thread(target=_begin, args=(index,), daemon=True, name="driver")
     thread.start()
+    _begun.append(thread)
+    atexit.register(thread.join, EXIT_SECONDS)  # the library must not be torn down around it
     return thread
 
 
 @cache
 def begin_once() -> threading.Thread:
     """`begin` by the first call of a process; later ones begin nothing."""
+    identity_at_start()
     return begin()
+
+
+def is_loaded() -> bool:
+    """Whether the driver's library is in this process, which may then have initialised it."""
+    try:
+        ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return True
+
+
+def is_starting() -> bool:
+    """Whether a thread of `begin` is still at it."""
+    return any(thread.is_alive() for thread in _begun)
+
+
+@cache
+def identity_at_start() -> Identity | None:
+    """What the driver of this process goes by, which reads its environment once; to be called before it is loaded.
+
+    The first call's answer stays: None where it came too late, or where `identity` has none.
+    """
+    from sparsegen.backends.cuda.identity import identity
+
+    return None if is_loaded() else identity()
 
 
 def _begin(index: int | None) -> None:
     try:
-        driver = ctypes.CDLL("libcuda.so.1")  # ctypes lets other threads run meanwhile, PyCUDA does not
+        driver = ctypes.CDLL(LIBRARY)  # ctypes lets other threads run meanwhile, PyCUDA does not
         if driver.cuInit(ctypes.c_uint(0)) or index is None:
             return
         device, context = ctypes.c_int(), ctypes.c_void_p()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegen.backends.cuda import early_init
 from sparsegen.backends.cuda.copies import CudaCopyStream, CudaPinnedMemory, free_bytes
 from sparsegen.backends.cuda.driver import beside_captures, check, device_uuid, libcuda
 from sparsegen.backends.cuda.launches import BoundLaunch, CudaKernel
@@ -40,6 +41,7 @@ def driver() -> Any:
     setting = Settings.from_environment().driver
     if setting not in (PYCUDA, DIRECT):
         raise DeviceUnavailableError(f"SPARSEGEN_DRIVER={setting} is neither {PYCUDA} nor {DIRECT}")
+    early_init.identity_at_start()
     if setting == DIRECT:
         from sparsegen.backends.cuda import direct
 

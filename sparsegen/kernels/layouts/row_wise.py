@@ -23,6 +23,10 @@ from sparsegen.system.device_memory import WARP
 VALUES_KEPT = 64  # of a thread, in registers
 WIDEST = 8  # values of a vector
 START_US = 1.4
+LEAST_SHARE = 8  # values of a row for each thread of the heuristic config
+HEURISTIC_KEPT = 16  # values of a thread in registers
+ENOUGH_THREADS = 1024  # on each multiprocessor
+EQUAL_ROWS = 0.1  # coefficient of variation below which sorting rows brings nothing
 ROW_CYCLES = 35.0  # of a multiprocessor, for each warp of a row; as fitted
 
 
@@ -131,12 +135,28 @@ class RowWise(Family[P, R]):
         return rates.launch_us + START_US + max(moved, cycles / device.cycles_per_us)
 
     def heuristic(self, problem: P, features: Features, device: Device) -> R:
-        vector = 16 // problem.dtype.itemsize
-        threads = 4
-        while threads < 512 and threads * vector * 2 < features.row_mean:
+        """A thread's share of a row is some four vectors, unless the rows are too few to fill the device then."""
+        vector = self.heuristic_vector(problem)
+        threads, rows = 4, features.m * problem.batch
+        while threads < 512 and threads * 1.5 * max(4 * vector, LEAST_SHARE) <= features.row_mean:
             threads *= 2
+        while (
+            threads < 512
+            and rows * threads < device.multiprocessors * ENOUGH_THREADS
+            and threads * vector < features.row_mean
+        ):
+            threads *= 2
+        kept = 1
+        while kept < min(8, HEURISTIC_KEPT // vector) and kept * threads * vector < features.row_mean:
+            kept *= 2
         return self.config_type(
             threads_per_row=threads,
             rows_per_block=128 // threads if threads <= WARP else 1,
             vector_width=vector,
+            vectors_kept=kept,
+            row_order="natural" if features.row_cov < EQUAL_ROWS else "sorted",
         )
+
+    def heuristic_vector(self, problem: P) -> int:
+        """The vector width of the heuristic config: 16 bytes."""
+        return 16 // problem.dtype.itemsize
