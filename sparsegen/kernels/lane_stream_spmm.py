@@ -17,6 +17,7 @@ from sparsegen.kernels.layouts.lane_stream_config import (
     MAX_N,
     LaneStreamConfig,
     block_counts,
+    has_many_steps,
     partition_of,
     shaped,
 )
@@ -42,7 +43,13 @@ FEW_COLUMNS = 8  # up to which activations are hardly a tenth of what shared mem
 START_US = 5.5
 WEIGHT_CYCLES, COLUMN_CYCLES = 0.05, 0.00063
 LOADS_OF_A, LOADS_OF_B = 0.53, 12.5
-UNEVEN = 0.05  # row_cov from which sorted rows pay
+# Of rows as they come, the multiple of the nonzeros' time that their variation adds where there are no zeros, and the
+# less the more of these there are; of sorted ones, what an element of C takes that has a sector of its own, which is
+# read and written, and the least.
+UNEVEN_ROWS = 2.0
+SORTED_US, SECTOR, SECTOR_TWICE = 1.0, 32, 2
+# Nonzeros among all weights up to which loads, and not decoding, are waited for, so that more warps help.
+SPARSE, SPARSE_WARPS, SPARSE_DEPTH = 0.35, 12, 2
 
 
 class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
@@ -276,31 +283,46 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         cycles = weights * (WEIGHT_CYCLES + COLUMN_CYCLES * max(0, problem.n - FEW_COLUMNS))
         moved = LOADS_OF_A * (weights / 8 + features.nnz * itemsize)
         moved += LOADS_OF_B * (problem.k + problem.m) * problem.n * itemsize
-        return rates.launch_us + START_US + cycles / device.cycles_per_us + moved / rates.copy_bytes_per_us
+        us = rates.launch_us + START_US + cycles / device.cycles_per_us + moved / rates.copy_bytes_per_us
+        return us + _order_us(problem, features, config.row_order, device)
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> LaneStreamConfig:
         """A block for each multiprocessor, with as many warps and as much in shared memory as there is room for."""
-        return _of_size(self, problem, "balanced" if features.row_cov > UNEVEN else "natural", device)
+        typical = device.typical
+        order = min(("natural", "balanced"), key=lambda order: _order_us(problem, features, order, typical))
+        return _of_size(self, problem, order, features.density <= SPARSE, device)
 
 
 @lru_cache(maxsize=1024)  # a model has many layers of one size
 def _of_size(
-    family: LaneStreamSpmm, problem: SpmmProblem, row_order: str, device: Device
+    family: LaneStreamSpmm, problem: SpmmProblem, row_order: str, is_sparse: bool, device: Device
 ) -> LaneStreamConfig:
-    """The heuristic config, which depends on the problem's sizes alone but for the order of the rows."""
+    """The heuristic config, which depends on the problem's sizes alone but for the order of the rows and the warps."""
     base = LaneStreamConfig(
         ring_rows=96,
         refill_tiles=2,
         row_order=row_order,
         bulk=device.compute_capability >= FIRST_WITH_BULK_COPIES,
     )
-    for warps in (8, 4, 2):
-        wanted = shaped(problem, base, warps, device)
+    tries = [(8, base), (4, base), (2, base)]
+    if is_sparse and has_many_steps(problem, base, SPARSE_WARPS, device):
+        tries.insert(0, (SPARSE_WARPS, replace(base, depth=SPARSE_DEPTH)))
+    for warps, start in tries:
+        wanted = shaped(problem, start, warps, device)
         for slots in (8, 6, 4, 3, 2):
             config = replace(wanted, slots=slots)
             if slots <= wanted.slots and family.is_valid(problem, config, device):
                 return config
     return base
+
+
+def _order_us(problem: SpmmProblem, features: Features, row_order: str, device: Device) -> float:
+    """What rows of different lengths take more: the longest are waited for, or C is written row by row."""
+    rate, itemsize = device.expected_rates.copy_bytes_per_us, problem.dtype.itemsize
+    if row_order == "natural":
+        return UNEVEN_ROWS * features.density * features.row_cov * features.nnz * itemsize / rate
+    of_a_row = -(-problem.n * itemsize // SECTOR) if problem.layout is Layout.ROW else problem.n
+    return SORTED_US + SECTOR_TWICE * SECTOR * problem.m * of_a_row / rate
 
 
 def _ring_minimum(config: LaneStreamConfig) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.limits import (
     enough_registers,
-    resident_blocks,
     shared_memory_fits,
     tiles_in_grid,
 )
@@ -24,10 +23,10 @@ from sparsegen.kernels.layouts.mma_spmm_config import (
     NARROW_TILE_CONFIG,
     MmaSpmmConfig,
 )
+from sparsegen.kernels.layouts.mma_spmm_time import modelled_us
 from sparsegen.kernels.layouts.tensor_tiles import (
     STEP,
     fills_blocks,
-    held_share,
     stored_begins,
     stored_nonzeros,
     stored_tiles,
@@ -43,43 +42,6 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
 A_BUFFERS = 3  # tiles of A that nonzeros are put into: one is multiplied, one filled, one cleared
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What the parts of a tile's time take, as fitted.
-
-    Attributes:
-        start_us: of the kernel's start.
-        block_us: of a block's first loads and last stores.
-        product: multiples of the tensor cores' time.
-        load_a, load_b, unaligned: multiples of the L2's time for whole tiles of A, for tiles of B, and for those that
-            come in single elements.
-        fragment: multiples of the L2's time for what warps read of both tiles in shared memory.
-        expanding_us, whole_us: of a step to the next tile of nonzeros, and to the next whole one.
-        nonzero_cycles: of a multiprocessor, to put a nonzero to its place.
-        move: multiples of the memory's time.
-    """
-
-    start_us: float
-    block_us: float
-    product: float
-    load_a: float
-    load_b: float
-    unaligned: float
-    fragment: float
-    expanding_us: float
-    whole_us: float
-    nonzero_cycles: float
-    move: float
-
-
-OF_HALF = Costs(0.89, 0.79, 0.534, 0.27, 0.128, 2.34, 0.077, 0.595, 0.144, 0.231, 0.80)
-COSTS = {
-    DType.FLOAT32: Costs(1.49, 0.86, 1.576, 0.307, 0.136, 0.0, 0.134, 0.561, 0.078, 0.281, 0.353),
-    DType.FLOAT16: OF_HALF,
-    DType.BFLOAT16: OF_HALF,
-}
 
 
 class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
@@ -269,47 +231,18 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     def analytic_us(
         self, problem: SpmmProblem, features: Features, config: MmaSpmmConfig, device: Device
     ) -> float:
-        c, rates, itemsize = config, device.expected_rates, problem.dtype.itemsize
-        costs, is_whole = COSTS[problem.dtype], c.storage == "tiles"
-        blocks = self._blocks(problem, c.tile_m, c.tile_n)
-        resident = resident_blocks(
-            c.threads, self._registers(problem, c), self._shared_bytes(problem, c), device
-        )
-        each, rounds = -(-blocks // device.multiprocessors), -(-blocks // (resident * device.multiprocessors))
-        panels, held = -(-problem.k // c.tile_k), held_share(features, c.tile_m, c.tile_k)
-        # Of the block of rows that has most tiles with a nonzero, beyond the mean: it may come last.
-        behind = panels * max(0.0, features.row_max / max(1, problem.k) - held)
-        tiles = device.multiprocessors * (each * panels * held + behind)
-        chain = rounds * panels * held + behind
-        a, b = c.tile_m * c.tile_k * itemsize, c.tile_n * c.tile_k * itemsize  # bytes of their tiles
-        contiguous = problem.n if problem.layout is Layout.ROW else problem.k
-        loaded = costs.load_b * b + (costs.load_a * a if is_whole else 0.0)
-        loaded += costs.unaligned * b if contiguous * itemsize % 16 else 0.0
-        loaded += 0.0 if c.warpgroups else costs.fragment * (a * c.warps_n + b * c.warps_m)
-        stored = held * problem.m * problem.k * itemsize if is_whole else features.nnz * (2 + itemsize)
-        moved = problem.batch * (problem.k + problem.m) * problem.n * itemsize + problem.value_sets * stored
-        expanded = 0.0 if is_whole else each * panels * c.tile_m * c.tile_k * features.density
-        products = tiles * c.tile_m * c.tile_n * c.tile_k
-        return (
-            rates.launch_us
-            + costs.start_us
-            + costs.block_us * rounds
-            + costs.product * products / rates.tensor_products_per_us(problem.dtype)
-            + tiles * loaded / device.l2_bytes_per_us
-            + (costs.whole_us if is_whole else costs.expanding_us) * chain
-            + costs.nonzero_cycles * expanded / rates.clock_mhz
-            + costs.move * moved / rates.copy_bytes_per_us
-        )
+        return modelled_us(problem, features, config, device, self._shared_bytes(problem, config))
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
         """The config that should be fastest of one that goes by the problem's size and of some that often are."""
-        likely = (self._with_prefetch(c, features) for c in LIKELY_CONFIGS[problem.dtype.itemsize])
-        suited = (c for c in likely if self.suits(problem, features, c, device))
         typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
-        return min(
-            (self._by_size(problem, features, device), *suited),
-            key=lambda c: self.analytic_us(problem, features, c, typical),
+        by_size = self._by_size(problem, features, device)
+        likely = (self._with_prefetch(c, features) for c in LIKELY_CONFIGS[problem.dtype.itemsize])
+        fastest_first = sorted(
+            (by_size, *likely), key=lambda c: self.analytic_us(problem, features, c, typical)
         )
+        suited = (c for c in fastest_first if c is by_size or self.suits(problem, features, c, device))
+        return next(suited)
 
     def _by_size(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
         """Tiles of nonzeros, small enough that they fill the device."""

@@ -211,8 +211,8 @@ def test_without_any_variant_left_the_reasons_are_told() -> None:
 def test_the_default_is_the_family_that_should_be_fastest() -> None:
     """Zeros cost the tensor cores as much as nonzeros: they win where there are few of them."""
 
-    def default(nnz: int, **changes: Any) -> str:
-        of = workload(512, m=512, k=1024, nnz=nnz)
+    def default(nnz: int, k: int = 1024, **changes: Any) -> str:
+        of = workload(512, m=512, k=k, nnz=nnz)
         choice = ask([], replace(of, problem=replace(of.problem, **changes)))
         assert (
             choice.predicted_us
@@ -224,8 +224,8 @@ def test_the_default_is_the_family_that_should_be_fastest() -> None:
     assert default(8000) == "csr_spmm"
     assert default(200000) == "mma_spmm"
     assert default(16000, dtype=DType.FLOAT16, layout=Layout.COLUMN) == "uspmm_vec"
-    assert default(72000, dtype=DType.FLOAT16) == "bitmap_spmm", "too few for whole tiles"
-    assert default(256000, dtype=DType.FLOAT16) == "block_spmm"
+    assert default(144000, k=2048, dtype=DType.FLOAT16) == "bitmap_spmm", "too few for whole tiles"
+    assert default(256000, n=2048, dtype=DType.FLOAT16) == "block_spmm"
 
 
 def test_a_measurement_by_a_family_of_another_operator_is_passed_over() -> None:

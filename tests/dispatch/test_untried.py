@@ -35,13 +35,13 @@ def test_a_family_newer_than_the_measurements_is_used_where_it_should_be_much_fa
     same = [timed(40, half, tile_n=32)]
     asked = replace(half, fingerprint=workload(tag="asked").fingerprint)
     choice = ask(same, asked)
-    assert (choice.how, choice.family.name) == (How.NEAREST, "block_spmm")
+    assert (choice.how, choice.family.name) == (How.NEAREST, "mma_spmm")
     wide = replace(asked, problem=replace(asked.problem, n=1024))
     assert ask(same, wide).family.name == "block_spmm"
-    of = family("block_spmm")
+    of = family("mma_spmm")
     heuristic = of.heuristic(half.problem, half.features, H100)
     slow = replace(timed(90, half), variant=Variant(heuristic, DIGEST))
-    assert ask([*same, slow], asked).family.name != "block_spmm", "it was tried"
+    assert ask([*same, slow], asked).family.name != "mma_spmm", "it was tried"
 
 
 def half_full() -> Workload:
@@ -57,17 +57,15 @@ def few_tried_here(best_us: float, **options: Any) -> Choice:
 
 def test_few_measurements_do_not_keep_an_untried_family_from_the_very_workload() -> None:
     choice = few_tried_here(40)
-    assert (choice.how, choice.family.name, choice.expected_us) == (How.DEFAULT, "block_spmm", None)
-    assert (
-        "block_spmm was not tried here" in choice.why and "csr_spmm" in choice.why and "40 µs" in choice.why
-    )
+    assert (choice.how, choice.family.name, choice.expected_us) == (How.DEFAULT, "mma_spmm", None)
+    assert "mma_spmm was not tried here" in choice.why and "csr_spmm" in choice.why and "40 µs" in choice.why
     assert choice.predicted_us is not None
     near = few_tried_here(choice.predicted_us * (WORTH_UNTRIED - 0.01))
     assert (near.how, near.family.name) == (How.EXACT, "csr_spmm"), "predictions are not that sure"
 
 
 def test_a_variant_that_beats_the_dense_product_stays() -> None:
-    for dense_us, name in ((39, "block_spmm"), (41, "csr_spmm")):
+    for dense_us, name in ((39, "mma_spmm"), (41, "csr_spmm")):
         assert few_tried_here(40, baselines=[baseline(dense_us, half_full())]).family.name == name
 
 
@@ -80,14 +78,14 @@ def test_a_search_of_many_variants_is_trusted() -> None:
     half = half_full()
     space = family("csr_spmm").space(half.problem, H100)
     tried = [replace(timed(40, half), variant=Variant(config, DIGEST)) for config in space[:FEW_TRIED]]
-    assert ask(tried[:-1], half).family.name == "block_spmm"
+    assert ask(tried[:-1], half).family.name == "mma_spmm"
     assert ask(tried, half).how is How.EXACT
 
 
 def test_a_probe_tells_whether_the_untried_family_is_faster() -> None:
     best, untried = timed(40, half_full(), tile_n=32), few_tried_here(40).config
-    for us, name in ((41.0, "csr_spmm"), (12.0, "block_spmm")):
+    for us, name in ((41.0, "csr_spmm"), (12.0, "mma_spmm")):
         probed = replace(probe(us, 50.0, half_full()), variant=Variant(untried, DIGEST))
         choice = choose(half_full(), H100, MemoryLayer([best], [], probes=[probed]))
         assert choice.family.name == name
-        assert choice.probed_us == (us if name == "block_spmm" else None)
+        assert choice.probed_us == (us if name == "mma_spmm" else None)

@@ -113,6 +113,11 @@ def _steps_of_a_block(problem: SpmmProblem, config: LaneStreamConfig, warps: int
     return of_one_warp.total / (warps * device.multiprocessors)
 
 
+def has_many_steps(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> bool:
+    """Whether a block of so many warps, one on each multiprocessor, has so many steps that its warps are over rows."""
+    return _steps_of_a_block(problem, config, warps, device) >= MANY_STEPS
+
+
 def _unevenness(problem: SpmmProblem, config: LaneStreamConfig, blocks: int) -> tuple[bool, int]:
     """Whether blocks end within groups that others go on with, then the steps of the block that has the most."""
     most_steps = -(-partition_of(problem, config).total // blocks)

@@ -19,6 +19,7 @@ BATCH = WARP * STEP  # nonzeros that a warp loads at once
 MOSTLY_FULL = 0.5  # of blocks, from which whole tiles are the better choice
 LEAST_FILL = 0.15  # of blocks, so that whole tiles take a few times the bytes of CSR at most
 USUAL_SIDE, WIDEST_SIDE = 64.0, 128.0  # of blocks
+WHOLE = 0.99  # of blocks that are full, from which they lie on a grid of their own
 MOST_PLACES = MAX_INDEX - (1 << 18)  # so that no thread's next step passes 32 bits
 
 
@@ -30,14 +31,23 @@ def fills_blocks(features: Features) -> bool:
 def block_side(features: Features) -> float:
     """About how wide the blocks of a pattern of full blocks are that lie anywhere.
 
-    A row's length then varies as the number of its blocks does, and that the more the fewer and wider they are.
-    Where rows are alike, which blocks in other orders may be too, a width between.
+    A row's length then varies as the number of its blocks does, and that the more the fewer and wider they are. Of few
+    blocks of rows that is known within a factor of two; whole blocks also divide the longest row and all nonzeros,
+    which tells their width where it is a power of two. Where rows are alike, which blocks in other orders may be too, a
+    width between.
     """
     held = min(0.99, features.density / features.block_fill) if features.block_fill else 0.0
     if not features.row_cov:
         return USUAL_SIDE
     side = features.row_cov**2 * features.k * held / (1 - held)
-    return min(WIDEST_SIDE, max(float(BLOCK), side))
+    side = min(WIDEST_SIDE, max(float(BLOCK), side))
+    if features.block_fill < WHOLE:
+        return side
+    widths = (128, 64, 32, BLOCK)
+    widest = next((w for w in widths if not (features.row_max % w or features.nnz % w**2)), None)
+    if widest is None:  # blocks at the edges are cut off
+        return side
+    return float(widest if widest <= 2 * side else 2 ** round(math.log2(side)))
 
 
 def held_share(features: Features, height: int, width: int) -> float:
