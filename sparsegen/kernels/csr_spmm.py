@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,17 +21,93 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
-# Of a multiprocessor's cycles, as fitted: for a product of a row-major B, and of a column-major one, whose loads are
-# strided; to begin a row of a tile; to add up what each of the subwarps holds that share a row, for each column; for a
-# nonzero of the longest row or rows, whose strips follow one another, and where B has many rows.
-START_US = 1.4
-PRODUCT_CYCLES = {DType.FLOAT32: 0.0302, DType.FLOAT16: 0.0204, DType.BFLOAT16: 0.0204}
-STRIDED_PRODUCT_CYCLES = 1.08
-ROW_CYCLES, STRIDED_ROW_CYCLES = 23.0, 56.0
-SUM_CYCLES = 0.25
-NONZERO_CYCLES, FAR_NONZERO_CYCLES, MANY_ROWS = 52.0, 117.0, 16384
-LOADS_OF_A = 1.9  # as often as the L2's rate is given for each nonzero and tile
-LOADS_OF_B, STRIDED_LOADS_OF_B = 1.5, 20.0  # as often as the memory's rate is given for each of its elements
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the parts of the time take with a row-major B, as fitted, in a multiprocessor's cycles if nothing is said.
+
+    Attributes:
+        start_us: microseconds of the kernel's start.
+        product: of a product; and ``line``, of each line of 128 bytes that is read for a nonzero.
+        idle: of a product, by the share of the last blocks' multiprocessors that have none.
+        row: to begin a row of a tile, for each subwarp that shares it; and ``sum``, to add up one of its sums.
+        nonzero: of a nonzero of rows that follow one another on their threads.
+        longest: of a nonzero of the longest row, beside.
+        turn: of a block that follows another in its place.
+        shared: of a nonzero on its way, if nonzeros are staged without a copy ahead.
+        crowded: likewise, by the share of registers that there are too few for loads of B that overlap.
+        a: multiples of the L2's time for A, which comes again for each tile.
+        far: likewise, of B's rows that L1 does not hold, for each further subwarp that shares a row and is elsewhere
+            in B.
+        b, c: multiples of the memory's time for B and C.
+    """
+
+    start_us: float
+    product: float
+    line: float
+    idle: float
+    row: float
+    sum: float
+    nonzero: float
+    longest: float
+    turn: float
+    shared: float
+    crowded: float
+    a: float
+    far: float
+    b: float
+    c: float
+
+
+OF_HALF = Costs(
+    start_us=1.50,
+    product=0.0157,
+    line=0.343,
+    idle=0.0726,
+    row=14.1,
+    sum=0.0846,
+    nonzero=34.6,
+    longest=27.7,
+    turn=72.6,
+    shared=13.9,
+    crowded=79.0,
+    a=1.30,
+    far=0.0145,
+    b=1.09,
+    c=0.347,
+)
+COSTS = {
+    DType.FLOAT32: Costs(
+        start_us=1.40,
+        product=0.0215,
+        line=0.314,
+        idle=0.0783,
+        row=9.57,
+        sum=0.0504,
+        nonzero=16.4,
+        longest=27.2,
+        turn=304.0,
+        shared=17.2,
+        crowded=91.9,
+        a=2.31,
+        far=0.0141,
+        b=1.34,
+        c=0.53,
+    ),
+    DType.FLOAT16: OF_HALF,
+    DType.BFLOAT16: OF_HALF,
+}
+FAR_NONZERO_CYCLES, MANY_ROWS = 59.3, 16384  # of a nonzero on its way, where B has more rows
+LINE_BYTES, L1_BYTES = 128, 200_000
+UNROLLED = 8  # nonzeros whose loads of B a thread has on their way at once
+ADDRESS_REGISTERS = 24  # that a thread holds beside sums and these
+# Likewise with a column-major B, whose loads are strided: for a product; to begin a row of a tile; to add up what
+# subwarps that share a row hold, for each column; for a nonzero of the longest row or rows; and multiples of the
+# L2's time for A and of the memory's for B.
+STRIDED_START_US = 1.4
+STRIDED_PRODUCT_CYCLES, STRIDED_ROW_CYCLES, STRIDED_SUM_CYCLES = 1.08, 56.0, 0.25
+STRIDED_NONZERO_CYCLES, STRIDED_FAR_NONZERO_CYCLES = 52.0, 117.0
+STRIDED_LOADS_OF_A, STRIDED_LOADS_OF_B = 1.9, 20.0
 MARGIN = 256  # columns past n that a partial tile may compute addresses for
 
 
@@ -245,27 +321,73 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     def analytic_us(
         self, problem: SpmmProblem, features: Features, config: CsrSpmmConfig, device: Device
     ) -> float:
-        c, rates = config, device.expected_rates
-        row_major = problem.layout is Layout.ROW
+        if problem.layout is Layout.COLUMN:
+            return self._strided_us(problem, features, config, device)
+        c, rates, itemsize, costs = (
+            config,
+            device.expected_rates,
+            problem.dtype.itemsize,
+            COSTS[problem.dtype],
+        )
         tiles = -(-problem.n // c.tile_n)
-        product = PRODUCT_CYCLES[problem.dtype] if row_major else STRIDED_PRODUCT_CYCLES
-        row = ROW_CYCLES if row_major else STRIDED_ROW_CYCLES
-        cycles = features.nnz * tiles * c.tile_n * product + problem.m * tiles * row
+        blocks, turns = self._blocks_and_turns(problem, c, device)
+        products, rows = features.nnz * tiles * c.tile_n, problem.m * tiles * c.row_splits
+        idle = -(-blocks // device.multiprocessors) * device.multiprocessors / max(1, blocks) - 1
+        lines = features.nnz * tiles * max(1.0, c.tile_n * itemsize / LINE_BYTES)
+        cycles = products * (costs.product + idle * costs.idle) + lines * costs.line + rows * costs.row
         if c.row_splits > 1:
-            cycles += problem.m * tiles * c.tile_n * c.row_splits * SUM_CYCLES
-        read = LOADS_OF_A * features.nnz * tiles * (problem.dtype.itemsize + c.index_bits // 8)
-        # Rows that follow one another on their threads, or the longest one, which blocks do not share.
-        blocks = problem.batch * tiles * -(-problem.m // c.rows_per_block)
-        threads = c.threads_per_row * c.row_splits * c.rows_per_block
-        resident = resident_blocks(threads, c.registers, self._static_shared_bytes(problem, c), device)
-        turns = -(-blocks // (resident * device.multiprocessors))
-        longest = max(features.row_max, turns * features.row_mean) / c.row_splits
-        longest *= FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else NONZERO_CYCLES
-        loads = LOADS_OF_B if row_major else STRIDED_LOADS_OF_B
-        brought = loads * min(problem.k, features.nnz) * problem.n * problem.dtype.itemsize
+            cycles += rows * c.tile_n * costs.sum
+        far = max(0.0, 1 - L1_BYTES / max(1, problem.k * c.tile_n * itemsize)) * (c.row_splits - 1)
+        read = costs.a * features.nnz * tiles * (itemsize + c.index_bits // 8)
+        read += costs.far * far * products * itemsize
+        moved = costs.b * min(problem.k, features.nnz) + costs.c * problem.m
+        # A nonzero on its way waits for what the one before brought.
+        columns = c.tile_n // c.threads_per_row
+        held = columns + min(UNROLLED, c.tile_k) * columns * itemsize // 4 + ADDRESS_REGISTERS
+        nonzero = FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else costs.nonzero
+        nonzero += costs.shared if c.staging == "shared" else 0.0
+        nonzero += costs.crowded * max(0, held - c.registers) / c.registers
+        chain = max(features.row_max, turns * features.row_mean) * nonzero + features.row_max * costs.longest
         return (
             rates.launch_us
-            + START_US
+            + costs.start_us
+            + problem.batch
+            * (
+                cycles / device.cycles_per_us
+                + read / device.l2_bytes_per_us
+                + moved * problem.n * itemsize / rates.copy_bytes_per_us
+            )
+            + (chain / c.row_splits + turns * costs.turn) / rates.clock_mhz
+        )
+
+    def _blocks_and_turns(
+        self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device
+    ) -> tuple[int, int]:
+        """The blocks of all items, and how many of them follow one another in a place."""
+        c = config
+        blocks = problem.batch * -(-problem.n // c.tile_n) * -(-problem.m // c.rows_per_block)
+        threads = c.threads_per_row * c.row_splits * c.rows_per_block
+        resident = resident_blocks(threads, c.registers, self._static_shared_bytes(problem, c), device)
+        return blocks, -(-blocks // (resident * device.multiprocessors))
+
+    def _strided_us(
+        self, problem: SpmmProblem, features: Features, config: CsrSpmmConfig, device: Device
+    ) -> float:
+        c, rates = config, device.expected_rates
+        tiles = -(-problem.n // c.tile_n)
+        cycles = features.nnz * tiles * c.tile_n * STRIDED_PRODUCT_CYCLES
+        cycles += problem.m * tiles * STRIDED_ROW_CYCLES
+        if c.row_splits > 1:
+            cycles += problem.m * tiles * c.tile_n * c.row_splits * STRIDED_SUM_CYCLES
+        read = STRIDED_LOADS_OF_A * features.nnz * tiles * (problem.dtype.itemsize + c.index_bits // 8)
+        # Rows that follow one another on their threads, or the longest one, which blocks do not share.
+        _, turns = self._blocks_and_turns(problem, c, device)
+        longest = max(features.row_max, turns * features.row_mean) / c.row_splits
+        longest *= STRIDED_FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else STRIDED_NONZERO_CYCLES
+        brought = STRIDED_LOADS_OF_B * min(problem.k, features.nnz) * problem.n * problem.dtype.itemsize
+        return (
+            rates.launch_us
+            + STRIDED_START_US
             + problem.batch
             * (
                 cycles / device.cycles_per_us
@@ -279,15 +401,17 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         """The tile and the splits are those that should be fastest; of a column-major B a rule gives them."""
         if problem.layout is Layout.COLUMN:
             return self._strided(problem, features, device)
-        return min(self._row_major(problem), key=lambda c: self.analytic_us(problem, features, c, device))
+        typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
+        return min(self._row_major(problem), key=lambda c: self.analytic_us(problem, features, c, typical))
 
     def _row_major(self, problem: SpmmProblem) -> Iterator[CsrSpmmConfig]:
         """Blocks of 128 threads, each with a vector of B in hand: other tunables make a difference of 1 %."""
-        vector = next(w for w in (4, 2, 1) if problem.n % w == 0)
+        widest = widest_vector(problem.n, problem.dtype)
+        vectors = (widest, widest // 2) if widest == 8 else (min(4, widest),)
         has_short_indices = indices_fit(16, problem.k).holds
-        for tile_n, row_splits in itertools.product((8, 16, 32, 64, 128), (1, 2, 4, 8)):
+        for vector, tile_n, row_splits in itertools.product(vectors, (8, 16, 32, 64, 128), (1, 2, 4, 8)):
             threads_per_row = min(32, tile_n // vector)
-            if tile_n > 8 and tile_n >= 2 * problem.n:
+            if threads_per_row < 2 or (tile_n > 8 and tile_n >= 2 * problem.n):
                 continue
             yield CsrSpmmConfig(
                 tile_n=tile_n,
