@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -37,8 +38,7 @@ class Costs:
         shared: of a nonzero on its way, if nonzeros are staged without a copy ahead.
         crowded: likewise, by the share of registers that there are too few for loads of B that overlap.
         a: multiples of the L2's time for A, which comes again for each tile.
-        far: likewise, of B's rows that L1 does not hold, for each further subwarp that shares a row and is elsewhere
-            in B.
+        far: likewise, for rows of B's tile, if that is large: those that no other row of the multiprocessor shares.
         b, c: multiples of the memory's time for B and C.
     """
 
@@ -60,45 +60,46 @@ class Costs:
 
 
 OF_HALF = Costs(
-    start_us=1.50,
-    product=0.0157,
-    line=0.343,
-    idle=0.0726,
-    row=14.1,
-    sum=0.0846,
-    nonzero=34.6,
-    longest=27.7,
-    turn=72.6,
-    shared=13.9,
-    crowded=79.0,
-    a=1.30,
-    far=0.0145,
-    b=1.09,
-    c=0.347,
+    start_us=1.48,
+    product=0.0162,
+    line=0.317,
+    idle=0.0714,
+    row=14.3,
+    sum=0.0986,
+    nonzero=35.1,
+    longest=29.3,
+    turn=56.3,
+    shared=13.4,
+    crowded=74.5,
+    a=1.25,
+    far=0.0998,
+    b=1.11,
+    c=0.296,
 )
 COSTS = {
     DType.FLOAT32: Costs(
-        start_us=1.40,
-        product=0.0215,
-        line=0.314,
-        idle=0.0783,
-        row=9.57,
-        sum=0.0504,
-        nonzero=16.4,
-        longest=27.2,
-        turn=304.0,
-        shared=17.2,
-        crowded=91.9,
-        a=2.31,
-        far=0.0141,
-        b=1.34,
-        c=0.53,
+        start_us=1.34,
+        product=0.0226,
+        line=0.306,
+        idle=0.0795,
+        row=10.2,
+        sum=0.0845,
+        nonzero=7.7,
+        longest=39.4,
+        turn=318.0,
+        shared=15.0,
+        crowded=89.9,
+        a=2.16,
+        far=0.186,
+        b=1.37,
+        c=0.417,
     ),
     DType.FLOAT16: OF_HALF,
     DType.BFLOAT16: OF_HALF,
 }
-FAR_NONZERO_CYCLES, MANY_ROWS = 59.3, 16384  # of a nonzero on its way, where B has more rows
-LINE_BYTES, L1_BYTES = 128, 200_000
+FAR_NONZERO_CYCLES, MANY_ROWS = 36.0, 16384  # of a nonzero on its way, where B has more rows
+LINE_BYTES = 128
+LARGE_TILE_BYTES = 1_000_000  # of B, beyond which rows that run together share what L1 holds for a while
 UNROLLED = 8  # nonzeros whose loads of B a thread has on their way at once
 ADDRESS_REGISTERS = 24  # that a thread holds beside sums and these
 # Likewise with a column-major B, whose loads are strided: for a product; to begin a row of a tile; to add up what
@@ -330,16 +331,22 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             COSTS[problem.dtype],
         )
         tiles = -(-problem.n // c.tile_n)
-        blocks, turns = self._blocks_and_turns(problem, c, device)
+        blocks, resident = self._blocks(problem, c, device)
+        turns = -(-blocks // (resident * device.multiprocessors))
         products, rows = features.nnz * tiles * c.tile_n, problem.m * tiles * c.row_splits
         idle = -(-blocks // device.multiprocessors) * device.multiprocessors / max(1, blocks) - 1
         lines = features.nnz * tiles * max(1.0, c.tile_n * itemsize / LINE_BYTES)
         cycles = products * (costs.product + idle * costs.idle) + lines * costs.line + rows * costs.row
         if c.row_splits > 1:
             cycles += rows * c.tile_n * costs.sum
-        far = max(0.0, 1 - L1_BYTES / max(1, problem.k * c.tile_n * itemsize)) * (c.row_splits - 1)
         read = costs.a * features.nnz * tiles * (itemsize + c.index_bits // 8)
-        read += costs.far * far * products * itemsize
+        far = max(0.0, 1 - LARGE_TILE_BYTES / max(1, problem.k * c.tile_n * itemsize))
+        if far > 0:
+            together = min(resident * c.rows_per_block, problem.m * tiles / device.multiprocessors)
+            shared_by = max(
+                1e-3, together * features.density
+            )  # rows that want the same row of B, in the mean
+            read += costs.far * far * products * itemsize * -math.expm1(-shared_by) / shared_by
         moved = costs.b * min(problem.k, features.nnz) + costs.c * problem.m
         # A nonzero on its way waits for what the one before brought.
         columns = c.tile_n // c.threads_per_row
@@ -360,15 +367,12 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             + (chain / c.row_splits + turns * costs.turn) / rates.clock_mhz
         )
 
-    def _blocks_and_turns(
-        self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device
-    ) -> tuple[int, int]:
-        """The blocks of all items, and how many of them follow one another in a place."""
+    def _blocks(self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device) -> tuple[int, int]:
+        """The blocks of all items, and how many a multiprocessor holds at once."""
         c = config
         blocks = problem.batch * -(-problem.n // c.tile_n) * -(-problem.m // c.rows_per_block)
         threads = c.threads_per_row * c.row_splits * c.rows_per_block
-        resident = resident_blocks(threads, c.registers, self._static_shared_bytes(problem, c), device)
-        return blocks, -(-blocks // (resident * device.multiprocessors))
+        return blocks, resident_blocks(threads, c.registers, self._static_shared_bytes(problem, c), device)
 
     def _strided_us(
         self, problem: SpmmProblem, features: Features, config: CsrSpmmConfig, device: Device
@@ -381,7 +385,8 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             cycles += problem.m * tiles * c.tile_n * c.row_splits * STRIDED_SUM_CYCLES
         read = STRIDED_LOADS_OF_A * features.nnz * tiles * (problem.dtype.itemsize + c.index_bits // 8)
         # Rows that follow one another on their threads, or the longest one, which blocks do not share.
-        _, turns = self._blocks_and_turns(problem, c, device)
+        blocks, resident = self._blocks(problem, c, device)
+        turns = -(-blocks // (resident * device.multiprocessors))
         longest = max(features.row_max, turns * features.row_mean) / c.row_splits
         longest *= STRIDED_FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else STRIDED_NONZERO_CYCLES
         brought = STRIDED_LOADS_OF_B * min(problem.k, features.nnz) * problem.n * problem.dtype.itemsize
