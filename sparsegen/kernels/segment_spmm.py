@@ -68,39 +68,39 @@ class Costs:
 
 
 OF_HALF = Costs(
-    start_us=0.97,
-    product=0.0202,
+    start_us=0.92,
+    product=0.0187,
     line=0.0,
-    idle=0.0326,
-    segment=13.8,
-    part_sum=0.514,
-    step=254.0,
-    nonzero=41.2,
-    turn=993.0,
-    cut=2200.0,
-    further_part=203.0,
-    a=1.42,
+    idle=0.0311,
+    segment=23.6,
+    part_sum=1.05,
+    step=250.0,
+    nonzero=45.1,
+    turn=930.0,
+    cut=2500.0,
+    further_part=87.9,
+    a=0.086,
     far=0.113,
-    b=0.78,
+    b=0.79,
     c=0.0,
 )
 COSTS = {
     DType.FLOAT32: Costs(
-        start_us=1.41,
+        start_us=1.21,
         product=0.0,
-        line=0.417,
-        idle=0.0094,
+        line=0.296,
+        idle=0.0322,
         segment=0.0,
-        part_sum=0.822,
-        step=174.0,
-        nonzero=35.5,
-        turn=328.0,
-        cut=1990.0,
-        further_part=80.9,
-        a=4.95,
-        far=0.130,
-        b=1.06,
-        c=0.479,
+        part_sum=1.19,
+        step=173.0,
+        nonzero=41.5,
+        turn=364.0,
+        cut=2240.0,
+        further_part=26.7,
+        a=4.9,
+        far=0.124,
+        b=1.04,
+        c=0.783,
     ),
     DType.FLOAT16: OF_HALF,
     DType.BFLOAT16: OF_HALF,
@@ -263,10 +263,10 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
             COSTS[problem.dtype],
         )
         tiles, threads = -(-problem.n // c.tile_n), WARP * c.warps
-        # Of rows that are cut the last part is half full; where only the longest are cut, they are few.
-        is_cut, of_mean = features.row_max > c.segment, features.row_mean / c.segment
-        segments = problem.m * max(1.0, of_mean + 0.5) if is_cut else float(problem.m)
-        parts = segments * min(1.0, of_mean) if is_cut else 0.0
+        is_cut = features.row_max > c.segment
+        cut = problem.m * _longer(features, c.segment) if is_cut else 0.0
+        parts = cut * max(2.0, features.row_mean / c.segment + 0.5)  # the last one of a row is half full
+        segments = problem.m - cut + parts
         blocks = problem.batch * tiles * -(-int(segments) * c.threads_per_segment // threads)
         places = resident_blocks(threads, c.registers, 0, device) * device.multiprocessors
         turns = -(-blocks // places)
@@ -297,19 +297,21 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> SegmentSpmmConfig:
         """The segments, tiles and loads that should be fastest."""
         typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
-        likely = _likely(
-            problem.n, widest_vector(problem.n, problem.dtype), problem.dtype, _index_bits(problem)
-        )
+        vector, itemsize = widest_vector(problem.n, problem.dtype), problem.dtype.itemsize
+        widest = WIDEST_TILE_BYTES  # or as much as has room in the L2 in all rows of B
+        while widest > 8 * vector * itemsize and 2 * problem.k * widest > device.l2_bytes:
+            widest //= 2
+        likely = _likely(problem.n, vector, widest // itemsize, _index_bits(problem))
         return min(likely, key=lambda c: self.analytic_us(problem, features, c, typical))
 
 
 @lru_cache(maxsize=1024)
-def _likely(n: int, vector: int, dtype: DType, index_bits: int) -> tuple[SegmentSpmmConfig, ...]:
-    """Blocks of 4 warps whose threads each have a vector, for n columns."""
+def _likely(n: int, vector: int, widest: int, index_bits: int) -> tuple[SegmentSpmmConfig, ...]:
+    """Blocks of 4 warps whose threads each have a vector, for n columns, in tiles of at most ``widest``."""
     found = []
     for segment, threads, ahead in itertools.product((32, 64, 128, 256), (4, 8, 16, 32), (8, 16)):
         tile_n = threads * vector
-        if threads > 4 and (tile_n >= 2 * n or tile_n * dtype.itemsize > WIDEST_TILE_BYTES):
+        if threads > 4 and (tile_n >= 2 * n or tile_n > widest):
             continue
         found.append(
             SegmentSpmmConfig(
@@ -323,6 +325,12 @@ def _likely(n: int, vector: int, dtype: DType, index_bits: int) -> tuple[Segment
             )
         )
     return tuple(found)
+
+
+def _longer(features: Features, length: int) -> float:
+    """The share of rows with more nonzeros, if their lengths are normally distributed."""
+    deviation = max(1e-9, features.row_mean * features.row_cov)
+    return 0.5 * math.erfc((length - features.row_mean) / (deviation * math.sqrt(2)))
 
 
 def _index_bits(problem: SpmmProblem) -> int:
