@@ -61,45 +61,45 @@ class Costs:
 
 OF_HALF = Costs(
     start_us=1.48,
-    product=0.0162,
-    line=0.317,
-    idle=0.0714,
+    product=0.016,
+    line=0.32,
+    idle=0.0713,
     row=14.3,
-    sum=0.0986,
-    nonzero=35.1,
+    sum=0.0995,
+    nonzero=35.2,
     longest=29.3,
-    turn=56.3,
-    shared=13.4,
-    crowded=74.5,
-    a=1.25,
-    far=0.0998,
+    turn=55.3,
+    shared=13.3,
+    crowded=75.8,
+    a=1.26,
+    far=0.0724,
     b=1.11,
-    c=0.296,
+    c=0.297,
 )
 COSTS = {
     DType.FLOAT32: Costs(
-        start_us=1.34,
-        product=0.0226,
-        line=0.306,
-        idle=0.0795,
-        row=10.2,
-        sum=0.0845,
-        nonzero=7.7,
-        longest=39.4,
-        turn=318.0,
-        shared=15.0,
-        crowded=89.9,
-        a=2.16,
-        far=0.186,
-        b=1.37,
-        c=0.417,
+        start_us=1.37,
+        product=0.0242,
+        line=0.183,
+        idle=0.0863,
+        row=10.5,
+        sum=0.083,
+        nonzero=5.8,
+        longest=39.9,
+        turn=309.0,
+        shared=15.6,
+        crowded=92.4,
+        a=2.5,
+        far=0.144,
+        b=1.24,
+        c=0.524,
     ),
     DType.FLOAT16: OF_HALF,
     DType.BFLOAT16: OF_HALF,
 }
-FAR_NONZERO_CYCLES, MANY_ROWS = 36.0, 16384  # of a nonzero on its way, where B has more rows
+FAR_NONZERO_CYCLES, MANY_ROWS = 36.6, 16384  # of a nonzero on its way, where B has more rows
 LINE_BYTES = 128
-LARGE_TILE_BYTES = 1_000_000  # of B, beyond which rows that run together share what L1 holds for a while
+LARGE_TILE_BYTES = 600_000  # of B, beyond which rows that run together share what L1 holds for a while
 UNROLLED = 8  # nonzeros whose loads of B a thread has on their way at once
 ADDRESS_REGISTERS = 24  # that a thread holds beside sums and these
 # Likewise with a column-major B, whose loads are strided: for a product; to begin a row of a tile; to add up what
