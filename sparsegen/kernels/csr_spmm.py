@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,17 +22,93 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
-# Of a multiprocessor's cycles, as fitted: for a product of a row-major B, and of a column-major one, whose loads are
-# strided; to begin a row of a tile; to add up what each of the subwarps holds that share a row, for each column; for a
-# nonzero of the longest row or rows, whose strips follow one another, and where B has many rows.
-START_US = 1.4
-PRODUCT_CYCLES = {DType.FLOAT32: 0.0302, DType.FLOAT16: 0.0204, DType.BFLOAT16: 0.0204}
-STRIDED_PRODUCT_CYCLES = 1.08
-ROW_CYCLES, STRIDED_ROW_CYCLES = 23.0, 56.0
-SUM_CYCLES = 0.25
-NONZERO_CYCLES, FAR_NONZERO_CYCLES, MANY_ROWS = 52.0, 117.0, 16384
-LOADS_OF_A = 1.9  # as often as the L2's rate is given for each nonzero and tile
-LOADS_OF_B, STRIDED_LOADS_OF_B = 1.5, 20.0  # as often as the memory's rate is given for each of its elements
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the parts of the time take with a row-major B, as fitted, in a multiprocessor's cycles if nothing is said.
+
+    Attributes:
+        start_us: microseconds of the kernel's start.
+        product: of a product; and ``line``, of each line of 128 bytes that is read for a nonzero.
+        idle: of a product, by the share of the last blocks' multiprocessors that have none.
+        row: to begin a row of a tile, for each subwarp that shares it; and ``sum``, to add up one of its sums.
+        nonzero: of a nonzero of rows that follow one another on their threads.
+        longest: of a nonzero of the longest row, beside.
+        turn: of a block that follows another in its place.
+        shared: of a nonzero on its way, if nonzeros are staged without a copy ahead.
+        crowded: likewise, by the share of registers that there are too few for loads of B that overlap.
+        a: multiples of the L2's time for A, which comes again for each tile.
+        far: likewise, for rows of B's tile, if that is large: those that no other row of the multiprocessor shares.
+        b, c: multiples of the memory's time for B and C.
+    """
+
+    start_us: float
+    product: float
+    line: float
+    idle: float
+    row: float
+    sum: float
+    nonzero: float
+    longest: float
+    turn: float
+    shared: float
+    crowded: float
+    a: float
+    far: float
+    b: float
+    c: float
+
+
+OF_HALF = Costs(
+    start_us=1.48,
+    product=0.016,
+    line=0.32,
+    idle=0.0713,
+    row=14.3,
+    sum=0.0995,
+    nonzero=35.2,
+    longest=29.3,
+    turn=55.3,
+    shared=13.3,
+    crowded=75.8,
+    a=1.26,
+    far=0.0724,
+    b=1.11,
+    c=0.297,
+)
+COSTS = {
+    DType.FLOAT32: Costs(
+        start_us=1.37,
+        product=0.0242,
+        line=0.183,
+        idle=0.0863,
+        row=10.5,
+        sum=0.083,
+        nonzero=5.8,
+        longest=39.9,
+        turn=309.0,
+        shared=15.6,
+        crowded=92.4,
+        a=2.5,
+        far=0.144,
+        b=1.24,
+        c=0.524,
+    ),
+    DType.FLOAT16: OF_HALF,
+    DType.BFLOAT16: OF_HALF,
+}
+FAR_NONZERO_CYCLES, MANY_ROWS = 36.6, 16384  # of a nonzero on its way, where B has more rows
+LINE_BYTES = 128
+LARGE_TILE_BYTES = 600_000  # of B, beyond which rows that run together share what L1 holds for a while
+UNROLLED = 8  # nonzeros whose loads of B a thread has on their way at once
+ADDRESS_REGISTERS = 24  # that a thread holds beside sums and these
+# Likewise with a column-major B, whose loads are strided: for a product; to begin a row of a tile; to add up what
+# subwarps that share a row hold, for each column; for a nonzero of the longest row or rows; and multiples of the
+# L2's time for A and of the memory's for B.
+STRIDED_START_US = 1.4
+STRIDED_PRODUCT_CYCLES, STRIDED_ROW_CYCLES, STRIDED_SUM_CYCLES = 1.08, 56.0, 0.25
+STRIDED_NONZERO_CYCLES, STRIDED_FAR_NONZERO_CYCLES = 52.0, 117.0
+STRIDED_LOADS_OF_A, STRIDED_LOADS_OF_B = 1.9, 20.0
 MARGIN = 256  # columns past n that a partial tile may compute addresses for
 
 
@@ -245,27 +322,77 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     def analytic_us(
         self, problem: SpmmProblem, features: Features, config: CsrSpmmConfig, device: Device
     ) -> float:
-        c, rates = config, device.expected_rates
-        row_major = problem.layout is Layout.ROW
+        if problem.layout is Layout.COLUMN:
+            return self._strided_us(problem, features, config, device)
+        c, rates, itemsize, costs = (
+            config,
+            device.expected_rates,
+            problem.dtype.itemsize,
+            COSTS[problem.dtype],
+        )
         tiles = -(-problem.n // c.tile_n)
-        product = PRODUCT_CYCLES[problem.dtype] if row_major else STRIDED_PRODUCT_CYCLES
-        row = ROW_CYCLES if row_major else STRIDED_ROW_CYCLES
-        cycles = features.nnz * tiles * c.tile_n * product + problem.m * tiles * row
-        if c.row_splits > 1:
-            cycles += problem.m * tiles * c.tile_n * c.row_splits * SUM_CYCLES
-        read = LOADS_OF_A * features.nnz * tiles * (problem.dtype.itemsize + c.index_bits // 8)
-        # Rows that follow one another on their threads, or the longest one, which blocks do not share.
-        blocks = problem.batch * tiles * -(-problem.m // c.rows_per_block)
-        threads = c.threads_per_row * c.row_splits * c.rows_per_block
-        resident = resident_blocks(threads, c.registers, self._static_shared_bytes(problem, c), device)
+        blocks, resident = self._blocks(problem, c, device)
         turns = -(-blocks // (resident * device.multiprocessors))
-        longest = max(features.row_max, turns * features.row_mean) / c.row_splits
-        longest *= FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else NONZERO_CYCLES
-        loads = LOADS_OF_B if row_major else STRIDED_LOADS_OF_B
-        brought = loads * min(problem.k, features.nnz) * problem.n * problem.dtype.itemsize
+        products, rows = features.nnz * tiles * c.tile_n, problem.m * tiles * c.row_splits
+        idle = -(-blocks // device.multiprocessors) * device.multiprocessors / max(1, blocks) - 1
+        lines = features.nnz * tiles * max(1.0, c.tile_n * itemsize / LINE_BYTES)
+        cycles = products * (costs.product + idle * costs.idle) + lines * costs.line + rows * costs.row
+        if c.row_splits > 1:
+            cycles += rows * c.tile_n * costs.sum
+        read = costs.a * features.nnz * tiles * (itemsize + c.index_bits // 8)
+        far = max(0.0, 1 - LARGE_TILE_BYTES / max(1, problem.k * c.tile_n * itemsize))
+        if far > 0:
+            together = min(resident * c.rows_per_block, problem.m * tiles / device.multiprocessors)
+            shared_by = max(
+                1e-3, together * features.density
+            )  # rows that want the same row of B, in the mean
+            read += costs.far * far * products * itemsize * -math.expm1(-shared_by) / shared_by
+        moved = costs.b * min(problem.k, features.nnz) + costs.c * problem.m
+        # A nonzero on its way waits for what the one before brought.
+        columns = c.tile_n // c.threads_per_row
+        held = columns + min(UNROLLED, c.tile_k) * columns * itemsize // 4 + ADDRESS_REGISTERS
+        nonzero = FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else costs.nonzero
+        nonzero += costs.shared if c.staging == "shared" else 0.0
+        nonzero += costs.crowded * max(0, held - c.registers) / c.registers
+        chain = max(features.row_max, turns * features.row_mean) * nonzero + features.row_max * costs.longest
         return (
             rates.launch_us
-            + START_US
+            + costs.start_us
+            + problem.batch
+            * (
+                cycles / device.cycles_per_us
+                + read / device.l2_bytes_per_us
+                + moved * problem.n * itemsize / rates.copy_bytes_per_us
+            )
+            + (chain / c.row_splits + turns * costs.turn) / rates.clock_mhz
+        )
+
+    def _blocks(self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device) -> tuple[int, int]:
+        """The blocks of all items, and how many a multiprocessor holds at once."""
+        c = config
+        blocks = problem.batch * -(-problem.n // c.tile_n) * -(-problem.m // c.rows_per_block)
+        threads = c.threads_per_row * c.row_splits * c.rows_per_block
+        return blocks, resident_blocks(threads, c.registers, self._static_shared_bytes(problem, c), device)
+
+    def _strided_us(
+        self, problem: SpmmProblem, features: Features, config: CsrSpmmConfig, device: Device
+    ) -> float:
+        c, rates = config, device.expected_rates
+        tiles = -(-problem.n // c.tile_n)
+        cycles = features.nnz * tiles * c.tile_n * STRIDED_PRODUCT_CYCLES
+        cycles += problem.m * tiles * STRIDED_ROW_CYCLES
+        if c.row_splits > 1:
+            cycles += problem.m * tiles * c.tile_n * c.row_splits * STRIDED_SUM_CYCLES
+        read = STRIDED_LOADS_OF_A * features.nnz * tiles * (problem.dtype.itemsize + c.index_bits // 8)
+        # Rows that follow one another on their threads, or the longest one, which blocks do not share.
+        blocks, resident = self._blocks(problem, c, device)
+        turns = -(-blocks // (resident * device.multiprocessors))
+        longest = max(features.row_max, turns * features.row_mean) / c.row_splits
+        longest *= STRIDED_FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else STRIDED_NONZERO_CYCLES
+        brought = STRIDED_LOADS_OF_B * min(problem.k, features.nnz) * problem.n * problem.dtype.itemsize
+        return (
+            rates.launch_us
+            + STRIDED_START_US
             + problem.batch
             * (
                 cycles / device.cycles_per_us
@@ -279,15 +406,17 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         """The tile and the splits are those that should be fastest; of a column-major B a rule gives them."""
         if problem.layout is Layout.COLUMN:
             return self._strided(problem, features, device)
-        return min(self._row_major(problem), key=lambda c: self.analytic_us(problem, features, c, device))
+        typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
+        return min(self._row_major(problem), key=lambda c: self.analytic_us(problem, features, c, typical))
 
     def _row_major(self, problem: SpmmProblem) -> Iterator[CsrSpmmConfig]:
         """Blocks of 128 threads, each with a vector of B in hand: other tunables make a difference of 1 %."""
-        vector = next(w for w in (4, 2, 1) if problem.n % w == 0)
+        widest = widest_vector(problem.n, problem.dtype)
+        vectors = (widest, widest // 2) if widest == 8 else (min(4, widest),)
         has_short_indices = indices_fit(16, problem.k).holds
-        for tile_n, row_splits in itertools.product((8, 16, 32, 64, 128), (1, 2, 4, 8)):
+        for vector, tile_n, row_splits in itertools.product(vectors, (8, 16, 32, 64, 128), (1, 2, 4, 8)):
             threads_per_row = min(32, tile_n // vector)
-            if tile_n > 8 and tile_n >= 2 * problem.n:
+            if threads_per_row < 2 or (tile_n > 8 and tile_n >= 2 * problem.n):
                 continue
             yield CsrSpmmConfig(
                 tile_n=tile_n,

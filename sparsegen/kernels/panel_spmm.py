@@ -27,20 +27,113 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 
-# Of a multiprocessor's cycles, as fitted: for a product, for a load of A by a warp, to hand a sum on between threads
-# that share a row, for a nonzero of the longest row on its way (with a row-major and a column-major C), and until
-# all warps have gone on to the next panel.
-START_US = 2.3
-PRODUCT_CYCLES = {DType.FLOAT32: 0.030, DType.FLOAT16: 0.0205, DType.BFLOAT16: 0.0205}
-LOAD_CYCLES = 6.2
-SUM_CYCLES = 1.3
-NONZERO_CYCLES, COLUMN_NONZERO_CYCLES = 49.0, 126.0
-PANEL_CYCLES = 1240.0
 ADDRESS_REGISTERS = 24  # that a thread holds beside sums and two steps
-SPILLING = 5.3  # how much more work for a share of registers that there are too few
-UNALIGNED_LOADS = 6.1  # of B from L2, in single elements
-LOADS_OF_B, LOADS_OF_A = 1.57, 0.61  # as often as the memory's rate is given for each element
-COLUMN_STORES = 3.6  # likewise
+PHASE = 8  # threads whose 16 bytes shared memory gives at once
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the parts of the time take, as fitted, in a multiprocessor's cycles if nothing else is said.
+
+    Attributes:
+        start_us: microseconds of the kernel's start.
+        product: of a product; and how much longer it takes ``apart``, where each thread of a phase reads a row of its
+            own and meets others in a bank, and ``grouped``, for each further row that shares loads of B.
+        load: of a load of A by a warp; and ``sum``, to hand a sum on between threads that share a row.
+        nonzero: of a nonzero of the longest row on its way; and ``step``, of each load of A there.
+        round: of a set of rows that follows another on its threads.
+        panel: until all warps have gone on to the next panel.
+        spilling: how much more work for a share of registers that there are too few.
+        unaligned: multiples of the L2's time for a tile of B in single elements, and ``tile``, for any.
+        a, b, c: multiples of the memory's time for the three matrices.
+    """
+
+    start_us: float
+    product: float
+    apart: float
+    grouped: float
+    load: float
+    sum: float
+    nonzero: float
+    step: float
+    round: float
+    panel: float
+    spilling: float
+    unaligned: float
+    tile: float
+    a: float
+    b: float
+    c: float
+
+
+ROW_MAJOR_HALF = Costs(
+    start_us=1.36,
+    product=0.0175,
+    apart=0.0080,
+    grouped=0.0128,
+    load=0.0,
+    sum=1.38,
+    nonzero=35.8,
+    step=83.7,
+    round=1160.0,
+    panel=1580.0,
+    spilling=0.0,
+    unaligned=3.04,
+    tile=0.16,
+    a=0.893,
+    b=1.36,
+    c=0.716,
+)
+ROW_MAJOR_COSTS = {
+    DType.FLOAT32: Costs(
+        start_us=1.09,
+        product=0.0169,
+        apart=0.0165,
+        grouped=0.0013,
+        load=3.93,
+        sum=1.51,
+        nonzero=23.5,
+        step=118.0,
+        round=1300.0,
+        panel=815.0,
+        spilling=0.0,
+        unaligned=1.49,
+        tile=0.17,
+        a=0.328,
+        b=1.33,
+        c=0.429,
+    ),
+    DType.FLOAT16: ROW_MAJOR_HALF,
+    DType.BFLOAT16: ROW_MAJOR_HALF,
+}
+# Of a row-major C whose items have values of their own, and of a column-major one, whose nonzeros and stores differ.
+OWN_VALUES = Costs(
+    start_us=2.3,
+    product=0.030,
+    apart=0.0,
+    grouped=0.0,
+    load=6.2,
+    sum=1.3,
+    nonzero=49.0,
+    step=0.0,
+    round=0.0,
+    panel=1240.0,
+    spilling=5.3,
+    unaligned=6.1,
+    tile=0.0,
+    a=0.61,
+    b=1.57,
+    c=0.0,
+)
+OWN_VALUES_HALF = replace(OWN_VALUES, product=0.0205)
+OWN_VALUES_COSTS = {
+    DType.FLOAT32: OWN_VALUES,
+    DType.FLOAT16: OWN_VALUES_HALF,
+    DType.BFLOAT16: OWN_VALUES_HALF,
+}
+COLUMN_MAJOR_COSTS = {
+    dtype: replace(costs, nonzero=126.0, c=3.6) for dtype, costs in OWN_VALUES_COSTS.items()
+}
 
 
 @dataclass(frozen=True)
@@ -309,7 +402,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         self, problem: SpmmProblem, features: Features, config: PanelSpmmConfig, device: Device
     ) -> float:
         c, rates, itemsize = config, device.expected_rates, problem.dtype.itemsize
-        items, tiles, row_major = problem.batch, -(-problem.n // c.tile_n), problem.layout is Layout.ROW
+        items, tiles, costs = problem.batch, -(-problem.n // c.tile_n), self._costs(problem)
         resident = self._resident_blocks(problem, c, device) * device.multiprocessors
         rows = c.warps * (32 // c.threads_per_row) * c.rows_per_group
         row_blocks = -(-problem.m // rows)
@@ -321,41 +414,57 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         panels = 0 if c.panel_k == 0 else -(-problem.k // c.panel_k)
         rounds = -(-problem.m // max(1, row_blocks * rows))
         longest = turns * max(features.row_max, rounds * features.row_mean) / c.row_splits
-        longest *= NONZERO_CYCLES if row_major else COLUMN_NONZERO_CYCLES
+        chain = longest * (costs.nonzero + costs.step * self._loads(problem, c) / c.step)
+        chain += turns * (rounds * costs.round + panels * costs.panel)
         idle = -(-blocks // device.multiprocessors) * device.multiprocessors / blocks
-        moved = LOADS_OF_B * items * problem.k * problem.n * itemsize
-        moved += LOADS_OF_A * problem.value_sets * features.nnz * (itemsize + c.index_bits // 8)
-        moved += 0.0 if row_major else COLUMN_STORES * items * problem.m * problem.n * itemsize
+        moved = items * (costs.b * problem.k + costs.c * problem.m) * problem.n * itemsize
+        moved += costs.a * problem.value_sets * features.nnz * (itemsize + c.index_bits // 8)
         loaded = max(device.multiprocessors, blocks) * problem.k * c.tile_n * itemsize
-        is_aligned = (problem.n if row_major else problem.k) * itemsize % CHUNK_BYTES == 0
+        contiguous = problem.n if problem.layout is Layout.ROW else problem.k
+        is_aligned = contiguous * itemsize % CHUNK_BYTES == 0
         return (
             rates.launch_us
-            + START_US
+            + costs.start_us
             + items * tiles * idle * self._tile_cycles(problem, features, c) / device.cycles_per_us
-            + (longest + turns * panels * PANEL_CYCLES) / rates.clock_mhz
+            + chain / rates.clock_mhz
             + moved / rates.copy_bytes_per_us
-            + (0.0 if is_aligned else UNALIGNED_LOADS * loaded / device.l2_bytes_per_us)
+            + (costs.tile + (0.0 if is_aligned else costs.unaligned)) * loaded / device.l2_bytes_per_us
         )
 
     @staticmethod
-    def _tile_cycles(problem: SpmmProblem, features: Features, config: PanelSpmmConfig) -> float:
+    def _costs(problem: SpmmProblem) -> Costs:
+        if problem.layout is Layout.COLUMN:
+            return COLUMN_MAJOR_COSTS[problem.dtype]
+        return (ROW_MAJOR_COSTS if problem.value_sets == 1 else OWN_VALUES_COSTS)[problem.dtype]
+
+    @staticmethod
+    def _step_bytes(problem: SpmmProblem, config: PanelSpmmConfig) -> tuple[int, int]:
+        """Of the offsets and of the values that one step of a group brings."""
+        c = config
+        return c.step * c.index_bits // 8, c.step * c.rows_per_group * problem.dtype.itemsize
+
+    def _loads(self, problem: SpmmProblem, config: PanelSpmmConfig) -> float:
+        """Of A, that a step takes."""
+        return sum(max(1.0, nbytes / CHUNK_BYTES) for nbytes in self._step_bytes(problem, config))
+
+    def _tile_cycles(self, problem: SpmmProblem, features: Features, config: PanelSpmmConfig) -> float:
         """Cycles of a multiprocessor for all rows of one tile of columns, if it were alone."""
-        c, itemsize = config, problem.dtype.itemsize
+        c, costs = config, self._costs(problem)
         groups = -(-problem.m // c.rows_per_group)
-        warps = groups * c.threads_per_row / 32
-        columns = c.tile_n * c.row_splits // c.threads_per_row
+        warps, threads = groups * c.threads_per_row / 32, c.threads_per_row // c.row_splits
+        columns = c.tile_n // threads
         # Of the columns of a group's rows, as if nonzeros lay anywhere. Its last steps in each panel are half empty.
         entries = problem.k * (1 - (1 - min(1.0, features.density)) ** c.rows_per_group)
         panels = 1 if c.panel_k == 0 else min(-(-problem.k // c.panel_k), max(1.0, features.row_mean))
         entries += (c.step * c.row_splits - 1) / 2 * panels
-        step_bytes = (c.step * c.index_bits // 8, c.step * c.rows_per_group * itemsize)
-        loads = sum(max(1.0, nbytes / CHUNK_BYTES) for nbytes in step_bytes)
-        held = columns * c.rows_per_group + 2 * sum(step_bytes) // 4 + ADDRESS_REGISTERS
+        held = columns * c.rows_per_group + 2 * sum(self._step_bytes(problem, c)) // 4 + ADDRESS_REGISTERS
         spilled = max(0, held - c.registers) / c.registers
-        return (1 + SPILLING * spilled) * (
-            groups * entries * c.tile_n * PRODUCT_CYCLES[problem.dtype]
-            + warps * entries / (c.step * c.row_splits) * loads * LOAD_CYCLES
-            + warps * columns * c.rows_per_group * math.log2(c.row_splits) * SUM_CYCLES
+        product = costs.product + costs.grouped * (c.rows_per_group - 1)
+        product += costs.apart * max(0.0, 1 - threads / PHASE)
+        return (1 + costs.spilling * spilled) * (
+            groups * entries * c.tile_n * product
+            + warps * entries / (c.step * c.row_splits) * self._loads(problem, c) * costs.load
+            + warps * columns * c.rows_per_group * math.log2(c.row_splits) * costs.sum
         )
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> PanelSpmmConfig:
@@ -364,7 +473,8 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         if problem.layout is Layout.COLUMN or problem.value_sets > 1:
             return by_memory
         likely = (by_memory, *(c for c in ROW_MAJOR if self.suits(problem, features, c, device)))
-        return min(likely, key=lambda c: self.analytic_us(problem, features, c, device))
+        typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
+        return min(likely, key=lambda c: self.analytic_us(problem, features, c, typical))
 
     def _by_memory(self, problem: SpmmProblem, device: Device) -> PanelSpmmConfig:
         itemsize = problem.dtype.itemsize

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
-from sparsegen.kernels.layouts.limits import tiles_in_grid
+from sparsegen.kernels.layouts.limits import resident_blocks, tiles_in_grid
 from sparsegen.kernels.layouts.loads import LOAD_BYTES, SHORT_INDICES, indices_fit, widest_vector
 from sparsegen.kernels.layouts.padding import stored_values
 from sparsegen.kernels.layouts.rows import align_runs
@@ -26,13 +28,83 @@ QUAD = 4  # nonzeros that are loaded at once; segments are padded to whole quads
 NARROWEST_TILE = 4
 NO_PART = -1
 REGISTERS = (32, 64, 128)
-WIDEST_TILE_BYTES = 256  # of a row of B
-MANY_NONZEROS = 1_000_000  # from which longer segments fill an H100 too
-# Of a multiprocessor's cycles, as fitted: for a product, to begin a segment, and for each nonzero of one on its way.
-PRODUCT_CYCLES = {DType.FLOAT32: 0.076, DType.FLOAT16: 0.049, DType.BFLOAT16: 0.049}
-SEGMENT_CYCLES = 21.0
-NONZERO_CYCLES = 160.0
-LOADS_OF_B = 0.7
+WIDEST_TILE_BYTES = 512  # of a row of B
+LINE_BYTES, L1_BYTES = 128, 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the parts of the time take, as fitted, in a multiprocessor's cycles if nothing else is said.
+
+    Attributes:
+        start_us: microseconds of the kernel's start.
+        product: of a product; and ``line``, of each line of 128 bytes that is read for a nonzero.
+        idle: of a product, by the share of the last blocks' multiprocessors that have none.
+        segment: to begin a segment of a tile; and ``part_sum``, to write and add up a sum of a row that was cut.
+        step: of nonzeros whose loads of B are on their way at once.
+        nonzero: of each of them, beside.
+        turn: of a block that follows another in its place.
+        cut: of any row that was cut, until its last part has come; and ``further_part``, of each part of the longest.
+        a, far: multiples of the L2's time for A, which comes again for each tile, and for rows of B that L1 does not
+            hold.
+        b, c: multiples of the memory's time for B and C.
+    """
+
+    start_us: float
+    product: float
+    line: float
+    idle: float
+    segment: float
+    part_sum: float
+    step: float
+    nonzero: float
+    turn: float
+    cut: float
+    further_part: float
+    a: float
+    far: float
+    b: float
+    c: float
+
+
+OF_HALF = Costs(
+    start_us=0.92,
+    product=0.0187,
+    line=0.0,
+    idle=0.0311,
+    segment=23.6,
+    part_sum=1.05,
+    step=250.0,
+    nonzero=45.1,
+    turn=930.0,
+    cut=2500.0,
+    further_part=87.9,
+    a=0.086,
+    far=0.113,
+    b=0.79,
+    c=0.0,
+)
+COSTS = {
+    DType.FLOAT32: Costs(
+        start_us=1.21,
+        product=0.0,
+        line=0.296,
+        idle=0.0322,
+        segment=0.0,
+        part_sum=1.19,
+        step=173.0,
+        nonzero=41.5,
+        turn=364.0,
+        cut=2240.0,
+        further_part=26.7,
+        a=4.9,
+        far=0.124,
+        b=1.04,
+        c=0.783,
+    ),
+    DType.FLOAT16: OF_HALF,
+    DType.BFLOAT16: OF_HALF,
+}
 
 
 @dataclass(frozen=True)
@@ -184,32 +256,81 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
     def analytic_us(
         self, problem: SpmmProblem, features: Features, config: SegmentSpmmConfig, device: Device
     ) -> float:
-        c, rates = config, device.expected_rates
-        tiles = -(-problem.n // c.tile_n)
-        segments = problem.m + features.nnz / c.segment
-        cycles = tiles * (features.nnz * c.tile_n * PRODUCT_CYCLES[problem.dtype] + segments * SEGMENT_CYCLES)
-        brought = LOADS_OF_B * min(problem.k, features.nnz) * problem.n * problem.dtype.itemsize
+        c, rates, itemsize, costs = (
+            config,
+            device.expected_rates,
+            problem.dtype.itemsize,
+            COSTS[problem.dtype],
+        )
+        tiles, threads = -(-problem.n // c.tile_n), WARP * c.warps
+        is_cut = features.row_max > c.segment
+        cut = problem.m * _longer(features, c.segment) if is_cut else 0.0
+        parts = cut * max(2.0, features.row_mean / c.segment + 0.5)  # the last one of a row is half full
+        segments = problem.m - cut + parts
+        blocks = problem.batch * tiles * -(-int(segments) * c.threads_per_segment // threads)
+        places = resident_blocks(threads, c.registers, 0, device) * device.multiprocessors
+        turns = -(-blocks // places)
+        idle = -(-blocks // device.multiprocessors) * device.multiprocessors / max(1, blocks) - 1
+        products, row_bytes = features.nnz * tiles * c.tile_n, c.tile_n * itemsize
+        cycles = products * (costs.product + idle * costs.idle)
+        cycles += features.nnz * tiles * max(1.0, row_bytes / LINE_BYTES) * costs.line
+        cycles += tiles * (segments * costs.segment + parts * c.tile_n * costs.part_sum)
+        read = costs.a * features.nnz * tiles * (itemsize + c.index_bits // 8)
+        read += costs.far * max(0.0, 1 - L1_BYTES / max(1, problem.k * row_bytes)) * products * itemsize
+        moved = costs.b * min(problem.k, features.nnz) + costs.c * problem.m
+        longest = max(min(features.row_max, c.segment), turns * min(features.row_mean, c.segment))
+        chain = longest * (costs.nonzero + costs.step / c.ahead) + turns * costs.turn
+        if is_cut:
+            chain += costs.cut + features.row_max / c.segment * costs.further_part
         return (
             rates.launch_us
-            + problem.batch * (cycles / device.cycles_per_us + brought / rates.copy_bytes_per_us)
-            + min(features.row_max, c.segment) * NONZERO_CYCLES / rates.clock_mhz
+            + costs.start_us
+            + problem.batch
+            * (
+                cycles / device.cycles_per_us
+                + read / device.l2_bytes_per_us
+                + moved * problem.n * itemsize / rates.copy_bytes_per_us
+            )
+            + chain / rates.clock_mhz
         )
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> SegmentSpmmConfig:
-        """A vector of each thread covers n, or as much of it as has room in the L2 in all rows of B."""
+        """The segments, tiles and loads that should be fastest."""
+        typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
         vector, itemsize = widest_vector(problem.n, problem.dtype), problem.dtype.itemsize
-        threads = min(WARP, max(4, 1 << (-(-problem.n // vector) - 1).bit_length()))
-        while threads > 4 and threads * vector * itemsize > WIDEST_TILE_BYTES:
-            threads //= 2
-        while threads > 8 and 2 * problem.k * threads * vector * itemsize > device.l2_bytes:
-            threads //= 2
-        return SegmentSpmmConfig(
-            segment=64 if features.nnz < MANY_NONZEROS else 128,
-            tile_n=threads * vector,
-            threads_per_segment=threads,
-            vector=vector,
-            index_bits=_index_bits(problem),
+        widest = WIDEST_TILE_BYTES  # or as much as has room in the L2 in all rows of B
+        while widest > 8 * vector * itemsize and 2 * problem.k * widest > device.l2_bytes:
+            widest //= 2
+        likely = _likely(problem.n, vector, widest // itemsize, _index_bits(problem))
+        return min(likely, key=lambda c: self.analytic_us(problem, features, c, typical))
+
+
+@lru_cache(maxsize=1024)
+def _likely(n: int, vector: int, widest: int, index_bits: int) -> tuple[SegmentSpmmConfig, ...]:
+    """Blocks of 4 warps whose threads each have a vector, for n columns, in tiles of at most ``widest``."""
+    found = []
+    for segment, threads, ahead in itertools.product((32, 64, 128, 256), (4, 8, 16, 32), (8, 16)):
+        tile_n = threads * vector
+        if threads > 4 and (tile_n >= 2 * n or tile_n > widest):
+            continue
+        found.append(
+            SegmentSpmmConfig(
+                segment=segment,
+                tile_n=tile_n,
+                threads_per_segment=threads,
+                vector=vector,
+                ahead=ahead,
+                registers=64 if ahead == 8 else 128,
+                index_bits=index_bits,
+            )
         )
+    return tuple(found)
+
+
+def _longer(features: Features, length: int) -> float:
+    """The share of rows with more nonzeros, if their lengths are normally distributed."""
+    deviation = max(1e-9, features.row_mean * features.row_cov)
+    return 0.5 * math.erfc((length - features.row_mean) / (deviation * math.sqrt(2)))
 
 
 def _index_bits(problem: SpmmProblem) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -35,7 +36,9 @@ BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
 BANK_UNITS = BANK_BYTES // UNIT_BYTES
 QUARTILE = 0.75
 ABOVE_MEAN = 0.67  # standard deviations, of what three quarters of normally distributed lengths stay below
-UNALIGNED_PRODUCT_CYCLES, STRIDED_PRODUCT_CYCLES = 0.146, 0.11
+WITH_REST = 1 - QUARTILE  # of the rows, if ELL is that wide
+STRIDED_PRODUCT_CYCLES = 0.11  # of an element of a column-major B that is gathered
+ADDRESS_REGISTERS, GATHERING_REGISTERS = 18, 24  # that a thread holds beside sums and loads
 MOST_VARIATION = 1.0  # row-length CoV up to which ELL with a rest is tried
 
 
@@ -45,27 +48,73 @@ class Costs:
 
     Attributes:
         start_us: microseconds of the kernel's start.
-        product, gathered: of a product, and how much longer where B is gathered from global memory.
-        step: of a warp's step to the next load of A, which waits for what the one before brought.
-        byte: of a tile of B's byte, for each of the warps that load it together.
+        product: of a product.
+        line: of a line of global memory that a warp gathers from; of a row-major B a set of threads has one for each
+            of its chunks.
+        unaligned: how much longer a product takes where gathered elements come one by one.
+        unaligned_byte: of a byte of a tile of B that is loaded so, for each of the warps that load it together.
+        byte: likewise, of any tile.
+        step, gathered_step: of a warp's step to the next load of A, which waits for what the one before brought.
+        spilling: of a step, and of a row with a rest, by the share of registers that there are too few.
         sum: of a sum that warps with the same rows add up.
-        rest: of a place behind the ELL width on its way.
-        move: multiples of the memory's time.
+        rest: of a step through what the longest row has behind the ELL width.
+        rest_row: of a row with a rest, which all sets of its warp share, one such row after the other.
+        rest_sum: to hand on one of its sums, for each thread.
+        move: multiples of the memory's time; and ``a``, of the L2's for A, which comes again for each tile.
     """
 
     start_us: float
     product: float
-    gathered: float
-    step: float
+    line: float
+    unaligned: float
+    unaligned_byte: float
     byte: float
+    step: float
+    gathered_step: float
+    spilling: float
     sum: float
     rest: float
+    rest_row: float
+    rest_sum: float
     move: float
+    a: float
 
 
-OF_HALF = Costs(1.38, 0.0221, 0.015, 338.0, 0.58, 0.096, 84.0, 0.79)
+OF_HALF = Costs(
+    start_us=1.47,
+    product=0.022,
+    line=0.335,
+    unaligned=0.248,
+    unaligned_byte=4.11,
+    byte=1.20,
+    step=153.0,
+    gathered_step=579.0,
+    spilling=6280.0,
+    sum=0.117,
+    rest=399.0,
+    rest_row=439.0,
+    rest_sum=0.0158,
+    move=0.515,
+    a=0.087,
+)
 COSTS = {
-    DType.FLOAT32: Costs(1.71, 0.0244, 0.020, 542.0, 0.51, 0.121, 31.0, 1.19),
+    DType.FLOAT32: Costs(
+        start_us=1.56,
+        product=0.037,
+        line=0.454,
+        unaligned=0.103,
+        unaligned_byte=1.07,
+        byte=1.33,
+        step=0.0,
+        gathered_step=305.0,
+        spilling=3810.0,
+        sum=0.129,
+        rest=303.0,
+        rest_row=793.0,
+        rest_sum=0.0272,
+        move=0.378,
+        a=0.386,
+    ),
     DType.FLOAT16: OF_HALF,
     DType.BFLOAT16: OF_HALF,
 }
@@ -261,13 +310,12 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
 
     def constants(self, problem: SpmmProblem, config: UspmmVecConfig) -> Mapping[str, Value]:
         by_row = problem.layout is Layout.ROW
-        chunk = self._chunk(problem)
         return {
             "dtype": problem.dtype.value,
             "layout": problem.layout.value,
             "epilogue": problem.epilogue.value,
             "columns_divide": problem.n % config.tile_n == 0,
-            "aligned": (problem.n if by_row else problem.k) % chunk == 0,
+            "aligned": self._is_aligned(problem),
             "rows_aligned": by_row or problem.m % config.vec_size == 0,
         }
 
@@ -352,11 +400,12 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         self, problem: SpmmProblem, features: Features, config: UspmmVecConfig, device: Device
     ) -> float:
         c, rates, itemsize = config, device.expected_rates, problem.dtype.itemsize
-        costs, is_staged = COSTS[problem.dtype], c.staging == "shared"
+        costs, is_staged, has_rest = COSTS[problem.dtype], c.staging == "shared", c.ell_width == "quartile"
         width = float(features.row_max)
-        if c.ell_width == "quartile":
+        if has_rest:
             width = min(width, features.row_mean * (1 + ABOVE_MEAN * features.row_cov))
-        rows = self._slice_rows(c) * c.row_warps
+        warps, sets, sums = c.k_splits * c.row_warps, WARP // c.threads_per_row, c.tile_n // c.threads_per_row
+        rows = sets * c.vec_size * c.row_warps
         columns, row_blocks, turns = -(-problem.n // c.tile_n), -(-problem.m // rows), 1
         slots = self._resident_blocks(problem, c, device) * device.multiprocessors
         if is_staged:
@@ -364,28 +413,57 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             row_blocks = -(-row_blocks // turns)
         blocks = max(1, row_blocks * columns)
         rounds, each = -(-blocks // slots), -(-blocks // device.multiprocessors)
-        # The elements of C of the multiprocessor that has most, and the products of each.
-        most = each * min(problem.m / max(1, row_blocks), turns * rows) * c.tile_n
-        product = costs.product if is_staged else costs.product + costs.gathered
-        if not is_staged and problem.layout is Layout.COLUMN:
-            product += STRIDED_PRODUCT_CYCLES
-        contiguous = problem.n if problem.layout is Layout.ROW else problem.k
-        if contiguous * itemsize % UNIT_BYTES:
-            product += UNALIGNED_PRODUCT_CYCLES
-        cycles = most * width * product + rounds * turns * width / (c.k_splits * c.step) * costs.step
-        if c.k_splits > 1:
-            cycles += most * c.k_splits * costs.sum
+        # The rows of tiles of the multiprocessor that has most, the products of each, and a warp's steps.
+        most = each * min(problem.m / max(1, row_blocks), turns * rows)
+        products = most * c.tile_n * width
+        steps = rounds * turns * width / (c.k_splits * c.step)
+        cycles = products * costs.product
+        is_aligned = self._is_aligned(problem)
         if is_staged:
-            cycles += rounds * problem.k * c.tile_n * itemsize / (c.k_splits * c.row_warps) * costs.byte
-        cycles += (features.row_max - width) * costs.rest
+            byte = costs.byte + (0.0 if is_aligned else costs.unaligned_byte)
+            cycles += steps * costs.step + rounds * problem.k * c.tile_n * itemsize / warps * byte
+        else:
+            cycles += steps * costs.gathered_step
+            if problem.layout is Layout.ROW:
+                cycles += products / (c.threads_per_row * self._chunk(problem)) * costs.line
+            else:
+                cycles += products * STRIDED_PRODUCT_CYCLES
+            if not is_aligned:
+                cycles += products * costs.unaligned
+        if c.k_splits > 1:
+            cycles += most * c.tile_n * c.k_splits * costs.sum
+        if has_rest:
+            rest_rows = rounds * turns * sets * c.vec_size * WITH_REST
+            handed_on = WARP * sums * math.log2(sets) * c.k_splits
+            cycles += (features.row_max - width) / (sets * c.k_splits) * costs.rest
+            cycles += rest_rows * costs.rest_row + most * WITH_REST * handed_on * costs.rest_sum
+            steps += rest_rows
+        cycles += steps * self._lack_of_registers(problem, c) * costs.spilling
         places = problem.m * width
-        moved = (places + (problem.k + problem.m) * problem.n) * itemsize + places * c.index_bits / 8
+        read = places * (itemsize + c.index_bits / 8)
+        moved = read + (problem.k + problem.m) * problem.n * itemsize
         return (
             rates.launch_us
             + costs.start_us
             + cycles / rates.clock_mhz
             + costs.move * moved / rates.copy_bytes_per_us
+            + costs.a * read * columns / device.l2_bytes_per_us
         )
+
+    def _is_aligned(self, problem: SpmmProblem) -> bool:
+        """Whether rows of B, or columns of a column-major one, begin at whole chunks."""
+        contiguous = problem.n if problem.layout is Layout.ROW else problem.k
+        return contiguous % self._chunk(problem) == 0
+
+    @staticmethod
+    def _lack_of_registers(problem: SpmmProblem, config: UspmmVecConfig) -> float:
+        """By what share of its registers a thread should need more: sums, two loads of A, one of B and addresses."""
+        c, itemsize = config, problem.dtype.itemsize
+        sums = c.tile_n // c.threads_per_row
+        held = sums * c.vec_size + (sums if c.ell_width == "quartile" else 0)
+        held += 2 * c.step * c.vec_size * (itemsize + c.index_bits // 8) // 4 + sums * itemsize // 4
+        held += ADDRESS_REGISTERS if c.staging == "shared" else GATHERING_REGISTERS
+        return max(0, held - c.registers) / c.registers
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmVecConfig:
         """The tile and the splits that should be fastest; gathered is what fits no shared memory."""
@@ -403,7 +481,10 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             index_bits=16 if problem.k <= 1 << 16 else 32,
             ell_width="longest" if padding_requirement(features).holds else "quartile",
         )
-        return _tiled(usual, problem.n)
+        likely = _tiled(usual, problem.n)
+        if problem.layout is Layout.ROW:
+            likely += _gathered(usual, problem.n)
+        return likely
 
 
 @lru_cache(maxsize=1024)
@@ -423,6 +504,31 @@ def _tiled(usual: UspmmVecConfig, n: int) -> tuple[UspmmVecConfig, ...]:
         found.append(config)
         if tile_n == 8:
             found.append(replace(config, staging="gather"))
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _gathered(usual: UspmmVecConfig, n: int) -> tuple[UspmmVecConfig, ...]:
+    """Sets of threads that gather whole lines of a row-major B, one or two rows of A to a set, for n columns."""
+    chunk = usual.step  # of 16 bytes of A and of B alike
+    found = []
+    for threads, chunks, rows in itertools.product((4, 8), (1, 2, 4), (1, 2)):
+        tile_n = threads * chunks * chunk
+        if not 16 <= tile_n <= 128 or tile_n >= 2 * n or not 8 <= chunks * chunk * rows <= 32:
+            continue
+        for k_splits in (1, 2, 4, 8, 16):
+            config = replace(
+                usual,
+                tile_n=tile_n,
+                threads_per_row=threads,
+                vec_size=rows,
+                step=chunk // rows,
+                k_splits=k_splits,
+                row_warps=max(1, 8 // k_splits),
+                staging="gather",
+                registers=64 if chunks * chunk * rows <= 16 else 128,
+            )
+            found.append(config)
     return tuple(found)
 
 
