@@ -30,6 +30,7 @@ NO_PART = -1
 REGISTERS = (32, 64, 128)
 WIDEST_TILE_BYTES = 512  # of a row of B
 LINE_BYTES, L1_BYTES = 128, 200_000
+LARGE_TILE_BYTES = 600_000  # of B, beyond which segments that run together no longer find each other's rows in L1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Costs:
         turn: of a block that follows another in its place.
         cut: of any row that was cut, until its last part has come; and ``further_part``, of each part of the longest.
         a, far: multiples of the L2's time for A, which comes again for each tile, and for rows of B that L1 does not
-            hold.
+            hold; and ``farther``, beside, for those of a large tile of B.
         b, c: multiples of the memory's time for B and C.
     """
 
@@ -63,6 +64,7 @@ class Costs:
     further_part: float
     a: float
     far: float
+    farther: float
     b: float
     c: float
 
@@ -81,6 +83,7 @@ OF_HALF = Costs(
     further_part=87.9,
     a=0.086,
     far=0.113,
+    farther=0.089,
     b=0.79,
     c=0.0,
 )
@@ -99,6 +102,7 @@ COSTS = {
         further_part=26.7,
         a=4.9,
         far=0.124,
+        farther=0.14,
         b=1.04,
         c=0.783,
     ),
@@ -276,7 +280,10 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
         cycles += features.nnz * tiles * max(1.0, row_bytes / LINE_BYTES) * costs.line
         cycles += tiles * (segments * costs.segment + parts * c.tile_n * costs.part_sum)
         read = costs.a * features.nnz * tiles * (itemsize + c.index_bits // 8)
-        read += costs.far * max(0.0, 1 - L1_BYTES / max(1, problem.k * row_bytes)) * products * itemsize
+        tile_bytes = max(1, problem.k * row_bytes)
+        beyond_l1 = costs.far * max(0.0, 1 - L1_BYTES / tile_bytes)
+        beyond_l1 += costs.farther * max(0.0, 1 - LARGE_TILE_BYTES / tile_bytes)
+        read += beyond_l1 * products * itemsize
         moved = costs.b * min(problem.k, features.nnz) + costs.c * problem.m
         longest = max(min(features.row_max, c.segment), turns * min(features.row_mean, c.segment))
         chain = longest * (costs.nonzero + costs.step / c.ahead) + turns * costs.turn
