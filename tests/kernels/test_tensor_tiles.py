@@ -15,6 +15,7 @@ from sparsegen.kernels import family
 from sparsegen.kernels.layouts import strips
 from sparsegen.kernels.layouts.mma_spmm_config import MmaSpmmConfig
 from sparsegen.kernels.layouts.tensor_tiles import (
+    block_side,
     padded_places,
     stored_begins,
     swizzled_places,
@@ -180,6 +181,38 @@ def test_blocks_are_first_tried_as_whole_tiles_large_and_small() -> None:
         assert all(FAMILY.suits(problem, features, c, H100) for c in (heuristic, *others))
     scattered = Features.of(random_uniform(2048, 1024, 0.1, 0))
     assert FAMILY.alternatives(problem, scattered, H100) == ()
+
+
+@pytest.mark.parametrize("share", [0.2, 0.3])
+@pytest.mark.parametrize("size", [32, 64, 128])
+def test_the_width_of_blocks_is_read_off_the_rows_and_the_nonzeros(size: int, share: float) -> None:
+    features = Features.of(dense_blocks(2048, 2048, size, share))
+    assert block_side(features) == size
+    # Blocks at an edge are cut off: the variation of the rows tells about how wide they are.
+    cut = replace(features, nnz=features.nnz - 1)
+    assert size / 2 <= block_side(cut) <= 2 * size
+
+
+Tried = tuple[tuple[int, int, int], tuple[int, int, int], int, int, float]
+# On an H100, float32: m, k, n and the share of nonzeros; tile, warps, stages and blocks of whole tiles, and their µs.
+FEW_WARPS = [
+    ((2048, 2048, 256, 0.5), ((64, 64, 64), (1, 1, 4), 3, 2, 62.2), ((64, 32, 64), (1, 1, 4), 3, 1, 44.7)),
+    ((512, 128, 784, 0.3), ((64, 64, 64), (1, 1, 4), 3, 2, 11.6), ((64, 16, 32), (2, 1, 2), 3, 1, 8.3)),
+]
+
+
+@pytest.mark.parametrize(("product", "slow", "fast"), FEW_WARPS)
+def test_few_warps_of_many_sums_are_expected_to_wait_and_to_spill(
+    product: tuple[int, int, int, float], slow: Tried, fast: Tried
+) -> None:
+    m, k, n, share = product
+    features = Features(m, k, int(m * k * share), k * share, 0.05, int(1.1 * k * share), share)
+    expected = []
+    for tile, warps, stages, blocks, us in (slow, fast):
+        config = MmaSpmmConfig(*tile, False, *warps, "tiles", stages, 1, blocks)
+        expected.append(FAMILY.analytic_us(SpmmProblem(m, k, n, DType.FLOAT32), features, config, H100))
+        assert expected[-1] == pytest.approx(us, rel=0.2)
+    assert expected[0] > 1.1 * expected[1]
 
 
 def test_warpgroups_multiply_what_was_expanded() -> None:

@@ -64,7 +64,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """Of a thread, as the compiler takes them where it may (some 2,000 variants, within a tenth).
+    """A thread takes these of the compiler where it may (some 2,000 variants, within a tenth).
 
     Attributes:
         fixed: addresses and the like, and ``nonzeros``, more where nonzeros are placed.
