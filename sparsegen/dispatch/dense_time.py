@@ -44,8 +44,8 @@ class Constants:
 
 
 FITTED = {  # by the bytes of an element; made by `python -m benchmarks.dense_times`
-    2: Constants(5.64, 0.923, 0.0, 0.163, 3.4, 0.612),
-    4: Constants(5.614, 4.156, 1.099, 0.1, 3.037, 0.297),
+    2: Constants(5.693, 0.898, 0.0, 0.115, 2.607, 0.831),
+    4: Constants(6.581, 4.408, 0.0, 0.115, 2.857, 0.352),
 }
 
 
