@@ -30,7 +30,7 @@ NO_PART = -1
 REGISTERS = (32, 64, 128)
 WIDEST_TILE_BYTES = 512  # of a row of B
 LINE_BYTES, L1_BYTES = 128, 200_000
-LARGE_TILE_BYTES = 600_000  # of B, beyond which segments that run together no longer find each other's rows in L1
+LARGE_TILE_BYTES = 600_000  # of B, beyond which segments that run together do not share what L1 holds
 
 
 @dataclass(frozen=True, slots=True)
