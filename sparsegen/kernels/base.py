@@ -57,6 +57,11 @@ class Device:
         return replace(self, clock_mhz=None, memory_bytes_per_us=None, rates=None)
 
     @property
+    def typical_rated(self) -> Device:
+        """The typical device with its rates, estimated once: for heuristics that ask for the times of many configs."""
+        return replace(self.typical, rates=self.typical.expected_rates)
+
+    @property
     def expected_rates(self) -> Rates:
         """The measured rates, else an estimate from the description."""
         return self.rates or estimated(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
@@ -174,7 +174,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> BitmapConfig:
         """The valid config that should take the least time."""
-        typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
+        typical = device.typical_rated
         ordered = sorted(CONFIGS, key=lambda config: self.analytic_us(problem, features, config, typical))
         valid = (config for config in ordered if self.is_valid(problem, config, device))
         return next(valid, self.config())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +13,13 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.gather_time import (
+    LARGE_TILE_BYTES,
+    LINE_BYTES,
+    idle_share,
+    missing_share,
+    work_us,
+)
 from sparsegen.kernels.layouts.limits import allowed_registers_fit, resident_blocks, tiles_in_grid
 from sparsegen.kernels.layouts.loads import indices_fit, widest_vector
 from sparsegen.kernels.layouts.padding import stored_values
@@ -98,8 +105,6 @@ COSTS = {
     DType.BFLOAT16: OF_HALF,
 }
 FAR_NONZERO_CYCLES, MANY_ROWS = 36.6, 16384  # of a nonzero on its way, where B has more rows
-LINE_BYTES = 128
-LARGE_TILE_BYTES = 600_000  # of B, beyond which rows that run together share what L1 holds for a while
 UNROLLED = 8  # nonzeros whose loads of B a thread has on their way at once
 ADDRESS_REGISTERS = 24  # that a thread holds beside sums and these
 # Likewise with a column-major B, whose loads are strided: for a product; to begin a row of a tile; to add up what
@@ -324,28 +329,24 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     ) -> float:
         if problem.layout is Layout.COLUMN:
             return self._strided_us(problem, features, config, device)
-        c, rates, itemsize, costs = (
-            config,
-            device.expected_rates,
-            problem.dtype.itemsize,
-            COSTS[problem.dtype],
-        )
+        c, rates = config, device.expected_rates
+        itemsize, costs = problem.dtype.itemsize, COSTS[problem.dtype]
         tiles = -(-problem.n // c.tile_n)
         blocks, resident = self._blocks(problem, c, device)
         turns = -(-blocks // (resident * device.multiprocessors))
         products, rows = features.nnz * tiles * c.tile_n, problem.m * tiles * c.row_splits
-        idle = -(-blocks // device.multiprocessors) * device.multiprocessors / max(1, blocks) - 1
+        idle = idle_share(blocks, device)
         lines = features.nnz * tiles * max(1.0, c.tile_n * itemsize / LINE_BYTES)
         cycles = products * (costs.product + idle * costs.idle) + lines * costs.line + rows * costs.row
         if c.row_splits > 1:
             cycles += rows * c.tile_n * costs.sum
         read = costs.a * features.nnz * tiles * (itemsize + c.index_bits // 8)
-        far = max(0.0, 1 - LARGE_TILE_BYTES / max(1, problem.k * c.tile_n * itemsize))
+        far = missing_share(problem.k * c.tile_n * itemsize, LARGE_TILE_BYTES)
         if far > 0:
             together = min(resident * c.rows_per_block, problem.m * tiles / device.multiprocessors)
             shared_by = max(
                 1e-3, together * features.density
-            )  # rows that want the same row of B, in the mean
+            )  # in the mean: rows that want the same row of B
             read += costs.far * far * products * itemsize * -math.expm1(-shared_by) / shared_by
         moved = costs.b * min(problem.k, features.nnz) + costs.c * problem.m
         # A nonzero on its way waits for what the one before brought.
@@ -358,12 +359,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         return (
             rates.launch_us
             + costs.start_us
-            + problem.batch
-            * (
-                cycles / device.cycles_per_us
-                + read / device.l2_bytes_per_us
-                + moved * problem.n * itemsize / rates.copy_bytes_per_us
-            )
+            + problem.batch * work_us(cycles, read, moved * problem.n * itemsize, device)
             + (chain / c.row_splits + turns * costs.turn) / rates.clock_mhz
         )
 
@@ -393,12 +389,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         return (
             rates.launch_us
             + STRIDED_START_US
-            + problem.batch
-            * (
-                cycles / device.cycles_per_us
-                + read / device.l2_bytes_per_us
-                + brought / rates.copy_bytes_per_us
-            )
+            + problem.batch * work_us(cycles, read, brought, device)
             + longest / rates.clock_mhz
         )
 
@@ -406,7 +397,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         """The tile and the splits are those that should be fastest; of a column-major B a rule gives them."""
         if problem.layout is Layout.COLUMN:
             return self._strided(problem, features, device)
-        typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
+        typical = device.typical_rated
         return min(self._row_major(problem), key=lambda c: self.analytic_us(problem, features, c, typical))
 
     def _row_major(self, problem: SpmmProblem) -> Iterator[CsrSpmmConfig]:

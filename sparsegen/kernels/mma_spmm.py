@@ -235,7 +235,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
         """The config that should be fastest of one that goes by the problem's size and of some that often are."""
-        typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
+        typical = device.typical_rated
         by_size = self._by_size(problem, features, device)
         likely = (self._with_prefetch(c, features) for c in LIKELY_CONFIGS[problem.dtype.itemsize])
         fastest_first = sorted(

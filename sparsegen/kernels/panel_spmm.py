@@ -473,7 +473,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         if problem.layout is Layout.COLUMN or problem.value_sets > 1:
             return by_memory
         likely = (by_memory, *(c for c in ROW_MAJOR if self.suits(problem, features, c, device)))
-        typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
+        typical = device.typical_rated
         return min(likely, key=lambda c: self.analytic_us(problem, features, c, typical))
 
     def _by_memory(self, problem: SpmmProblem, device: Device) -> PanelSpmmConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -14,6 +14,13 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.gather_time import (
+    LARGE_TILE_BYTES,
+    LINE_BYTES,
+    idle_share,
+    missing_share,
+    work_us,
+)
 from sparsegen.kernels.layouts.limits import resident_blocks, tiles_in_grid
 from sparsegen.kernels.layouts.loads import LOAD_BYTES, SHORT_INDICES, indices_fit, widest_vector
 from sparsegen.kernels.layouts.padding import stored_values
@@ -29,8 +36,7 @@ NARROWEST_TILE = 4
 NO_PART = -1
 REGISTERS = (32, 64, 128)
 WIDEST_TILE_BYTES = 512  # of a row of B
-LINE_BYTES, L1_BYTES = 128, 200_000
-LARGE_TILE_BYTES = 600_000  # of B, beyond which segments that run together do not share what L1 holds
+L1_BYTES = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,12 +266,8 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
     def analytic_us(
         self, problem: SpmmProblem, features: Features, config: SegmentSpmmConfig, device: Device
     ) -> float:
-        c, rates, itemsize, costs = (
-            config,
-            device.expected_rates,
-            problem.dtype.itemsize,
-            COSTS[problem.dtype],
-        )
+        c, rates = config, device.expected_rates
+        itemsize, costs = problem.dtype.itemsize, COSTS[problem.dtype]
         tiles, threads = -(-problem.n // c.tile_n), WARP * c.warps
         is_cut = features.row_max > c.segment
         cut = problem.m * _longer(features, c.segment) if is_cut else 0.0
@@ -274,15 +276,14 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
         blocks = problem.batch * tiles * -(-int(segments) * c.threads_per_segment // threads)
         places = resident_blocks(threads, c.registers, 0, device) * device.multiprocessors
         turns = -(-blocks // places)
-        idle = -(-blocks // device.multiprocessors) * device.multiprocessors / max(1, blocks) - 1
+        idle = idle_share(blocks, device)
         products, row_bytes = features.nnz * tiles * c.tile_n, c.tile_n * itemsize
         cycles = products * (costs.product + idle * costs.idle)
         cycles += features.nnz * tiles * max(1.0, row_bytes / LINE_BYTES) * costs.line
         cycles += tiles * (segments * costs.segment + parts * c.tile_n * costs.part_sum)
         read = costs.a * features.nnz * tiles * (itemsize + c.index_bits // 8)
-        tile_bytes = max(1, problem.k * row_bytes)
-        beyond_l1 = costs.far * max(0.0, 1 - L1_BYTES / tile_bytes)
-        beyond_l1 += costs.farther * max(0.0, 1 - LARGE_TILE_BYTES / tile_bytes)
+        beyond_l1 = costs.far * missing_share(problem.k * row_bytes, L1_BYTES)
+        beyond_l1 += costs.farther * missing_share(problem.k * row_bytes, LARGE_TILE_BYTES)
         read += beyond_l1 * products * itemsize
         moved = costs.b * min(problem.k, features.nnz) + costs.c * problem.m
         longest = max(min(features.row_max, c.segment), turns * min(features.row_mean, c.segment))
@@ -292,18 +293,13 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
         return (
             rates.launch_us
             + costs.start_us
-            + problem.batch
-            * (
-                cycles / device.cycles_per_us
-                + read / device.l2_bytes_per_us
-                + moved * problem.n * itemsize / rates.copy_bytes_per_us
-            )
+            + problem.batch * work_us(cycles, read, moved * problem.n * itemsize, device)
             + chain / rates.clock_mhz
         )
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> SegmentSpmmConfig:
         """The segments, tiles and loads that should be fastest."""
-        typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
+        typical = device.typical_rated
         vector, itemsize = widest_vector(problem.n, problem.dtype), problem.dtype.itemsize
         widest = WIDEST_TILE_BYTES  # or as much as has room in the L2 in all rows of B
         while widest > 8 * vector * itemsize and 2 * problem.k * widest > device.l2_bytes:

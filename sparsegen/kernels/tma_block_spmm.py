@@ -134,7 +134,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
 
         Parts of the last group even out rows of different lengths, but B may come from memory again for each.
         """
-        typical, start = device.typical, self.config_type()
+        typical, start = device.typical_rated, self.config_type()
         if _comes_again(problem, features, device):
             start = replace(start, tail=start.raster)
 

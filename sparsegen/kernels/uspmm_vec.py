@@ -467,7 +467,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmVecConfig:
         """The tile and the splits that should be fastest; gathered is what fits no shared memory."""
-        typical = replace(device.typical, rates=device.typical.expected_rates)  # estimated once for all
+        typical = device.typical_rated
         ordered = sorted(
             self._likely(problem, features), key=lambda c: self.analytic_us(problem, features, c, typical)
         )

@@ -1,0 +1,27 @@
+"""What the expected times have in common of families that gather rows of a row-major B for the nonzeros of a row."""
+
+from __future__ import annotations
+
+from sparsegen.kernels.base import Device
+
+LINE_BYTES = 128  # of global memory, which a load brings at the least
+LARGE_TILE_BYTES = 600_000  # of B, beyond which rows that run together do not share what L1 holds
+
+
+def idle_share(blocks: int, device: Device) -> float:
+    """The multiprocessors that have none of the last blocks, as a share of all blocks."""
+    return -(-blocks // device.multiprocessors) * device.multiprocessors / max(1, blocks) - 1
+
+
+def missing_share(tile_bytes: int, held_bytes: int) -> float:
+    """What share of a tile of B does not fit where so many bytes are held."""
+    return max(0.0, 1 - held_bytes / max(1, tile_bytes))
+
+
+def work_us(cycles: float, l2_bytes: float, memory_bytes: float, device: Device) -> float:
+    """Microseconds of cycles of multiprocessors, of what L2 gives and of what memory gives, one after the other."""
+    return (
+        cycles / device.cycles_per_us
+        + l2_bytes / device.l2_bytes_per_us
+        + memory_bytes / device.expected_rates.copy_bytes_per_us
+    )
