@@ -20,7 +20,12 @@ from sparsegen.kernels.layouts.gather_time import (
     missing_share,
     work_us,
 )
-from sparsegen.kernels.layouts.limits import allowed_registers_fit, resident_blocks, tiles_in_grid
+from sparsegen.kernels.layouts.limits import (
+    allowed_registers_fit,
+    lacking_share,
+    resident_blocks,
+    tiles_in_grid,
+)
 from sparsegen.kernels.layouts.loads import indices_fit, widest_vector
 from sparsegen.kernels.layouts.padding import stored_values
 from sparsegen.kernels.layouts.rows import align_rows, order_rows
@@ -354,7 +359,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         held = columns + min(UNROLLED, c.tile_k) * columns * itemsize // 4 + ADDRESS_REGISTERS
         nonzero = FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else costs.nonzero
         nonzero += costs.shared if c.staging == "shared" else 0.0
-        nonzero += costs.crowded * max(0, held - c.registers) / c.registers
+        nonzero += costs.crowded * lacking_share(held, c.registers)
         chain = max(features.row_max, turns * features.row_mean) * nonzero + features.row_max * costs.longest
         return (
             rates.launch_us

@@ -12,7 +12,12 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
-from sparsegen.kernels.layouts.limits import allowed_registers_fit, resident_blocks, tiles_in_grid
+from sparsegen.kernels.layouts.limits import (
+    allowed_registers_fit,
+    lacking_share,
+    resident_blocks,
+    tiles_in_grid,
+)
 from sparsegen.kernels.layouts.padding import stored_values
 from sparsegen.kernels.layouts.panel_entries import (
     BANK_BYTES,
@@ -458,7 +463,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         panels = 1 if c.panel_k == 0 else min(-(-problem.k // c.panel_k), max(1.0, features.row_mean))
         entries += (c.step * c.row_splits - 1) / 2 * panels
         held = columns * c.rows_per_group + 2 * sum(self._step_bytes(problem, c)) // 4 + ADDRESS_REGISTERS
-        spilled = max(0, held - c.registers) / c.registers
+        spilled = lacking_share(held, c.registers)
         product = costs.product + costs.grouped * (c.rows_per_group - 1)
         product += costs.apart * max(0.0, 1 - threads / PHASE)
         return (1 + costs.spilling * spilled) * (

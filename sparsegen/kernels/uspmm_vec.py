@@ -22,7 +22,12 @@ from sparsegen.kernels.layouts.ell import (
     padding_requirement,
     places_in_rows,
 )
-from sparsegen.kernels.layouts.limits import allowed_registers_fit, resident_blocks, tiles_in_grid
+from sparsegen.kernels.layouts.limits import (
+    allowed_registers_fit,
+    lacking_share,
+    resident_blocks,
+    tiles_in_grid,
+)
 from sparsegen.kernels.layouts.loads import indices_fit
 from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
 from sparsegen.kernels.packed import Packed
@@ -463,7 +468,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         held = sums * c.vec_size + (sums if c.ell_width == "quartile" else 0)
         held += 2 * c.step * c.vec_size * (itemsize + c.index_bits // 8) // 4 + sums * itemsize // 4
         held += ADDRESS_REGISTERS if c.staging == "shared" else GATHERING_REGISTERS
-        return max(0, held - c.registers) / c.registers
+        return lacking_share(held, c.registers)
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmVecConfig:
         """The tile and the splits that should be fastest; gathered is what fits no shared memory."""

@@ -57,6 +57,11 @@ def resident_blocks(threads: int, registers: int, taken: int, device: Device) ->
     )
 
 
+def lacking_share(needed: float, registers: int) -> float:
+    """What a thread should need beyond the registers that the compiler may use, as a share of these."""
+    return max(0, needed - registers) / registers
+
+
 def shared_memory_fits(what: str, taken: int, device: Device) -> Constraint:
     """Shared memory of a block; ``what`` takes it, in the plural."""
     return Constraint(
