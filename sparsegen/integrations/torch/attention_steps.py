@@ -8,7 +8,8 @@ from torch import Tensor
 
 from sparsegen.integrations.torch import plain
 from sparsegen.integrations.torch.dense_products import DensePrepared
-from sparsegen.integrations.torch.pattern import Product, SparsePattern, kernel_device
+from sparsegen.integrations.torch.devices import kernel_device
+from sparsegen.integrations.torch.pattern import Product, SparsePattern
 from sparsegen.integrations.torch.prepared import Prepared
 
 

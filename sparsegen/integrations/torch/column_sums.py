@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from sparsegen.integrations.torch.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.direct import DirectOperator
-from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
 from sparsegen.integrations.torch.plain_launches import PlainLaunches, stream_of
 from sparsegen.integrations.torch.prepared import aligned
 from sparsegen.plan.column_sums import bind_column_sums

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch.conv_problem import memory_format, pixels_of, problem_of, sides_of
-from sparsegen.integrations.torch.pattern import DTYPES, kernel_device_of
+from sparsegen.integrations.torch.devices import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.timing import in_turn
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators import MaskedConv2dProblem, MaskOf

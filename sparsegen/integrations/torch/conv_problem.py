@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sparsegen.errors import OperandError
-from sparsegen.integrations.torch.pattern import DTYPES
+from sparsegen.integrations.torch.devices import DTYPES
 from sparsegen.integrations.torch.ready_calls import kind_of
 from sparsegen.integrations.torch.tensor_checks import require_real
 from sparsegen.operators import (

@@ -18,9 +18,10 @@ from sparsegen.dispatch.pruned_times import Grounds, LayerTime
 from sparsegen.errors import OperandError, PruningError
 from sparsegen.integrations.torch.arrangement import Arranger, Form, sites_in_sequences
 from sparsegen.integrations.torch.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
+from sparsegen.integrations.torch.devices import DTYPES
 from sparsegen.integrations.torch.in_situ import InSitu, decide
 from sparsegen.integrations.torch.linear import SparseLinear
-from sparsegen.integrations.torch.pattern import DTYPES, SparsePattern
+from sparsegen.integrations.torch.pattern import SparsePattern
 from sparsegen.kernels.base import Device
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.pruner import pruned_matrices

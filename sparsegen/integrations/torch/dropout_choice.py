@@ -13,9 +13,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
 from sparsegen.integrations.torch.block_masks import drop_blocks, mask_of, new_state
+from sparsegen.integrations.torch.devices import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.dropped_blocks import dropped
 from sparsegen.integrations.torch.masked_products import dsd
-from sparsegen.integrations.torch.pattern import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.timing import in_turn
 from sparsegen.matrix.block_mask_draw import MaskDraw
 

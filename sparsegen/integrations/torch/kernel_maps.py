@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from sparsegen import arguments
 from sparsegen.errors import MatrixError, OperandError
+from sparsegen.integrations.torch.devices import kernel_device_of
 from sparsegen.integrations.torch.direct import DirectOperator
-from sparsegen.integrations.torch.pattern import kernel_device_of
 from sparsegen.integrations.torch.plain_launches import PlainLaunches, stream_of
 from sparsegen.integrations.torch.prepared import aligned
 from sparsegen.integrations.torch.tensor_checks import require_tensors

@@ -13,8 +13,9 @@ from sparsegen.dispatch.options import Dense, OnMiss
 from sparsegen.errors import DeviceUnavailableError, MatrixError, OperandError, PruningError
 from sparsegen.integrations.torch.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.autocast import autocast_dtype, is_any_autocast
+from sparsegen.integrations.torch.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.direct import Asked, asked
-from sparsegen.integrations.torch.pattern import DTYPES, SparsePattern, kernel_device
+from sparsegen.integrations.torch.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern_module import PatternModule
 from sparsegen.integrations.torch.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.products import linear, linear_asked, linear_at_once

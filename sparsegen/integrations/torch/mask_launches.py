@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sparsegen.integrations.torch.pattern import DTYPES, kernel_device, kernel_device_of
+from sparsegen.integrations.torch.devices import DTYPES, kernel_device, kernel_device_of
 from sparsegen.integrations.torch.plain_launches import PlainLaunches, stream_of
 from sparsegen.integrations.torch.prepared import aligned
 from sparsegen.kernels.base import Device

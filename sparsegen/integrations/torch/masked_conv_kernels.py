@@ -17,7 +17,7 @@ from sparsegen.integrations.torch.conv_problem import (
     problem_of,
     sides_of,
 )
-from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
+from sparsegen.integrations.torch.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.plain import WIDE
 from sparsegen.integrations.torch.prepared import is_capturing
 from sparsegen.integrations.torch.prepared_operators import called, operators

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsegen.integrations.torch.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.mask_launches import blocks_of, expanded
-from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
 from sparsegen.integrations.torch.plain import WIDE
 from sparsegen.integrations.torch.prepared import is_capturing
 from sparsegen.integrations.torch.prepared_operators import called, operators

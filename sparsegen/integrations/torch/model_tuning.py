@@ -18,11 +18,11 @@ from sparsegen.integrations.torch.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.arrangement import Arranger
 from sparsegen.integrations.torch.conversion import conversion_report, obstacles
 from sparsegen.integrations.torch.conversion_report import ConversionReport, DenseLayer
+from sparsegen.integrations.torch.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.example_inputs import arguments_of
 from sparsegen.integrations.torch.in_situ import decide
 from sparsegen.integrations.torch.linear import SparseLinear
 from sparsegen.integrations.torch.model_trace import Run, Trace, trace
-from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
 from sparsegen.kernels.base import Device
 from sparsegen.operators import Layout, SpmmProblem, member
 from sparsegen.pruning.pruned_layers import LEAST_SPARSITY, PrunedLayer, pruned_layers

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegen import api, arguments, backends
+from sparsegen import api, arguments
 from sparsegen.attention.choice import Request, Way, decide
 from sparsegen.attention.steps import at_once
 from sparsegen.dispatch.chosen import Choice
@@ -24,14 +24,13 @@ from sparsegen.dispatch.options import Dense, OnMiss
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.call_plans import LaunchPlan, Plan, Plans
 from sparsegen.integrations.torch.dense_products import DensePlan, DensePrepared, SharedWeight
+from sparsegen.integrations.torch.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.prepared import Prepared
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import as_csr
-from sparsegen.operators import DType, Epilogue
-from sparsegen.settings import Settings
+from sparsegen.operators import Epilogue
 
-DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType}  # that kernels know
 # Operators of one pattern: three for each number of tokens, dtype and device; of attention five for each head_dim.
 MOST_PREPARED = 16
 
@@ -313,37 +312,3 @@ def pattern_of(handle: int) -> SparsePattern:
         raise OperandError(
             f"there is no sparsity pattern {handle}: keep the SparsePattern as long as it is multiplied with"
         ) from None
-
-
-def kernel_device(like: Tensor) -> Device | None:
-    """Where sparsegen's kernels run for such tensors; None where they do not.
-
-    They run on the GPU of a CUDA tensor, and for CPU tensors in the emulator, if SPARSEGEN_DEVICE names that. They know
-    float32, float16 and bfloat16.
-    """
-    return kernel_device_of(like.device) if like.dtype in DTYPES else None
-
-
-def kernel_device_of(device: torch.device) -> Device | None:
-    """The same by where tensors are alone."""
-    found = _gpus.get(device)
-    if found is not None:
-        return found
-    if device.type == "cuda":
-        found = _find(f"cuda:{torch.cuda.current_device() if device.index is None else device.index}")
-        if device.index is not None:
-            _gpus[device] = found
-        return found
-    if device.type == "cpu" and Settings.from_environment().device == "emulator":
-        return _find("emulator")
-    return None
-
-
-_devices: dict[str, Device] = {}
-_gpus: dict[torch.device, Device] = {}  # those with a number: every call asks
-
-
-def _find(name: str) -> Device:
-    if name not in _devices:
-        _devices[name] = backends.find_device(name)
-    return _devices[name]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegen.integrations.torch.pattern import kernel_device
+from sparsegen.integrations.torch.devices import kernel_device
 from sparsegen.integrations.torch.prepared import is_capturing
 from sparsegen.system.bounded import Bounded
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.block_masks import BlockMaskTensor, check_mask
+from sparsegen.integrations.torch.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.direct import DirectOperator
 from sparsegen.integrations.torch.mask_launches import blocks_of, expanded
 from sparsegen.integrations.torch.masked_products import check_words
-from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
 from sparsegen.integrations.torch.prepared import aligned, is_capturing
 from sparsegen.integrations.torch.prepared_operators import operators
 from sparsegen.integrations.torch.tensor_checks import require_dtype, require_tensors

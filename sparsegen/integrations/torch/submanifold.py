@@ -14,9 +14,9 @@ from torch.nn import functional, init
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.autocast import cast_like_dense
+from sparsegen.integrations.torch.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.direct import DirectOperator
 from sparsegen.integrations.torch.kernel_maps import KernelMap
-from sparsegen.integrations.torch.pattern import DTYPES, kernel_device
 from sparsegen.integrations.torch.plain import WIDE
 from sparsegen.integrations.torch.prepared import is_capturing
 from sparsegen.integrations.torch.prepared_operators import called, operators
