@@ -24,7 +24,7 @@ from sparsegen.backends import find_device
 from sparsegen.errors import CompileError
 from sparsegen.integrations.torch.timing import in_turn
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.halo_conv import FAMILY, HaloConvConfig
+from sparsegen.kernels.convolution.halo_conv import FAMILY, HaloConvConfig
 from sparsegen.operators import Density, Given, MaskedConv2dProblem
 
 # Small tiles spread few units over many multiprocessors.

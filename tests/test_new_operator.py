@@ -24,7 +24,8 @@ from sparsegen.settings import Settings
 NEW = Path(__file__).parent / "new_operator"
 FILES = (
     "operators/dense_sparse_add.py",
-    "kernels/csr_dense_add.py",
+    "kernels/dense_sparse_add/__init__.py",
+    "kernels/dense_sparse_add/csr_dense_add.py",
     "templates/dense_sparse_add/csr_dense_add.cu.j2",
     "bench/suites/dense-sparse-add.json",
 )

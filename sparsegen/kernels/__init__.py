@@ -1,12 +1,13 @@
 """Kernel families, one file each, which has the family's name and exports it as ``FAMILY``.
 
-A file is imported when its family is first asked for: a look-up needs a few of all operators' families.
+Families lie in groups, folders that `templates/` mirrors. A group holds what only its families use, too, and names the
+operators that they compute (``OPERATORS``). A group's files are imported when one of these operators, or a family by
+its name, is first asked for; `layouts` holds what families of several groups share.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
@@ -20,9 +21,6 @@ from sparsegen.kernels.config import Config, UnknownConfig
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 
-TEMPLATE = ".cu.j2"
-
-
 _loaded: dict[str, AnyFamily | None] = {}  # by name, once asked for
 
 
@@ -32,20 +30,29 @@ def families() -> dict[str, AnyFamily]:
 
 
 def _names() -> list[str]:
-    return sorted(_modules() | _loaded.keys())
+    return sorted({name for modules in _groups().values() for name in modules} | _loaded.keys())
 
 
 @cache
-def _modules() -> frozenset[str]:
-    return frozenset(module.name for module in pkgutil.iter_modules(__path__))
+def _groups() -> dict[str, tuple[str, ...]]:
+    """The modules of each group by the group's name."""
+    groups = (module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
+    return {group: _modules(group) for group in groups}
+
+
+def _modules(group: str) -> tuple[str, ...]:
+    folders = [str(Path(folder) / group) for folder in __path__]
+    return tuple(module.name for module in pkgutil.iter_modules(folders))
 
 
 def _find(name: str) -> AnyFamily | None:
     """The family of that name, if its file is installed."""
     if name not in _loaded:
-        if name not in _modules():
+        group = next((group for group, modules in _groups().items() if name in modules), None)
+        if group is None:
             return None
-        _loaded[name] = getattr(importlib.import_module(f"{__name__}.{name}"), "FAMILY", None)
+        module = importlib.import_module(f"{__name__}.{group}.{name}")
+        _loaded[name] = getattr(module, "FAMILY", None)
     return _loaded[name]
 
 
@@ -106,26 +113,17 @@ def require_family(name: str, problem: Problem) -> AnyFamily:
 def families_of(operator: str) -> list[AnyFamily]:
     """The families that compute an operator, in alphabetical order of their names.
 
-    A family's template has its name and lies in a folder with the operator's name, or the beginning of it; one that
-    shares its template is itself named after its operator, as `mma_dsd` is. Files of other operators are not imported.
+    Only the files of groups that name the operator are imported.
     """
-    folders = _template_folders()
-
-    def may_compute(name: str) -> bool:
-        return operator.startswith(folders[name]) if name in folders else name.endswith(f"_{operator}")
-
-    names = (name for name in _names() if name in _loaded or may_compute(name))
-    found = (family for name in names if (family := _find(name)) is not None)
+    names = _loaded.keys() | {name for group in _groups_of(operator) for name in _groups()[group]}
+    found = (family for name in sorted(names) if (family := _find(name)) is not None)
     return [family for family in found if family.problem_type.operator == operator]
 
 
 @cache
-def _template_folders() -> dict[str, str]:
-    """The folder of each template, by its name."""
-    spec = importlib.util.find_spec("sparsegen.templates")
-    roots = [] if spec is None else spec.submodule_search_locations or []
-    paths = (path for root in roots for path in Path(root).glob(f"*/*{TEMPLATE}"))
-    return {path.name.removesuffix(TEMPLATE): path.parent.name for path in paths}
+def _groups_of(operator: str) -> tuple[str, ...]:
+    packages = ((group, importlib.import_module(f"{__name__}.{group}")) for group in _groups())
+    return tuple(group for group, package in packages if operator in getattr(package, "OPERATORS", ()))
 
 
 def by_predicted_time(problem: Problem, features: Features, device: Device) -> list[AnyFamily]:

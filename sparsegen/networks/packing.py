@@ -17,10 +17,10 @@ from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.named import named_choice
 from sparsegen.errors import DeviceMemoryError, SparsegenError
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.cluster_network import ClusterNetworkConfig, resident_clusters
 from sparsegen.kernels.config import Config
-from sparsegen.kernels.fused_network import FusedNetworkConfig
-from sparsegen.kernels.streamed_network import Sharing, StreamedNetworkConfig
+from sparsegen.kernels.network.cluster_network import ClusterNetworkConfig, resident_clusters
+from sparsegen.kernels.network.fused_network import FusedNetworkConfig
+from sparsegen.kernels.network.streamed_network import Sharing, StreamedNetworkConfig
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.networks.memory_plan import MemoryPlan, in_core, planned

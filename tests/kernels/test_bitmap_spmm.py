@@ -19,8 +19,8 @@ from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import family
-from sparsegen.kernels.bitmap_spmm import expected_slots
-from sparsegen.kernels.layouts.bitmaps import HEAD_WORDS, TILE_K, TILE_M, WARPS, bitmaps
+from sparsegen.kernels.spmm.bitmap_spmm import expected_slots
+from sparsegen.kernels.spmm.bitmaps import HEAD_WORDS, TILE_K, TILE_M, WARPS, bitmaps
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Layout, SpmmProblem

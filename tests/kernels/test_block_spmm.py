@@ -15,9 +15,9 @@ from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import by_predicted_time
-from sparsegen.kernels.block_spmm import FAMILY, BlockSpmmConfig
-from sparsegen.kernels.layouts.block_tiles import CHUNK, TILE_K
-from sparsegen.kernels.layouts.tensor_tiles import swizzled_places
+from sparsegen.kernels.spmm.block_spmm import FAMILY, BlockSpmmConfig
+from sparsegen.kernels.spmm.block_tiles import CHUNK, TILE_K
+from sparsegen.kernels.spmm.tensor_tiles import swizzled_places
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem

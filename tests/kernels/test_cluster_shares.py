@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from contract_matrices import csr
 
-from sparsegen.kernels.layouts.cluster_shares import dealt_layers, share_of
-from sparsegen.kernels.layouts.cluster_tiles import SPARE_BLOCKS, cluster_tiles
 from sparsegen.kernels.layouts.network_tiles import LayerTiles, layers_in_tiles
 from sparsegen.kernels.layouts.tile_groups import SIDE, LayerKind
+from sparsegen.kernels.network.cluster_shares import dealt_layers, share_of
+from sparsegen.kernels.network.cluster_tiles import SPARE_BLOCKS, cluster_tiles
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.networks.network import Network
 from sparsegen.networks.radixnet import CLIP, radixnet

@@ -12,7 +12,8 @@ from tuning_samples import H100
 
 from sparsegen.backends.emulator import device
 from sparsegen.kernels import families_of, family
-from sparsegen.kernels.layouts.cluster_tiles import (
+from sparsegen.kernels.layouts.tile_groups import SIDE, LayerKind
+from sparsegen.kernels.network.cluster_tiles import (
     COPIED,
     SPARE_BLOCKS,
     ClusterTiles,
@@ -20,7 +21,6 @@ from sparsegen.kernels.layouts.cluster_tiles import (
     not_listed,
     position_bits,
 )
-from sparsegen.kernels.layouts.tile_groups import SIDE, LayerKind
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.networks.network import Network

@@ -8,7 +8,7 @@ from contract_matrices import matrices
 
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.csr_sddmm import cut
+from sparsegen.kernels.sddmm.csr_sddmm import cut
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, SddmmProblem

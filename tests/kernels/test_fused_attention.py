@@ -18,9 +18,9 @@ from sparsegen import masks
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
+from sparsegen.kernels.attention.fused_attention import expected_tiles
+from sparsegen.kernels.attention.key_tiles import KeyTiles
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.fused_attention import expected_tiles
-from sparsegen.kernels.layouts.key_tiles import KeyTiles
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform

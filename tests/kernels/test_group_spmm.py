@@ -10,9 +10,9 @@ from sparsegen.backends.emulator import device
 from sparsegen.bench.generators import equal_rows, shared_rows
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import family
-from sparsegen.kernels.layouts.group_tiles import group_tiles
 from sparsegen.kernels.layouts.network_tiles import TILE, in_fragment
 from sparsegen.kernels.layouts.tile_groups import NONE
+from sparsegen.kernels.spmm.group_tiles import group_tiles
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.settings import Settings

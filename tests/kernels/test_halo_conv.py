@@ -15,8 +15,8 @@ from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import by_predicted_time
-from sparsegen.kernels.halo_conv import FAMILY, KINDS, LISTED_UNITS, UNIT, HaloConvConfig
-from sparsegen.kernels.tile_conv import TileConvConfig
+from sparsegen.kernels.convolution.halo_conv import FAMILY, KINDS, LISTED_UNITS, UNIT, HaloConvConfig
+from sparsegen.kernels.convolution.tile_conv import TileConvConfig
 from sparsegen.operators import Density, Given, MaskOf
 from sparsegen.render import render
 

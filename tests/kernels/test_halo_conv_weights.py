@@ -12,8 +12,8 @@ from tuning_samples import A100, H100, MEASURED_RATES
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.dispatch.choice import choose
-from sparsegen.kernels.halo_conv_weights import FAMILY, LISTED_UNITS, HaloConvWeightsConfig
-from sparsegen.kernels.layouts.unit_lists import SHEET_WORDS
+from sparsegen.kernels.convolution.halo_conv_weights import FAMILY, LISTED_UNITS, HaloConvWeightsConfig
+from sparsegen.kernels.convolution.unit_lists import SHEET_WORDS
 from sparsegen.kernels.rates import Rates
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Workload

@@ -7,8 +7,8 @@ import pytest
 from contract_matrices import csr, matrices
 
 from sparsegen import masks
-from sparsegen.kernels.layouts import key_tiles
-from sparsegen.kernels.layouts.key_tiles import FULL, KeyTiles
+from sparsegen.kernels.attention import key_tiles
+from sparsegen.kernels.attention.key_tiles import FULL, KeyTiles
 from sparsegen.matrix.formats import Array, CsrMatrix
 
 SHAPES = [(64, 64), (128, 32), (64, 128)]

@@ -12,9 +12,9 @@ from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import by_predicted_time
-from sparsegen.kernels.layouts.unit_lists import SHEET_WORDS
-from sparsegen.kernels.mma_conv import FAMILY, MmaConvConfig
-from sparsegen.kernels.tile_conv import TileConvConfig
+from sparsegen.kernels.convolution.mma_conv import FAMILY, MmaConvConfig
+from sparsegen.kernels.convolution.tile_conv import TileConvConfig
+from sparsegen.kernels.convolution.unit_lists import SHEET_WORDS
 from sparsegen.operators import DType, ImageLayout, MaskOf
 
 SMALL = MmaConvConfig(tile_m=64, tile_n=32, step=16, warps_m=2, warps_n=1, stages=2, resident=1)

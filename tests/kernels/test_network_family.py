@@ -9,8 +9,8 @@ from tuning_samples import H100
 
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import families_of, family
-from sparsegen.kernels.cluster_network import resident_clusters
-from sparsegen.kernels.layouts.network_family import run_for, warps_for
+from sparsegen.kernels.network.cluster_network import resident_clusters
+from sparsegen.kernels.network.network_family import run_for, warps_for
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation

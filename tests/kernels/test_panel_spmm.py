@@ -18,7 +18,7 @@ from tuning_samples import H100
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
-from sparsegen.kernels.panel_spmm import FAMILY, PanelSpmmConfig
+from sparsegen.kernels.spmm.panel_spmm import FAMILY, PanelSpmmConfig
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Epilogue, ItemValues, Layout, SpmmProblem

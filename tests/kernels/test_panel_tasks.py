@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from contract_matrices import matrices
 
-from sparsegen.kernels.layouts.panel_tasks import Groups
+from sparsegen.kernels.sddmm.panel_tasks import Groups
 
 
 @pytest.mark.parametrize("sort_rows", [False, True])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from contract_matrices import csr, matrices
 
-from sparsegen.kernels.layouts import panels
-from sparsegen.kernels.layouts.panels import Panels, expected_tiles
+from sparsegen.kernels.sddmm import panels
+from sparsegen.kernels.sddmm.panels import Panels, expected_tiles
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform

@@ -20,7 +20,7 @@ from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import by_predicted_time, families_of
-from sparsegen.kernels.scatter_spmm import FAMILY, MOST_SUM_BYTES, ScatterSpmmConfig
+from sparsegen.kernels.spmm.scatter_spmm import FAMILY, MOST_SUM_BYTES, ScatterSpmmConfig
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import uniform_rows

@@ -13,7 +13,7 @@ from tuning_samples import H100
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import by_predicted_time
-from sparsegen.kernels.segment_spmm import FAMILY, SegmentSpmmConfig
+from sparsegen.kernels.spmm.segment_spmm import FAMILY, SegmentSpmmConfig
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import power_law, random_uniform

@@ -15,7 +15,7 @@ from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import family
-from sparsegen.kernels.layouts.staged_slices import NONE, staged_slices
+from sparsegen.kernels.network.staged_slices import NONE, staged_slices
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.networks.network import Network
 from sparsegen.networks.radixnet import CLIP, radixnet

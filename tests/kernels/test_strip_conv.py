@@ -11,7 +11,7 @@ from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import by_predicted_time
-from sparsegen.kernels.strip_conv import FAMILY, StripConvConfig
+from sparsegen.kernels.convolution.strip_conv import FAMILY, StripConvConfig
 from sparsegen.operators import MaskOf
 
 SMALL = StripConvConfig(units_down=2, units_across=4, threads=128)

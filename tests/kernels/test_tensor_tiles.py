@@ -12,16 +12,16 @@ from tuning_samples import H100
 import sparsegen
 from sparsegen.errors import ConfigError, MatrixError
 from sparsegen.kernels import family
-from sparsegen.kernels.layouts import strips
-from sparsegen.kernels.layouts.mma_spmm_config import MmaSpmmConfig
-from sparsegen.kernels.layouts.tensor_tiles import (
+from sparsegen.kernels.spmm import strips
+from sparsegen.kernels.spmm.mma_spmm import FAMILY
+from sparsegen.kernels.spmm.mma_spmm_config import MmaSpmmConfig
+from sparsegen.kernels.spmm.tensor_tiles import (
     block_side,
     padded_places,
     stored_begins,
     swizzled_places,
     tile_lists,
 )
-from sparsegen.kernels.mma_spmm import FAMILY
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import as_csr
 from sparsegen.matrix.generators import random_uniform

@@ -11,10 +11,10 @@ from tuning_samples import H100
 
 import sparsegen
 from sparsegen.errors import ConfigError
-from sparsegen.kernels.layouts.block_tiles import CHUNK, HALF_K, TILE_K
 from sparsegen.kernels.layouts.copied_ring import TILE_M
-from sparsegen.kernels.layouts.tensor_tiles import swizzled_places
-from sparsegen.kernels.tma_block_spmm import FAMILY
+from sparsegen.kernels.spmm.block_tiles import CHUNK, HALF_K, TILE_K
+from sparsegen.kernels.spmm.tensor_tiles import swizzled_places
+from sparsegen.kernels.spmm.tma_block_spmm import FAMILY
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout, SpmmProblem
 

@@ -9,9 +9,9 @@ from tuning_samples import H100
 
 import sparsegen
 from sparsegen.kernels import families
-from sparsegen.kernels.layouts.small_blocks import AREA, CHUNK, MASK_BITS, SIDE, TOGETHER
-from sparsegen.kernels.layouts.tensor_tiles import swizzled_places
-from sparsegen.kernels.turned_block_spmm import FAMILY
+from sparsegen.kernels.spmm.small_blocks import AREA, CHUNK, MASK_BITS, SIDE, TOGETHER
+from sparsegen.kernels.spmm.tensor_tiles import swizzled_places
+from sparsegen.kernels.spmm.turned_block_spmm import FAMILY
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, SpmmProblem
 

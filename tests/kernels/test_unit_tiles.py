@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tuning_samples import H100
 
-from sparsegen.kernels import mma_conv, window_conv
-from sparsegen.kernels.layouts.masked_convolution import UNIT_OUTPUTS, filter_tiles, units_of
-from sparsegen.kernels.layouts.unit_tiles import UnitTiles
+from sparsegen.kernels.convolution import mma_conv, window_conv
+from sparsegen.kernels.convolution.masked_convolution import UNIT_OUTPUTS, filter_tiles, units_of
+from sparsegen.kernels.convolution.unit_tiles import UnitTiles
 from sparsegen.operators import MaskedConv2dProblem
 
 each_family = pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from contract_matrices import matrices
 from tuning_samples import H100
 
 from sparsegen.backends.emulator import device
-from sparsegen.kernels.uspmm_vec import FAMILY, UspmmVecConfig
+from sparsegen.kernels.spmm.uspmm_vec import FAMILY, UspmmVecConfig
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_rows, uniform_rows

@@ -12,10 +12,10 @@ from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import by_predicted_time
-from sparsegen.kernels.layouts.unit_lists import SHEET_WORDS
-from sparsegen.kernels.mma_conv import MmaConvConfig
-from sparsegen.kernels.tile_conv import TileConvConfig
-from sparsegen.kernels.window_conv import FAMILY, WindowConvConfig
+from sparsegen.kernels.convolution.mma_conv import MmaConvConfig
+from sparsegen.kernels.convolution.tile_conv import TileConvConfig
+from sparsegen.kernels.convolution.unit_lists import SHEET_WORDS
+from sparsegen.kernels.convolution.window_conv import FAMILY, WindowConvConfig
 from sparsegen.operators import DType, ImageLayout, MaskOf
 
 SMALL = WindowConvConfig(tile_m=64, tile_n=32, chunk=16, warps_m=2, warps_n=1, stages=2, resident=1)

@@ -11,8 +11,8 @@ from conv_launches import weights, worst
 from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
-from sparsegen.kernels.layouts.unit_lists import SHEET_WORDS
-from sparsegen.kernels.window_conv_weights import FAMILY, WindowConvWeightsConfig
+from sparsegen.kernels.convolution.unit_lists import SHEET_WORDS
+from sparsegen.kernels.convolution.window_conv_weights import FAMILY, WindowConvWeightsConfig
 from sparsegen.operators import DType
 
 SMALL = WindowConvWeightsConfig(

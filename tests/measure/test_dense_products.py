@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparsegen.kernels.base import Array
-from sparsegen.kernels.layouts.masked_tiles import Side
+from sparsegen.kernels.masked.masked_tiles import Side
 from sparsegen.matrix.block_mask import BlockMask
 from sparsegen.measure.baselines import cublas
 from sparsegen.operators import DsdProblem, DsdTransposedProblem, Layout, MaskedProblem, SddProblem

@@ -24,9 +24,9 @@ from sparsegen.backends.executor import Executor
 from sparsegen.errors import MatrixError
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Array
-from sparsegen.kernels.lane_stream_spmm import FAMILY, LaneStreamConfig
-from sparsegen.kernels.layouts import lane_stream
 from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.spmm import lane_stream
+from sparsegen.kernels.spmm.lane_stream_spmm import FAMILY, LaneStreamConfig
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import DType, ItemValues, Layout, SpmmProblem

@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsegen.bench.workbench import ResultBuffer, Workbench
 from sparsegen.kernels.base import Array
-from sparsegen.kernels.layouts.masked_tiles import Side
+from sparsegen.kernels.masked.masked_tiles import Side
 from sparsegen.measure.baselines.cublas import ByColumns
 from sparsegen.operators import MaskedProblem, SddProblem
 

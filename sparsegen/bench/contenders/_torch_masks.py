@@ -13,7 +13,7 @@ from sparsegen.bench.contenders._live_blocks import live_alone
 from sparsegen.bench.contenders._torch import TensorResult, to_tensor, wait
 from sparsegen.bench.workbench import Workbench
 from sparsegen.kernels.base import Array
-from sparsegen.kernels.layouts.masked_tiles import Side
+from sparsegen.kernels.masked.masked_tiles import Side
 from sparsegen.operators import DType, FactorType, MaskedProblem, Problem, SddProblem
 
 

@@ -19,7 +19,7 @@ from sparsegen.bench.contenders._torch import (
 )
 from sparsegen.bench.results import Kind
 from sparsegen.bench.workbench import Workbench
-from sparsegen.kernels.layouts.masked_tiles import Side
+from sparsegen.kernels.masked.masked_tiles import Side
 from sparsegen.matrix.features import Features
 from sparsegen.operators import FactorType, MaskedProblem, Problem, SddProblem
 

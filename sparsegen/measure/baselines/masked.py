@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.layouts.masked_tiles import Side
+from sparsegen.kernels.masked.masked_tiles import Side
 from sparsegen.matrix.block_mask import BlockMask
 from sparsegen.measure.baselines import Call, cublas
 from sparsegen.measure.baselines.session import Session

@@ -1,0 +1,273 @@
+"""Sparse attention in one launch: scores and weights of a tile of queries stay in registers, tile by tile of keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sparsegen.kernels.attention.key_tiles import KeyTiles
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.limits import (
+    TENSOR_CORES,
+    capable,
+    enough_registers,
+    resident_blocks_fit,
+    shared_memory_fits,
+)
+from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.matrix.features import BLOCK, Features
+from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.operators import DType, SparseAttentionProblem
+from sparsegen.system.device_memory import WARP
+
+WIDEST = 256  # of a head
+PRODUCTS = 0.7  # of the rate of tensor cores, as measured on an H100
+START_ELEMENTS = 40_000  # of tiles, in the time that a tile of queries takes to begin and end
+LEAST_FILLED = 1 / 128  # of the places of listed tiles; with fewer the three steps are far faster
+
+
+@dataclass(frozen=True)
+class FusedAttentionConfig(Config):
+    """One point of the tuning space of `FusedAttention`."""
+
+    tile_m: int = tunable(64, (64, 128, 256), "queries of a block", packs=True)
+    tile_n: int = tunable(64, (32, 64, 128), "keys of a step", packs=True)
+    warps: int = tunable(4, (4, 8), "warps over a tile's queries, 16 or 32 for each")
+    stages: int = tunable(
+        2,
+        (2, 3, 4),
+        "pipeline stages: tiles of K and V in shared memory; the next ones load while one is used",
+    )
+    queries: str = tunable(
+        "registers",
+        ("registers", "shared"),
+        "where the kernel keeps fragments of Q: registers or shared memory",
+    )
+    resident_blocks: int = tunable(
+        2,
+        (1, 2, 3),
+        "occupancy: blocks whose registers must fit on a multiprocessor; more leave a thread fewer",
+    )
+    order: str = tunable(
+        "longest_first",
+        ("natural", "longest_first"),
+        "tiles of queries as they are, or those with most keys first",
+        packs=True,
+    )
+    heads_together: bool = tunable(
+        False,
+        (False, True),
+        "blocks of all heads of a tile of queries follow each other, else those of a head",
+    )
+
+
+SHAPES = tuple(
+    FusedAttentionConfig(
+        tile_m=tile_m, tile_n=tile_n, warps=warps, queries=queries, resident_blocks=resident_blocks
+    )
+    for tile_m, tile_n, warps, queries, resident_blocks in (
+        (128, 64, 4, "shared", 2),
+        (128, 64, 8, "registers", 1),
+        (64, 64, 4, "registers", 3),
+        (64, 64, 4, "registers", 2),
+        (128, 32, 4, "shared", 2),
+        (64, 32, 4, "shared", 2),
+        (64, 32, 4, "shared", 1),
+    )
+)
+
+
+class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
+    """A block takes a tile of queries of one head through the tiles of keys that any of them sees.
+
+    Scores are computed whole on tensor cores, and bits tell which count. Weights are relative to a score that each
+    query has met; when a much larger one comes, it takes its place and what was summed up shrinks. A warp's weights go
+    from the sums of the first product into the operands of the second without leaving its registers. The mask costs 8
+    bytes for each listed tile and ``tile_m`` · ``tile_n`` / 8 for each different pattern of bits, for all heads
+    together.
+    """
+
+    name = "fused_attention"
+    summary = "Sparse attention in one launch: tiles of scores on tensor cores, softmax as they come"
+    source = (
+        "online softmax: Milakov and Gimelshein, 2018; tiles and their order: Dao, FlashAttention-2, 2023; lists of "
+        "tiles, full and partial: as the block masks of Dong et al., FlexAttention, 2024; rare rescaling: "
+        "FlashAttention-4"
+    )
+    template = "sparse_attention/fused_attention.cu.j2"
+    entry = "fused_attention"
+    size_names = ("m", "n", "batch", "tasks")
+    packed_names = ("tiles", "entries", "bits")
+    problem_type = SparseAttentionProblem
+    config_type = FusedAttentionConfig
+
+    def scope(self, problem: SparseAttentionProblem) -> Iterator[Constraint]:
+        yield Constraint(problem.dtype is not DType.FLOAT32, f"elements ({problem.dtype}) have 16 bits")
+        yield Constraint(
+            problem.k % 8 == 0 and problem.k <= WIDEST,
+            f"head_dim, k ({problem.k}), is a multiple of 8, at most {WIDEST}",
+        )
+
+    def constraints(
+        self, problem: SparseAttentionProblem, config: FusedAttentionConfig, device: Device
+    ) -> Iterator[Constraint]:
+        c = config
+        yield from self.scope(problem)
+        yield capable(device, TENSOR_CORES)
+        rows = c.tile_m // c.warps
+        yield Constraint(
+            rows in (16, 32), f"each of warps ({c.warps}) takes 16 or 32 of tile_m ({c.tile_m}) queries"
+        )
+        yield Constraint(
+            c.tile_m <= 2 * c.stages * c.tile_n,
+            f"results of tile_m ({c.tile_m}) queries fit the memory of K and V for stages · tile_n "
+            f"({c.stages * c.tile_n}) keys",
+        )
+        yield enough_registers(self._registers(problem, c), WARP * c.warps * c.resident_blocks, at_a_time=8)
+        shared = self._shared_bytes(problem, c)
+        yield shared_memory_fits("stages", shared, device)
+        yield resident_blocks_fit(c.resident_blocks, shared, device)
+        blocks = -(-problem.m // c.tile_m) * problem.batch
+        yield Constraint(
+            blocks <= MAX_INDEX, f"tiles of queries of a batch of heads ({blocks}) are at most {MAX_INDEX}"
+        )
+
+    def requirements(
+        self, problem: SparseAttentionProblem, features: Features, config: FusedAttentionConfig
+    ) -> Iterator[Constraint]:
+        tiles = expected_tiles(features, config.tile_m, config.tile_n)
+        filled = features.nnz / (tiles * config.tile_m * config.tile_n) if tiles else 1.0
+        yield Constraint(
+            filled >= LEAST_FILLED,
+            f"tiles of {config.tile_m} queries by {config.tile_n} keys have a nonzero in one place of "
+            f"{1 / LEAST_FILLED:.0f} or more ({filled:.2%} of them expected)",
+        )
+
+    @staticmethod
+    def _registers(problem: SparseAttentionProblem, config: FusedAttentionConfig) -> int:
+        """Of a thread: sums of results and of scores, fragments and running totals, and about 34 for addresses."""
+        padded = -(-problem.k // 16) * 16
+        fragments = padded // 4 if config.queries == "registers" else 4
+        row_tiles = config.tile_m // (16 * config.warps)
+        return row_tiles * (padded // 2 + config.tile_n // 2 + fragments + 4) + 34
+
+    @staticmethod
+    def _shared_bytes(problem: SparseAttentionProblem, config: FusedAttentionConfig) -> int:
+        """The stages of K, V and bits, and the queries if they stay there; rows are padded as the kernel's are."""
+        padded = 1 << (max(16, problem.k) - 1).bit_length() if problem.k <= 64 else -(-problem.k // 64) * 64
+        rows = 2 * config.stages * config.tile_n + (config.tile_m if config.queries == "shared" else 0)
+        return rows * padded * problem.dtype.itemsize + config.stages * config.tile_m * config.tile_n // 8
+
+    def is_worth_trying(
+        self, problem: SparseAttentionProblem, config: FusedAttentionConfig, device: Device
+    ) -> bool:
+        c = config
+        if c.tile_m >= 2 * max(64, problem.m) or c.tile_n >= 2 * max(32, problem.n):
+            return False
+        if c.tile_m == 256 and c.warps == 8 and c.resident_blocks > 1:
+            return False
+        return c.heads_together is False or problem.batch > 1
+
+    def constants(self, problem: SparseAttentionProblem, config: FusedAttentionConfig) -> Mapping[str, Value]:
+        return {
+            "dtype": problem.dtype.value,
+            "k": problem.k,
+            "divides_n": problem.n % config.tile_n == 0,
+        }
+
+    def pack(
+        self, problem: SparseAttentionProblem, config: FusedAttentionConfig, matrix: CsrMatrix
+    ) -> Packed[Array]:
+        listed = KeyTiles.of(matrix, config.tile_m, config.tile_n)
+        counts = listed.counts
+        order = np.arange(counts.size)
+        if config.order == "longest_first":
+            order = np.argsort(-counts, kind="stable")
+        begins = np.cumsum(counts) - counts
+        tasks = np.column_stack((order, begins[order], counts[order], np.zeros_like(order))).astype(np.int32)
+        arrays = {
+            "tiles": empty_as_one(tasks),
+            "entries": empty_as_one(np.column_stack((listed.keys, listed.bits))),
+            "bits": empty_as_one(listed.words),
+        }
+        return Packed(arrays, {"tasks": counts.size}, matrix.nnz)
+
+    def expected_sizes(
+        self, problem: SparseAttentionProblem, features: Features, config: FusedAttentionConfig
+    ) -> Mapping[str, int]:
+        return {"tasks": -(-features.m // config.tile_m)}
+
+    def launch(
+        self,
+        problem: SparseAttentionProblem,
+        config: FusedAttentionConfig,
+        sizes: Mapping[str, int],
+        device: Device,
+    ) -> Launch:
+        return Launch(
+            grid=(sizes["tasks"] * problem.batch, 1, 1),
+            block=(WARP * config.warps, 1, 1),
+            shared_memory_bytes=self._shared_bytes(problem, config),
+        )
+
+    def analytic_us(
+        self,
+        problem: SparseAttentionProblem,
+        features: Features,
+        config: FusedAttentionConfig,
+        device: Device,
+    ) -> float:
+        of_head = self._microseconds(problem, features, config, device)
+        return device.expected_rates.launch_us + problem.batch * of_head
+
+    @staticmethod
+    def _microseconds(
+        problem: SparseAttentionProblem,
+        features: Features,
+        config: FusedAttentionConfig,
+        device: Device,
+    ) -> float:
+        """Expected time of a head; too few blocks for the multiprocessors take as long as enough of them."""
+        c = config
+        tasks = max(1, -(-features.m // c.tile_m))
+        elements = expected_tiles(features, c.tile_m, c.tile_n) * c.tile_m * c.tile_n + tasks * START_ELEMENTS
+        idle = max(1.0, device.multiprocessors / (tasks * problem.batch))
+        # Fragments of K and V serve 16 queries or 32, and what a step costs beside products is for its keys.
+        efficiency = (1.0 if c.tile_m // c.warps == 32 else 0.8) * (1.0 if c.tile_n >= 64 else 0.85)
+        products = PRODUCTS * efficiency * device.expected_rates.tensor_products_per_us(problem.dtype)
+        return elements * 2 * problem.k / products * idle
+
+    def heuristic(
+        self, problem: SparseAttentionProblem, features: Features, device: Device
+    ) -> FusedAttentionConfig:
+        """The shape that should be fastest, of those that fit."""
+        typical = device.typical
+        shapes = sorted(SHAPES, key=lambda c: self._microseconds(problem, features, c, typical))
+        for shape in shapes:
+            config = replace(shape, stages=3 if problem.k <= 64 else 2)
+            if self.is_valid(problem, config, device):
+                return config
+        return SHAPES[-1]
+
+
+def expected_tiles(features: Features, height: int, width: int) -> float:
+    """About how many aligned tiles hold a nonzero, from features.
+
+    Within a tile blocks of 16 are taken to be held independently as far as they are empty, and all together as far as
+    they are full, as in bands and larger blocks.
+    """
+    if not features.nnz:
+        return 0.0
+    tiles = -(-features.m // height) * -(-features.k // width)
+    blocks = -(-features.m // BLOCK) * -(-features.k // BLOCK)
+    held = min(1.0, features.nnz / (features.block_fill * BLOCK * BLOCK) / blocks)
+    unlike = 1 + (height * width / (BLOCK * BLOCK) - 1) * (1 - features.block_fill)
+    return tiles * (1 - math.pow(1 - held, unlike))
+
+
+FAMILY = FusedAttention()

@@ -1,0 +1,157 @@
+"""Masked convolutions of any shape on warps' tensor cores (sm_80 and later): an implicit GEMM over the live units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from sparsegen.kernels.base import Constraint, Device
+from sparsegen.kernels.config import Value, tunable
+from sparsegen.kernels.convolution.masked_convolution import (
+    countable_outputs,
+    geometry_constants,
+    has_whole_units,
+    result_constants,
+)
+from sparsegen.kernels.convolution.unit_lists import list_bytes
+from sparsegen.kernels.convolution.unit_tiles import UnitTiles, UnitTilesConfig
+from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
+from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
+from sparsegen.matrix.features import Features
+from sparsegen.operators import DType, MaskedConv2dProblem
+from sparsegen.system.device_memory import WARP
+
+MOST_COPIES = 32  # of a thread, in a step
+FIRST_PIXEL_BYTES = 16  # of an output in shared memory: where its first tap reads
+# Fitted to an H200: microseconds beside the products; the share of the tensor cores' rate that float32 reaches; and
+# what reading tiles from L2 takes over what the bytes would, which bounds 16-bit elements.
+START_US, REACHED, LOADED = 18.0, 0.33, 1.6
+NARROW = 1.5  # the same for copies of fewer than 8 bytes
+
+
+@dataclass(frozen=True)
+class MmaConvConfig(UnitTilesConfig):
+    """One point of the tuning space of `MmaConv`."""
+
+    tile_m: int = tunable(128, (64, 128, 256), "outputs per thread block, in units of 8 x 8")
+    tile_n: int = tunable(64, (16, 32, 64, 128), "filters per thread block")
+    step: int = tunable(64, (16, 32, 64), "elements of the contraction per pipeline stage")
+    warps_m: int = tunable(4, (1, 2, 4), "warps side by side along the outputs")
+    warps_n: int = tunable(2, (1, 2, 4), "warps side by side along the filters")
+    stages: int = tunable(3, (2, 3, 4), "pipeline stages in shared memory")
+    resident: int = tunable(2, (1, 2, 3), "thread blocks per multiprocessor")
+
+
+class MmaConv(UnitTiles[MmaConvConfig]):
+    """A persistent kernel: thread blocks find the live units of 8 × 8 outputs in the mask, and share them evenly.
+
+    A tile of some units and filters is a matrix product over taps and channels. Its steps come to shared memory by
+    ``cp.async``, which writes zeros where a tap lies outside of the image. The contraction runs over taps and channels
+    as the filters lie in memory, so that few channels fill a step too. Copies move 16 bytes where the channels of a
+    group are a multiple of 8 (of float32, 4), and fewer otherwise, down to single elements for an odd number; so they
+    do where the channels are outermost (NCHW). float32 is split into two TF32 numbers, and three of the four products
+    are added: results are as exact as in float32.
+    """
+
+    name = "mma_conv"
+    summary = "masked convolution of any shape on warps' tensor cores, over the live units of 8 x 8 outputs"
+    template = "masked_conv2d/mma_conv.cu.j2"
+    entry = "mma_conv"
+    config_type = MmaConvConfig
+    smallest = MmaConvConfig(tile_m=64, tile_n=16, warps_m=4, warps_n=1, resident=3)
+    shapes = (
+        MmaConvConfig(tile_m=128, tile_n=128, warps_m=2, warps_n=4, resident=1),
+        MmaConvConfig(tile_m=128, tile_n=64, warps_m=4, warps_n=2),
+        MmaConvConfig(tile_m=64, tile_n=64, warps_m=2, warps_n=2, resident=3),
+        MmaConvConfig(tile_m=64, tile_n=32, warps_m=2, warps_n=2, resident=3),
+        smallest,
+    )
+
+    def scope(self, problem: MaskedConv2dProblem) -> Iterator[Constraint]:
+        yield countable_outputs(problem)
+
+    def constraints(
+        self, problem: MaskedConv2dProblem, config: MmaConvConfig, device: Device
+    ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        c, threads, taken = config, threads_of(config), self.shared_bytes(problem, config)
+        yield from on_tensor_cores(c, device, "outputs", "filters")
+        yield Constraint(
+            threads >= c.step and threads >= 2 * WARP,
+            f"threads ({threads}) are two warps at least, and bring whole steps ({c.step})",
+        )
+        vector = self._vector(problem)
+        yield Constraint(
+            c.tile_m * c.step <= MOST_COPIES * vector * threads,
+            f"a thread ({threads} in all) brings at most {MOST_COPIES} times {vector} elements of the pixels of a step",
+        )
+        splits = 3 if problem.dtype is DType.FLOAT32 else 1
+        operands = splits * (c.tile_m // c.warps_m // 16 * 4 + 8)
+        yield enough_registers(sums_of(c) + operands + 56, max(threads, 128) * c.resident, at_a_time=8)
+        yield shared_memory_fits("stages", taken, device)
+        yield resident_blocks_fit(c.resident, taken, device)
+
+    def is_worth_trying(self, problem: MaskedConv2dProblem, config: MmaConvConfig, device: Device) -> bool:
+        c, of_group = config, problem.filters // problem.groups.count
+        inner = problem.taps * problem.group_channels
+        return c.tile_n < 2 * max(16, of_group) and c.step < 2 * max(16, inner) and sums_of(c) >= 16
+
+    def constants(self, problem: MaskedConv2dProblem, config: MmaConvConfig) -> Mapping[str, Value]:
+        p, planes = problem, problem.layout.has_planes
+        # Outputs that follow one another are stored together where the mask asks for all of them, or for none.
+        together = p.mask_of.is_of_input or has_whole_units(p)
+        return {
+            **geometry_constants(p),
+            "whole_units": has_whole_units(p),
+            **result_constants(p),
+            "layout": p.layout.value,
+            "whole_steps": p.group_channels % config.step == 0,
+            "a_by_inner": not planes,
+            "b_by_inner": True,
+            "vector_x": self._vector(p),
+            "vector_w": widest_vector(p.taps * p.group_channels, p.dtype),
+            "vector_y": (widest_vector(p.out_width, p.dtype) if together else 1)
+            if planes
+            else widest_vector(p.filters // p.groups.count, p.dtype),
+        }
+
+    def analytic_us(
+        self, problem: MaskedConv2dProblem, features: Features, config: MmaConvConfig, device: Device
+    ) -> float:
+        p, c, rates = problem, config, device.expected_rates
+        items, inner = self.items(p, c, device), -(-p.group_channels * p.taps // c.step) * c.step
+        computing = items * c.tile_m * c.tile_n * inner / (REACHED * rates.tensor_products_per_us(p.dtype))
+        loading = LOADED * items * (c.tile_m + c.tile_n) * inner * p.dtype.itemsize / device.l2_bytes_per_us
+        if self._vector(p) * p.dtype.itemsize < 8:
+            loading *= NARROW
+        moving = p.cost(0).bytes / rates.copy_bytes_per_us
+        return rates.launch_us + START_US + max(computing, loading, moving)
+
+    def fitted(self, problem: MaskedConv2dProblem, config: MmaConvConfig) -> MmaConvConfig:
+        """The shape with the usual elements of a step: few for few channels, or for float32, which needs registers."""
+        if problem.dtype is DType.FLOAT32:
+            return replace(config, step=16)
+        inner = problem.taps * problem.group_channels
+        return replace(config, step=next(step for step in (16, 32, 64) if inner <= 2 * step or step == 64))
+
+    @staticmethod
+    def _vector(problem: MaskedConv2dProblem) -> int:
+        """The elements of a pixel that a copy brings."""
+        if problem.layout.has_planes:
+            return 1
+        return widest_vector(problem.group_channels, problem.dtype)
+
+    def shared_bytes(self, problem: MaskedConv2dProblem, config: MmaConvConfig) -> int:
+        """The bytes of all stages, or of the sums that take their place, of first pixels and of the list of units."""
+        p, c, size = problem, config, problem.dtype.itemsize
+        padded = c.step * size + LOAD_BYTES
+        if p.layout.has_planes:
+            pixels, sums = c.step * (c.tile_m * size + LOAD_BYTES), c.tile_n * (c.tile_m + 4) * 4
+        else:
+            pixels, sums = c.tile_m * padded, c.tile_m * (c.tile_n + 8) * 4
+        ring = max(c.stages * (pixels + c.tile_n * padded), sums)
+        return ring + list_bytes(p, threads_of(c), beside=FIRST_PIXEL_BYTES * c.tile_m)
+
+
+FAMILY = MmaConv()

@@ -1,0 +1,106 @@
+"""What families of masked convolutions share whose warps multiply tiles of live units by filters (sm_80 and later)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TypeVar
+
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config
+from sparsegen.kernels.convolution.masked_convolution import (
+    UNIT_OUTPUTS,
+    MaskedConvolution,
+    filter_tiles,
+    live_share,
+    units_of,
+)
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.warp_tiles import threads_of
+from sparsegen.matrix.features import Features
+from sparsegen.operators import MaskedConv2dProblem
+
+
+class UnitTilesConfig(Config):
+    """A config of these families; each declares these tunables with choices of its own, and more."""
+
+    tile_m: int  # outputs per thread block, in units of 8 x 8
+    tile_n: int  # filters per thread block
+    warps_m: int
+    warps_n: int
+    resident: int  # thread blocks per multiprocessor
+
+
+C = TypeVar("C", bound=UnitTilesConfig)
+
+
+class UnitTiles(MaskedConvolution[C]):
+    """A persistent kernel: thread blocks find the live units of 8 × 8 outputs in the mask, and share them evenly.
+
+    A block has one tile of filters, and computes ``tile_m`` outputs of its units at a time: an item.
+    """
+
+    source = (
+        "Ren et al., SBNet, CVPR 2018 (active blocks alone are computed); Shah and Nair, Block Sparse Convolution; "
+        "implicit GEMM: Chetlur et al., cuDNN, 2014; mma.sync with cp.async stages: NVIDIA, PTX ISA; float32 from "
+        "three TF32 products: Ootomo and Yokota, IJHPCA 2022"
+    )
+    size_names = (
+        *("images", "height", "width", "channels", "filters"),
+        *("out_height", "out_width", "mask_rows", "mask_columns"),
+    )
+    shapes: tuple[C, ...]  # for heuristics, from large tiles to small ones
+    smallest: C  # the shape that has enough registers and shared memory for every problem
+
+    @abstractmethod
+    def fitted(self, problem: MaskedConv2dProblem, config: C) -> C:
+        """The shape with the part of the contraction that suits a problem's channels."""
+
+    @abstractmethod
+    def shared_bytes(self, problem: MaskedConv2dProblem, config: C) -> int:
+        """The bytes of shared memory that a thread block takes."""
+
+    def launch(
+        self, problem: MaskedConv2dProblem, config: C, sizes: Mapping[str, int], device: Device
+    ) -> Launch:
+        """The launch has as many thread blocks as the device holds, the same number for each tile of filters."""
+        blocks = self._parts(problem, config, device) * filter_tiles(problem, config.tile_n)
+        return Launch(
+            grid=(blocks, 1, 1),
+            block=(threads_of(config), 1, 1),
+            shared_memory_bytes=self.shared_bytes(problem, config),
+        )
+
+    def items(self, problem: MaskedConv2dProblem, config: C, device: Device) -> float:
+        """Expected items of all thread blocks, if each had as many as the one with most."""
+        tiles, parts = filter_tiles(problem, config.tile_n), self._parts(problem, config, device)
+        outputs = live_share(problem) * units_of(problem) * UNIT_OUTPUTS
+        return -(-outputs // (config.tile_m * parts)) * parts * tiles
+
+    def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> C:
+        """The largest tiles of which every multiprocessor gets one; none is twice as wide as a group's filters."""
+        p, of_group = problem, problem.filters // problem.groups.count
+        outputs = p.density.share * p.batch * p.out_height * p.out_width
+        last = self.fitted(p, self.smallest)
+        for shape in self.shapes:
+            found = self.fitted(p, shape)
+            if found.tile_n >= 2 * max(9, of_group) or self.broken_constraints(p, found, device):
+                continue
+            last = found
+            if outputs * filter_tiles(p, found.tile_n) >= device.multiprocessors * found.tile_m:
+                return found
+        return last
+
+    def alternatives(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> tuple[C, ...]:
+        """The other tiles: live units may come together or apart."""
+        return tuple(
+            c
+            for c in dict.fromkeys(self.fitted(problem, shape) for shape in self.shapes)
+            if self.is_worth_trying(problem, c, device) and self.is_valid(problem, c, device)
+        )
+
+    @staticmethod
+    def _parts(problem: MaskedConv2dProblem, config: C, device: Device) -> int:
+        """The thread blocks of each tile of filters, which share the units."""
+        tiles = filter_tiles(problem, config.tile_n)
+        return max(1, device.multiprocessors * config.resident // tiles)

@@ -1,0 +1,146 @@
+"""Masked convolutions on warps' tensor cores (sm_80 and later): all taps of a filter read one window of pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from sparsegen.kernels.base import Constraint, Device
+from sparsegen.kernels.config import Value, tunable
+from sparsegen.kernels.convolution.masked_convolution import (
+    UNIT_OUTPUTS,
+    countable_outputs,
+    geometry_constants,
+    has_whole_units,
+    result_constants,
+)
+from sparsegen.kernels.convolution.unit_lists import list_bytes, window_pixels
+from sparsegen.kernels.convolution.unit_tiles import UnitTiles, UnitTilesConfig
+from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
+from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
+from sparsegen.matrix.features import Features
+from sparsegen.operators import DType, MaskedConv2dProblem
+from sparsegen.system.device_memory import WARP
+
+MOST_TAPS = 64  # of a filter: one bit of a word for each
+# Fitted to three masks on an H100 with eight configs each, float16, which these describe within 12 %: microseconds
+# beside the products; the share of the tensor cores' rate that warp tiles of 64 x 64 and chunks of 64 channels reach;
+# what narrower ones cost more. float32 has not been measured: by UNMEASURED measured families come first.
+START_US, REACHED, REACHED_FLOAT32, UNMEASURED = 5.0, 0.41, 0.25, 2.0
+BESIDE_FRAGMENTS, FRAGMENTS = (
+    0.56,
+    14.0,
+)  # of a product's time, and what goes with the fragments that a warp loads for it
+CHUNK = 0.12  # of the time, for each further chunk of 64 channels
+UNEVEN = 1.3  # with a mask of the input, whose units need different taps
+
+
+@dataclass(frozen=True)
+class WindowConvConfig(UnitTilesConfig):
+    """One point of the tuning space of `WindowConv`."""
+
+    tile_m: int = tunable(256, (64, 128, 256), "outputs per thread block, in units of 8 x 8")
+    tile_n: int = tunable(128, (16, 32, 64, 128), "filters per thread block")
+    chunk: int = tunable(64, (16, 32, 64), "channels of a window in shared memory")
+    warps_m: int = tunable(4, (1, 2, 4), "warps side by side along the outputs")
+    warps_n: int = tunable(2, (1, 2, 4), "warps side by side along the filters")
+    stages: int = tunable(3, (2, 3, 4), "pipeline stages of weights, a tap each")
+    resident: int = tunable(1, (1, 2, 3), "thread blocks per multiprocessor")
+
+
+class WindowConv(UnitTiles[WindowConvConfig]):
+    """A persistent kernel: thread blocks find the live units of 8 × 8 outputs in the mask, and share them evenly.
+
+    For some channels at a time the pixels that a tile's outputs read, their window, come to shared memory once by
+    ``cp.async``, and all taps multiply them where they lie: a row of a fragment may begin at any pixel. Weights come
+    tap by tap in a ring of stages; two windows take turns, across items too. Pixels outside of the image are zeros, and
+    so are those outside of the mask where it says what counts of the input. float32 is split into two TF32 numbers, and
+    three of the four products are added.
+    """
+
+    name = "window_conv"
+    summary = "masked convolution on warps' tensor cores: taps are places in windows of pixels with a halo"
+    template = "masked_conv2d/window_conv.cu.j2"
+    entry = "window_conv"
+    config_type = WindowConvConfig
+    shapes = (
+        WindowConvConfig(),
+        WindowConvConfig(tile_m=128, tile_n=128, warps_m=2, warps_n=4),
+        WindowConvConfig(tile_m=128, tile_n=128, chunk=32, warps_m=2, warps_n=4, resident=2),
+        WindowConvConfig(tile_m=128, tile_n=64, chunk=32, warps_m=4, warps_n=2, resident=2),
+        WindowConvConfig(tile_m=64, tile_n=64, chunk=32, warps_m=2, warps_n=2, resident=3),
+        WindowConvConfig(tile_m=64, tile_n=32, chunk=16, warps_m=2, warps_n=2, resident=2),
+        WindowConvConfig(tile_m=64, tile_n=16, chunk=16, warps_m=4, warps_n=1, resident=2),
+    )
+    smallest = WindowConvConfig(tile_m=64, tile_n=16, chunk=16, warps_m=4, warps_n=1, stages=2, resident=1)
+
+    def scope(self, problem: MaskedConv2dProblem) -> Iterator[Constraint]:
+        p = problem
+        yield Constraint(not p.layout.has_planes, f"channels are innermost (layout {p.layout})")
+        yield Constraint(p.taps <= MOST_TAPS, f"a filter has at most {MOST_TAPS} taps ({p.taps})")
+        yield countable_outputs(p)
+
+    def constraints(
+        self, problem: MaskedConv2dProblem, config: WindowConvConfig, device: Device
+    ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        p, c, threads, taken = problem, config, threads_of(config), self.shared_bytes(problem, config)
+        yield from on_tensor_cores(c, device, "outputs", "filters")
+        yield Constraint(
+            threads >= max(c.chunk, 2 * WARP),
+            f"threads ({threads}) are two warps at least, and bring whole chunks ({c.chunk})",
+        )
+        splits = 2 if p.dtype is DType.FLOAT32 else 1
+        operands = splits * (c.tile_m // c.warps_m // 16 * 4 + 8)
+        yield enough_registers(sums_of(c) + operands + 48, max(threads, 128) * c.resident, at_a_time=8)
+        yield shared_memory_fits("windows and stages", taken, device)
+        yield resident_blocks_fit(c.resident, taken, device)
+
+    def is_worth_trying(self, problem: MaskedConv2dProblem, config: WindowConvConfig, device: Device) -> bool:
+        c, of_group = config, problem.filters // problem.groups.count
+        is_large = c.tile_n >= 2 * max(16, of_group) or c.chunk >= 2 * max(16, problem.group_channels)
+        return not is_large and sums_of(c) >= 16
+
+    def constants(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> Mapping[str, Value]:
+        p = problem
+        return {
+            **geometry_constants(p),
+            "whole_units": has_whole_units(p),
+            **result_constants(p),
+            "vector_x": widest_vector(p.group_channels, p.dtype),
+            "vector_y": widest_vector(p.filters // p.groups.count, p.dtype),
+        }
+
+    def analytic_us(
+        self, problem: MaskedConv2dProblem, features: Features, config: WindowConvConfig, device: Device
+    ) -> float:
+        p, c, rates = problem, config, device.expected_rates
+        items, inner = self.items(p, c, device), -(-p.group_channels // c.chunk) * c.chunk
+        is_float32 = p.dtype is DType.FLOAT32
+        products = items * c.tile_m * c.tile_n * inner * p.taps
+        products *= BESIDE_FRAGMENTS + FRAGMENTS * (c.warps_m / c.tile_m + c.warps_n / c.tile_n)
+        products *= (1 + CHUNK * (64 / c.chunk - 1)) * (UNEVEN if p.mask_of.is_of_input else 1)
+        reached = REACHED_FLOAT32 if is_float32 else REACHED
+        computing = products / (reached * rates.tensor_products_per_us(p.dtype))
+        window = c.tile_m // UNIT_OUTPUTS * window_pixels(p)
+        loading = items * inner * (window + p.taps * c.tile_n) * p.dtype.itemsize / device.l2_bytes_per_us
+        moving = p.cost(0).bytes / rates.copy_bytes_per_us
+        us = rates.launch_us + START_US + max(computing, loading, moving)
+        return UNMEASURED * us if is_float32 else us
+
+    def fitted(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> WindowConvConfig:
+        """The shape with no wider chunks than there are channels; 16 of float32, whose products need more registers."""
+        most = 16 if problem.dtype is DType.FLOAT32 else problem.group_channels
+        return replace(config, chunk=next((n for n in (64, 32) if n <= min(config.chunk, most)), 16))
+
+    def shared_bytes(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> int:
+        """The bytes of two windows, of the stages of weights, of the sums on their way out and of the list of units."""
+        p, c = problem, config
+        pitch = c.chunk * p.dtype.itemsize + LOAD_BYTES
+        windows = 2 * c.tile_m // UNIT_OUTPUTS * window_pixels(p) * pitch
+        out = 4 * 16 * (min(32, c.tile_n // c.warps_n) + 8) * c.warps_m * c.warps_n
+        return windows + c.stages * c.tile_n * pitch + out + list_bytes(p, threads_of(c))
+
+
+FAMILY = WindowConv()

@@ -1,0 +1,255 @@
+"""Gradients of masked convolutions by their weights, on warps' tensor cores (sm_80 and later), over the live units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from sparsegen.kernels.base import Constraint, Device
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.convolution.masked_convolution import (
+    UNIT_OUTPUTS,
+    MaskedConvolutionWeights,
+    countable_outputs,
+    geometry_constants,
+    has_whole_units,
+    mask_constants,
+    units_of,
+)
+from sparsegen.kernels.convolution.unit_lists import list_bytes, window_pixels
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
+from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores
+from sparsegen.matrix.features import Features
+from sparsegen.operators import DType, MaskedConv2dWeightsProblem
+from sparsegen.system.device_memory import WARP
+
+MOST_PARTS = 65535  # blocks along a grid's y
+# Fitted to a gradient on an H100 with 24 configs: microseconds beside the products, and the share of the tensor cores'
+# rate that tiles of LARGE elements reach, and smaller ones.
+START_US, REACHED, REACHED_BY_SMALL, LARGE = 8.0, 0.5, 0.37, 128 * 32
+
+
+@dataclass(frozen=True)
+class WindowConvWeightsConfig(Config):
+    """One point of the tuning space of `WindowConvWeights`."""
+
+    tile_m: int = tunable(64, (16, 32, 64, 128), "filters per thread block", packs=True)
+    tile_n: int = tunable(32, (16, 32, 64), "channels per thread block", packs=True)
+    taps: int = tunable(9, (1, 3, 5, 7, 9), "filter taps per thread block", packs=True)
+    warps_m: int = tunable(2, (1, 2, 4), "warps side by side along the filters")
+    warps_n: int = tunable(2, (1, 2, 4), "warps side by side along the channels")
+    warps_k: int = tunable(2, (1, 2), "warps that share the outputs of a unit")
+    stages: int = tunable(3, (2, 3, 4), "pipeline stages in shared memory, a unit of 8 x 8 outputs each")
+    parts: int = tunable(
+        16,
+        (1, 4, 8, 16, 32, 64),
+        "blocks that share the units; their sums are added up in order",
+        packs=True,
+    )
+    resident: int = tunable(1, (1, 2), "thread blocks per multiprocessor")
+
+
+class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
+    """Products over the pixels of live units: all taps of a block's tile read one window of x, which comes once.
+
+    A unit of 8 × 8 outputs is a pipeline stage: its pixels of dy, each with the filters of a tile, and its pixels of x
+    with their halo. What lies outside of the mask counts as zero. The parts of a tile are added up by the last of its
+    blocks, in a fixed order, so that equal inputs give equal bits.
+    """
+
+    name = "window_conv_weights"
+    summary = "gradient of a masked convolution by its weights: for each tap a product over the pixels of live units"
+    source = (
+        "Ren et al., SBNet, CVPR 2018 (active blocks alone are computed); implicit GEMM: Chetlur et al., cuDNN, 2014; "
+        "mma.sync with cp.async stages: NVIDIA, PTX ISA; float32 from three TF32 products: Ootomo and Yokota, IJHPCA "
+        "2022"
+    )
+    template = "masked_conv2d_weights/window_conv_weights.cu.j2"
+    entry = "window_conv_weights"
+    scratch_names = ("arrived", "partial_sums")
+    config_type = WindowConvWeightsConfig
+
+    def scope(self, problem: MaskedConv2dWeightsProblem) -> Iterator[Constraint]:
+        yield one_item(problem)
+        yield countable_outputs(problem.forward)
+
+    def constraints(
+        self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, device: Device
+    ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        p, c, taken = problem, config, self._shared_bytes(problem, config)
+        yield from on_tensor_cores(c, device, "filters", "channels")
+        yield Constraint(p.taps % c.taps == 0, f"blocks share the taps ({p.taps}) evenly, {c.taps} each")
+        threads = self._threads(c)
+        yield Constraint(threads >= 2 * WARP, f"two warps at least ({threads} threads)")
+        rows = c.tile_m // c.warps_m // 16
+        operands = (2 if p.dtype is DType.FLOAT32 else 1) * (4 * rows + 4)
+        yield enough_registers(self._sums(c) + operands + 48, max(threads, 128) * c.resident, at_a_time=8)
+        yield self.scratch_fits(p, c)
+        yield shared_memory_fits("stages", taken, device)
+        yield resident_blocks_fit(c.resident, taken, device)
+
+    def is_worth_trying(
+        self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, device: Device
+    ) -> bool:
+        p, c = problem, config
+        is_large = c.tile_m >= 2 * max(16, self._of_group(p)[0]) or c.tile_n >= 2 * max(
+            16, self._of_group(p)[1]
+        )
+        blocks = self._tiles(p, c) * c.parts
+        return not is_large and self._sums(c) >= 16 and (c.parts == 1 or blocks <= 4 * device.multiprocessors)
+
+    def constants(
+        self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig
+    ) -> Mapping[str, Value]:
+        p = problem
+        filters, channels = self._of_group(p)
+        return {
+            **geometry_constants(p.forward),
+            "whole_units": has_whole_units(p.forward),
+            **mask_constants(p.forward),
+            "a_by_inner": False,
+            "b_by_inner": False,
+            "vector_x": widest_vector(channels, p.dtype),
+            "vector_y": widest_vector(filters, p.dtype),
+        }
+
+    def launch(
+        self,
+        problem: MaskedConv2dWeightsProblem,
+        config: WindowConvWeightsConfig,
+        sizes: Mapping[str, int],
+        device: Device,
+    ) -> Launch:
+        return Launch(
+            grid=(self._tiles(problem, config), config.parts, 1),
+            block=(self._threads(config), 1, 1),
+            shared_memory_bytes=self._shared_bytes(problem, config),
+        )
+
+    def heuristic(
+        self, problem: MaskedConv2dWeightsProblem, features: Features, device: Device
+    ) -> WindowConvWeightsConfig:
+        """Tiles no larger than a group, of as many taps as registers hold, and parts that fill the device.
+
+        The largest ones, whose operands are loaded least, if enough units are live.
+        """
+        first, *others = self._ordered(problem, device)
+        large = next((c for c in others if c.tile_m * c.tile_n >= LARGE), first)
+        return large if self._fills(problem, large, device) else first
+
+    def alternatives(
+        self, problem: MaskedConv2dWeightsProblem, features: Features, device: Device
+    ) -> tuple[WindowConvWeightsConfig, ...]:
+        """The other tiles."""
+        return tuple(self._ordered(problem, device))[1:6]
+
+    def _ordered(
+        self, problem: MaskedConv2dWeightsProblem, device: Device
+    ) -> Iterator[WindowConvWeightsConfig]:
+        """Configs from the largest tiles to the smallest, with parts that fill the device."""
+        p = problem
+        filters, channels = self._of_group(p)
+        start = WindowConvWeightsConfig()
+        some = (
+            *(start, replace(start, tile_m=128, warps_m=4, warps_k=1)),
+            replace(start, tile_n=64, warps_n=4, warps_k=1),
+            replace(start, tile_m=32, warps_m=1, warps_n=2),
+            replace(start, tile_m=32, tile_n=16, warps_m=2, warps_n=1),
+            replace(start, tile_m=16, tile_n=16, warps_m=1, warps_n=1),
+        )
+        for config in some:
+            if config.tile_m >= 2 * max(16, filters) or config.tile_n >= 2 * max(16, channels):
+                continue
+            for taps in (t for t in (9, 7, 5, 3, 1) if p.taps % t == 0):
+                found = self._with_parts(p, replace(config, taps=taps), device)
+                if self.is_valid(p, found, device):
+                    yield found
+                    break
+        smallest = WindowConvWeightsConfig(
+            tile_m=16, tile_n=16, taps=1, warps_m=1, warps_n=1, warps_k=2, stages=2, parts=1
+        )
+        yield smallest
+
+    def _with_parts(
+        self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, device: Device
+    ) -> WindowConvWeightsConfig:
+        """With the fewest parts that fill three quarters of the device, and a few units for each."""
+        units = problem.density.share * units_of(problem.forward)
+        found = replace(config, parts=1)
+        for parts in (4, 8, 16, 32, 64):
+            if self._fills(problem, found, device) or units < 4 * parts:
+                break
+            found = replace(found, parts=parts)
+        return found
+
+    def _fills(
+        self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, device: Device
+    ) -> bool:
+        """Whether there are blocks for three quarters of the device."""
+        blocks = self._tiles(problem, config) * config.parts
+        return 4 * blocks >= 3 * device.multiprocessors * config.resident
+
+    def analytic_us(
+        self,
+        problem: MaskedConv2dWeightsProblem,
+        features: Features,
+        config: WindowConvWeightsConfig,
+        device: Device,
+    ) -> float:
+        p, c, rates = problem, config, device.expected_rates
+        units, tiles = p.density.share * units_of(p.forward), self._tiles(p, c)
+        idle = max(1.0, device.multiprocessors / (tiles * c.parts))
+        products = units * UNIT_OUTPUTS * tiles * c.tile_m * c.tile_n * c.taps
+        reached = REACHED if c.tile_m * c.tile_n >= LARGE else REACHED_BY_SMALL
+        computing = idle * products / (reached * rates.tensor_products_per_us(p.dtype))
+        of_unit = UNIT_OUTPUTS * c.tile_m + window_pixels(p.forward) * c.tile_n
+        loading = units * tiles * of_unit * p.dtype.itemsize / device.l2_bytes_per_us
+        sums = 2 * self.scratch(p, c)["partial_sums"] / device.l2_bytes_per_us if c.parts > 1 else 0.0
+        # The last block of a tile reads its parts alone, at about twice its multiprocessor's share of the rate.
+        alone = sums * max(0.0, device.multiprocessors / tiles - 1) / 4
+        moving = p.cost(0).bytes / rates.copy_bytes_per_us
+        return rates.launch_us + START_US + max(computing, loading, moving) + sums + alone
+
+    @staticmethod
+    def _of_group(problem: MaskedConv2dWeightsProblem) -> tuple[int, int]:
+        """Filters and channels."""
+        groups = problem.groups.count
+        return problem.filters // groups, problem.channels // groups
+
+    @staticmethod
+    def _threads(config: WindowConvWeightsConfig) -> int:
+        return WARP * config.warps_m * config.warps_n * config.warps_k
+
+    @staticmethod
+    def _sums(config: WindowConvWeightsConfig) -> int:
+        """The sums that each thread keeps in registers."""
+        return config.tile_m * config.tile_n * config.taps // (WARP * config.warps_m * config.warps_n)
+
+    def _tiles(self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig) -> int:
+        filters, channels = self._of_group(problem)
+        of_group = -(-filters // config.tile_m) * -(-channels // config.tile_n)
+        return problem.groups.count * of_group * (problem.taps // config.taps)
+
+    def scratch(self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig) -> dict[str, int]:
+        """Bytes of the counters and of the parts of whole tiles."""
+        c = config
+        if c.parts == 1:
+            return {"arrived": 4, "partial_sums": 4}
+        tiles = self._tiles(problem, c)
+        return {"arrived": 4 * tiles, "partial_sums": 4 * tiles * c.tile_m * c.tile_n * c.taps * c.parts}
+
+    def _shared_bytes(self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig) -> int:
+        """The bytes of all stages, or of the sums that take their place, and of the list of units."""
+        p, c, size = problem, config, problem.dtype.itemsize
+        gradient = UNIT_OUTPUTS * (c.tile_m * size + LOAD_BYTES)
+        window = window_pixels(p.forward) * (c.tile_n * size + LOAD_BYTES)
+        sums = 4 * (c.warps_k - 1) * c.tile_m * c.tile_n * c.taps
+        ring = max(c.stages * (gradient + window), sums)
+        return ring + list_bytes(p.forward, self._threads(c), beside=4)
+
+
+FAMILY = WindowConvWeights()

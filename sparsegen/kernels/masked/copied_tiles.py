@@ -1,0 +1,270 @@
+"""The common part of families of masked products that load their tiles by TMA, Hopper's copy engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Value
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.batches import batch_constants
+from sparsegen.kernels.layouts.copied_ring import (
+    CHUNK_BYTES,
+    COUNTER_BYTES,
+    MOST_ITEMS,
+    MOST_ROWS,
+    PIECE,
+    REACHED,
+    REACHED_BY_8BIT,
+    ROW_BYTES,
+    START_US,
+    TILE_M,
+    TILE_US,
+    CopiedTilesConfig,
+    Order,
+    WalkedTilesConfig,
+    persistent_launch,
+    ring_constraints,
+    walk_constraint,
+)
+from sparsegen.kernels.masked.masked_tiles import TF32_PRODUCTS, Side
+from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.tensor_map import Swizzle, TensorMap
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import DsdProblem, DType, FactorType, Float8, MaskedProblem
+
+EVEN_DENSITY = (
+    0.97  # density from which on rows are so equally long that a short tail costs more than it saves
+)
+UNEVEN_DENSITY = 0.85  # density up to which the rows of few wide tiles are of too different lengths
+MOST_TAIL = 16
+KEPT = 0.5  # of the L2 by the rows of A that a group of tiles reads again and again
+FILLED = 0.85  # of a wave by the expected tiles of a sampled result, of which there may be more
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """A matrix by its sizes, the contiguous one first."""
+
+    sizes: tuple[int, int]
+    dtype: DType | Float8
+
+    @property
+    def row_bytes(self) -> int:
+        return self.sizes[0] * self.dtype.itemsize
+
+    @property
+    def has_whole_chunks(self) -> bool:
+        return self.row_bytes % CHUNK_BYTES == 0
+
+
+P = TypeVar("P", bound=MaskedProblem)
+C = TypeVar("C", bound=CopiedTilesConfig)
+
+
+class CopiedTiles(Family[P, C]):
+    """A persistent kernel: a producer warp loads the live tiles by TMA, and two consumer warpgroups multiply them.
+
+    The producer reads the mask's words. Tiles take their rows in the mask's order, rows with most live blocks first.
+    Two groups of 64 rows share a tile; each skips the blocks that are dead in its own rows. The kernel reads no dead
+    block.
+    """
+
+    size_names = ("m", "k", "n")
+    packed_names = ()
+    scratch_names = ("counters",)
+    source = (
+        "Lo: Efficient Sparse Training with Structured Dropout (block-sparse products that skip dropped blocks); warps "
+        "that load beside warps that multiply, and copies for a whole cluster: NVIDIA, Hopper tuning guide"
+    )
+
+    def item_size_names(self, problem: P) -> tuple[str, ...]:
+        return ("items",) if problem.batch > 1 else ()
+
+    def scope(self, problem: P) -> Iterator[Constraint]:
+        side, block = Side.of(problem), problem.block
+        is_8bit = problem.factor_type is not FactorType.SAME
+        yield Constraint(
+            problem.batch <= MOST_ITEMS,
+            f"a launch computes at most {MOST_ITEMS} items (batch = {problem.batch})",
+        )
+        yield Constraint(
+            is_8bit or problem.dtype is not DType.FLOAT32 or (side.a_by_inner and side.b_by_inner),
+            "warpgroups multiply 16-bit elements, or float32 ones (as TF32) if both matrices are contiguous along the "
+            "contraction",
+        )
+        yield Constraint(
+            not is_8bit or (side.a_by_inner and side.b_by_inner),
+            "8-bit factors are contiguous along the contraction: W is n x k for dsd and k x n for sdd; instead of "
+            "dsd_transposed, copy both matrices transposed, and call dsd with the transposed mask",
+        )
+        yield Constraint(
+            not is_8bit or side.samples or side.inner_block % ROW_BYTES == 0,
+            f"of 8-bit factors, blocks ({block}) have whole stages of {ROW_BYTES} elements along the contraction",
+        )
+        yield Constraint(
+            block.rows % PIECE == 0 and block.columns % PIECE == 0,
+            f"blocks ({block}) are whole pieces of {PIECE} x {PIECE}",
+        )
+        yield Constraint(
+            all(self._array(problem, name).has_whole_chunks for name in self.mapped_names),
+            f"rows of the arrays (k = {problem.k}, n = {problem.n} elements) are whole chunks of 16 bytes",
+        )
+        yield Constraint(
+            max(side.rows, side.columns) <= MOST_ROWS,
+            f"the result ({side.rows} x {side.columns}) has at most {MOST_ROWS} rows and columns",
+        )
+
+    def constraints(self, problem: P, config: C, device: Device) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        yield from ring_constraints(device)
+
+    def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
+        side = Side.of(problem)
+        return config.tile_n * config.cluster < 2 * max(PIECE, side.columns)
+
+    def constants(self, problem: P, config: C) -> Mapping[str, Value]:
+        side = Side.of(problem)
+        of_result = {"unit": self._unit(side, config), "fills": side.fills} if side.samples else {}
+        types = problem.factor_type.types
+        return {
+            "dtype": problem.dtype.value,
+            "entry": self.entry,
+            **side.constants,
+            "transposes": side.transposes,
+            "by_columns": side.by_columns,
+            "epilogue": problem.epilogue.value if isinstance(problem, DsdProblem) else "none",
+            **of_result,
+            **({} if types is None else {"a_type": types[0].name.lower(), "b_type": types[1].name.lower()}),
+            **batch_constants(problem),
+        }
+
+    def tensor_map(self, problem: P, config: C, name: str) -> TensorMap:
+        side, array, sizes = Side.of(problem), self._array(problem, name), self._array(problem, name).sizes
+        box_rows = PIECE
+        if (
+            name == self.mapped_names[1] and side.b_by_inner
+        ):  # one box holds all columns of B that a stage needs
+            box_rows = self._unit(side, config) if side.samples else config.tile_n
+        is_batch, row_bytes, row = problem.batch > 1, array.row_bytes, ROW_BYTES // array.dtype.itemsize
+        return TensorMap(
+            array=name,
+            dtype=array.dtype,
+            sizes=(*sizes, problem.batch) if is_batch else sizes,
+            strides=(row_bytes, row_bytes * sizes[1]) if is_batch else (row_bytes,),
+            box=(row, box_rows, 1) if is_batch else (row, box_rows),
+            swizzle=Swizzle.BYTES_128,
+        )
+
+    def _array(self, problem: P, name: str) -> _Array:
+        """One of the two matrices or the result, as it is stored."""
+        side, (first, second) = Side.of(problem), problem.factor_types
+        a, b, y = self.mapped_names
+        outer, inner, is_by_inner, dtype = {
+            a: (side.rows, side.inner, side.a_by_inner, first),
+            b: (side.columns, side.inner, side.b_by_inner, second),
+            y: (side.columns, side.rows, side.by_columns, problem.dtype),
+        }[name]
+        return _Array((inner, outer) if is_by_inner else (outer, inner), dtype)
+
+    def pack(self, problem: P, config: C, matrix: CsrMatrix) -> Packed[Array]:
+        sizes = {"items": problem.batch} if problem.batch > 1 else {}
+        return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch={"counters": COUNTER_BYTES})
+
+    def launch(self, problem: P, config: C, sizes: Mapping[str, int], device: Device) -> Launch:
+        side = Side.of(problem)
+        columns = (
+            PIECE if side.samples else config.tile_n * config.cluster
+        )  # of the narrowest tile of a cluster
+        tiles = problem.batch * self._row_tiles(side) * -(-side.columns // columns)
+        return persistent_launch(max(1, tiles), config.cluster, device)
+
+    def heuristic(self, problem: P, features: Features, device: Device) -> C:
+        """Wide tiles if they fill the device; otherwise fewer or narrower ones, scheduled by position."""
+        side, share = Side.of(problem), problem.density.share
+        start = self.config_type()
+        whole = (
+            problem.batch * self._row_tiles(side) * side.columns / device.multiprocessors
+        )  # columns of row tiles for each of them
+        live = whole * share if side.samples else whole
+        if live >= (1.5 if side.samples else 2) * 256:
+            # Pairs of sampled tiles are 3 % faster where A does not stay in the L2, and no faster elsewhere.
+            is_single = side.samples and not self._leaves_l2(problem, start.raster, device)
+            return replace(start, cluster=1 if is_single else 2)
+        few = replace(start, order=Order.PLACED.value)
+        # More than one wave of sampled tiles of 128 columns takes longer than wide ones (2048³ on an H100: 35.5 µs with
+        # a fifth of the blocks dropped, and 30.8 with wide tiles and a twentieth).
+        if live > 128 if side.samples else live >= 0.9 * 256:
+            # Wide tiles of at most one wave take as long as the longest row, which sparse masks make much longer than
+            # the mean. Of narrower ones each pair of thread blocks has two: a long one, then a short one. They take
+            # 15 % less with half of the blocks dropped, 3 to 5 % less with a fifth (2048³ on an H100).
+            if live <= 256 and not side.samples and share <= UNEVEN_DENSITY:
+                return replace(few, tile_n=128)
+            return replace(few, cluster=1)
+        # Sampled tiles of 64 columns are faster if all of them are computed at once, and take twice as long if not.
+        is_narrow = min(whole, live / FILLED) <= PIECE if side.samples else live < 0.9 * 128
+        return replace(few, tile_n=PIECE if is_narrow else 128, cluster=1)
+
+    def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
+        c, rates, side = config, device.expected_rates, Side.of(problem)
+        share = problem.density.share
+        # The probability that a block is live in at least one of a tile's rows.
+        union = share if side.row_block % TILE_M == 0 else 1 - (1 - share) ** 2
+        tiles = problem.batch * self._row_tiles(side) * -(-side.columns // c.tile_n)
+        live = tiles * (union if side.samples else 1.0)
+        rounds = max(1.0, live / device.multiprocessors)
+        inner = ROW_BYTES // problem.factor_types[0].itemsize  # of the contraction in a stage
+        steps: float = -(-side.inner // inner)
+        if not side.samples:
+            longest = min(1.0, union + 2 * math.sqrt(union * (1 - union) * side.inner_block / side.inner))
+            steps *= union + (longest - union) / rounds
+        each = TILE_M * c.tile_n * inner * steps
+        reached = REACHED_BY_8BIT if isinstance(problem.multiplied, Float8) else REACHED
+        rate = reached[c.tile_n] * rates.tensor_products_per_us(problem.multiplied) / device.multiprocessors
+        if problem.multiplied is DType.FLOAT32:
+            rate *= TF32_PRODUCTS
+        moved = problem.cost(0).bytes / rates.copy_bytes_per_us
+        return rates.launch_us + START_US + max(moved, rounds * (TILE_US + each / rate))
+
+    def _leaves_l2(self, problem: P, raster: int, device: Device) -> bool:
+        """Whether the rows of A that so many tiles of rows read take too much of the L2 to stay there."""
+        side = Side.of(problem)
+        return raster * TILE_M * side.inner * problem.factor_types[0].itemsize > KEPT * device.l2_bytes
+
+    @staticmethod
+    def _row_tiles(side: Side) -> int:
+        return -(-side.mask_rows * (side.row_block // PIECE) // 2)
+
+    @staticmethod
+    def _unit(side: Side, config: CopiedTilesConfig) -> int:
+        """The columns of a sampled result that are computed or skipped together."""
+        return 128 if side.inner_block % 128 == 0 and config.tile_n >= 128 else PIECE
+
+
+W = TypeVar("W", bound=WalkedTilesConfig)
+
+
+class WalkedTiles(CopiedTiles[P, W]):
+    """The masked matrix is a factor, so that the time of a tile is proportional to the live blocks of its rows."""
+
+    template = "masked/tma_masked.cu.j2"
+
+    def constraints(self, problem: P, config: W, device: Device) -> Iterator[Constraint]:
+        yield from CopiedTiles.constraints(self, problem, config, device)
+        yield walk_constraint(config.raster, config.tail)
+
+    def heuristic(self, problem: P, features: Features, device: Device) -> W:
+        """Few tiles row by row, and of long rows fewer at a time; if nearly all blocks are live, rows are equally long,
+        and the last group is processed like the others.
+        """
+        found = CopiedTiles.heuristic(self, problem, features, device)
+        if found.order == Order.PLACED:  # row by row: who has one of the longest has one of the shortest too
+            return replace(found, raster=1, tail=1)
+        if self._leaves_l2(problem, found.raster, device):
+            return replace(found, raster=8, tail=4)
+        is_even = problem.density.share > EVEN_DENSITY
+        return replace(found, tail=found.raster) if is_even and found.raster == MOST_TAIL else found

@@ -1,0 +1,28 @@
+"""``dsd`` on warpgroups' tensor cores, with tiles by the copy engine (sm_90a)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparsegen.kernels.layouts.copied_ring import WalkedTilesConfig
+from sparsegen.kernels.masked.copied_tiles import WalkedTiles
+from sparsegen.operators import DsdProblem
+
+
+@dataclass(frozen=True)
+class TmaDsdConfig(WalkedTilesConfig):
+    """One point of the tuning space of `tma_dsd`."""
+
+
+class TmaDsd(WalkedTiles[DsdProblem, TmaDsdConfig]):
+    """See `WalkedTiles`."""
+
+    name = "tma_dsd"
+    summary = "a matrix masked by blocks times a dense one, on warpgroups' tensor cores"
+    entry = "tma_dsd"
+    mapped_names = ("x", "w", "y")
+    problem_type = DsdProblem
+    config_type = TmaDsdConfig
+
+
+FAMILY = TmaDsd()

@@ -1,0 +1,28 @@
+"""``dsd_transposed`` on warpgroups' tensor cores, with tiles by the copy engine (sm_90a)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparsegen.kernels.layouts.copied_ring import WalkedTilesConfig
+from sparsegen.kernels.masked.copied_tiles import WalkedTiles
+from sparsegen.operators import DsdTransposedProblem
+
+
+@dataclass(frozen=True)
+class TmaDsdTransposedConfig(WalkedTilesConfig):
+    """One point of the tuning space of `tma_dsd_transposed`."""
+
+
+class TmaDsdTransposed(WalkedTiles[DsdTransposedProblem, TmaDsdTransposedConfig]):
+    """See `WalkedTiles`."""
+
+    name = "tma_dsd_transposed"
+    summary = "the transpose of a matrix masked by blocks times a dense one, on warpgroups' tensor cores"
+    entry = "tma_dsd_transposed"
+    mapped_names = ("x", "d", "y")
+    problem_type = DsdTransposedProblem
+    config_type = TmaDsdTransposedConfig
+
+
+FAMILY = TmaDsdTransposed()

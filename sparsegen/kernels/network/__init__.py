@@ -1,0 +1,3 @@
+"""Whole sparse networks: several layers in one launch."""
+
+OPERATORS = ("sparse_network",)

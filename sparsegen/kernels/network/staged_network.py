@@ -1,0 +1,283 @@
+"""Sparse networks of any pattern without tensor cores: sliced ELL, and neurons staged in shared memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
+from sparsegen.kernels.network.network_family import (
+    checks_tunable,
+    dies,
+    dropped,
+    drops_inputs,
+    first_check_tunable,
+    launch_of,
+    living,
+    network_constants,
+    stored_values,
+)
+from sparsegen.kernels.network.staged_slices import bias_sources, staged_slices
+from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators.sparse_network import BIAS_COLUMNS, SparseNetworkProblem
+from sparsegen.system.device_memory import WARP
+
+BANK_BYTES = 128  # that shared memory delivers in a cycle
+VECTOR_BYTES = (4, 8, 16)
+INPUTS_AT_A_TIME = 9600  # that have tiles in device memory
+MOST_OF_A_MINIBATCH = 32
+BUFFERS = (128, 256, 512, 1024, 2048, 4096)
+OTHER_REGISTERS = 24
+IN_COLUMN_ORDER, BY_BANKS = (
+    3.2,
+    2.65,
+)  # cycles of shared memory for each that neurons take at best, as measured
+OVERHEAD = 8  # instructions for each weight and thread, beside those for each input
+SPREAD = 2.0  # standard deviations by which the longest of 32 lanes is longer than the mean
+
+
+@dataclass(frozen=True)
+class StagedNetworkConfig(Config):
+    """One point of the tuning space of `StagedNetwork`."""
+
+    minibatch: int = tunable(
+        16,
+        (4, 8, 12, 16, 24, 32),
+        "inputs at a time, whose sums a thread keeps in registers",
+        searched=(8, 16, 32),
+    )
+    vector: int = tunable(
+        8,
+        (1, 2, 4, 8),
+        "inputs of a minibatch that are side by side in shared memory and read at once; as published 1",
+        packs=True,
+    )
+    buffer: int = tunable(
+        1024,
+        BUFFERS,
+        "neurons staged in shared memory at a time",
+        searched=(512, 1024, 2048, 4096),
+        packs=True,
+    )
+    warps: int = tunable(
+        16, (4, 8, 16, 32), "warps of a block, each of whose threads computes a neuron", packs=True
+    )
+    resident_blocks: int = tunable(2, (1, 2, 4), "blocks that share a multiprocessor")
+    staging: str = tunable(
+        "vectors",
+        ("vectors", "neurons"),
+        "what a thread brings to shared memory at a time: a vector of a neuron, or as published all of a neuron",
+    )
+    order: str = tunable(
+        "banks",
+        ("columns", "banks"),
+        "of a row's weights: by columns, as published, or such that neighbouring lanes read different banks",
+        packs=True,
+    )
+    first_check: int = first_check_tunable(0, 3, 5, 8)
+    checks: int = checks_tunable(1, 3, 6)
+
+
+class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
+    """Each thread block computes all layers for its share of the inputs, a minibatch at a time.
+
+    A thread computes one neuron for the whole minibatch. The neurons before that any thread of the block takes are
+    staged in shared memory, one buffer after another, and weights name them by their places there, in 16 bits. Between
+    layers neurons are in device memory, where those of a narrow network stay in the L2. Nothing is asked of the
+    pattern: rows need not share columns, and a row of any length only pads those of its warp.
+    """
+
+    name = "staged_network"
+    summary = "Sparse networks of any pattern, neurons staged in shared memory"
+    source = (
+        "Hidayetoğlu et al., At-Scale Sparse Deep Neural Network Inference with Efficient GPU Implementation, "
+        "HPEC 2020, section III; one launch for all layers, vectors and the order by banks are sparsegen's own"
+    )
+    template = "sparse_network/staged_network.cu.j2"
+    entry = "staged_network"
+    size_names = ("n", "neurons", "outputs", "layers", "bias_values")
+    packed_names = ("buffers", "maps", "map", "slices", "index", "values")
+    scratch_names = ("tiles", "kept", "numbers")
+    problem_type = SparseNetworkProblem
+    config_type = StagedNetworkConfig
+
+    def scope(self, problem: SparseNetworkProblem) -> Iterator[Constraint]:
+        yield one_item(problem)
+
+    def constraints(
+        self, problem: SparseNetworkProblem, config: StagedNetworkConfig, device: Device
+    ) -> Iterator[Constraint]:
+        c = config
+        yield from self.scope(problem)
+        nbytes = c.vector * problem.dtype.itemsize
+        yield Constraint(
+            nbytes in VECTOR_BYTES,
+            f"a vector ({c.vector}) of {problem.dtype} has 4, 8 or 16 bytes, not {nbytes}",
+        )
+        yield Constraint(
+            c.minibatch % c.vector == 0, f"minibatch ({c.minibatch}) is a multiple of vector ({c.vector})"
+        )
+        taken = self._shared_bytes(problem, c)
+        yield shared_memory_fits("staged neurons", taken, device)
+        yield resident_blocks_fit(c.resident_blocks, taken, device)
+        yield enough_registers(
+            c.minibatch + c.vector + OTHER_REGISTERS, WARP * c.warps * c.resident_blocks, at_a_time=8
+        )
+        yield from drops_inputs(problem, c)
+
+    @staticmethod
+    def _shared_bytes(problem: SparseNetworkProblem, config: StagedNetworkConfig) -> int:
+        """The bytes of the staged neurons, plane after plane, one for each vector of a minibatch, and of what is alive.
+
+        A plane is longer than the buffer, such that what is stored together meets different banks.
+        """
+        planes, nbytes = -(-config.minibatch // config.vector), config.vector * problem.dtype.itemsize
+        pitch = config.buffer + -(-BANK_BYTES // nbytes // planes)
+        return planes * pitch * nbytes + 2 * 4 * config.warps
+
+    @staticmethod
+    def _vector(problem: SparseNetworkProblem, minibatch: int) -> int:
+        """The largest vector of a minibatch."""
+        most = VECTOR_BYTES[-1] // problem.dtype.itemsize
+        return min(most, minibatch & -minibatch)
+
+    def is_worth_trying(
+        self, problem: SparseNetworkProblem, config: StagedNetworkConfig, device: Device
+    ) -> bool:
+        widest = 2 * max(1, problem.neurons)
+        return (
+            config.vector == self._vector(problem, config.minibatch)
+            and config.buffer <= max(128, widest)
+            and WARP * config.warps <= max(128, widest)
+        )
+
+    def constants(self, problem: SparseNetworkProblem, config: StagedNetworkConfig) -> Mapping[str, Value]:
+        return network_constants(problem)
+
+    def pack(
+        self, problem: SparseNetworkProblem, config: StagedNetworkConfig, matrix: CsrMatrix
+    ) -> Packed[Array]:
+        in_banks = BANK_BYTES // (config.vector * problem.dtype.itemsize)
+        classes = in_banks if config.order == "banks" else 1
+        slices = staged_slices(problem, matrix, WARP * config.warps, config.buffer, classes)
+        biases = bias_sources(problem, matrix).ravel()
+        source = empty_as_one(np.concatenate((biases, slices.source)))
+        values = stored_values(problem, matrix, source)
+        dying = dies(problem)
+        tile = 2 * max(problem.neurons, problem.outputs) * problem.dtype.itemsize
+        return Packed(
+            arrays={
+                "buffers": _offsets(slices.buffers),
+                "maps": _offsets(slices.staged),
+                "map": empty_as_one(slices.neurons),
+                "slices": _offsets(slices.places),
+                "index": empty_as_one(slices.index),
+                "values": values,
+            },
+            sizes={
+                "neurons": problem.neurons,
+                "outputs": problem.outputs,
+                "layers": problem.layers,
+                "bias_values": biases.size,
+            },
+            nnz=matrix.nnz,
+            values="values",
+            value_source=lambda: source,
+            scratch={
+                "tiles": tile * min(INPUTS_AT_A_TIME, problem.n + MOST_OF_A_MINIBATCH),
+                "kept": max(1, problem.n * problem.neurons * dying) * problem.dtype.itemsize,
+                "numbers": 4 * max(1, problem.n * dying),
+            },
+        )
+
+    def launch(
+        self,
+        problem: SparseNetworkProblem,
+        config: StagedNetworkConfig,
+        sizes: Mapping[str, int],
+        device: Device,
+    ) -> Launch:
+        blocks = self._blocks(problem, config, device)
+        return launch_of(problem, blocks, config.warps, self._shared_bytes(problem, config))
+
+    @staticmethod
+    def _blocks(problem: SparseNetworkProblem, config: StagedNetworkConfig, device: Device) -> int:
+        """As many as are resident at once, have tiles, and have a minibatch each."""
+        resident = device.multiprocessors * config.resident_blocks
+        return min(resident, INPUTS_AT_A_TIME // config.minibatch, -(-problem.n // config.minibatch))
+
+    def analytic_us(
+        self, problem: SparseNetworkProblem, features: Features, config: StagedNetworkConfig, device: Device
+    ) -> float:
+        """The longest of what shared memory, issue slots and the L2 take for weights and staged neurons."""
+        c, itemsize = config, problem.dtype.itemsize
+        if not (problem.neurons and problem.m):
+            return device.expected_rates.launch_us
+        inputs = problem.n * living(problem)
+        degree = max(0.0, features.row_mean - BIAS_COLUMNS)
+        rows = WARP * c.warps
+        staged = min(problem.neurons, rows * degree)
+        buffers = max(1.0, staged / c.buffer)
+        run = max(degree / buffers, 1e-3)
+        deviation = math.sqrt(run * (1 - 1 / buffers) + (features.row_cov * run) ** 2)
+        weights = problem.m * degree * (1 + SPREAD * deviation / run)
+        conflicts = BY_BANKS if c.order == "banks" else IN_COLUMN_ORDER
+        shared = conflicts * itemsize / BANK_BYTES
+        issued = (1 + (itemsize < 4) + OVERHEAD / c.minibatch) / (4 * WARP)
+        busy = min(1.0, self._blocks(problem, c, device) / device.multiprocessors)
+        computed = weights * inputs * max(shared, issued) / (busy * device.cycles_per_us)
+        loaded = weights * (2 + itemsize) / c.minibatch + problem.m / rows * staged * itemsize
+        return device.expected_rates.launch_us + max(computed, loaded * inputs / device.l2_bytes_per_us)
+
+    def heuristic(
+        self, problem: SparseNetworkProblem, features: Features, device: Device
+    ) -> StagedNetworkConfig:
+        """The largest minibatch of which all multiprocessors have one, and the largest useful buffer for two blocks."""
+        minibatch = next((b for b in (16, 8) if problem.n >= b * device.multiprocessors), 4)
+        warps = next((w for w in (16, 8) if WARP * w <= problem.neurons), 4)
+        config = StagedNetworkConfig(
+            minibatch=minibatch,
+            vector=self._vector(problem, minibatch),
+            warps=warps,
+            **dropped(problem),
+        )
+        needed = next((b for b in BUFFERS if b >= problem.neurons), BUFFERS[-1])
+        for buffer in (b for b in reversed(BUFFERS) if b <= needed):
+            for resident in (2, 1):
+                found = replace(config, buffer=buffer, resident_blocks=resident)
+                if self.is_valid(problem, found, device):
+                    return found
+        return replace(config, buffer=BUFFERS[0], resident_blocks=1)
+
+    def published(self) -> tuple[StagedNetworkConfig, ...]:
+        """Minibatches of 12 float32 in buffers of 24 KB, blocks of 256 threads."""
+        one = StagedNetworkConfig(
+            minibatch=12,
+            vector=1,
+            buffer=512,
+            warps=8,
+            resident_blocks=4,
+            staging="neurons",
+            order="columns",
+            first_check=0,
+            checks=1,
+        )
+        return one, replace(one, first_check=1, checks=6)
+
+
+def _offsets(counts: Array) -> Array:
+    """int32: where each one begins, and the end."""
+    found: Array = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))).astype(np.int32)
+    return found
+
+
+FAMILY = StagedNetwork()

@@ -1,0 +1,138 @@
+"""``submanifold_conv3d`` as an implicit GEMM over the points of a kernel map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from sparsegen.kernels.base import Constraint, Device
+from sparsegen.kernels.config import Value
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.loads import widest_vector
+from sparsegen.kernels.layouts.warp_tiles import threads_of
+from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.points.gathered_tiles import (
+    PITCH_BYTES,
+    GatheredTiles,
+    GatheredTilesConfig,
+    products_us,
+)
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import DType, SubmanifoldConv3dProblem
+
+MAX_GRID = 2**31 - 1
+INDEX_BYTES = 4
+TILE_TAPS = 2.1  # taps that 64 places of the map's order need, for each live tap of a point
+
+
+@dataclass(frozen=True)
+class GatherConvConfig(GatheredTilesConfig):
+    """One point of the tuning space of `GatherConv`."""
+
+
+class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
+    """A block computes some places of the map's order and some filters; it skips taps that none of its points needs."""
+
+    name = "gather_conv"
+    summary = "submanifold convolution: an implicit GEMM over the points of a kernel map"
+    template = "submanifold_conv3d/gather_conv.cu.j2"
+    entry = "gather_conv"
+    problem_type = SubmanifoldConv3dProblem
+    config_type = GatherConvConfig
+
+    def scope(self, problem: SubmanifoldConv3dProblem) -> Iterator[Constraint]:
+        yield from GatheredTiles.scope(self, problem)
+        blocks = -(-problem.points // 32) * -(-problem.filters // 16)
+        yield Constraint(blocks <= MAX_GRID, f"a grid has at most {MAX_GRID} blocks ({blocks})")
+
+    def extent(self, problem: SubmanifoldConv3dProblem) -> tuple[int, int]:
+        return problem.points, problem.filters
+
+    def constants(self, problem: SubmanifoldConv3dProblem, config: GatherConvConfig) -> Mapping[str, Value]:
+        p = problem
+        vector = widest_vector(p.channels, p.dtype)
+        return {
+            "dtype": p.dtype.value,
+            "taps": p.filter_volume.taps,
+            "vector_a": vector,
+            "vector_b": vector,
+            "even_filters": p.filters % 2 == 0,
+            "epilogue": p.epilogue.value,
+            "a_by_inner": True,
+            "b_by_inner": True,
+        }
+
+    def pack(
+        self, problem: SubmanifoldConv3dProblem, config: GatherConvConfig, matrix: CsrMatrix
+    ) -> Packed[Array]:
+        return Packed(arrays={}, sizes={}, nnz=matrix.nnz)
+
+    def launch(
+        self,
+        problem: SubmanifoldConv3dProblem,
+        config: GatherConvConfig,
+        sizes: Mapping[str, int],
+        device: Device,
+    ) -> Launch:
+        return Launch(
+            grid=(self._blocks(problem, config), 1, 1),
+            block=(threads_of(config), 1, 1),
+            shared_memory_bytes=self._dynamic_bytes(problem, config),
+        )
+
+    def heuristic(
+        self, problem: SubmanifoldConv3dProblem, features: Features, device: Device
+    ) -> GatherConvConfig:
+        """Tiles no wider than the filters, of many points where these fill the device."""
+        p = problem
+        tile_n = next(n for n in (16, 32, 64, 128) if n >= min(p.filters, 128))
+        warps_n = {16: 1, 32: 1, 64: 2, 128: 4}[tile_n]
+        step = 16 if p.channels <= 16 or p.dtype is DType.FLOAT32 else 64 if p.channels >= 128 else 32
+        found = GatherConvConfig(tile_m=64, tile_n=tile_n, step=step, warps_m=2, warps_n=warps_n)
+        larger, smaller = replace(found, tile_m=128, warps_m=4), replace(found, tile_m=32)
+        last = replace(smaller, stages=2)
+        candidates: list[GatherConvConfig] = [found, smaller, last, replace(last, step=16)]
+        for config in [larger, *candidates] if tile_n <= 64 else candidates:
+            rounds = 4 if config.tile_m == 128 else 2
+            fills = self._blocks(p, config) >= rounds * device.multiprocessors or config.tile_m == 32
+            if fills and self.is_valid(p, config, device):
+                return config
+        return GatherConvConfig(tile_m=32, tile_n=16, step=16, warps_m=2, warps_n=1, stages=2)
+
+    def analytic_us(
+        self,
+        problem: SubmanifoldConv3dProblem,
+        features: Features,
+        config: GatherConvConfig,
+        device: Device,
+    ) -> float:
+        p, c = problem, config
+        taps = min(float(p.filter_volume.taps), TILE_TAPS * p.live_taps / p.points)
+        across = -(-p.filters // c.tile_n) * c.tile_n
+        along = -(-p.channels // c.step) * c.step
+        products = -(-p.points // c.tile_m) * c.tile_m * taps * across * along
+        computing = products_us(device, p.dtype, self._blocks(p, c), products)
+        gathered = p.points * taps * p.channels * p.dtype.itemsize * -(-p.filters // c.tile_n)
+        moved = p.cost(0).bytes / device.expected_rates.copy_bytes_per_us
+        return max(computing, gathered / device.l2_bytes_per_us, moved)
+
+    def shared_bytes(self, problem: SubmanifoldConv3dProblem, config: GatherConvConfig) -> int:
+        lists = (
+            2 * problem.filter_volume.taps + 1
+        ) * INDEX_BYTES + 32  # of live taps; each begins at 16 bytes
+        return self._dynamic_bytes(problem, config) + lists
+
+    @staticmethod
+    def _dynamic_bytes(problem: SubmanifoldConv3dProblem, config: GatherConvConfig) -> int:
+        """The stages, and the rows of x that the places of a tile read."""
+        row = config.step * problem.dtype.itemsize + PITCH_BYTES
+        sources = problem.filter_volume.taps * config.tile_m * INDEX_BYTES
+        return config.stages * (config.tile_m + config.tile_n) * row + sources
+
+    @staticmethod
+    def _blocks(problem: SubmanifoldConv3dProblem, config: GatherConvConfig) -> int:
+        return -(-problem.points // config.tile_m) * -(-problem.filters // config.tile_n)
+
+
+FAMILY = GatherConv()

@@ -1,0 +1,3 @@
+"""Products of dense rows sampled at a pattern: the families, and what only they use."""
+
+OPERATORS = ("sddmm",)

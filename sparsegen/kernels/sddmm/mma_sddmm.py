@@ -1,0 +1,263 @@
+"""SDDMM on tensor cores: tiles of the product are computed whole, of the columns that a panel of rows uses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sparsegen.kernels.base import Constraint, Device
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.batches import batch_constants
+from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
+from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, threads_of
+from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.kernels.sddmm.panels import Panels, expected_tiles
+from sparsegen.kernels.sddmm.sampled import VALUES, SampledProduct
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.operators import DType, SddmmProblem
+from sparsegen.system.device_memory import WARP
+
+PITCH_PADDING = 8  # floats of a row of results in shared memory
+PARTIAL_SUMS = 20  # registers for each of several rows of instructions
+# Of the rate of tensor cores.
+PRODUCTS = {DType.FLOAT32: 0.356, DType.FLOAT16: 0.322, DType.BFLOAT16: 0.322}
+START_US = 1.8
+REMAINS, MOVES = 0.8, 1.2
+PLACE_CYCLES = 0.13  # for each place of a tile, whatever k: its lists, and its way through shared memory
+
+
+@dataclass(frozen=True)
+class MmaSddmmConfig(Config):
+    """One point of the tuning space of `MmaSddmm`."""
+
+    tile_m: int = tunable(64, (16, 32, 64, 128), "rows of a tile: a panel", packs=True)
+    tile_n: int = tunable(
+        128, (32, 64, 128, 256), "columns of a tile, of those that have a nonzero in its panel", packs=True
+    )
+    tile_k: int = tunable(32, (16, 32, 64), "elements of the rows of A and B per pipeline stage")
+    warps_m: int = tunable(2, (1, 2, 4, 8), "warps over a tile's rows")
+    warps_n: int = tunable(2, (1, 2, 4, 8), "warps over its columns")
+    stages: int = tunable(
+        3, (2, 3, 4), "pipeline stages: parts of k in shared memory; the next ones load while one is used"
+    )
+    step: int = tunable(4, (2, 4, 8), "nonzeros of which a thread loads the places together", packs=True)
+    resident_blocks: int = tunable(
+        1,
+        (1, 2, 3),
+        "occupancy: blocks whose registers must fit on a multiprocessor; more leave a thread fewer",
+    )
+    row_order: str = tunable(
+        "natural",
+        ("natural", "by_column"),
+        "rows as they are, or sorted by the column in their middle, so that a panel's rows share columns",
+        packs=True,
+    )
+
+
+# The heuristic chooses one of these: parts of 64 by 64 results or fewer for each warp.
+SHAPES = tuple(
+    MmaSddmmConfig(tile_m=tile_m, tile_n=tile_n, warps_m=warps_m, warps_n=warps_n)
+    for tile_m, tile_n, warps_m, warps_n in (
+        (128, 128, 2, 4),
+        (64, 128, 2, 2),
+        (64, 64, 2, 2),
+        (32, 128, 1, 4),
+        (32, 64, 1, 4),
+        (16, 128, 1, 4),
+        (16, 64, 1, 2),
+    )
+)
+
+
+class MmaSddmm(SampledProduct[MmaSddmmConfig]):
+    """Blocks compute tiles of A · Bᵀ with mma.sync, from rows gathered by lists, and keep what the pattern has.
+
+    A tile has ``tile_m`` rows and ``tile_n`` of the columns that have a nonzero among them, so that even a pattern
+    without any order fills one place of ``tile_m``, but for the last tile of a panel. Each tile brings its rows of A
+    and B from L2, (tile_m + tile_n) · k elements for tile_m · tile_n · k products; the pattern costs 2 bytes for each
+    nonzero and 4 for each of a tile's rows and columns. float32 is split into two TF32 numbers, and three of the four
+    products are added up, so that about 21 of its 24 bits count.
+
+    Predicted for an H100 from 130 million products of 16 bits in a microsecond and 5 TB/s from L2, before any was
+    measured: 140 µs for 4096 × 4096 at 90 % sparsity with k = 1024 (every panel uses every column: 17 · 10⁹ products),
+    and 15 µs for a causal band of 256 in 12288² with k = 128 (three tiles of 128 × 128 to a panel, 0.6 · 10⁹ products,
+    19 MB through L2, 13 MB of lists and results; the launch and two waves of blocks take the rest).
+    """
+
+    name = "mma_sddmm"
+    summary = "SDDMM on tensor cores: tiles of the columns that a panel of rows uses, kept at the nonzeros"
+    source = (
+        "columns with a nonzero in a panel put side by side: sparse graph translation of Wang et al., TC-GNN, USENIX "
+        "ATC 2023; float32 from three TF32 products: Ootomo and Yokota, IJHPCA 2022"
+    )
+    template = "sddmm/mma_sddmm.cu.j2"
+    entry = "mma_sddmm"
+    size_names = ("k",)
+    packed_names = ("tiles", "rows", "columns", "shifts", "places", VALUES)
+    config_type = MmaSddmmConfig
+
+    def constraints(
+        self, problem: SddmmProblem, config: MmaSddmmConfig, device: Device
+    ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        c, itemsize = config, problem.dtype.itemsize
+        yield from on_tensor_cores(c, device, "rows", "columns")
+        yield Constraint(
+            c.tile_k * itemsize in (64, 128),
+            f"tile_k ({c.tile_k}) elements of a row take 64 or 128 bytes ({c.tile_k * itemsize})",
+        )
+        yield Constraint(
+            problem.k + c.stages * c.tile_k <= MAX_INDEX,
+            f"k ({problem.k}) and the stages behind it ({c.stages * c.tile_k}) stay within 32 bits",
+        )
+        threads = threads_of(c)
+        yield Constraint(threads <= 1024, f"a block has {threads} threads, at most 1024")
+        # Sums, fragments of the operands, row numbers, about 40 for addresses, and what nvcc was seen to need beside
+        # them for the partial sums of float32.
+        rows, columns = c.tile_m // (16 * c.warps_m), c.tile_n // (8 * c.warps_n)
+        operands = (2 if problem.dtype is DType.FLOAT32 else 1) * (4 + 2 * columns)
+        chunks = c.tile_k * itemsize // 16
+        listed = -(-c.tile_m * chunks // threads) - (-c.tile_n * chunks // threads)
+        partial = PARTIAL_SUMS * rows if problem.dtype is DType.FLOAT32 and rows > 1 else 0
+        needed = 4 * rows * columns + operands + listed + partial + 40
+        yield enough_registers(needed, threads * c.resident_blocks)
+        shared = self._shared_bytes(problem, c)
+        yield shared_memory_fits("stages", shared, device)
+        yield resident_blocks_fit(c.resident_blocks, shared, device)
+
+    def requirements(
+        self, problem: SddmmProblem, features: Features, config: MmaSddmmConfig
+    ) -> Iterator[Constraint]:
+        least = 32 if problem.dtype is DType.FLOAT32 else 64
+        tiles = expected_tiles(features, config.tile_m, config.tile_n)
+        filled = features.nnz / (tiles * config.tile_m * config.tile_n) if tiles else 1.0
+        yield Constraint(
+            filled * least >= 1,
+            f"tiles of {config.tile_m} by {config.tile_n} used columns have a nonzero in one place of {least} or more "
+            f"({filled:.2%} of them expected)",
+        )
+
+    @staticmethod
+    def _shared_bytes(problem: SddmmProblem, config: MmaSddmmConfig) -> int:
+        """The stages, or the results that are laid down after them; and the rows' shifts."""
+        c = config
+        stages = c.stages * (c.tile_m + c.tile_n) * c.tile_k * problem.dtype.itemsize
+        return max(stages, c.tile_m * (c.tile_n + PITCH_PADDING) * 4) + c.tile_m * 4
+
+    def is_worth_trying(self, problem: SddmmProblem, config: MmaSddmmConfig, device: Device) -> bool:
+        c = config
+        if c.tile_m >= 2 * max(16, problem.m) or c.tile_n >= 2 * max(32, problem.n):
+            return False
+        if threads_of(c) not in (64, 128, 256) or (threads_of(c) == 64) != (c.tile_m * c.tile_n <= 2048):
+            return False
+        if c.resident_blocks * threads_of(c) > 512 or c.stages > 1 + max(1, -(-problem.k // c.tile_k)):
+            return False
+        # Each warp's part of the tile is near a square: fragments of both operands are used often.
+        rows, columns = c.tile_m // c.warps_m, c.tile_n // c.warps_n
+        return rows <= 2 * columns and columns <= 4 * rows
+
+    def constants(self, problem: SddmmProblem, config: MmaSddmmConfig) -> Mapping[str, Value]:
+        return {
+            "dtype": problem.dtype.value,
+            "epilogue": problem.epilogue.value,
+            "divides_k": problem.k % config.tile_k == 0,
+            "aligned": problem.k * problem.dtype.itemsize % 16 == 0,
+            **batch_constants(problem),
+        }
+
+    def pack(self, problem: SddmmProblem, config: MmaSddmmConfig, matrix: CsrMatrix) -> Packed[Array]:
+        panels = Panels.of(matrix, config.tile_m, config.tile_n, sort_rows=config.row_order == "by_column")
+        begins, places = _interleaved(panels, WARP * config.step)
+        tiles = np.column_stack((panels.of_tile, begins, panels.counts, np.zeros_like(begins)))
+        arrays = {
+            "tiles": empty_as_one(tiles.astype(np.int32)),
+            "rows": empty_as_one(panels.rows),
+            "columns": empty_as_one(panels.columns),
+            "shifts": empty_as_one(panels.shifts),
+            "places": empty_as_one(places),
+        }
+        sizes = {"tiles": panels.of_tile.size, "nnz": matrix.nnz}
+        return self.with_values(problem, matrix, arrays, sizes)
+
+    def expected_sizes(
+        self, problem: SddmmProblem, features: Features, config: MmaSddmmConfig
+    ) -> Mapping[str, int]:
+        return {"tiles": math.ceil(expected_tiles(features, config.tile_m, config.tile_n))}
+
+    def launch(
+        self, problem: SddmmProblem, config: MmaSddmmConfig, sizes: Mapping[str, int], device: Device
+    ) -> Launch:
+        return Launch(
+            grid=(sizes["tiles"], 1, problem.batch),
+            block=(threads_of(config), 1, 1),
+            shared_memory_bytes=self._shared_bytes(problem, config),
+        )
+
+    def analytic_us(
+        self, problem: SddmmProblem, features: Features, config: MmaSddmmConfig, device: Device
+    ) -> float:
+        rates = device.expected_rates
+        tiles = self._microseconds(problem, features, config, device)
+        moved = MOVES * problem.cost(features.nnz).bytes
+        return rates.launch_us + START_US + REMAINS * tiles + moved / rates.copy_bytes_per_us
+
+    @staticmethod
+    def _microseconds(
+        problem: SddmmProblem, features: Features, config: MmaSddmmConfig, device: Device
+    ) -> float:
+        """Expected time of the tiles; too few for the multiprocessors take as long as enough of them."""
+        c = config
+        products = PRODUCTS[problem.dtype] * device.expected_rates.tensor_products_per_us(problem.dtype)
+        moved = (c.tile_m + c.tile_n) * problem.dtype.itemsize / device.l2_bytes_per_us
+        row = -(-problem.k * problem.dtype.itemsize // 64) * 64 // problem.dtype.itemsize
+        places = c.tile_m * c.tile_n
+        of_tile = row * max(places / products, moved) + places * PLACE_CYCLES / device.cycles_per_us
+        tiles = problem.batch * expected_tiles(features, c.tile_m, c.tile_n)
+        return max(tiles, device.multiprocessors) * of_tile
+
+    def heuristic(self, problem: SddmmProblem, features: Features, device: Device) -> MmaSddmmConfig:
+        """The shape that should be fastest, with stages as k needs them."""
+        typical = device.typical
+        shapes = sorted(SHAPES, key=lambda c: self._microseconds(problem, features, c, typical))
+        itemsize = problem.dtype.itemsize
+        tile_k = (64 if problem.k * itemsize <= 64 else 128) // itemsize
+        for shape in shapes:
+            tiles = max(1.0, expected_tiles(features, shape.tile_m, shape.tile_n))
+            share = features.nnz / (tiles * threads_of(shape))  # of a tile's nonzeros, for each thread
+            for resident_blocks in (2, 1):
+                config = replace(
+                    shape,
+                    tile_k=tile_k,
+                    stages=2 if problem.k <= tile_k else 3,
+                    step=next((step for step in (2, 4) if share <= step), 8),
+                    resident_blocks=resident_blocks,
+                )
+                if self.is_valid(problem, config, device):
+                    return config
+        return replace(SHAPES[-1], tile_k=tile_k, stages=2)
+
+
+def _interleaved(panels: Panels, batch: int) -> tuple[Array, Array]:
+    """The nonzeros' places tile by tile, so that of each batch a warp's lanes take neighbours, one after the other.
+
+    Args:
+        batch: nonzeros that a warp loads at once, an equal number for each lane; a tile's places are padded to it.
+
+    Returns:
+        Of each tile where it begins, in batches; and the places (uint16).
+    """
+    batches = -(-panels.counts // batch)
+    begins = np.cumsum(batches) - batches
+    whole, rest = np.divmod(panels.number, batch)
+    position = (begins[panels.tile] + whole) * batch + rest % WARP * (batch // WARP) + rest // WARP
+    places = np.zeros(int(batches.sum()) * batch, dtype=np.uint16)
+    places[position] = panels.place
+    return begins, places
+
+
+FAMILY = MmaSddmm()

@@ -1,0 +1,139 @@
+"""The tuning space of `lane_stream_spmm`, and how its blocks and warps share a product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config, tunable
+from sparsegen.kernels.spmm.lane_stream import TILE, Partition
+from sparsegen.operators import SpmmProblem
+
+MAX_N = 64
+NEARLY_ALL = 0.9  # of the room that is taken, if equal runs leave some
+FEW_STEPS, MANY_STEPS = 12, 40  # of a block, when all of its warps are over rows
+BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 112, 114, 120, 126, 128, 129, 130, 132, 144, 160, 216, 256, 264)
+
+
+@dataclass(frozen=True)
+class LaneStreamConfig(Config):
+    """One point of the tuning space of `LaneStreamSpmm`."""
+
+    blocks: int = tunable(
+        132,
+        BLOCKS,
+        "blocks, which get equal runs of the tiles; one for each multiprocessor, or a multiple",
+        packs=True,
+    )
+    warps_m: int = tunable(
+        8, (1, 2, 4, 8, 12, 16), "warps over the rows of a group, a strip for each", packs=True
+    )
+    warps_k: int = tunable(
+        1, (1, 2, 4, 8), "warps over the columns of a step, 64 or 32 columns for each", packs=True
+    )
+    strip_rows: int = tunable(
+        TILE,
+        (TILE, 2 * TILE),
+        "rows of a warp: its two tiles of a step are side by side, or one below the other with the same columns",
+        packs=True,
+    )
+    ring_rows: int = tunable(
+        160,
+        (64, 96, 128, 144, 160, 192),
+        "decoded elements that a lane's ring holds",
+        searched=(64, 96, 128, 160),
+        packs=True,
+    )
+    refill_tiles: int = tunable(1, (1, 2), "tiles of 32 columns between two refills of the rings", packs=True)
+    depth: int = tunable(
+        4, (2, 3, 4, 6, 8), "KB of values on their way to each warp", searched=(2, 3, 4), packs=True
+    )
+    slots: int = tunable(
+        4,
+        (2, 3, 4, 6, 8, 12),
+        "steps whose masks and activations are in shared memory: how far a warp may be ahead of another",
+        searched=(2, 4, 6, 8),
+    )
+    row_order: str = tunable(
+        "natural",
+        ("natural", "balanced"),
+        "rows as they are, or dealt by length so that lanes have equally many nonzeros",
+        packs=True,
+    )
+    bulk: bool = tunable(False, (False, True), "masks come by bulk copies")
+    cluster: int = tunable(
+        1,
+        (1, 2, 4, 8),
+        "blocks of a cluster, which share a group's columns and add up their sums over shared memory; 1: blocks get "
+        "equal runs of all groups' tiles, and add up over memory",
+        searched=(1,),
+        packs=True,
+    )
+
+
+def partition_of(problem: SpmmProblem, config: LaneStreamConfig) -> Partition:
+    c = config
+    return Partition(problem.m, problem.k, c.warps_m, c.warps_k, c.blocks, c.strip_rows, c.cluster)
+
+
+def shaped(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> LaneStreamConfig:
+    """The config with so many warps in a block, and with as many blocks, shared as in the heuristic config."""
+    steps = _steps_of_a_block(problem, config, warps, device)
+    warps_m, warps_k = _warps_over_rows_and_columns(problem, config, warps, steps, device)
+    config = replace(config, warps_m=warps_m, warps_k=warps_k)
+    counts = block_counts(problem, config, device.multiprocessors)
+    blocks = min(counts, key=lambda blocks: _unevenness(problem, config, blocks))
+    return replace(config, blocks=blocks, slots=4 if steps < FEW_STEPS else 6 if steps < MANY_STEPS else 8)
+
+
+def _warps_over_rows_and_columns(
+    problem: SpmmProblem, config: LaneStreamConfig, warps: int, steps: float, device: Device
+) -> tuple[int, int]:
+    """The fewer steps a block has, the fewer parts a row's sum should have.
+
+    Warps that share rows add up their sums in shared memory, where several blocks need memory; but each of their
+    columns brings activations of its own.
+    """
+    of_one_warp = partition_of(problem, replace(config, warps_m=1, warps_k=1))
+    strips, widest = of_one_warp.groups, of_one_warp.steps
+    warps_k = 1 if steps >= MANY_STEPS else warps if steps < FEW_STEPS else 2
+    over_rows = replace(config, warps_m=warps, warps_k=1)
+    counts = block_counts(problem, over_rows, device.multiprocessors)
+    if warps_k == 2 and any(_ends_with_groups(problem, over_rows, blocks) for blocks in counts):
+        warps_k = 1
+    while warps_k > widest or warps_k * problem.n > MAX_N:
+        warps_k //= 2
+    warps_k = max(1, warps_k, warps >> (strips - 1).bit_length())
+    return warps // warps_k, warps_k
+
+
+def _steps_of_a_block(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> float:
+    """With a block on each multiprocessor."""
+    of_one_warp = partition_of(problem, replace(config, warps_m=1, warps_k=1))
+    return of_one_warp.total / (warps * device.multiprocessors)
+
+
+def has_many_steps(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> bool:
+    """Whether a block of so many warps, one on each multiprocessor, has so many steps that its warps are over rows."""
+    return _steps_of_a_block(problem, config, warps, device) >= MANY_STEPS
+
+
+def _unevenness(problem: SpmmProblem, config: LaneStreamConfig, blocks: int) -> tuple[bool, int]:
+    """Whether blocks end within groups that others go on with, then the steps of the block that has the most."""
+    most_steps = -(-partition_of(problem, config).total // blocks)
+    return not _ends_with_groups(problem, config, blocks), most_steps
+
+
+def _ends_with_groups(problem: SpmmProblem, config: LaneStreamConfig, blocks: int) -> bool:
+    """Whether each group of rows is shared by equally many blocks, and none of these has steps of another."""
+    return blocks % max(1, partition_of(problem, config).groups) == 0
+
+
+def block_counts(problem: SpmmProblem, config: LaneStreamConfig, room: int) -> set[int]:
+    """The largest number of blocks that there is room for, and ones not much smaller that end with their groups."""
+    partition = partition_of(problem, config)
+    fitting = [b for b in BLOCKS if b <= room] or [BLOCKS[0]]
+    most = [b for b in fitting if b >= NEARLY_ALL * max(fitting)]
+    equal = [b for b in most if partition.total % b == 0]
+    aligned = [b for b in most if _ends_with_groups(problem, config, b)]
+    return {max(fitting), *equal[-1:], *aligned[-1:]}
