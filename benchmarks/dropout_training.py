@@ -29,8 +29,8 @@ import torch
 from benchmarks.study import known_rows, result_file, torch_place, write_results
 from examples import structured_dropout as example
 from sparsegen.backends import find_device
-from sparsegen.integrations.torch import dropout
-from sparsegen.integrations.torch.dropout_choice import choices
+from sparsegen.integrations.torch.blocks import dropout
+from sparsegen.integrations.torch.blocks.dropout_choice import choices
 
 NAME = "dropout_training"
 NETWORKS = ("mlp", "vit", "gpt")

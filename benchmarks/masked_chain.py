@@ -22,7 +22,7 @@ from benchmarks.study import write_results
 from sparsegen import masks
 from sparsegen.backends import find_device
 from sparsegen.errors import CompileError
-from sparsegen.integrations.torch.timing import in_turn
+from sparsegen.integrations.torch.calls.timing import in_turn
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.convolution.halo_conv import FAMILY, HaloConvConfig
 from sparsegen.operators import Density, Given, MaskedConv2dProblem

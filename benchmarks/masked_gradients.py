@@ -21,7 +21,7 @@ from benchmarks.study import write_results
 from sparsegen.backends import find_device
 from sparsegen.bench import generators
 from sparsegen.integrations.torch import masked_conv2d
-from sparsegen.integrations.torch.timing import in_turn
+from sparsegen.integrations.torch.calls.timing import in_turn
 
 BLOCK = 16
 ROUGH = 2e-2  # of the largest element: sums of 16-bit factors in another order, rounded to 16 bits

@@ -23,7 +23,7 @@ from benchmarks.network_devices import CALLS, DISTINCT, living
 from benchmarks.study import Rows, WrongResultError, write_results
 from sparsegen import SparseNetwork
 from sparsegen.backends import find_device
-from sparsegen.integrations.torch.distributed_network import DistributedNetwork
+from sparsegen.integrations.torch.networks.distributed_network import DistributedNetwork
 from sparsegen.networks.images import stroke_images
 from sparsegen.networks.inputs import BitInputs
 from sparsegen.networks.network import Network

@@ -41,7 +41,7 @@ from benchmarks.study import known_rows, write_results
 from benchmarks.study_tables import SLOWER
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import convert
-from sparsegen.integrations.torch.timing import in_turn
+from sparsegen.integrations.torch.calls.timing import in_turn
 
 SHAPES = ((512, 512), (512, 2048), (2048, 512), (1024, 1024), (256, 2304), (2048, 2048))
 SPARSITIES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

@@ -34,14 +34,14 @@ from sparsegen.integrations.torch import (
     BlockMaskTensor,
     DropoutLinear,
     draw_block_mask,
-    dropout,
     dsd,
     dsd_transposed,
     sdd,
 )
-from sparsegen.integrations.torch.block_masks import mask_of, new_state
-from sparsegen.integrations.torch.dropout_choice import choices
-from sparsegen.integrations.torch.timing import in_turn
+from sparsegen.integrations.torch.blocks import dropout
+from sparsegen.integrations.torch.blocks.block_masks import mask_of, new_state
+from sparsegen.integrations.torch.blocks.dropout_choice import choices
+from sparsegen.integrations.torch.calls.timing import in_turn
 from sparsegen.masks import Drawn, MaskDraw
 
 ROUNDS, WARM_UP, MASKS, STEPS = 10, 3, 20, 6

@@ -224,7 +224,7 @@ def open_model(model: Path, memory_limit: int | None) -> Weights:
         PackageMissingError: an exported program, without PyTorch.
     """
     if model.suffix.lower() == EXPORTED:
-        from sparsegen.integrations.torch.exported_program import ExportedWeights
+        from sparsegen.integrations.torch.models.exported_program import ExportedWeights
 
         return ExportedWeights(model)
     return open_weights(model, memory_limit)

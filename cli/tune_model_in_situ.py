@@ -23,7 +23,7 @@ from sparsegen.tuning_db.store import Store
 if TYPE_CHECKING:
     from torch import nn
 
-    from sparsegen.integrations.torch.model_tuning import InSituTuning
+    from sparsegen.integrations.torch.models.model_tuning import InSituTuning
 
 EXPORTED = ".pt2"
 SAID_BY_MODEL = ("tokens", "tensors", "dtype", "layout", "epilogue", "memory_limit")
@@ -68,8 +68,8 @@ def tune_in_situ(
     try:
         import torch
 
-        from sparsegen.integrations.torch.example_inputs import read_example_inputs
-        from sparsegen.integrations.torch.model_tuning import ModelPlan
+        from sparsegen.integrations.torch.models.example_inputs import read_example_inputs
+        from sparsegen.integrations.torch.models.model_tuning import ModelPlan
     except ModuleNotFoundError as error:
         raise PackageMissingError(
             "--example-inputs needs PyTorch, which runs the model: pip install 'sparsegen[torch]'"
@@ -100,8 +100,8 @@ def _torch_device(torch: Any, device: Device) -> Any:
 def _model(model: Path) -> nn.Module:
     from torch import nn
 
-    from sparsegen.integrations.torch.example_inputs import called, is_object
-    from sparsegen.integrations.torch.exported_program import exported_model
+    from sparsegen.integrations.torch.models.example_inputs import called, is_object
+    from sparsegen.integrations.torch.models.exported_program import exported_model
 
     text = str(model)
     if is_object(text):

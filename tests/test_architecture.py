@@ -119,7 +119,9 @@ NAMES = sorted(files().keys() - {""})  # sparsegen/__init__.py is the facade: it
 
 
 def test_the_walk_sees_every_package() -> None:
-    assert {"kernels.spmm.csr_spmm", "tuning.search", "tuning_db.store", "cli.main", "templates"} <= set(NAMES)
+    assert {"kernels.spmm.csr_spmm", "tuning.search", "tuning_db.store", "cli.main", "templates"} <= set(
+        NAMES
+    )
     assert "sqlalchemy" in set(imports("tuning_db.models")) and "kernels" in own_imports("dispatch.choice")
 
 

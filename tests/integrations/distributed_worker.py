@@ -13,7 +13,7 @@ import numpy as np
 import torch.distributed as dist
 
 from sparsegen.errors import ConfigError, DeviceMemoryError
-from sparsegen.integrations.torch.distributed_network import DistributedNetwork
+from sparsegen.integrations.torch.networks.distributed_network import DistributedNetwork
 from sparsegen.networks.images import stroke_images
 from sparsegen.networks.inputs import BitInputs
 from sparsegen.networks.radixnet import radixnet

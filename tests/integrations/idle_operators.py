@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from sparsegen import api, backends
-from sparsegen.integrations.torch import masked_conv_kernels
-from sparsegen.integrations.torch import pattern as pattern_module
-from sparsegen.integrations.torch.pattern import SparsePattern
-from sparsegen.integrations.torch.prepared import Prepared
-from sparsegen.integrations.torch.prepared_operators import operators
+from sparsegen.integrations.torch.calls.prepared import Prepared
+from sparsegen.integrations.torch.calls.prepared_operators import operators
+from sparsegen.integrations.torch.convolution import masked_conv_kernels
+from sparsegen.integrations.torch.pattern import pattern as pattern_module
+from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 
 
 class Idle:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparsegen.integrations.torch import call_plans
-from sparsegen.integrations.torch import pattern as pattern_module
-from sparsegen.integrations.torch import prepared as prepared_module
-from sparsegen.integrations.torch.pattern import Product, SparsePattern
-from sparsegen.integrations.torch.prepared import Prepared
+from sparsegen.integrations.torch.calls import call_plans
+from sparsegen.integrations.torch.calls import prepared as prepared_module
+from sparsegen.integrations.torch.calls.prepared import Prepared
+from sparsegen.integrations.torch.pattern import pattern as pattern_module
+from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern
 from sparsegen.operators import Epilogue
 from sparsegen.plan.variant_launcher import VariantLauncher
 

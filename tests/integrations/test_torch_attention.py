@@ -23,7 +23,7 @@ from sparsegen import (  # noqa: E402
 from sparsegen.attention import steps  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import SparseAttention, SparsePattern, sparse_attention  # noqa: E402
-from sparsegen.integrations.torch.prepared import Prepared  # noqa: E402
+from sparsegen.integrations.torch.calls.prepared import Prepared  # noqa: E402
 from sparsegen.matrix.generators import random_rows  # noqa: E402
 
 QUERIES, KEYS, HEAD_DIM, HEADS = 21, 29, 12, 2

@@ -15,10 +15,15 @@ from launched_on_cpu import Launches, launched_on_cpu  # noqa: E402
 from torch import nn  # noqa: E402
 
 from sparsegen.errors import OperandError  # noqa: E402
-from sparsegen.integrations.torch import SparseLinear, call_plans, linear, pattern  # noqa: E402
-from sparsegen.integrations.torch.activations import Activation  # noqa: E402
-from sparsegen.integrations.torch.pattern import Product  # noqa: E402
-from sparsegen.integrations.torch.shared_input import SharedInput, SharedPart  # noqa: E402
+from sparsegen.integrations.torch import SparseLinear  # noqa: E402
+from sparsegen.integrations.torch.calls import call_plans  # noqa: E402
+from sparsegen.integrations.torch.calls.activations import Activation  # noqa: E402
+from sparsegen.integrations.torch.pattern import (
+    linear,
+    pattern,
+)
+from sparsegen.integrations.torch.pattern.pattern import Product  # noqa: E402
+from sparsegen.integrations.torch.pattern.shared_input import SharedInput, SharedPart  # noqa: E402
 
 IN, OUT, TOKENS = 16, 24, 6
 # Steps of one call over those of `torch.nn.Linear`: functions of Python that are entered, and of C that are called.

@@ -18,7 +18,7 @@ from sparsegen.dispatch.dense_or_sparse import Verdict  # noqa: E402
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime  # noqa: E402
 from sparsegen.errors import ConfigError, MatrixError, PruningError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, convert  # noqa: E402
-from sparsegen.integrations.torch.conversion import ASSUMED_TOKENS  # noqa: E402
+from sparsegen.integrations.torch.models.conversion import ASSUMED_TOKENS  # noqa: E402
 from sparsegen.pruning.pruner import prune  # noqa: E402
 
 

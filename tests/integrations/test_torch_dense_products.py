@@ -16,9 +16,10 @@ from torch import nn  # noqa: E402
 
 from sparsegen.dispatch.chosen import Choice  # noqa: E402
 from sparsegen.errors import ConfigError, DeviceUnavailableError, OperandError  # noqa: E402
-from sparsegen.integrations.torch import SparseLinear, SparsePattern, dense_products  # noqa: E402
-from sparsegen.integrations.torch.dense_products import DensePrepared, SharedWeight  # noqa: E402
-from sparsegen.integrations.torch.pattern import Product  # noqa: E402
+from sparsegen.integrations.torch import SparseLinear, SparsePattern  # noqa: E402
+from sparsegen.integrations.torch.calls import dense_products  # noqa: E402
+from sparsegen.integrations.torch.calls.dense_products import DensePrepared, SharedWeight  # noqa: E402
+from sparsegen.integrations.torch.pattern.pattern import Product  # noqa: E402
 from sparsegen.measure import preparing  # noqa: E402
 from sparsegen.plan.binding import BoundVariant  # noqa: E402
 from sparsegen.plan.dense_weight import DenseWeight  # noqa: E402

@@ -43,7 +43,7 @@ def test_two_processes_give_the_results_of_one(emulator_settings: Settings, tmp_
 
 
 def test_without_a_group_it_says_what_to_start() -> None:
-    from sparsegen.integrations.torch.distributed_network import DistributedNetwork
+    from sparsegen.integrations.torch.networks.distributed_network import DistributedNetwork
 
     with pytest.raises(ConfigError, match="torchrun"):
         DistributedNetwork(SparseNetwork(radixnet(64, 2)), 4)

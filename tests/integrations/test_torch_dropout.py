@@ -16,10 +16,8 @@ from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from sparsegen.errors import OperandError  # noqa: E402
-from sparsegen.integrations.torch import (  # noqa: E402
-    DropoutLinear,
-    block_dropout,
-    draw_block_mask,
+from sparsegen.integrations.torch import DropoutLinear, block_dropout, draw_block_mask  # noqa: E402
+from sparsegen.integrations.torch.blocks import (
     dropout,
     dropout_choice,
     dropped_blocks,

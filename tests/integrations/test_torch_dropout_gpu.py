@@ -16,13 +16,10 @@ if not torch.cuda.is_available():
 pytest.importorskip("pycuda")
 
 from sparsegen.errors import OperandError  # noqa: E402
-from sparsegen.integrations.torch import (  # noqa: E402
-    BlockMaskTensor,
-    DropoutLinear,
-    draw_block_mask,
+from sparsegen.integrations.torch import BlockMaskTensor, DropoutLinear, draw_block_mask, dsd  # noqa: E402
+from sparsegen.integrations.torch.blocks import (
     dropout,
     dropout_choice,
-    dsd,
 )
 from sparsegen.masks import BlockMask, Drawn, MaskDraw  # noqa: E402
 from sparsegen.matrix.block_mask_draw import draw_blocks  # noqa: E402

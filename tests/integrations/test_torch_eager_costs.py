@@ -22,11 +22,11 @@ from sparsegen.integrations.torch import (  # noqa: E402
     SparseAttention,
     SparseLinear,
     SubmanifoldConv3d,
-    conv_problem,
     masked_conv2d,
-    prepared_operators,
 )
-from sparsegen.integrations.torch.ready_calls import MOST_READY, ReadyCalls  # noqa: E402
+from sparsegen.integrations.torch.calls import prepared_operators  # noqa: E402
+from sparsegen.integrations.torch.calls.ready_calls import MOST_READY, ReadyCalls  # noqa: E402
+from sparsegen.integrations.torch.convolution import conv_problem  # noqa: E402
 
 # Functions of Python that are entered by a call without gradients, by one with them, and by a whole step; then of C.
 MOST = {

@@ -11,8 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from sparsegen.errors import MatrixError  # noqa: E402
-from sparsegen.integrations.torch import convert, in_situ  # noqa: E402
-from sparsegen.integrations.torch.exported_program import ExportedWeights, exported_model  # noqa: E402
+from sparsegen.integrations.torch import convert  # noqa: E402
+from sparsegen.integrations.torch.models import in_situ  # noqa: E402
+from sparsegen.integrations.torch.models.exported_program import ExportedWeights, exported_model  # noqa: E402
 from sparsegen.pruning.pruned_layers import matrix_of, pruned_layers  # noqa: E402
 
 

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from sparsegen.errors import OperandError  # noqa: E402
-from sparsegen.integrations.torch import SparseLinear, convert, in_situ  # noqa: E402
+from sparsegen.integrations.torch import SparseLinear, convert  # noqa: E402
+from sparsegen.integrations.torch.models import in_situ  # noqa: E402
 
 
 class Model(nn.Module):

@@ -10,15 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from sparsegen.errors import OperandError  # noqa: E402
-from sparsegen.integrations.torch import (  # noqa: E402
-    BlockMaskTensor,
-    dsd,
-    dsd_transposed,
-    masked_prepared,
-    sdd,
-    sdd_into,
-)
-from sparsegen.integrations.torch.prepared_operators import Operators  # noqa: E402
+from sparsegen.integrations.torch import BlockMaskTensor, dsd, dsd_transposed, sdd, sdd_into  # noqa: E402
+from sparsegen.integrations.torch.blocks import masked_prepared  # noqa: E402
+from sparsegen.integrations.torch.calls.prepared_operators import Operators  # noqa: E402
 
 TOKENS, IN, OUT, BLOCK, SCALE = 40, 56, 24, (16, 32), 1.25
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-2, torch.float16: 2e-2, torch.bfloat16: 2e-1}

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from sparsegen.integrations.torch.activations import Activation, recognized  # noqa: E402
-from sparsegen.integrations.torch.model_trace import Trace, trace  # noqa: E402
+from sparsegen.integrations.torch.calls.activations import Activation, recognized  # noqa: E402
+from sparsegen.integrations.torch.models.model_trace import Trace, trace  # noqa: E402
 
 
 class Model(nn.Module):

@@ -11,8 +11,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from sparsegen.errors import OperandError, PruningError  # noqa: E402
-from sparsegen.integrations.torch import SparseLinear, in_situ, tune_model  # noqa: E402
-from sparsegen.integrations.torch.model_tuning import ModelPlan  # noqa: E402
+from sparsegen.integrations.torch import SparseLinear, tune_model  # noqa: E402
+from sparsegen.integrations.torch.models import in_situ  # noqa: E402
+from sparsegen.integrations.torch.models.model_tuning import ModelPlan  # noqa: E402
 from sparsegen.tuning.model import Fate  # noqa: E402
 
 

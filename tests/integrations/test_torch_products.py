@@ -14,12 +14,10 @@ from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 from sparsegen import api  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
-from sparsegen.integrations.torch import (  # noqa: E402
-    SparsePattern,
+from sparsegen.integrations.torch import SparsePattern, sampled_product, transposed_product  # noqa: E402
+from sparsegen.integrations.torch.pattern import (
     linear,
     pattern,
-    sampled_product,
-    transposed_product,
 )
 from sparsegen.matrix.generators import random_rows  # noqa: E402
 

@@ -13,9 +13,10 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from sparsegen.errors import OperandError  # noqa: E402
-from sparsegen.integrations.torch import SparseLinear, shared_input  # noqa: E402
-from sparsegen.integrations.torch.activations import Activation  # noqa: E402
-from sparsegen.integrations.torch.shared_input import SharedInput, SharedPart  # noqa: E402
+from sparsegen.integrations.torch import SparseLinear  # noqa: E402
+from sparsegen.integrations.torch.calls.activations import Activation  # noqa: E402
+from sparsegen.integrations.torch.pattern import shared_input  # noqa: E402
+from sparsegen.integrations.torch.pattern.shared_input import SharedInput, SharedPart  # noqa: E402
 
 SIZES = (16, 24, 8)
 

@@ -14,7 +14,7 @@ from torch.nn import functional  # noqa: E402
 
 from sparsegen.errors import ConfigError, MatrixError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import KernelMap, SubmanifoldConv3d, submanifold_conv3d  # noqa: E402
-from sparsegen.integrations.torch.kernel_maps import places_for  # noqa: E402
+from sparsegen.integrations.torch.points.kernel_maps import places_for  # noqa: E402
 from sparsegen.matrix.kernel_map import kernel_map  # noqa: E402
 
 SIDE = 5

@@ -20,9 +20,8 @@ except ImportError as error:
         "sparsegen.integrations.torch needs PyTorch: pip install 'sparsegen[torch]'"
     ) from error
 
-from sparsegen.integrations.torch.activations import Activation
-from sparsegen.integrations.torch.attention import SparseAttention, sparse_attention
-from sparsegen.integrations.torch.block_mask_formats import (
+from sparsegen.integrations.torch.attention.attention import SparseAttention, sparse_attention
+from sparsegen.integrations.torch.blocks.block_mask_formats import (
     from_counts,
     from_flex,
     from_torch_bsr,
@@ -30,32 +29,33 @@ from sparsegen.integrations.torch.block_mask_formats import (
     to_flex,
     to_torch_bsr,
 )
-from sparsegen.integrations.torch.block_masks import BlockMaskTensor, draw_block_mask
-from sparsegen.integrations.torch.conversion import convert
-from sparsegen.integrations.torch.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
-from sparsegen.integrations.torch.dropout import DropoutLinear, block_dropout
-from sparsegen.integrations.torch.kernel_maps import KernelMap
-from sparsegen.integrations.torch.linear import SparseLinear
-from sparsegen.integrations.torch.masked_conv import MaskedConv2d, masked_conv2d
-from sparsegen.integrations.torch.masked_conversion import (
+from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, draw_block_mask
+from sparsegen.integrations.torch.blocks.dropout import DropoutLinear, block_dropout
+from sparsegen.integrations.torch.blocks.masked_products import dsd, dsd_transposed, sdd, sdd_into
+from sparsegen.integrations.torch.blocks.scaled_products import scaled_dsd, scaled_sdd
+from sparsegen.integrations.torch.calls.activations import Activation
+from sparsegen.integrations.torch.convolution.masked_conv import MaskedConv2d, masked_conv2d
+from sparsegen.integrations.torch.convolution.masked_conversion import (
     ConvolutionReport,
     MaskSource,
     SourcedConv2d,
     convert_convolutions,
 )
-from sparsegen.integrations.torch.masked_products import dsd, dsd_transposed, sdd, sdd_into
-from sparsegen.integrations.torch.masked_sequential import (
+from sparsegen.integrations.torch.convolution.masked_sequential import (
     MaskedSequential,
     masked_batch_norm,
     masked_sequential,
 )
-from sparsegen.integrations.torch.model_tuning import InSituTuning, tune_model
-from sparsegen.integrations.torch.pattern import SparsePattern
-from sparsegen.integrations.torch.prepared_linear import PreparedLinear
-from sparsegen.integrations.torch.products import linear, sampled_product, transposed_product
-from sparsegen.integrations.torch.scaled_products import scaled_dsd, scaled_sdd
-from sparsegen.integrations.torch.sparse_conv import SparseConv2d
-from sparsegen.integrations.torch.submanifold import SubmanifoldConv3d, submanifold_conv3d
+from sparsegen.integrations.torch.convolution.sparse_conv import SparseConv2d
+from sparsegen.integrations.torch.models.conversion import convert
+from sparsegen.integrations.torch.models.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
+from sparsegen.integrations.torch.models.model_tuning import InSituTuning, tune_model
+from sparsegen.integrations.torch.pattern.linear import SparseLinear
+from sparsegen.integrations.torch.pattern.pattern import SparsePattern
+from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
+from sparsegen.integrations.torch.pattern.products import linear, sampled_product, transposed_product
+from sparsegen.integrations.torch.points.kernel_maps import KernelMap
+from sparsegen.integrations.torch.points.submanifold import SubmanifoldConv3d, submanifold_conv3d
 
 __all__ = [
     "Activation",

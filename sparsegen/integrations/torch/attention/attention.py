@@ -1,0 +1,315 @@
+"""Sparse attention as a differentiable function, by custom operators of PyTorch, and as a module.
+
+The forward pass is SDDMM, sparse softmax and product, each one launch for many heads; the backward pass (first order)
+is made of SDDMM, the softmax's gradient, and products with the mask and its transpose (Gale et al., SC 2020, sections
+IV and VII). Where no gradient may be asked for, the forward pass may be one fused kernel instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsegen import arguments
+from sparsegen.attention.choice import Way
+from sparsegen.attention.steps import at_once
+from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.attention.attention_steps import Steps, steps
+from sparsegen.integrations.torch.calls.autocast import autocast_dtype
+from sparsegen.integrations.torch.calls.direct import DirectOperator
+from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
+from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern, pattern_of
+from sparsegen.integrations.torch.pattern.pattern_module import PatternModule
+from sparsegen.matrix.csr import MAX_INDEX
+
+PADDING = 8  # elements: rows of weights begin at multiples of 16 bytes, whatever the dtype
+
+
+def sparse_attention(
+    q: Tensor, k: Tensor, v: Tensor, pattern: SparsePattern, scale: float | None = None
+) -> Tensor:
+    """softmax(scale · Q · Kᵀ at the pattern) · V, for each head.
+
+    While a gradient may be asked for, the weights are kept for it: a number for each head and nonzero.
+
+    Args:
+        q: any leading dimensions (batch, heads) × queries × head_dim.
+        k, v: the same leading dimensions × keys × head_dim.
+        pattern: queries × keys; all heads share it. A query without a nonzero gets zeros.
+        scale: default 1 / √head_dim.
+
+    Returns:
+        Of q's shape, contiguous.
+
+    Raises:
+        OperandError: shapes, dtypes or devices that do not fit.
+    """
+    require_tensors(q=q, k=k, v=v)
+    arguments.instance(pattern, SparsePattern, "pattern", OperandError)
+    if q.dim() < 2:
+        raise OperandError(f"q: expected ... × queries × head_dim, got {tuple(q.shape)}")
+    queries, keys = pattern.shape
+    lead, head_dim = q.shape[:-2], q.shape[-1]
+    for name, tensor, rows in (("q", q, queries), ("k", k, keys), ("v", v, keys)):
+        require_real(tensor, name)
+        if tensor.shape != (*lead, rows, head_dim):
+            raise OperandError(
+                f"{name}: expected shape {(*lead, rows, head_dim)} for a mask of {queries} queries × {keys} keys, "
+                f"got {tuple(tensor.shape)}"
+            )
+    heads = math.prod(lead)
+    factor = max(head_dim, 1) ** -0.5 if scale is None else arguments.factor(scale, "scale", OperandError)
+    keeps = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    out, _ = _attention(
+        q.reshape(heads, queries, head_dim),
+        k.reshape(heads, keys, head_dim),
+        v.reshape(heads, keys, head_dim),
+        factor,
+        keeps,
+        pattern,
+    )
+    result: Tensor = out.reshape(q.shape)
+    return result
+
+
+class SparseAttention(PatternModule):
+    """`sparse_attention` with a fixed mask: no parameters, called like ``scaled_dot_product_attention``.
+
+    A state dict holds the mask (``row_offsets`` and ``column_indices``), and loading one of the same shape takes it
+    over. Copies and pickles prepare anew and hold no compiled code. Under autocast Q, K and V are cast like a dense
+    layer's operands.
+
+    Attributes:
+        heads, head_dim, scale: as given.
+    """
+
+    def __init__(
+        self,
+        mask: Any,
+        heads: int,
+        head_dim: int,
+        *,
+        scale: float | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        """Take a mask's pattern.
+
+        Args:
+            mask: what `sparsegen.as_csr` takes, queries × keys, or a `SparsePattern`, which is shared; of a dense one
+                the places that are not zero. `sparsegen.masks` makes some.
+            heads: how many, all with this mask.
+            head_dim: the columns of Q, K and V.
+            scale: default 1 / √head_dim.
+            device: of the buffers that hold the mask for state dicts.
+
+        Raises:
+            MatrixError: the mask is malformed.
+            OperandError: heads or head_dim below 1.
+        """
+        heads = arguments.whole(heads, "heads", OperandError)
+        head_dim = arguments.whole(head_dim, "head_dim", OperandError)
+        if heads < 1 or head_dim < 1:
+            raise OperandError(
+                f"expected at least one head and column, got heads={heads}, head_dim={head_dim}"
+            )
+        if max(heads, head_dim) > MAX_INDEX:
+            raise OperandError(
+                f"expected at most {MAX_INDEX} heads and columns, got heads={heads}, head_dim={head_dim}"
+            )
+        super().__init__(mask if isinstance(mask, SparsePattern) else SparsePattern(mask), device=device)
+        self.heads, self.head_dim = heads, head_dim
+        self.scale = head_dim**-0.5 if scale is None else arguments.factor(scale, "scale", OperandError)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Compute attention at the mask.
+
+        Args:
+            q: any leading dimensions × heads × queries × head_dim.
+            k, v: the same × heads × keys × head_dim.
+
+        Raises:
+            OperandError: shapes, dtypes or devices that do not fit.
+        """
+        require_tensors(q=q, k=k, v=v)
+        if q.dim() < 3 or q.shape[-3] != self.heads or q.shape[-1] != self.head_dim:
+            raise OperandError(
+                f"q: expected ... × {self.heads} heads × {self.pattern.shape[0]} queries × head_dim {self.head_dim}, "
+                f"got {tuple(q.shape)}"
+            )
+        dtype = autocast_dtype(q.device)
+        if dtype is not None:
+            q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+        return sparse_attention(q, k, v, self.pattern, self.scale)
+
+    def extra_repr(self) -> str:
+        queries, keys = self.pattern.shape
+        return (
+            f"heads={self.heads}, head_dim={self.head_dim}, queries={queries}, keys={keys}, "
+            f"nonzeros={self.pattern.nnz} ({self.pattern.sparsity:.1%} sparse)"
+        )
+
+
+# --- the operators ---
+
+
+def _attention_of(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, keeps_weights: bool, pattern: SparsePattern
+) -> tuple[Tensor, Tensor]:
+    _check(pattern, q, k, v)
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    out = torch.zeros_like(q)
+    weights = _weights(q, pattern, heads=q.shape[0] if keeps_weights else 0)
+    if not out.numel() or not pattern.nnz:
+        return out, weights
+    if not keeps_weights and pattern.attention_way(q.shape[0], q) is Way.FUSED:
+        _fused(pattern, q, k, v, scale, out)
+        return out, weights
+    turns = Turns(q.shape[0], pattern.nnz, q.element_size())
+    run = steps(pattern, q, scale, turns.heads)
+    reused = None if keeps_weights else _weights(q, pattern, heads=turns.heads)
+    for turn, part in enumerate(turns.parts()):
+        own = turns.of(weights, turn) if reused is None else turns.of(reused, 0)
+        run.scores(q[part], k[part], own)
+        run.softmax(own, own)
+        run.weighted(v[part], own, out[part])
+    return out, weights
+
+
+def _backward_of(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, scale: float, pattern: SparsePattern
+) -> tuple[Tensor, Tensor, Tensor]:
+    dout, q, k, v = (t.contiguous() for t in (dout, q, k, v))
+    dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
+    if weights.shape[0] != q.shape[0]:
+        raise OperandError(
+            "the attention weights were not kept for the backward pass: call sparse_attention, which keeps them "
+            "while q, k or v requires a gradient"
+        )
+    if not (dq.numel() or dk.numel()) or not pattern.nnz:
+        return dq, dk, dv
+    turns = Turns(q.shape[0], pattern.nnz, q.element_size())
+    run: Steps = steps(pattern, q, scale, turns.heads)
+    buffer = _weights(q, pattern, heads=turns.heads)
+    for turn, part in enumerate(turns.parts()):
+        # Views made anew, for `Prepared` takes a tensor that it knows for unchanged.
+        own, gradient = turns.of(weights, turn), turns.of(buffer, 0)
+        run.weighted_transposed(dout[part], own, dv[part])
+        run.scores(dout[part], v[part], gradient)
+        run.softmax_backward(own, gradient, gradient)
+        run.weighted(k[part], gradient, dq[part])
+        run.weighted_transposed(q[part], gradient, dk[part])
+    return dq, dk, dv
+
+
+class Turns:
+    """All heads, in turns of as many as run at once, and where the weights of each turn lie.
+
+    A turn's weights follow each other, head after head, from a multiple of `PADDING` on: they fit where there is room
+    for each head's alone, rounded up to `PADDING`.
+
+    Attributes:
+        heads: of a turn; see `sparsegen.attention.steps.at_once`.
+    """
+
+    def __init__(self, heads: int, nnz: int, itemsize: int) -> None:
+        self._all, self._nnz = heads, nnz
+        self.heads = at_once(heads, nnz * itemsize)
+
+    def parts(self) -> Iterator[slice]:
+        """The heads of each turn."""
+        return (slice(first, first + self.heads) for first in range(0, self._all, self.heads))
+
+    def of(self, weights: Tensor, turn: int) -> Tensor:
+        """A turn's weights, heads × nonzeros."""
+        used = self.heads * self._nnz
+        return weights.view(-1)[turn * _padded(used) :][:used].view(self.heads, self._nnz)
+
+
+def _padded(nnz: int) -> int:
+    return -(-nnz // PADDING) * PADDING
+
+
+def _weights(like: Tensor, pattern: SparsePattern, *, heads: int) -> Tensor:
+    """Room for the weights of so many heads, in `Turns`; what is between and behind them is zero."""
+    made = like.new_empty((heads, _padded(pattern.nnz)))
+    if made.numel():
+        size = Turns(heads, pattern.nnz, like.element_size()).heads
+        used, turns = size * pattern.nnz, heads // size
+        flat = made.view(-1)
+        flat[: turns * _padded(used)].view(turns, -1)[:, used:] = 0
+        flat[turns * _padded(used) :] = 0
+    return made
+
+
+def _fused(pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor, scale: float, out: Tensor) -> None:
+    """Attention of contiguous heads × rows × head_dim in one launch."""
+    heads = q.shape[0]
+    prepared = pattern.prepared(Product.ATTENTION, q.shape[-1], q, scale=scale, batch=heads)
+    assert prepared is not None  # kernels run for such tensors: the way says so
+    if heads == 1:  # a batch of one has no dimension for it
+        q, k, v, out = q[0], k[0], v[0], out[0]
+    prepared(q, k, v, out=out)
+
+
+def _check(pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor) -> None:
+    queries, keys = pattern.shape
+    for name, tensor, rows in (("q", q, queries), ("k", k, keys), ("v", v, keys)):
+        wanted = (q.shape[0], rows, q.shape[-1])
+        if tensor.shape != wanted:
+            raise OperandError(f"{name}: expected shape {wanted}, got {tuple(tensor.shape)}")
+        if tensor.dtype != q.dtype or tensor.device != q.device:
+            raise OperandError(
+                f"{name}: expected {q.dtype} on {q.device}, got {tensor.dtype} on {tensor.device}"
+            )
+
+
+def _remember(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, ctx.scale, _, ctx.pattern = inputs  # the pattern: alive until the backward pass
+    _, weights = output
+    ctx.set_materialize_grads(False)  # of the weights there is none, and zeros of their size would be made
+    ctx.mark_non_differentiable(weights)
+    ctx.save_for_backward(q, k, v, weights)
+
+
+def _backward(ctx: Any, dout: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    if dout is None:
+        return (None,) * 6
+    q, k, v, weights = ctx.saved_tensors
+    gradients = _attention_backward(dout, q, k, v, weights, ctx.scale, ctx.pattern)
+    return (*gradients, None, None, None)
+
+
+def _refuse(ctx: Any, *_: Any) -> None:
+    raise OperandError(
+        "sparse attention has gradients of the first order alone: attention_backward has none (create_graph=True asks "
+        "for it); take torch.nn.functional.scaled_dot_product_attention with a mask where it is needed"
+    )
+
+
+_attention = DirectOperator(
+    "attention",
+    "(Tensor q, Tensor k, Tensor v, float scale, bool keeps_weights, int pattern) -> (Tensor, Tensor)",
+    _attention_of,
+    fake=lambda q, k, v, scale, keeps, pattern: (
+        q.new_empty(q.shape),
+        q.new_empty((q.shape[0] if keeps else 0, _padded(pattern.nnz))),
+    ),
+    tensors=3,
+    backward=_backward,
+    remember=_remember,
+    held=pattern_of,
+)
+_attention_backward = DirectOperator(
+    "attention_backward",
+    "(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor weights, float scale, int pattern) -> (Tensor, Tensor, Tensor)",
+    _backward_of,
+    fake=lambda dout, q, k, v, *_: (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)),
+    tensors=5,
+    backward=_refuse,
+    remember=lambda *_: None,
+    held=pattern_of,
+)

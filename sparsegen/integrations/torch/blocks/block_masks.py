@@ -1,0 +1,260 @@
+"""Masks of blocks as PyTorch tensors: drawn on their device or made of bools, and dropout by them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsegen import arguments
+from sparsegen.errors import MatrixError, OperandError
+from sparsegen.integrations.torch.blocks.mask_launches import blocks_of, draw_on, drop_on, expanded, pack_on
+from sparsegen.integrations.torch.calls.direct import DirectOperator, may_run_at_once
+from sparsegen.integrations.torch.calls.tensor_checks import checked_device, require_tensors
+from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, checked_blocks, grid
+from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw
+
+_HIGHEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockMaskTensor:
+    """A mask of blocks in a tensor, as block-masked products take it.
+
+    Attributes:
+        shape: rows and columns of elements that the mask lies over.
+        block: rows and columns of a block. Blocks need not divide the shape.
+        words: uint64, the buffer of a `sparsegen.masks.BlockMask`, on any device. Only its size is checked: what it
+            holds is for a kernel to read, and for nobody to wait for.
+        density: the share of live blocks that is expected, by which variants are chosen; results are right for any.
+    """
+
+    shape: tuple[int, int]
+    block: tuple[int, int]
+    words: Tensor
+    density: float = 0.5
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            MatrixError: a shape or a block that is none.
+            OperandError: a buffer of another size or type, or no density.
+        """
+        shape, block = checked_blocks(self.shape, self.block)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "block", block)
+        density = arguments.number(self.density, "density", OperandError)
+        if not 0 < density <= 1:
+            raise OperandError(
+                f"density = {density:g} is outside (0, 1]: it is the expected share of live blocks"
+            )
+        object.__setattr__(self, "density", density)
+        layout, words = self.layout, self.words
+        require_tensors(words=words)
+        if words.dtype != torch.uint64 or tuple(words.shape) != (layout.words,):
+            raise OperandError(
+                f"a mask of {layout.rows} × {layout.columns} blocks is a buffer of {layout.words} torch.uint64, got "
+                f"{words.dtype} of shape {tuple(words.shape)}"
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As int64: of PyTorch's types pickles cannot hold the unsigned ones.
+        return _of_signed, (self.shape, self.block, self.words.view(torch.int64), self.density)
+
+    @classmethod
+    def from_host(cls, mask: BlockMask, device: torch.device | str | None = None) -> BlockMaskTensor:
+        """A mask of the host, sent to a device. Its own density is expected; without a live block, that of one."""
+        arguments.instance(mask, BlockMask, "mask", OperandError)
+        words = torch.from_numpy(np.array(mask.words)).to(checked_device(device))
+        blocks = mask.layout.rows * mask.layout.columns
+        return cls(mask.shape, mask.block, words, max(mask.density, 1 / blocks))
+
+    @classmethod
+    def from_blocks(
+        cls,
+        live: Tensor,
+        block: int | tuple[int, int],
+        shape: tuple[int, int] | None = None,
+        *,
+        density: float = 0.5,
+    ) -> BlockMaskTensor:
+        """The mask whose live blocks are true, made where the bools lie, without waiting for them.
+
+        Args:
+            live: bools, rows × columns of blocks.
+            block: rows and columns of a block, or one number for both.
+            shape: of elements; by default as many as whole blocks have.
+            density: the share of live blocks that is expected; see the class.
+
+        Raises:
+            OperandError: no tensor.
+            MatrixError: not a matrix of bools, or as many blocks as the shape does not have.
+        """
+        require_tensors(live=live)
+        if live.dtype != torch.bool or live.dim() != 2 or not live.numel():
+            raise MatrixError(f"a mask is a matrix of bools, got {live.dtype} of shape {tuple(live.shape)}")
+        block = arguments.sides(block, "block", MatrixError)
+        if shape is None:
+            shape = live.shape[0] * block[0], live.shape[1] * block[1]
+        shape, block = checked_blocks(shape, block)
+        layout = grid(shape, block)
+        if tuple(live.shape) != (layout.rows, layout.columns):
+            raise MatrixError(
+                f"{shape[0]} × {shape[1]} elements in blocks of {block[0]} × {block[1]} are {layout.rows} × "
+                f"{layout.columns} blocks, got {live.shape[0]} × {live.shape[1]}"
+            )
+        return cls(shape, block, _pack(live), density)
+
+    def to_host(self) -> BlockMask:
+        """The mask on the host, where it is checked whole; waits for the device."""
+        return BlockMask(self.shape, self.block, self.words.cpu().numpy())
+
+    @property
+    def layout(self) -> BlockMaskLayout:
+        return grid(self.shape, self.block)
+
+    def blocks(self) -> Tensor:
+        """bool, rows × columns of blocks, on the mask's device."""
+        return blocks_of(self.words, self.layout)
+
+    def expand(self) -> Tensor:
+        """bool, one for each element, on the mask's device."""
+        return expanded(self.blocks(), self.block, self.shape)
+
+    def transposed(self) -> BlockMaskTensor:
+        """The mask of the transpose: the halves of the buffer swapped."""
+        at = self.layout.column_bits_at
+        words = self.words.view(torch.int64)
+        turned = torch.cat((words[at:], words[:at])).view(torch.uint64)
+        shape, block = (self.shape[1], self.shape[0]), (self.block[1], self.block[0])
+        return BlockMaskTensor(shape, block, turned, self.density)
+
+
+def check_mask(mask: BlockMaskTensor) -> None:
+    """Raises OperandError for anything but a mask."""
+    arguments.instance(mask, BlockMaskTensor, "mask", OperandError)
+
+
+def _of_signed(
+    shape: tuple[int, int], block: tuple[int, int], words: Tensor, density: float
+) -> BlockMaskTensor:
+    """The mask of a pickle."""
+    return BlockMaskTensor(shape, block, words.view(torch.uint64), density)
+
+
+def draw_block_mask(
+    shape: tuple[int, int],
+    block: int | tuple[int, int],
+    p: float,
+    drawn: Drawn | str = Drawn.BERNOULLI,
+    *,
+    device: torch.device | str | None = None,
+    state: Tensor | None = None,
+) -> BlockMaskTensor:
+    """A random mask, drawn on its device in one launch, which waits for nothing and which CUDA graphs capture.
+
+    With a state, it is drawn while the kernel before on the stream may still run, and stored when that has ended
+    (programmatic dependent launch, on Hopper).
+
+    Args:
+        shape: rows and columns of elements.
+        block: rows and columns of a block, or one number for both.
+        p: the share of blocks to drop, in [0, 1).
+        drawn: ``bernoulli``, ``exact_rows`` or ``exact_whole``; see `sparsegen.masks.Drawn`.
+        state: int64, a seed and a step, on a device: the mask is the one that they name on every device
+            (`sparsegen.matrix.block_mask_draw`), and one is added to the step. By default both are drawn by PyTorch's
+            generator of ``device``, so that `torch.manual_seed`, checkpoints and CUDA graphs do as with its dropout.
+
+    Raises:
+        MatrixError: p, shape, block or ``drawn`` out of range.
+        OperandError: a state that is none, or a device that PyTorch cannot use.
+    """
+    shape, block = checked_blocks(shape, block)
+    draw = MaskDraw(p, drawn)  # type: ignore[arg-type]  # it checks words itself
+    if state is None:
+        return mask_of(new_state(checked_device(device)), shape, block, draw, early=False)
+    require_tensors(state=state)
+    return mask_of(state, shape, block, draw, early=True)
+
+
+def mask_of(
+    state: Tensor, shape: tuple[int, int], block: tuple[int, int], draw: MaskDraw, *, early: bool
+) -> BlockMaskTensor:
+    """The mask that a state names; one is added to the state's step.
+
+    Args:
+        early: whether the state is older than the kernel before; see `BlockMaskMaker.bind_draw`. The mask is the same.
+    """
+    layout = grid(shape, block)
+    if may_run_at_once(state):
+        _check_state(state)
+        words = draw_on(state, layout, draw, early=early)
+        torch.autograd.graph.increment_version(state)
+    else:
+        words = torch.ops.sparsegen.draw_block_mask(
+            state, layout.rows, layout.columns, draw.p, str(draw.drawn), early
+        )
+    return BlockMaskTensor(shape, block, words, draw.density(layout))
+
+
+def new_state(device: torch.device | str | None = None, generator: torch.Generator | None = None) -> Tensor:
+    """A seed and a step by PyTorch's generator of a device, or by another one, on the device."""
+    return torch.randint(_HIGHEST, (2,), dtype=torch.int64, device=device, generator=generator)
+
+
+# --- custom operators ---
+
+
+@torch.library.custom_op(
+    "sparsegen::draw_block_mask",
+    mutates_args=("state",),
+    schema="(Tensor(a!) state, int rows, int columns, float p, str drawn, bool early=False) -> Tensor",
+)
+def _draw(state: Tensor, rows: int, columns: int, p: float, drawn: str, early: bool = False) -> Tensor:
+    _check_state(state)
+    return draw_on(state, BlockMaskLayout(rows, columns), MaskDraw(p, Drawn(drawn)), early=early)
+
+
+def _check_state(state: Tensor) -> None:
+    if state.dtype != torch.int64 or tuple(state.shape) != (2,):
+        raise OperandError(
+            f"a state is a seed and a step: 2 × torch.int64, got {state.dtype} of shape {tuple(state.shape)}"
+        )
+
+
+@_draw.register_fake
+def _(state: Tensor, rows: int, columns: int, *_: Any) -> Tensor:
+    return state.new_empty(BlockMaskLayout(rows, columns).words, dtype=torch.uint64)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, state, *ctx.rest = inputs
+    ctx.save_for_backward(state)
+
+
+def _drop_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    """The same blocks of dY are dropped: the product is one with a diagonal matrix."""
+    (state,) = ctx.saved_tensors
+    return drop_blocks(dy, state, *ctx.rest), *[None] * 4
+
+
+_pack = DirectOperator(
+    "pack_block_mask",
+    "(Tensor live) -> Tensor",
+    pack_on,
+    fake=lambda live: live.new_empty(BlockMaskLayout(*live.shape).words, dtype=torch.uint64),
+    tensors=1,
+)
+drop_blocks = DirectOperator(
+    "block_dropout",
+    "(Tensor x, Tensor state, float p, int block_rows, int block_columns) -> Tensor",
+    lambda x, state, p, block_rows, block_columns: drop_on(x, state, p, (block_rows, block_columns)),
+    fake=lambda x, *_: x.new_empty(x.shape),
+    tensors=2,
+    backward=_drop_backward,
+    remember=_remember,
+)
+"""X, a matrix, without the blocks that the mask of a state drops, and the others divided by 1 - p."""

@@ -1,0 +1,212 @@
+"""Structured dropout of blocks, and a linear layer behind it that skips what is dropped.
+
+A. Lo, Efficient Sparse Training with Structured Dropout.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sparsegen import arguments
+from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.blocks.block_masks import mask_of, new_state
+from sparsegen.integrations.torch.blocks.dropout_choice import masked_products_pay
+from sparsegen.integrations.torch.blocks.dropped_blocks import dropped
+from sparsegen.integrations.torch.blocks.masked_products import dsd
+from sparsegen.integrations.torch.calls.activations import Activation
+from sparsegen.integrations.torch.calls.autocast import autocast_dtype
+from sparsegen.integrations.torch.calls.tensor_checks import (
+    checked_device,
+    require_dtype,
+    require_real,
+    require_tensors,
+)
+from sparsegen.matrix.block_mask_draw import MaskDraw
+from sparsegen.matrix.csr import MAX_INDEX
+from sparsegen.operators import Block
+
+
+def block_dropout(x: Tensor, p: float = 0.5, block: Any = 128, training: bool = True) -> Tensor:
+    """X with blocks set to zero, each with probability p and independently, and the others divided by 1 - p.
+
+    Args:
+        x: any number of leading dimensions, which together are rows.
+        p: in [0, 1).
+        block: rows and columns of a block, one number for both, or text such as ``"128x64"``; the last blocks are cut
+            off where it does not divide them.
+        training: otherwise x is returned as it is.
+
+    Raises:
+        OperandError: no floating-point tensor, p out of range, or a block that is none.
+    """
+    p, sides = checked_p(p), checked_block(block)
+    require_tensors(x=x)
+    require_real(x, "x")
+    if not x.dim():
+        raise OperandError("x: expected at least one dimension, got a single number")
+    if not arguments.flag(training, "training", OperandError) or p == 0:
+        return x
+    return dropped(x, new_state(x.device), p, sides)
+
+
+class DropoutLinear(nn.Linear):
+    """Structured dropout and a linear layer in one, in place of ``Sequential(Dropout(p), Linear(...))``.
+
+    While it trains, blocks of the input are dropped, each with probability p, and neither the product nor its gradients
+    read or compute them; with p = 0 or in evaluation it is the dense layer. Where dense products are faster, which is
+    tried when sizes are first met (`masked_products_pay`), they run, with the same masks. The masks come from
+    PyTorch's generator of the input's device: `torch.manual_seed`, checkpoints and CUDA graphs do as with its dropout.
+
+    With ``own_seed``, the generator gives the layer a seed when it first trains on a device, and the layer counts its
+    masks itself. Before masked products one kernel less is launched then, and the mask is drawn while the kernel before
+    still runs. Later `torch.manual_seed` has no effect on it, and checkpoints cannot compute it a second time.
+
+    Attributes:
+        in_features, out_features, weight, bias: as of ``torch.nn.Linear``; so are its state dict and initial values.
+        p: probability to drop a block.
+        block: its rows (tokens, over all leading dimensions) and columns (features).
+        activation: ``none``, ``relu`` (stored by the kernel) or ``gelu`` (the exact one, after it).
+        own_seed: whether masks come from a seed of the layer's own.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        p: float = 0.5,
+        block: Any = 128,
+        *,
+        bias: bool = True,
+        activation: Activation | str = Activation.NONE,
+        own_seed: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """
+        Raises:
+            OperandError: an argument out of range, or a device that PyTorch cannot use.
+        """
+        self.p, self.block = checked_p(p), checked_block(block)
+        self.activation = Activation.parse(activation)
+        self.own_seed = arguments.flag(own_seed, "own_seed", OperandError)
+        self._state: Tensor | None = None
+        in_features = arguments.whole(in_features, "in_features", OperandError, least=0, most=MAX_INDEX)
+        out_features = arguments.whole(out_features, "out_features", OperandError, least=0, most=MAX_INDEX)
+        bias = arguments.flag(bias, "bias", OperandError)
+        device = checked_device(device)
+        if dtype is not None:
+            require_dtype(dtype)
+        super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
+
+    @classmethod
+    def from_linear(
+        cls,
+        linear: nn.Linear,
+        p: float = 0.5,
+        block: Any = 128,
+        *,
+        activation: Activation | str = Activation.NONE,
+        own_seed: bool = False,
+    ) -> DropoutLinear:
+        """The layer with a linear one's parameters, which both then share."""
+        arguments.instance(linear, nn.Linear, "linear", OperandError)
+        has_bias = linear.bias is not None
+        layer = cls(
+            linear.in_features,
+            linear.out_features,
+            p,
+            block,
+            bias=has_bias,
+            activation=activation,
+            own_seed=own_seed,
+            device="meta",
+        )
+        layer.weight, layer.bias = linear.weight, linear.bias
+        return layer.train(linear.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """X of any number of leading dimensions, the last of in_features.
+
+        Raises:
+            OperandError: no tensor of so many features, or of another dtype than the weight; a layer with a seed of its
+                own is computed again by a checkpoint, or trains for the first time while a CUDA graph is captured.
+        """
+        require_tensors(x=x)
+        if not x.dim() or x.shape[-1] != self.in_features:
+            raise OperandError(f"x: expected ... × {self.in_features} features, got shape {tuple(x.shape)}")
+        cast, held = autocast_dtype(x.device), self.weight.dtype
+        if x.dtype != held and cast is None:
+            raise OperandError(
+                f"x: expected {held}, as the layer's weight is, got {x.dtype}; use x.to({held})"
+            )
+        if not self.training or self.p == 0:
+            return self.activation.of(functional.linear(x, self.weight, self.bias))
+        dtype = x.dtype if cast is None else cast
+        # An index, for torch.compile makes of another number of tokens a symbol, and what is faster depends on it.
+        tokens = operator.index(math.prod(x.shape[:-1]))
+        sizes = tokens, self.in_features, self.out_features
+        # The state names the mask, whichever products run.
+        state = self._own_state(x.device) if self.own_seed else new_state(x.device)
+        fuses = self.activation is Activation.RELU and self.bias is not None
+        facts = self.block, self.p, dtype, str(x.device), self.bias is not None, fuses, self.own_seed
+        if not masked_products_pay(*sizes, *facts):
+            named = state
+            if self.own_seed:
+                named = state.clone()  # which the gradient needs
+                state[1] += 1
+            kept = dropped(x, named, self.p, self.block)
+            return self.activation.of(functional.linear(kept, self.weight, self.bias))
+        bias = None if self.bias is None else self.bias.to(dtype)
+        rows, weight = x.reshape(tokens, x.shape[-1]).to(dtype), self.weight.to(dtype)
+        mask = mask_of(state, sizes[:2], self.block, MaskDraw(self.p), early=self.own_seed)
+        y = dsd(rows, weight, mask, bias, scale=1 / mask.density, relu=fuses)
+        y = y.reshape(*x.shape[:-1], self.out_features)
+        return y if fuses else self.activation.of(y)
+
+    def _own_state(self, device: torch.device) -> Tensor:
+        """The layer's seed and the step of its next mask, on a device."""
+        is_eager = not torch.compiler.is_compiling()
+        if is_eager and torch._C._current_graph_task_id() != -1:
+            raise OperandError(
+                "a layer with own_seed=True cannot be computed again in the backward pass, as its mask would be "
+                "another one: take own_seed=False inside of checkpoints"
+            )
+        if self._state is None or self._state.device != device:
+            if is_eager and device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                raise OperandError("call a layer with own_seed=True once before a CUDA graph is captured")
+            with torch.inference_mode(False):  # it may be counted on outside of it
+                self._state = new_state(device)
+        return self._state
+
+    def extra_repr(self) -> str:
+        block = f"{self.block[0]}x{self.block[1]}"
+        own = ", own_seed=True" if self.own_seed else ""
+        return f"{super().extra_repr()}, p={self.p}, block={block}, activation={self.activation}{own}"
+
+
+def checked_p(p: Any) -> float:
+    """A probability to drop.
+
+    Raises:
+        OperandError: it is outside [0, 1).
+    """
+    found = arguments.number(p, "p", OperandError)
+    if not 0 <= found < 1:
+        raise OperandError(f"p = {found} is outside [0, 1)")
+    return found
+
+
+def checked_block(block: Any) -> tuple[int, int]:
+    """Rows and columns of a block.
+
+    Raises:
+        OperandError: sides that no kernel has; the message says which there are.
+    """
+    found = Block.named(block, "block", OperandError)
+    return found.rows, found.columns

@@ -1,0 +1,134 @@
+"""Launches of the kernels that make masks of blocks and drop them, on tensors; without a device of ours by NumPy."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device, kernel_device_of
+from sparsegen.integrations.torch.calls.plain_launches import PlainLaunches, stream_of
+from sparsegen.integrations.torch.calls.prepared import aligned
+from sparsegen.kernels.base import Device
+from sparsegen.matrix.bits import WORD_BITS
+from sparsegen.matrix.block_mask import BlockMaskLayout, grid, packed
+from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
+from sparsegen.plan.block_dropout import bind_block_dropout
+from sparsegen.plan.block_masks import BlockMaskMaker, Given
+from sparsegen.plan.executors import made_here, shared_executor
+
+Key = tuple[Device, int, BlockMaskLayout]
+
+
+class _Makers(threading.local):
+    """Of the calling thread: a maker for each device and layout, with its launches. Graphs may hold any: none goes."""
+
+    def __init__(self) -> None:
+        self.makers: dict[Key, BlockMaskMaker] = {}
+        self.launches: dict[tuple[Key, MaskDraw | Given, bool], Callable[..., None]] = {}
+
+    def launch(
+        self, device: Device, layout: BlockMaskLayout, what: MaskDraw | Given, early: bool = False
+    ) -> Callable[..., None]:
+        key = device, device.index, layout
+        if (key, what, early) not in self.launches:
+            executor = shared_executor(device)
+
+            def bind() -> Callable[..., None]:
+                if key not in self.makers:
+                    self.makers[key] = BlockMaskMaker(layout, executor)
+                maker = self.makers[key]
+                return (
+                    maker.bind_finish(what) if isinstance(what, Given) else maker.bind_draw(what, early=early)
+                )
+
+            self.launches[key, what, early] = made_here(executor, bind)
+        return self.launches[key, what, early]
+
+
+_here = _Makers()
+_drops = PlainLaunches(bind_block_dropout)
+
+
+def draw_on(state: Tensor, layout: BlockMaskLayout, draw: MaskDraw, *, early: bool = False) -> Tensor:
+    """The buffer of the mask that a state names, where the state lies; one is added to its step.
+
+    Args:
+        early: see `BlockMaskMaker.bind_draw`.
+    """
+    device = kernel_device_of(state.device)
+    if device is None:
+        seed, step = (int(word) & (1 << 64) - 1 for word in state.tolist())
+        words = torch.from_numpy(packed(draw_blocks(layout, draw, seed, step))).to(state.device)
+        state[1] += 1
+        return words
+    words = torch.empty(layout.words, dtype=torch.uint64, device=state.device)
+    _here.launch(device, layout, draw, early)(stream_of(state), state.data_ptr(), words.data_ptr())
+    return words
+
+
+def pack_on(live: Tensor) -> Tensor:
+    """The buffer of the mask of these live blocks (bools), where they lie."""
+    layout = BlockMaskLayout(*live.shape)
+    device = kernel_device_of(live.device)
+    if device is None:
+        return torch.from_numpy(packed(live.cpu().numpy())).to(live.device)
+    live = live.contiguous()
+    words = torch.empty(layout.words, dtype=torch.uint64, device=live.device)
+    _here.launch(device, layout, Given.BOOLS)(stream_of(live), live.data_ptr(), words.data_ptr())
+    return words
+
+
+def drop_on(x: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tensor:
+    """X, a matrix, without the blocks that the mask of a state drops, the others divided by the share that is left."""
+    shape, draw = (x.shape[0], x.shape[1]), MaskDraw(p)
+    device = kernel_device(x)
+    if device is None:
+        live, density = _drawn(state, shape, block, draw)
+        return torch.where(live, x / density, 0)
+    x = aligned(x)
+    y = torch.empty_like(x)
+    launch = _drops.of(device, shape, block, p, DTYPES[x.dtype])
+    launch(stream_of(x), state.data_ptr(), x.data_ptr(), y.data_ptr())
+    return y
+
+
+def multiplier_on(like: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tensor:
+    """What a matrix like this one is multiplied by to drop blocks as `drop_on` does: 0, or 1 over the share left."""
+    shape, draw = (like.shape[0], like.shape[1]), MaskDraw(p)
+    device = kernel_device(like)
+    if device is None:
+        live, density = _drawn(state, shape, block, draw)
+        return live.to(like.dtype) / density
+    y = torch.empty(shape, dtype=like.dtype, device=like.device)
+    launch = _drops.of(device, shape, block, p, DTYPES[like.dtype])
+    launch(stream_of(like), state.data_ptr(), 0, y.data_ptr())
+    return y
+
+
+def _drawn(
+    state: Tensor, shape: tuple[int, int], block: tuple[int, int], draw: MaskDraw
+) -> tuple[Tensor, float]:
+    """Whether each element is live in the mask of a state, which stays as it is, and the expected share of those."""
+    layout = grid(shape, block)
+    live = blocks_of(draw_on(state.clone(), layout, draw), layout)
+    return expanded(live, block, shape), draw.density(layout)
+
+
+def blocks_of(words: Tensor, layout: BlockMaskLayout) -> Tensor:
+    """bool, rows × columns of blocks, of a mask's buffer."""
+    signed = words.view(torch.int64)
+    bits = signed[: layout.row_order_at].reshape(layout.rows, layout.row_words)
+    order = signed[layout.row_order_at : layout.column_bits_at].view(torch.int32)[: layout.rows].long()
+    places = torch.arange(WORD_BITS, device=words.device)
+    ranked = ((bits[..., None] >> places) & 1).reshape(layout.rows, -1)[:, : layout.columns].bool()
+    return torch.empty_like(ranked).index_copy(0, order, ranked)
+
+
+def expanded(blocks: Tensor, block: tuple[int, int], shape: tuple[int, int]) -> Tensor:
+    """A value for each element, of one for each block."""
+    rows, columns = blocks.shape
+    tiles = blocks[:, None, :, None].expand(rows, block[0], columns, block[1])
+    return tiles.reshape(rows * block[0], columns * block[1])[: shape[0], : shape[1]]

@@ -1,0 +1,1 @@
+"""Calls from PyTorch: tensors checked, devices found, operators prepared once and launched."""

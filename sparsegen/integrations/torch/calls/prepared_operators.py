@@ -1,0 +1,76 @@
+"""Operators of problems whose sparsity comes with every call, prepared when a call first needs them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsegen import api
+from sparsegen.integrations.torch.calls.prepared import aligned, array_of
+from sparsegen.kernels.base import Device
+from sparsegen.operators import Problem
+
+MOST_PREPARED = 128  # of this process, beside those that a graph was captured with
+
+
+@dataclass(slots=True)
+class _Prepared:
+    operator: Any
+    was_captured: bool = False
+
+
+class Operators:
+    """The latest operators, `MOST_PREPARED` of them and all that a CUDA graph was captured with.
+
+    Attributes:
+        found: by what they were prepared for.
+    """
+
+    def __init__(self) -> None:
+        self.found: OrderedDict[tuple[Any, ...], _Prepared] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, problem: Problem, device: Device, captures: bool, **kept: Any) -> Any:
+        """The operator of a problem, prepared unless it is there.
+
+        Args:
+            captures: a CUDA graph captures the call.
+            kept: what `sparsegen.prepare` takes beside the problem.
+        """
+        key = problem, device.backend, device.index, *kept.items()
+        with self._lock:
+            if key not in self.found:
+                self.found[key] = _Prepared(api.prepare(problem=problem, device=device, **kept))
+                free = [old for old, prepared in self.found.items() if not prepared.was_captured]
+                for old in free[: max(0, len(self.found) - MOST_PREPARED)]:
+                    del self.found[old]
+            found = self.found[key]
+            found.was_captured |= captures
+            self.found.move_to_end(key)
+            return found.operator
+
+
+operators = Operators()
+
+
+def called(
+    operator: Any, given: Sequence[Tensor], words: Tensor, out: Tensor | None = None, **added: Tensor
+) -> Tensor:
+    """What an operator makes of tensors and of what names live places, in ``out`` if it is given."""
+    tensors = [aligned(tensor) for tensor in given]
+    more = {name: tensor.contiguous() for name, tensor in added.items()}
+    result: Tensor
+    if words.is_cuda:
+        result = operator(*tensors, words, out=out, **more)
+        return result
+    added_arrays = {name: array_of(tensor) for name, tensor in more.items()}
+    into = None if out is None else array_of(out)
+    found = operator(*map(array_of, tensors), words.numpy(), out=into, **added_arrays)
+    result = torch.from_numpy(found).to(given[0].dtype)
+    return result if out is None else out.copy_(result)

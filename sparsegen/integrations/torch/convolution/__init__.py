@@ -1,0 +1,1 @@
+"""Masked convolutions, and layers of them."""

@@ -1,0 +1,159 @@
+"""Whether a convolution with a mask runs our kernel, or PyTorch's dense convolution: both are tried."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sparsegen.dispatch.options import Dense
+from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
+from sparsegen.integrations.torch.calls.timing import in_turn
+from sparsegen.integrations.torch.convolution.conv_problem import (
+    memory_format,
+    pixels_of,
+    problem_of,
+    sides_of,
+)
+from sparsegen.matrix.spatial_mask import words_of
+from sparsegen.operators import MaskedConv2dProblem, MaskOf
+
+_decided: dict[tuple[MaskedConv2dProblem, torch.device], bool] = {}
+_lock = threading.Lock()
+
+
+def masked_convolution_pays(problem: MaskedConv2dProblem, device: torch.device) -> bool:
+    """Whether the kernel takes less time than the dense convolution whose result is then set to zero outside the mask.
+
+    On a GPU the first call with this problem times both on a random mask of its density, forward, and the process
+    remembers the answer. It needs memory for the operands beside the layer's own, and leaves PyTorch's generators as
+    they are. Inside a CUDA graph's capture nothing can be timed, and problems that were never met run our kernel, as
+    they do on the emulator, which has no time.
+    """
+    found = kernel_device_of(device)
+    if found is None or found.backend == "emulator":
+        return True
+    key = problem, device
+    with _lock:
+        if key not in _decided:
+            if torch.cuda.is_current_stream_capturing():
+                return True
+            masked, dense = _both(*key)
+            _decided[key] = masked < dense
+        return _decided[key]
+
+
+def has_choice(x: Tensor) -> bool:
+    """Whether the kernel could be compared: tensors on the CPU and dtypes without kernels are the operator's matter."""
+    return x.is_cuda and x.dtype in DTYPES
+
+
+def runs_masked_kernel(dense: Dense, problem: MaskedConv2dProblem | None, device: torch.device) -> bool:
+    """Whether the operator with the mask runs.
+
+    Args:
+        problem: what may be tried; None where there is no choice.
+    """
+    if dense is not Dense.AUTO or problem is None:
+        return dense is not Dense.ALWAYS
+    return masked_convolution_pays(problem, device)
+
+
+@torch.compiler.assume_constant_result
+def runs_masked_in_graph(
+    dense: str,
+    sizes: tuple[tuple[int, ...], tuple[int, ...]] | None,
+    has_bias: bool,
+    dtype: torch.dtype,
+    device: str,
+    order: torch.memory_format,
+    *options: Any,
+) -> bool:
+    """`runs_masked_kernel` while a graph is traced, to which the answer is a constant.
+
+    Args:
+        sizes: of x and of the weight; None where there is no choice.
+        order: x's.
+        options: as of `problem_of`, tuples in the place of lists.
+
+    Raises:
+        OperandError, ConfigError: as `problem_of`.
+    """
+    problem = None
+    if sizes is not None:
+        x, weight = (torch.empty(size, dtype=dtype, device="meta") for size in sizes)
+        bias = torch.empty(sizes[1][0], dtype=dtype, device="meta") if has_bias else None
+        problem = problem_of(x.contiguous(memory_format=order), weight, bias, *options)
+    return runs_masked_kernel(Dense.parse(dense), problem, torch.device(device))
+
+
+def sizes_of(x: Tensor, weight: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Both sizes as indices: torch.compile makes symbols of sizes that change, and what is faster depends on them."""
+    first, second = (tuple(operator.index(size) for size in tensor.shape) for tensor in (x, weight))
+    return first, second
+
+
+def dense_convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mask: Tensor,
+    sides: Sequence[Any],
+    groups: int,
+    mask_of: MaskOf,
+    relu: bool,
+) -> Tensor:
+    """The same by PyTorch's convolution, with its gradients.
+
+    Args:
+        sides: rows and columns of stride, padding, dilation and of a block of the mask.
+    """
+    stride, padding, dilation, block = sides
+    if mask_of is MaskOf.ANY_INPUT:
+        x = zero_outside(x, mask, block)
+    found = functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
+    if relu:
+        found = found.relu()
+    if mask_of is MaskOf.OUTPUT:
+        found = zero_outside(found, mask, block)
+    return found.contiguous(memory_format=memory_format(x))
+
+
+def _both(problem: MaskedConv2dProblem, where: torch.device) -> tuple[float, float]:
+    """Microseconds of a call of the kernel and of the dense convolution."""
+    p, dtype = problem, getattr(torch, problem.dtype.value)
+    generator = torch.Generator(where)
+    generator.manual_seed(0)
+    order = torch.contiguous_format if p.layout.has_planes else torch.channels_last
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, dtype=dtype, device=where, generator=generator)
+
+    x = drawn(p.batch, p.channels, p.height, p.width).to(memory_format=order)
+    weight = drawn(p.filters, p.group_channels, p.filter_size.rows, p.filter_size.columns)
+    bias = drawn(p.filters) if p.epilogue.has_bias else None
+    mask = torch.rand((p.batch, *p.mask_shape), device=where, generator=generator) < p.density.share
+    sides = sides_of(p)
+
+    def masked() -> Tensor:
+        words = words_of(mask)
+        result: Tensor = torch.ops.sparsegen.masked_conv2d(
+            *(x, weight, bias, words, *sides, p.groups.count, p.mask_of.value, p.density.share, False)
+        )
+        return result
+
+    def dense() -> Tensor:
+        return dense_convolution(x, weight, bias, mask, sides, p.groups.count, p.mask_of, relu=False)
+
+    found = in_turn([masked, dense], where)
+    return found[0], found[1]
+
+
+def zero_outside(images: Tensor, mask: Tensor, block: tuple[int, int]) -> Tensor:
+    """Images × channels × height × width with zeros outside of a mask's blocks."""
+    return torch.where(pixels_of(mask, block, images), images, 0)

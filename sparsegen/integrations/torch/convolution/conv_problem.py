@@ -1,0 +1,123 @@
+"""The problem of a masked convolution that tensors and options ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.calls.devices import DTYPES
+from sparsegen.integrations.torch.calls.ready_calls import kind_of
+from sparsegen.integrations.torch.calls.tensor_checks import require_real
+from sparsegen.operators import (
+    ConvEpilogue,
+    Groups,
+    ImageLayout,
+    MaskedConv2dProblem,
+    MaskOf,
+)
+from sparsegen.system.bounded import Bounded
+
+Side = tuple[int, int]
+
+MOST_PROBLEMS = 1024  # of calls before: to make one takes longer than a call
+_problems: dict[Hashable, MaskedConv2dProblem] = Bounded(MOST_PROBLEMS)
+
+
+def problem_of(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    sides: Sequence[Any],
+    groups: int,
+    mask_of: MaskOf | str,
+    density: float,
+    relu: bool,
+) -> MaskedConv2dProblem:
+    """What the tensors ask for; float64 as float32, which PyTorch computes itself.
+
+    Args:
+        sides: stride, padding, dilation and the block of the mask, as users give them.
+
+    Raises:
+        OperandError, ConfigError: shapes, dtypes, devices or sides that do not fit.
+    """
+    options = sides, groups, mask_of, density, relu
+    # Options as text, in which 1, 1.0 and True differ, as they do to the checks.
+    key = kind_of(x, weight, bias), repr(options)
+    found = _problems.get(key)
+    if found is None:
+        found = _problems[key] = _checked(x, weight, bias, options)
+    return found
+
+
+def _checked(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    options: tuple[Any, ...],
+) -> MaskedConv2dProblem:
+    (stride, padding, dilation, block), groups, mask_of, density, relu = options
+    require_real(x, "x")
+    require_real(weight, "weight")
+    groups = Groups.named(groups, "groups").count
+    if x.dim() != 4 or weight.dim() != 4 or x.shape[1] != weight.shape[1] * groups:
+        raise OperandError(
+            f"expected images × channels × height × width and filters × channels of one of {groups} groups × rows × "
+            f"columns, got {tuple(x.shape)} and {tuple(weight.shape)}"
+        )
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and (tensor.dtype != x.dtype or tensor.device != x.device):
+            raise OperandError(
+                f"{name}: expected {x.dtype} on {x.device}, got {tensor.dtype} on {tensor.device}"
+            )
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        raise OperandError(f"bias: expected {weight.shape[0]} values, got shape {tuple(bias.shape)}")
+    epilogue = ConvEpilogue.NONE if bias is None else ConvEpilogue.BIAS_RELU if relu else ConvEpilogue.BIAS
+    return MaskedConv2dProblem.of(
+        (x.shape[2], x.shape[3]),
+        channels=x.shape[1],
+        filters=weight.shape[0],
+        dtype=DTYPES.get(x.dtype, DTYPES[torch.float32]),
+        filter_size=tuple(weight.shape[2:]),
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        mask_block=block,
+        mask_of=mask_of,
+        density=density,
+        epilogue=epilogue,
+        batch=x.shape[0],
+        layout=_layout(x),
+    )
+
+
+def _layout(x: Tensor) -> ImageLayout:
+    """The memory order in which images are read, and the result is written."""
+    if x.is_contiguous() and not x.is_contiguous(memory_format=torch.channels_last):
+        return ImageLayout.NCHW
+    return ImageLayout.NHWC
+
+
+def memory_format(x: Tensor) -> torch.memory_format:
+    """That of the result."""
+    return torch.contiguous_format if _layout(x).has_planes else torch.channels_last
+
+
+def pixels_of(blocks: Tensor, block: Side, like: Tensor) -> Tensor:
+    """Its block's value for each pixel of ``like``, images × 1 × height × width; blocks: images × rows × columns."""
+    wide = blocks[:, None].repeat_interleave(block[0], 2).repeat_interleave(block[1], 3)
+    return wide[:, :, : like.shape[2], : like.shape[3]]
+
+
+def sides_of(problem: MaskedConv2dProblem) -> tuple[Side, Side, Side, Side]:
+    """Rows and columns of stride, padding, dilation and of a block of the mask, as the operator takes them."""
+    p = problem
+    stride, padding, dilation, block = (
+        (side.rows, side.columns) for side in (p.stride, p.padding, p.dilation, p.mask_block)
+    )
+    return stride, padding, dilation, block

@@ -1,0 +1,1 @@
+"""Whole models: conversion, tuning, and what is decided for each layer."""

@@ -1,0 +1,132 @@
+"""Which layers of a model are sparse and in what form: put into the model, and taken out again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from torch import nn
+
+from sparsegen.integrations.torch.calls.activations import Activation
+from sparsegen.integrations.torch.models.model_trace import ActivationSite
+from sparsegen.integrations.torch.pattern.linear import SparseLinear
+from sparsegen.integrations.torch.pattern.shared_input import SharedInput, SharedPart
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How sparse layers run.
+
+    Attributes:
+        fused: their activations are part of them.
+        one_launch: those that read one tensor are one launch.
+    """
+
+    fused: bool = False
+    one_launch: bool = False
+
+
+PLAIN = Form()
+
+
+class Arranger:
+    """A model, the layers that may be sparse in it, and what may be done with them.
+
+    Attributes:
+        model: it is changed in place.
+        sparse: layers by name.
+        sites: activations that may become part of layers.
+        shared: layers that may share a launch.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        dense: Mapping[str, nn.Linear],
+        sparse: Mapping[str, SparseLinear],
+        sites: Sequence[ActivationSite] = (),
+        shared: Sequence[Sequence[str]] = (),
+    ) -> None:
+        self.model, self.sparse = model, sparse
+        self.sites = tuple(site for site in sites if set(site.layers) <= sparse.keys())
+        of_layer = {name: site for site in self.sites for name in site.layers}
+        self.shared = tuple(
+            names
+            for group in shared
+            for names in _alike([name for name in group if name in sparse], of_layer)
+            if len(names) > 1
+        )
+        self._dense = dense
+        self._together: dict[tuple[str, ...], SharedInput] = {}
+        self._modules = {site.names: model.get_submodule(site.names[0]) for site in self.sites}
+
+    def arrange(self, forms: Mapping[str, Form]) -> None:
+        """Have these layers sparse in these forms, all others dense.
+
+        An activation is fused where all layers before it are to be, and layers share a launch where all that read the
+        tensor are to.
+        """
+        for name, layer in self.sparse.items():
+            layer.activation = Activation.NONE
+            layer.shares(None)
+            module: nn.Module = layer if name in forms else self._dense[name]
+            _put(self.model, name, module)
+        for site in self.sites:
+            fuses = all(forms.get(name, PLAIN).fused for name in site.layers)
+            behind = nn.Identity() if fuses else self._modules[site.names]
+            for name in site.names:
+                _put(self.model, name, behind)
+            for name in site.layers if fuses else ():
+                self.sparse[name].activation = site.activation
+        for names in self.shared:
+            layers = [self.sparse[name] for name in names]
+            if all(forms.get(name, PLAIN).one_launch for name in names) and _have_one_activation(layers):
+                together = self._together.setdefault(names, SharedInput(layers))
+                for number, layer in enumerate(layers):
+                    layer.shares(SharedPart(together, number))
+
+
+def _have_one_activation(layers: Sequence[SparseLinear]) -> bool:
+    return len({layer.activation for layer in layers}) == 1
+
+
+def _alike(names: Sequence[str], sites: Mapping[str, ActivationSite]) -> Iterator[tuple[str, ...]]:
+    """Layers with equal activations, in order: an epilogue is one of the whole launch."""
+    kinds: dict[Activation, list[str]] = {}
+    for name in names:
+        kinds.setdefault(sites[name].activation if name in sites else Activation.NONE, []).append(name)
+    return map(tuple, kinds.values())
+
+
+def _put(model: nn.Module, name: str, module: nn.Module) -> None:
+    holder, _, own_name = name.rpartition(".")
+    setattr(model.get_submodule(holder), own_name, module)
+
+
+_KINDS = {nn.ReLU: Activation.RELU, nn.GELU: Activation.GELU}
+
+
+def sites_in_sequences(model: nn.Module, layers: Mapping[str, nn.Linear]) -> Iterator[ActivationSite]:
+    """Activations right behind these layers in an `nn.Sequential`, found without a call."""
+    names: dict[int, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(id(module), []).append(name)
+    for name, sequence in model.named_modules():
+        if type(sequence) is not nn.Sequential:
+            continue
+        children = list(sequence.named_children())
+        for (first, layer), (second, activation) in pairwise(children):
+            kind = _KINDS.get(type(activation))
+            own, behind = (f"{name}.{child}" if name else child for child in (first, second))
+            if kind is None or own not in layers or layer is not layers[own]:
+                continue
+            if isinstance(activation, nn.GELU) and activation.approximate != "none":
+                continue
+            alone = names[id(layer)] == [own] and names[id(activation)] == [behind]
+            if alone and not _has_hooks(layer) and not _has_hooks(activation):
+                yield ActivationSite(kind, (behind,), (own,))
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)

@@ -1,0 +1,267 @@
+"""Whole models: which of their layers become sparse, and why the others stay dense."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparsegen import api, arguments
+from sparsegen.dispatch.dense_or_sparse import Verdict
+from sparsegen.dispatch.options import Dense
+from sparsegen.dispatch.pruned_times import Grounds, LayerTime
+from sparsegen.errors import OperandError, PruningError
+from sparsegen.integrations.torch.calls.devices import DTYPES
+from sparsegen.integrations.torch.models.arrangement import Arranger, Form, sites_in_sequences
+from sparsegen.integrations.torch.models.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
+from sparsegen.integrations.torch.models.in_situ import InSitu, decide
+from sparsegen.integrations.torch.pattern.linear import SparseLinear
+from sparsegen.integrations.torch.pattern.pattern import SparsePattern
+from sparsegen.kernels.base import Device
+from sparsegen.pruning.groups import Scope
+from sparsegen.pruning.pruner import pruned_matrices
+from sparsegen.pruning.report import PruneReport
+from sparsegen.pruning.request import PatternName, PruneRequest
+
+log = logging.getLogger(__name__)
+
+ASSUMED_TOKENS = (
+    16,
+    128,
+    512,
+)  # where nobody says how many there will be: a layer stays dense if that wins for all
+READS_WEIGHTS = (nn.TransformerEncoderLayer,)  # of the layers in it, beside calling them
+
+
+def convert(
+    model: nn.Module,
+    pattern: PatternName | str = PatternName.UNSTRUCTURED,
+    sparsity: float | None = None,
+    *,
+    scope: Scope | str | None = None,
+    block: tuple[int, int] | None = None,
+    nm: tuple[int, int] | None = None,
+    exclude: Sequence[str] = (),
+    tokens: int | None = None,
+    dense: Dense | str = Dense.AUTO,
+    example_inputs: Any = None,
+    fuse: bool = True,
+    capture: bool = True,
+    device: Device | str | None = None,
+    db: str | Path | None = None,
+) -> ConversionReport:
+    """Prune a model's linear layers and replace them, in place, by sparse ones; nothing is run without example inputs.
+
+    A layer stays dense where its weight belongs to another module too, where the module that holds it reads the weight
+    itself, where it cannot be pruned or nothing of it would be left, and where a dense product is known or estimated to
+    be faster: for ``tokens``, or without them for each of `ASSUMED_TOKENS`. Where estimates do not tell, the layer
+    becomes sparse, and decides at its first call by timing both (`SparsePattern.run_dense`).
+
+    Args:
+        model: not itself a linear layer; for one there is `SparseLinear.from_dense`.
+        pattern, sparsity, scope, block, nm: of `sparsegen.prune`, but the default scope is ``"layer"``: weights of
+            layers with different numbers of inputs differ in size from the start, and one cut could empty a layer.
+        exclude: globs of the names of modules that stay dense.
+        tokens: rows of the activations (batch times sequence) that the layers will mostly see.
+        dense: ``"auto"`` as said above; ``"never"``: what can be sparse is, and no dense product ever runs in it;
+            ``"always"``: the pruned layers run dense products alone.
+        example_inputs: a tensor, a tuple of positional arguments, or a dict of named ones, to call the model with. Then
+            it is decided inside the model which layers become sparse, in place of single products' times (`in_situ`):
+            like layers together, where the whole model gets faster with them, on a GPU as a captured CUDA graph, with
+            weights that do not train. So a converted model is never slower than the dense one was. Layers that read
+            one tensor, such as Q, K and V, then share a launch where the model is faster so.
+        fuse: ReLU and exact GELU modules that get the result of a sparse layer and nothing else become part of it
+            (`SparseLinear.activation`), and ``torch.nn.Identity`` takes their places: those right behind it in a
+            ``torch.nn.Sequential``, and with example inputs all that a call shows, where the model is faster so.
+            Without ``fuse`` none do, and no launch is shared.
+        capture: whether example inputs time the model as a CUDA graph. Without, calls from Python are timed, in which
+            what a layer costs the host counts too: for models that will be called so.
+        device, db: of `sparsegen.prepare`, for the times; the layers look into this database too.
+
+    Raises:
+        PruningError: a request that cannot be met, or a model without a linear layer that could be sparse.
+        MatrixError: NaN or infinity in a weight that is to be pruned. The model is then as it was.
+        OperandError: example inputs that are none of these, or with ``dense="always"``.
+    """
+    arguments.instance(model, nn.Module, "model", PruningError)
+    exclude = arguments.texts(exclude, "exclude", PruningError)
+    tokens = None if tokens is None else arguments.whole(tokens, "tokens", PruningError, least=1)
+    policy = Dense.parse(dense)
+    fuses = arguments.flag(fuse, "fuse", PruningError)
+    captures = arguments.flag(capture, "capture", PruningError)
+    if example_inputs is not None and policy is Dense.ALWAYS:
+        raise OperandError("example_inputs decide between dense and sparse, and dense = always is decided")
+    left = {name: DenseLayer(name, type(m).__name__, why) for name, m, why in obstacles(model, exclude)}
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and name and name not in left
+    }
+    if not layers:
+        raise PruningError(
+            "no linear layer of this model can be sparse" + _advice(model, list(left.values()))
+        )
+    if scope is None and not (isinstance(pattern, str) and pattern == PatternName.NM):
+        scope = Scope.LAYER
+    weights = {name: module.weight for name, module in layers.items()}
+    request = PruneRequest.parse(pattern, sparsity, scope=scope, block=block, nm=nm)
+    matrices, pruned = pruned_matrices(weights, request)
+    for copied in pruned.copied:
+        left[copied.name] = DenseLayer(copied.name, "Linear", f"cannot be pruned: {copied.reason}")
+    for name in pruned.emptied:
+        left[name] = DenseLayer(name, "Linear", "nothing of it would be left")
+    asked = ASSUMED_TOKENS if tokens is None else (tokens,)
+    times = _times(pruned, layers, asked, device, db)
+    asks = policy is Dense.AUTO and example_inputs is None
+    for name in times.keys() - left.keys() if asks else ():
+        if why := _why_dense(times[name], asked):
+            left[name] = DenseLayer(name, "Linear", why)
+    ready = {
+        name: SparseLinear.on_pattern(
+            module,
+            SparsePattern(matrices[name], run_dense=policy, db=db),
+            torch.tensor(matrices[name].values),
+        )
+        for name, module in layers.items()
+        if name not in left
+    }
+    candidates, found = {name: layers[name] for name in ready}, None
+    if example_inputs is None:
+        sites = tuple(sites_in_sequences(model, candidates)) if fuses else ()
+        Arranger(model, candidates, ready, sites).arrange(dict.fromkeys(ready, Form(fused=True)))
+    else:
+        found = decide(model, candidates, ready, example_inputs, fuse=fuses, capture=captures)
+    return conversion_report(model, ready, left, asked, times, found, assumes_tokens=tokens is None)
+
+
+def conversion_report(
+    model: nn.Module,
+    ready: Mapping[str, SparseLinear],
+    left: Mapping[str, DenseLayer],
+    tokens: Sequence[int],
+    times: Mapping[str, tuple[LayerTime, ...]],
+    found: InSitu | None,
+    *,
+    assumes_tokens: bool = False,
+) -> ConversionReport:
+    """What became of a model.
+
+    Args:
+        ready: the layers that were to be sparse; those of them are that are not left.
+        left: what stays dense, by name.
+        tokens, times, found: see `ConversionReport`.
+    """
+    left = dict(left)
+    if found is not None:
+        for name in ready.keys() - set(found.kept):
+            left[name] = DenseLayer(name, "Linear", _why_not(name, found))
+    together = _together(model, ready.keys() - left.keys())
+    converted = tuple(
+        ConvertedLayer(
+            name,
+            layer.pattern.shape,
+            layer.pattern.nnz,
+            times.get(name, ()),
+            layer.activation,
+            together.get(name, ()),
+        )
+        for name, layer in ready.items()
+        if name not in left
+    )
+    order = {name: i for i, (name, _) in enumerate(model.named_modules())}
+    dense_layers = tuple(sorted(left.values(), key=lambda d: order[d.name]))
+    report = ConversionReport(tuple(tokens), assumes_tokens, converted, dense_layers, found)
+    log.info("%s", report.summary)
+    return report
+
+
+def _together(model: nn.Module, names: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The layers that share a launch, by each one's name."""
+    of_layer = {id(model.get_submodule(name)): name for name in names}
+    found = {}
+    for name in names:
+        layer = model.get_submodule(name)
+        assert isinstance(layer, SparseLinear)
+        if layer.one_launch_with:
+            found[name] = tuple(of_layer[id(other)] for other in layer.one_launch_with)
+    return found
+
+
+def _why_not(name: str, found: InSitu) -> str:
+    """Why a layer stays dense that was tried inside the model."""
+    if name in found.uncalled:
+        return "the example inputs do not reach it"
+    step = next(step for step in found.steps if name in step.layers)
+    return f"the model is no faster with it sparse: {step.sparse_us:.1f} µs, dense {step.dense_us:.1f} µs"
+
+
+def _why_dense(times: Sequence[LayerTime], tokens: Sequence[int]) -> str:
+    """Why a layer stays dense, if dense is faster for all numbers of tokens; else empty."""
+    if any(time.verdict is not Verdict.DENSE for time in times):
+        return ""
+    said = []
+    for n, time in zip(tokens, times, strict=True):
+        if time.sparse_us is None or time.dense_us is None:
+            said.append(f"{n} tokens (by estimates)")
+        else:
+            near = "" if time.grounds is Grounds.EXACT else " on a pattern that is near"
+            said.append(f"{n} tokens: {time.dense_us:.1f} µs, sparse {time.sparse_us:.1f} µs{near}")
+    return f"dense is faster for {'; for '.join(said)}"
+
+
+def obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, nn.Module, str]]:
+    """The modules with a matrix of weights that cannot be sparse, and why."""
+    owners: dict[int, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        for parameter in module.parameters(recurse=False):
+            owners.setdefault(id(parameter), []).append(name)
+    for name, module in model.named_modules():
+        matrices = [p for p in module.parameters(recurse=False) if p.dim() > 1]
+        if not matrices:
+            continue
+        others = sorted({owner for p in matrices for owner in owners[id(p)]} - {name})
+        if type(module) is not nn.Linear:
+            yield name, module, "not a plain torch.nn.Linear"
+        elif any(fnmatchcase(name, glob) for glob in exclude):
+            yield name, module, "left out by name"
+        elif others:
+            yield name, module, f"its weight belongs to {', '.join(others)} too"
+        elif isinstance(holder := model.get_submodule(name.rpartition(".")[0]), READS_WEIGHTS):
+            yield name, module, f"{type(holder).__name__} reads its weight itself"
+
+
+def _times(
+    report: PruneReport,
+    layers: dict[str, nn.Linear],
+    tokens: Sequence[int],
+    device: Device | str | None,
+    db: str | Path | None,
+) -> dict[str, tuple[LayerTime, ...]]:
+    """What is known of the product with each layer, by name: for each number of tokens."""
+    found: dict[str, tuple[LayerTime, ...]] = {}
+    for torch_dtype in {layer.weight.dtype for layer in layers.values()} & DTYPES.keys():
+        dtype = DTYPES[torch_dtype]
+        for n in tokens:
+            times = api.pruned_times(report, n=n, dtype=dtype, layout="column", device=device, db=db)
+            for t in times.layers:
+                if layers[t.layer].weight.dtype is torch_dtype:
+                    found[t.layer] = (*found.get(t.layer, ()), t)
+    return found
+
+
+def _advice(model: nn.Module, left: Sequence[DenseLayer]) -> str:
+    """What to do with a model of which nothing can be converted, and why it cannot."""
+    if isinstance(model, nn.Linear):
+        return ": it is one itself, which SparseLinear.from_dense converts"
+    has_convolutions = any(isinstance(module, nn.Conv2d) for module in model.modules())
+    hint = ", and convolutions are those of convert_convolutions and SparseConv2d" if has_convolutions else ""
+    return hint + _listed(left)
+
+
+def _listed(layers: Sequence[DenseLayer]) -> str:
+    return "".join(f"; {layer.name}: {layer.reason}" for layer in layers)

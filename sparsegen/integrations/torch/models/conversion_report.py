@@ -1,0 +1,149 @@
+"""What a conversion did, in one summary and layer by layer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sparsegen.dispatch.pruned_times import LayerTime
+from sparsegen.integrations.torch.calls.activations import Activation
+from sparsegen.integrations.torch.models.in_situ import InSitu
+
+NAMES_SHOWN = 3  # of layers that stay dense for one reason
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedLayer:
+    """A layer that became sparse.
+
+    Attributes:
+        shape: (out, in) features.
+        times: of one product for each number of tokens, as far as they are known; empty for a dtype without kernels.
+        activation: that is part of it.
+        one_launch: names of the layers that share a launch, this one among them; empty where it has its own.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    nonzeros: int
+    times: tuple[LayerTime, ...]
+    activation: Activation = Activation.NONE
+    one_launch: tuple[str, ...] = ()
+
+    @property
+    def sparsity(self) -> float:
+        size = self.shape[0] * self.shape[1]
+        return 1 - self.nonzeros / size if size else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DenseLayer:
+    """A layer with a matrix of weights that stayed as it was, and the reason in a few words."""
+
+    name: str
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionReport:
+    """What `convert` did.
+
+    Attributes:
+        tokens: the numbers that products were looked up for.
+        assumes_tokens: whether nobody gave any.
+        converted, dense: in the model's order.
+        in_situ: what was found inside the model; None without example inputs.
+    """
+
+    tokens: tuple[int, ...]
+    assumes_tokens: bool
+    converted: tuple[ConvertedLayer, ...]
+    dense: tuple[DenseLayer, ...]
+    in_situ: InSitu | None = None
+
+    @property
+    def shared_launches(self) -> tuple[tuple[str, ...], ...]:
+        """The layers that share launches, by launch."""
+        return tuple(dict.fromkeys(layer.one_launch for layer in self.converted if layer.one_launch))
+
+    @property
+    def summary(self) -> str:
+        """The model as a whole, in a line."""
+        said = f"{len(self.converted)} sparse, {len(self.dense)} left dense"
+        faster = sum(layer.reason.startswith("dense is faster") for layer in self.dense)
+        if faster:
+            said += f" ({faster} because dense is faster)"
+        activations = sum(layer.activation is not Activation.NONE for layer in self.converted)
+        if activations:
+            said += f", {activations} with their activation"
+        launches = self.shared_launches
+        if launches:
+            said += (
+                f", {sum(map(len, launches))} in {len(launches)} shared launch{'es' * (len(launches) > 1)}"
+            )
+        if self.in_situ is not None:
+            how = "as a CUDA graph" if self.in_situ.captured else "called from Python"
+            ours, theirs = self.in_situ.final_us, self.in_situ.dense_us
+            return f"{said}; the model takes {ours:.0f} µs {how}, dense {theirs:.0f} µs"
+        for i, n in enumerate(self.tokens):
+            times = [layer.times[i] for layer in self.converted if len(layer.times) > i]
+            both = [(t.fastest_us, t.dense_us) for t in times if t.fastest_us and t.dense_us]
+            if both:
+                ours, theirs = (sum(us or 0.0 for us in column) for column in zip(*both, strict=True))
+                said += f"; for {n} tokens {len(both)} products take {ours:.0f} µs, dense {theirs:.0f} µs"
+        return said
+
+    def __str__(self) -> str:
+        lines = [self.summary]
+        for layer in self.converted:
+            out_features, in_features = layer.shape
+            lines.append(
+                f"  {layer.name}: {out_features} × {in_features}, {layer.sparsity:.1%} sparse"
+                f"{_with(layer.activation)}{self._said(layer)}"
+            )
+        lines += [f"  {', '.join(names)} read one tensor: one launch" for names in self.shared_launches]
+        alike: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for left in self.dense:
+            alike[left.kind, left.reason].append(left.name)
+        for (kind, reason), names in alike.items():
+            others = len(names) - NAMES_SHOWN
+            more = f" and {others} more" if others > 0 else ""
+            stay = "stays" if len(names) == 1 else "stay"
+            lines.append(f"  {', '.join(names[:NAMES_SHOWN])}{more} ({kind}) {stay} dense: {reason}")
+        return "\n".join(lines)
+
+    def _said(self, layer: ConvertedLayer) -> str:
+        said = []
+        for n, time in zip(self.tokens, layer.times, strict=False):
+            if time.sparse_us is not None:
+                dense = "" if time.dense_us is None else f", dense {time.dense_us:.1f} µs"
+                said.append(f"; {time.sparse_us:.1f} µs{dense} for {n} tokens ({time.grounds})")
+        return "".join(said) or "; its time was not measured"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "tokens": list(self.tokens),
+            "assumes_tokens": self.assumes_tokens,
+            "summary": self.summary,
+            "converted": [
+                {
+                    "name": layer.name,
+                    "shape": list(layer.shape),
+                    "nonzeros": layer.nonzeros,
+                    "sparsity": layer.sparsity,
+                    "activation": layer.activation,
+                    "one_launch": list(layer.one_launch),
+                    "times": [time.to_dict() for time in layer.times],
+                }
+                for layer in self.converted
+            ],
+            "in_situ": None if self.in_situ is None else asdict(self.in_situ),
+            "dense": [{"name": d.name, "kind": d.kind, "reason": d.reason} for d in self.dense],
+        }
+
+
+def _with(activation: Activation) -> str:
+    return "" if activation is Activation.NONE else f", with {activation}"

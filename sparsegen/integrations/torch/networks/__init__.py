@@ -1,0 +1,1 @@
+"""Sparse networks on several devices of a process group."""

@@ -1,0 +1,1 @@
+"""Layers and products on one pattern of nonzeros."""

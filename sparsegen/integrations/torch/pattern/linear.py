@@ -1,0 +1,262 @@
+"""A linear layer with a sparse weight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsegen import api, arguments
+from sparsegen.dispatch.options import Dense, OnMiss
+from sparsegen.errors import DeviceUnavailableError, MatrixError, OperandError, PruningError
+from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
+from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_autocast
+from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
+from sparsegen.integrations.torch.calls.direct import Asked, asked
+from sparsegen.integrations.torch.calls.tensor_checks import no_tensor, require_dtype
+from sparsegen.integrations.torch.pattern.pattern import SparsePattern
+from sparsegen.integrations.torch.pattern.pattern_module import PatternModule
+from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
+from sparsegen.integrations.torch.pattern.products import linear, linear_asked, linear_at_once
+from sparsegen.integrations.torch.pattern.shared_input import SharedPart
+from sparsegen.matrix.formats import describe
+from sparsegen.pruning.pruner import prune
+from sparsegen.pruning.request import PatternName
+from sparsegen.tuning_db.records import MeasuredAs
+
+
+class SparseLinear(PatternModule):
+    """Y = activation(X · Wᵀ + bias), like ``torch.nn.Linear``, with W stored and multiplied as its nonzeros.
+
+    The values are a parameter and train; the pattern stays. While they require a gradient each call brings them to
+    where the kernels read them; frozen (``requires_grad_(False)``) they are brought there once, and are constants to a
+    CUDA graph. Where a dense product takes less time than any kernel, it runs, and its full weight follows the values
+    (`SparsePattern.run_dense`). A state dict holds the pattern too (``row_offsets`` and ``column_indices``), and
+    loading one takes it over: what was prepared for the old pattern goes, and calls prepare what they need for the new
+    one. Under autocast the operands are cast like a dense layer's.
+
+    Attributes:
+        in_features, out_features: as of ``torch.nn.Linear``.
+        values: the nonzeros of W, row by row.
+        bias: out_features, or None.
+        activation: of the result; by default none. Without gradients the kernel computes it, if there is a bias.
+    """
+
+    values: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        pattern: SparsePattern,
+        *,
+        bias: bool = True,
+        activation: Activation | str = Activation.NONE,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """A layer of zeros on a pattern of out × in features; `from_dense` makes one of weights.
+
+        Args:
+            activation: of the result: ``"none"``, ``"relu"`` or ``"gelu"``.
+
+        Raises:
+            OperandError: arguments of other kinds.
+        """
+        arguments.instance(pattern, SparsePattern, "pattern", OperandError)
+        bias = arguments.flag(bias, "bias", OperandError)
+        if dtype is not None:
+            require_dtype(dtype)
+        super().__init__(pattern, device=device)
+        self.out_features, self.in_features = pattern.shape
+        self.activation = Activation.parse(activation)
+        self._shared: SharedPart | None = None
+        self.values = nn.Parameter(torch.zeros(pattern.nnz, device=device, dtype=dtype))
+        zeros = torch.zeros(self.out_features, device=device, dtype=dtype) if bias else None
+        self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
+
+    @classmethod
+    def from_dense(
+        cls,
+        dense: nn.Linear,
+        mask: Any = None,
+        *,
+        sparsity: float | None = None,
+        pattern: PatternName | str = PatternName.UNSTRUCTURED,
+        run_dense: Dense | str = Dense.AUTO,
+        db: str | Path | None = None,
+    ) -> SparseLinear:
+        """The sparse layer with some of a dense one's weights, on its device and of its dtype.
+
+        Args:
+            mask: out × in; what is not zero stays, whether the weight there is zero or not. With neither mask nor
+                sparsity the weights that are not zero stay.
+            sparsity: share of weights to leave out, from 0 to below 1, instead of a mask: the smallest, in a pattern.
+            pattern: of `sparsegen.prune`.
+            run_dense: whether dense products may run, where they take less time; see `SparsePattern`.
+            db: of the tuning database that calls look into, as of `sparsegen.prepare`.
+
+        Raises:
+            PruningError: a mask and a sparsity, or a sparsity that cannot be met.
+            MatrixError: a mask of another shape, or NaN or infinity in a weight that is to be ranked.
+        """
+        arguments.instance(dense, nn.Linear, "dense", OperandError)
+        weight = dense.weight.detach()
+        if mask is not None and sparsity is not None:
+            raise PruningError("give a mask or a sparsity, not both")
+        if sparsity is not None:
+            mask = prune(weight, pattern=pattern, sparsity=sparsity).weights
+        try:
+            kept = (weight if mask is None else torch.as_tensor(mask)).to(weight.device) != 0
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise MatrixError(
+                f"expected a mask of shape {tuple(weight.shape)}, got {describe(mask)}"
+            ) from error
+        if kept.shape != weight.shape:
+            raise MatrixError(f"expected a mask of shape {tuple(weight.shape)}, got {tuple(kept.shape)}")
+        return cls.on_pattern(dense, SparsePattern(kept, run_dense=run_dense, db=db), weight[kept])
+
+    @classmethod
+    def on_pattern(
+        cls, dense: nn.Linear, pattern: SparsePattern, values: Tensor | None = None
+    ) -> SparseLinear:
+        """The sparse layer with a dense one's weights at the places of a pattern, on its device and of its dtype.
+
+        Args:
+            values: these weights, in CSR order, on any device, if they are at hand; else they are gathered.
+
+        Raises:
+            MatrixError: a pattern of another shape than the weight, or other than a value for each place.
+            OperandError: arguments of other kinds.
+        """
+        arguments.instance(dense, nn.Linear, "dense", OperandError)
+        arguments.instance(pattern, SparsePattern, "pattern", OperandError)
+        weight = dense.weight.detach()
+        if pattern.shape != tuple(weight.shape):
+            raise MatrixError(f"expected a pattern of shape {tuple(weight.shape)}, got {pattern.shape}")
+        layer = cls(pattern, bias=dense.bias is not None, device=weight.device, dtype=weight.dtype)
+        if values is None:
+            rows = torch.repeat_interleave(layer.row_offsets.diff())
+            values = weight[rows, layer.column_indices.long()]
+        if values.shape != layer.values.shape:
+            raise MatrixError(f"expected {pattern.nnz} values, got a tensor of shape {tuple(values.shape)}")
+        with torch.no_grad():
+            layer.values.copy_(values)
+            layer.values.requires_grad_(dense.weight.requires_grad)
+            if layer.bias is not None:
+                layer.bias.copy_(dense.bias)
+                layer.bias.requires_grad_(dense.bias.requires_grad)
+        return layer.train(dense.training)
+
+    def to_dense(self) -> nn.Linear:
+        """The ``torch.nn.Linear`` with the same weights, zeros included; an activation is not part of it."""
+        kinds: dict[str, Any] = {"device": self.values.device, "dtype": self.values.dtype}
+        dense = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, **kinds)
+        rows, columns, _ = self.pattern.places(self.values.device)
+        with torch.no_grad():
+            dense.weight.zero_()
+            dense.weight[rows, columns] = self.values
+            if self.bias is not None:
+                dense.bias.copy_(self.bias)
+        return dense.train(self.training)
+
+    def prepared(
+        self,
+        tokens: int,
+        *,
+        on_miss: OnMiss | str = OnMiss.NEAREST,
+        dense: Dense | str | None = None,
+        probe: bool = True,
+        l2: MeasuredAs | str | None = None,
+        db: str | Path | None = None,
+    ) -> PreparedLinear:
+        """This layer for inference with one number of tokens: its weights are packed for a kernel, and not followed.
+
+        In place of this layer it frees the values and the pattern, which take more memory than the packed weights.
+
+        Args:
+            tokens: of a call, over all leading dimensions.
+            on_miss, probe, l2, db: as of `sparsegen.prepare`.
+            dense: likewise; default the pattern's ``run_dense``.
+
+        Raises:
+            DeviceUnavailableError: no kernel runs for this layer's dtype, or on its device.
+        """
+        where = kernel_device(self.values)
+        if where is None:
+            raise DeviceUnavailableError(
+                f"no kernel runs for {self.values.dtype} on {self.values.device}: move the layer to a GPU with .cuda() "
+                "in float32, float16 or bfloat16"
+            )
+        operator = api.prepare(
+            self.pattern.matrix.with_values(self.values.detach().float().cpu().numpy()),
+            n=tokens,
+            dtype=DTYPES[self.values.dtype],
+            layout="column",
+            epilogue=epilogue_of(self.activation, has_bias=self.bias is not None),
+            on_miss=on_miss,
+            dense=self.pattern.run_dense if dense is None else dense,
+            probe=probe,
+            l2=l2,
+            device=where,
+            db=self.pattern.db if db is None else db,
+        )
+        if self.bias is None:
+            return PreparedLinear(operator, None, self.activation)
+        return PreparedLinear(operator, self.bias.detach())
+
+    def shares(self, part: SharedPart | None) -> None:
+        """Be one launch with other layers that read the same tensor (`SharedInput`), or with none again."""
+        self._shared = part
+
+    @property
+    def one_launch_with(self) -> tuple[SparseLinear, ...]:
+        """All layers of the launch that this one shares with others, itself among them; empty where it has its own."""
+        return () if self._shared is None else self._shared.layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        """X of any number of leading dimensions, the last of in_features.
+
+        Raises:
+            OperandError: a shape, dtype or device that does not fit.
+        """
+        if not isinstance(x, Tensor):
+            raise no_tensor(x, "x")
+        if self._shared is not None:
+            part = self._shared(x)
+            if part is not None:
+                return part
+        # PyTorch's way to an attribute takes longer, and is for what stands in a parameter's place.
+        own: dict[str, Any] = self._parameters
+        values, bias = own.get("values"), own.get("bias")
+        if values is None:
+            values, bias = self.values, self.bias
+        dtype = autocast_dtype(x.device) if is_any_autocast() else None
+        casts = dtype is not None
+        if casts:
+            x = x.to(dtype)
+        what = asked(x, values, bias)
+        if what is Asked.NOTHING and x.dim() > 1:
+            return linear_at_once(x, values, bias, self.pattern, self.activation, casts=casts)
+        if casts:
+            values, bias = values.to(x.dtype), None if bias is None else bias.to(x.dtype)
+        if x.dim() > 1:
+            return linear_asked(what, x, values, bias, self.pattern, self.activation)
+        return linear(x[None], values, self.pattern, bias, self.activation)[0]
+
+    def extra_repr(self) -> str:
+        dense_bytes = self.pattern.dense_bytes
+        dense = f", full weight of {dense_bytes} bytes for dense products" if dense_bytes else ""
+        activation = "" if self.activation is Activation.NONE else f", activation={self.activation}"
+        shared = "" if self._shared is None else f", one launch for {len(self._shared.layers)} layers"
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+            f"{activation}, nonzeros={self.pattern.nnz} ({self.pattern.sparsity:.1%} sparse){dense}{shared}"
+        )
+
+    def _take_pattern(self, pattern: SparsePattern) -> None:
+        """Another pattern; the parameter stays the same object, as an optimizer holds it, with zeros for values."""
+        super()._take_pattern(pattern)
+        self.values.data = self.values.new_zeros(pattern.nnz)
+        self.values.grad = None

@@ -1,0 +1,255 @@
+"""Three differentiable products on a sparsity pattern, as custom operators of PyTorch.
+
+With W of out × in features, which has ``values`` at the pattern's places in CSR order and zeros elsewhere:
+
+- `linear`: X · Wᵀ + bias, what a linear layer computes;
+- `transposed_product`: Y · W, its gradient with respect to X;
+- `sampled_product`: (Yᵀ · X) at the pattern, its gradient with respect to the values.
+
+The gradient of each is made of the other two (Gale et al., SC 2020, sections IV and VII), so that derivatives of any
+order exist. `torch.compile` sees each as one operator; new values never compile or prepare anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from sparsegen import arguments
+from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
+from sparsegen.integrations.torch.calls.call_plans import LaunchPlan
+from sparsegen.integrations.torch.calls.direct import Asked, DirectOperator, asked
+from sparsegen.integrations.torch.calls.tensor_checks import check_tensor, require_tensors
+from sparsegen.integrations.torch.pattern import plain
+from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern, pattern_of
+
+
+def linear(
+    x: Tensor,
+    values: Tensor,
+    pattern: SparsePattern,
+    bias: Tensor | None = None,
+    activation: Activation | str = Activation.NONE,
+) -> Tensor:
+    """X · Wᵀ + bias, and an activation of it.
+
+    The kernel computes the activation too where there is a bias and neither a gradient nor a trace is asked for.
+
+    Args:
+        x: ... × in features; all leading dimensions together are tokens.
+        values: one for each nonzero, of x's dtype and device.
+        bias: out features, likewise.
+
+    Returns:
+        ... × out features.
+
+    Raises:
+        OperandError: shapes, dtypes or devices that do not fit.
+    """
+    require_tensors(x=x, values=values, bias=bias)
+    arguments.instance(pattern, SparsePattern, "pattern", OperandError)
+    return linear_asked(asked(x, values, bias), x, values, bias, pattern, Activation.parse(activation))
+
+
+def linear_asked(
+    what: Asked,
+    x: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
+    pattern: SparsePattern,
+    activation: Activation = Activation.NONE,
+) -> Tensor:
+    """`linear` where it is known what is asked of the call."""
+    if what is Asked.NOTHING:
+        return linear_at_once(x, values, bias, pattern, activation)
+    y: Tensor
+    if what is Asked.GRADIENT:
+        y = _linear.apply(x, values, bias, pattern)
+        return y if activation is Activation.NONE else activation.of(y)
+    if x.dim() == 2:
+        return activation.of(_linear.dispatched(x, values, bias, pattern))
+    y = _linear.dispatched(x.reshape(-1, x.shape[-1]), values, bias, pattern)
+    return activation.of(y.reshape(*x.shape[:-1], pattern.shape[0]))
+
+
+def transposed_product(y: Tensor, values: Tensor, pattern: SparsePattern) -> Tensor:
+    """Y · W, tokens × in features, for Y of tokens × out features; see `linear`."""
+    require_tensors(y=y, values=values)
+    arguments.instance(pattern, SparsePattern, "pattern", OperandError)
+    result: Tensor = _transposed(y, values, pattern)
+    return result
+
+
+def sampled_product(y: Tensor, x: Tensor, pattern: SparsePattern) -> Tensor:
+    """(Yᵀ · X) at the pattern, in CSR order, for Y of tokens × out and X of tokens × in features; see `linear`."""
+    require_tensors(y=y, x=x)
+    arguments.instance(pattern, SparsePattern, "pattern", OperandError)
+    result: Tensor = _sampled(y, x, pattern)
+    return result
+
+
+def linear_at_once(
+    x: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
+    pattern: SparsePattern,
+    activation: Activation = Activation.NONE,
+    *,
+    casts: bool = False,
+) -> Tensor:
+    """`linear` beside autograd and all else that might look; whether it may run so is the caller's to ask.
+
+    Args:
+        casts: values and bias may be of any dtype, and X's counts, as under autocast.
+    """
+    key = x.shape, x.dtype, activation, bias is None, casts
+    plan = pattern.plans.find(key)
+    if plan is not None:
+        found = plan.run(x, values, bias)
+        if found is not None:
+            return found
+    out_features, in_features = pattern.shape
+    flat = x.reshape(-1, x.shape[-1]) if x.dim() > 2 else x
+    _check(flat, "x", (None, in_features), x)
+    given = (("values", values, pattern.nnz), *(() if bias is None else (("bias", bias, out_features),)))
+    for name, tensor, size in given:
+        _check(tensor, name, (size,), tensor if casts and tensor.device == x.device else x)
+    tokens, shape = flat.shape[0], (*x.shape[:-1], out_features)
+    if not tokens or not out_features:
+        return x.new_zeros(shape)
+    has_bias = bias is not None
+    run = pattern.prepared(Product.FORWARD, tokens, x, epilogue=epilogue_of(activation, has_bias=has_bias))
+    added = None if bias is None else bias.to(x.dtype)
+    if run is None:
+        result = plain.product(pattern, flat, values.to(x.dtype))
+        result = activation.of(result if added is None else result + added)
+    else:
+        result = run(flat, values=values, bias=added)
+        if has_bias or activation is Activation.NONE:
+            pattern.plans.add(key, pattern.plan(run, x, shape, bias))
+        else:
+            result = activation.of(result)
+    return result if x.dim() == 2 else result.view(shape).detach()
+
+
+def _transposed_of(y: Tensor, values: Tensor, found: SparsePattern) -> Tensor:
+    key = Product.TRANSPOSED, y.shape, y.dtype
+    plan = found.plans.find(key)
+    if plan is not None:
+        result = plan.run(y, values, None)
+        if result is not None:
+            return result
+    out_features, in_features = found.shape
+    _check(y, "y", (None, out_features), y)
+    _check(values, "values", (found.nnz,), y)
+    if not y.shape[0] or not in_features:
+        return y.new_zeros((y.shape[0], in_features))
+    run = found.prepared(Product.TRANSPOSED, y.shape[0], y)
+    if run is None:
+        return plain.product(found, y, values, transposed=True)
+    result = run(y, values=values)
+    found.plans.add(key, found.plan(run, y, result.shape))
+    return result
+
+
+def _sampled_of(y: Tensor, x: Tensor, found: SparsePattern) -> Tensor:
+    key = Product.SAMPLED, y.shape, x.shape, x.dtype
+    plan = found.plans.find(key)
+    if isinstance(plan, LaunchPlan):
+        result = plan.of_two(y.t(), x.t())
+        if result is not None:
+            return result
+    _check(y, "y", (None, found.shape[0]), x)
+    _check(x, "x", (y.shape[0], found.shape[1]), x)
+    if not x.shape[0] or not found.nnz:
+        return x.new_zeros((found.nnz,))
+    run = found.prepared(Product.SAMPLED, x.shape[0], x)
+    if run is None:
+        return plain.sampled(found, y, x)
+    result = run(y.t(), x.t())  # an SDDMM takes tokens along rows: Yᵀ and Xᵀ
+    found.plans.add(key, found.plan(run, x, result.shape))
+    return result
+
+
+def _check(tensor: Tensor, name: str, shape: tuple[int | None, ...], like: Tensor) -> None:
+    """None in a shape stands for any number of tokens."""
+    check_tensor(tensor, name, shape, like, free="tokens")
+
+
+# --- gradients ---
+
+
+def _remember(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+    first, second, *_, ctx.pattern = inputs  # the pattern: alive until the backward pass
+    ctx.save_for_backward(first, second)
+
+
+def _linear_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    x, values = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    flat = dy if dy.dim() == 2 else dy.reshape(-1, dy.shape[-1])
+    dx = None
+    if needs[0]:
+        dx = _transposed(flat, values, ctx.pattern)
+        dx = dx if dy.dim() == 2 else dx.view(x.shape)
+    return (
+        dx,
+        _sampled(flat, x.reshape(-1, x.shape[-1]), ctx.pattern) if needs[1] else None,
+        flat.sum(0) if needs[2] else None,
+        None,
+    )
+
+
+def _transposed_backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
+    y, values = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    return (
+        _linear(dx, values, None, ctx.pattern) if needs[0] else None,
+        _sampled(y, dx, ctx.pattern) if needs[1] else None,
+        None,
+    )
+
+
+def _sampled_backward(ctx: Any, dvalues: Tensor) -> tuple[Tensor | None, ...]:
+    y, x = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    return (
+        _linear(x, dvalues, None, ctx.pattern) if needs[0] else None,
+        _transposed(y, dvalues, ctx.pattern) if needs[1] else None,
+        None,
+    )
+
+
+_linear = DirectOperator(
+    "linear",
+    "(Tensor x, Tensor values, Tensor? bias, int pattern) -> Tensor",
+    linear_at_once,
+    fake=lambda x, values, bias, pattern: x.new_empty((x.shape[0], pattern.shape[0])),
+    tensors=3,
+    backward=_linear_backward,
+    remember=_remember,
+    held=pattern_of,
+)
+_transposed = DirectOperator(
+    "transposed_product",
+    "(Tensor y, Tensor values, int pattern) -> Tensor",
+    _transposed_of,
+    fake=lambda y, values, pattern: y.new_empty((y.shape[0], pattern.shape[1])),
+    tensors=2,
+    backward=_transposed_backward,
+    remember=_remember,
+    held=pattern_of,
+)
+_sampled = DirectOperator(
+    "sampled_product",
+    "(Tensor y, Tensor x, int pattern) -> Tensor",
+    _sampled_of,
+    fake=lambda y, x, pattern: x.new_empty((pattern.nnz,)),
+    tensors=2,
+    backward=_sampled_backward,
+    remember=_remember,
+    held=pattern_of,
+)

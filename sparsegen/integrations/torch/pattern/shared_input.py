@@ -1,0 +1,240 @@
+"""Several sparse layers that read one tensor, such as Q, K and V of attention: their products as one launch.
+
+The layers stay what they are: each has its own values, pattern, gradient and place in the state dict. Where neither a
+gradient nor a trace is asked for, the first one to be called multiplies by the weights of all, below each other, and
+the others return their part of that result.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.compiler import is_dynamo_compiling
+
+from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.calls.activations import Activation
+from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_autocast
+from sparsegen.integrations.torch.calls.direct import Asked, asked
+from sparsegen.integrations.torch.calls.prepared import is_capturing
+from sparsegen.integrations.torch.pattern.pattern import SparsePattern
+from sparsegen.integrations.torch.pattern.products import linear_at_once
+from sparsegen.matrix.csr import below_each_other
+from sparsegen.plan.arrays import current_stream_of
+
+
+class Layer(Protocol):
+    """A `SparseLinear`, as it is seen from here."""
+
+    pattern: SparsePattern
+    values: Any
+    bias: Any
+    in_features: int
+    out_features: int
+    activation: Activation
+    _parameters: Any
+
+
+@dataclass(slots=True)
+class _Result:
+    """The product of all layers, as long as some of them have not been asked.
+
+    Attributes:
+        x, version: what was multiplied, and the count of its changes; None where PyTorch counts none.
+        state: of the thread when that was done.
+        weights: the states of the values and bias of each layer.
+        turn: the layer that is to ask next.
+    """
+
+    x: Callable[[], Any]  # a weak reference
+    version: int | None
+    state: tuple[Any, ...]
+    weights: list[_Weight]
+    y: Tensor
+    turn: int
+
+
+_Weight = tuple[Tensor | None, int | None, int]  # itself, the count of its changes, its address
+_NO_WEIGHT: _Weight = None, None, 0
+
+
+class SharedInput:
+    """Layers that are called one after another, in this order, with the same tensor.
+
+    Calls in another order, or with another tensor, are none of its business: each layer then computes its own.
+    """
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        """
+        Raises:
+            OperandError: fewer than two layers, or of different inputs or activations.
+        """
+        if len(layers) < 2 or len({(layer.in_features, layer.activation) for layer in layers}) > 1:
+            raise OperandError(
+                "expected two or more layers with equal numbers of inputs and equal activations"
+            )
+        self.layers = tuple(layers)
+        self._bounds = [0]
+        for layer in layers:
+            self._bounds.append(self._bounds[-1] + layer.out_features)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._patterns: tuple[SparsePattern, ...] = ()
+        self._pattern: SparsePattern | None = None
+        self._stacked: tuple[list[_Weight] | None, Tensor | None, Tensor | None] = None, None, None
+        self._lock = threading.Lock()
+        self._local = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"layers": self.layers, "_bounds": self._bounds}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    @property
+    def pattern(self) -> SparsePattern:
+        """The patterns of all layers below each other; a new one after a layer has taken another."""
+        found = self._pattern
+        if found is not None:
+            for layer, known in zip(self.layers, self._patterns, strict=True):
+                if layer.pattern is not known:
+                    found = None
+        if found is None:
+            self._patterns = patterns = tuple(layer.pattern for layer in self.layers)
+            matrix = below_each_other([pattern.matrix for pattern in patterns])
+            found = SparsePattern(matrix, run_dense=patterns[0].run_dense, db=patterns[0].db)
+            self._pattern = found
+        return found
+
+    def part(self, number: int, x: Tensor) -> Tensor | None:
+        """The result of one of the layers for ... × in features, a view; None where it is to compute its own."""
+        local = self._local
+        if number == 0:
+            local.result = None
+            weights = self._weights()
+            if asked(x, *weights) is not Asked.NOTHING:
+                return None
+            y, states = self._multiplied(x, weights)
+            version = None if x.is_inference() else x._version
+            local.result = _Result(weakref.ref(x), version, _state(x), states, y, 1)
+            return y.narrow(-1, 0, self._bounds[1])
+        found: _Result | None = getattr(local, "result", None)
+        if found is None:
+            return None
+        own = self.layers[number]._parameters
+        if not (
+            found.turn == number
+            and found.x() is x
+            and (found.version is None or found.version == x._version)
+            and _unchanged((own.get("values"), own.get("bias")), found.weights[2 * number : 2 * number + 2])
+            and found.state == _state(x)
+        ):
+            local.result = None
+            return None
+        found.turn += 1
+        if found.turn == len(self.layers):
+            local.result = None
+        first = self._bounds[number]
+        return found.y.narrow(-1, first, self._bounds[number + 1] - first)
+
+    def _weights(self) -> list[Tensor | None]:
+        """Values and bias of each layer in turn."""
+        found: list[Tensor | None] = []
+        for layer in self.layers:
+            own = layer._parameters  # PyTorch's way to an attribute takes longer
+            found.append(own.get("values"))
+            found.append(own.get("bias"))
+        return found
+
+    def _multiplied(self, x: Tensor, weights: Sequence[Tensor | None]) -> tuple[Tensor, list[_Weight]]:
+        """The product, and the states of the weights that it was made with."""
+        with self._lock:
+            pattern = self.pattern
+            known, values, bias = self._stacked
+            if known is None or values is None or not _unchanged(weights, known, frozen=True):
+                known, values, bias = self._stack(weights)
+        dtype = autocast_dtype(x.device) if is_any_autocast() else None
+        casts = dtype is not None
+        if casts:
+            x = x.to(dtype)
+        y = linear_at_once(x, values, bias, pattern, self.layers[0].activation, casts=casts)
+        return y, known
+
+    def _stack(self, weights: Sequence[Tensor | None]) -> tuple[list[_Weight], Tensor, Tensor | None]:
+        """The state of the weights, and the values and biases of all layers below each other."""
+        with torch.inference_mode(False), torch.no_grad():  # to be followed by their counts of changes
+            values = torch.cat([layer.values.detach() for layer in self.layers])
+            bias = None
+            if any(layer.bias is not None for layer in self.layers):
+                bias = torch.cat([_bias(layer) for layer in self.layers])
+        states = [_weight_state(tensor) for tensor in weights]
+        self._stacked = states, values, bias
+        return states, values, bias
+
+
+class SharedPart:
+    """One of the layers of a shared input; called with what the layer is called with."""
+
+    def __init__(self, shared: SharedInput, number: int) -> None:
+        self._shared, self._number = shared, number
+
+    @property
+    def layers(self) -> tuple[Any, ...]:
+        """All of them, in the order of their calls."""
+        return self._shared.layers
+
+    def __call__(self, x: Tensor) -> Tensor | None:
+        """See `SharedInput.part`."""
+        if is_dynamo_compiling():
+            return None
+        return self._shared.part(self._number, x)
+
+
+def _bias(layer: Layer) -> Tensor:
+    found: Tensor = layer.values.new_zeros(layer.out_features) if layer.bias is None else layer.bias.detach()
+    return found
+
+
+def _weight_state(tensor: Tensor | None) -> _Weight:
+    """What changes with a weight, as far as PyTorch counts that."""
+    if tensor is None:
+        return _NO_WEIGHT
+    return tensor, None if tensor.is_inference() else tensor._version, tensor.data_ptr()
+
+
+def _unchanged(weights: Sequence[Tensor | None], known: Sequence[_Weight], *, frozen: bool = False) -> bool:
+    """Whether weights are as they were; those that train never are for long, so that ``frozen`` must be, too."""
+    for tensor, (before, version, address) in zip(weights, known, strict=True):
+        if tensor is not before:
+            return False
+        if tensor is None:
+            continue
+        if tensor.data_ptr() != address or (version is not None and tensor._version != version):
+            return False
+        if frozen and (version is None or tensor.requires_grad):
+            return False
+    return True
+
+
+def _state(x: Tensor) -> tuple[Any, ...]:
+    """What has to be the same for all layers beside x: how it is cast, and where launches go."""
+    dtype = autocast_dtype(x.device) if is_any_autocast() else None
+    if not x.is_cuda:
+        return torch.is_grad_enabled(), dtype
+    stream = _stream(x.get_device())
+    return (
+        torch.is_grad_enabled(),
+        dtype,
+        stream,
+        stream != 0 and is_capturing(x),  # the default stream cannot be captured
+    )
+
+
+_stream = current_stream_of(torch)

@@ -1,0 +1,1 @@
+"""Submanifold convolutions over points."""
