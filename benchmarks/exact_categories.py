@@ -30,10 +30,10 @@ from benchmarks.study import WrongResultError, known_rows, torch_place, write_re
 from sparsegen import SparseNetwork
 from sparsegen.backends import find_device
 from sparsegen.kernels.base import Device
-from sparsegen.networks.exact import live_on
-from sparsegen.networks.images import stroke_images
-from sparsegen.networks.network import Network
-from sparsegen.networks.radixnet import CONFIGURATIONS, radixnet
+from sparsegen.networks.exact.exact import live_on
+from sparsegen.networks.model.images import stroke_images
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.model.radixnet import CONFIGURATIONS, radixnet
 from sparsegen.operators.sparse_network import Activation
 from sparsegen.plan.executors import shared_executor
 from sparsegen.system.device_memory import Address

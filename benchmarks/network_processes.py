@@ -24,10 +24,10 @@ from benchmarks.study import Rows, WrongResultError, write_results
 from sparsegen import SparseNetwork
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch.networks.distributed_network import DistributedNetwork
-from sparsegen.networks.images import stroke_images
-from sparsegen.networks.inputs import BitInputs
-from sparsegen.networks.network import Network
-from sparsegen.networks.radixnet import radixnet
+from sparsegen.networks.model.images import stroke_images
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.model.radixnet import radixnet
+from sparsegen.networks.run.inputs import BitInputs
 
 
 @click.command()

@@ -28,7 +28,7 @@ from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.progress import shown
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.matrix.csr import Array
-from sparsegen.networks.challenge_files import (
+from sparsegen.networks.files.challenge_files import (
     layer_file,
     read_categories,
     read_challenge,
@@ -36,14 +36,14 @@ from sparsegen.networks.challenge_files import (
     write_categories,
     write_challenge,
 )
-from sparsegen.networks.images import stroke_images
-from sparsegen.networks.network import Network
-from sparsegen.networks.network_file import load_network, save_network
-from sparsegen.networks.packed_file import is_packed, load_packed, save_packed
-from sparsegen.networks.packed_inference import PackedInference
-from sparsegen.networks.packed_network import PackedNetwork
-from sparsegen.networks.placement import Placement
-from sparsegen.networks.radixnet import radixnet
+from sparsegen.networks.files.network_file import load_network, save_network
+from sparsegen.networks.files.packed_file import is_packed, load_packed, save_packed
+from sparsegen.networks.model.images import stroke_images
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.model.radixnet import radixnet
+from sparsegen.networks.packed.packed_network import PackedNetwork
+from sparsegen.networks.run.packed_inference import PackedInference
+from sparsegen.networks.run.placement import Placement
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators.sparse_network import Readout
 from sparsegen.settings import Settings

@@ -17,7 +17,7 @@ from sparsegen.errors import SparsegenError as SparsegenError
 from sparsegen.matrix.formats import CsrMatrix as CsrMatrix
 from sparsegen.matrix.formats import as_csr as as_csr
 from sparsegen.matrix.load import load_matrix as load_matrix
-from sparsegen.networks.network import Network as Network
+from sparsegen.networks.model.network import Network as Network
 from sparsegen.networks.sparse_network import SparseNetwork as SparseNetwork
 from sparsegen.operators import Block as Block
 from sparsegen.operators import ConvEpilogue as ConvEpilogue

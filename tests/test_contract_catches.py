@@ -17,8 +17,8 @@ from sparsegen.errors import KernelFault
 from sparsegen.kernels import family
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.matrix.formats import CsrMatrix, as_csr
-from sparsegen.networks.network import Network
-from sparsegen.networks.radixnet import radixnet
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.operators import (
     Activation,
     DType,

@@ -19,9 +19,9 @@ from sparsegen.kernels.base import Array
 from sparsegen.matrix import masks
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.load import load_matrix
-from sparsegen.networks.images import stroke_images
-from sparsegen.networks.network import Network
-from sparsegen.networks.radixnet import CLIP, radixnet
+from sparsegen.networks.model.images import stroke_images
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.model.radixnet import CLIP, radixnet
 from sparsegen.operators import DType, MaskedConv2dProblem, MaskedConv2dWeightsProblem, Problem
 
 
@@ -227,9 +227,9 @@ class Blobs(Drawn):
 
 @dataclass(frozen=True, slots=True)
 class RadixNet(Pattern):
-    """All layers of a network of the Sparse DNN Challenge, below each other: `sparsegen.networks.radixnet`.
+    """All layers of a network of the Sparse DNN Challenge, below each other: `sparsegen.networks.model.radixnet`.
 
-    The inputs are images of strokes (`sparsegen.networks.images`), the clip the challenge's.
+    The inputs are images of strokes (`sparsegen.networks.model.images`), the clip the challenge's.
 
     Attributes:
         alive: weights are uniform in [0, 1/16) and biases in [-0.05, 0.1), so that no input dies and every edge is

@@ -15,14 +15,14 @@ from sparsegen.kernels import families
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.networks.dealing import DeviceGroup
-from sparsegen.networks.exact import bound, exact_categories, inferred, live_on, require_monotone
-from sparsegen.networks.exact_run import ExactRun
-from sparsegen.networks.inputs import Inputs, as_inputs, require_finite, require_shape
-from sparsegen.networks.network import Network
-from sparsegen.networks.packed_network import PackedNetwork
-from sparsegen.networks.packing import Wanted, packed_network
-from sparsegen.networks.placement import Devices, Placement
+from sparsegen.networks.exact.exact import bound, exact_categories, inferred, live_on, require_monotone
+from sparsegen.networks.exact.exact_run import ExactRun
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.packed.packed_network import PackedNetwork
+from sparsegen.networks.packed.packing import Wanted, packed_network
+from sparsegen.networks.run.dealing import DeviceGroup
+from sparsegen.networks.run.inputs import Inputs, as_inputs, require_finite, require_shape
+from sparsegen.networks.run.placement import Devices, Placement
 from sparsegen.operators import DType, Problem, TensorSpec, member
 from sparsegen.operators.operator import Operator
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
@@ -202,7 +202,7 @@ class SparseNetwork:
         What is computed in the dtype rounds, and an input near the border between dying and living may fall on the
         other side. With ``exact`` the result is that of float64: networks that bound this one from above and below
         decide nearly all inputs for certain, and the others are computed in float64
-        (`sparsegen.networks.exact`), each as far as it takes to be certain. Inputs are what the dtype holds of them.
+        (`sparsegen.networks.exact.exact`), each as far as it takes to be certain. Inputs are what the dtype holds of them.
 
         Args:
             memory, devices: as for `__call__`; within a budget the host computes what bounds leave undecided.

@@ -17,7 +17,7 @@ from sparsegen.bench.results import UNTUNED, Status
 from sparsegen.bench.run import run
 from sparsegen.bench.suites import load_suite
 from sparsegen.errors import MatrixError, SuiteError
-from sparsegen.networks.radixnet import CLIP
+from sparsegen.networks.model.radixnet import CLIP
 from sparsegen.operators import (
     DType,
     MaskBlock,

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from sparsegen.cli.main import cli
-from sparsegen.networks.challenge_files import read_categories
+from sparsegen.networks.files.challenge_files import read_categories
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.settings import Settings
 

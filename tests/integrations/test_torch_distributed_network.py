@@ -11,7 +11,7 @@ import pytest
 from patience import LONG
 
 from sparsegen.errors import ConfigError
-from sparsegen.networks.radixnet import radixnet
+from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.settings import Settings
 

@@ -13,8 +13,8 @@ from contract_matrices import csr
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.networks.network import Network
-from sparsegen.networks.radixnet import CLIP, radixnet
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.model.radixnet import CLIP, radixnet
 from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
 from sparsegen.render import render

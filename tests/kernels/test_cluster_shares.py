@@ -13,8 +13,8 @@ from sparsegen.kernels.layouts.tile_groups import SIDE, LayerKind
 from sparsegen.kernels.network.cluster_shares import dealt_layers, share_of
 from sparsegen.kernels.network.cluster_tiles import SPARE_BLOCKS, cluster_tiles
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.networks.network import Network
-from sparsegen.networks.radixnet import CLIP, radixnet
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.model.radixnet import CLIP, radixnet
 from sparsegen.operators import DType, SparseNetworkProblem
 
 RUN = 4

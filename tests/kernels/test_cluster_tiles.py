@@ -23,8 +23,8 @@ from sparsegen.kernels.network.cluster_tiles import (
 )
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.networks.network import Network
-from sparsegen.networks.radixnet import CLIP, radixnet
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.model.radixnet import CLIP, radixnet
 from sparsegen.operators import DType, SparseNetworkProblem
 
 WARPS, RUN = 4, 4

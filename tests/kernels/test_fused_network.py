@@ -11,8 +11,8 @@ from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
 from sparsegen.matrix.generators import random_rows
-from sparsegen.networks.network import Network
-from sparsegen.networks.radixnet import radixnet
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
 from sparsegen.render import render

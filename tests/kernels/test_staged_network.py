@@ -17,8 +17,8 @@ from sparsegen.errors import ConfigError
 from sparsegen.kernels import family
 from sparsegen.kernels.network.staged_slices import NONE, staged_slices
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.networks.network import Network
-from sparsegen.networks.radixnet import CLIP, radixnet
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.model.radixnet import CLIP, radixnet
 from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
 from sparsegen.render import render

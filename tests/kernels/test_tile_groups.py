@@ -8,8 +8,8 @@ from contract_matrices import csr, matrices
 
 from sparsegen.kernels.layouts.network_tiles import network_tiles, stored_together
 from sparsegen.kernels.layouts.tile_groups import BANKS, NONE, SIDE, LayerKind, TileGroups, in_rows, spread
-from sparsegen.networks.network import Network
-from sparsegen.networks.radixnet import base_layers, radixnet
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.model.radixnet import base_layers, radixnet
 from sparsegen.operators import DType, SparseNetworkProblem
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparsegen.matrix.column_sets import tiles_of_groups, together
-from sparsegen.networks.radixnet import radixnet
+from sparsegen.networks.model.radixnet import radixnet
 
 
 def test_equal_rows_stand_together() -> None:

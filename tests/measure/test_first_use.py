@@ -242,7 +242,7 @@ def test_guards_say_where_something_was_written() -> None:
 
 
 def test_networks_are_checked_on_some_inputs(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sparsegen.networks.radixnet import radixnet
+    from sparsegen.networks.model.radixnet import radixnet
     from sparsegen.operators import DType, SparseNetworkProblem, sparse_network
 
     monkeypatch.setattr(sparse_network, "LEAST_CHECKED", 3)

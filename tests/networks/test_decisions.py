@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from sparsegen.networks.decisions import Levels
-from sparsegen.networks.exact import inferred
-from sparsegen.networks.network import Network
-from sparsegen.networks.radixnet import radixnet
+from sparsegen.networks.exact.decisions import Levels
+from sparsegen.networks.exact.exact import inferred
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.operators.sparse_network import Activation
 
 WIDTHS = (20, 37, 30, 33, 9, 24, 31, 5)

@@ -12,11 +12,11 @@ from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.backends.plain import plain_source
 from sparsegen.errors import KernelFault
 from sparsegen.kernels.launch import Launch
-from sparsegen.networks.decisions import Levels
-from sparsegen.networks.exact import inferred
-from sparsegen.networks.float64_run import THREADS
-from sparsegen.networks.network import Network
-from sparsegen.networks.row_groups import RowGroups
+from sparsegen.networks.exact.decisions import Levels
+from sparsegen.networks.exact.exact import inferred
+from sparsegen.networks.exact.float64_run import THREADS
+from sparsegen.networks.exact.row_groups import RowGroups
+from sparsegen.networks.model.network import Network
 from sparsegen.operators.sparse_network import Activation
 
 CAPACITY = 64

@@ -13,13 +13,13 @@ import pytest
 from sparsegen import SparseNetwork, backends
 from sparsegen.kernels import families, family
 from sparsegen.matrix.formats import as_csr
-from sparsegen.networks import exact_run, float64_run
-from sparsegen.networks.decisions import Levels
-from sparsegen.networks.exact import inferred
-from sparsegen.networks.float64_run import Float64Run
-from sparsegen.networks.network import Network
-from sparsegen.networks.radixnet import radixnet
-from sparsegen.networks.row_groups import GROUP, RowGroups
+from sparsegen.networks.exact import exact_run, float64_run
+from sparsegen.networks.exact.decisions import Levels
+from sparsegen.networks.exact.exact import inferred
+from sparsegen.networks.exact.float64_run import Float64Run
+from sparsegen.networks.exact.row_groups import GROUP, RowGroups
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.operators import DType, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
 from sparsegen.plan.executors import shared_executor

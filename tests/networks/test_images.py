@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsegen.errors import ConfigError
-from sparsegen.networks.images import stroke_images
+from sparsegen.networks.model.images import stroke_images
 
 
 @pytest.mark.parametrize("neurons", [1024, 4096, 65536])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparsegen.errors import DeviceMemoryError
-from sparsegen.networks.memory_plan import HOST_BYTES_PER_US, MemoryPlan, planned
+from sparsegen.networks.packed.memory_plan import HOST_BYTES_PER_US, MemoryPlan, planned
 
 LAYER = 5 << 20
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 from sparsegen.errors import MatrixError, OutputError
-from sparsegen.networks.challenge_files import (
+from sparsegen.networks.files.challenge_files import (
     layer_file,
     read_categories,
     read_challenge,
@@ -19,10 +19,10 @@ from sparsegen.networks.challenge_files import (
     write_challenge,
     write_images,
 )
-from sparsegen.networks.images import stroke_images
-from sparsegen.networks.network import Network
-from sparsegen.networks.network_file import load_network, save_network
-from sparsegen.networks.radixnet import radixnet
+from sparsegen.networks.files.network_file import load_network, save_network
+from sparsegen.networks.model.images import stroke_images
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.model.radixnet import radixnet
 
 
 def same(one: Network, other: Network) -> bool:

@@ -15,13 +15,14 @@ import pytest
 from sparsegen import backends
 from sparsegen.backends.emulator.executor import EmulatorExecutor, HostBuffer
 from sparsegen.errors import CompileError, ConfigError, DeviceMemoryError, OperandError, SavedOperatorError
-from sparsegen.networks import packing, placement
-from sparsegen.networks.device_run import DeviceRun
-from sparsegen.networks.images import stroke_images
-from sparsegen.networks.inputs import BitInputs
-from sparsegen.networks.packed_file import is_packed, load_packed, save_packed
-from sparsegen.networks.packed_inference import PackedInference
-from sparsegen.networks.radixnet import radixnet
+from sparsegen.networks.files.packed_file import is_packed, load_packed, save_packed
+from sparsegen.networks.model.images import stroke_images
+from sparsegen.networks.model.radixnet import radixnet
+from sparsegen.networks.packed import packing
+from sparsegen.networks.run import placement
+from sparsegen.networks.run.device_run import DeviceRun
+from sparsegen.networks.run.inputs import BitInputs
+from sparsegen.networks.run.packed_inference import PackedInference
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.settings import Settings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsegen.networks.parked import Parked
+from sparsegen.networks.run.parked import Parked
 
 
 def test_those_that_came_first_go_first_with_their_rows() -> None:

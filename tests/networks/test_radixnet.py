@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsegen.errors import ConfigError, MatrixError
-from sparsegen.networks.radixnet import (
+from sparsegen.networks.model.radixnet import (
     CONFIGURATIONS,
     base_layers,
     challenge_bias,

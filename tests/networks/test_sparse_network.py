@@ -15,11 +15,11 @@ import pytest
 import sparsegen
 from sparsegen import backends
 from sparsegen.errors import ConfigError, MatrixError, OperandError
-from sparsegen.networks import exact
-from sparsegen.networks.exact import bound, live_on
-from sparsegen.networks.images import stroke_images
-from sparsegen.networks.network import Network
-from sparsegen.networks.radixnet import radixnet
+from sparsegen.networks.exact import exact
+from sparsegen.networks.exact.exact import bound, live_on
+from sparsegen.networks.model.images import stroke_images
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation

@@ -10,7 +10,7 @@ import pytest
 
 from sparsegen.errors import SparsegenError
 from sparsegen.matrix.generators import random_rows
-from sparsegen.networks.radixnet import radixnet
+from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.operators import (
     ConvEpilogue,
     Density,

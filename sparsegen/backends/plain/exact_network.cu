@@ -1,6 +1,6 @@
 // Float64 neurons of some inputs through layers of a sparse network in one launch, until it is known of each input whether
 // it lives. All blocks share each layer and wait for one another behind it. Rows that share their columns are groups of up
-// to kRows (sparsegen/networks/row_groups.py), which a warp computes for a chunk of 32 inputs, or of two for each lane: a
+// to kRows (sparsegen/networks/exact/row_groups.py), which a warp computes for a chunk of 32 inputs, or of two for each lane: a
 // weight is read once for both. Each row's sum has the order of its weights. Neurons stand chunk by chunk, neurons × inputs.
 
 #if !defined(SPARSEGEN_EMULATOR)
@@ -84,7 +84,7 @@ __device__ void read_inputs(int count, int width, int given, int stride, int typ
   }
 }
 
-// Layers as groups, see sparsegen/networks/row_groups.py.
+// Layers as groups, see sparsegen/networks/exact/row_groups.py.
 struct Layers {
   const Group* groups;
   const int* rows;

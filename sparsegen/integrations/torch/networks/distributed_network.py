@@ -15,11 +15,11 @@ import torch.distributed as dist
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import Array
-from sparsegen.networks.chunks import Chunk
-from sparsegen.networks.inputs import Inputs, as_inputs
-from sparsegen.networks.packed_file import header_of, packed_of
-from sparsegen.networks.packed_inference import PackedInference
-from sparsegen.networks.packed_network import PackedNetwork
+from sparsegen.networks.files.packed_file import header_of, packed_of
+from sparsegen.networks.packed.packed_network import PackedNetwork
+from sparsegen.networks.run.chunks import Chunk
+from sparsegen.networks.run.inputs import Inputs, as_inputs
+from sparsegen.networks.run.packed_inference import PackedInference
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators.sparse_network import Readout
 

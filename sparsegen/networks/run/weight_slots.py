@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sparsegen.backends.executor import CopyStream, Executor, Moment
 from sparsegen.kernels.packed import Packed
-from sparsegen.networks.packed_network import PackedNetwork
-from sparsegen.networks.staging import Staging
+from sparsegen.networks.packed.packed_network import PackedNetwork
+from sparsegen.networks.run.staging import Staging
 from sparsegen.system.device_memory import Address, Buffer
 
 

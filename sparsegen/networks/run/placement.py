@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 from sparsegen import arguments, backends
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
-from sparsegen.networks.dealing import DeviceGroup
-from sparsegen.networks.packed_network import PackedNetwork
-from sparsegen.networks.packing import granule
+from sparsegen.networks.packed.packed_network import PackedNetwork
+from sparsegen.networks.packed.packing import granule
+from sparsegen.networks.run.dealing import DeviceGroup
 from sparsegen.plan.executors import shared_executor
 
 MOST_OF_FREE = 0.9  # of device memory, where no budget is given

@@ -11,7 +11,7 @@ from sparsegen import arguments
 from sparsegen.errors import MatrixError, SparsegenError
 from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.matrix.readers.files import check_readable
-from sparsegen.networks.network import Network
+from sparsegen.networks.model.network import Network
 from sparsegen.system.numpy_load import load_numpy
 from sparsegen.system.publish import publish_file, reported
 

@@ -15,8 +15,8 @@ import scipy.sparse
 
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.csr import Array, CsrMatrix
-from sparsegen.networks.network import Network
-from sparsegen.networks.radixnet import CLIP, FAN_IN, challenge_bias
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.model.radixnet import CLIP, FAN_IN, challenge_bias
 from sparsegen.system.publish import publish_text, reported
 from sparsegen.system.quantities import counted
 

@@ -12,14 +12,14 @@ from sparsegen.backends.executor import Executor, LoadedKernel, Moment
 from sparsegen.kernels import family_of
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.csr import Array
-from sparsegen.networks.chunks import Chunk
-from sparsegen.networks.inputs import Inputs, write_rows
-from sparsegen.networks.packed_network import PackedNetwork, Segment
-from sparsegen.networks.parked import Parked
-from sparsegen.networks.result_buffers import ResultBuffers
-from sparsegen.networks.row_kernels import RowKernels
-from sparsegen.networks.staging import Staging, Writers
-from sparsegen.networks.weight_slots import WeightSlots
+from sparsegen.networks.packed.packed_network import PackedNetwork, Segment
+from sparsegen.networks.run.chunks import Chunk
+from sparsegen.networks.run.inputs import Inputs, write_rows
+from sparsegen.networks.run.parked import Parked
+from sparsegen.networks.run.result_buffers import ResultBuffers
+from sparsegen.networks.run.row_kernels import RowKernels
+from sparsegen.networks.run.staging import Staging, Writers
+from sparsegen.networks.run.weight_slots import WeightSlots
 from sparsegen.operators.sparse_network import Activation, Readout
 from sparsegen.plan.binding import launch_arguments, zeroed
 from sparsegen.plan.variants import RenderedVariant

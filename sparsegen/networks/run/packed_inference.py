@@ -10,10 +10,10 @@ import numpy as np
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import Array
-from sparsegen.networks.chunks import Chunk
-from sparsegen.networks.inputs import as_inputs
-from sparsegen.networks.packed_network import PackedNetwork
-from sparsegen.networks.placement import Devices, Placement
+from sparsegen.networks.packed.packed_network import PackedNetwork
+from sparsegen.networks.run.chunks import Chunk
+from sparsegen.networks.run.inputs import as_inputs
+from sparsegen.networks.run.placement import Devices, Placement
 from sparsegen.operators.sparse_network import Readout
 from sparsegen.system.device_bound import DeviceBound
 

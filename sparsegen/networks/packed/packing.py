@@ -23,9 +23,9 @@ from sparsegen.kernels.network.fused_network import FusedNetworkConfig
 from sparsegen.kernels.network.streamed_network import Sharing, StreamedNetworkConfig
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.networks.memory_plan import MemoryPlan, in_core, planned
-from sparsegen.networks.network import Network
-from sparsegen.networks.packed_network import (
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.packed.memory_plan import MemoryPlan, in_core, planned
+from sparsegen.networks.packed.packed_network import (
     PackedNetwork,
     Segment,
     batch_bytes,

@@ -18,8 +18,8 @@ import numpy as np
 from sparsegen import kernels
 from sparsegen.errors import ConfigError, SavedOperatorError
 from sparsegen.matrix.csr import Array
-from sparsegen.networks.memory_plan import MemoryPlan
-from sparsegen.networks.packed_network import CHECKED_BYTES, PackedNetwork, Segment
+from sparsegen.networks.packed.memory_plan import MemoryPlan
+from sparsegen.networks.packed.packed_network import CHECKED_BYTES, PackedNetwork, Segment
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem
 from sparsegen.system.publish import publish_file, reported

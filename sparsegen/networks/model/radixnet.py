@@ -16,7 +16,7 @@ from sparsegen.errors import ConfigError
 from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.matrix.random_words import Words
-from sparsegen.networks.network import Network
+from sparsegen.networks.model.network import Network
 
 COPIES = 16  # of each neuron of the radix-2 network: the Kronecker product with ones
 FAN_IN = 2 * COPIES

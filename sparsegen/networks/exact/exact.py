@@ -17,8 +17,8 @@ from sparsegen.backends.executor import Executor
 from sparsegen.backends.plain import PlainKernels
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import Array
-from sparsegen.networks.inputs import Inputs
-from sparsegen.networks.network import Network
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.run.inputs import Inputs
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation, largest
 from sparsegen.system.device_memory import WARP

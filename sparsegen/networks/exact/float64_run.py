@@ -11,9 +11,9 @@ from sparsegen.backends.plain import compiled_kernels
 from sparsegen.errors import LaunchError
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import empty_as_one
-from sparsegen.networks.decisions import Levels
-from sparsegen.networks.network import Network
-from sparsegen.networks.row_groups import RowGroups, group_bytes
+from sparsegen.networks.exact.decisions import Levels
+from sparsegen.networks.exact.row_groups import RowGroups, group_bytes
+from sparsegen.networks.model.network import Network
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation
 from sparsegen.plan.own_launch import Bound

@@ -13,10 +13,10 @@ from sparsegen.backends.executor import Executor, LoadedKernel, PinnedMemory
 from sparsegen.backends.plain import compiled_kernels
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.csr import Array
-from sparsegen.networks.decisions import Levels
-from sparsegen.networks.exact import Categories, bound
-from sparsegen.networks.float64_run import Float64Run
-from sparsegen.networks.network import Network
+from sparsegen.networks.exact.decisions import Levels
+from sparsegen.networks.exact.exact import Categories, bound
+from sparsegen.networks.exact.float64_run import Float64Run
+from sparsegen.networks.model.network import Network
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem
 from sparsegen.plan.binding import BoundVariant, bind_variant, zeroed

@@ -9,8 +9,8 @@ import numpy as np
 
 from sparsegen.backends.executor import CopyStream, Executor, Moment
 from sparsegen.matrix.csr import Array
-from sparsegen.networks.packed_network import RESULT_BUFFERS
-from sparsegen.networks.staging import PIECE_BYTES, Writers
+from sparsegen.networks.packed.packed_network import RESULT_BUFFERS
+from sparsegen.networks.run.staging import PIECE_BYTES, Writers
 from sparsegen.system.device_memory import Address, Buffer
 
 

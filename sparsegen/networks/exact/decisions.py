@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.matrix.csr import Array, CsrMatrix
-from sparsegen.networks.network import Network
+from sparsegen.networks.model.network import Network
 from sparsegen.operators.sparse_network import Activation
 
 ROUNDOFF = 2.0**-53  # of float64

@@ -15,8 +15,8 @@ from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.csr import Array
-from sparsegen.networks.memory_plan import MemoryPlan
-from sparsegen.networks.network import Network
+from sparsegen.networks.model.network import Network
+from sparsegen.networks.packed.memory_plan import MemoryPlan
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import BIAS_COLUMNS, Activation, Readout, SparseNetworkProblem
 from sparsegen.plan.packing import with_all_values

@@ -10,9 +10,9 @@ import numpy as np
 
 from sparsegen.backends.executor import CopyStream, Executor, Moment, PinnedMemory
 from sparsegen.matrix.csr import Array
-from sparsegen.networks.chunks import Chunk
-from sparsegen.networks.inputs import Inputs, write_rows
-from sparsegen.networks.packed_network import CHECKED_BYTES, Segment
+from sparsegen.networks.packed.packed_network import CHECKED_BYTES, Segment
+from sparsegen.networks.run.chunks import Chunk
+from sparsegen.networks.run.inputs import Inputs, write_rows
 from sparsegen.system.device_memory import Address
 
 PIECE_BYTES = (

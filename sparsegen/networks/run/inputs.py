@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import Array
-from sparsegen.networks.chunks import Chunk
+from sparsegen.networks.run.chunks import Chunk
 from sparsegen.operators import DType
 
 

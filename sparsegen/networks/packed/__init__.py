@@ -1,0 +1,1 @@
+"""Networks laid out for kernels, within a budget of memory."""

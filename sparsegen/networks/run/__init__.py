@@ -1,0 +1,1 @@
+"""Inference: inputs in chunks, weights and results in turns, on one or several devices."""
