@@ -13,8 +13,8 @@ from pathlib import Path
 import optuna
 
 from sparsegen.system.publish import publish_text
-from sparsegen.tuning.recording import Recording
-from sparsegen.tuning.replay import Comparison
+from sparsegen.tuning.replay.recording import Recording
+from sparsegen.tuning.replay.replay import Comparison
 from sparsegen.tuning.report import SamplerName
 
 

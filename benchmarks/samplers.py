@@ -32,13 +32,13 @@ from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Problem, SddmmProblem, SoftmaxProblem, SpmmProblem
-from sparsegen.tuning import recording
 from sparsegen.tuning.prediction.fitting import fit_without
 from sparsegen.tuning.prediction.model import orders_configs
-from sparsegen.tuning.recording import Recording
-from sparsegen.tuning.replay import WITHIN, Comparison, Replay
+from sparsegen.tuning.replay import recording
+from sparsegen.tuning.replay.recording import Recording
+from sparsegen.tuning.replay.replay import WITHIN, Comparison, Replay
 from sparsegen.tuning.report import SamplerName
-from sparsegen.tuning.space import Space
+from sparsegen.tuning.space.space import Space
 from sparsegen.tuning.tuner import Backend, Budget, tune
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store

@@ -25,11 +25,11 @@ from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
 from sparsegen.system.private import private_folder
 from sparsegen.system.quantities import counted, size_text
-from sparsegen.tuning.interrupt import interruptible
 from sparsegen.tuning.jobs.bundle import Bundle, open_bundle
 from sparsegen.tuning.jobs.job import Job, Task
 from sparsegen.tuning.jobs.results import ResultFile, begun
 from sparsegen.tuning.jobs.runner import Fate, TaskOutcome, require_fits, run_job
+from sparsegen.tuning.loop.interrupt import interruptible
 from sparsegen.tuning.report import Progress
 
 INTERRUPTED, NOT_FINISHED = 130, 75  # what shells expect of Ctrl-C; EX_TEMPFAIL: run it again

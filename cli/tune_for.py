@@ -22,7 +22,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.system.quantities import microseconds
-from sparsegen.tuning.prediction.search import PredictResult, Progress, Status, tune_for
+from sparsegen.tuning.predicted_search import PredictResult, Progress, Status, tune_for
 from sparsegen.tuning.prediction.targets import find_target, targets
 from sparsegen.tuning.report import Budget
 from sparsegen.tuning_db.location import Location

@@ -16,7 +16,7 @@ from sparsegen.operators import Problem
 from sparsegen.operators.overflow import require_held
 from sparsegen.tuning.engines.dealing import Outcome, deal
 from sparsegen.tuning.engines.engine import Request, Task
-from sparsegen.tuning.interrupt import interruptible
+from sparsegen.tuning.loop.interrupt import interruptible
 from sparsegen.tuning.tuner import TuneResult
 from sparsegen.tuning_db.store import Store
 

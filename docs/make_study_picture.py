@@ -15,7 +15,7 @@ import matplotlib as mpl
 import optuna
 from matplotlib.ticker import MaxNLocator
 
-from sparsegen.tuning import recorded_study
+from sparsegen.tuning.replay import recorded_study
 from sparsegen.tuning_db.seeds_reader import seeds
 
 PICTURE = Path(__file__).with_name("study.svg")

@@ -46,7 +46,7 @@ LAYERS = (
 )
 NEVER = (  # who, whom; in the order of the layers it could
     ("tuning.tuner", {"dispatch.choice"}),
-    ("tuning.run", {"dispatch.choice"}),
+    ("tuning.loop", {"dispatch.choice"}),
     ("tuning_db", {"render", "backends"}),
     ("render", {"backends", "tuning_db"}),
     ("backends", {"render", "tuning_db"}),
@@ -56,10 +56,8 @@ ONLY = {  # third party -> the modules that may import it
     "pycuda": {"backends.cuda"},
     "optuna": {
         "tuning.search",
-        "tuning.study",
-        "tuning.recorded_study",
+        "tuning.replay",
         "tuning.samplers",
-        "tuning.importance",
     },
     "matplotlib": {"report.canvas"},
     "sqlalchemy": {"tuning_db"},

@@ -26,8 +26,8 @@ from sparsegen.settings import Settings
 from sparsegen.tuning.engines.dealing import Outcome, Unwatched, deal
 from sparsegen.tuning.engines.engine import Request, SetUp, Task
 from sparsegen.tuning.engines.local import LocalEngine
-from sparsegen.tuning.finalists import is_finished
-from sparsegen.tuning.interrupt import interruptible
+from sparsegen.tuning.loop.finalists import is_finished
+from sparsegen.tuning.loop.interrupt import interruptible
 from sparsegen.tuning.tuner import Backend, Budget, Effort, tune
 from sparsegen.tuning_db.records import Baseline, DeviceRates, MeasuredAs, Sample, Workload
 from sparsegen.tuning_db.store import Store

@@ -21,8 +21,8 @@ from sparsegen.pruning.pruned_layers import PrunedLayer, matrix_of
 from sparsegen.pruning.weights import Weights
 from sparsegen.tuning.engines.dealing import Outcome, Watch, deal
 from sparsegen.tuning.engines.engine import Engine, Request, Task
-from sparsegen.tuning.finalists import is_finished
-from sparsegen.tuning.interrupt import interruptible
+from sparsegen.tuning.loop.finalists import is_finished
+from sparsegen.tuning.loop.interrupt import interruptible
 from sparsegen.tuning.report import Budget
 from sparsegen.tuning_db.layers import Layers
 from sparsegen.tuning_db.records import Workload

@@ -24,15 +24,15 @@ from sparsegen.measure.session import OPEN_EXECUTOR, Session
 from sparsegen.operators import Problem
 from sparsegen.operators.overflow import require_held
 from sparsegen.settings import Settings
-from sparsegen.tuning import background
-from sparsegen.tuning.claims import Claims
-from sparsegen.tuning.early_search import EarlySearch
-from sparsegen.tuning.first_configs import first_to_try, similar_configs, with_todays
-from sparsegen.tuning.interrupt import interruptible
-from sparsegen.tuning.ledger import Ledger, Recorder
-from sparsegen.tuning.limits import Limits
-from sparsegen.tuning.listing import Lister
-from sparsegen.tuning.pipeline import CompileAhead, cores
+from sparsegen.tuning.loop import background
+from sparsegen.tuning.loop.claims import Claims
+from sparsegen.tuning.loop.early_search import EarlySearch
+from sparsegen.tuning.loop.interrupt import interruptible
+from sparsegen.tuning.loop.ledger import Ledger, Recorder
+from sparsegen.tuning.loop.limits import Limits
+from sparsegen.tuning.loop.pipeline import CompileAhead, cores
+from sparsegen.tuning.loop.run import FIRST, Run
+from sparsegen.tuning.loop.short_turns import short_turns
 from sparsegen.tuning.report import (
     Budget,
     Counts,
@@ -45,9 +45,9 @@ from sparsegen.tuning.report import (
     TuneResult,
     silent,
 )
-from sparsegen.tuning.run import FIRST, Run
 from sparsegen.tuning.samplers import require_available
-from sparsegen.tuning.short_turns import short_turns
+from sparsegen.tuning.search.first_configs import first_to_try, similar_configs, with_todays
+from sparsegen.tuning.search.listing import Lister
 from sparsegen.tuning_db.layer import Layer, with_rates
 from sparsegen.tuning_db.layers import Layers, open_existing
 from sparsegen.tuning_db.location import Location
@@ -58,8 +58,8 @@ from sparsegen.tuning_db.sqlite_files import check_file
 from sparsegen.verify.verifier import COMPARING
 
 if TYPE_CHECKING:
-    from sparsegen.tuning.search import Search
-    from sparsegen.tuning.space import Space
+    from sparsegen.tuning.search.search import Search
+    from sparsegen.tuning.space.space import Space
     from sparsegen.tuning_db.store import Store
 
 __all__ = [
@@ -234,7 +234,7 @@ def tune(
             listed = background.begin(
                 lambda: lister.space(workload, device, first, deterministic=deterministic), "list"
             )
-            from sparsegen.tuning.search import Search  # with Optuna, beside the list
+            from sparsegen.tuning.search.search import Search  # with Optuna, beside the list
 
             space = listed.result()
             ledger.expect(space, ahead.rendered)

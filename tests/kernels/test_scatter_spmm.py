@@ -26,7 +26,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import uniform_rows
 from sparsegen.operators import DType, Epilogue, ItemValues, Layout, SpmmProblem
 from sparsegen.render import render
-from sparsegen.tuning.space import Space
+from sparsegen.tuning.space.space import Space
 from sparsegen.verify.bounds import worst_error
 
 MATRIX = uniform_rows(512, 256, 40, 0)  # 80 nonzeros in a column

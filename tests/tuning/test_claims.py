@@ -8,8 +8,8 @@ import pytest
 from tuning_fakes import ToyConfig
 
 from sparsegen.errors import CacheError
-from sparsegen.tuning import claims as claims_module
-from sparsegen.tuning.claims import Claims, Taken
+from sparsegen.tuning.loop import claims as claims_module
+from sparsegen.tuning.loop.claims import Claims, Taken
 
 ONE, OTHER = ToyConfig(size=1), ToyConfig(size=2)
 

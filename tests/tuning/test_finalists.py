@@ -10,7 +10,7 @@ import tuning_fakes
 from toy_searches import WORKLOAD, behave, recorded, timed
 from tuning_fakes import DEVICE, ToyConfig, tune_toy
 
-from sparsegen.tuning import finalists
+from sparsegen.tuning.loop import finalists
 from sparsegen.tuning_db.records import Outcome, Variant
 from sparsegen.tuning_db.store import Store
 

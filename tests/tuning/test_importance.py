@@ -7,7 +7,7 @@ from itertools import product
 
 from tuning_samples import timed
 
-from sparsegen.tuning.importance import FEWEST_CONFIGS, importances
+from sparsegen.tuning.replay.importance import FEWEST_CONFIGS, importances
 from sparsegen.tuning_db.records import Measurement
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tuning_samples import H100, timed, workload
 
-from sparsegen.tuning.ledger import Ledger
+from sparsegen.tuning.loop.ledger import Ledger
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.store import Store
 

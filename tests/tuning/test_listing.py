@@ -16,10 +16,10 @@ from sparsegen.kernels.base import Device
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, SpmmProblem
 from sparsegen.system.child import Interrupted
-from sparsegen.tuning import listing
-from sparsegen.tuning.listing import FEW_POINTS, Lister
 from sparsegen.tuning.prediction.model import expected_times
-from sparsegen.tuning.space import Space, points
+from sparsegen.tuning.search import listing
+from sparsegen.tuning.search.listing import FEW_POINTS, Lister
+from sparsegen.tuning.space.space import Space, points
 from sparsegen.tuning_db.records import Workload
 
 MATRIX = random_uniform(256, 512, 0.1, seed=0)

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from sparsegen.tuning import run as run_module
-from sparsegen.tuning.claims import Taken
-from sparsegen.tuning.limits import Limits
-from sparsegen.tuning.measuring import Measuring
-from sparsegen.tuning.pipeline import CompileAhead, Compiled
+from sparsegen.tuning.loop import run as run_module
+from sparsegen.tuning.loop.claims import Taken
+from sparsegen.tuning.loop.limits import Limits
+from sparsegen.tuning.loop.measuring import Measuring
+from sparsegen.tuning.loop.pipeline import CompileAhead, Compiled
+from sparsegen.tuning.loop.run import Run
 from sparsegen.tuning.report import Budget, Effort
-from sparsegen.tuning.run import Run
 
 FIRST = 26  # candidates that are known before the list
 IMPORTED = 0.7  # seconds of the command before it searches

@@ -13,7 +13,7 @@ from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels import family
 from sparsegen.operators import SpmmProblem
-from sparsegen.tuning.pipeline import CompileAhead
+from sparsegen.tuning.loop.pipeline import CompileAhead
 
 
 class Waiting:

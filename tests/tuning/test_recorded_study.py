@@ -12,7 +12,7 @@ from tuning_samples import H100, failed, timed, workload
 
 from sparsegen.errors import DatabaseError
 from sparsegen.kernels.config import UnknownConfig
-from sparsegen.tuning import recorded_study
+from sparsegen.tuning.replay import recorded_study
 from sparsegen.tuning_db.records import Measurement, Outcome, Variant
 
 WORKLOAD = workload()

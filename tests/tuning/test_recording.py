@@ -12,8 +12,8 @@ from tuning_samples import H100, failed, timed, workload
 
 from sparsegen.errors import ImportFileError
 from sparsegen.kernels import family
-from sparsegen.tuning import recording
-from sparsegen.tuning.recording import Recording, Tried
+from sparsegen.tuning.replay import recording
+from sparsegen.tuning.replay.recording import Recording, Tried
 from sparsegen.tuning_db.records import Outcome, Variant
 
 

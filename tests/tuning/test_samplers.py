@@ -18,9 +18,9 @@ from sparsegen.errors import PackageMissingError
 from sparsegen.kernels.config import Config
 from sparsegen.tuning import samplers
 from sparsegen.tuning.report import SamplerName
-from sparsegen.tuning.search import Search
-from sparsegen.tuning.space import Space
-from sparsegen.tuning.surrogate import Surrogate
+from sparsegen.tuning.samplers.surrogate import Surrogate
+from sparsegen.tuning.search.search import Search
+from sparsegen.tuning.space.space import Space
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="Optuna's Gaussian process needs PyTorch")

@@ -24,13 +24,13 @@ from sparsegen.errors import (
 from sparsegen.kernels.config import Config, UnknownConfig
 from sparsegen.matrix import budget as memory
 from sparsegen.system.child import Interrupted
-from sparsegen.tuning.early_search import EarlySearch
-from sparsegen.tuning.limits import Limits
-from sparsegen.tuning.listing import Lister
+from sparsegen.tuning.loop.early_search import EarlySearch
+from sparsegen.tuning.loop.limits import Limits
+from sparsegen.tuning.loop.run import FIRST
 from sparsegen.tuning.report import DEFAULTS, SamplerName
-from sparsegen.tuning.run import FIRST
-from sparsegen.tuning.search import Search
-from sparsegen.tuning.space import Space
+from sparsegen.tuning.search.listing import Lister
+from sparsegen.tuning.search.search import Search
+from sparsegen.tuning.space.space import Space
 from sparsegen.tuning.tuner import Budget, Effort, Phase, Status, tune
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant
@@ -84,7 +84,7 @@ def test_what_the_seeds_say_of_the_same_workload_is_measured_first(
     ]
     unknown = replace(known[0], variant=Variant(UnknownConfig("gone", (("size", 1),)), "cd" * 32))
     packaged = MemoryLayer([*known, unknown], [])
-    monkeypatch.setattr("sparsegen.tuning.first_configs.seeds", lambda: packaged)
+    monkeypatch.setattr("sparsegen.tuning.search.first_configs.seeds", lambda: packaged)
     tune_toy(store, tmp_path, trials=3, jobs=1)
     heuristic = ToyConfig()
     assert [m.variant.config for m in recorded(store)] == [configs[16, 1], heuristic, configs[4, 4]]
@@ -98,7 +98,7 @@ def test_seeds_that_do_not_suit_do_not_hide_those_that_do(
         Measurement(WORKLOAD, DEVICE, Variant(c, "cd" * 32), Outcome.OK, Sample(us, us, us, 30))
         for us, c in enumerate(configs, start=1)
     ]
-    monkeypatch.setattr("sparsegen.tuning.first_configs.seeds", lambda: MemoryLayer(packaged, []))
+    monkeypatch.setattr("sparsegen.tuning.search.first_configs.seeds", lambda: MemoryLayer(packaged, []))
     tune_toy(store, tmp_path, trials=2, jobs=1)
     heuristic = ToyConfig()
     assert [m.variant.config for m in recorded(store)] == [configs[1], heuristic]

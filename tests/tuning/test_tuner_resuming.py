@@ -14,7 +14,7 @@ from tuning_fakes import DEVICE, FakeToolchain, ToyConfig, tune_toy
 from sparsegen.errors import (
     NoVariantError,
 )
-from sparsegen.tuning import finalists
+from sparsegen.tuning.loop import finalists
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant
 from sparsegen.tuning_db.store import Store
 

@@ -12,7 +12,7 @@ from sparsegen.report.kinds import Kind
 from sparsegen.report.material import Material
 from sparsegen.report.points import by_workload
 from sparsegen.report.tables import Table
-from sparsegen.tuning.importance import FEWEST_CONFIGS, importances
+from sparsegen.tuning.replay.importance import FEWEST_CONFIGS, importances
 from sparsegen.tuning_db.records import Measurement, Outcome, Workload
 
 MOST = 3  # studies

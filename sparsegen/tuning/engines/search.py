@@ -9,7 +9,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.operators import Problem
 from sparsegen.system.child import ChildDiedError, ChildTimeoutError, named
 from sparsegen.tuning.engines.engine import Assignment, Found, SetUp
-from sparsegen.tuning.finalists import is_finished
+from sparsegen.tuning.loop.finalists import is_finished
 from sparsegen.tuning.report import Progress
 from sparsegen.tuning.tuner import Backend, tune
 from sparsegen.tuning_db.layers import open_existing

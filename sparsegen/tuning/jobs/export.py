@@ -30,7 +30,6 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.render import render
 from sparsegen.system.publish import publish_file, reported, require_place
-from sparsegen.tuning.first_configs import first_to_try
 from sparsegen.tuning.jobs import bootstrap
 from sparsegen.tuning.jobs.bundle import (
     FORMAT,
@@ -45,8 +44,9 @@ from sparsegen.tuning.jobs.bundle import (
     source_name,
 )
 from sparsegen.tuning.jobs.job import Candidate, Job, Task, dump
-from sparsegen.tuning.listing import space_of
-from sparsegen.tuning.pipeline import CompileAhead
+from sparsegen.tuning.loop.pipeline import CompileAhead
+from sparsegen.tuning.search.first_configs import first_to_try
+from sparsegen.tuning.search.listing import space_of
 from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Workload
 

@@ -21,18 +21,18 @@ from sparsegen.measure.baselines import unavailable
 from sparsegen.measure.session import Session
 from sparsegen.plan.variants import RenderedVariant
 from sparsegen.settings import Settings
-from sparsegen.tuning.claims import Claims
-from sparsegen.tuning.early_search import EarlySearch
-from sparsegen.tuning.finalists import is_finished
 from sparsegen.tuning.jobs.bundle import Bundle
 from sparsegen.tuning.jobs.job import Task
 from sparsegen.tuning.jobs.results import ResultFile
-from sparsegen.tuning.ledger import Ledger, Recorder
-from sparsegen.tuning.limits import Limits
-from sparsegen.tuning.pipeline import CompileAhead
+from sparsegen.tuning.loop.claims import Claims
+from sparsegen.tuning.loop.early_search import EarlySearch
+from sparsegen.tuning.loop.finalists import is_finished
+from sparsegen.tuning.loop.ledger import Ledger, Recorder
+from sparsegen.tuning.loop.limits import Limits
+from sparsegen.tuning.loop.pipeline import CompileAhead
+from sparsegen.tuning.loop.run import Run
 from sparsegen.tuning.report import Budget, Progress
-from sparsegen.tuning.run import Run
-from sparsegen.tuning.space import Space
+from sparsegen.tuning.space.space import Space
 from sparsegen.tuning_db.records import Measurement, Outcome
 
 Watch = Callable[[Task, int], AbstractContextManager[Progress]]
@@ -63,7 +63,7 @@ class TaskOutcome:
 
 
 class Listed:
-    """Proposes candidates in the order of a list; a `sparsegen.tuning.early_search.Proposals`."""
+    """Proposes candidates in the order of a list; a `sparsegen.tuning.loop.early_search.Proposals`."""
 
     def __init__(self, candidates: Sequence[Config], known: Iterable[Config]) -> None:
         self.space = Space(

@@ -1,4 +1,4 @@
-"""Our own sampler: a Gaussian process over the list of candidates (`sparsegen.tuning.surrogate`)."""
+"""Our own sampler: a Gaussian process over the list of candidates (`sparsegen.tuning.samplers.surrogate`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from optuna.trial import FrozenTrial
 
 from sparsegen.kernels.config import Config
 from sparsegen.tuning.samplers.listed import Known, ListSampler, Mask
-from sparsegen.tuning.space import Space
-from sparsegen.tuning.surrogate import Surrogate
+from sparsegen.tuning.samplers.surrogate import Surrogate
+from sparsegen.tuning.space.space import Space
 
 
 class CandidateSampler(ListSampler):

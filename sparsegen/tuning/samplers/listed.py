@@ -16,8 +16,8 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from sparsegen.kernels.config import Config
-from sparsegen.tuning.space import Space
-from sparsegen.tuning.study import Parameters
+from sparsegen.tuning.samplers.study import Parameters
+from sparsegen.tuning.space.space import Space
 
 Mask = npt.NDArray[np.bool_]
 SHORTEST_US = 1e-3  # of which the logarithm is taken

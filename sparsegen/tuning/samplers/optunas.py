@@ -32,8 +32,8 @@ from optuna.trial import FrozenTrial, TrialState
 from sparsegen.kernels.config import Config, Value
 from sparsegen.kernels.similarity import differences, is_ordered
 from sparsegen.tuning.samplers.listed import Known, ListSampler, Mask
-from sparsegen.tuning.space import Space
-from sparsegen.tuning.study import FAMILY
+from sparsegen.tuning.samplers.study import FAMILY
+from sparsegen.tuning.space.space import Space
 
 SEEDS = 2**32  # NumPy's older generators take no larger ones
 

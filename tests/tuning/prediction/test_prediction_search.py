@@ -17,8 +17,8 @@ from sparsegen.errors import CompileError, ConfigError, MachineError, NoVariantE
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import SpmmProblem
 from sparsegen.tuning import tuner
+from sparsegen.tuning.predicted_search import PredictResult, Status, tune_for
 from sparsegen.tuning.prediction.model import cost_model
-from sparsegen.tuning.prediction.search import PredictResult, Status, tune_for
 from sparsegen.tuning.prediction.targets import find_target
 from sparsegen.tuning.report import Budget
 from sparsegen.tuning_db.records import Basis, Measurement, Outcome, Sample, Variant, Workload

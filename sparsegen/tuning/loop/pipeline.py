@@ -18,7 +18,7 @@ from sparsegen.errors import SparsegenError
 from sparsegen.kernels.config import Config
 from sparsegen.operators import Problem
 from sparsegen.plan.variants import CompiledVariant, RenderedVariant
-from sparsegen.tuning import background
+from sparsegen.tuning.loop import background
 
 Render = Callable[[Config], RenderedVariant]
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from sparsegen.kernels import family_of
 from sparsegen.kernels.config import Config
-from sparsegen.tuning.recording import Recording
+from sparsegen.tuning.replay.recording import Recording
 from sparsegen.tuning.report import SamplerName
-from sparsegen.tuning.search import Search
-from sparsegen.tuning.space import Space
+from sparsegen.tuning.search.search import Search
+from sparsegen.tuning.space.space import Space
 from sparsegen.tuning_db.records import Measurement, Sample, Variant
 
 WITHIN = 0.03

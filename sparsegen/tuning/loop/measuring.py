@@ -13,8 +13,8 @@ from sparsegen.measure.session import Attempt, Session
 from sparsegen.measure.summary import summarize
 from sparsegen.measure.worker import Measure
 from sparsegen.plan.variants import CompiledVariant
-from sparsegen.tuning.ledger import Ledger
-from sparsegen.tuning.pipeline import CompileAhead, Compiled
+from sparsegen.tuning.loop.ledger import Ledger
+from sparsegen.tuning.loop.pipeline import CompileAhead, Compiled
 from sparsegen.tuning_db.records import Measurement, Outcome, Variant
 
 log = logging.getLogger(__name__)

@@ -15,15 +15,15 @@ from sparsegen.measure.baselines.libraries import LibraryUnavailableError
 from sparsegen.measure.session import Session
 from sparsegen.measure.worker import Measure
 from sparsegen.system.child import ChildDiedError, ChildTimeoutError, Interrupted
-from sparsegen.tuning import background, finalists
-from sparsegen.tuning.claims import Claims, Taken
-from sparsegen.tuning.early_search import EarlySearch
-from sparsegen.tuning.final_round import time_in_turn
-from sparsegen.tuning.finalists import median_us
-from sparsegen.tuning.ledger import Ledger
-from sparsegen.tuning.limits import Limits
-from sparsegen.tuning.measuring import Measuring
-from sparsegen.tuning.pipeline import CompileAhead, Compiled
+from sparsegen.tuning.loop import background, finalists
+from sparsegen.tuning.loop.claims import Claims, Taken
+from sparsegen.tuning.loop.early_search import EarlySearch
+from sparsegen.tuning.loop.final_round import time_in_turn
+from sparsegen.tuning.loop.finalists import median_us
+from sparsegen.tuning.loop.ledger import Ledger
+from sparsegen.tuning.loop.limits import Limits
+from sparsegen.tuning.loop.measuring import Measuring
+from sparsegen.tuning.loop.pipeline import CompileAhead, Compiled
 from sparsegen.tuning.report import Phase, Progress, Status
 from sparsegen.tuning_db.records import Variant
 

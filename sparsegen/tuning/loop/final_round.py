@@ -9,9 +9,9 @@ from sparsegen.measure.clock import Timing
 from sparsegen.measure.session import Attempt
 from sparsegen.measure.summary import summarize
 from sparsegen.measure.worker import Measure
-from sparsegen.tuning import finalists
-from sparsegen.tuning.ledger import Ledger
-from sparsegen.tuning.measuring import Measuring
+from sparsegen.tuning.loop import finalists
+from sparsegen.tuning.loop.ledger import Ledger
+from sparsegen.tuning.loop.measuring import Measuring
 from sparsegen.tuning_db.records import Measurement, Variant
 
 DRAWING = 1  # of operands that the search has not seen

@@ -27,13 +27,13 @@ from sparsegen.operators import Problem
 from sparsegen.operators.overflow import require_held
 from sparsegen.plan.variants import RenderedVariant
 from sparsegen.settings import Settings
-from sparsegen.tuning.interrupt import interruptible
-from sparsegen.tuning.pipeline import CompileAhead, Compiled
+from sparsegen.tuning.loop.interrupt import interruptible
+from sparsegen.tuning.loop.pipeline import CompileAhead, Compiled
 from sparsegen.tuning.prediction.model import CostModel, cost_model, difference_from
 from sparsegen.tuning.prediction.targets import Target, described
 from sparsegen.tuning.prediction.terms import Resources
 from sparsegen.tuning.report import Budget, Effort
-from sparsegen.tuning.space import Space
+from sparsegen.tuning.space.space import Space
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.layers import Layers

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from sparsegen.kernels.config import Config
-from sparsegen.tuning import background
-from sparsegen.tuning.space import Space
+from sparsegen.tuning.loop import background
+from sparsegen.tuning.space.space import Space
 from sparsegen.tuning_db.records import Measurement
 
 
 class Proposals(Protocol):
-    """What says which candidate is next: `sparsegen.tuning.search.Search`, or a list that somebody made."""
+    """What says which candidate is next: `sparsegen.tuning.search.search.Search`, or a list that somebody made."""
 
     @property
     def space(self) -> Space: ...

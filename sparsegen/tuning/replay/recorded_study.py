@@ -12,7 +12,7 @@ from optuna.storages import BaseStorage
 from sparsegen import kernels
 from sparsegen.errors import DatabaseError
 from sparsegen.kernels.base import Device
-from sparsegen.tuning.study import Parameters, time_us
+from sparsegen.tuning.samplers.study import Parameters, time_us
 from sparsegen.tuning_db.records import Measurement, Variant, Workload
 
 MARK = "sparsegen_workload"  # an attribute of the studies that are written here, and may be replaced

@@ -9,8 +9,8 @@ import optuna
 from sparsegen.kernels.config import Config
 from sparsegen.tuning import samplers
 from sparsegen.tuning.report import SamplerName
-from sparsegen.tuning.space import Space
-from sparsegen.tuning.study import attributes, state, time_us
+from sparsegen.tuning.samplers.study import attributes, state, time_us
+from sparsegen.tuning.space.space import Space
 from sparsegen.tuning_db.records import Measurement
 
 
@@ -18,7 +18,7 @@ class Search:
     """Which candidate next? Several may be asked for before the first is told.
 
     The study is all that the search knows: the sampler learns from its trials, which carry what was found out of each
-    variant as attributes (`sparsegen.tuning.study.attributes`).
+    variant as attributes (`sparsegen.tuning.samplers.study.attributes`).
 
     Args:
         space: what may be tried.

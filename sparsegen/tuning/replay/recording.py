@@ -20,7 +20,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.system.publish import publish_file
-from sparsegen.tuning.study import time_us
+from sparsegen.tuning.samplers.study import time_us
 from sparsegen.tuning_db.json_reader import parse_json
 from sparsegen.tuning_db.problem_reader import read_problem
 from sparsegen.tuning_db.record_json import workload_dict

@@ -1,0 +1,1 @@
+"""The loop of a search: compile ahead, measure, record, name the winner."""

@@ -1,0 +1,1 @@
+"""Recorded searches: what they hold, their replay, the importance of tunables."""

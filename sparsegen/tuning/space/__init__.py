@@ -1,0 +1,1 @@
+"""The search space: valid configs of several families."""
