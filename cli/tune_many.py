@@ -13,7 +13,7 @@ from sparsegen.cli.engines import Places
 from sparsegen.cli.searches import watched
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
-from sparsegen.operators.overflow import require_held
+from sparsegen.operators.base.overflow import require_held
 from sparsegen.tuning.engines.dealing import Outcome, deal
 from sparsegen.tuning.engines.engine import Request, Task
 from sparsegen.tuning.loop.interrupt import interruptible

@@ -22,7 +22,7 @@ from sparsegen.cli.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.problems import ProblemOptions, problem_options
 from sparsegen.dispatch.named import named_choice
 from sparsegen.errors import NoVariantError
-from sparsegen.operators.overflow import require_held
+from sparsegen.operators.base.overflow import require_held
 from sparsegen.plan.binding import bind_variant
 from sparsegen.plan.executors import shared_executor
 from sparsegen.verify.variants import worst_error

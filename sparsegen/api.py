@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar, Unp
 from sparsegen import arguments, backends
 from sparsegen.backends.cuda import early_init
 from sparsegen.errors import ConfigError, SparsegenError
-from sparsegen.operators.default_operator import DEFAULT_OPERATOR
+from sparsegen.operators.base.default_operator import DEFAULT_OPERATOR
 
 if TYPE_CHECKING:
     from sparsegen.dispatch.chosen import Choice
@@ -206,7 +206,7 @@ def prepare(
     from sparsegen.dispatch.named import named_choice
     from sparsegen.dispatch.options import Dense, DispatchOptions, OnMiss, Verify
     from sparsegen.dispatch.wanted import Wanted, kind_of, without_operands
-    from sparsegen.operators.overflow import require_held
+    from sparsegen.operators.base.overflow import require_held
     from sparsegen.settings import Settings
     from sparsegen.tuning_db.shared_layers import place_of, shared_layers
 

@@ -24,7 +24,7 @@ from sparsegen.networks.run.dealing import DeviceGroup
 from sparsegen.networks.run.inputs import Inputs, as_inputs, require_finite, require_shape
 from sparsegen.networks.run.placement import Devices, Placement
 from sparsegen.operators import DType, Problem, TensorSpec, member
-from sparsegen.operators.operator import Operator
+from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
 from sparsegen.plan.arrays import current_stream_of, require_aligned
 from sparsegen.plan.binding import BoundVariant

@@ -1,33 +1,49 @@
 """What `sparsegen.operators` exports: one line a name, which type checkers and `__init__.py` both read."""
 
 from sparsegen.matrix.csr import MAX_INDEX as MAX_INDEX
-from sparsegen.operators.conv_traits import ConvEpilogue as ConvEpilogue
-from sparsegen.operators.conv_traits import Given as Given
-from sparsegen.operators.conv_traits import ImageLayout as ImageLayout
-from sparsegen.operators.conv_traits import MaskOf as MaskOf
-from sparsegen.operators.cost import Cost as Cost
-from sparsegen.operators.default_operator import DEFAULT_OPERATOR as DEFAULT_OPERATOR
+from sparsegen.operators.base.cost import Cost as Cost
+from sparsegen.operators.base.default_operator import DEFAULT_OPERATOR as DEFAULT_OPERATOR
+from sparsegen.operators.base.dtype import Array as Array
+from sparsegen.operators.base.dtype import DType as DType
+from sparsegen.operators.base.dtype import WordType as WordType
+from sparsegen.operators.base.epilogue import Epilogue as Epilogue
+from sparsegen.operators.base.fields import Field as Field
+from sparsegen.operators.base.fields import Parameter as Parameter
+from sparsegen.operators.base.fields import fields_of as fields_of
+from sparsegen.operators.base.fields import member as member
+from sparsegen.operators.base.fields import parameter as parameter
+from sparsegen.operators.base.fields import size as size
+from sparsegen.operators.base.fields import trait as trait
+from sparsegen.operators.base.float8 import FactorType as FactorType
+from sparsegen.operators.base.float8 import Float8 as Float8
+from sparsegen.operators.base.layout import Layout as Layout
+from sparsegen.operators.base.operator import Launcher as Launcher
+from sparsegen.operators.base.operator import Operator as Operator
+from sparsegen.operators.base.problem import HasDense as HasDense
+from sparsegen.operators.base.problem import LoneRow as LoneRow
+from sparsegen.operators.base.problem import Problem as Problem
+from sparsegen.operators.base.reference import DeviceReference as DeviceReference
+from sparsegen.operators.base.reference import Reference as Reference
+from sparsegen.operators.base.reference import terms_stride as terms_stride
+from sparsegen.operators.base.rest import Rest as Rest
+from sparsegen.operators.base.tensor_spec import TensorSpec as TensorSpec
+from sparsegen.operators.convolution.conv_traits import ConvEpilogue as ConvEpilogue
+from sparsegen.operators.convolution.conv_traits import Given as Given
+from sparsegen.operators.convolution.conv_traits import ImageLayout as ImageLayout
+from sparsegen.operators.convolution.conv_traits import MaskOf as MaskOf
+from sparsegen.operators.convolution.filter_volume import FilterVolume as FilterVolume
+from sparsegen.operators.convolution.window import Dilation as Dilation
+from sparsegen.operators.convolution.window import FilterSize as FilterSize
+from sparsegen.operators.convolution.window import Groups as Groups
+from sparsegen.operators.convolution.window import MaskBlock as MaskBlock
+from sparsegen.operators.convolution.window import Padding as Padding
+from sparsegen.operators.convolution.window import Stride as Stride
 from sparsegen.operators.discovery import OPERATORS as OPERATORS
 from sparsegen.operators.discovery import operator_named as operator_named
 from sparsegen.operators.dsd import DsdOperator as DsdOperator
 from sparsegen.operators.dsd import DsdProblem as DsdProblem
 from sparsegen.operators.dsd import DsdTransposedOperator as DsdTransposedOperator
 from sparsegen.operators.dsd import DsdTransposedProblem as DsdTransposedProblem
-from sparsegen.operators.dtype import Array as Array
-from sparsegen.operators.dtype import DType as DType
-from sparsegen.operators.dtype import WordType as WordType
-from sparsegen.operators.epilogue import Epilogue as Epilogue
-from sparsegen.operators.fields import Field as Field
-from sparsegen.operators.fields import Parameter as Parameter
-from sparsegen.operators.fields import fields_of as fields_of
-from sparsegen.operators.fields import member as member
-from sparsegen.operators.fields import parameter as parameter
-from sparsegen.operators.fields import size as size
-from sparsegen.operators.fields import trait as trait
-from sparsegen.operators.filter_volume import FilterVolume as FilterVolume
-from sparsegen.operators.float8 import FactorType as FactorType
-from sparsegen.operators.float8 import Float8 as Float8
-from sparsegen.operators.layout import Layout as Layout
 from sparsegen.operators.masked import Block as Block
 from sparsegen.operators.masked import Density as Density
 from sparsegen.operators.masked import MaskedOperator as MaskedOperator
@@ -38,15 +54,6 @@ from sparsegen.operators.masked_conv2d_weights import (
     MaskedConv2dWeightsOperator as MaskedConv2dWeightsOperator,
 )
 from sparsegen.operators.masked_conv2d_weights import MaskedConv2dWeightsProblem as MaskedConv2dWeightsProblem
-from sparsegen.operators.operator import Launcher as Launcher
-from sparsegen.operators.operator import Operator as Operator
-from sparsegen.operators.problem import HasDense as HasDense
-from sparsegen.operators.problem import LoneRow as LoneRow
-from sparsegen.operators.problem import Problem as Problem
-from sparsegen.operators.reference import DeviceReference as DeviceReference
-from sparsegen.operators.reference import Reference as Reference
-from sparsegen.operators.reference import terms_stride as terms_stride
-from sparsegen.operators.rest import Rest as Rest
 from sparsegen.operators.sdd import SddOperator as SddOperator
 from sparsegen.operators.sdd import SddProblem as SddProblem
 from sparsegen.operators.sddmm import SddmmEpilogue as SddmmEpilogue
@@ -74,10 +81,3 @@ from sparsegen.operators.submanifold_conv3d import (
 from sparsegen.operators.submanifold_conv3d import (
     SubmanifoldConv3dWeightsProblem as SubmanifoldConv3dWeightsProblem,
 )
-from sparsegen.operators.tensor_spec import TensorSpec as TensorSpec
-from sparsegen.operators.window import Dilation as Dilation
-from sparsegen.operators.window import FilterSize as FilterSize
-from sparsegen.operators.window import Groups as Groups
-from sparsegen.operators.window import MaskBlock as MaskBlock
-from sparsegen.operators.window import Padding as Padding
-from sparsegen.operators.window import Stride as Stride

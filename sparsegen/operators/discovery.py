@@ -9,8 +9,8 @@ from functools import cached_property
 
 from sparsegen import arguments, operators
 from sparsegen.errors import ConfigError
-from sparsegen.operators.default_operator import DEFAULT_OPERATOR
-from sparsegen.operators.problem import Problem
+from sparsegen.operators.base.default_operator import DEFAULT_OPERATOR
+from sparsegen.operators.base.problem import Problem
 
 
 class Operators(Mapping[str, type[Problem]]):

@@ -13,15 +13,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators.checked_rows import some_columns
-from sparsegen.operators.dtype import Array
-from sparsegen.operators.epilogue import Epilogue
-from sparsegen.operators.fields import trait
-from sparsegen.operators.layout import Layout
+from sparsegen.operators.base.checked_rows import some_columns
+from sparsegen.operators.base.dtype import Array
+from sparsegen.operators.base.epilogue import Epilogue
+from sparsegen.operators.base.fields import trait
+from sparsegen.operators.base.layout import Layout
+from sparsegen.operators.base.problem import LoneRow
+from sparsegen.operators.base.reference import DeviceReference
+from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.masked import MaskedOperator, MaskedProblem, live_elements, stored
-from sparsegen.operators.problem import LoneRow
-from sparsegen.operators.reference import DeviceReference
-from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import PlainDevice
 
 

@@ -16,18 +16,18 @@ from sparsegen.errors import ConfigError, MatrixError, OperandError
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, grid
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.operators.cost import Cost
-from sparsegen.operators.dtype import FLOAT8_CUT, TF32_CUT, Array, DType, WordType
-from sparsegen.operators.fields import Parameter, element_type, items, parameter, size, trait
-from sparsegen.operators.float8 import FactorType, Float8
-from sparsegen.operators.layout import Layout
-from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem import Problem
-from sparsegen.operators.random_numbers import normal_numbers
-from sparsegen.operators.reference import DeviceReference, Reference
-from sparsegen.operators.scale import kept_scale
-from sparsegen.operators.sides import Sides
-from sparsegen.operators.tensor_spec import TensorSpec
+from sparsegen.operators.base.cost import Cost
+from sparsegen.operators.base.dtype import FLOAT8_CUT, TF32_CUT, Array, DType, WordType
+from sparsegen.operators.base.fields import Parameter, element_type, items, parameter, size, trait
+from sparsegen.operators.base.float8 import FactorType, Float8
+from sparsegen.operators.base.layout import Layout
+from sparsegen.operators.base.operator import Operator
+from sparsegen.operators.base.problem import Problem
+from sparsegen.operators.base.random_numbers import normal_numbers
+from sparsegen.operators.base.reference import DeviceReference, Reference
+from sparsegen.operators.base.scale import kept_scale
+from sparsegen.operators.base.sides import Sides
+from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 
 BLOCK_SIDES = (16, 32, 64, 128, 256)

@@ -19,19 +19,19 @@ from sparsegen.matrix.bits import unpacked_rows, words_for
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.spatial_mask import words_of
-from sparsegen.operators.conv_traits import ConvEpilogue, Given, ImageLayout, MaskOf
-from sparsegen.operators.cost import Cost
-from sparsegen.operators.dtype import Array, DType, WordType
-from sparsegen.operators.fields import element_type, items, parameter, size, trait
-from sparsegen.operators.mask_words import as_mask_words
+from sparsegen.operators.base.cost import Cost
+from sparsegen.operators.base.dtype import Array, DType, WordType
+from sparsegen.operators.base.fields import element_type, items, parameter, size, trait
+from sparsegen.operators.base.operator import Launcher, Operator
+from sparsegen.operators.base.problem import LoneRow, Problem
+from sparsegen.operators.base.random_numbers import normal_numbers
+from sparsegen.operators.base.reference import DeviceReference, Reference
+from sparsegen.operators.base.rest import Rest
+from sparsegen.operators.base.tensor_spec import TensorSpec
+from sparsegen.operators.convolution.conv_traits import ConvEpilogue, Given, ImageLayout, MaskOf
+from sparsegen.operators.convolution.mask_words import as_mask_words
+from sparsegen.operators.convolution.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
 from sparsegen.operators.masked import Density
-from sparsegen.operators.operator import Launcher, Operator
-from sparsegen.operators.problem import LoneRow, Problem
-from sparsegen.operators.random_numbers import normal_numbers
-from sparsegen.operators.reference import DeviceReference, Reference
-from sparsegen.operators.rest import Rest
-from sparsegen.operators.tensor_spec import TensorSpec
-from sparsegen.operators.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
 from sparsegen.system.device_memory import WARP, PlainDevice
 
 UNIT = 8  # rows and columns of the outputs that are left as they were, or written, together

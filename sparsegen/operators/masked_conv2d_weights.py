@@ -13,18 +13,18 @@ import numpy as np
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.spatial_mask import words_of
-from sparsegen.operators.cost import Cost
-from sparsegen.operators.dtype import Array, DType, WordType
-from sparsegen.operators.fields import element_type, items, parameter, size
-from sparsegen.operators.mask_words import as_mask_words
+from sparsegen.operators.base.cost import Cost
+from sparsegen.operators.base.dtype import Array, DType, WordType
+from sparsegen.operators.base.fields import element_type, items, parameter, size
+from sparsegen.operators.base.operator import Launcher, Operator
+from sparsegen.operators.base.problem import Problem
+from sparsegen.operators.base.random_numbers import normal_numbers
+from sparsegen.operators.base.reference import Reference
+from sparsegen.operators.base.tensor_spec import TensorSpec
+from sparsegen.operators.convolution.mask_words import as_mask_words
+from sparsegen.operators.convolution.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
 from sparsegen.operators.masked import Density
 from sparsegen.operators.masked_conv2d import MaskedConv2dProblem
-from sparsegen.operators.operator import Launcher, Operator
-from sparsegen.operators.problem import Problem
-from sparsegen.operators.random_numbers import normal_numbers
-from sparsegen.operators.reference import Reference
-from sparsegen.operators.tensor_spec import TensorSpec
-from sparsegen.operators.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
 
 
 class MaskedConv2dWeightsOperator(Operator):

@@ -13,15 +13,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators.cost import Cost
-from sparsegen.operators.dtype import Array
-from sparsegen.operators.fields import trait
-from sparsegen.operators.layout import Layout
+from sparsegen.operators.base.cost import Cost
+from sparsegen.operators.base.dtype import Array
+from sparsegen.operators.base.fields import trait
+from sparsegen.operators.base.layout import Layout
+from sparsegen.operators.base.problem import LoneRow
+from sparsegen.operators.base.reference import DeviceReference
+from sparsegen.operators.base.rest import Rest
+from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.masked import MaskedOperator, MaskedProblem, stored
-from sparsegen.operators.problem import LoneRow
-from sparsegen.operators.reference import DeviceReference
-from sparsegen.operators.rest import Rest
-from sparsegen.operators.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 
 

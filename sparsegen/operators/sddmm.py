@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators.checked_rows import row_alone
-from sparsegen.operators.cost import Cost, matrix_bytes
-from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.fields import element_type, items, size, trait
-from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem import LoneRow, Problem
-from sparsegen.operators.reference import DeviceReference, Reference
-from sparsegen.operators.tensor_spec import TensorSpec
+from sparsegen.operators.base.checked_rows import row_alone
+from sparsegen.operators.base.cost import Cost, matrix_bytes
+from sparsegen.operators.base.dtype import Array, DType
+from sparsegen.operators.base.fields import element_type, items, size, trait
+from sparsegen.operators.base.operator import Operator
+from sparsegen.operators.base.problem import LoneRow, Problem
+from sparsegen.operators.base.reference import DeviceReference, Reference
+from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.threads import in_threads
 

@@ -16,13 +16,13 @@ from sparsegen.errors import OperandError
 from sparsegen.matrix.column_sets import SIDE, tiles_of_groups
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.operators.cost import Cost, matrix_bytes
-from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.fields import element_type, items, size, trait
-from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem import LoneRow, Problem
-from sparsegen.operators.reference import DeviceReference, Reference
-from sparsegen.operators.tensor_spec import TensorSpec
+from sparsegen.operators.base.cost import Cost, matrix_bytes
+from sparsegen.operators.base.dtype import Array, DType
+from sparsegen.operators.base.fields import element_type, items, size, trait
+from sparsegen.operators.base.operator import Operator
+from sparsegen.operators.base.problem import LoneRow, Problem
+from sparsegen.operators.base.reference import DeviceReference, Reference
+from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 
 BIAS_COLUMNS = 3  # behind the neurons' columns of the matrix

@@ -11,16 +11,16 @@ import numpy as np
 
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators.checked_rows import row_alone, some_columns
-from sparsegen.operators.cost import Cost, matrix_bytes
-from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.epilogue import Epilogue
-from sparsegen.operators.fields import element_type, items, size, trait
-from sparsegen.operators.layout import Layout
-from sparsegen.operators.operator import Launcher, Operator
-from sparsegen.operators.problem import LoneRow, Problem
-from sparsegen.operators.reference import DeviceReference, Reference
-from sparsegen.operators.tensor_spec import TensorSpec
+from sparsegen.operators.base.checked_rows import row_alone, some_columns
+from sparsegen.operators.base.cost import Cost, matrix_bytes
+from sparsegen.operators.base.dtype import Array, DType
+from sparsegen.operators.base.epilogue import Epilogue
+from sparsegen.operators.base.fields import element_type, items, size, trait
+from sparsegen.operators.base.layout import Layout
+from sparsegen.operators.base.operator import Launcher, Operator
+from sparsegen.operators.base.problem import LoneRow, Problem
+from sparsegen.operators.base.reference import DeviceReference, Reference
+from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.threads import in_threads
 

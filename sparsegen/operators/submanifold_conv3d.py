@@ -17,17 +17,17 @@ import numpy as np
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.kernel_map import kernel_map
-from sparsegen.operators.conv_traits import ConvEpilogue
-from sparsegen.operators.cost import Cost
-from sparsegen.operators.dtype import Array, DType, WordType
-from sparsegen.operators.fields import element_type, items, parameter, size, trait
-from sparsegen.operators.filter_volume import FilterVolume
+from sparsegen.operators.base.cost import Cost
+from sparsegen.operators.base.dtype import Array, DType, WordType
+from sparsegen.operators.base.fields import element_type, items, parameter, size, trait
+from sparsegen.operators.base.operator import Operator
+from sparsegen.operators.base.problem import Problem
+from sparsegen.operators.base.random_numbers import normal_numbers
+from sparsegen.operators.base.reference import Reference
+from sparsegen.operators.base.tensor_spec import TensorSpec
+from sparsegen.operators.convolution.conv_traits import ConvEpilogue
+from sparsegen.operators.convolution.filter_volume import FilterVolume
 from sparsegen.operators.masked import Density
-from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem import Problem
-from sparsegen.operators.random_numbers import normal_numbers
-from sparsegen.operators.reference import Reference
-from sparsegen.operators.tensor_spec import TensorSpec
 
 MAP = "kernel_map"
 

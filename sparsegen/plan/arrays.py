@@ -21,8 +21,8 @@ from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.operators import DType, Float8, TensorSpec
-from sparsegen.operators.dtype import ElementType
-from sparsegen.operators.overflow import require_values
+from sparsegen.operators.base.dtype import ElementType
+from sparsegen.operators.base.overflow import require_values
 
 Call = Callable[[tuple[Any, ...], Any, Any], Any]  # (operands in call order, out, stream) -> out
 

@@ -15,7 +15,7 @@ from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import HasDense, TensorSpec
-from sparsegen.operators.cost import matrix_bytes
+from sparsegen.operators.base.cost import matrix_bytes
 from sparsegen.plan.arrays import (
     check_numpy,
     encoded,

@@ -16,7 +16,7 @@ from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Operator
-from sparsegen.operators.overflow import require_values
+from sparsegen.operators.base.overflow import require_values
 from sparsegen.plan.arrays import Call, Target, caller, current_stream_of, encoded, host_values
 from sparsegen.plan.binding import bind_variant
 from sparsegen.plan.new_values import new_values

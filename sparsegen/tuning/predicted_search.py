@@ -24,7 +24,7 @@ from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
-from sparsegen.operators.overflow import require_held
+from sparsegen.operators.base.overflow import require_held
 from sparsegen.plan.variants import RenderedVariant
 from sparsegen.settings import Settings
 from sparsegen.tuning.loop.interrupt import interruptible

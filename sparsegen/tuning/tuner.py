@@ -22,7 +22,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baseline_session import BASELINE_SESSION, BaselineSession
 from sparsegen.measure.session import OPEN_EXECUTOR, Session
 from sparsegen.operators import Problem
-from sparsegen.operators.overflow import require_held
+from sparsegen.operators.base.overflow import require_held
 from sparsegen.settings import Settings
 from sparsegen.tuning.loop import background
 from sparsegen.tuning.loop.claims import Claims

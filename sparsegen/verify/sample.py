@@ -10,7 +10,7 @@ import numpy as np
 from sparsegen.errors import SparsegenError
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DeviceReference, Problem
-from sparsegen.operators.dtype import Array
+from sparsegen.operators.base.dtype import Array
 from sparsegen.system.device_memory import PlainDevice
 
 ROWS = 8

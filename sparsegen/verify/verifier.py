@@ -12,7 +12,7 @@ from sparsegen.backends.executor import Executor
 from sparsegen.backends.plain import PlainKernels
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DeviceReference, Problem, Reference, TensorSpec, terms_stride
-from sparsegen.operators.dtype import Array
+from sparsegen.operators.base.dtype import Array
 from sparsegen.system.device_memory import WARP, Buffer
 from sparsegen.verify import bounds
 from sparsegen.verify.bounds import ErrorBound

@@ -13,7 +13,7 @@ from sparsegen import masks
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.matrix.spatial_mask import Reach, dilate
 from sparsegen.operators import ConvEpilogue, DType, ImageLayout, MaskedConv2dProblem, MaskOf, Rest
-from sparsegen.operators.dtype import Array
+from sparsegen.operators.base.dtype import Array
 from sparsegen.settings import Settings
 
 

@@ -17,7 +17,7 @@ import sparsegen
 from sparsegen.errors import MatrixError, OperandError, SparsegenError
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, SddmmEpilogue, SddmmProblem, SoftmaxProblem, SpmmProblem
-from sparsegen.operators.overflow import require_held
+from sparsegen.operators.base.overflow import require_held
 
 EDGES = (
     65503.0,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from sparsegen.operators import DType
-from sparsegen.operators import random_numbers as module
-from sparsegen.operators.random_numbers import normal_numbers
-from sparsegen.operators.tensor_spec import TensorSpec
+from sparsegen.operators.base import random_numbers as module
+from sparsegen.operators.base.random_numbers import normal_numbers
+from sparsegen.operators.base.tensor_spec import TensorSpec
 
 
 def drawn(count: int, seed: int = 0, scale: float = 1.0) -> np.ndarray:

@@ -14,7 +14,7 @@ from sparsegen.operators import (
     SubmanifoldConv3dProblem,
     SubmanifoldConv3dWeightsProblem,
 )
-from sparsegen.operators.dtype import Array
+from sparsegen.operators.base.dtype import Array
 from sparsegen.settings import Settings
 
 SIDE, CHANNELS, FILTERS = 5, 3, 4

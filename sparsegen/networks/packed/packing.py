@@ -32,7 +32,7 @@ from sparsegen.networks.packed.packed_network import (
     segment_problem,
 )
 from sparsegen.operators import DType
-from sparsegen.operators.overflow import require_held
+from sparsegen.operators.base.overflow import require_held
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
 from sparsegen.plan.variants import RenderedVariant
 from sparsegen.system.quantities import size_text

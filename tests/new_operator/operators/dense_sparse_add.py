@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators.cost import Cost, matrix_bytes
-from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.fields import element_type, items, size, trait
-from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem import Problem
-from sparsegen.operators.reference import Reference
-from sparsegen.operators.tensor_spec import TensorSpec
+from sparsegen.operators.base.cost import Cost, matrix_bytes
+from sparsegen.operators.base.dtype import Array, DType
+from sparsegen.operators.base.fields import element_type, items, size, trait
+from sparsegen.operators.base.operator import Operator
+from sparsegen.operators.base.problem import Problem
+from sparsegen.operators.base.reference import Reference
+from sparsegen.operators.base.tensor_spec import TensorSpec
 
 
 class Sign(StrEnum):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.operators.dtype import Array, DType
+from sparsegen.operators.base.dtype import Array, DType
 from sparsegen.system.device_memory import Address, Buffer, PlainDevice
 
 

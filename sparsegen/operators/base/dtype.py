@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sparsegen.operators.float8 import Float8
+from sparsegen.operators.base.float8 import Float8
 
 Array = npt.NDArray[Any]
 TF32_CUT = 2.0**-10  # largest relative error of a float32 factor without its last 13 bits

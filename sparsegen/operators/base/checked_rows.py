@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators.dtype import Array
+from sparsegen.operators.base.dtype import Array
 
 CHECKED_COLUMNS = 64  # of a row that is computed again
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators.dtype import Array, DType
-from sparsegen.operators.float8 import Float8
-from sparsegen.operators.problem import Problem
+from sparsegen.operators.base.dtype import Array, DType
+from sparsegen.operators.base.float8 import Float8
+from sparsegen.operators.base.problem import Problem
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX
-from sparsegen.operators.dtype import DType
-from sparsegen.operators.fields import Field, Parameter, fields_of
+from sparsegen.operators.base.dtype import DType
+from sparsegen.operators.base.fields import Field, Parameter, fields_of
 
 
 class ProblemFields(ABC):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.operators.dtype import ElementType
+from sparsegen.operators.base.dtype import ElementType
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
-from sparsegen.operators.fields import Parameter
+from sparsegen.operators.base.fields import Parameter
 
 
 @dataclass(frozen=True, slots=True)

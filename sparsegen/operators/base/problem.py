@@ -11,14 +11,14 @@ import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.operators.cost import Cost
-from sparsegen.operators.dtype import Array, DType, WordType
-from sparsegen.operators.float8 import Float8
-from sparsegen.operators.operator import Operator
-from sparsegen.operators.problem_fields import ProblemFields
-from sparsegen.operators.random_numbers import normal_numbers
-from sparsegen.operators.reference import DeviceReference, Reference
-from sparsegen.operators.tensor_spec import TensorSpec
+from sparsegen.operators.base.cost import Cost
+from sparsegen.operators.base.dtype import Array, DType, WordType
+from sparsegen.operators.base.float8 import Float8
+from sparsegen.operators.base.operator import Operator
+from sparsegen.operators.base.problem_fields import ProblemFields
+from sparsegen.operators.base.random_numbers import normal_numbers
+from sparsegen.operators.base.reference import DeviceReference, Reference
+from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import PlainDevice
 
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
-from sparsegen.operators.fields import Parameter
-from sparsegen.operators.sides import Sides
+from sparsegen.operators.base.fields import Parameter
+from sparsegen.operators.base.sides import Sides
 
 
 class _Ranged(Sides):

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, cast, get_type_hints
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError, SparsegenError
-from sparsegen.operators.dtype import DType
+from sparsegen.operators.base.dtype import DType
 
 E = TypeVar("E", bound=StrEnum)
 

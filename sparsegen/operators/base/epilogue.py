@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from sparsegen.errors import OperandError
-from sparsegen.operators.dtype import Array
-from sparsegen.operators.reference import DeviceReference
-from sparsegen.operators.tensor_spec import TensorSpec
+from sparsegen.operators.base.dtype import Array
+from sparsegen.operators.base.reference import DeviceReference
+from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 
 # Of an error, by an activation whose slope is at most 1.13 (GELU) or 1.1 (SiLU), and some roundings of evaluating it.

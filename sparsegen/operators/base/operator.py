@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from sparsegen.operators.dtype import Array
+from sparsegen.operators.base.dtype import Array
 from sparsegen.system.device_bound import DeviceBound
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.kernel_map import MOST_TAPS, odd_sides
-from sparsegen.operators.fields import Parameter
+from sparsegen.operators.base.fields import Parameter
 
 
 @dataclass(frozen=True, slots=True)

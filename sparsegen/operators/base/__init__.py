@@ -1,0 +1,1 @@
+"""What every operator is made of: problems, fields, operands, references, costs."""

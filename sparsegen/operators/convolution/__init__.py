@@ -1,0 +1,1 @@
+"""What convolutions share: windows, filter volumes, words of masks, traits."""
