@@ -16,9 +16,9 @@ from pathlib import Path
 import click
 
 from benchmarks.study import HERE, geometric_mean
-from sparsegen.bench import result_file
-from sparsegen.bench.merging import merge
-from sparsegen.bench.results import Results
+from sparsegen.bench.results import result_file
+from sparsegen.bench.results.merging import merge
+from sparsegen.bench.results.results import Results
 
 PEERS = HERE / "peers_h100.json"
 TOLERANCE = 0.10

@@ -7,8 +7,8 @@ from pathlib import Path
 from benchmarks.anchors import Peers
 from benchmarks.markdown import NONE, TYPES, figure, quotient, table
 from benchmarks.suite_tables import origin, read
-from sparsegen.bench.results import TUNED, UNTUNED, Results, Row
-from sparsegen.bench.summary import standing_for_us
+from sparsegen.bench.results.results import TUNED, UNTUNED, Results, Row
+from sparsegen.bench.results.summary import standing_for_us
 from sparsegen.operators import SoftmaxProblem
 
 SPUTNIKS_WIDTH = 64  # of the rows of suite `sddmm`, on whose patterns Sputnik's softmax was timed

@@ -21,7 +21,7 @@ import numpy as np
 from sparsegen.backends import find_device
 from sparsegen.backends.cuda.compiler import CudaToolchain
 from sparsegen.backends.cuda.toolkit import Compiler
-from sparsegen.bench.summary import geometric
+from sparsegen.bench.results.summary import geometric
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.measure.session import Session
 from sparsegen.measure.worker import Measure

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.markdown import NONE, TYPES, table
 from benchmarks.suite_tables import origin, read
-from sparsegen.bench.results import UNTUNED, Row
-from sparsegen.bench.summary import geometric
+from sparsegen.bench.results.results import UNTUNED, Row
+from sparsegen.bench.results.summary import geometric
 from sparsegen.operators import DType, MaskedConv2dProblem, MaskedConv2dWeightsProblem, MaskOf, Rest
 
 SUITE = "convolution"

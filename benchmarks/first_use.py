@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from sparsegen.bench.state import state
+from sparsegen.bench.run.state import state
 
 DTYPES = ("float32", "float16")
 TIMES = 3  # the last of them profiled, which makes it slower

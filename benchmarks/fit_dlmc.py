@@ -3,7 +3,7 @@
     python -m benchmarks.fit_dlmc --data DLMC
 
 Measures every matrix of ``DLMC/<model>/<way of pruning>/<sparsity>/`` and writes the fits of
-`sparsegen.bench.dlmc_rows`, a few numbers for each model and way of pruning. Needs no GPU.
+`sparsegen.bench.patterns.dlmc_rows`, a few numbers for each model and way of pruning. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import click
 import numpy as np
 import scipy.stats
 
-from sparsegen.bench import dlmc_rows
-from sparsegen.bench.dlmc_rows import RowVariation, independent_variance
+from sparsegen.bench.patterns import dlmc_rows
+from sparsegen.bench.patterns.dlmc_rows import RowVariation, independent_variance
 from sparsegen.bench.suites.collection import find_matrices
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.load import load_matrix

@@ -25,7 +25,7 @@ import numpy as np
 
 from sparsegen import backends
 from sparsegen.backends.emulator.executor import EmulatorExecutor
-from sparsegen.bench.state import state
+from sparsegen.bench.run.state import state
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import Problem, SpmmProblem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparsegen.bench.summary import geometric
+from sparsegen.bench.results.summary import geometric
 
 NONE = "–"
 TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from benchmarks.study import write_results
 from sparsegen.backends import find_device
-from sparsegen.bench import generators
+from sparsegen.bench.patterns import generators
 from sparsegen.integrations.torch import masked_conv2d
 from sparsegen.integrations.torch.calls.timing import in_turn
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.markdown import TYPES, figure, quotient, table
 from benchmarks.suite_tables import origin, read
-from sparsegen.bench.results import TUNED, UNTUNED, Row
-from sparsegen.bench.summary import summarize
+from sparsegen.bench.results.results import TUNED, UNTUNED, Row
+from sparsegen.bench.results.summary import summarize
 from sparsegen.operators import DsdProblem, DsdTransposedProblem, DType, MaskedProblem, SddProblem
 
 SUITE = "sparsedrop"

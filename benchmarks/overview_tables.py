@@ -14,8 +14,8 @@ from benchmarks.convolution_tables import CHANNELS, IMAGES, SIDES, Key
 from benchmarks.markdown import NONE, quotient, table
 from benchmarks.masked_tables import Product, Workload
 from benchmarks.suite_tables import read, short
-from sparsegen.bench.results import UNTUNED, Row
-from sparsegen.bench.summary import geometric
+from sparsegen.bench.results.results import UNTUNED, Row
+from sparsegen.bench.results.summary import geometric
 from sparsegen.operators import DType, SparseNetworkProblem
 
 SIZES = (8192, 4096, 2048, 1024)  # rows, columns and contraction of masked products

@@ -26,7 +26,7 @@ import click
 import scipy.sparse
 
 from sparsegen.backends.cuda.remembered_gpus import FOLDER
-from sparsegen.bench.state import state
+from sparsegen.bench.run.state import state
 from sparsegen.matrix.generators import random_uniform
 
 TIMES = 3  # of each command and look-up

@@ -19,8 +19,8 @@ import numpy as np
 from sparsegen import backends
 from sparsegen.backends import toolchain
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.state import state
-from sparsegen.bench.summary import geometric
+from sparsegen.bench.results.summary import geometric
+from sparsegen.bench.run.state import state
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels import family as family_named
 from sparsegen.kernels.base import Device

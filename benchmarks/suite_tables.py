@@ -13,12 +13,12 @@ from pathlib import Path, PurePosixPath
 
 from benchmarks.anchors import Peers
 from benchmarks.markdown import NONE, TYPES, figure, quotient, table
-from sparsegen.bench import result_file
-from sparsegen.bench.compare import compare
-from sparsegen.bench.merging import merge
-from sparsegen.bench.problem_facts import in_order, of_factors
-from sparsegen.bench.results import TOOLCHAIN, TUNED, UNTUNED, WITHOUT, Cell, Results, Row
-from sparsegen.bench.summary import Mean, SuiteSummary, geometric, standing_for_us, summarize
+from sparsegen.bench.results import result_file
+from sparsegen.bench.results.compare import compare
+from sparsegen.bench.results.merging import merge
+from sparsegen.bench.results.problem_facts import in_order, of_factors
+from sparsegen.bench.results.results import TOOLCHAIN, TUNED, UNTUNED, WITHOUT, Cell, Results, Row
+from sparsegen.bench.results.summary import Mean, SuiteSummary, geometric, standing_for_us, summarize
 from sparsegen.errors import SparsegenError
 from sparsegen.operators import DType, SddmmProblem, SpmmProblem
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from benchmarks.markdown import NONE, figure, quotient, table
 from benchmarks.suite_tables import origin, read
-from sparsegen.bench.results import TUNED, Row
-from sparsegen.bench.summary import geometric
+from sparsegen.bench.results.results import TUNED, Row
+from sparsegen.bench.results.summary import geometric
 from sparsegen.operators import DType
 
 SWEEPS = {

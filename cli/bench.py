@@ -11,15 +11,15 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from sparsegen.bench import result_file
-from sparsegen.bench.compare import compare
 from sparsegen.bench.contenders import contenders
-from sparsegen.bench.request import TUNED_AHEAD, Progress, Request, Step
-from sparsegen.bench.results import Protocol, Results, Row
-from sparsegen.bench.run import Finished, run
+from sparsegen.bench.results import result_file
+from sparsegen.bench.results.compare import compare
+from sparsegen.bench.results.results import Protocol, Results, Row
+from sparsegen.bench.run.request import TUNED_AHEAD, Progress, Request, Step
+from sparsegen.bench.run.run import Finished, run
+from sparsegen.bench.run.tuned import budget_of
+from sparsegen.bench.run.unseen import Unseen, without
 from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
-from sparsegen.bench.tuned import budget_of
-from sparsegen.bench.unseen import Unseen, without
 from sparsegen.cli.bench_options import (
     cases_of_matrix,
     cases_of_sizes,

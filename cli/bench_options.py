@@ -6,12 +6,12 @@ import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sparsegen.bench.case import Case, variations
-from sparsegen.bench.config_set import config_sets
-from sparsegen.bench.contender import Contender
+from sparsegen.bench.contender.contender import Contender
+from sparsegen.bench.contender.shared_object import SharedObject
 from sparsegen.bench.contenders import contenders
-from sparsegen.bench.patterns import Drawn, MatrixFile
-from sparsegen.bench.shared_object import SharedObject
+from sparsegen.bench.patterns.case import Case, variations
+from sparsegen.bench.patterns.patterns import Drawn, MatrixFile
+from sparsegen.bench.run.config_set import config_sets
 from sparsegen.bench.suites import load_suite
 from sparsegen.cli.problems import ProblemOptions
 from sparsegen.errors import ConfigError

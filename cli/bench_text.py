@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
-from sparsegen.bench.compare import Comparison
-from sparsegen.bench.problem_facts import of_factors
-from sparsegen.bench.results import TUNED, UNTUNED, WITHOUT, Cell, Kind, Results, Row, Status
-from sparsegen.bench.summary import Mean, SuiteSummary, summarize
+from sparsegen.bench.results.compare import Comparison
+from sparsegen.bench.results.problem_facts import of_factors
+from sparsegen.bench.results.results import TUNED, UNTUNED, WITHOUT, Cell, Kind, Results, Row, Status
+from sparsegen.bench.results.summary import Mean, SuiteSummary, summarize
 from sparsegen.cli.progress_lines import figure
 from sparsegen.operators import ImageLayout, Layout
 

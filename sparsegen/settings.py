@@ -81,7 +81,7 @@ class Settings:
         cxx: ``CXX``, the host compiler of the emulator.
         cuda_include: ``SPARSEGEN_CUDA_INCLUDE``, CUDA headers for the emulator.
         commit: ``SPARSEGEN_COMMIT``, what result files name as the state of the source; default that of its checkout
-            (`sparsegen.bench.state`).
+            (`sparsegen.bench.run.state`).
     """
 
     db: str

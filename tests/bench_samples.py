@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from sparsegen.bench.results import (
+from sparsegen.bench.results.results import (
     TUNED,
     UNTUNED,
     BenchDevice,

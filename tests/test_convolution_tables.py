@@ -10,8 +10,8 @@ import pytest
 from bench_samples import cell, results, row
 from click.testing import CliRunner
 
-from sparsegen.bench import result_file
-from sparsegen.bench.results import UNTUNED, Kind, Row
+from sparsegen.bench.results import result_file
+from sparsegen.bench.results.results import UNTUNED, Kind, Row
 from sparsegen.bench.suites import load_suite
 from sparsegen.operators import DType
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import sparsegen
-from sparsegen.bench import result_file
+from sparsegen.bench.results import result_file
 from sparsegen.errors import ResultsError
 from sparsegen.settings import Settings
 

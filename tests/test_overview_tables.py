@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from bench_samples import cell, results, row
 
-from sparsegen.bench import result_file
-from sparsegen.bench.results import UNTUNED, Kind
+from sparsegen.bench.results import result_file
+from sparsegen.bench.results.results import UNTUNED, Kind
 from sparsegen.operators import DsdProblem, DType, SparseNetworkProblem
 from sparsegen.operators.masked import Block, Density
 

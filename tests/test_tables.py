@@ -14,8 +14,8 @@ import pytest
 from bench_samples import cell, results, row, sweep
 from patience import LONG
 
-from sparsegen.bench import result_file
-from sparsegen.bench.results import Kind, Row
+from sparsegen.bench.results import result_file
+from sparsegen.bench.results.results import Kind, Row
 from sparsegen.errors import SparsegenError
 from sparsegen.operators import (
     Density,

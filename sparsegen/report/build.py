@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparsegen import __version__
-from sparsegen.bench.results import Results
+from sparsegen.bench.results.results import Results
 from sparsegen.errors import ReportError
 from sparsegen.report import words
 from sparsegen.report.content import Report

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sparsegen.bench import result_file
-from sparsegen.bench.results import Results
+from sparsegen.bench.results import result_file
+from sparsegen.bench.results.results import Results
 from sparsegen.errors import ReportError
 from sparsegen.report import network_devices, points, words
 from sparsegen.report.network_devices import DevicesStudy

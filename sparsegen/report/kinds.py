@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
-from sparsegen.bench.problem_facts import factor_type_of, in_order, layout_of, of_factors
+from sparsegen.bench.results.problem_facts import factor_type_of, in_order, layout_of, of_factors
 from sparsegen.operators import OPERATORS, DType, FactorType, ImageLayout, Layout, Problem
 from sparsegen.report import words
 

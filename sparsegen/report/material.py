@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sparsegen.bench.results import Rates
+from sparsegen.bench.results.results import Rates
 from sparsegen.report import words
 from sparsegen.report.catalogue import Catalogue, catalogue
 from sparsegen.report.colours import MARKERS, SERIES, Colour

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sparsegen.bench.problem_facts import HasProblem
-from sparsegen.bench.results import TUNED, UNTUNED, Cell, Results, Row
+from sparsegen.bench.results.problem_facts import HasProblem
+from sparsegen.bench.results.results import TUNED, UNTUNED, Cell, Results, Row
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem

@@ -15,14 +15,14 @@ from patience import LONG
 
 from sparsegen.backends import emulator_device
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.case import Case
-from sparsegen.bench.contender import Contender, Explorer, MissingError, UnsupportedError, Way
-from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.patterns import Independent
-from sparsegen.bench.request import Request
-from sparsegen.bench.results import Kind, Protocol
-from sparsegen.bench.runner import Limits
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.contender.contender import Contender, Explorer, MissingError, UnsupportedError, Way
+from sparsegen.bench.contender.parcel import Parcel
+from sparsegen.bench.contender.workbench import Workbench
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.patterns.patterns import Independent
+from sparsegen.bench.results.results import Kind, Protocol
+from sparsegen.bench.run.request import Request
+from sparsegen.bench.run.runner import Limits
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.config import Config

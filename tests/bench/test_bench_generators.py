@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from sparsegen.bench import generators
-from sparsegen.bench.patterns import (
+from sparsegen.bench.patterns import generators
+from sparsegen.bench.patterns.patterns import (
     Band,
     Blocks,
     EqualRows,

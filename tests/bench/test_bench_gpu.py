@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from sparsegen import backends
-from sparsegen.bench.case import Case
 from sparsegen.bench.contenders import contenders
-from sparsegen.bench.patterns import Blocks, Independent, Pattern
-from sparsegen.bench.request import Request
-from sparsegen.bench.results import UNTUNED, Protocol, Row, Status
-from sparsegen.bench.run import run
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.patterns.patterns import Blocks, Independent, Pattern
+from sparsegen.bench.results.results import UNTUNED, Protocol, Row, Status
+from sparsegen.bench.run.request import Request
+from sparsegen.bench.run.run import run
 from sparsegen.measure.l2 import L2
 from sparsegen.operators import (
     DType,

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from sparsegen.backends import emulator_device, open_executor
-from sparsegen.bench.case import Case
-from sparsegen.bench.dense_matrix import DenseMatrix
-from sparsegen.bench.parcel import Parcel, ParcelMaker, stored_result
-from sparsegen.bench.patterns import Independent
-from sparsegen.bench.reference import RowReference, bound_for
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.contender.dense_matrix import DenseMatrix
+from sparsegen.bench.contender.parcel import Parcel, ParcelMaker, stored_result
+from sparsegen.bench.contender.workbench import Workbench
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.patterns.patterns import Independent
+from sparsegen.bench.results.results import Kind
+from sparsegen.bench.run.reference import RowReference, bound_for
 from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import (
     DType,

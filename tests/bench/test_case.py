@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sparsegen.bench.case import Case, variations
-from sparsegen.bench.patterns import EqualRows, Independent
+from sparsegen.bench.patterns.case import Case, variations
+from sparsegen.bench.patterns.patterns import EqualRows, Independent
 from sparsegen.errors import SuiteError
 from sparsegen.operators import (
     DType,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from bench_samples import results, row, timing
 
-from sparsegen.bench.compare import Verdict, compare, verdict
-from sparsegen.bench.results import TUNED, Cell, Results, Status
+from sparsegen.bench.results.compare import Verdict, compare, verdict
+from sparsegen.bench.results.results import TUNED, Cell, Results, Status
 from sparsegen.errors import ResultsMismatchError
 
 

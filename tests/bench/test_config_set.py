@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from bench_fakes import DEVICE, LIMITS, request
 
-from sparsegen.bench.case import Case
-from sparsegen.bench.config_set import Base, ConfigSet, config_sets
-from sparsegen.bench.contender import MissingError, UnsupportedError
-from sparsegen.bench.parcel import Parcel, ParcelMaker
-from sparsegen.bench.patterns import EqualRows, Independent
-from sparsegen.bench.results import Status
-from sparsegen.bench.run import run
+from sparsegen.bench.contender.contender import MissingError, UnsupportedError
+from sparsegen.bench.contender.parcel import Parcel, ParcelMaker
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.patterns.patterns import EqualRows, Independent
+from sparsegen.bench.results.results import Status
+from sparsegen.bench.run.config_set import Base, ConfigSet, config_sets
+from sparsegen.bench.run.run import run
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import family
 from sparsegen.operators import DType, Layout, SddmmProblem, SpmmProblem

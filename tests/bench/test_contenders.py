@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from sparsegen.bench.contender import Contender
+from sparsegen.bench.contender.contender import Contender
 from sparsegen.bench.contenders import contenders
-from sparsegen.bench.generators import blocks, independent
-from sparsegen.bench.results import Kind
+from sparsegen.bench.patterns.generators import blocks, independent
+from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import (

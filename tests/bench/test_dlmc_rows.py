@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparsegen.bench.case import Case
-from sparsegen.bench.dlmc_rows import RowVariation, row_cov, row_variations
-from sparsegen.bench.patterns import EqualRows, Independent, VaryingRows
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.patterns.dlmc_rows import RowVariation, row_cov, row_variations
+from sparsegen.bench.patterns.patterns import EqualRows, Independent, VaryingRows
 from sparsegen.bench.suites import load_suite
 from sparsegen.errors import SuiteError
 from sparsegen.matrix.csr import CsrMatrix

@@ -11,7 +11,7 @@ from tuning_fakes import DEVICE, MATRIX, PROBLEM
 from benchmarks import make_seeds
 from benchmarks.dlmc_split import is_for_testing
 from benchmarks.dlmc_split import test_half as half
-from sparsegen.bench import result_file
+from sparsegen.bench.results import result_file
 from sparsegen.kernels import family
 from sparsegen.matrix.features import Features
 from sparsegen.tuning_db import exchange

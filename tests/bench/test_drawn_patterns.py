@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from bench_fakes import LIMITS, request
 
-from sparsegen.bench import generators, result_file
-from sparsegen.bench.case import Case
 from sparsegen.bench.contenders import contenders
-from sparsegen.bench.patterns import Blobs, Independent, RadixNet
-from sparsegen.bench.results import UNTUNED, Status
-from sparsegen.bench.run import run
+from sparsegen.bench.patterns import generators
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.patterns.patterns import Blobs, Independent, RadixNet
+from sparsegen.bench.results import result_file
+from sparsegen.bench.results.results import UNTUNED, Status
+from sparsegen.bench.run.run import run
 from sparsegen.bench.suites import load_suite
 from sparsegen.errors import MatrixError, SuiteError
 from sparsegen.networks.model.radixnet import CLIP

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from bench_fakes import DEVICE, cases
 
-from sparsegen.bench.maker import ParcelQueue, SetUp
-from sparsegen.bench.parcel import ParcelMaker, parcel_folder
+from sparsegen.bench.contender.parcel import ParcelMaker, parcel_folder
+from sparsegen.bench.run.maker import ParcelQueue, SetUp
 from sparsegen.operators import DType
 
 

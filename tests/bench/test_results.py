@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from bench_samples import VARIANT, cell, results, row, sweep, timing
 
-from sparsegen.bench import result_file
-from sparsegen.bench.merging import merge, require_same_conditions
-from sparsegen.bench.results import (
+from sparsegen.bench.results import result_file
+from sparsegen.bench.results.merging import merge, require_same_conditions
+from sparsegen.bench.results.results import (
     TUNED,
     Cell,
     Floor,

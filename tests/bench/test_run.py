@@ -12,15 +12,15 @@ from bench_fakes import CRAWLING, LIMITS, TRIALS, Fake, Trials, cases, request
 from patience import patience
 
 from sparsegen import backends
-from sparsegen.bench import result_file
-from sparsegen.bench.case import Case
 from sparsegen.bench.contenders import contenders
-from sparsegen.bench.patterns import Independent, MatrixFile
-from sparsegen.bench.request import TUNED_AHEAD, Step, planned
-from sparsegen.bench.results import UNTUNED, BenchDevice, Protocol, Results, Status
-from sparsegen.bench.run import Finished, run
-from sparsegen.bench.runner import Limits
-from sparsegen.bench.state import state
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.patterns.patterns import Independent, MatrixFile
+from sparsegen.bench.results import result_file
+from sparsegen.bench.results.results import UNTUNED, BenchDevice, Protocol, Results, Status
+from sparsegen.bench.run.request import TUNED_AHEAD, Step, planned
+from sparsegen.bench.run.run import Finished, run
+from sparsegen.bench.run.runner import Limits
+from sparsegen.bench.run.state import state
 from sparsegen.bench.suites import load_suite
 from sparsegen.errors import ResultsError, ResultsMismatchError
 from sparsegen.measure.l2 import L2

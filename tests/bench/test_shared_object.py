@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from bench_fakes import cases, request
 
-from sparsegen.bench.case import Case
-from sparsegen.bench.patterns import RadixNet
-from sparsegen.bench.results import Status
-from sparsegen.bench.run import run
-from sparsegen.bench.shared_object import SharedObject
+from sparsegen.bench.contender.shared_object import SharedObject
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.patterns.patterns import RadixNet
+from sparsegen.bench.results.results import Status
+from sparsegen.bench.run.run import run
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.features import Features
 from sparsegen.operators import (

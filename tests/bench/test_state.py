@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sparsegen import __version__
-from sparsegen.bench import state as module
-from sparsegen.bench.state import state
+from sparsegen.bench.run import state as module
+from sparsegen.bench.run.state import state
 
 COMMIT = "SPARSEGEN_COMMIT"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sparsegen.bench.case import Case
-from sparsegen.bench.patterns import Blocks, EqualRows, PowerLaw, SlidingWindow
-from sparsegen.bench.results import RowKey
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.patterns.patterns import Blocks, EqualRows, PowerLaw, SlidingWindow
+from sparsegen.bench.results.results import RowKey
 from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
 from sparsegen.bench.suites.collection import read_batch_sizes
 from sparsegen.bench.suites.listed import listed_cases

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from sparsegen.backends import emulator_device, open_executor
-from sparsegen.bench.case import Case
-from sparsegen.bench.contender import UnsupportedError
+from sparsegen.bench.contender.contender import UnsupportedError
+from sparsegen.bench.contender.parcel import Parcel, ParcelMaker
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders import contenders
-from sparsegen.bench.parcel import Parcel, ParcelMaker
-from sparsegen.bench.patterns import Blobs, Drawn, Independent, Pattern, RadixNet, SlidingWindow
-from sparsegen.bench.reference import RowReference, bound_for
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.patterns.patterns import Blobs, Drawn, Independent, Pattern, RadixNet, SlidingWindow
+from sparsegen.bench.run.reference import RowReference, bound_for
 from sparsegen.matrix.features import Features
 from sparsegen.operators import (
     Activation,

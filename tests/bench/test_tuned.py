@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from bench_fakes import DEVICE, cases
 
-from sparsegen.bench import tuned
-from sparsegen.bench.parcel import Parcel, ParcelMaker
-from sparsegen.bench.results import Cell, Kind, Status, Timing
-from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines, tune_side_by_side
+from sparsegen.bench.contender.parcel import Parcel, ParcelMaker
+from sparsegen.bench.results.results import Cell, Kind, Status, Timing
+from sparsegen.bench.run import tuned
+from sparsegen.bench.run.tuned import budget_of, ensure_tuned, record_baselines, tune_side_by_side
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import family
 from sparsegen.measure.l2 import L2

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from bench_samples import cell, results, row
 
-from sparsegen.bench import result_file
-from sparsegen.bench.case import Case
-from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.patterns import Independent
-from sparsegen.bench.results import TUNED, WITHOUT, Kind
-from sparsegen.bench.summary import summarize
-from sparsegen.bench.unseen import SparsegenWithout, Unseen, without
+from sparsegen.bench.contender.parcel import Parcel
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.patterns.patterns import Independent
+from sparsegen.bench.results import result_file
+from sparsegen.bench.results.results import TUNED, WITHOUT, Kind
+from sparsegen.bench.results.summary import summarize
+from sparsegen.bench.run.unseen import SparsegenWithout, Unseen, without
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import How
 from sparsegen.kernels.base import Device

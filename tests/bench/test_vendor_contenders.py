@@ -16,14 +16,14 @@ from typing import cast
 import pytest
 
 from sparsegen.backends import emulator_device, open_executor
-from sparsegen.bench.case import Case
-from sparsegen.bench.contender import UnsupportedError, Way
+from sparsegen.bench.contender.contender import UnsupportedError, Way
+from sparsegen.bench.contender.parcel import ParcelMaker
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders import contenders, cublaslt_mma, cusparse_bsr, cusparse_sddmm
 from sparsegen.bench.contenders.cublaslt_mma import by_call
 from sparsegen.bench.contenders.cusparse_layers import from_to
-from sparsegen.bench.parcel import ParcelMaker
-from sparsegen.bench.patterns import Blocks, Drawn
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.patterns.patterns import Blocks, Drawn
 from sparsegen.measure.baselines import cublas, cublaslt, cusparse, libraries
 from sparsegen.operators import (
     DsdProblem,

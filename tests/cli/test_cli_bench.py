@@ -13,8 +13,8 @@ import scipy.sparse
 from click.testing import Result
 from command_line import Command
 
-from sparsegen.bench import result_file
-from sparsegen.bench.request import Step
+from sparsegen.bench.results import result_file
+from sparsegen.bench.run.request import Step
 from sparsegen.cli import bench as bench_command
 from sparsegen.cli.bench_options import cases_of_suites, of_dtypes
 from sparsegen.matrix.generators import random_uniform

@@ -14,7 +14,7 @@ from patience import LONG
 
 pytest.importorskip("matplotlib")
 
-from sparsegen.bench import result_file
+from sparsegen.bench.results import result_file
 
 
 def test_page_and_images(run: Command, tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ from fuzz_mutations import damaged_bytes, damaged_json, matrix_market, npy, safe
 from fuzz_report import ATTEMPTS
 from tuning_samples import H100, MEASURED_RATES, baseline, failed, timed, workload
 
-from sparsegen.bench import result_file, result_reader
-from sparsegen.bench.results import Results
+from sparsegen.bench.results import result_file, result_reader
+from sparsegen.bench.results.results import Results
 from sparsegen.dispatch.choice import choose, forget
 from sparsegen.errors import (
     BundleError,

@@ -7,7 +7,7 @@ import pytest
 
 import sparsegen
 from sparsegen.backends.emulator import device
-from sparsegen.bench.generators import equal_rows, shared_rows
+from sparsegen.bench.patterns.generators import equal_rows, shared_rows
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import family
 from sparsegen.kernels.layouts.network_tiles import TILE, in_fragment

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bench_samples import results, row
 
-from sparsegen.bench import result_file
+from sparsegen.bench.results import result_file
 from sparsegen.errors import ResultsError
 from sparsegen.report import network_devices
 from sparsegen.report.inputs import Inputs, gather

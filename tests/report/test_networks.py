@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from bench_samples import cell, results, row
 
-from sparsegen.bench.results import TUNED, Kind, Row
+from sparsegen.bench.results.results import TUNED, Kind, Row
 from sparsegen.kernels import family
 from sparsegen.operators import Activation, DType, Readout, SparseNetworkProblem
 from sparsegen.report.inputs import Inputs

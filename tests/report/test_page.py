@@ -20,7 +20,7 @@ from tuning_samples import baseline, timed
 pytest.importorskip("matplotlib")
 
 from sparsegen import backends
-from sparsegen.bench import result_file
+from sparsegen.bench.results import result_file
 from sparsegen.errors import ReportError
 from sparsegen.kernels import family
 from sparsegen.operators import DsdProblem, DType, Epilogue, FactorType, Layout, SoftmaxProblem, SpmmProblem

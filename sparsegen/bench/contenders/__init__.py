@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from functools import cache
 
-from sparsegen.bench.contender import Contender
+from sparsegen.bench.contender.contender import Contender
 
 ORDER = (
     "sparsegen",

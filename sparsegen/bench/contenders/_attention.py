@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.bench.contender import Contender, UnsupportedError, Way
+from sparsegen.bench.contender.contender import Contender, UnsupportedError, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._torch import (
     TensorResult,
     import_torch,
@@ -17,7 +18,6 @@ from sparsegen.bench.contenders._torch import (
     place,
     to_tensor,
 )
-from sparsegen.bench.workbench import Workbench
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Problem, SparseAttentionProblem
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.bench.contender import Contender, Stopwatch, Way
+from sparsegen.bench.contender.contender import Contender, Stopwatch, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._torch import TensorResult, import_torch, nbytes, to_tensor, wait
-from sparsegen.bench.workbench import Workbench
 from sparsegen.kernels.base import Array
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.bench.workbench import ResultBuffer, Workbench
+from sparsegen.bench.contender.workbench import ResultBuffer, Workbench
 from sparsegen.kernels.base import Array
 from sparsegen.kernels.masked.masked_tiles import Side
 from sparsegen.measure.baselines.cublas import ByColumns

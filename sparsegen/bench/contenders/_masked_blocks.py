@@ -6,7 +6,8 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Contender, Way
+from sparsegen.bench.contender.contender import Contender, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._torch import open_torch
 from sparsegen.bench.contenders._torch_masks import (
     Made,
@@ -15,8 +16,7 @@ from sparsegen.bench.contenders._torch_masks import (
     those_that_run,
     why_no_blocks,
 )
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedProblem, Problem
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from sparsegen import backends, kernels
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Contender, Stopwatch, Way
-from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.contender.contender import Contender, Stopwatch, Way
+from sparsegen.bench.contender.parcel import Parcel
+from sparsegen.bench.contender.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import MissingError
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.contender.contender import MissingError
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.kernels.base import Array
 from sparsegen.operators import DType
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Contender, Way
+from sparsegen.bench.contender.contender import Contender, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._torch import TensorResult, import_torch, open_torch, to_tensor
-from sparsegen.bench.workbench import Workbench
 from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 from sparsegen.operators import ConvEpilogue, MaskedConv2dProblem, MaskOf, Problem, Rest

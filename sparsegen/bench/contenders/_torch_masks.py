@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.bench.contender import UnsupportedError, Way
+from sparsegen.bench.contender.contender import UnsupportedError, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._live_blocks import live_alone
 from sparsegen.bench.contenders._torch import TensorResult, to_tensor, wait
-from sparsegen.bench.workbench import Workbench
 from sparsegen.kernels.base import Array
 from sparsegen.kernels.masked.masked_tiles import Side
 from sparsegen.operators import DType, FactorType, MaskedProblem, Problem, SddProblem

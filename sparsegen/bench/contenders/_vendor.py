@@ -9,8 +9,8 @@ import numpy as np
 
 from sparsegen.backends.cuda.runtime import CudaExecutor
 from sparsegen.backends.executor import Buffer
-from sparsegen.bench.contender import MissingError, Stopwatch, Way
-from sparsegen.bench.workbench import ResultBuffer, Workbench
+from sparsegen.bench.contender.contender import MissingError, Stopwatch, Way
+from sparsegen.bench.contender.workbench import ResultBuffer, Workbench
 from sparsegen.measure.baselines import Call, cusparse
 from sparsegen.measure.baselines.libraries import LibraryUnavailableError, find_library
 from sparsegen.operators import Layout, SpmmProblem

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Contender, Stopwatch, Way
+from sparsegen.bench.contender.contender import Contender, Stopwatch, Way
+from sparsegen.bench.contender.dense_matrix import DenseMatrix
+from sparsegen.bench.contender.workbench import ResultBuffer, Workbench
 from sparsegen.bench.contenders._live_blocks import WholeProduct
 from sparsegen.bench.contenders._vendor import cuda, require_library, ways_of
-from sparsegen.bench.dense_matrix import DenseMatrix
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import ResultBuffer, Workbench
+from sparsegen.bench.results.results import Kind
 from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 from sparsegen.measure.baselines import cublas

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from sparsegen.backends.executor import Executor
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._layers import Layer, LayerByLayer, Products
 from sparsegen.bench.contenders._torch import nbytes, open_torch, to_tensor
 from sparsegen.bench.contenders.cublas import LARGEST_DENSE_BYTES
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem, SparseNetworkProblem
 

@@ -12,11 +12,11 @@ from contextlib import suppress
 from typing import Any
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Stopwatch, UnsupportedError, Way
+from sparsegen.bench.contender.contender import Stopwatch, UnsupportedError, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._live_blocks import WholeProduct
 from sparsegen.bench.contenders._torch import import_torch, open_torch, wait
 from sparsegen.bench.contenders.cublaslt import CublasLt, product_of
-from sparsegen.bench.workbench import Workbench
 from sparsegen.measure.baselines.libraries import VendorError
 from sparsegen.operators import MaskedProblem
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from sparsegen.backends.executor import Buffer
-from sparsegen.bench.blocks import NO_BLOCKS, Blocks, block_sizes, cut, has_blocks
-from sparsegen.bench.contender import Stopwatch, Way
+from sparsegen.bench.contender.blocks import NO_BLOCKS, Blocks, block_sizes, cut, has_blocks
+from sparsegen.bench.contender.contender import Stopwatch, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._vendor import cuda, dense_orders, ways_of
 from sparsegen.bench.contenders.cusparse_csr import CusparseCsr
-from sparsegen.bench.workbench import Workbench
 from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 from sparsegen.measure.baselines import cusparse

@@ -6,11 +6,11 @@ import ctypes
 from collections.abc import Callable, Iterator
 
 from sparsegen.backends.executor import Buffer
-from sparsegen.bench.blocks import cut
-from sparsegen.bench.contender import Stopwatch, UnsupportedError, Way
+from sparsegen.bench.contender.blocks import cut
+from sparsegen.bench.contender.contender import Stopwatch, UnsupportedError, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._vendor import cuda, ways_of
 from sparsegen.bench.contenders.cusparse_blocked_ell import CusparseBlockedEll
-from sparsegen.bench.workbench import Workbench
 from sparsegen.measure.baselines import cusparse
 from sparsegen.measure.baselines.libraries import Handle, checked, find_library
 from sparsegen.operators import SpmmProblem

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparsegen.backends.executor import Executor
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._layers import Layer, LayerByLayer, Multiply, Products
 from sparsegen.bench.contenders._torch import import_torch, open_torch, place
 from sparsegen.bench.contenders._vendor import cuda, require_library
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 from sparsegen.measure.baselines import cusparse
 from sparsegen.measure.baselines.libraries import Handle, VendorError
 from sparsegen.operators import SparseNetworkProblem

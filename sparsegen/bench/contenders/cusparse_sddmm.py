@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sparsegen.bench.contender import Stopwatch, UnsupportedError, Way
+from sparsegen.bench.contender.contender import Stopwatch, UnsupportedError, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders.cusparse_csr import CusparseCsr
-from sparsegen.bench.workbench import Workbench
 from sparsegen.matrix.features import Features
 from sparsegen.measure.baselines import cusparse
 from sparsegen.measure.baselines.libraries import VendorError, checked, find_library

@@ -10,7 +10,7 @@ from sparsegen.backends.plain import THREADS, compiled_kernels
 from sparsegen.bench.contenders._torch import import_torch, place
 from sparsegen.bench.contenders._torch_blocks import TorchBlocks, window_size
 from sparsegen.bench.contenders._torch_conv import Given
-from sparsegen.bench.results import Kind
+from sparsegen.bench.results.results import Kind
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MaskedConv2dProblem, Problem

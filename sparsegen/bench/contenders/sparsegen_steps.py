@@ -10,10 +10,10 @@ import numpy as np
 from sparsegen.attention.choice import Way as Attention
 from sparsegen.attention.steps import at_once, prepare_attention
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Contender, MissingError, Stopwatch, Way
+from sparsegen.bench.contender.contender import Contender, MissingError, Stopwatch, Way
+from sparsegen.bench.contender.workbench import ResultBuffer, Workbench
 from sparsegen.bench.contenders._attention import TOLERANCES
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import ResultBuffer, Workbench
+from sparsegen.bench.results.results import Kind
 from sparsegen.errors import NoVariantError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sparsegen.bench.contender import MissingError
+from sparsegen.bench.contender.contender import MissingError
+from sparsegen.bench.contender.parcel import Parcel
 from sparsegen.bench.contenders._ours import Ours
-from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import TUNED
+from sparsegen.bench.results.results import TUNED
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import Choice, How
 from sparsegen.kernels.base import Device

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from sparsegen.bench.contender.parcel import Parcel
 from sparsegen.bench.contenders._ours import Ours
-from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import UNTUNED
+from sparsegen.bench.results.results import UNTUNED
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.kernels.base import Device

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.blocks import NO_BLOCKS, block_sizes, cut, has_blocks
-from sparsegen.bench.contender import Contender, Stopwatch, Way
+from sparsegen.bench.contender.blocks import NO_BLOCKS, block_sizes, cut, has_blocks
+from sparsegen.bench.contender.contender import Contender, Stopwatch, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._torch import TensorResult, import_torch, nbytes, open_torch, to_tensor
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout, Problem, SpmmProblem
 

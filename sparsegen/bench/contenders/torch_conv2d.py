@@ -7,7 +7,7 @@ from typing import Any
 
 from sparsegen.bench.contenders._torch import import_torch
 from sparsegen.bench.contenders._torch_conv import Given, TorchConvolution
-from sparsegen.bench.results import Kind
+from sparsegen.bench.results.results import Kind
 
 
 class TorchConv2d(TorchConvolution):

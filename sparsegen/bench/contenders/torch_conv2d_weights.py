@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Contender, Way
+from sparsegen.bench.contender.contender import Contender, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._torch import TensorResult, import_torch, to_tensor
 from sparsegen.bench.contenders._torch_conv import open_cudnn
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MaskedConv2dWeightsProblem, Problem
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from sparsegen.backends.executor import Executor
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._layers import Layer, LayerByLayer, Products
 from sparsegen.bench.contenders._torch import import_torch, nbytes, open_torch, to_tensor
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 
 
 class TorchCsrLayers(LayerByLayer):

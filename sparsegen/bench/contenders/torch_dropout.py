@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Contender, Way
+from sparsegen.bench.contender.contender import Contender, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._torch import import_torch, memory_beside, open_torch
 from sparsegen.bench.contenders._torch_masks import MaskedResult, MaskedTensors, why_no_masks
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DsdTransposedProblem, DType, MaskedProblem, Problem

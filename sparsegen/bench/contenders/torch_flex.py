@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from sparsegen.bench.contender import Stopwatch, Way
+from sparsegen.bench.contender.contender import Stopwatch, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._attention import Heads, TorchAttention
 from sparsegen.bench.contenders._torch import import_torch, wait
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 
 
 class TorchFlex(TorchAttention):

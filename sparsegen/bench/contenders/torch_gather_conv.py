@@ -8,7 +8,7 @@ from typing import Any
 from sparsegen.bench.contenders._torch import import_torch
 from sparsegen.bench.contenders._torch_blocks import Blocks, TorchBlocks, window
 from sparsegen.bench.contenders._torch_conv import Given
-from sparsegen.bench.results import Kind
+from sparsegen.bench.results.results import Kind
 
 
 class TorchGatherConv(TorchBlocks):

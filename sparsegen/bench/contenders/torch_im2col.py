@@ -9,7 +9,7 @@ from sparsegen.backends.executor import Executor
 from sparsegen.bench.contenders._torch import import_torch
 from sparsegen.bench.contenders._torch_blocks import Blocks, TorchBlocks, taps
 from sparsegen.bench.contenders._torch_conv import Given
-from sparsegen.bench.results import Kind
+from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MaskedConv2dProblem, Problem
 

@@ -7,7 +7,8 @@ from math import isqrt
 from typing import Any
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Contender, Way
+from sparsegen.bench.contender.contender import Contender, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._torch import (
     TensorResult,
     import_torch,
@@ -15,8 +16,7 @@ from sparsegen.bench.contenders._torch import (
     open_torch,
     to_tensor,
 )
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Epilogue, Layout, Problem, SpmmProblem
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Contender, Stopwatch, UnsupportedError, Way
+from sparsegen.bench.contender.contender import Contender, Stopwatch, UnsupportedError, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._torch import TensorResult, import_torch, nbytes, open_torch, to_tensor
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem, SddmmProblem
 

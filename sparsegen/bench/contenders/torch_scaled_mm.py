@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Contender, Way
+from sparsegen.bench.contender.contender import Contender, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._live_blocks import live_alone
 from sparsegen.bench.contenders._torch import (
     TensorResult,
@@ -17,8 +18,7 @@ from sparsegen.bench.contenders._torch import (
     place,
     to_tensor,
 )
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 from sparsegen.kernels.masked.masked_tiles import Side
 from sparsegen.matrix.features import Features
 from sparsegen.operators import FactorType, MaskedProblem, Problem, SddProblem

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from sparsegen.bench.contender import UnsupportedError, Way
+from sparsegen.bench.contender.contender import UnsupportedError, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._attention import Heads, TorchAttention
 from sparsegen.bench.contenders._torch import import_torch
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 
 MASKED = ("EFFICIENT_ATTENTION", "MATH")  # the backends that take any mask
 

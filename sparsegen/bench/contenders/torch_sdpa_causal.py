@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparsegen.bench.contender import Way
+from sparsegen.bench.contender.contender import Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._attention import Heads, TorchAttention
 from sparsegen.bench.contenders.torch_sdpa import backend_ways
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 
 BACKENDS = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH")
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Contender, Stopwatch, Way
+from sparsegen.bench.contender.contender import Contender, Stopwatch, Way
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._torch import TensorResult, import_torch, nbytes, open_torch, to_tensor
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem, SoftmaxProblem

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from sparsegen.bench.case import Case
+from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.suites.collection import collection_cases
 from sparsegen.bench.suites.listed import listed_cases
 from sparsegen.errors import SuiteError

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparsegen.bench.case import Case, dtypes_of
-from sparsegen.bench.patterns import MatrixFile
+from sparsegen.bench.patterns.case import Case, dtypes_of
+from sparsegen.bench.patterns.patterns import MatrixFile
 from sparsegen.errors import SuiteError
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.matrix.readers.smtx import read_smtx_shape

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sparsegen.bench.case import Case, dtypes_of, variations
-from sparsegen.bench.dlmc_rows import row_cov
-from sparsegen.bench.patterns import PATTERNS, Pattern, VaryingRows, pattern_from_dict
+from sparsegen.bench.patterns.case import Case, dtypes_of, variations
+from sparsegen.bench.patterns.dlmc_rows import row_cov
+from sparsegen.bench.patterns.patterns import PATTERNS, Pattern, VaryingRows, pattern_from_dict
 from sparsegen.errors import ConfigError, SuiteError
 from sparsegen.operators import OPERATORS, fields_of
 from sparsegen.tuning_db.json_reader import Node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sparsegen.bench.summary import geometric
+from sparsegen.bench.results.summary import geometric
 from sparsegen.kernels import families
 from sparsegen.kernels.config import Config, Value
 from sparsegen.report import words

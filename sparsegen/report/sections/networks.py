@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparsegen.bench.results import TUNED, UNTUNED, BenchDevice, Kind, Rates, Row
+from sparsegen.bench.results.results import TUNED, UNTUNED, BenchDevice, Kind, Rates, Row
 from sparsegen.kernels.rates import L2_BYTES_PER_CYCLE, architecture
 from sparsegen.operators import SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation

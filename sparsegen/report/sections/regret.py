@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparsegen.bench.summary import geometric
+from sparsegen.bench.results.summary import geometric
 from sparsegen.report import words
 from sparsegen.report.canvas import Chart, Panel
 from sparsegen.report.colours import MARKERS, SERIES

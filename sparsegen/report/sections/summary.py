@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from sparsegen.bench.problem_facts import of_factors
-from sparsegen.bench.results import Results, Status
-from sparsegen.bench.summary import Mean, geometric, summarize
+from sparsegen.bench.results.problem_facts import of_factors
+from sparsegen.bench.results.results import Results, Status
+from sparsegen.bench.results.summary import Mean, geometric, summarize
 from sparsegen.report import words
 from sparsegen.report.content import Section
 from sparsegen.report.material import Material

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparsegen.bench.summary import geometric
+from sparsegen.bench.results.summary import geometric
 from sparsegen.report import words
 from sparsegen.report.catalogue import Entry
 from sparsegen.report.content import Section

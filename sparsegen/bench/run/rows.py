@@ -12,16 +12,16 @@ from itertools import pairwise
 from pathlib import Path
 
 from sparsegen import kernels
-from sparsegen.bench.case import Case
-from sparsegen.bench.floor import floor_of
-from sparsegen.bench.maker import Pair, ParcelQueue
-from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.reference import Compare, ComputeReference
-from sparsegen.bench.request import Progress, Request, Step
-from sparsegen.bench.results import TUNED, Cell, Rates, Row, RowKey, Status
-from sparsegen.bench.runner import Runner
-from sparsegen.bench.state import state
-from sparsegen.bench.tuned import budget_of, ensure_tuned, record_baselines
+from sparsegen.bench.contender.parcel import Parcel
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.results.floor import floor_of
+from sparsegen.bench.results.results import TUNED, Cell, Rates, Row, RowKey, Status
+from sparsegen.bench.run.maker import Pair, ParcelQueue
+from sparsegen.bench.run.reference import Compare, ComputeReference
+from sparsegen.bench.run.request import Progress, Request, Step
+from sparsegen.bench.run.runner import Runner
+from sparsegen.bench.run.state import state
+from sparsegen.bench.run.tuned import budget_of, ensure_tuned, record_baselines
 from sparsegen.errors import MatrixError, SparsegenError, SuiteError
 from sparsegen.kernels.base import Device
 from sparsegen.measure.device_turn import device_turn

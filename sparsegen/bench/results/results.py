@@ -1,6 +1,6 @@
 """What ``sparsegen bench`` found, as plain frozen values: conditions, and one row for each workload.
 
-`sparsegen.bench.result_file` reads and writes them, `merging` makes one of several, `summary` takes means, `compare`
+`sparsegen.bench.results.result_file` reads and writes them, `merging` makes one of several, `summary` takes means, `compare`
 holds two runs against each other. All times are microseconds and all rates are per second unless a name says otherwise.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
-from sparsegen.bench.problem_facts import HasProblem, in_order, layout_of
+from sparsegen.bench.results.problem_facts import HasProblem, in_order, layout_of
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.rates import FLOAT8_GAIN
@@ -258,7 +258,7 @@ class Row(HasProblem):
         fingerprint: of the pattern, see `CsrMatrix.fingerprint`.
         features: of the sparse matrix.
         reference: what the results were held against, where it is not a float64 reference on the CPU.
-        state: of the source that measured it (`sparsegen.bench.state`); empty where an older file does not say.
+        state: of the source that measured it (`sparsegen.bench.run.state`); empty where an older file does not say.
         measured: when, with its zone; None where an older file does not say.
     """
 

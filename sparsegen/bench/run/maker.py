@@ -15,9 +15,9 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from sparsegen.bench.case import Case
-from sparsegen.bench.contender import Contender
-from sparsegen.bench.parcel import Parcel, ParcelMaker
+from sparsegen.bench.contender.contender import Contender
+from sparsegen.bench.contender.parcel import Parcel, ParcelMaker
+from sparsegen.bench.patterns.case import Case
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.operators import DType
@@ -83,7 +83,7 @@ class ParcelQueue:
         self._ordered = 0
         self._made: deque[Parcel | SparsegenError] = deque()
         self._sizes: dict[Path, int] = {}  # bytes of each folder
-        self._child = ChildProcess("sparsegen.bench.maker:serve")
+        self._child = ChildProcess("sparsegen.bench.run.maker:serve")
         self._child.send(set_up)
         self._is_waiting = False
         self._order()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparsegen.backends.executor import Buffer
 from sparsegen.backends.plain import THREADS, compiled_kernels
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.kernels.launch import Launch
 
 

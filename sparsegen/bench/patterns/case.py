@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
-from sparsegen.bench.patterns import Pattern, pattern_from_dict
+from sparsegen.bench.patterns.patterns import Pattern, pattern_from_dict
 from sparsegen.errors import SuiteError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import DType, Problem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparsegen.bench.results import Floor, Rates
+from sparsegen.bench.results.results import Floor, Rates
 from sparsegen.operators import Problem
 
 

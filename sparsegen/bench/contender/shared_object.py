@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Contender, MissingError, Stopwatch, UnsupportedError, Way
-from sparsegen.bench.problem_facts import layout_of
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.contender.contender import Contender, MissingError, Stopwatch, UnsupportedError, Way
+from sparsegen.bench.contender.workbench import Workbench
+from sparsegen.bench.results.problem_facts import layout_of
+from sparsegen.bench.results.results import Kind
 from sparsegen.errors import ConfigError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features

@@ -12,8 +12,8 @@ import numpy as np
 
 from sparsegen import backends
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.parcel import Parcel, stored_result
-from sparsegen.bench.results import Kind
+from sparsegen.bench.contender.parcel import Parcel, stored_result
+from sparsegen.bench.results.results import Kind
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.packed import empty_as_one
 from sparsegen.measure.rates import Arithmetic

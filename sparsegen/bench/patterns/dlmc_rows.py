@@ -61,7 +61,7 @@ def row_cov(model: str, method: str, columns: int, density: float) -> float:
 @cache
 def row_variations() -> dict[tuple[str, str], RowVariation]:
     """The fits by (model, way of pruning)."""
-    text = (resources.files("sparsegen.bench") / FILE).read_text(encoding="utf-8")
+    text = (resources.files("sparsegen.bench.patterns") / FILE).read_text(encoding="utf-8")
     root = parse_json(text, FILE, SuiteError).fields(("source", "fits"))
     fits: dict[tuple[str, str], RowVariation] = {}
     for model, methods in root["fits"].members().items():

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sparsegen.bench.case import Case
+from sparsegen.bench.contender.parcel import Parcel
 from sparsegen.bench.contenders._ours import Ours
-from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import WITHOUT, Kind
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.results.results import WITHOUT, Kind
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.kernels.base import Device

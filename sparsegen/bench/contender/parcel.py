@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from sparsegen.bench.case import Case
+from sparsegen.bench.patterns.case import Case
 from sparsegen.kernels.base import Array
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from sparsegen.bench.results import TOOLCHAIN, Results
+from sparsegen.bench.results.results import TOOLCHAIN, Results
 from sparsegen.errors import ResultsMismatchError
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparsegen.bench.case import Case
-from sparsegen.bench.contender import Contender
-from sparsegen.bench.maker import Pair
-from sparsegen.bench.results import Protocol, Row, RowKey
-from sparsegen.bench.runner import Limits
+from sparsegen.bench.contender.contender import Contender
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.results.results import Protocol, Row, RowKey
+from sparsegen.bench.run.maker import Pair
+from sparsegen.bench.run.runner import Limits
 from sparsegen.kernels.base import Device
 from sparsegen.operators import DType
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from sparsegen.bench.result_reader import NAME, VERSION, load
-from sparsegen.bench.results import Cell, Results, Row, WayTime
+from sparsegen.bench.results.result_reader import NAME, VERSION, load
+from sparsegen.bench.results.results import Cell, Results, Row, WayTime
 from sparsegen.errors import ResultsError
 from sparsegen.kernels.config import Config
 from sparsegen.system.publish import publish_text

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from sparsegen.bench import generators
+from sparsegen.bench.patterns import generators
 from sparsegen.errors import ConfigError, MatrixError, SuiteError
 from sparsegen.kernels.base import Array
 from sparsegen.matrix import masks

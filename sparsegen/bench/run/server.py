@@ -12,11 +12,11 @@ from typing import Any
 
 from sparsegen import backends
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Contender, Explorer, UnsupportedError, Way
-from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.reference import bound_for
-from sparsegen.bench.results import WayTime
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.contender.contender import Contender, Explorer, UnsupportedError, Way
+from sparsegen.bench.contender.parcel import Parcel
+from sparsegen.bench.contender.workbench import Workbench
+from sparsegen.bench.results.results import WayTime
+from sparsegen.bench.run.reference import bound_for
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config

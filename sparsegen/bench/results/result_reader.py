@@ -1,4 +1,4 @@
-"""The document of a result file, validated value by value; `sparsegen.bench.result_file` is the way in."""
+"""The document of a result file, validated value by value; `sparsegen.bench.results.result_file` is the way in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from sparsegen.bench.results import (
+from sparsegen.bench.results.results import (
     BenchDevice,
     Cell,
     Floor,

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.bench.contender import Contender, Explorer, MissingError, UnsupportedError
-from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import Cell, Kind, Status, Timing, WayTime
-from sparsegen.bench.server import (
+from sparsegen.bench.contender.contender import Contender, Explorer, MissingError, UnsupportedError
+from sparsegen.bench.contender.parcel import Parcel
+from sparsegen.bench.results.results import Cell, Kind, Status, Timing, WayTime
+from sparsegen.bench.run.server import (
     Check,
     Chosen,
     Judge,
@@ -92,7 +92,7 @@ class Runner:
             return
         if contender.runs_on(device):
             self._child = Supervised(
-                "sparsegen.bench.server:serve",
+                "sparsegen.bench.run.server:serve",
                 Open(contender, device, db),
                 start_seconds=limits.start,
                 starts=STARTS,

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sparsegen.bench.results import TUNED, UNTUNED, WITHOUT, Cell, Kind, Row
+from sparsegen.bench.results.results import TUNED, UNTUNED, WITHOUT, Cell, Kind, Row
 from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DType, FactorType
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from sparsegen.bench.case import Case
-from sparsegen.bench.contender import Contender
-from sparsegen.bench.maker import Pair
-from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import Cell
+from sparsegen.bench.contender.contender import Contender
+from sparsegen.bench.contender.parcel import Parcel
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.results.results import Cell
+from sparsegen.bench.run.maker import Pair
 from sparsegen.errors import ConfigError, MatrixError, NoVariantError, SuiteError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from sparsegen.backends.executor import Buffer, Executor
-from sparsegen.bench.parcel import Parcel
+from sparsegen.bench.contender.parcel import Parcel
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.packed import empty_as_one
 from sparsegen.matrix.csr import CsrMatrix

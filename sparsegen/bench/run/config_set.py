@@ -17,11 +17,11 @@ from pathlib import Path
 
 from sparsegen import backends, kernels
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender import Explorer, MissingError, UnsupportedError, Way
+from sparsegen.bench.contender.contender import Explorer, MissingError, UnsupportedError, Way
+from sparsegen.bench.contender.parcel import Parcel
+from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._ours import way_of
-from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 from sparsegen.errors import CompileError, ConfigError
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sparsegen.bench.results import Results, Row, RowKey, Status, Timing
-from sparsegen.bench.summary import Mean, geometric
+from sparsegen.bench.results.results import Results, Row, RowKey, Status, Timing
+from sparsegen.bench.results.summary import Mean, geometric
 from sparsegen.errors import ResultsMismatchError
 from sparsegen.operators import DType
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.parcel import Parcel
-from sparsegen.bench.results import Kind
-from sparsegen.bench.workbench import Workbench
+from sparsegen.bench.contender.parcel import Parcel
+from sparsegen.bench.contender.workbench import Workbench
+from sparsegen.bench.results.results import Kind
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.config import Config

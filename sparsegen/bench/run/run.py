@@ -10,14 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sparsegen import __version__, backends, kernels
-from sparsegen.bench import maker, result_file
-from sparsegen.bench.contender import Contender
-from sparsegen.bench.maker import Pair, ParcelQueue
-from sparsegen.bench.merging import require_same_conditions
-from sparsegen.bench.parcel import parcel_folder
-from sparsegen.bench.reference import MeasureRates, SetUp
-from sparsegen.bench.request import TUNED_AHEAD, Progress, Request, Step, planned
-from sparsegen.bench.results import (
+from sparsegen.bench.contender.contender import Contender
+from sparsegen.bench.contender.parcel import parcel_folder
+from sparsegen.bench.results import result_file
+from sparsegen.bench.results.merging import require_same_conditions
+from sparsegen.bench.results.results import (
     TOOLCHAIN,
     TUNED,
     BenchDevice,
@@ -27,9 +24,13 @@ from sparsegen.bench.results import (
     Row,
     RowKey,
 )
-from sparsegen.bench.rows import Rows, turn
-from sparsegen.bench.runner import Runner
-from sparsegen.bench.tuned import budget_of, record_rates, tune_side_by_side
+from sparsegen.bench.run import maker
+from sparsegen.bench.run.maker import Pair, ParcelQueue
+from sparsegen.bench.run.reference import MeasureRates, SetUp
+from sparsegen.bench.run.request import TUNED_AHEAD, Progress, Request, Step, planned
+from sparsegen.bench.run.rows import Rows, turn
+from sparsegen.bench.run.runner import Runner
+from sparsegen.bench.run.tuned import budget_of, record_rates, tune_side_by_side
 from sparsegen.errors import SparsegenError
 from sparsegen.measure.rates import MeasuredRates
 from sparsegen.system.child import ChildDiedError, ChildProcess
@@ -81,7 +82,7 @@ def run(request: Request, progress: Progress) -> Finished:
             for contender in request.contenders
         ]
         _tune_ahead(request, list(wanted.items()), deadline, progress)
-        references = resources.enter_context(closing(ChildProcess("sparsegen.bench.reference:serve")))
+        references = resources.enter_context(closing(ChildProcess("sparsegen.bench.run.reference:serve")))
         references.send(SetUp(request.device))
         folder = resources.enter_context(parcel_folder())
         ahead = maker.SetUp(folder, request.device, request.contenders, request.db)

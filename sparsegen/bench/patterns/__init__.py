@@ -1,0 +1,1 @@
+"""How a row's sparse input is drawn."""

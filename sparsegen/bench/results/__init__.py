@@ -1,0 +1,1 @@
+"""Results: their types, files, merging, summaries and comparison."""

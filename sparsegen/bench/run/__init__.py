@@ -1,0 +1,1 @@
+"""Rows measured: requests, processes, turns."""
