@@ -20,7 +20,8 @@ from sparsegen.bench.run.run import Finished, run
 from sparsegen.bench.run.tuned import budget_of
 from sparsegen.bench.run.unseen import Unseen, without
 from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
-from sparsegen.cli.bench_options import (
+from sparsegen.cli.main import INTERRUPTED
+from sparsegen.cli.parts.bench_options import (
     cases_of_matrix,
     cases_of_sizes,
     cases_of_suites,
@@ -29,7 +30,7 @@ from sparsegen.cli.bench_options import (
     named,
     of_dtypes,
 )
-from sparsegen.cli.bench_text import (
+from sparsegen.cli.parts.bench_text import (
     comparison_parts,
     config_parts,
     missing_lines,
@@ -37,7 +38,7 @@ from sparsegen.cli.bench_text import (
     row_table,
     summary_table,
 )
-from sparsegen.cli.common import (
+from sparsegen.cli.parts.common import (
     OUTPUT,
     EnumChoice,
     FiniteRange,
@@ -48,10 +49,9 @@ from sparsegen.cli.common import (
     make_console,
     note_emulator,
 )
-from sparsegen.cli.engines import EngineName, Places, devices_option
-from sparsegen.cli.main import INTERRUPTED
-from sparsegen.cli.problems import ProblemOptions, repeatable_problem_options
-from sparsegen.cli.streams import visible
+from sparsegen.cli.parts.engines import EngineName, Places, devices_option
+from sparsegen.cli.parts.problems import ProblemOptions, repeatable_problem_options
+from sparsegen.cli.parts.streams import visible
 from sparsegen.measure.l2 import L2
 from sparsegen.system.publish import publish_text, refuse_other, reported, require_place
 from sparsegen.system.quantities import counted

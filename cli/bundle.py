@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsegen import backends
-from sparsegen.cli.progress_lines import plain_lines
+from sparsegen.cli.parts.progress_lines import plain_lines
 from sparsegen.errors import BundleError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings

@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 
 from sparsegen.backends.cache import CompileCache
-from sparsegen.cli.common import Listing, emit, json_option
+from sparsegen.cli.parts.common import Listing, emit, json_option
 from sparsegen.settings import Settings
 from sparsegen.system.publish import folder_bytes
 

@@ -8,8 +8,8 @@ from typing import Any
 import click
 from rich.text import Text
 
-from sparsegen.cli import db_study
-from sparsegen.cli.common import (
+from sparsegen.cli.parts import db_study
+from sparsegen.cli.parts.common import (
     OUTPUT,
     Fingerprint,
     Listing,
@@ -20,8 +20,8 @@ from sparsegen.cli.common import (
     force_option,
     json_option,
 )
-from sparsegen.cli.db_pins import list_pins, pin, unpin
-from sparsegen.cli.db_shipping import diff, layers, publish_, refuse_own_database
+from sparsegen.cli.parts.db_pins import list_pins, pin, unpin
+from sparsegen.cli.parts.db_shipping import diff, layers, publish_, refuse_own_database
 from sparsegen.errors import DatabaseCorruptError, DatabaseError
 from sparsegen.settings import Settings
 from sparsegen.system.publish import publish_text, refuse_existing, reported

@@ -8,7 +8,7 @@ import click
 from rich.text import Text
 
 from sparsegen import backends
-from sparsegen.cli.common import Listing, emit, json_option
+from sparsegen.cli.parts.common import Listing, emit, json_option
 from sparsegen.errors import DeviceUnavailableError
 
 

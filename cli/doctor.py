@@ -24,7 +24,7 @@ from sparsegen.backends.cuda.compiler import find_nvcc
 from sparsegen.backends.cuda.inspection import find_disassembler
 from sparsegen.backends.cuda.toolkit import Compiler, find_nvrtc, wanted_compiler
 from sparsegen.backends.emulator.cuda_headers import find_cuda_headers
-from sparsegen.cli.common import emit, json_option
+from sparsegen.cli.parts.common import emit, json_option
 from sparsegen.errors import CacheError, DeviceUnavailableError, SparsegenError
 from sparsegen.measure.baselines.libraries import find_library
 from sparsegen.settings import Settings

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sparsegen import backends, kernels
-from sparsegen.cli.common import device_option, emit, even_features, family_names, json_option
-from sparsegen.cli.problems import ProblemOptions, problem_options
+from sparsegen.cli.parts.common import device_option, emit, even_features, family_names, json_option
+from sparsegen.cli.parts.problems import ProblemOptions, problem_options
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import AnyFamily, Constraint, Device
 from sparsegen.kernels.config import Value

@@ -12,7 +12,7 @@ from typing import Any, cast
 import click
 from rich.text import Text
 
-from sparsegen.cli.common import (
+from sparsegen.cli.parts.common import (
     OUTPUT,
     Copied,
     F,
@@ -25,8 +25,8 @@ from sparsegen.cli.common import (
     json_option,
     memory_limit_option,
 )
-from sparsegen.cli.matrix_options import MatrixOptions
-from sparsegen.cli.problems import ProblemOptions, repeatable_problem_options
+from sparsegen.cli.parts.matrix_options import MatrixOptions
+from sparsegen.cli.parts.problems import ProblemOptions, repeatable_problem_options
 from sparsegen.cli.tune_model import TokenCounts, model_layer_options, open_model, reading_shown
 from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.pruning.pruned_layers import matrix_of, pruned_layers

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from sparsegen import api
-from sparsegen.cli.common import (
+from sparsegen.cli.parts.common import (
     EnumChoice,
     db_option,
     deterministic_option,
@@ -15,8 +15,8 @@ from sparsegen.cli.common import (
     emit,
     json_option,
 )
-from sparsegen.cli.matrix_options import MatrixOptions, matrix_options
-from sparsegen.cli.problems import ProblemOptions, problem_options
+from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
+from sparsegen.cli.parts.problems import ProblemOptions, problem_options
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.options import Dense, OnMiss
 from sparsegen.tuning_db.records import MeasuredAs

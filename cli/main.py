@@ -12,8 +12,8 @@ import click
 
 from sparsegen import __version__, backends
 from sparsegen.backends.cuda import early_init
-from sparsegen.cli import verbose
-from sparsegen.cli.streams import checked_output, visible
+from sparsegen.cli.parts import verbose
+from sparsegen.cli.parts.streams import checked_output, visible
 from sparsegen.errors import MachineError, OutputError, SparsegenError
 
 INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended

@@ -10,7 +10,7 @@ import click
 import scipy.sparse
 
 from sparsegen import masks
-from sparsegen.cli.common import OUTPUT, FiniteRange, apply_options, emit, force_option, json_option
+from sparsegen.cli.parts.common import OUTPUT, FiniteRange, apply_options, emit, force_option, json_option
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.pruning.files.output import new_file

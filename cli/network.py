@@ -12,7 +12,8 @@ import click
 import numpy as np
 
 from sparsegen import backends
-from sparsegen.cli.common import (
+from sparsegen.cli.main import INTERRUPTED
+from sparsegen.cli.parts.common import (
     OUTPUT,
     EnumChoice,
     apply_options,
@@ -23,9 +24,8 @@ from sparsegen.cli.common import (
     json_option,
     note_emulator,
 )
-from sparsegen.cli.limits import limit_options
-from sparsegen.cli.main import INTERRUPTED
-from sparsegen.cli.progress import shown
+from sparsegen.cli.parts.limits import limit_options
+from sparsegen.cli.parts.progress import shown
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.matrix.csr import Array
 from sparsegen.networks.files.challenge_files import (

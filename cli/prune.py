@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 
 from sparsegen import api, backends
-from sparsegen.cli.common import (
+from sparsegen.cli.parts.common import (
     OUTPUT,
     EnumChoice,
     db_option,
@@ -21,8 +21,8 @@ from sparsegen.cli.common import (
     make_console,
     memory_limit_option,
 )
-from sparsegen.cli.progress_lines import SECONDS_BETWEEN_LINES
-from sparsegen.cli.prune_tables import emit_comparison, emit_report
+from sparsegen.cli.parts.progress_lines import SECONDS_BETWEEN_LINES
+from sparsegen.cli.parts.prune_tables import emit_comparison, emit_report
 from sparsegen.dispatch.pruned_times import PrunedTimes
 from sparsegen.operators import DType, Layout
 from sparsegen.pruning import pruner

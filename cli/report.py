@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from sparsegen.cli.common import OUTPUT, db_option, emit, json_option, make_console
+from sparsegen.cli.parts.common import OUTPUT, db_option, emit, json_option, make_console
 from sparsegen.settings import Settings
 from sparsegen.system.publish import refuse_other
 from sparsegen.system.quantities import counted

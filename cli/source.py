@@ -11,7 +11,7 @@ import click
 from sparsegen import backends, kernels
 from sparsegen.backends.cuda import inspection
 from sparsegen.backends.cuda.compiler import CudaToolchain
-from sparsegen.cli.common import (
+from sparsegen.cli.parts.common import (
     OUTPUT,
     config_option,
     db_option,
@@ -23,9 +23,9 @@ from sparsegen.cli.common import (
     parse_config,
     to_json,
 )
-from sparsegen.cli.matrix_options import MatrixOptions, matrix_options
-from sparsegen.cli.problems import ProblemOptions, problem_options
-from sparsegen.cli.streams import visible
+from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
+from sparsegen.cli.parts.problems import ProblemOptions, problem_options
+from sparsegen.cli.parts.streams import visible
 from sparsegen.dispatch.choice import choose
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.render import render

@@ -10,8 +10,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from sparsegen.cli import tune_for
-from sparsegen.cli.common import (
+from sparsegen.cli.main import INTERRUPTED
+from sparsegen.cli.parts import tune_for
+from sparsegen.cli.parts.common import (
     EMULATOR_NOTE,
     Copied,
     EnumChoice,
@@ -24,14 +25,13 @@ from sparsegen.cli.common import (
     note_emulator,
     overflow_option,
 )
-from sparsegen.cli.engines import Places, engine_options
-from sparsegen.cli.limits import limit_options
-from sparsegen.cli.main import INTERRUPTED
-from sparsegen.cli.matrix_options import MatrixOptions, matrix_options
-from sparsegen.cli.problems import ProblemOptions, command_line, repeatable_problem_options
-from sparsegen.cli.progress import shown
-from sparsegen.cli.progress_lines import CONTENDERS, figure, rates
-from sparsegen.cli.tune_many import require_success, tune_many
+from sparsegen.cli.parts.engines import Places, engine_options
+from sparsegen.cli.parts.limits import limit_options
+from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
+from sparsegen.cli.parts.problems import ProblemOptions, command_line, repeatable_problem_options
+from sparsegen.cli.parts.progress import shown
+from sparsegen.cli.parts.progress_lines import CONTENDERS, figure, rates
+from sparsegen.cli.parts.tune_many import require_success, tune_many
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.system.quantities import microseconds

@@ -10,7 +10,8 @@ from typing import Protocol
 import click
 from rich.text import Text
 
-from sparsegen.cli.common import (
+from sparsegen.cli.main import INTERRUPTED
+from sparsegen.cli.parts.common import (
     EnumChoice,
     F,
     FiniteRange,
@@ -21,12 +22,11 @@ from sparsegen.cli.common import (
     memory_limit_option,
     note_emulator,
 )
-from sparsegen.cli.engines import Places, engine_options
-from sparsegen.cli.limits import limit_options
-from sparsegen.cli.main import INTERRUPTED
-from sparsegen.cli.searches import watched
-from sparsegen.cli.tune_model_in_situ import EXPORTED, require_alone, tune_in_situ
-from sparsegen.cli.tune_model_tables import emit_tuning
+from sparsegen.cli.parts.engines import Places, engine_options
+from sparsegen.cli.parts.limits import limit_options
+from sparsegen.cli.parts.searches import watched
+from sparsegen.cli.parts.tune_model_in_situ import EXPORTED, require_alone, tune_in_situ
+from sparsegen.cli.parts.tune_model_tables import emit_tuning
 from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.pruning.files.open import open_weights
 from sparsegen.pruning.pruned_layers import LEAST_SPARSITY, Reading, pruned_layers, unheard

@@ -8,7 +8,7 @@ import click
 import numpy as np
 
 from sparsegen import api, backends
-from sparsegen.cli.common import (
+from sparsegen.cli.parts.common import (
     config_option,
     db_option,
     device_option,
@@ -18,8 +18,8 @@ from sparsegen.cli.common import (
     overflow_option,
     parse_config,
 )
-from sparsegen.cli.matrix_options import MatrixOptions, matrix_options
-from sparsegen.cli.problems import ProblemOptions, problem_options
+from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
+from sparsegen.cli.parts.problems import ProblemOptions, problem_options
 from sparsegen.dispatch.named import named_choice
 from sparsegen.errors import NoVariantError
 from sparsegen.operators.base.overflow import require_held

@@ -16,7 +16,7 @@ from command_line import Command
 from sparsegen.bench.results import result_file
 from sparsegen.bench.run.request import Step
 from sparsegen.cli import bench as bench_command
-from sparsegen.cli.bench_options import cases_of_suites, of_dtypes
+from sparsegen.cli.parts.bench_options import cases_of_suites, of_dtypes
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType
 

@@ -13,15 +13,16 @@ from click.testing import CliRunner
 from rich.cells import cell_len
 from rich.text import Text
 
-from sparsegen.cli import common, devices
-from sparsegen.cli.common import (
+from sparsegen.cli import devices
+from sparsegen.cli.parts import common
+from sparsegen.cli.parts.common import (
     Copied,
     emit,
     even_features,
     json_option,
     parse_config,
 )
-from sparsegen.cli.problems import ProblemOptions, problem_options
+from sparsegen.cli.parts.problems import ProblemOptions, problem_options
 from sparsegen.operators import DType, Epilogue, Layout
 
 

@@ -21,7 +21,7 @@ from patience import LONG
 import sparsegen
 from sparsegen import errors
 from sparsegen.cli import main
-from sparsegen.cli.common import OUTPUT
+from sparsegen.cli.parts.common import OUTPUT
 from sparsegen.system.child import ChildProcess, answer
 
 HEAVY = ("numpy", "scipy", "sqlalchemy", "optuna", "jinja2", "rich", "pycuda")

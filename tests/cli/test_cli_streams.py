@@ -15,8 +15,8 @@ from command_line import Command
 from rich.table import Table
 from rich.text import Text
 
-from sparsegen.cli import common
-from sparsegen.cli.streams import visible
+from sparsegen.cli.parts import common
+from sparsegen.cli.parts.streams import visible
 
 COMMANDS = (
     ("families",),

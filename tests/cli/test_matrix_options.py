@@ -8,8 +8,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from sparsegen.cli import matrix_options as module
-from sparsegen.cli.matrix_options import MatrixOptions, matrix_options
+from sparsegen.cli.parts import matrix_options as module
+from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from engine_fakes import tasks
 from rich.console import Console
 from toy_searches import WORKLOAD, timed
 
-from sparsegen.cli.searches import PlainWatch, watched
+from sparsegen.cli.parts.searches import PlainWatch, watched
 from sparsegen.errors import NoVariantError
 from sparsegen.tuning.engines.dealing import Outcome, Unwatched, Watch
 from sparsegen.tuning.report import Counts, Phase, Status

@@ -14,8 +14,8 @@ from rich.console import Console
 from toy_searches import WORKLOAD, timed
 from tuning_fakes import DEVICE, MATRIX, PROBLEM
 
-from sparsegen.cli import progress
 from sparsegen.cli.main import cli
+from sparsegen.cli.parts import progress
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.settings import Settings
 from sparsegen.tuning.report import Counts, Phase, Status

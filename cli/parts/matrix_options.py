@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import click
 
-from sparsegen.cli.common import F, apply_options, memory_limit_option
+from sparsegen.cli.parts.common import F, apply_options, memory_limit_option
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.load import load_matrix
 

@@ -13,7 +13,7 @@ from sparsegen.bench.patterns.case import Case, variations
 from sparsegen.bench.patterns.patterns import Drawn, MatrixFile
 from sparsegen.bench.run.config_set import config_sets
 from sparsegen.bench.suites import load_suite
-from sparsegen.cli.problems import ProblemOptions
+from sparsegen.cli.parts.problems import ProblemOptions
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.load import load_matrix
 from sparsegen.operators import DEFAULT_OPERATOR, DType, Problem

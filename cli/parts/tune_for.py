@@ -15,9 +15,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sparsegen.cli.common import Part, emit, make_console
-from sparsegen.cli.progress import BAR_WIDTH
-from sparsegen.cli.progress_lines import SECONDS_BETWEEN_LINES
+from sparsegen.cli.parts.common import Part, emit, make_console
+from sparsegen.cli.parts.progress import BAR_WIDTH
+from sparsegen.cli.parts.progress_lines import SECONDS_BETWEEN_LINES
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from sparsegen.cli.common import emit
+from sparsegen.cli.parts.common import emit
 from sparsegen.dispatch.dense_or_sparse import Source
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime, PrunedTimes
 from sparsegen.pruning.pruned_layers import PrunedLayers

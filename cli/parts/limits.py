@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import click
 
-from sparsegen.cli.common import EnumChoice, F, FiniteRange, apply_options
+from sparsegen.cli.parts.common import EnumChoice, F, FiniteRange, apply_options
 from sparsegen.tuning.report import Budget, Effort
 
 

@@ -9,8 +9,8 @@ from functools import partial
 
 import click
 
-from sparsegen.cli.engines import Places
-from sparsegen.cli.searches import watched
+from sparsegen.cli.parts.engines import Places
+from sparsegen.cli.parts.searches import watched
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.operators.base.overflow import require_held

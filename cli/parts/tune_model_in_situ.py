@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from sparsegen.cli.common import emit
-from sparsegen.cli.engines import Places
-from sparsegen.cli.searches import watched
+from sparsegen.cli.parts.common import emit
+from sparsegen.cli.parts.engines import Places
+from sparsegen.cli.parts.searches import watched
 from sparsegen.errors import OperandError, PackageMissingError
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from sparsegen.cli.streams import visible
+from sparsegen.cli.parts.streams import visible
 
 
 class SafeConsole(Console):

@@ -8,7 +8,7 @@ from traceback import format_exception
 
 import click
 
-from sparsegen.cli.streams import visible
+from sparsegen.cli.parts.streams import visible
 
 MARK = "sparsegen.verbose"  # in the context's `meta`
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from sparsegen import backends
-from sparsegen.cli.common import EnumChoice, device_option
+from sparsegen.cli.parts.common import EnumChoice, device_option
 from sparsegen.errors import PackageMissingError
 from sparsegen.kernels.base import Device
 from sparsegen.tuning.engines.engine import Engine, SetUp

@@ -7,7 +7,7 @@ import sys
 import click
 from rich.text import Text
 
-from sparsegen.cli.common import Fingerprint, Listing, db_option, emit, json_option
+from sparsegen.cli.parts.common import Fingerprint, Listing, db_option, emit, json_option
 from sparsegen.errors import DatabaseError
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.store import Store

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import click
 
 from sparsegen import arguments
-from sparsegen.cli.streams import visible
+from sparsegen.cli.parts.streams import visible
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.features import Features
 
@@ -320,7 +320,7 @@ def to_json(data: Mapping[str, Any]) -> str:
 
 def make_console(*, stderr: bool = False) -> Console:
     """A console that uses the terminal's width, and a fixed one where there is no terminal."""
-    from sparsegen.cli.console import SafeConsole
+    from sparsegen.cli.parts.console import SafeConsole
 
     stream = sys.stderr if stderr else sys.stdout
     return SafeConsole(

@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sparsegen.cli.common import make_console
-from sparsegen.cli.progress_lines import facts, plain_lines
+from sparsegen.cli.parts.common import make_console
+from sparsegen.cli.parts.progress_lines import facts, plain_lines
 from sparsegen.tuning.report import Progress, Status, silent
 from sparsegen.tuning_db.records import Measurement
 

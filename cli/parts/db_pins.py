@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from sparsegen.cli.common import (
+from sparsegen.cli.parts.common import (
     F,
     Fingerprint,
     Listing,

@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 
 from sparsegen import backends
-from sparsegen.cli.common import OUTPUT, Listing, Part, db_option, emit, force_option, json_option
+from sparsegen.cli.parts.common import OUTPUT, Listing, Part, db_option, emit, force_option, json_option
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings

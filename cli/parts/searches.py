@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sparsegen.cli.common import make_console
-from sparsegen.cli.progress import panel
-from sparsegen.cli.progress_lines import facts, plain_lines
+from sparsegen.cli.parts.common import make_console
+from sparsegen.cli.parts.progress import panel
+from sparsegen.cli.parts.progress_lines import facts, plain_lines
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.engines.dealing import Outcome, Unwatched, Watch
 from sparsegen.tuning.engines.engine import Task

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from sparsegen.cli.common import EnumChoice
+from sparsegen.cli.parts.common import EnumChoice
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from sparsegen.cli.common import emit
+from sparsegen.cli.parts.common import emit
 from sparsegen.dispatch.pruned_times import Grounds, LayerTime, PrunedTimes
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.pruner import Comparison

@@ -11,7 +11,7 @@ from sparsegen.bench.results.compare import Comparison
 from sparsegen.bench.results.problem_facts import of_factors
 from sparsegen.bench.results.results import TUNED, UNTUNED, WITHOUT, Cell, Kind, Results, Row, Status
 from sparsegen.bench.results.summary import Mean, SuiteSummary, summarize
-from sparsegen.cli.progress_lines import figure
+from sparsegen.cli.parts.progress_lines import figure
 from sparsegen.operators import ImageLayout, Layout
 
 
