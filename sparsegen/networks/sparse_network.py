@@ -202,7 +202,8 @@ class SparseNetwork:
         What is computed in the dtype rounds, and an input near the border between dying and living may fall on the
         other side. With ``exact`` the result is that of float64: networks that bound this one from above and below
         decide nearly all inputs for certain, and the others are computed in float64
-        (`sparsegen.networks.exact.exact`), each as far as it takes to be certain. Inputs are what the dtype holds of them.
+        (`sparsegen.networks.exact.exact`), each as far as it takes to be certain. Inputs are what the dtype holds of
+        them.
 
         Args:
             memory, devices: as for `__call__`; within a budget the host computes what bounds leave undecided.

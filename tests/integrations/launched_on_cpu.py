@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparsegen.integrations.torch.calls import call_plans
+from sparsegen.integrations.torch.calls import call_plans, devices
 from sparsegen.integrations.torch.calls import prepared as prepared_module
 from sparsegen.integrations.torch.calls.prepared import Prepared
-from sparsegen.integrations.torch.pattern import pattern as pattern_module
 from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern
 from sparsegen.operators import Epilogue
 from sparsegen.plan.variant_launcher import VariantLauncher
@@ -132,7 +131,7 @@ def launched_on_cpu(monkeypatch: Any) -> Launches:
 
     device = SimpleNamespace(backend="cuda", index=-1)
     monkeypatch.setattr(SparsePattern, "_prepare", prepare)
-    monkeypatch.setitem(pattern_module._gpus, torch.device("cpu"), device)
+    monkeypatch.setitem(devices._gpus, torch.device("cpu"), device)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: launches.stream, raising=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: launches.captures)
     for module in (prepared_module, call_plans):

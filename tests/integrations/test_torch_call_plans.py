@@ -15,13 +15,10 @@ from launched_on_cpu import Launches, launched_on_cpu  # noqa: E402
 from torch import nn  # noqa: E402
 
 from sparsegen.errors import OperandError  # noqa: E402
-from sparsegen.integrations.torch import SparseLinear  # noqa: E402
+from sparsegen.integrations.torch import SparseLinear, linear  # noqa: E402
 from sparsegen.integrations.torch.calls import call_plans  # noqa: E402
 from sparsegen.integrations.torch.calls.activations import Activation  # noqa: E402
-from sparsegen.integrations.torch.pattern import (
-    linear,
-    pattern,
-)
+from sparsegen.integrations.torch.pattern import pattern  # noqa: E402
 from sparsegen.integrations.torch.pattern.pattern import Product  # noqa: E402
 from sparsegen.integrations.torch.pattern.shared_input import SharedInput, SharedPart  # noqa: E402
 

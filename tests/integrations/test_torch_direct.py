@@ -13,9 +13,12 @@ from torch.autograd import forward_ad  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from sparsegen.errors import OperandError  # noqa: E402
-from sparsegen.integrations.torch import SparseLinear, SparsePattern  # noqa: E402
+from sparsegen.integrations.torch import (  # noqa: E402
+    SparseLinear,
+    SparsePattern,
+    linear,
+)
 from sparsegen.integrations.torch.calls.direct import Asked, asked, may_run_at_once  # noqa: E402
-from sparsegen.integrations.torch.pattern import linear  # noqa: E402
 
 WEIGHT = torch.tensor([[0.0, 2.0, 0.0], [1.0, 0.0, -1.0]])
 X = torch.tensor([[1.0, 2.0, 3.0], [0.5, 0.0, -1.0]])

@@ -17,11 +17,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import DropoutLinear, block_dropout, draw_block_mask  # noqa: E402
-from sparsegen.integrations.torch.blocks import (
-    dropout,
-    dropout_choice,
-    dropped_blocks,
-)
+from sparsegen.integrations.torch.blocks import dropout, dropout_choice, dropped_blocks  # noqa: E402
 
 TF32 = {"rtol": 5e-3, "atol": 5e-3}
 

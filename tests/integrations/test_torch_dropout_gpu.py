@@ -17,10 +17,7 @@ pytest.importorskip("pycuda")
 
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import BlockMaskTensor, DropoutLinear, draw_block_mask, dsd  # noqa: E402
-from sparsegen.integrations.torch.blocks import (
-    dropout,
-    dropout_choice,
-)
+from sparsegen.integrations.torch.blocks import dropout, dropout_choice  # noqa: E402
 from sparsegen.masks import BlockMask, Drawn, MaskDraw  # noqa: E402
 from sparsegen.matrix.block_mask_draw import draw_blocks  # noqa: E402
 

@@ -17,8 +17,11 @@ from host_costs import host_costs_us  # noqa: E402
 from torch import nn  # noqa: E402
 
 from sparsegen import masks  # noqa: E402
-from sparsegen.integrations.torch import SparseAttention, SparseLinear  # noqa: E402
-from sparsegen.integrations.torch.pattern import linear  # noqa: E402
+from sparsegen.integrations.torch import (  # noqa: E402
+    SparseAttention,
+    SparseLinear,
+    linear,
+)
 
 # Host time of a call over that of a dense layer in the same process, in inference and with autograd. Hosts differ by a
 # factor of three in microseconds (`benchmarks.host_cost`), and not in this: 0.73 and 1.17 on an H100's, 1.27 by dense

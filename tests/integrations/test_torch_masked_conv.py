@@ -14,10 +14,7 @@ from torch.nn import functional  # noqa: E402
 
 from sparsegen.errors import ConfigError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import MaskedConv2d, masked_conv2d  # noqa: E402
-from sparsegen.integrations.torch.convolution import (
-    conv_choice,
-    masked_conv,
-)
+from sparsegen.integrations.torch.convolution import conv_choice, masked_conv  # noqa: E402
 from sparsegen.operators import (  # noqa: E402
     ConvEpilogue,
     Density,

@@ -12,8 +12,13 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from sparsegen.errors import ConfigError, OperandError  # noqa: E402
-from sparsegen.integrations.torch import MaskedConv2d, MaskSource, convert_convolutions, masked_batch_norm  # noqa: E402
-from sparsegen.integrations.torch.convolution import masked_sequential  # noqa: E402
+from sparsegen.integrations.torch import (  # noqa: E402
+    MaskedConv2d,
+    MaskSource,
+    convert_convolutions,
+    masked_batch_norm,
+    masked_sequential,
+)
 from sparsegen.masks import reduce_mask  # noqa: E402
 
 BLOCK = 4

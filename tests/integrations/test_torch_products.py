@@ -14,11 +14,13 @@ from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 from sparsegen import api  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
-from sparsegen.integrations.torch import SparsePattern, sampled_product, transposed_product  # noqa: E402
-from sparsegen.integrations.torch.pattern import (
+from sparsegen.integrations.torch import (  # noqa: E402
+    SparsePattern,
     linear,
-    pattern,
+    sampled_product,
+    transposed_product,
 )
+from sparsegen.integrations.torch.pattern import pattern  # noqa: E402
 from sparsegen.matrix.generators import random_rows  # noqa: E402
 
 OUT, IN, TOKENS = 24, 40, 7

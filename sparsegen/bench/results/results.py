@@ -1,7 +1,7 @@
 """What ``sparsegen bench`` found, as plain frozen values: conditions, and one row for each workload.
 
-`sparsegen.bench.results.result_file` reads and writes them, `merging` makes one of several, `summary` takes means, `compare`
-holds two runs against each other. All times are microseconds and all rates are per second unless a name says otherwise.
+`result_file` reads and writes them, `merging` makes one of several, `summary` takes means, `compare` holds two runs
+against each other. All times are microseconds and all rates are per second unless a name says otherwise.
 """
 
 from __future__ import annotations
