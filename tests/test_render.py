@@ -17,7 +17,7 @@ def test_parts_are_the_templates_that_are_included_however_deep() -> None:
     """As Jinja2 reads them: `parts_of` looks for words, which is ten times faster."""
     parts = render.parts_of("spmm/csr_spmm.cu.j2")
     assert {"spmm/csr_spmm.cu.j2", "lib/header.cuh.j2", "lib/element.cuh.j2"} <= parts
-    assert "spmm/mma_spmm.cu.j2" not in parts and "lib/tensor_core.cuh.j2" not in parts
+    assert "spmm/mma_spmm.cu.j2" not in parts and "lib/mma/tensor_core.cuh.j2" not in parts
     root = files("sparsegen.templates")
     for family in families().values():
         whole = render.parts_of(family.template)
@@ -51,9 +51,9 @@ def test_a_change_makes_other_digests_where_it_is_included(monkeypatch: pytest.M
     assert len(set(digests.values())) == len({family.template for family in families().values()})
     render.template_digest.cache_clear()
     whole = render.parts_of
-    monkeypatch.setattr(render, "parts_of", lambda name: whole(name) - {"lib/tensor_core.cuh.j2"})
+    monkeypatch.setattr(render, "parts_of", lambda name: whole(name) - {"lib/mma/tensor_core.cuh.j2"})
     changed = {n for n, d in digests.items() if render.template_digest(families()[n].template) != d}
     monkeypatch.undo()
     render.template_digest.cache_clear()
-    assert changed == {n for n in digests if "lib/tensor_core.cuh.j2" in whole(families()[n].template)}
+    assert changed == {n for n in digests if "lib/mma/tensor_core.cuh.j2" in whole(families()[n].template)}
     assert {"mma_spmm", "lane_stream_spmm"} <= changed and "csr_spmm" not in changed

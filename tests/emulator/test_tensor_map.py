@@ -25,11 +25,11 @@ TEMPLATE = """
 {% set p = {"dtype": "float16", "layout": "row"} %}
 {% include "lib/emulation.cuh.j2" %}
 {% set blocks = 2 %}
-{% include "lib/cluster.cuh.j2" %}
-{% include "lib/barrier.cuh.j2" %}
-{% include "lib/bulk_barrier.cuh.j2" %}
+{% include "lib/cluster/cluster.cuh.j2" %}
+{% include "lib/barrier/barrier.cuh.j2" %}
+{% include "lib/barrier/bulk_barrier.cuh.j2" %}
 {% set ranks, to_cluster, stores = [2, 3], true, true %}
-{% include "lib/tensor_map.cuh.j2" %}
+{% include "lib/copy/tensor_map.cuh.j2" %}
 
 // What: 0 a box of two dimensions to `seen` as it lies in shared memory, 1 of three, 2 one for the whole cluster,
 // 3 a box of two dimensions to the map of the result, 4 the same without waiting until it was read.

@@ -99,7 +99,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         "tiles, full and partial: as the block masks of Dong et al., FlexAttention, 2024; rare rescaling: "
         "FlashAttention-4"
     )
-    template = "sparse_attention/fused_attention.cu.j2"
+    template = "attention/fused_attention.cu.j2"
     entry = "fused_attention"
     size_names = ("m", "n", "batch", "tasks")
     packed_names = ("tiles", "entries", "bits")

@@ -114,7 +114,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         "implicit GEMM: Chetlur et al., cuDNN, 2014; warps that load beside warps that multiply: NVIDIA, Hopper tuning "
         "guide"
     )
-    template = "masked_conv2d/halo_conv.cu.j2"
+    template = "convolution/halo_conv.cu.j2"
     entry = "halo_conv"
     mapped_names = ("x", "w")
     size_names = ("images", "out_height", "out_width", "channels", "filters", "mask_rows", "mask_columns")

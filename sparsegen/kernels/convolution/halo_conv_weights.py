@@ -85,7 +85,7 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
         "Ren et al., SBNet, CVPR 2018 (active blocks alone are computed); implicit GEMM: Chetlur et al., cuDNN, 2014; "
         "warps that load beside warps that multiply: NVIDIA, Hopper tuning guide"
     )
-    template = "masked_conv2d_weights/halo_conv_weights.cu.j2"
+    template = "convolution/halo_conv_weights.cu.j2"
     entry = "halo_conv_weights"
     mapped_names = ("x", "dy")
     scratch_names = ("counters", "partial_sums")

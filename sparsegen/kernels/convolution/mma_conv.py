@@ -56,7 +56,7 @@ class MmaConv(UnitTiles[MmaConvConfig]):
 
     name = "mma_conv"
     summary = "masked convolution of any shape on warps' tensor cores, over the live units of 8 x 8 outputs"
-    template = "masked_conv2d/mma_conv.cu.j2"
+    template = "convolution/mma_conv.cu.j2"
     entry = "mma_conv"
     config_type = MmaConvConfig
     smallest = MmaConvConfig(tile_m=64, tile_n=16, warps_m=4, warps_n=1, resident=3)

@@ -49,7 +49,7 @@ class StripConv(MaskedConvolution[StripConvConfig]):
         "Shah and Nair, Block Sparse Convolution (its own configuration has 3 channels and one filter); reads of "
         "pinned memory: NVIDIA, CUDA C++ programming guide, mapped memory"
     )
-    template = "masked_conv2d/strip_conv.cu.j2"
+    template = "convolution/strip_conv.cu.j2"
     entry = "strip_conv"
     size_names = ("height", "width", "out_height", "out_width", "mask_rows", "mask_columns")
     config_type = StripConvConfig

@@ -46,7 +46,7 @@ class TileConv(MaskedConvolution[TileConvConfig]):
         "Ren et al., SBNet, CVPR 2018 (active blocks alone are computed); Shah and Nair, Block Sparse Convolution; "
         "implicit GEMM: Chetlur et al., cuDNN, 2014"
     )
-    template = "masked_conv2d/tile_conv.cu.j2"
+    template = "convolution/tile_conv.cu.j2"
     entry = "tile_conv"
     size_names = (
         *("height", "width", "channels", "filters"),

@@ -61,7 +61,7 @@ class WindowConv(UnitTiles[WindowConvConfig]):
 
     name = "window_conv"
     summary = "masked convolution on warps' tensor cores: taps are places in windows of pixels with a halo"
-    template = "masked_conv2d/window_conv.cu.j2"
+    template = "convolution/window_conv.cu.j2"
     entry = "window_conv"
     config_type = WindowConvConfig
     shapes = (

@@ -67,7 +67,7 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
         "mma.sync with cp.async stages: NVIDIA, PTX ISA; float32 from three TF32 products: Ootomo and Yokota, IJHPCA "
         "2022"
     )
-    template = "masked_conv2d_weights/window_conv_weights.cu.j2"
+    template = "convolution/window_conv_weights.cu.j2"
     entry = "window_conv_weights"
     scratch_names = ("arrived", "partial_sums")
     config_type = WindowConvWeightsConfig

@@ -99,7 +99,7 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
         "one kernel over all layers of inputs that fit a few processors together, which Hidayetoğlu et al., HPEC 2020, "
         "leave open; distributed shared memory and asynchronous stores: NVIDIA, PTX ISA 8, st.async"
     )
-    template = "sparse_network/cluster_network.cu.j2"
+    template = "network/cluster_network.cu.j2"
     entry = "cluster_network"
     size_names = (
         "n",

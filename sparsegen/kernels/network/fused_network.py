@@ -102,7 +102,7 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
         "one kernel over all layers of an input that fits the processor: as Hidayetoğlu et al., HPEC 2020, section "
         "III-C leaves it open; grouping, renumbering by edge colouring and tiles for tensor cores are sparsegen's own"
     )
-    template = "sparse_network/fused_network.cu.j2"
+    template = "network/fused_network.cu.j2"
     entry = "fused_network"
     size_names = ("n", "neurons", "outputs", "layers", "positions")
     packed_names = ("layer_table", "places", "general", "blocks", "input_places", "values")

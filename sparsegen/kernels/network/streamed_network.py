@@ -132,7 +132,7 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
         "layer by layer with active inputs gathered on the device: Hidayetoğlu et al., HPEC 2020, section III; "
         "grouping and tiles for tensor cores are sparsegen's own"
     )
-    template = "sparse_network/streamed_network.cu.j2"
+    template = "network/streamed_network.cu.j2"
     entry = "streamed_network"
     size_names = ("n", "neurons", "outputs", "layers", "positions")
     packed_names = ("layer_table", "places", "pairs", "general", "blocks", "input_places", "values")

@@ -36,7 +36,7 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
 
     name = "gather_conv"
     summary = "submanifold convolution: an implicit GEMM over the points of a kernel map"
-    template = "submanifold_conv3d/gather_conv.cu.j2"
+    template = "points/gather_conv.cu.j2"
     entry = "gather_conv"
     problem_type = SubmanifoldConv3dProblem
     config_type = GatherConvConfig

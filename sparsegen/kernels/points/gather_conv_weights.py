@@ -45,7 +45,7 @@ class GatherConvWeights(GatheredTiles[SubmanifoldConv3dWeightsProblem, GatherCon
 
     name = "gather_conv_weights"
     summary = "gradient of a submanifold convolution by its weights: for each tap a product of gathered rows"
-    template = "submanifold_conv3d/gather_conv_weights.cu.j2"
+    template = "points/gather_conv_weights.cu.j2"
     entry = "gather_conv_weights"
     scratch_names = ("arrived", "partial_sums")
     problem_type = SubmanifoldConv3dWeightsProblem

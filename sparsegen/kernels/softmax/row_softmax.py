@@ -21,7 +21,7 @@ class RowSoftmax(RowWise[SoftmaxProblem, RowSoftmaxConfig]):
     name = "row_softmax"
     summary = "softmax of CSR rows, by a subwarp, a warp or a block each"
     source = "Milakov, Gimelshein: Online normalizer calculation for softmax, arXiv 1805.02867, section 3"
-    template = "sparse_softmax/row_softmax.cu.j2"
+    template = "softmax/row_softmax.cu.j2"
     entry = "row_softmax"
     problem_type = SoftmaxProblem
     config_type = RowSoftmaxConfig
