@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,15 @@ from sparsegen.verify.bounds import worst_error
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One launch: geometry, arguments in order, and the places of the result and of scratch among the arrays."""
+    """One launch: geometry, arguments in order, and the places among the arrays of the result, of scratch, and of
+    operands that are written, by name.
+    """
 
     launch: Launch
     arguments: list[Argument]
     result: int
     scratch: tuple[int, ...] = ()
+    written: Mapping[str, int] = field(default_factory=dict)
 
     def again(self, arrays: list[Array]) -> Call:
         """The launch that follows one that left ``arrays``: on the scratch memory as it is now."""
@@ -68,7 +71,9 @@ def call(
     arrays = [a for a in arguments if isinstance(a, np.ndarray)]
     place = next(i for i, a in enumerate(arrays) if a is result)
     own = [i for i, a in enumerate(arrays) if any(a is s for s in scratch.values())]
-    return Call(launch, arguments, place, tuple(own))
+    names = [spec.name for spec in problem.operands(nnz) if spec.is_written]
+    further = {name: next(i for i, a in enumerate(arrays) if a is operands[name]) for name in names}
+    return Call(launch, arguments, place, tuple(own), further)
 
 
 def packed_arrays(problem: Problem, packed: Packed, operands: dict[str, Array]) -> Mapping[str, Array]:
@@ -105,8 +110,11 @@ def run_and_compare(
     reference = problem.reference(matrix, operands)
     worst = worst_error(reference, arrays[prepared.result])
     assert worst <= 1, f"{where}: {worst:.3g} times the error bound"
+    for name, must_be in problem.written_references(matrix, operands).items():
+        worst = worst_error(must_be, arrays[prepared.written[name]])
+        assert worst <= 1, f"{where}: {name} is {worst:.3g} times the error bound off"
     for i, (before, after) in enumerate(zip(given, arrays, strict=True)):
-        written = (prepared.result, *prepared.scratch)
+        written = (prepared.result, *prepared.scratch, *prepared.written.values())
         assert i in written or before.tobytes() == after.tobytes(), f"{where}: input {i} was written"
     if prepared.scratch:
         second = run_sanitized(kernel.binary, prepared.launch, prepared.again(arrays).arguments)

@@ -33,6 +33,7 @@ from sparsegen.system.child import answer, named, requests
 from sparsegen.verify.guarded import GuardedBuffer
 from sparsegen.verify.variants import UNWRITTEN
 from sparsegen.verify.verifier import verifier
+from sparsegen.verify.written import WrittenOperands
 
 WARMUP = 3
 SLOW_LAUNCH_SECONDS = 0.02  # from here on warming up costs more than it steadies
@@ -201,6 +202,7 @@ class Bench:
             name: self._executor.upload(empty_as_one(array)) for name, array in drawn.items()
         }
         self._verifier = verifier(self._problem, self._matrix, drawn, self._executor)
+        self._written = WrittenOperands(self._problem, self._matrix, drawn, self._operands, self._executor)
         if self._problem.value_sets > 1:
             self._packings.clear()  # they hold the items' values
 
@@ -244,6 +246,8 @@ class Bench:
         facts["worst_error"] = first
         if first > 1.0:
             return Measured(None, self._verifier.explain(self._result), **facts)
+        if self._written.worst_error() > 1.0:
+            return Measured(None, self._written.explain(), **facts)
         if trespass := self._result.trespass():
             return Measured(None, trespass, **facts)
         timing = self._time(call, m, warmup=0 if is_slow else WARMUP)

@@ -341,6 +341,8 @@ def numpy_caller(target: Target) -> Call:
                 check_numpy(array, spec)
             elif spec.name not in target.fixed:
                 raise missing(spec)
+            if array is not None and spec.is_written and not array.flags.writeable:
+                raise mismatch(spec, "a", "writeable array", "a read-only one")
         if out is None:
             out = np.empty(written.shape, numpy_type(written.dtype))
         elif not check_numpy(out, written).flags.writeable:
@@ -354,6 +356,11 @@ def numpy_caller(target: Target) -> Call:
             executor.synchronize()
             stored = np.empty(written.shape, written.dtype.storage)
             executor.download(result, stored)
+            for array, spec in given:
+                if array is not None and spec.is_written:
+                    further = np.empty(spec.shape, spec.dtype.storage)
+                    executor.download(buffers[spec.name], further)
+                    array[...] = spec.dtype.from_storage(further)
         out[...] = written.dtype.from_storage(stored)
         return out  # type: ignore[no-any-return]
 

@@ -133,5 +133,6 @@ def _errors(reference: Reference, stored: Array, bound: ErrorBound | None, start
         errors: Array = np.abs(actual - exact) / _bounds(reference, bound, start, stop)
     errors[(np.abs(exact) > largest) & np.isinf(actual)] = 0.0
     errors[np.isnan(exact) & np.isnan(actual)] = 0.0  # left as it was
+    errors[actual == exact] = 0.0  # infinities too
     errors[np.isnan(errors)] = np.inf
     return errors

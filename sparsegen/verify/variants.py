@@ -13,6 +13,7 @@ from sparsegen.operators import Problem
 from sparsegen.plan.binding import BoundVariant
 from sparsegen.verify.guarded import GuardedBuffer
 from sparsegen.verify.verifier import verifier
+from sparsegen.verify.written import WrittenOperands
 
 UNWRITTEN = 0xFF  # as every byte it is NaN in every dtype
 
@@ -60,8 +61,11 @@ class CheckedCall:
             self()
             executor.synchronize()
             self._verifier = verifier(problem, matrix, operands, executor)
+            named = {spec.name: buffer for spec, buffer in zip(variant.operands, given, strict=True)}
+            self._written = WrittenOperands(problem, matrix, operands, named, executor)
             self._trespass = self._result.trespass()
-            self.worst = math.inf if self._trespass else self._verifier.worst_error(self._result)
+            self._own_worst = math.inf if self._trespass else self._verifier.worst_error(self._result)
+            self.worst = max(self._own_worst, self._written.worst_error())
 
     def __call__(self) -> None:
         """Launch again."""
@@ -72,6 +76,8 @@ class CheckedCall:
         if self._trespass:
             return self._trespass
         with self._executor.entered():
+            if self._own_worst <= 1.0 < self.worst:
+                return self._written.explain()
             return self._verifier.explain(self._result)
 
 

@@ -210,6 +210,17 @@ class Problem(ProblemFields):
     def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """`reference` for a batch of 1."""
 
+    def written_references(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> dict[str, Reference]:
+        """What the operands must be after a call that it writes beside the result (`TensorSpec.is_written`), by name.
+
+        Args:
+            operands: as of `reference`; those that are written may hold anything.
+            threads: of the host that work on it.
+        """
+        return {}
+
     @abstractmethod
     def terms(self, matrix: CsrMatrix) -> Array:
         """`Reference.terms`, which the items of a batch share."""

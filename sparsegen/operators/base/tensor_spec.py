@@ -17,6 +17,8 @@ class TensorSpec:
         alignment: bytes that divide an array's address; 0: as many as vector loads of whole rows need, at most 16
             (a one-dimensional array is read by elements).
         is_updated: of a result, whether some of its elements are left as they were.
+        is_written: of an operand, whether it is a further result, which calls write and do not read
+            (`Problem.written_references`).
     """
 
     name: str
@@ -24,6 +26,7 @@ class TensorSpec:
     dtype: ElementType
     alignment: int = 0
     is_updated: bool = False
+    is_written: bool = False
 
     @property
     def nbytes(self) -> int:
