@@ -1,6 +1,10 @@
 """What `sparsegen.operators` exports: one line a name, which type checkers and `__init__.py` both read."""
 
 from sparsegen.matrix.csr import MAX_INDEX as MAX_INDEX
+from sparsegen.operators.attention_span import Band as Band
+from sparsegen.operators.attention_span import Span as Span
+from sparsegen.operators.attention_traits import MasksOf as MasksOf
+from sparsegen.operators.attention_traits import TokenOrder as TokenOrder
 from sparsegen.operators.base.cost import Cost as Cost
 from sparsegen.operators.base.default_operator import DEFAULT_OPERATOR as DEFAULT_OPERATOR
 from sparsegen.operators.base.dtype import Array as Array
@@ -27,6 +31,8 @@ from sparsegen.operators.base.reference import Reference as Reference
 from sparsegen.operators.base.reference import terms_stride as terms_stride
 from sparsegen.operators.base.rest import Rest as Rest
 from sparsegen.operators.base.tensor_spec import TensorSpec as TensorSpec
+from sparsegen.operators.block_attention import BlockAttentionOperator as BlockAttentionOperator
+from sparsegen.operators.block_attention import BlockAttentionProblem as BlockAttentionProblem
 from sparsegen.operators.convolution.conv_traits import ConvEpilogue as ConvEpilogue
 from sparsegen.operators.convolution.conv_traits import Given as Given
 from sparsegen.operators.convolution.conv_traits import ImageLayout as ImageLayout

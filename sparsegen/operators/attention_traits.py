@@ -1,0 +1,38 @@
+"""What attention with masks of blocks has beside its sizes: the order of tokens and heads, and who has a mask."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class TokenOrder(StrEnum):
+    """Memory order of Q, K, V, O and their gradients, of an item.
+
+    ``HEADS``: heads × tokens × head_dim, as `torch.nn.functional.scaled_dot_product_attention` takes them.
+    ``TOKENS``: tokens × heads × head_dim, as FlashAttention does.
+    """
+
+    HEADS = "heads"
+    TOKENS = "tokens"
+
+    def shape(self, heads: int, tokens: int, head_dim: int) -> tuple[int, int, int]:
+        """The shape of an item's array in this order."""
+        return (heads, tokens, head_dim) if self is TokenOrder.HEADS else (tokens, heads, head_dim)
+
+
+class MasksOf(StrEnum):
+    """Who has a mask of blocks of its own."""
+
+    NOBODY = "nobody"  # there is none, every block is live
+    ALL = "all"  # one mask for all
+    ITEMS = "items"  # one for each item of the batch, which its heads share
+    HEADS = "heads"  # one for each query head, which the items of the batch share
+    ITEMS_AND_HEADS = "items_and_heads"  # one for each query head of each item
+
+    @property
+    def are_of_items(self) -> bool:
+        return self in (MasksOf.ITEMS, MasksOf.ITEMS_AND_HEADS)
+
+    @property
+    def are_of_heads(self) -> bool:
+        return self in (MasksOf.HEADS, MasksOf.ITEMS_AND_HEADS)

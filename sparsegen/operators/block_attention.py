@@ -1,0 +1,400 @@
+"""``block_attention``: attention over the live blocks of masks that every call brings, with its log-sum-exp."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sparsegen.errors import MatrixError, OperandError
+from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, grid
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
+from sparsegen.operators.attention_span import FULL, Band, Span, kept_band
+from sparsegen.operators.attention_traits import MasksOf, TokenOrder
+from sparsegen.operators.base.cost import Cost
+from sparsegen.operators.base.dtype import Array, DType, WordType
+from sparsegen.operators.base.fields import element_type, items, parameter, size, trait
+from sparsegen.operators.base.operator import Operator
+from sparsegen.operators.base.problem import Problem
+from sparsegen.operators.base.random_numbers import normal_numbers
+from sparsegen.operators.base.reference import Reference
+from sparsegen.operators.base.scale import kept_scale
+from sparsegen.operators.base.tensor_spec import TensorSpec
+from sparsegen.operators.masked import USUAL_BLOCK, USUAL_DENSITY, Block, Density
+from sparsegen.system.threads import in_threads
+
+ROWS = 256  # queries of which the reference is computed together
+STEEP = 24.0  # by how much scores grow, in units of the exponent, over the keys of random operands
+
+
+class BlockAttentionOperator(Operator):
+    """softmax(scale · Q · Kᵀ at the live places) · V; a query that sees no key gets zeros, and -inf as its LSE."""
+
+    problem: BlockAttentionProblem
+
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        mask: Any = None,
+        out: Any = None,
+        stream: Any = None,
+        scale: Any = None,
+        band: Any = None,
+        lse: Any = None,
+    ) -> Any:
+        """Attend; see `Operator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            q, k, v: contiguous, of the problem's dtype, in its order of tokens and heads (`TokenOrder`); with a batch
+                one for each item. Keys and values must be finite also where no query sees them, or their block is dead
+                for every query of a tile.
+            mask: the words of a `BlockMask` over queries × keys, or of as many as the problem's `MasksOf` says.
+            scale: one float32, an array of q's kind; by default what `prepare` was given, else 1 / √head_dim.
+            band: three int32 (`Band.words`), an array of q's kind; by default those of the problem's span.
+            lse: float32, heads × queries (with a batch one for each item), which the call writes: the natural logarithm
+                of each query's sum of exponentials.
+        """
+        problem = self.problem
+        masks = () if problem.masks is MasksOf.NOBODY else (problem.mask_words(mask),)
+        if not masks and mask is not None:
+            raise OperandError(
+                'mask: expected none, as the problem has masks of nobody; prepare it with masks="all"'
+            )
+        return self._run((q, k, v, *masks, scale, band, lse), out, stream)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockAttentionProblem(Problem):
+    """O = softmax(s · Q · Kᵀ at the live places) · V for heads of tokens, and the log-sum-exp of each query's scores.
+
+    Query heads h · group to h · group + group - 1 share the key head h. A place (i, j) is live where its block of the
+    mask is, and the `Band` lets query i see key j. A query without a live place gets zeros and -inf.
+
+    Masks, the band, the scale are data of the call, so that variants serve all of them, and captured graphs follow what
+    lies in their buffers. Tuning draws masks with independent blocks at the expected density.
+    """
+
+    operator: ClassVar[str] = "block_attention"
+    title: ClassVar[str] = "attention by blocks"
+    summary: ClassVar[str] = "softmax(s · Q · Kᵀ at live blocks) · V, a mask for every call"
+    matrix_sizes: ClassVar[tuple[str, str]] = ("queries", "keys")
+    dense_sizes: ClassVar[tuple[str, ...]] = ("kv_heads", "group", "head_dim")
+    keeps: ClassVar[tuple[str, ...]] = ("scale", "band")
+    has_pattern: ClassVar[bool] = False
+    operator_type: ClassVar[type[BlockAttentionOperator]] = BlockAttentionOperator
+
+    queries: int = size("query tokens of a head")
+    keys: int = size("key tokens of a head")
+    kv_heads: int = size("heads of K and V, of an item", usual=8)
+    group: int = size("query heads that share a head of K and V", usual=1)
+    head_dim: int = size("columns of Q, K and V, of a head", usual=128)
+    dtype: DType = element_type()
+    block: Block = parameter(USUAL_BLOCK, "rows and columns of a block of the mask")
+    density: Density = parameter(USUAL_DENSITY, "expected share of live blocks")
+    span: Span = parameter(FULL, "what queries see by their places")
+    masks: MasksOf = trait(MasksOf.ALL, "who has a mask of its own", near=True)
+    order: TokenOrder = trait(TokenOrder.HEADS, "memory order of tokens and heads", near=True)
+    batch: int = items()
+
+    # --- its sizes ---
+
+    @property
+    def heads(self) -> int:
+        """Query heads of an item."""
+        return self.kv_heads * self.group
+
+    @property
+    def has_mask(self) -> bool:
+        return self.masks is not MasksOf.NOBODY
+
+    @property
+    def mask_layout(self) -> BlockMaskLayout:
+        """Where the parts of a mask lie in its buffer."""
+        return grid((self.queries, self.keys), (self.block.rows, self.block.columns))
+
+    @property
+    def band(self) -> Band:
+        """The band that is expected."""
+        return self.span.band(self.queries, self.keys)
+
+    # --- its sparsity ---
+
+    @property
+    def live_share(self) -> float:
+        """The expected part of all places that are live."""
+        return (self.density.share if self.has_mask else 1.0) * self.span.share(self.queries, self.keys)
+
+    def features(self, matrix: CsrMatrix) -> Features:
+        """Those of the live places that are expected: rows of blocks differ as independent ones do."""
+        dense = self.density.features(self.queries, self.keys, self.mask_layout.columns)
+        mean = self.live_share * self.keys
+        return Features(
+            m=self.queries,
+            k=self.keys,
+            nnz=round(mean * self.queries),
+            row_mean=mean,
+            row_cov=dense.row_cov if self.has_mask else 0.0,
+            row_max=self.keys,
+            block_fill=1.0,
+        )
+
+    def fingerprint(self, matrix: CsrMatrix) -> str:
+        """A name of the masks and spans that are expected; there is no pattern to have one."""
+        masks = f"blocks of {self.block}, {self.density} live" if self.has_mask else "no masks"
+        text = f"attention over {self.queries} x {self.keys}, {masks}, {self.span}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def in_words(self, density: float) -> str:
+        """The problem for people; it knows its density itself."""
+        return f"{self}, {self.live_share:.1%} of the places live"
+
+    def computed_share(self, matrix: CsrMatrix, operands: Mapping[str, Array]) -> float:
+        """Live places of the masks that were drawn over those that are expected; may be above 1."""
+        band = Band(*(int(word) for word in operands["band"]))
+        seen = band.seen_of_blocks(self.queries, self.keys, self.block.columns)
+        of_blocks = np.add.reduceat(seen, np.arange(0, self.queries, self.block.rows), axis=0)
+        if not self.has_mask:
+            return float(of_blocks.sum()) / max(1.0, self.live_share * self.queries * self.keys)
+        masks = operands["mask"].reshape(-1, self.mask_layout.words)
+        live = [int(of_blocks[self.mask_of(words).blocks()].sum()) for words in masks]
+        return float(np.mean(live)) / max(1.0, self.live_share * self.queries * self.keys)
+
+    # --- its masks ---
+
+    def mask_of(self, words: Array) -> BlockMask:
+        """The mask whose words these are."""
+        return BlockMask((self.queries, self.keys), (self.block.rows, self.block.columns), words)
+
+    def mask_words(self, mask: Any) -> Any:
+        """The buffer of masks, of whatever library; None stays None.
+
+        Raises:
+            OperandError: a mask of other sizes or blocks, or a buffer on the host that no mask has.
+        """
+        words = getattr(mask, "words", None)
+        if words is not None:
+            wanted = (self.queries, self.keys), (self.block.rows, self.block.columns)
+            if (mask.shape, mask.block) != wanted:
+                (rows, columns), (p, q) = wanted
+                raise OperandError(
+                    f"mask: expected {rows} × {columns} places in blocks of {p} × {q}, got {mask.shape[0]} × "
+                    f"{mask.shape[1]} in blocks of {mask.block[0]} × {mask.block[1]}"
+                )
+            return words
+        if isinstance(mask, np.ndarray) and mask.dtype == WordType.UINT64.storage and mask.ndim:
+            for one in mask.reshape(-1, mask.shape[-1]) if mask.shape[-1] == self.mask_layout.words else ():
+                try:
+                    self.mask_of(one)
+                except MatrixError as error:
+                    raise OperandError(f"mask: {error}") from error
+        return mask
+
+    # --- its operands ---
+
+    def dense(self, name: str, heads: int, tokens: int) -> TensorSpec:
+        """Q, K, V, O or the gradient of one."""
+        shape = self.order.shape(heads, tokens, self.head_dim)
+        return TensorSpec(name, self.of_batch(shape), self.dtype, 16)
+
+    def of_call(self) -> tuple[TensorSpec, ...]:
+        """What forward and backward are told beside Q, K and V: masks, scale and band."""
+        shape: tuple[int, ...] = (self.mask_layout.words,)
+        if self.masks.are_of_heads:
+            shape = (self.heads, *shape)
+        if self.masks.are_of_items:
+            shape = self.of_batch(shape)
+        masks = (TensorSpec("mask", shape, WordType.UINT64, 8),) if self.has_mask else ()
+        return (
+            *masks,
+            TensorSpec("scale", (1,), DType.FLOAT32),
+            TensorSpec("band", (3,), WordType.INT32),
+        )
+
+    def statistics(self, name: str, *, is_written: bool = False) -> TensorSpec:
+        """A float32 for each query of each head, such as the LSE."""
+        shape = self.of_batch((self.heads, self.queries))
+        return TensorSpec(name, shape, DType.FLOAT32, 4, is_written=is_written)
+
+    def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
+        return (
+            self.dense("q", self.heads, self.queries),
+            self.dense("k", self.kv_heads, self.keys),
+            self.dense("v", self.kv_heads, self.keys),
+            *self.of_call(),
+            self.statistics("lse", is_written=True),
+        )
+
+    def result(self, nnz: int) -> TensorSpec:
+        return self.dense("o", self.heads, self.queries)
+
+    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The scale, by default 1 / √head_dim, the band, by default the span's, and room for the LSE."""
+        lse = np.zeros(self.statistics("lse").shape, np.float32)
+        return kept_scale(given, self.head_dim**-0.5) | {"band": kept_band(given, self.band), "lse": lse}
+
+    def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
+        """Masks at the expected density, the usual scale and the span's band, and normal numbers.
+
+        Beside them a ramp: keys have more and more of one direction, up or down with their place, and a third of the
+        queries much of it, so that scores of these grow over the keys by many powers of e.
+        """
+        found = {}
+        for spec in self.operands(nnz):
+            if spec.name in ("q", "k", "v"):
+                found[spec.name] = normal_numbers(rng, spec)
+            elif spec.name == "mask":
+                count = math.prod(spec.shape[:-1])
+                found["mask"] = np.stack([self._random_mask(rng) for _ in range(count)]).reshape(spec.shape)
+            else:
+                found[spec.name] = np.full(spec.shape, np.nan, np.float32)
+        found |= {"scale": np.array([self.head_dim**-0.5], np.float32), "band": self.band.words}
+        self._slope(found, rng)
+        return found
+
+    def _slope(self, operands: dict[str, Array], rng: np.random.Generator) -> None:
+        """Add the ramp to Q and K."""
+        direction = rng.choice((-1.0, 1.0), self.head_dim) / math.sqrt(self.head_dim)  # of length 1
+        height = math.sqrt(
+            STEEP * math.sqrt(self.head_dim)
+        )  # of scores after the scale: its square / √head_dim
+        for name, tokens in (("q", self.queries), ("k", self.keys)):
+            if name == "q":
+                part = np.where(np.arange(tokens) % 3 == 0, height, 0.0)
+            else:
+                part = height * np.linspace(-0.5, 0.5, tokens) * rng.choice((-1.0, 1.0))
+            lead = part[:, None, None] if self.order is TokenOrder.TOKENS else part[None, :, None]
+            real = self.dtype.from_storage(operands[name]).astype(np.float32, copy=False)
+            operands[name] = self.dtype.to_storage(real + (lead * direction).astype(np.float32))
+
+    def _random_mask(self, rng: np.random.Generator) -> Array:
+        layout = self.mask_layout
+        live = self.density.drawn(rng, (layout.rows, layout.columns))
+        words: Array = BlockMask.from_blocks(
+            live, (self.block.rows, self.block.columns), (self.queries, self.keys)
+        ).words
+        return words
+
+    def cost(self, nnz: int) -> Cost:
+        """Two products of length head_dim for each live place; every array once."""
+        live = self.batch * self.heads * round(self.live_share * self.queries * self.keys)
+        moved = sum(spec.nbytes for spec in (*self.operands(nnz), self.result(nnz)))
+        return Cost(flop=4 * live * self.head_dim, bytes=moved)
+
+    # --- what it computes ---
+
+    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+        """See `Problem.reference` and `attention_of`."""
+        return self._references(operands, threads)[0]
+
+    def written_references(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> dict[str, Reference]:
+        """The LSE; see `Problem.written_references`."""
+        one = self.item
+        found = [one._references(given, threads)[1] for _, given in self.items(matrix, operands)]
+        shape = self.statistics("lse").shape
+        exact, magnitude = (
+            np.stack([getattr(r, name) for r in found]).reshape(shape) for name in ("exact", "magnitude")
+        )
+        return {"lse": Reference(exact, magnitude, found[0].terms, DType.FLOAT32)}
+
+    def _references(self, operands: Mapping[str, Array], threads: int) -> tuple[Reference, Reference]:
+        """O and the LSE of an item."""
+        q, k, v = (self.by_heads(operands[name]) for name in ("q", "k", "v"))
+        scale, band = float(operands["scale"][0]), Band(*(int(word) for word in operands["band"]))
+        masks = self._live_of_heads(operands.get("mask"))
+        exact, magnitude = np.zeros(q.shape), np.zeros(q.shape)
+        lse, lse_magnitude = np.zeros(q.shape[:2]), np.zeros(q.shape[:2])
+
+        def attend(place: tuple[int, int]) -> None:
+            head, start = place
+            part = slice(start, min(start + ROWS, self.queries))
+            seen = band.seen(part, self.keys)
+            if masks is not None:
+                own = masks[head][np.arange(part.start, part.stop) // self.block.rows]
+                seen &= own.repeat(self.block.columns, axis=1)[:, : self.keys]
+            of_key = head // self.group
+            found = attention_of(q[head, part], k[of_key], v[of_key], seen, scale, self.dtype)
+            exact[head, part], magnitude[head, part] = found[:2]
+            lse[head, part], lse_magnitude[head, part] = found[2:]
+
+        places = [(head, start) for head in range(self.heads) for start in range(0, self.queries, ROWS)]
+        in_threads(attend, places, threads)
+        if self.order is TokenOrder.TOKENS:
+            exact, magnitude = (np.ascontiguousarray(a.swapaxes(0, 1)) for a in (exact, magnitude))
+        terms = self.terms(self.without_pattern)
+        return (
+            Reference(exact, magnitude, terms, self.dtype),
+            Reference(lse, lse_magnitude, terms, DType.FLOAT32),
+        )
+
+    def by_heads(self, stored: Array) -> Array:
+        """An item's Q, K, V or the like as real numbers, heads × tokens × head_dim."""
+        real = self.dtype.from_storage(stored)
+        return real if self.order is TokenOrder.HEADS else real.swapaxes(0, 1)
+
+    def _live_of_heads(self, words: Array | None) -> list[Array] | None:
+        """Of each query head of an item the live blocks; None where all are."""
+        if words is None:
+            return None
+        masks = [self.mask_of(one).blocks() for one in words.reshape(-1, self.mask_layout.words)]
+        return masks if self.masks.are_of_heads else masks * self.heads
+
+    def terms(self, matrix: CsrMatrix) -> Array:
+        """As many as there are keys; how many of them are live the magnitude knows."""
+        return np.full(1, self.keys)
+
+
+def attention_of(
+    q: Array, k: Array, v: Array, seen: Array, scale: float, dtype: DType
+) -> tuple[Array, Array, Array, Array]:
+    """Some queries' attention with its magnitude, and the LSE with its magnitude, in float64.
+
+    With weights w = exp(z - the row's largest) the result is the sum of w · v over that of w. To first order it errs
+    by at most twice the largest relative error of a weight times the mean of |v| under the weights:
+
+    - z is a dot product of head_dim terms in float32 (Higham, 3.1; |q| · |k| bounds the sum of their absolute values by
+      Cauchy and Schwarz), whose rounding, scaling and difference change an exponent by a few units of the last place of
+      the row's largest |z|;
+    - the sums over the row have as many terms as it has live places;
+    - weights may be rounded to the dtype before they meet V, which takes them off by its unit roundoff, or in float16
+      by half of its smallest number.
+
+    The LSE errs by what the exponents and the sum do. Both magnitudes are such that 4 · √(keys + 2) units of float32's
+    last place of them make that bound.
+
+    Args:
+        q, k, v: queries × head_dim, and twice keys × head_dim.
+        seen: bool, queries × keys.
+    """
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    head_dim, live = q.shape[1], seen.sum(axis=1, keepdims=True)
+    z = np.where(seen, q @ k.T * scale, -np.inf)
+    largest = np.where(live, z.max(axis=1, keepdims=True), 0.0)
+    weights = np.exp(z - largest)
+    total = weights.sum(axis=1, keepdims=True)
+    weights /= np.where(live, total, 1.0)
+    exact, mean = weights @ v, weights @ np.abs(v)
+    with np.errstate(divide="ignore"):
+        lse = (largest + np.log(total))[:, 0]
+    # Of scores, by norms of each query and of the longest key that it sees.
+    longest = np.where(seen, np.linalg.norm(k, axis=1), 0.0).max(axis=1, keepdims=True)
+    size = np.abs(scale) * np.linalg.norm(q, axis=1, keepdims=True) * longest
+    of_scores = 4.0 * np.sqrt(head_dim + 2.0) * size
+    roundings = 16.0 + 16.0 * np.abs(np.where(seen, z, 0.0)).max(axis=1, keepdims=True)
+    of_weights = of_scores + roundings + 4.0 * np.sqrt(live + 2.0)
+    unit, growth = DType.FLOAT32.unit_roundoff, 4.0 * np.sqrt(k.shape[0] + 2.0)
+    error = (2.0 * of_weights + dtype.unit_roundoff / unit) * mean
+    if dtype is DType.FLOAT16:
+        error += 2.0**-25 / unit * (seen @ np.abs(v))
+    return exact, error / growth, lse, of_weights[:, 0] / growth
+
+
+PROBLEMS = (BlockAttentionProblem,)
