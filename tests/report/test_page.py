@@ -103,7 +103,7 @@ def test_what_is_missing_is_said(page: Path) -> None:
     text = page.read_text()
     assert "The database holds no measurement of this device." in text
     (_, said) = text.split("The database holds no time of a fixed setting on this device: ")
-    assert "uspmm (vsize = 1, nwarp = 8)" in said.partition("</p>")[0]
+    assert "uspmm (vsize = 8, nwarp = 2)" in said.partition("</p>")[0]
 
 
 def test_text_from_files_cannot_become_markup(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_searches_and_fixed_settings_are_drawn(tmp_path: Path) -> None:
     values = product((32, 64, 128), (1, 2, 4), (16, 32), ("padded", "reverse_offset"))
     names = ("tile_n", "rows_per_block", "index_bits", "row_alignment")
     trials = [timed(9.0 - i % 7, at=i, **dict(zip(names, v, strict=True))) for i, v in enumerate(values)]
-    paper = replace(trials[0].variant, config=family("uspmm").config(vsize=1, nwarp=8))
+    paper = replace(trials[0].variant, config=family("uspmm").config(vsize=8, nwarp=2))
     with Store.open(tmp_path / "t.db") as store:
         store.add_all([*trials, replace(timed(20.0, at=40), variant=paper)], [])
         written = build(tmp_path / "r.html", files=[], store=store, progress=lambda text: None)

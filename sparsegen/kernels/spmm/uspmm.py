@@ -31,7 +31,7 @@ LOADS = 13.0  # of B and stores of C, in parts of their sectors
 
 @dataclass(frozen=True)
 class UspmmConfig(Config):
-    """One point of the tuning space of `Uspmm`; the paper times (vsize, nwarp) = (1, 8) and (2, 8)."""
+    """One point of the tuning space of `Uspmm`."""
 
     vsize: int = tunable(2, (1, 2, 4, 8), "columns of B that a thread multiplies its element of A with")
     nwarp: int = tunable(8, (1, 2, 4, 8, 16), "warps of a block for each of those columns")
@@ -103,7 +103,8 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
         )
 
     def published(self) -> tuple[UspmmConfig, ...]:
-        return UspmmConfig(vsize=1, nwarp=8), UspmmConfig(vsize=2, nwarp=8)
+        """(N_warp, V_size) = (2, 8), which section 4.1 of the paper gives USpMM, and (1, 8), which section 4.3 does."""
+        return UspmmConfig(vsize=8, nwarp=2), UspmmConfig(vsize=8, nwarp=1)
 
     def analytic_us(
         self, problem: SpmmProblem, features: Features, config: UspmmConfig, device: Device

@@ -189,6 +189,21 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
     problem_type = SpmmProblem
     config_type = UspmmVecConfig
 
+    def published(self) -> tuple[UspmmVecConfig, ...]:
+        """USpMM-Vec of the paper: vecSize 2, B gathered, and (N_warp, V_size) = (1, 8) of section 4.1, (2, 8) of 4.3."""
+        paper = UspmmVecConfig(
+            tile_n=8,
+            threads_per_row=1,
+            vec_size=2,
+            step=1,
+            k_splits=8,
+            row_warps=1,
+            staging="gather",
+            ell_width="longest",
+            index_bits=32,
+        )
+        return paper, replace(paper, k_splits=16)
+
     def requirements(
         self, problem: SpmmProblem, features: Features, config: UspmmVecConfig
     ) -> Iterator[Constraint]:
