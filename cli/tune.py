@@ -28,7 +28,7 @@ from sparsegen.cli.parts.common import (
 from sparsegen.cli.parts.engines import Places, engine_options
 from sparsegen.cli.parts.limits import limit_options
 from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
-from sparsegen.cli.parts.problems import ProblemOptions, command_line, repeatable_problem_options
+from sparsegen.cli.parts.problems import ProblemOptions, command_line, python_call, repeatable_problem_options
 from sparsegen.cli.parts.progress import shown
 from sparsegen.cli.parts.progress_lines import CONTENDERS, figure, rates
 from sparsegen.cli.parts.tune_many import require_success, tune_many
@@ -267,6 +267,9 @@ def _as_text(result: TuneResult, location: str, lookup: str) -> list[Part]:
         table,
         Copied(f"recorded in {location}; look up what runs, and read its source:", *commands),
     ]
+    if winner.variant.config.is_known:
+        call = python_call(problem, winner.variant.config)
+        parts.append(Copied("this variant in Python, whatever is recorded later:", call))
     if result.was_interrupted:
         return [*parts, Text("Interrupted: this is the best so far; the same command goes on from here.")]
     return parts
@@ -344,4 +347,5 @@ def _as_json(result: TuneResult, location: str, lookup: str) -> dict[str, Any]:
         "interrupted": result.was_interrupted,
         "database": location,
         "lookup": lookup,
+        "prepare": python_call(problem, result.winner.variant.config),
     }

@@ -14,6 +14,7 @@ import click
 
 from sparsegen.cli.parts.common import EnumChoice
 from sparsegen.errors import ConfigError
+from sparsegen.kernels.config import Config
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import (
     DEFAULT_OPERATOR,
@@ -278,3 +279,21 @@ def command_line(problem: Problem) -> str:
         and value != problem.fields[name].default
     )
     return operator + "".join(given)
+
+
+def python_call(problem: Problem, config: Config) -> str:
+    """The call of `sparsegen.prepare` that runs this config, as it can be pasted; what is a default is left out.
+
+    ``matrix`` stands for the user's own.
+    """
+    has_default = problem.operator == DEFAULT_OPERATOR
+    given = {} if has_default else {"operator": problem.operator}
+    for name, value in (
+        problem.sizes | problem.parameters | problem.traits | {"batch": problem.batch}
+    ).items():
+        of_matrix = problem.has_pattern and name in problem.matrix_sizes
+        if not of_matrix and value != problem.fields[name].default:
+            given[name] = value if isinstance(value, int) else str(value)
+    given |= {"family": config.family_name, "config": config.to_dict()}
+    matrix = ["matrix"] if problem.has_pattern else []
+    return f"sparsegen.prepare({', '.join(matrix + [f'{name}={value!r}' for name, value in given.items()])})"
