@@ -66,7 +66,7 @@ class SparseAttentionProblem(Problem):
 
     m: int = size("queries, rows of the mask", flags=("--m",))
     n: int = size("keys, columns of the mask")
-    k: int = size("columns of Q, K and V", usual=128, flags=("-k", "--k", "--head-dim"))
+    k: int = size("columns of Q, K and V", usual=128, flags=("-k", "--k"))
     dtype: DType = element_type()
     batch: int = items()
 

@@ -22,7 +22,7 @@ def mask(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("shared_cache")
 def test_what_is_looked_up_is_right(run: Command, mask: Path) -> None:
-    wanted = (*OF, "--matrix", mask, "--heads", 2, "--head-dim", 16)
+    wanted = (*OF, "--matrix", mask, "--heads", 2, "-k", 16)
     found = run.json("lookup", *wanted)
     assert found["how"] == "default" and found["family"] == "fused_attention"
     assert found["problem"] == {
@@ -34,13 +34,13 @@ def test_what_is_looked_up_is_right(run: Command, mask: Path) -> None:
 
 
 def test_the_source_needs_no_mask(run: Command) -> None:
-    sizes = ("--m", 4096, "-n", 4096, "--head-dim", 128, "--heads", 8)
+    sizes = ("--m", 4096, "-n", 4096, "-k", 128, "--heads", 8)
     text = run("source", *OF, *sizes, "--family", "fused_attention").stdout
     assert 'extern "C" __global__' in text and "constexpr int kWidth = 128;" in text
 
 
 def test_what_it_cannot_compute_is_told(run: Command, mask: Path) -> None:
-    of = ("--operator", "sparse_attention", "--matrix", mask, "--head-dim", 16)
+    of = ("--operator", "sparse_attention", "--matrix", mask, "-k", 16)
     error = run.json("lookup", *of, exit_code=5)["error"]
     assert error["type"] == "NoVariantError" and "elements (float32) have 16 bits" in error["message"]
     refused = run.json("lookup", *of, "--epilogue", "bias", exit_code=3)["error"]

@@ -81,7 +81,7 @@ OPTIONS = {
     "sddmm": [],
     "sparse_softmax": [],
     "sparse_softmax_backward": [],
-    "sparse_attention": ["--dtype", "float16", "--head-dim", "16", "--heads", "2"],
+    "sparse_attention": ["--dtype", "float16", "-k", "16", "--heads", "2"],
     "sparse_network": ["--dtype", "float16", "-n", "20"],
 }
 
