@@ -34,7 +34,7 @@ from sparsegen.dispatch.options import DEFAULTS, Dense, DispatchOptions, OnMiss
 from sparsegen.dispatch.places import Neighbour
 from sparsegen.dispatch.predicted import fastest_predicted, predicted_us
 from sparsegen.dispatch.untried import FEW_TRIED, untried
-from sparsegen.errors import NoVariantError, PinsError
+from sparsegen.errors import ConfigError, NoVariantError, PinsError
 from sparsegen.kernels import by_predicted_time, family_of, is_of_operator
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
@@ -231,10 +231,14 @@ class _Search:
     def default(self, why: str) -> Choice:
         left_out: dict[str, list[str]] = {}  # families by what keeps them from it
         for family in by_predicted_time(self.problem, self.workload.features, self.device):
-            heuristic = family.heuristic(self.problem, self.workload.features, self.device)
-            why_not = self.why_not(family, heuristic)
-            if why_not is None:
-                return self.choice(heuristic, How.DEFAULT, why)
+            try:
+                heuristic = family.heuristic(self.problem, self.workload.features, self.device)
+            except ConfigError as error:
+                why_not = f"its heuristic fails: {error}"
+            else:
+                why_not = self.why_not(family, heuristic)
+                if why_not is None:
+                    return self.choice(heuristic, How.DEFAULT, why)
             left_out.setdefault(why_not, []).append(family.name)
         reasons = "; ".join(f"{', '.join(names)} ({why_not})" for why_not, names in left_out.items())
         raise NoVariantError(f"no family has a variant for {self.problem} on {self.device.name}: {reasons}")

@@ -64,11 +64,7 @@ def predict(
     for each in families_of(problem.operator):
         if not each.computes(problem):  # none of its configs would be allowed
             continue
-        heuristics = (
-            each.heuristic(problem, features, device),
-            *each.alternatives(problem, features, device),
-        )
-        candidates |= dict.fromkeys(heuristics)
+        candidates |= dict.fromkeys(each.proposals(problem, features, device))
     listed = [c for c in candidates if c not in doubtful and is_allowed(c)]
     modelled = np.array([log_of_analytic(problem, features, c, device) for c in listed])
     listed = [c for c, log in zip(listed, modelled.tolist(), strict=True) if math.isfinite(log)]
@@ -106,4 +102,5 @@ def heuristic_configs(
 ) -> dict[str, Config]:
     """The heuristic config of each family of the operator, by the family's name; ``names``: of some of them alone."""
     asked = families_of(problem.operator) if names is None else map(family, sorted(names))
-    return {f.name: f.heuristic(problem, features, device) for f in asked}
+    proposed = ((f.name, f.proposals(problem, features, device)) for f in asked)
+    return {name: configs[0] for name, configs in proposed if configs}

@@ -6,6 +6,8 @@ Pure Python and NumPy: no GPU, no database, no template engine, so that every de
 from __future__ import annotations
 
 import itertools
+import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,6 +27,7 @@ from sparsegen.operators import Problem
 from sparsegen.system.device_memory import Buffer, PlainDevice
 
 Array = npt.NDArray[Any]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +228,28 @@ class Family(ABC, Generic[P, C]):
 
     # --- what every family gets ---
 
+    def proposals(self, problem: P, features: Features, device: Device) -> tuple[C, ...]:
+        """The heuristic config and its alternatives; none, with a warning, where the rule fails.
+
+        A rule that fails is a fault of the family's, which should keep no other family from the problem.
+        """
+        try:
+            heuristic = self.heuristic(problem, features, device)
+            return (heuristic, *self.alternatives(problem, features, device))
+        except ConfigError as error:
+            logger.warning("%s is left out of %s: its heuristic fails: %s", self.name, problem, error)
+            return ()
+
     def predicted_us(self, problem: P, features: Features, device: Device) -> float:
-        """`analytic_us` of the heuristic config: it says which one to trust where nothing was measured."""
-        return self.analytic_us(problem, features, self.heuristic(problem, features, device), device)
+        """`analytic_us` of the heuristic config: it says which one to trust where nothing was measured.
+
+        Infinite where the rule fails.
+        """
+        try:
+            heuristic = self.heuristic(problem, features, device)
+        except ConfigError:  # `proposals` says so
+            return math.inf
+        return self.analytic_us(problem, features, heuristic, device)
 
     def config(self, /, **values: Any) -> C:
         """A config from names and values; see `Config.parse`."""

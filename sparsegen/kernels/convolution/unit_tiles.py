@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from sparsegen.kernels.base import Device
@@ -81,7 +82,7 @@ class UnitTiles(MaskedConvolution[C]):
         """The largest tiles of which every multiprocessor gets one; none is twice as wide as a group's filters."""
         p, of_group = problem, problem.filters // problem.groups.count
         outputs = p.density.share * p.batch * p.out_height * p.out_width
-        last = self.fitted(p, self.smallest)
+        last = self._with_room(p, self.fitted(p, self.smallest), device)
         for shape in self.shapes:
             found = self.fitted(p, shape)
             if found.tile_n >= 2 * max(9, of_group) or self.broken_constraints(p, found, device):
@@ -90,6 +91,12 @@ class UnitTiles(MaskedConvolution[C]):
             if outputs * filter_tiles(p, found.tile_n) >= device.multiprocessors * found.tile_m:
                 return found
         return last
+
+    def _with_room(self, problem: MaskedConv2dProblem, config: C, device: Device) -> C:
+        """The config with as many blocks on a multiprocessor as there is room for, at most as many as it has."""
+        while config.resident > 1 and self.broken_constraints(problem, config, device):
+            config = replace(config, resident=config.resident - 1)
+        return config
 
     def alternatives(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> tuple[C, ...]:
         """The other tiles: live units may come together or apart."""

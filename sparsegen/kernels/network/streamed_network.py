@@ -45,6 +45,7 @@ WEIGHT_SLOTS = 2  # of a warp: runs whose weights are in shared memory
 MOST_BATCH_BYTES = 64 << 20  # of neurons between layers
 MOST_SETS = 4  # of a batch
 SET_TILES = (1, 2, 3, 4, 8, 16)
+STAGES = (2, 3, 4, 6, 8, 12)
 COUNTER_WORDS = 32  # from one counter of the grid to the next
 SPARE_ROWS = 16  # of a buffer
 LEAST_SHARED = 8192  # neurons of layers that all blocks share though no input dies
@@ -78,7 +79,7 @@ class StreamedNetworkConfig(Config):
     run: int = run_tunable(8, (1, 2, 4, 8, 16), searched=(4, 8, 16))
     stages: int = tunable(
         4,
-        (2, 3, 4, 6, 8, 12),
+        STAGES,
         "pipeline stages: blocks of neurons in a warp's shared memory; the next ones load while one is used",
     )
     sharing: str = tunable(
@@ -259,7 +260,7 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
         run = run_for(groups // warps, 8)
         config = StreamedNetworkConfig(warps=warps, run=run, stages=6, **dropped(problem))
         if not dies(problem) and problem.neurons < LEAST_SHARED:
-            return config
+            return self._with_stages(config, device)
         run = min(run, 4)
         wanted = max(1, warps * device.multiprocessors * run // max(1, groups))
         set_tiles = max(tiles for tiles in SET_TILES if tiles <= wanted)
@@ -267,7 +268,18 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
             config, inputs=32, run=run, stages=12, sharing=Sharing.LAYERS.value, sets=4, set_tiles=set_tiles
         )
         smaller = (replace(config, sets=sets, set_tiles=tiles) for sets, tiles in ((4, 1), (2, 1), (1, 1)))
-        return first_that_fits((config, *smaller), lambda c: _batch_fits(problem, c).holds)
+        fitting = first_that_fits((config, *smaller), lambda c: _batch_fits(problem, c).holds)
+        return self._with_stages(fitting, device)
+
+    def _with_stages(self, config: StreamedNetworkConfig, device: Device) -> StreamedNetworkConfig:
+        """The config with as many pipeline stages, of as wide tiles, as a block's shared memory has room for."""
+        fewer = (
+            replace(config, inputs=inputs, stages=stages)
+            for inputs in sorted({config.inputs, min(32, config.inputs), 16}, reverse=True)
+            for stages in reversed(STAGES)
+            if stages <= config.stages
+        )
+        return first_that_fits(fewer, lambda c: self._shared_bytes(c) <= device.shared_memory_per_block)
 
 
 def _batch_fits(problem: SparseNetworkProblem, config: StreamedNetworkConfig) -> Constraint:

@@ -12,6 +12,7 @@ from sparsegen.operators import SpmmProblem
 MAX_N = 64
 NEARLY_ALL = 0.9  # of the room that is taken, if equal runs leave some
 FEW_STEPS, MANY_STEPS = 12, 40  # of a block, when all of its warps are over rows
+WARPS_M, WARPS_K = (1, 2, 4, 8, 12, 16), (1, 2, 4, 8)
 BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 112, 114, 120, 126, 128, 129, 130, 132, 144, 160, 216, 256, 264)
 
 
@@ -25,11 +26,9 @@ class LaneStreamConfig(Config):
         "blocks, which get equal runs of the tiles; one for each multiprocessor, or a multiple",
         packs=True,
     )
-    warps_m: int = tunable(
-        8, (1, 2, 4, 8, 12, 16), "warps over the rows of a group, a strip for each", packs=True
-    )
+    warps_m: int = tunable(8, WARPS_M, "warps over the rows of a group, a strip for each", packs=True)
     warps_k: int = tunable(
-        1, (1, 2, 4, 8), "warps over the columns of a step, 64 or 32 columns for each", packs=True
+        1, WARPS_K, "warps over the columns of a step, 64 or 32 columns for each", packs=True
     )
     strip_rows: int = tunable(
         TILE,
@@ -77,7 +76,10 @@ def partition_of(problem: SpmmProblem, config: LaneStreamConfig) -> Partition:
 
 
 def shaped(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> LaneStreamConfig:
-    """The config with so many warps in a block, and with as many blocks, shared as in the heuristic config."""
+    """The config with so many warps in a block, and with as many blocks, shared as in the heuristic config.
+
+    Fewer warps, where so many cannot be shared out among rows and columns as the tunables declare.
+    """
     steps = _steps_of_a_block(problem, config, warps, device)
     warps_m, warps_k = _warps_over_rows_and_columns(problem, config, warps, steps, device)
     config = replace(config, warps_m=warps_m, warps_k=warps_k)
@@ -103,8 +105,13 @@ def _warps_over_rows_and_columns(
         warps_k = 1
     while warps_k > widest or warps_k * problem.n > MAX_N:
         warps_k //= 2
-    warps_k = max(1, warps_k, warps >> (strips - 1).bit_length())
-    return warps // warps_k, warps_k
+    warps_k = _declared(WARPS_K, max(1, warps_k, warps >> (strips - 1).bit_length()))
+    return _declared(WARPS_M, warps // warps_k), warps_k
+
+
+def _declared(choices: tuple[int, ...], wanted: int) -> int:
+    """The largest choice that is at most the wanted one."""
+    return max(choice for choice in choices if choice <= wanted)
 
 
 def _steps_of_a_block(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> float:

@@ -255,7 +255,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             tile_n //= 2
         row_bytes = 512 if tile_m * tile_n <= 1024 else 256
         widest = min(row_bytes // problem.dtype.itemsize, max(16, _power_of_two(problem.k)))
-        for tile_k in (widest, widest // 2, widest // 4):
+        for tile_k in (width for width in (widest, widest // 2, widest // 4) if width >= 16):
             for warps_k in (4, 2, 1):
                 config = MmaSpmmConfig(
                     tile_m=tile_m,
@@ -274,7 +274,8 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         self, problem: SpmmProblem, features: Features, device: Device
     ) -> tuple[MmaSpmmConfig, ...]:
         """How large blocks are features do not tell: large whole tiles, and small ones."""
-        return (LARGE_TILE_CONFIG, NARROW_TILE_CONFIG) if fills_blocks(features) else ()
+        whole_tiles = (LARGE_TILE_CONFIG, NARROW_TILE_CONFIG) if fills_blocks(features) else ()
+        return tuple(c for c in whole_tiles if self.is_valid(problem, c, device))
 
     def _with_prefetch(self, config: MmaSpmmConfig, features: Features) -> MmaSpmmConfig:
         """As many vectors ahead as hold a thread's nonzeros of a tile that is a little fuller than most."""

@@ -496,6 +496,8 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             # The heads of an attention: neighbours see about the same keys, so that two share their loads of B, and
             # more rows to a block load less of it.
             turns = replace(turns, row_order="local", threads_per_row=max(1, tile_n // 16), rows_per_group=2)
+        while self._shared_bytes(problem, turns) > device.shared_memory_per_block and turns.panel_k > 64:
+            turns = replace(turns, panel_k=turns.panel_k // 2)
         # Where shared memory leaves room for no more blocks, more registers cost nothing and keep all in them.
         roomy = replace(turns, registers=128)
         blocks = self._resident_blocks(problem, turns, device)

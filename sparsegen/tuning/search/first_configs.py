@@ -42,12 +42,7 @@ def first_to_try(
     similar = suited(similar_configs(workload, device, known, families, most=most))
     promising = sorted(families, key=lambda f: f.predicted_us(problem, features, device))
     heuristics = suited(
-        config
-        for family in promising
-        for config in (
-            family.heuristic(problem, features, device),
-            *family.alternatives(problem, features, device),
-        )
+        config for family in promising for config in family.proposals(problem, features, device)
     )
     published = suited(config for f in promising for config in f.published())
     predicted = suited(_predicted(workload, device, known, families))
