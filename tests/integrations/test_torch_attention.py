@@ -24,8 +24,11 @@ from sparsegen.attention import steps  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import SparseAttention, SparsePattern, sparse_attention  # noqa: E402
 from sparsegen.integrations.torch.calls.prepared import Prepared  # noqa: E402
+from sparsegen.integrations.torch.pattern.carried_patterns import HELD  # noqa: E402
 from sparsegen.matrix.generators import random_rows  # noqa: E402
 
+# Not whether a trace that knows no tensor's data can have a gradient by handle: it may leave the process.
+IN_THIS_PROCESS = ("test_schema", "test_autograd_registration", "test_faketensor")
 QUERIES, KEYS, HEAD_DIM, HEADS = 21, 29, 12, 2
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-1}
 
@@ -90,11 +93,14 @@ def test_gradients_of_the_second_order_are_refused(pattern: SparsePattern) -> No
 @pytest.mark.parametrize("keeps", [True, False])
 def test_the_operators_keep_pytorchs_rules(pattern: SparsePattern, place: str, keeps: bool) -> None:
     given = operands(grad=keeps)
-    torch.library.opcheck(torch.ops.sparsegen.attention, (*given, 0.3, keeps, pattern.handle))
+    held, ops = HELD.carried(pattern), torch.ops.sparsegen
+    torch.library.opcheck(ops.attention, (*given, 0.3, keeps, pattern.handle), test_utils=IN_THIS_PROCESS)
+    torch.library.opcheck(ops.attention_carried, (*given, 0.3, keeps, *held))
     if keeps:
         out, weights = torch.ops.sparsegen.attention(*given, 0.3, True, pattern.handle)
         detached = (torch.ones_like(out), *(t.detach() for t in (*given, weights)))
-        torch.library.opcheck(torch.ops.sparsegen.attention_backward, (*detached, 0.3, pattern.handle))
+        torch.library.opcheck(ops.attention_backward, (*detached, 0.3, pattern.handle))
+        torch.library.opcheck(ops.attention_backward_carried, (*detached, 0.3, *held))
 
 
 @pytest.mark.parametrize("lead", [(), (1,), (3, HEADS), (0,)])

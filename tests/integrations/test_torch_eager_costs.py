@@ -138,12 +138,13 @@ def test_nor_may_a_result_that_a_relu_made() -> None:
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", [*MOST, "linear"])
-def test_transforms_go_to_the_dispatcher(name: str) -> None:
-    """Which refuses to make gradients of functions, and maps an operator by one call after the other."""
+def test_transforms_are_as_exact_as_calls(name: str) -> None:
+    """Gradients of functions are those of tensors; an operator is mapped by one call after the other."""
     made = eager(name)
     first, *others = (x.detach() for x in made.x)
-    with pytest.raises(RuntimeError, match="functorch transforms"):
-        torch.func.grad(lambda x: made.run(x, *others).sum())(first)
+    leaf = first.clone().requires_grad_()
+    made.run(leaf, *others).sum().backward()
+    torch.testing.assert_close(torch.func.grad(lambda x: made.run(x, *others).sum())(first), leaf.grad)
     both = torch.stack([first, 2 * first])
     with torch.no_grad():
         mapped = torch.vmap(lambda x: made.run(x, *others))(both)

@@ -22,7 +22,8 @@ from sparsegen.integrations.torch.attention.attention_steps import Steps, steps
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype
 from sparsegen.integrations.torch.calls.direct import DirectOperator
 from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
-from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern, pattern_of
+from sparsegen.integrations.torch.pattern.carried_patterns import HELD
+from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern
 from sparsegen.integrations.torch.pattern.pattern_module import PatternModule
 from sparsegen.matrix.csr import MAX_INDEX
 
@@ -301,7 +302,7 @@ _attention = DirectOperator(
     tensors=3,
     backward=_backward,
     remember=_remember,
-    held=pattern_of,
+    held=HELD,
 )
 _attention_backward = DirectOperator(
     "attention_backward",
@@ -311,5 +312,5 @@ _attention_backward = DirectOperator(
     tensors=5,
     backward=_refuse,
     remember=lambda *_: None,
-    held=pattern_of,
+    held=HELD,
 )

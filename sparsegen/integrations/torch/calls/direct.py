@@ -9,6 +9,7 @@ nobody does, its own function can be called.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
@@ -64,6 +65,25 @@ def may_run_at_once(*tensors: Tensor | None) -> bool:
     return asked(*tensors) is Asked.NOTHING
 
 
+@dataclass(frozen=True)
+class Held:
+    """How an argument that is an object is written for PyTorch's dispatcher, which knows tensors, numbers and texts.
+
+    Attributes:
+        of_handle: the object of its ``handle``, a number of this process.
+        leaves: whether another process may read what is being traced, so that a handle would name nothing there.
+        schema, fields: the arguments that carry the object itself, and how many they are.
+        carried, restored: the object as these, and the object of these, or what stands for it where they have no data.
+    """
+
+    of_handle: Callable[[int], Any]
+    leaves: Callable[[], bool]
+    schema: str
+    fields: int
+    carried: Callable[[Any], tuple[Any, ...]]
+    restored: Callable[..., Any]
+
+
 class DirectOperator:
     """A custom operator that is called past PyTorch's dispatcher where nothing but a result or a gradient is asked for.
 
@@ -85,7 +105,7 @@ class DirectOperator:
         tensors: int,
         backward: Callable[..., Any] | None = None,
         remember: Callable[..., None] | None = None,
-        held: Callable[[int], Any] | None = None,
+        held: Held | None = None,
     ) -> None:
         """Define ``torch.ops.sparsegen.NAME``.
 
@@ -98,28 +118,21 @@ class DirectOperator:
             fake: its result for tensors without data.
             tensors: how many of the arguments, the first ones, are tensors.
             backward, remember: its gradient, as `torch.library.register_autograd` takes them; both or none.
-            held: the object of a number, where the last argument is an object, of which the schema has the number alone
-                (its ``handle``).
+            held: how the last argument is written, where it is an object: `schema` has ``int NAME`` for it.
         """
 
-        def taken(inputs: Sequence[Any]) -> list[Any]:
-            given: list[Any] = [tuple(one) if isinstance(one, list) else one for one in inputs]
-            if held is not None:
-                given[-1] = held(given[-1])
-            return given
-
-        self._function, self._tensors, self._has_handle = function, tensors, held is not None
-        custom = torch.library.custom_op(
-            f"sparsegen::{name}", lambda *inputs: function(*taken(inputs)), mutates_args=(), schema=schema
-        )
-        custom.register_fake(lambda *inputs: fake(*taken(inputs)))
-        self._operator: Callable[..., Any] = getattr(torch.ops.sparsegen, name)
+        self._function, self._tensors, self._held = function, tensors, held
+        self._operator, self._portable = self._defined(name, schema, fake, backward, remember), None
+        if held is not None:
+            places = schema[: schema.rindex(", int ")]
+            result = schema[schema.index(") -> ") :]
+            self._portable = self._defined(
+                f"{name}_carried", f"{places}, {held.schema}{result}", fake, backward, remember, carries=True
+            )
         self.apply: Callable[..., Any] = self.dispatched
+        self._transformed: Callable[..., Any] | None = None
         if backward is None or remember is None:
             return
-        custom.register_autograd(
-            backward, setup_context=lambda ctx, inputs, output: remember(ctx, taken(inputs), output)
-        )
 
         # With `setup_context`, PyTorch looks up the signature of `forward` in every call, which takes tens of µs.
         def forward(ctx: Any, *inputs: Any) -> Any:
@@ -132,6 +145,49 @@ class DirectOperator:
         # What `torch.autograd.Function.apply` does before is for transforms, of which none looks.
         beside: Any = super(torch.autograd.Function, made)
         self.apply = beside.apply
+        self._transformed = _for_transforms(name, function, backward, remember)
+
+    def _defined(
+        self,
+        name: str,
+        schema: str,
+        fake: Callable[..., Any],
+        backward: Callable[..., Any] | None,
+        remember: Callable[..., None] | None,
+        *,
+        carries: bool = False,
+    ) -> Callable[..., Any]:
+        """The operator of PyTorch's dispatcher, with the object by its handle, or as what carries it."""
+        held = self._held
+
+        def taken(inputs: Sequence[Any]) -> list[Any]:
+            given: list[Any] = [tuple(one) if isinstance(one, list) else one for one in inputs]
+            if held is None:
+                return given
+            if not carries:
+                return [*given[:-1], held.of_handle(given[-1])]
+            own, last = given[: -held.fields], given[-held.fields :]
+            return [*own, held.restored(*last)]
+
+        def gradient(ctx: Any, *given: Any) -> Any:
+            assert backward is not None and held is not None
+            found = backward(ctx, *given)
+            return (*found, *(None,) * (held.fields - 1)) if carries else found
+
+        custom = torch.library.custom_op(
+            f"sparsegen::{name}",
+            lambda *inputs: self._function(*taken(inputs)),
+            mutates_args=(),
+            schema=schema,
+        )
+        custom.register_fake(lambda *inputs: fake(*taken(inputs)))
+        if backward is not None and remember is not None:
+            custom.register_autograd(
+                gradient if carries else backward,
+                setup_context=lambda ctx, inputs, output: remember(ctx, taken(inputs), output),
+            )
+        operator: Callable[..., Any] = getattr(torch.ops.sparsegen, name)
+        return operator
 
     def __call__(self, *inputs: Any) -> Any:
         """The operator's result; all inputs by position."""
@@ -141,7 +197,40 @@ class DirectOperator:
         return self.apply(*inputs) if what is Asked.GRADIENT else self.dispatched(*inputs)
 
     def dispatched(self, *inputs: Any) -> Any:
-        """The same by the dispatcher."""
-        if self._has_handle:
-            return self._operator(*inputs[:-1], inputs[-1].handle)
-        return self._operator(*inputs)
+        """The same by the dispatcher, or by a function of autograd's where a transform such as `torch.func.grad` looks.
+
+        What is written for another process carries the object itself.
+        """
+        if self._transformed is not None and _transform() is not None:
+            return self._transformed(*inputs)
+        if self._held is None:
+            return self._operator(*inputs)
+        if self._portable is not None and self._held.leaves():
+            return self._portable(*inputs[:-1], *self._held.carried(inputs[-1]))
+        return self._operator(*inputs[:-1], inputs[-1].handle)
+
+
+def _for_transforms(
+    name: str, function: Callable[..., Any], backward: Callable[..., Any], remember: Callable[..., None]
+) -> Callable[..., Any]:
+    """An operator as `torch.func` and `torch.vmap` take it: mapped by one call after the other."""
+
+    def mapped(info: Any, in_dims: Sequence[Any], *inputs: Any) -> tuple[Any, Any]:
+        places = [d if isinstance(x, Tensor) else None for d, x in zip(in_dims, inputs, strict=True)]
+        found = [
+            made.apply(*(x if d is None else x.select(d, i) for d, x in zip(places, inputs, strict=True)))
+            for i in range(info.batch_size)
+        ]
+        if isinstance(found[0], Tensor):
+            return torch.stack(found), 0
+        return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * len(found[0])
+
+    members = {
+        "forward": staticmethod(lambda *inputs: function(*inputs)),  # defaults are not inputs
+        "setup_context": staticmethod(remember),
+        "backward": staticmethod(backward),
+        "vmap": staticmethod(mapped),
+    }
+    made: Any = type(f"{name}_transformed", (torch.autograd.Function,), members)
+    apply: Callable[..., Any] = made.apply
+    return apply

@@ -93,6 +93,7 @@ class SparsePattern:
         )
         self._ways: dict[tuple[Any, ...], Way] = {}
         self._places: dict[tuple[torch.device, bool], tuple[Tensor, Tensor, Tensor]] = {}
+        self._index_tensors: tuple[Tensor, Tensor] | None = None
         self._lock = threading.Lock()
         _patterns[self.handle] = self
 
@@ -111,7 +112,7 @@ class SparsePattern:
         Raises:
             MatrixError: they are no pattern of that shape with sorted columns.
         """
-        offsets, columns = (t.detach().cpu().numpy() for t in (row_offsets, column_indices))
+        offsets, columns = (np.array(t.detach().cpu().numpy()) for t in (row_offsets, column_indices))
         matrix = CsrMatrix(shape, offsets, columns, np.ones(columns.shape, dtype=np.float32))
         return cls(matrix, run_dense=run_dense, db=db)
 
@@ -142,6 +143,14 @@ class SparsePattern:
     def dense_bytes(self) -> int:
         """Bytes of the full weights that dense products multiply by; 0 where sparse ones run."""
         return sum(weight.nbytes for weight in list(self._weights.values()))
+
+    def index_tensors(self) -> tuple[Tensor, Tensor]:
+        """Row offsets and column indices, int32 on the CPU, which are not to be written."""
+        if self._index_tensors is None:
+            arrays = (self.matrix.row_offsets, self.matrix.column_indices)
+            offsets, columns = (torch.from_numpy(np.array(a)) for a in arrays)
+            self._index_tensors = offsets, columns
+        return self._index_tensors
 
     def places(self, device: torch.device, *, transposed: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, columns and the numbers of the nonzeros (int64, on the device), in CSR order of W or of Wᵀ."""

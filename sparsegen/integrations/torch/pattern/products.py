@@ -24,7 +24,8 @@ from sparsegen.integrations.torch.calls.call_plans import LaunchPlan
 from sparsegen.integrations.torch.calls.direct import Asked, DirectOperator, asked
 from sparsegen.integrations.torch.calls.tensor_checks import check_tensor, require_tensors
 from sparsegen.integrations.torch.pattern import plain
-from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern, pattern_of
+from sparsegen.integrations.torch.pattern.carried_patterns import HELD
+from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern
 
 
 def linear(
@@ -231,7 +232,7 @@ _linear = DirectOperator(
     tensors=3,
     backward=_linear_backward,
     remember=_remember,
-    held=pattern_of,
+    held=HELD,
 )
 _transposed = DirectOperator(
     "transposed_product",
@@ -241,7 +242,7 @@ _transposed = DirectOperator(
     tensors=2,
     backward=_transposed_backward,
     remember=_remember,
-    held=pattern_of,
+    held=HELD,
 )
 _sampled = DirectOperator(
     "sampled_product",
@@ -251,5 +252,5 @@ _sampled = DirectOperator(
     tensors=2,
     backward=_sampled_backward,
     remember=_remember,
-    held=pattern_of,
+    held=HELD,
 )
