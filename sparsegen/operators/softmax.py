@@ -11,7 +11,7 @@ import numpy as np
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.base.checked_rows import row_alone
 from sparsegen.operators.base.cost import Cost
-from sparsegen.operators.base.dtype import Array, DType
+from sparsegen.operators.base.dtype import SIGNIFICAND_BITS, Array, DType
 from sparsegen.operators.base.fields import element_type, items, size
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import LoneRow, Problem
@@ -133,6 +133,13 @@ class SoftmaxProblem(_RowWise):
     def result(self, nnz: int) -> TensorSpec:
         return self._values("y", nnz)
 
+    def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
+        """Normal scores far from zero, as many powers of two as leave their differences 7 significant bits."""
+        made = _RowWise.random_operands(self, rng, nnz)
+        offset = 2.0 ** (SIGNIFICAND_BITS[self.dtype] - 7) * rng.choice((-1, 1))
+        made["x"] = self.dtype.to_storage(self.dtype.from_storage(made["x"]) + np.float32(offset))
+        return made
+
     def cost(self, nnz: int) -> Cost:
         """A product, a maximum, a difference, an exponential, a sum and a quotient for each nonzero."""
         return self._cost(6, nnz)
@@ -140,9 +147,10 @@ class SoftmaxProblem(_RowWise):
     def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
         """See `Problem.reference`.
 
-        Rounding s · x and its difference from the row's largest changes an exponent by a few units of the last
-        place of s · x, which changes a result by as large a part of it; the sum of positive terms adds 4 · √terms.
-        The magnitude is such that 4 · √(terms + 2) of it makes that bound.
+        Rounding the difference of s · x from the row's largest changes an exponent by a few units of the last place
+        of that difference, which changes a result by as large a part of it, and the row's sum by as large a part as
+        the differences are in the mean; the sum of positive terms adds 4 · √terms. So errors do not grow with values
+        that differ by little. The magnitude is such that 4 · √(terms + 2) of it makes that bound.
         """
         z = self.dtype.from_storage(operands["x"]).astype(np.float64) * float(operands["scale"][0])
         starts, lengths = _filled_rows(matrix)
@@ -152,11 +160,12 @@ class SoftmaxProblem(_RowWise):
         def by_row(reduced: Array) -> Array:
             return np.repeat(reduced, lengths)
 
-        exponentials = np.exp(z - by_row(np.maximum.reduceat(z, starts)))
+        below = by_row(np.maximum.reduceat(z, starts)) - z
+        exponentials = np.exp(-below)
         exact = exponentials / by_row(np.add.reduceat(exponentials, starts))
-        largest = by_row(np.maximum.reduceat(np.abs(z), starts))
         terms = self.terms(matrix)
-        roundings = 16.0 + 16.0 * largest + 4.0 * np.sqrt(terms)
+        of_sum = by_row(np.add.reduceat(exact * below, starts))
+        roundings = 16.0 + 16.0 * (below + of_sum) + 4.0 * np.sqrt(terms)
         return Reference(exact, exact * roundings / (4.0 * np.sqrt(terms + 2.0)), terms, self.dtype)
 
 

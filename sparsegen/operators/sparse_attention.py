@@ -12,7 +12,7 @@ from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.base.checked_rows import row_alone
 from sparsegen.operators.base.cost import Cost, matrix_bytes
-from sparsegen.operators.base.dtype import Array, DType
+from sparsegen.operators.base.dtype import SIGNIFICAND_BITS, Array, DType
 from sparsegen.operators.base.fields import element_type, items, size
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import LoneRow, Problem
@@ -22,7 +22,6 @@ from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import PlainDevice
 from sparsegen.system.threads import in_threads
 
-SIGNIFICAND_BITS = {DType.FLOAT32: 24, DType.FLOAT16: 11, DType.BFLOAT16: 8}
 ROWS = 64  # queries of which the reference is computed together, over the keys that any of them sees
 
 

@@ -27,7 +27,7 @@ constexpr int kVectorsKept = 2;  // of each thread, in registers; what a row has
 
 constexpr int kThreads = kThreadsPerRow * kRowsPerBlock;
 constexpr int kStride = kThreadsPerRow * kVectorWidth;
-constexpr float kLowest = -INFINITY;
+constexpr float kLowest = -INFINITY, kHighest = 3.4e38f;
 constexpr float kLog2E = 1.4426950408889634f;
 static_assert(kThreadsPerRow % 32 == 0 || 32 % kThreadsPerRow == 0, "a row has whole warps, or divides one");
 static_assert(kThreadsPerRow <= 32 || kRowsPerBlock == 1, "a row of several warps has a block of its own");
@@ -52,28 +52,28 @@ __device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vec
   *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
 }
 
-// The values at [position, position + kVectorWidth) times a factor; those outside [begin, end) are the lowest number.
-__device__ __forceinline__ void load_scaled(const Element* x, int position, int begin, int end, float factor,
+// The values at [position, position + kVectorWidth) times a sign; those outside [begin, end) are the lowest number.
+__device__ __forceinline__ void load_signed(const Element* x, int position, int begin, int end, float sign,
                                             float (&to)[kVectorWidth]) {
   if (position >= begin && position + kVectorWidth <= end) {
     const auto some = load_vector<kVectorWidth>(x + position);
     #pragma unroll
-    for (int i = 0; i < kVectorWidth; ++i) to[i] = to_float(some.element[i]) * factor;
+    for (int i = 0; i < kVectorWidth; ++i) to[i] = to_float(some.element[i]) * sign;
   } else {
     #pragma unroll
     for (int i = 0; i < kVectorWidth; ++i) {
       const bool is_inside = position + i >= begin && position + i < end;
-      to[i] = is_inside ? to_float(x[position + i]) * factor : kLowest;
+      to[i] = is_inside ? to_float(x[position + i]) * sign : kLowest;
     }
   }
 }
 
-// Stores 2^(value - largest) * factor where it is inside [begin, end).
+// Stores 2^((value - largest) * factor) * inverse where it is inside [begin, end).
 __device__ __forceinline__ void store_powers(Element* y, int position, int begin, int end, const float (&value)[kVectorWidth],
-                                             float largest, float factor) {
+                                             float largest, float factor, float inverse) {
   Vector<Element, kVectorWidth> out;
   #pragma unroll
-  for (int i = 0; i < kVectorWidth; ++i) out.element[i] = to_element(exp2f(value[i] - largest) * factor);
+  for (int i = 0; i < kVectorWidth; ++i) out.element[i] = to_element(exp2f((value[i] - largest) * factor) * inverse);
   if (position >= begin && position + kVectorWidth <= end) {
     store_vector(y + position, out);
   } else {
@@ -87,15 +87,15 @@ __device__ __forceinline__ void store_powers(Element* y, int position, int begin
 // A largest number that may be subtracted: where there is none the powers are zero, not NaN.
 __device__ __forceinline__ float subtrahend(float largest) { return largest == kLowest ? 0.0f : largest; }
 
-// Adds 2^value of a vector to a sum that is kept relative to the largest value so far.
-__device__ __forceinline__ void accumulate(const float (&value)[kVectorWidth], float& largest, float& sum) {
+// Adds 2^(value * factor) of a vector to a sum that is kept relative to the largest value so far.
+__device__ __forceinline__ void accumulate(const float (&value)[kVectorWidth], float factor, float& largest, float& sum) {
   float now = largest;
   #pragma unroll
   for (int i = 0; i < kVectorWidth; ++i) now = fmaxf(now, value[i]);
   const float base = subtrahend(now);
-  sum *= exp2f(largest - base);
+  sum *= exp2f((largest - base) * factor);
   #pragma unroll
-  for (int i = 0; i < kVectorWidth; ++i) sum += exp2f(value[i] - base);
+  for (int i = 0; i < kVectorWidth; ++i) sum += exp2f((value[i] - base) * factor);
   largest = now;
 }
 
@@ -126,12 +126,16 @@ row_softmax(int rows, const int* __restrict__ row_order, const int* __restrict__
   const int row = row_order[task];
   const int begin = row_offsets[row];
   const int end = row_offsets[row + 1];
-  const float factor = *scale * kLog2E;
+  // The scale meets differences from the largest value alone, so that their error does not grow with the values; its sign
+  // meets the values, so that the largest is that of the largest power.
+  const float given = *scale;
+  const float sign = given > 0.0f ? 1.0f : given < 0.0f ? -1.0f : given;
+  const float factor = given == 0.0f ? 1.0f : fminf(fabsf(given) * kLog2E, kHighest);
   const int first = begin - begin % kVectorWidth + thread * kVectorWidth;  // vectors are aligned; the row need not be
 
   float kept[kVectorsKept][kVectorWidth];
   #pragma unroll
-  for (int v = 0; v < kVectorsKept; ++v) load_scaled(x, first + v * kStride, begin, end, factor, kept[v]);
+  for (int v = 0; v < kVectorsKept; ++v) load_signed(x, first + v * kStride, begin, end, sign, kept[v]);
   float largest = kLowest;
   #pragma unroll
   for (int v = 0; v < kVectorsKept; ++v) {
@@ -142,27 +146,27 @@ row_softmax(int rows, const int* __restrict__ row_order, const int* __restrict__
   #pragma unroll
   for (int v = 0; v < kVectorsKept; ++v) {
     #pragma unroll
-    for (int i = 0; i < kVectorWidth; ++i) sum += exp2f(kept[v][i] - subtrahend(largest));
+    for (int i = 0; i < kVectorWidth; ++i) sum += exp2f((kept[v][i] - subtrahend(largest)) * factor);
   }
   const int rest = first + kVectorsKept * kStride;
   #pragma unroll 1
   for (int position = rest; position < end; position += kStride) {
     float value[kVectorWidth];
-    load_scaled(x, position, begin, end, factor, value);
-    accumulate(value, largest, sum);
+    load_signed(x, position, begin, end, sign, value);
+    accumulate(value, factor, largest, sum);
   }
 
   const float row_largest = row_maximum(largest, lanes);
-  sum *= exp2f(largest - subtrahend(row_largest));
+  sum *= exp2f((largest - subtrahend(row_largest)) * factor);
   const float inverse = 1.0f / row_total(sum, lanes);
   #pragma unroll
   for (int v = 0; v < kVectorsKept; ++v) {
-    store_powers(y, first + v * kStride, begin, end, kept[v], subtrahend(row_largest), inverse);
+    store_powers(y, first + v * kStride, begin, end, kept[v], subtrahend(row_largest), factor, inverse);
   }
   #pragma unroll 1
   for (int position = rest; position < end; position += kStride) {
     float value[kVectorWidth];
-    load_scaled(x, position, begin, end, factor, value);
-    store_powers(y, position, begin, end, value, subtrahend(row_largest), inverse);
+    load_signed(x, position, begin, end, sign, value);
+    store_powers(y, position, begin, end, value, subtrahend(row_largest), factor, inverse);
   }
 }

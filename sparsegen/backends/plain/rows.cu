@@ -22,20 +22,20 @@ extern "C" __global__ void sparse_softmax(int m, const int* offsets, const float
   if (row >= m) return;
   const int begin = offsets[row], end = offsets[row + 1], lane = threadIdx.x % kWarp;
   const double factor = *scale;
-  double top = -INFINITY, size = 0, sum = 0;
+  double top = -INFINITY, sum = 0, below = 0;
+  for (int i = begin + lane; i < end; i += kWarp) top = fmax(top, factor * x[i]);
+  top = largest_of_warp(top);
   for (int i = begin + lane; i < end; i += kWarp) {
-    top = fmax(top, factor * x[i]);
-    size = fmax(size, fabs(factor * x[i]));
+    const double power = exp(factor * x[i] - top);
+    sum += power, below += power * (top - factor * x[i]);
   }
-  top = largest_of_warp(top), size = largest_of_warp(size);
-  for (int i = begin + lane; i < end; i += kWarp) sum += exp(factor * x[i] - top);
-  sum = sum_of_warp(sum);
+  sum = sum_of_warp(sum), below = sum_of_warp(below) / sum;
   const double length = end - begin;
-  const double roundings = (16 + 16 * size + 4 * sqrt(length)) / (4 * sqrt(length + 2));
   for (int i = begin + lane; i < end; i += kWarp) {
     const double value = exp(factor * x[i] - top) / sum;
+    const double roundings = 16 + 16 * (top - factor * x[i] + below) + 4 * sqrt(length);
     exact[i] = value;
-    magnitude[i] = static_cast<float>(value * roundings);
+    magnitude[i] = static_cast<float>(value * roundings / (4 * sqrt(length + 2)));
   }
 }
 

@@ -77,6 +77,10 @@ class DType(StrEnum):
         return (np.ascontiguousarray(stored, dtype=np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
+# Bits of a significand, with the leading one.
+SIGNIFICAND_BITS = {DType.FLOAT32: 24, DType.FLOAT16: 11, DType.BFLOAT16: 8}
+
+
 class WordType(StrEnum):
     """Type of an operand that holds no real numbers: words of bits, as of a mask, or numbers of rows."""
 

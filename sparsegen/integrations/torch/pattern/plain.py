@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -39,11 +41,14 @@ def sampled(pattern: SparsePattern, y: Tensor, x: Tensor) -> Tensor:
 
 
 def softmax(pattern: SparsePattern, values: Tensor, scale: float) -> Tensor:
-    """The softmax of scale · values over each row of the pattern."""
+    """The softmax of scale · values over each row of the pattern.
+
+    The scale meets differences from the largest value alone, so that shifted values give the same result.
+    """
     rows, _, _ = pattern.places(values.device)
-    wide = _wide(values) * scale
+    wide = _wide(values) * math.copysign(1, scale) if scale else _wide(values) * 0
     largest = wide.new_full((pattern.shape[0],), -torch.inf).scatter_reduce(0, rows, wide, "amax")
-    powers = (wide - largest[rows]).exp()
+    powers = ((wide - largest[rows]) * abs(scale)).exp()
     sums = wide.new_zeros(pattern.shape[0]).index_add(0, rows, powers)
     return (powers / sums[rows]).to(values.dtype)
 
