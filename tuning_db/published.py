@@ -119,13 +119,14 @@ def publish(
         __version__,
         tuple(_devices(measurements, tools_of)),
     )
-    with reported(path, "name another file with --out"):
-        with closing(sqlite3.connect(":memory:", isolation_level=None)) as memory:
-            seed_file.fill_with(memory, [json.loads(exchange.dump(content))])
-            _describe(memory, told)
-            with publish_file(path) as out:
-                out.write(memory.serialize())
-        path.chmod(READ_ONLY)
+    with (
+        reported(path, "name another file with --out"),
+        closing(sqlite3.connect(":memory:", isolation_level=None)) as memory,
+    ):
+        seed_file.fill_with(memory, [json.loads(exchange.dump(content))])
+        _describe(memory, told)
+        with publish_file(path, READ_ONLY) as out:
+            out.write(memory.serialize())
     return told
 
 

@@ -23,7 +23,7 @@ def available_bytes() -> int | None:
 
 def _of_machine() -> int | None:
     try:
-        for line in _MEMINFO.read_text().splitlines():
+        for line in _MEMINFO.read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
@@ -33,6 +33,6 @@ def _of_machine() -> int | None:
 
 def _of_group(limit: Path, use: Path) -> int | None:
     try:
-        return int(limit.read_text()) - int(use.read_text())
+        return int(limit.read_text(encoding="utf-8")) - int(use.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # no such group, or "max"
         return None

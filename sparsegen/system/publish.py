@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sparsegen.errors import OutputError, OutputExistsError
+from sparsegen.system.places import is_stream, open_stream, output_place
 
 JUST_BEGUN = 60.0  # seconds in which a folder's maker may not have locked it yet
 ABANDONED = 86400.0  # seconds after which nobody writes a folder any more, where the file system has no locks
+READABLE = 0o644  # permissions of a new file, less those that the process's umask takes
 
 
 @contextmanager
@@ -87,9 +90,9 @@ def _flush(path: Path) -> None:
 
 
 def publish_text(final: Path, text: str) -> None:
-    """Write or replace a UTF-8 file; see `publish_file`."""
+    """Write or replace a UTF-8 file; see `publish_file`. What no encoding has, as in odd names of files, is escaped."""
     with publish_file(final) as file:
-        file.write(text.encode())
+        file.write(text.encode("utf-8", "backslashreplace"))
 
 
 @contextmanager
@@ -110,58 +113,103 @@ def reported(path: str | Path, advice: str = "") -> Iterator[None]:
 
 
 def refuse_existing(path: Path, *, force: bool) -> None:
-    """Raises OutputExistsError for what is there already, unless it is to be overwritten."""
-    if path.exists() and not force:
+    """Refuse what is there already, unless it is to be overwritten; devices and pipes never are.
+
+    Raises:
+        OutputExistsError: something is there.
+        OutputError: it has a name that no file can have.
+    """
+    if _exists(path) and not force and not is_stream(path):
         raise OutputExistsError(
             "it is there already; choose another name, or overwrite it with --force", path=path
         )
 
 
 def refuse_other(path: Path, suffix: str) -> None:
-    """Raises OutputExistsError for a file that is there and has another suffix: it is not an older output of ours."""
-    if path.exists() and path.suffix.lower() != suffix:
+    """Refuse a file that is there and has another suffix: it is not an older output of ours.
+
+    Raises:
+        OutputExistsError: there is one.
+        OutputError: it has a name that no file can have.
+    """
+    if _exists(path) and path.suffix.lower() != suffix and not is_stream(path):
         raise OutputExistsError(
             f"it is there already, and not a {suffix} file; choose another name", path=path
         )
+
+
+def _exists(path: Path) -> bool:
+    with reported(path):
+        return path.exists()
 
 
 def require_place(final: Path) -> None:
     """Refuse, before long work, a place that `publish_file` could not write; what is there stays.
 
     Raises:
-        OutputError: it is a folder, or cannot be written.
+        OutputError: it is a folder, a URL, or cannot be written.
     """
-    import tempfile
-
     with reported(final):
-        if final.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        final.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(prefix=f".{final.name}-", dir=final.parent):
-            pass
+        place = output_place(final)
+        if place.is_stream:  # opened once alone: whoever reads a pipe takes its closing for the end
+            if not os.access(place.path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        descriptor, work = _beside(place.path)
+        os.close(descriptor)
+        work.unlink()
 
 
 @contextmanager
-def publish_file(final: Path) -> Iterator[BinaryIO]:
+def publish_file(final: Path, mode: int | None = None) -> Iterator[BinaryIO]:
     """Write or replace a file: whoever is killed here leaves the old file or the new one.
+
+    What is written can be sought in and read back. A link is followed, and what it leads to is replaced. Into a device
+    or a pipe the bytes go when all of them are there (`sparsegen.system.places`).
+
+    Args:
+        mode: the file's permissions; by default those of the file that is there, else `READABLE` less the umask's.
 
     Raises:
         OSError: the folder or the file cannot be written.
+        OutputError: the name is a URL.
     """
-    import tempfile
-
-    final.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{final.name}-", dir=final.parent)
-    work = Path(name)
+    place = output_place(final)
+    if place.is_stream:
+        with _copied_into(place.path) as file:
+            yield file
+        return
+    descriptor, work = _beside(place.path)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(descriptor, "w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        work.chmod(0o644)  # mkstemp makes it private
-        work.replace(final)
+        kept = place.mode if mode is None else mode
+        if kept is not None:
+            work.chmod(kept)
+        work.replace(place.path)
     finally:
         work.unlink(missing_ok=True)
+
+
+@contextmanager
+def _copied_into(stream: Path) -> Iterator[BinaryIO]:
+    """A temporary file, which is copied into a device or a pipe when the block ends well."""
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        yield file
+        file.seek(0)
+        with os.fdopen(open_stream(stream), "wb") as out:
+            shutil.copyfileobj(file, out)
+
+
+def _beside(final: Path) -> tuple[int, Path]:
+    """A new hidden file in the folder that a file is to be in, open; its name never is too long."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    work = final.with_name(f".sparsegen-{secrets.token_hex(8)}")
+    return os.open(work, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, READABLE), work
 
 
 def folder_bytes(folder: Path) -> int:

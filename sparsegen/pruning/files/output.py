@@ -13,12 +13,13 @@ from typing import BinaryIO
 
 from sparsegen.errors import OutputExistsError, PruningError
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.system.publish import refuse_existing, reported
+from sparsegen.system.places import output_place
+from sparsegen.system.publish import publish_file, refuse_existing, reported
 
 
 @contextmanager
 def new_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
-    """A file beside ``path`` that takes its place when the block ends well, and else is removed.
+    """A file that takes its place when the block ends well, and else is removed; see `publish_file`.
 
     Raises:
         OutputExistsError: ``path`` is there and ``force`` is not set, or it is a folder.
@@ -27,17 +28,11 @@ def new_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     refuse_existing(path, force=force)
     if path.is_dir():
         raise OutputExistsError("this is a folder; name a file", path=path)
-    work = _beside(path)
-    try:
-        with reported(path), work.open("xb+") as stream:
+    with reported(path):
+        path.parent.stat()  # a name typed wrong makes no folders
+        with publish_file(path) as stream:
             yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        with reported(path):
             refuse_existing(path, force=force)
-            work.replace(path)
-    finally:
-        work.unlink(missing_ok=True)
 
 
 class CsrFolder:
@@ -77,22 +72,27 @@ def new_csr_folder(path: Path, layers: Collection[str], *, force: bool) -> Itera
     refuse_existing(path, force=force)
     if path.exists() and not path.is_dir():
         raise OutputExistsError("this is no folder; a folder takes one file for each layer", path=path)
-    work = _beside(path)
+    place = Path(os.path.realpath(path))  # of a link, what it leads to
+    work = place.with_name(f".sparsegen-{secrets.token_hex(8)}")
     folder = CsrFolder(work, layers, path)
     try:
         with reported(path):
             work.mkdir()
         yield folder
         with reported(path):
-            if path.is_dir():
+            if place.is_dir():
                 refuse_existing(path, force=force)
                 for file in work.iterdir():
-                    file.replace(path / file.name)
+                    _replace(place / file.name, file)
             else:
-                work.rename(path)
+                work.rename(place)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _beside(path: Path) -> Path:
-    return path.absolute().with_name(f".{path.name}-{secrets.token_hex(4)}")
+def _replace(path: Path, file: Path) -> None:
+    """Move a finished file to its name, or to where a link of that name leads."""
+    place = output_place(path)
+    if place.is_stream:
+        raise OutputExistsError("this is a device or a pipe, and no file of a layer", path=path)
+    shutil.move(file, place.path)

@@ -319,12 +319,12 @@ def _write(contents: Mapping[str, bytes], path: Path) -> tuple[str, str]:
         for name, content in sorted(contents.items())
     }
     manifest = json.dumps({"format": FORMAT, "version": VERSION, "files": entries}, indent=0).encode()
-    with reported(path, "name another file with --out"):
-        with publish_file(path) as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+    with reported(path, "name another file with --out"), publish_file(path) as out:
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in (("__main__.py", contents["__main__.py"]), (MANIFEST, manifest)):
                 archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
             for name in sorted(contents.keys() - {"__main__.py"}):
                 archive.writestr(zipfile.ZipInfo(name, EPOCH), contents[name], zipfile.ZIP_DEFLATED)
-        with path.open("rb") as file:
-            whole = hashlib.file_digest(file, "sha256").hexdigest()
+        out.seek(0)
+        whole = hashlib.file_digest(out, "sha256").hexdigest()
     return hashlib.sha256(manifest).hexdigest(), whole
