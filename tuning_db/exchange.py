@@ -27,6 +27,7 @@ from sparsegen.kernels import is_of_operator
 from sparsegen.kernels.base import Device
 from sparsegen.operators import Problem
 from sparsegen.tuning_db.conversion import described
+from sparsegen.tuning_db.foreign_devices import is_emulator_by_half, require_known_facts
 from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
 from sparsegen.tuning_db.record_json import (
     baseline_dict,
@@ -149,6 +150,7 @@ def import_json(store: Store, text: str, source: str) -> Added:
         ImportFileError: it names the place in the document.
     """
     content = load(text, source)
+    require_known_facts(store, _devices(content), source, ImportFileError)
     return store.add_all(content.measurements, content.baselines, content.rates, content.predictions)
 
 
@@ -182,7 +184,7 @@ def load(text: str, source: str) -> Content:
         ("predictions",) if has_predictions else (),
     )
     listed = [node.members() for node in fields["devices"].items()]
-    devices = _once(fields["devices"], read_device, lambda device: device.key)
+    devices = _once(fields["devices"], _read_foreign, lambda device: device.key)
     workloads = _once(fields["workloads"], read_workload, lambda w: (w.problem, w.fingerprint))
     return Content(
         tuple(read_measurement(node, workloads, devices) for node in fields["measurements"].items()),
@@ -197,6 +199,18 @@ def load(text: str, source: str) -> Content:
             for node in (fields["predictions"].items() if "predictions" in fields else ())
         ),
     )
+
+
+def _read_foreign(node: Node) -> Device:
+    device = read_device(node)
+    if is_emulator_by_half(device):
+        node.refuse("a device that has all of the emulator's facts, or neither its key nor its backend")
+    return device
+
+
+def _devices(content: Content) -> set[Device]:
+    records = (content.measurements, content.baselines, content.rates, content.predictions)
+    return {record.device for of_kind in records for record in of_kind}
 
 
 T = TypeVar("T")

@@ -22,27 +22,39 @@ LONGEST_SHOWN = 80  # characters of a value in a complaint
 MEMORY_PER_BYTE = 12  # that Python's objects take for a byte of JSON; text of numbers and short names about 8
 
 
-def read_text(path: Path, largest: int, error: type[SparsegenError] = ImportFileError) -> str:
-    """A file's text.
+def require_readable(path: Path, largest: int, error: type[SparsegenError] = ImportFileError) -> None:
+    """Refuse, by what the system says of it, what is not to be read as JSON.
 
     Args:
         largest: bytes that a file may have. One whose values may not fit into the memory that is left is refused too.
 
     Raises:
-        SparsegenError: ``error``: it is not there, is no file, cannot be read, is larger, or is not UTF-8.
+        SparsegenError: ``error``: it is not there, is no regular file, or is larger.
     """
     try:
         found = path.stat()
-        if not S_ISREG(found.st_mode):  # a pipe may never end, nor does /dev/zero
-            raise error(f"{path}: this is no file" + (" but a folder" if S_ISDIR(found.st_mode) else ""))
-        if found.st_size > largest:
-            raise error(f"{path}: {found.st_size} bytes are more than the limit of {largest}")
-        left = available_bytes()
-        if left is not None and found.st_size * MEMORY_PER_BYTE > left:
-            raise error(
-                f"{path}: {size_text(found.st_size)} of JSON may take {MEMORY_PER_BYTE} times as much memory, and "
-                f"{size_text(left)} are left"
-            )
+    except (OSError, ValueError) as reason:  # ValueError: a name that no file can have
+        raise error(f"{path}: {getattr(reason, 'strerror', reason)}") from None
+    if not S_ISREG(found.st_mode):  # a pipe may never end, nor does /dev/zero
+        raise error(f"{path}: this is no file" + (" but a folder" if S_ISDIR(found.st_mode) else ""))
+    if found.st_size > largest:
+        raise error(f"{path}: {found.st_size} bytes are more than the limit of {largest}")
+    left = available_bytes()
+    if left is not None and found.st_size * MEMORY_PER_BYTE > left:
+        raise error(
+            f"{path}: {size_text(found.st_size)} of JSON may take {MEMORY_PER_BYTE} times as much memory, and "
+            f"{size_text(left)} are left"
+        )
+
+
+def read_text(path: Path, largest: int, error: type[SparsegenError] = ImportFileError) -> str:
+    """A file's text; see `require_readable`.
+
+    Raises:
+        SparsegenError: ``error``: it is not to be read, cannot be, or is not UTF-8.
+    """
+    require_readable(path, largest, error)
+    try:
         return path.read_text(encoding="utf-8")
     except OSError as reason:
         raise error(f"{path}: {reason.strerror}") from None

@@ -21,6 +21,7 @@ import numpy as np
 
 from sparsegen.backends.precompiled import LIST, binary_name, source_digest
 from sparsegen.errors import BundleError, MatrixError
+from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.system.quantities import size_text
 from sparsegen.tuning.jobs import job as job_file
@@ -36,6 +37,8 @@ LARGEST_JOB = 64 * 2**20
 LARGEST_SOURCE = 4 * 2**20
 LARGEST_FILE = 8 * 2**30
 LARGEST_BUNDLE = 16 * 2**30  # of all files, unpacked
+SMALL_BUNDLE = 256 * 2**20  # that any file may unpack to
+PER_FILE_BYTE = 50  # bytes that a byte of the file may unpack to; sources and patterns have some 10
 MOST_FILES = 100_000
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 CHUNK = 2**20
@@ -84,6 +87,20 @@ class Bundle:
         if members.keys() - {MANIFEST} != self.files.keys():
             odd = sorted((members.keys() - {MANIFEST}) ^ self.files.keys())[0]
             raise BundleError(f"{path}: its files are not those of its manifest, such as {odd[:80]!r}")
+        for name, entry in self.files.items():
+            if members[name].file_size != entry.size:
+                raise self._damaged(name)
+        self._require_likely_size()
+
+    def _require_likely_size(self) -> None:
+        """Refuse what unpacks to so much more than the file's size as nothing that a job needs does."""
+        unpacked = sum(entry.size for entry in self.files.values())
+        limit = max(SMALL_BUNDLE, PER_FILE_BYTE * self.path.stat().st_size)
+        if unpacked > limit:
+            raise BundleError(
+                f"{self.path}: {size_text(unpacked)} unpacked are more than a bundle of this size can need "
+                f"({size_text(limit)})"
+            )
 
     def read(self, name: str, largest: int = LARGEST_FILE) -> bytes:
         """A file's bytes.
@@ -107,6 +124,9 @@ class Bundle:
         Raises:
             BundleError: something is not as it was made.
         """
+        for task in self.job.tasks:
+            if task.workload.problem.has_pattern:
+                self._pattern_size(task)
         for name, entry in self.files.items():
             self._verify_file(name, entry)
         for number, task in enumerate(self.job.tasks):
@@ -168,19 +188,35 @@ class Bundle:
             )
         return matrix
 
+    def _pattern_size(self, task: Task) -> int:
+        """The bytes of a task's matrix, which its file has; nothing is unpacked.
+
+        Raises:
+            BundleError: the file has others, or this machine has too little memory for the matrix.
+        """
+        name, features = pattern_name(task.pattern), task.workload.features
+        indices = features.m + 1 + features.nnz
+        nbytes = INDEX.itemsize * indices + VALUE.itemsize * features.nnz * task.has_values
+        entry = self.files.get(name)
+        if entry is not None and entry.size != nbytes:
+            raise BundleError(f"{self.path}: {name} has not as many nonzeros as the job says")
+        try:
+            budget = MemoryBudget.of_machine(f"{self.path}: {name}")
+            budget.require_matrix((features.m, features.k), features.nnz)
+        except MatrixError as error:
+            raise BundleError(str(error)) from None
+        return nbytes
+
     def _read_matrix(self, number: int, task: Task) -> CsrMatrix:
         name, features = pattern_name(task.pattern), task.workload.features
-        counts = (features.m + 1, features.nnz, features.nnz * task.has_values)
-        content = self.read(name)
-        if len(content) != INDEX.itemsize * sum(counts[:2]) + VALUE.itemsize * counts[2]:
-            raise BundleError(f"{self.path}: {name} has not as many nonzeros as the job says")
-        offsets = np.frombuffer(content, INDEX, counts[0])
-        columns = np.frombuffer(content, INDEX, counts[1], offset=offsets.nbytes)
+        content = self.read(name, self._pattern_size(task))
+        offsets = np.frombuffer(content, INDEX, features.m + 1)
+        columns = np.frombuffer(content, INDEX, features.nnz, offset=offsets.nbytes)
         values: Array
         if task.has_values:
-            values = np.frombuffer(content, VALUE, counts[2], offset=offsets.nbytes + columns.nbytes)
+            values = np.frombuffer(content, VALUE, features.nnz, offset=offsets.nbytes + columns.nbytes)
         else:
-            values = np.random.default_rng(number).standard_normal(counts[1]).astype(np.float32)
+            values = np.random.default_rng(number).standard_normal(features.nnz, dtype=np.float32)
         try:
             return CsrMatrix((features.m, features.k), offsets, columns, values)
         except MatrixError as error:

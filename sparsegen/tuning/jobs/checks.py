@@ -113,15 +113,17 @@ class Checks:
             node.refuse(f"times in order, between {SHORTEST_US:g} µs and an hour")
         if sample.count > MOST_SAMPLES or sample.measured_as is not MeasuredAs.COLD:
             node.refuse(f"at most {MOST_SAMPLES} calls, each with a cold L2")
-        if self._device.backend == "cuda":
-            cost = workload.problem.cost(workload.features.nnz)
-            from_memory = max(0, cost.bytes - self._device.l2_bytes)
-            least = self._usual().least_us(cost.flop, from_memory, workload.problem.multiplied) / FASTER
-            if sample.median_us < least:
-                node.refuse(f"no time below {least:.4g} µs, which no such device could reach")
+        cost = workload.problem.cost(workload.features.nnz)
+        from_memory = max(0, cost.bytes - self._device.l2_bytes)
+        least = self._usual().least_us(cost.flop, from_memory, workload.problem.multiplied) / FASTER
+        if sample.median_us < least:
+            node.refuse(f"no time below {least:.4g} µs, which no such device could reach")
 
     def _usual(self) -> Rates:
-        """What a device of this description should do; of a compute capability that is not known, the fastest."""
+        """What a device of this description should do; of a compute capability that is not known, the fastest.
+
+        The emulator is taken for the GPU that it passes for, which it never is as fast as.
+        """
         capability = self._device.compute_capability
         known = capability if capability in ARCHITECTURES else max(ARCHITECTURES)
         return estimated(known, min(self._device.multiprocessors, MOST_MULTIPROCESSORS))

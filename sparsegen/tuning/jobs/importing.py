@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sparsegen.errors import BundleError
 from sparsegen.tuning.jobs.bundle import open_bundle
 from sparsegen.tuning.jobs.results import Head, read_result
-from sparsegen.tuning_db.conversion import described
+from sparsegen.tuning_db.foreign_devices import require_known_facts
 
 if TYPE_CHECKING:
     from sparsegen.tuning_db.store import Added, Store
@@ -39,12 +39,7 @@ def import_result(store: Store, result: Path, bundle: Path) -> Imported:
     with open_bundle(bundle) as opened:
         opened.verify()
         found = read_result(result, opened)
-    device = found.head.device
-    known = {tuned.device.key: tuned.device for tuned in store.list_workloads()}.get(device.key)
-    if known is not None and device.backend == "cuda" and described(known) != described(device):
-        raise BundleError(
-            f"{result}: the device {device.key} is known to {store.location} with other facts; nothing is imported"
-        )
+    require_known_facts(store, [found.head.device], result, BundleError)
     content = found.content
     added = store.add_all(content.measurements, content.baselines, content.rates)
     return Imported(found.head, added, found.is_cut_off)

@@ -10,21 +10,24 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from sparsegen.errors import BundleError, DatabaseFullError
 from sparsegen.kernels.base import Device
+from sparsegen.system.places import is_stream
 from sparsegen.tuning.jobs.bundle import Bundle
 from sparsegen.tuning.jobs.checks import Checks
 from sparsegen.tuning.jobs.job import LONGEST_FINGERPRINT
 from sparsegen.tuning_db.conversion import described, printable
 from sparsegen.tuning_db.exchange import Content
-from sparsegen.tuning_db.json_reader import HEX, Node, parse_json, read_text
+from sparsegen.tuning_db.foreign_devices import has_own_facts
+from sparsegen.tuning_db.json_reader import HEX, Node, parse_json, require_readable
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.record_json import (
     baseline_dict,
@@ -39,7 +42,7 @@ from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Work
 
 FORMAT, VERSION = "sparsegen-job-result", 1
 LARGEST_RESULT = 512 * 2**20  # bytes
-LONGEST_LINE = 64 * 2**10  # characters
+LONGEST_LINE = 64 * 2**10  # bytes
 LONGEST_DRIVER = 100
 
 
@@ -99,22 +102,18 @@ def read_result(path: Path, bundle: Bundle) -> JobResult:
     Raises:
         BundleError: it is of another job, or damaged, or holds what the bundle cannot have given; it names the line.
     """
-    text = read_text(path, LARGEST_RESULT, BundleError)
-    whole, newline, rest = text.rpartition("\n")
-    lines = whole.split("\n") if newline else []
-    if not lines:
+    lines = _WholeLines(path)
+    nodes = iter(lines)
+    first = next(nodes, None)
+    if first is None:
         raise BundleError(f"{path}: not the result of a job: it has no whole line")
-    for number, line in enumerate(lines, start=1):
-        if len(line) > LONGEST_LINE:
-            raise BundleError(f"{path}: line {number} is longer than {LONGEST_LINE} characters")
-    head = _head(parse_json(lines[0], f"{path}: line 1", BundleError), bundle)
+    head = _head(first, bundle)
     checks = Checks(bundle, head.device, head.compiler)
     workloads = [task.workload for task in bundle.job.tasks]
     measurements: list[Measurement] = []
     baselines: list[Baseline] = []
     rates: list[DeviceRates] = []
-    for number, line in enumerate(lines[1:], start=2):
-        node = parse_json(line, f"{path}: line {number}", BundleError)
+    for node in nodes:
         kinds = node.fields((), ("measurement", "baseline", "rates"))
         if len(kinds) != 1:
             node.refuse("one record")
@@ -128,7 +127,43 @@ def read_result(path: Path, bundle: Bundle) -> JobResult:
         else:
             rates.append(checks.rates(record, read_rates(record, head.device)))
     content = Content(tuple(measurements), tuple(baselines), tuple(rates))
-    return JobResult(head, content, len((whole + newline).encode()), bool(rest))
+    return JobResult(head, content, lines.nbytes, lines.is_cut_off)
+
+
+class _WholeLines:
+    """The whole lines of a file as JSON, of which one at a time is in memory.
+
+    Attributes:
+        nbytes: of the lines that were read.
+        is_cut_off: whether a part of a line follows the last one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.nbytes, self.is_cut_off = 0, False
+
+    def __iter__(self) -> Iterator[Node]:
+        """
+        Raises:
+            BundleError: the file cannot be read, or a line is too long, not UTF-8 or not JSON.
+        """
+        require_readable(self._path, LARGEST_RESULT, BundleError)
+        try:
+            with self._path.open("rb") as file:
+                for number in count(1):
+                    where = f"{self._path}: line {number}"
+                    line = file.readline(LONGEST_LINE + 1)
+                    if len(line) > LONGEST_LINE:
+                        raise BundleError(f"{where} is longer than {LONGEST_LINE} bytes")
+                    if not line.endswith(b"\n"):
+                        self.is_cut_off = bool(line)
+                        return
+                    self.nbytes += len(line)
+                    yield parse_json(line.decode(), where, BundleError)
+        except OSError as error:
+            raise BundleError(f"{self._path}: {error.strerror}") from None
+        except UnicodeDecodeError as error:
+            raise BundleError(f"{where}: not UTF-8 text at byte {error.start}") from None
 
 
 def _head(node: Node, bundle: Bundle) -> Head:
@@ -153,6 +188,10 @@ def _head(node: Node, bundle: Bundle) -> Head:
         f["device"].refuse(
             f"a {target.backend} device of compute capability {major}.{minor}, as the bundle is for"
         )
+    if not has_own_facts(head.device):
+        f["device"].refuse(
+            "a device with the key of its backend and name, or the emulator with its own facts"
+        )
     if bundle.job.compiler and head.compiler != bundle.job.compiler:
         f["compiler"].refuse("the compiler of the bundle's kernels")
     return head
@@ -172,6 +211,10 @@ class ResultFile(MemoryLayer):
         self.path = path.absolute()
         self._number = {_key(task.workload): i for i, task in enumerate(bundle.job.tasks)}
         known = Content((), ())
+        if is_stream(path):
+            raise BundleError(
+                f"{path}: this is a device or a pipe, from which no run goes on; name a file with --out"
+            )
         try:
             self._file = path.open("ab")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -191,7 +234,7 @@ class ResultFile(MemoryLayer):
 
     def _take_up(self, bundle: Bundle, head: Head) -> Content:
         """What an earlier run left, without the part of a line that it may have ended with."""
-        if not read_text(self.path, LARGEST_RESULT, BundleError).count("\n"):  # killed in the first line
+        if not self._has_whole_line():  # killed in the first line
             self._file.truncate(0)
             self._write(head.to_dict())
             return Content((), ())
@@ -203,6 +246,10 @@ class ResultFile(MemoryLayer):
             )
         self._file.truncate(found.whole_bytes)
         return found.content
+
+    def _has_whole_line(self) -> bool:
+        with self.path.open("rb") as file:
+            return file.readline(LONGEST_LINE + 1).endswith(b"\n")
 
     def add_all(
         self,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
+import subprocess
+import sys
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -16,6 +19,7 @@ import pytest
 from job_samples import MATRICES, Files, rebuilt, sources_alone
 
 from sparsegen.errors import BundleError, ConfigError
+from sparsegen.matrix import budget
 from sparsegen.tuning.jobs.bundle import JOB, MANIFEST, open_bundle, pattern_name
 from sparsegen.tuning.jobs.target import find_target
 from sparsegen.tuning_db.layers import MemoryLayer
@@ -226,6 +230,83 @@ def test_bombs_are_not_unpacked(bundle: Path, tmp_path: Path, monkeypatch: pytes
         archive.writestr(MANIFEST, json.dumps({"format": "sparsegen-bundle", "version": 1, "files": files}))
     with pytest.raises(BundleError, match=r"24\.0 GiB unpacked"):
         verify(total)
+
+
+CAP = 64 * 2**10  # KiB that it may take to refuse a bundle
+REFUSE = """
+import sys
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from sparsegen.errors import BundleError
+from sparsegen.tuning.jobs.bundle import open_bundle
+before = getrusage(RUSAGE_SELF).ru_maxrss
+try:
+    with open_bundle(Path(sys.argv[1])) as opened:
+        opened.verify()
+except BundleError as error:
+    print(getrusage(RUSAGE_SELF).ru_maxrss - before, error)
+"""
+
+
+def _with_pattern_of_zeros(bundle: Path, path: Path, nbytes: int, change: Callable[[Any], None]) -> Path:
+    """A bundle whose first pattern unpacks to so many zeros, as its manifest says; a thousandth of it is stored."""
+    with zipfile.ZipFile(bundle) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    listed = json.loads(files.pop(MANIFEST))
+    name = first_pattern(files)
+    _edit(change)(files)
+    del files[name]
+    entries = {n: {"bytes": len(f), "sha256": hashlib.sha256(f).hexdigest()} for n, f in files.items()}
+    entries[name] = {"bytes": nbytes, "sha256": "0" * 64}
+    files[MANIFEST] = json.dumps(listed | {"files": entries}).encode()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open(name, "w", force_zip64=True) as file:
+            for _ in range(nbytes >> 20):
+                file.write(bytes(2**20))
+        for n, content in files.items():
+            archive.writestr(n, content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "is_of_job", "message"),
+    [
+        (128, False, "as many nonzeros"),
+        (512, False, "more than a bundle of this size"),
+        (512, True, "more than a bundle of this size"),
+    ],
+)
+def test_a_pattern_that_unpacks_to_much_is_refused_by_its_size(
+    bundle: Path, tmp_path: Path, mebibytes: int, is_of_job: bool, message: str
+) -> None:
+    nbytes = mebibytes << 20
+
+    def change(document: Any) -> None:
+        features = document["tasks"][0]["workload"]["features"]
+        if is_of_job:
+            features["nnz"] = nbytes // 4 - features["m"] - 1
+
+    path = _with_pattern_of_zeros(bundle, tmp_path / "b.pyz", nbytes, change)
+    told = subprocess.run(
+        [sys.executable, "-c", REFUSE, str(path)], capture_output=True, text=True, check=False
+    )
+    assert message in told.stdout, told.stderr
+    assert int(told.stdout.split()[0]) < CAP
+
+
+def test_sizes_that_the_directory_denies_are_damage(bundle: Path, tmp_path: Path) -> None:
+    """A file that is larger than the manifest says is not read to find that out."""
+    path = rebuilt(bundle, tmp_path / "b.pyz", lambda f: f.update({JOB: f[JOB] + b" "}), mend=False)
+    with pytest.raises(BundleError, match=r"job\.json is damaged"), open_bundle(path):
+        pass
+
+
+def test_a_matrix_is_held_against_this_machine_s_memory(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "available_bytes", lambda: 1000)
+    with pytest.raises(BundleError, match="what this machine has left"), open_bundle(bundle) as opened:
+        opened.matrix(0)
 
 
 def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
+import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from job_samples import COMPILER, GPU, MATRICES, head, record, sample, sources_alone, write_result
+from job_samples import (
+    COMPILER,
+    GPU,
+    MATRICES,
+    Files,
+    head,
+    rebuilt,
+    record,
+    sample,
+    sources_alone,
+    write_result,
+)
 
+from sparsegen import backends
 from sparsegen.errors import BundleError
-from sparsegen.tuning.jobs.bundle import Bundle, open_bundle
+from sparsegen.kernels.rates import ARCHITECTURES, estimated
+from sparsegen.tuning.jobs.bundle import JOB, Bundle, open_bundle
+from sparsegen.tuning.jobs.checks import Checks
 from sparsegen.tuning.jobs.importing import import_result
 from sparsegen.tuning.jobs.results import ResultFile, begun, is_result, read_result
 from sparsegen.tuning_db.conversion import described
@@ -170,6 +187,108 @@ def test_a_hostile_first_line(bundle: Bundle, store: Store, tmp_path: Path, name
     with pytest.raises(BundleError, match=message):
         import_result(store, path, bundle.path)
     assert store.all_measurements() == []
+
+
+EMULATOR = described(backends.emulator_device())
+
+
+@pytest.fixture(scope="module")
+def emulators_bundle(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundle]:
+    """The same job for the emulator."""
+
+    def change(files: Files) -> None:
+        files[JOB] = json.dumps(json.loads(files[JOB]) | {"target": EMULATOR}).encode()
+
+    path = rebuilt(bundle.path, tmp_path_factory.mktemp("bundle") / "e.pyz", change)
+    with open_bundle(path) as opened:
+        yield opened
+
+
+ALIENS: dict[str, tuple[dict[str, Any], str]] = {
+    "a GPU's key": ({"key": GPU.key}, "the key of its backend and name"),
+    "another key": ({"key": "cuda:evil"}, "the key of its backend and name"),
+    "a GPU's name": ({"name": GPU.name}, "the emulator with its own facts"),
+    "a GPU's cache": ({"l2_bytes": 1}, "the emulator with its own facts"),
+    "a GPU's backend": ({"backend": "cuda"}, "a emulator device of compute capability"),
+}
+
+
+@pytest.mark.parametrize("name", ALIENS)
+def test_the_emulator_passes_for_no_gpu(
+    emulators_bundle: Bundle, store: Store, tmp_path: Path, name: str
+) -> None:
+    changes, message = ALIENS[name]
+    first = head(emulators_bundle, device=EMULATOR | changes)
+    path = write_result(tmp_path / "r", first, record(emulators_bundle))
+    with pytest.raises(BundleError, match=message):
+        import_result(store, path, emulators_bundle.path)
+    assert store.all_measurements() == []
+
+
+@pytest.mark.parametrize("key", ["nvidia-h100-80gb-hbm3-sm90", "cuda:evil", "emulator", "some-gpu-sm80"])
+def test_a_gpu_has_the_key_of_its_name(bundle: Bundle, store: Store, tmp_path: Path, key: str) -> None:
+    path = write_result(tmp_path / "r", head(bundle, device=described(GPU) | {"key": key}), record(bundle))
+    with pytest.raises(BundleError, match="the key of its backend and name"):
+        import_result(store, path, bundle.path)
+    assert store.all_measurements() == []
+
+
+def test_bounds_of_time_hold_for_the_emulator_too(
+    emulators_bundle: Bundle, store: Store, tmp_path: Path
+) -> None:
+    first = head(emulators_bundle, device=EMULATOR | {"multiprocessors": 2})
+    honest = record(emulators_bundle, sample=sample(90_000.0))
+    path = write_result(tmp_path / "r", first, honest)
+    assert import_result(store, path, emulators_bundle.path).added.measurements == 1
+    path = write_result(tmp_path / "s", first, record(emulators_bundle, 0, 1, sample=sample(5.0)))
+    with pytest.raises(BundleError, match="no such device could reach"):
+        import_result(store, path, emulators_bundle.path)
+
+
+def test_unknown_gpus_are_bounded_as_the_fastest_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device of a later architecture may be as fast as any, so that no honest time of it is refused."""
+    later = (max(ARCHITECTURES)[0] + 1, 0)
+    path = tmp_path / "b.pyz"
+    sources_alone(path, monkeypatch)
+    with open_bundle(path) as opened:
+        checks = Checks(opened, replace(GPU, compute_capability=later), COMPILER)
+        usual = checks._usual()
+    assert usual == estimated(max(ARCHITECTURES), GPU.multiprocessors)
+    assert usual != estimated(min(ARCHITECTURES), GPU.multiprocessors)
+
+
+LINE_ENDS = 64 * 2**20
+
+
+def test_a_long_file_of_nothing_is_refused_at_its_first_line(bundle: Bundle, tmp_path: Path) -> None:
+    """Sizes come before contents: one line is in memory, not the file."""
+    path = write_result(tmp_path / "r", head(bundle), record(bundle))
+    with path.open("ab") as file:
+        for _ in range(LINE_ENDS >> 20):
+            file.write(b"\n" * 2**20)
+
+    def read() -> None:
+        with pytest.raises(BundleError, match="line 3"):
+            read_result(path, bundle)
+
+    read()
+    tracemalloc.start()
+    try:
+        read()
+        assert tracemalloc.get_traced_memory()[1] < LINE_ENDS // 16
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "pipe"])
+def test_a_run_is_not_written_where_it_cannot_go_on(bundle: Bundle, tmp_path: Path, place: str) -> None:
+    path = tmp_path / place  # of an absolute path that alone
+    if place == "pipe":
+        os.mkfifo(path)
+    with pytest.raises(BundleError, match="a device or a pipe"):
+        ResultFile(path, bundle, begun(bundle, GPU, COMPILER, "580.1"))
 
 
 TEXTS = {
