@@ -253,7 +253,7 @@ def prepare(
         shared_layers(db),
         lambda failed: _choose(workload, where, db, asked, failed),
         held,
-        wanted.given.fingerprint(),
+        wanted.given.fingerprint() if wanted.problem.has_pattern else None,
         wanted.value_order,
         verifies,
         may_probe,

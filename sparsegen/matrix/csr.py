@@ -84,6 +84,22 @@ class CsrMatrix:
         object.__setattr__(self, "column_indices", _frozen(columns, np.dtype(np.int32)))
         object.__setattr__(self, "values", _frozen(values, values.dtype))
 
+    @classmethod
+    def without_nonzeros(cls, shape: tuple[int, int]) -> CsrMatrix:
+        """A float32 matrix of zeros, which takes no memory however many rows it has.
+
+        Raises:
+            MatrixError: a size is negative or too large.
+        """
+        empty = object.__new__(cls)
+        rows, columns = check_shape(shape)
+        object.__setattr__(empty, "shape", (rows, columns))
+        object.__setattr__(empty, "row_offsets", np.broadcast_to(np.int32(0), (rows + 1,)))
+        object.__setattr__(empty, "column_indices", _frozen(np.zeros(0, np.int32), np.dtype(np.int32)))
+        object.__setattr__(empty, "values", _frozen(np.zeros(0, np.float32), np.dtype(np.float32)))
+        object.__setattr__(empty, "_known", {})
+        return empty
+
     def __getstate__(self) -> list[Any]:
         """Without what is known of the pattern, which takes memory and depends on the version."""
         return [self.shape, self.row_offsets, self.column_indices, self.values]

@@ -81,10 +81,7 @@ class Problem(ProblemFields):
     @property
     def without_pattern(self) -> CsrMatrix:
         """What takes the sparse matrix's place where there is none before the first call: a shape without nonzeros."""
-        rows, columns = self.matrix_shape
-        return CsrMatrix(
-            (rows, columns), np.zeros(rows + 1, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32)
-        )
+        return CsrMatrix.without_nonzeros(self.matrix_shape)
 
     def features(self, matrix: CsrMatrix) -> Features:
         """What dispatch sees of the sparsity."""
