@@ -147,6 +147,10 @@ class DatabaseFullError(DatabaseError):
     """The disk is full (or a quota is reached)."""
 
 
+class UnreadableRecordError(DatabaseError):
+    """What was to be recorded is nothing that a look-up would read; nothing was."""
+
+
 class ImportFileError(DatabaseError):
     """A JSON export that is to be imported is malformed or holds values that sparsegen would not write."""
 

@@ -39,7 +39,14 @@ from sparsegen.tuning_db.records import (
     Variant,
     Workload,
 )
-from sparsegen.tuning_db.row_checks import LONGEST_REASON, Row, damaged, to_moment
+from sparsegen.tuning_db.row_checks import (
+    LONGEST_DRIVER,
+    LONGEST_REASON,
+    LONGEST_VERSION,
+    Row,
+    damaged,
+    to_moment,
+)
 
 DEVICE = (  # columns that make a device, in the order of its fields
     "key",
@@ -146,7 +153,7 @@ def measurement_columns(measurement: Measurement) -> Columns:
         "reason": printable(measurement.reason),
         "final": measurement.final,
         "measured_at": measurement.measured_at,
-        "driver": printable(measurement.driver),
+        "driver": printable(measurement.driver)[:LONGEST_DRIVER],
         **{name: getattr(measurement, name) for name in names},
     }
 
@@ -155,7 +162,7 @@ def baseline_columns(baseline: Baseline) -> Columns:
     """All but the references to other tables."""
     return sample_columns(baseline.sample) | {
         "contender": baseline.contender,
-        "version": printable(baseline.version),
+        "version": printable(baseline.version)[:LONGEST_VERSION],
         "measured_at": baseline.measured_at,
     }
 
@@ -173,7 +180,7 @@ def probe_columns(probe: Probe) -> Columns:
         "dense_us": probe.dense_us,
         "sample_count": probe.count,
         "measured_as": str(probe.measured_as),
-        "driver": printable(probe.driver),
+        "driver": printable(probe.driver)[:LONGEST_DRIVER],
         "measured_at": probe.measured_at,
     }
 
@@ -185,7 +192,7 @@ def check_columns(check: Check) -> Columns:
         "reason": printable(check.reason),
         "worst_error": check.worst_error,
         "seconds": check.seconds,
-        "driver": printable(check.driver),
+        "driver": printable(check.driver)[:LONGEST_DRIVER],
         "measured_at": check.measured_at,
     }
 
@@ -238,7 +245,7 @@ def to_workload(row: Row) -> Workload:
     """Raises UnknownProblemError for a problem that this version does not know, DamagedRowError for another matrix."""
     features = Features(*(row[f"matrix_{name}"] for name in FEATURES))
     of = to_problem(row)
-    if of.matrix_shape != (features.m, features.k):
+    if of.features_shape != (features.m, features.k):
         raise damaged(row, "matrices", "m")
     return Workload(of, row["matrix_fingerprint"], features)
 

@@ -1,4 +1,8 @@
-"""Records become rows: each with the rows that it refers to, and none that is there already."""
+"""Records become rows: each with the rows that it refers to, and none that is there already.
+
+What was inserted is read back before it is committed, as a look-up reads it: a record that look-ups would pass over is
+refused, and none is lost in silence.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from sparsegen.errors import UnreadableRecordError
 from sparsegen.kernels.base import Device
 from sparsegen.tuning_db import conversion
 from sparsegen.tuning_db.models import (
@@ -22,6 +27,7 @@ from sparsegen.tuning_db.models import (
     ProblemRow,
     VariantRow,
 )
+from sparsegen.tuning_db.reading import OF_TABLE
 from sparsegen.tuning_db.records import (
     Baseline,
     Check,
@@ -32,6 +38,9 @@ from sparsegen.tuning_db.records import (
     Variant,
     Workload,
 )
+from sparsegen.tuning_db.row_checks import DamagedRowError
+
+READ_AT_ONCE = 500  # rows
 
 Reference = DeviceRow | MatrixRow | ProblemRow | VariantRow
 AnyRow = Reference | MeasurementRow | BaselineRow | DeviceRatesRow | ProbeRow | CheckRow | PredictionRow
@@ -65,12 +74,13 @@ def _statements(row: type[AnyRow]) -> _Statements:
 class Insertion:
     """The insertions of one transaction, which looks each row that others refer to up once.
 
-    Each method inserts a record, and says whether it was not there before.
+    Each method but the last inserts a record, and says whether it was not there before.
     """
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
         self._ids: dict[tuple[type[Reference], tuple[Any, ...]], int] = {}
+        self._inserted: dict[str, list[int]] = {}  # by table of records
 
     def measurement(self, m: Measurement) -> bool:
         """What became of a variant.
@@ -107,6 +117,27 @@ class Insertion:
         columns = conversion.check_columns(c) | self._workload(c.workload, c.device)
         return self._insert_new(CheckRow, columns | self._variant(c.variant))
 
+    def require_readable(self) -> None:
+        """Read back what was inserted; to be called before it is committed.
+
+        Raises:
+            UnreadableRecordError: a look-up would pass over one of them.
+        """
+        for table, ids in self._inserted.items():
+            listing = OF_TABLE[table]
+            for first in range(0, len(ids), READ_AT_ONCE):
+                some = ", ".join(map(str, ids[first : first + READ_AT_ONCE]))
+                query = sa.text(f"{listing.query} WHERE x.id IN ({some})")
+                for row in self._connection.execute(query).mappings():
+                    try:
+                        listing.read(row)
+                    except (DamagedRowError, conversion.UnknownProblemError) as error:
+                        raise UnreadableRecordError(
+                            f"{error}: look-ups would pass over this record of {table}, so nothing was recorded. "
+                            "`sparsegen db check` lists rows that were damaged before; if there are none, this is a "
+                            "fault of sparsegen"
+                        ) from None
+
     # --- what records refer to ---
 
     def _workload(self, workload: Workload, device: Device) -> dict[str, int]:
@@ -142,13 +173,19 @@ class Insertion:
         if connection.scalar(statements.find, key) is not None:
             return False
         if connection.dialect.name == "sqlite":  # nobody else writes meanwhile: see `engine.WRITES`
-            connection.execute(statements.insert, columns)
+            self._execute(statements.insert, columns, row.__tablename__)
             return True
         try:
             with connection.begin_nested():
-                connection.execute(statements.insert, columns)
+                self._execute(statements.insert, columns, row.__tablename__)
         except sa.exc.IntegrityError:
             if connection.scalar(statements.find, key) is None:
                 raise  # another constraint: not a repeat
             return False  # another process was faster
         return True
+
+    def _execute(self, insert: sa.Insert, columns: dict[str, Any], table: str) -> None:
+        key = self._connection.execute(insert, columns).inserted_primary_key
+        assert key is not None, "one row was inserted"
+        if table in OF_TABLE:
+            self._inserted.setdefault(table, []).append(int(key[0]))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
@@ -32,6 +32,8 @@ from sparsegen.tuning_db.rules import NO_RULES
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
+
+_warned_of: set[tuple[str, str]] = set()  # rows in this process: where they are, and which
 
 
 def _listed(table: str, prefix: str, names: Iterable[str]) -> str:
@@ -120,6 +122,54 @@ PROBLEMS = (
     "GROUP BY p.id, p.operator, p.fields, p.digest ORDER BY p.id"
 )
 _OF_A_WORKLOAD = ("devices", "matrices", "problems")  # tables
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[R]):
+    """How records of one kind are read.
+
+    Attributes:
+        query: of all their columns.
+        order: of the rows, by columns.
+        tables: whose columns the query has, by which its rows are checked.
+        convert: a sound row to a record.
+    """
+
+    query: str
+    order: str
+    tables: tuple[str, ...]
+    convert: Callable[[Row], R]
+
+    def read(self, row: Row, *, is_checked: bool = True) -> R:
+        """The record that a row stands for.
+
+        Args:
+            is_checked: whether the row's values are held against what sparsegen writes.
+
+        Raises:
+            DamagedRowError, UnknownProblemError: none that a look-up would see.
+        """
+        if is_checked:
+            require_sound(row, self.tables)
+        return self.convert(row)
+
+
+def _listing(
+    table: str, query: str, convert: Callable[[Row], R], *more: str, at: str = "measured_at"
+) -> Listing[R]:
+    return Listing(query, f"x.{at}, x.id", (table, *_OF_A_WORKLOAD, *more), convert)
+
+
+MEASURED = _listing("measurements", MEASUREMENTS, conversion.to_measurement, "variants")
+BESIDE = _listing("baselines", BASELINES, conversion.to_baseline)
+PREDICTED = _listing("predictions", PREDICTIONS, conversion.to_prediction, "variants", at="predicted_at")
+PROBED = _listing("probes", PROBES, conversion.to_probe, "variants")
+CHECKED = _listing("checks", CHECKS, conversion.to_check, "variants")
+RATED = Listing(RATES, "x.measured_at, x.id", ("device_rates", "devices"), conversion.to_rates)
+LISTED = Listing(TUNED, "d.key, p.id, a.id", _OF_A_WORKLOAD, conversion.to_tuned)
+OF_TABLE: Mapping[str, Listing[Any]] = {
+    listing.tables[0]: listing for listing in (MEASURED, BESIDE, PREDICTED, PROBED, CHECKED, RATED)
+}
 EXACTLY = {
     "d.key": "device_key",
     "a.fingerprint": "fingerprint",
@@ -159,7 +209,7 @@ class RecordsReader(ABC):
     checks_rows = True  # False for a file that this sparsegen made from what was checked
 
     def __init__(self) -> None:
-        # Rows that were not read, of each the reason; each was warned of once.
+        # Rows that were not read, of each the reason.
         self.passed_over: dict[str, str] = {}
 
     @property
@@ -177,30 +227,30 @@ class RecordsReader(ABC):
 
     def measurements(self, workload: Workload, device: Device) -> list[Measurement]:
         """Everything recorded of this workload on this device, whatever its outcome, oldest first."""
-        return self._measurements(EXACTLY, _exactly(workload, device))
+        return self._read(MEASURED, EXACTLY, _exactly(workload, device))
 
     def baselines(self, workload: Workload, device: Device) -> list[Baseline]:
         """The baselines of this workload on this device, oldest first."""
-        return self._baselines(EXACTLY, _exactly(workload, device))
+        return self._read(BESIDE, EXACTLY, _exactly(workload, device))
 
     def predictions(self, workload: Workload, device: Device) -> list[Prediction]:
         """What was predicted of this workload on this device, oldest first."""
-        return self._predictions(EXACTLY, _exactly(workload, device))
+        return self._read(PREDICTED, EXACTLY, _exactly(workload, device))
 
     def rates(self, device: Device) -> Rates | None:
         """What the device was last measured to do."""
-        known = self._rates({"d.key": "device_key"}, {"device_key": device.key})
+        known = self._read(RATED, {"d.key": "device_key"}, {"device_key": device.key})
         return known[-1].rates if known else None
 
     def probes(self, workload: Workload, device: Device) -> list[Probe]:
         """The probes of this workload on this device, oldest first."""
-        return self._probes(EXACTLY, _exactly(workload, device))
+        return self._read(PROBED, EXACTLY, _exactly(workload, device))
 
     def failed_checks(self, device: Device) -> list[Check]:
         """The variants that were wrong or crashed where they were first used on such a device, oldest first."""
         return [
             check
-            for check in self._checks({"d.key": "device_key"}, {"device_key": device.key})
+            for check in self._read(CHECKED, {"d.key": "device_key"}, {"device_key": device.key})
             if check.outcome is not Outcome.OK
         ]
 
@@ -257,10 +307,10 @@ class RecordsReader(ABC):
             conditions |= LIKE
             columns = conversion.device_columns(like)
             values |= {name: columns[name] for name in LIKE.values()}
-        rows = self._rows(f"{TUNED}{_where(conditions)} ORDER BY d.key, p.id, a.id", values)
+        rows = self._rows(f"{LISTED.query}{_where(conditions)} ORDER BY {LISTED.order}", values)
         if kind is not None:
             rows = [row for row in rows if conversion.is_of_kind(row, kind)]
-        listed = self._known(conversion.to_tuned, rows, _OF_A_WORKLOAD)
+        listed = self._known(LISTED, rows)
         return [t for t in listed if fields.items() <= _values(t.workload).items()] if fields else listed
 
     def unknown_problems(self) -> list[UnknownProblem]:
@@ -278,67 +328,49 @@ class RecordsReader(ABC):
 
     def all_measurements(self) -> list[Measurement]:
         """Everything, oldest first."""
-        return self._measurements({}, {})
+        return self._read(MEASURED, {}, {})
 
     def all_baselines(self) -> list[Baseline]:
         """Everything, oldest first."""
-        return self._baselines({}, {})
+        return self._read(BESIDE, {}, {})
 
     def all_predictions(self) -> list[Prediction]:
         """Everything, oldest first."""
-        return self._predictions({}, {})
+        return self._read(PREDICTED, {}, {})
 
     def all_rates(self) -> list[DeviceRates]:
         """Everything, oldest first."""
-        return self._rates({}, {})
+        return self._read(RATED, {}, {})
 
     def all_probes(self) -> list[Probe]:
         """Everything, oldest first."""
-        return self._probes({}, {})
+        return self._read(PROBED, {}, {})
 
     def all_checks(self) -> list[Check]:
         """Everything, oldest first."""
-        return self._checks({}, {})
+        return self._read(CHECKED, {}, {})
 
-    def _probes(self, conditions: Mapping[str, str], values: Mapping[str, Any]) -> list[Probe]:
-        rows = self._rows(f"{PROBES}{_where(conditions)} ORDER BY x.measured_at, x.id", values)
-        return self._known(conversion.to_probe, rows, ("probes", *_OF_A_WORKLOAD, "variants"))
+    def _read(self, listing: Listing[R], conditions: Mapping[str, str], values: Mapping[str, Any]) -> list[R]:
+        rows = self._rows(f"{listing.query}{_where(conditions)} ORDER BY {listing.order}", values)
+        return self._known(listing, rows)
 
-    def _checks(self, conditions: Mapping[str, str], values: Mapping[str, Any]) -> list[Check]:
-        rows = self._rows(f"{CHECKS}{_where(conditions)} ORDER BY x.measured_at, x.id", values)
-        return self._known(conversion.to_check, rows, ("checks", *_OF_A_WORKLOAD, "variants"))
+    def _known(self, listing: Listing[R], rows: Iterable[Row]) -> list[R]:
+        """What the rows stand for, without those that are damaged or of an unknown problem.
 
-    def _rates(self, conditions: Mapping[str, str], values: Mapping[str, Any]) -> list[DeviceRates]:
-        rows = self._rows(f"{RATES}{_where(conditions)} ORDER BY x.measured_at, x.id", values)
-        return self._known(conversion.to_rates, rows, ("device_rates", "devices"))
-
-    def _measurements(self, conditions: Mapping[str, str], values: Mapping[str, Any]) -> list[Measurement]:
-        rows = self._rows(f"{MEASUREMENTS}{_where(conditions)} ORDER BY x.measured_at, x.id", values)
-        return self._known(conversion.to_measurement, rows, ("measurements", *_OF_A_WORKLOAD, "variants"))
-
-    def _baselines(self, conditions: Mapping[str, str], values: Mapping[str, Any]) -> list[Baseline]:
-        rows = self._rows(f"{BASELINES}{_where(conditions)} ORDER BY x.measured_at, x.id", values)
-        return self._known(conversion.to_baseline, rows, ("baselines", *_OF_A_WORKLOAD))
-
-    def _predictions(self, conditions: Mapping[str, str], values: Mapping[str, Any]) -> list[Prediction]:
-        rows = self._rows(f"{PREDICTIONS}{_where(conditions)} ORDER BY x.predicted_at, x.id", values)
-        return self._known(conversion.to_prediction, rows, ("predictions", *_OF_A_WORKLOAD, "variants"))
-
-    def _known(self, convert: Callable[[Row], R], rows: Iterable[Row], tables: Sequence[str]) -> list[R]:
-        """What the rows stand for; without those, and once a warning, that are damaged or of an unknown problem."""
+        Each of these is warned of once in a process, however many readers of the database meet it.
+        """
         found = []
         for row in rows:
             try:
-                if self.checks_rows:
-                    require_sound(row, tables)
-                found.append(convert(row))
+                found.append(listing.read(row, is_checked=self.checks_rows))
                 continue
             except conversion.UnknownProblemError as error:
                 name, why = f"problem {row['problem_id']}", str(error)
             except DamagedRowError as error:
                 name, _, why = str(error).partition(": ")
-            if name not in self.passed_over:
-                self.passed_over[name] = why
+            self.passed_over.setdefault(name, why)
+            if (self.location, name) not in _warned_of:
+                _warned_of.add((self.location, name))
                 log.warning("%s: %s is passed over: %s", self.location, name, why)
         return found
 

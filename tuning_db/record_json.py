@@ -23,7 +23,7 @@ from sparsegen.tuning_db.records import (
     Variant,
     Workload,
 )
-from sparsegen.tuning_db.row_checks import BIG, LONGEST_DRIVER, LONGEST_REASON
+from sparsegen.tuning_db.row_checks import BIG, LONGEST_DRIVER, LONGEST_REASON, LONGEST_VERSION
 from sparsegen.tuning_db.sample_json import read_sample, sample_dict
 
 LARGEST_ERROR = 1e300  # in place of an infinite one
@@ -94,9 +94,9 @@ def read_workload(node: Node) -> Workload:
         row_max=v["row_max"].integer(0, MAX_INDEX),
         block_fill=v["block_fill"].number(),
     )
-    rows, columns = problem.matrix_shape
+    rows, columns = problem.features_shape
     if (features.m, features.k) != (rows, columns):
-        f["features"].refuse(f"m = {rows} and k = {columns}, the matrix's rows and columns in the problem")
+        f["features"].refuse(f"m = {rows} and k = {columns}, as the problem's sizes say")
     return Workload(problem, f["fingerprint"].text(64, HEX), features)
 
 
@@ -167,7 +167,7 @@ def read_baseline(node: Node, workloads: list[Workload], devices: list[Device]) 
         workload=_pick(f["workload"], workloads),
         device=_pick(f["device"], devices),
         contender=f["contender"].text(40, "[a-z0-9_]+"),
-        version=f["version"].text(200),
+        version=f["version"].text(LONGEST_VERSION),
         sample=read_sample(f["sample"]),
         measured_at=f["measured_at"].moment(),
     )

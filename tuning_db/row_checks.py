@@ -21,6 +21,7 @@ BIG = 2**63 - 1
 FIRST_YEAR = 2020
 LONGEST_REASON = 4000  # characters; a compiler's log can be far longer and is in the cache anyway
 LONGEST_DRIVER = 40
+LONGEST_VERSION = 200  # of a library that was timed beside
 LONGEST_SHOWN = 80  # characters of a value in a warning
 
 
@@ -206,5 +207,5 @@ _CHECKS: Mapping[str, Mapping[str, Check]] = {
         "spill_bytes": _or_none(_count),
         "predicted_at": _is_moment,
     },
-    "baselines": {**_SAMPLE, "contender": _text(40, "[a-z0-9_]+"), "version": _text(200)},
+    "baselines": {**_SAMPLE, "contender": _text(40, "[a-z0-9_]+"), "version": _text(LONGEST_VERSION)},
 }

@@ -201,7 +201,9 @@ class Store(RecordsReader):
 
     def _add_observed(self, insert: Callable[[Insertion], bool]) -> None:
         with self._writing() as connection:
-            insert(Insertion(connection))
+            insertion = Insertion(connection)
+            insert(insertion)
+            insertion.require_readable()
         self.generation = next(self._writes)
 
     def add_all(
@@ -227,12 +229,14 @@ class Store(RecordsReader):
         """In one transaction; another one that follows it, of which nobody knows the end, adds nothing twice."""
         with self._writing() as connection:
             insertion = Insertion(connection)
-            return Added(
+            added = Added(
                 sum(map(insertion.measurement, measurements)),
                 sum(map(insertion.baseline, baselines)),
                 sum(map(insertion.rates, rates)),
                 sum(map(insertion.prediction, predictions)),
             )
+            insertion.require_readable()
+            return added
 
     def forget(self, selection: Selection) -> Forgotten:
         """Delete what is selected; it is committed when this returns."""

@@ -14,7 +14,7 @@ import numpy as np
 from sparsegen import arguments
 from sparsegen.errors import ConfigError, MatrixError, OperandError
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, grid
-from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.dtype import FLOAT8_CUT, TF32_CUT, Array, DType, WordType
@@ -43,22 +43,29 @@ class Block(Sides):
 
 @dataclass(frozen=True, slots=True)
 class Density(Parameter):
-    """The expected share of live blocks, in thousandths."""
+    """The expected share of live blocks, above 0 and at most 1, in thousandths and at least one of them.
+
+    Raises:
+        ValueError: another share; the message goes on from "x is".
+    """
 
     share: float
 
+    def __post_init__(self) -> None:
+        if not 0.0 < self.share <= 1.0:
+            raise ValueError("no density: the expected share of live blocks is above 0 and at most 1")
+        object.__setattr__(self, "share", max(0.001, round(float(self.share), 3)))
+
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """The density that a number above 0 and up to 1 stands for, rounded to thousandths and at least one."""
+        """The density that a number above 0 and up to 1 stands for."""
         if isinstance(value, cls):
             return value
         try:
             found = float(value) if isinstance(value, str) else arguments.number(value, "density")
         except (ValueError, ConfigError):
             found = math.nan
-        if not 0.0 < found <= 1.0:
-            raise ValueError("no density: the expected share of live blocks is above 0 and at most 1")
-        return cls(max(0.001, round(found, 3)))
+        return cls(found)
 
     def __str__(self) -> str:
         return f"{self.share:g}"
@@ -79,11 +86,14 @@ class Density(Parameter):
         return round(self.share * rows * columns)
 
     def features(self, rows: int, columns: int, blocks: int) -> Features:
-        """Those of masks over rows × columns, so many independent blocks in a row of them."""
+        """Those of masks over rows × columns, so many independent blocks in a row of them.
+
+        There is no array of the live elements, and they may be more than an index counts: features say no more.
+        """
         return Features(
             m=rows,
             k=columns,
-            nnz=self.live_of(rows, columns),
+            nnz=min(MAX_INDEX, self.live_of(rows, columns)),
             row_mean=self.share * columns,
             row_cov=math.sqrt((1.0 - self.share) / (self.share * blocks)),
             row_max=columns,

@@ -172,6 +172,11 @@ class MaskedConv2dProblem(Problem):
 
     # --- its sparsity ---
 
+    @property
+    def features_shape(self) -> tuple[int, int]:
+        """`masked_shape`: with a stride or a padding the result has another size than the images."""
+        return self.masked_shape
+
     def features(self, matrix: CsrMatrix) -> Features:
         """Those of the masks that are expected."""
         return self.density.features(*self.masked_shape, self.mask_shape[1])

@@ -121,6 +121,11 @@ class MaskedConv2dWeightsProblem(Problem):
 
     # --- its sparsity ---
 
+    @property
+    def features_shape(self) -> tuple[int, int]:
+        """Rows and columns of outputs, which the masks lie over."""
+        return self.forward.features_shape
+
     def features(self, matrix: CsrMatrix) -> Features:
         """Those of the masks that are expected."""
         return self.forward.features(matrix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -142,6 +143,10 @@ class SparseNetworkProblem(Problem):
     def features(self, matrix: CsrMatrix) -> Features:
         """What dispatch sees of the layers; ``block_fill`` is that of tiles of 16 rows that share columns, sampled."""
         return replace(Features.of(matrix), block_fill=self._tile_fill(matrix))
+
+    def fingerprint(self, matrix: CsrMatrix) -> str:
+        """A name of the layers, which are described otherwise than the same matrix as one."""
+        return hashlib.sha256(f"layers of {matrix.fingerprint()}".encode()).hexdigest()
 
     def _tile_fill(self, matrix: CsrMatrix) -> float:
         """Weights over the places of the tiles that hold them (`tiles_of_groups`), in a few layers; 0 without any."""

@@ -101,7 +101,10 @@ class PointsProblem(Problem):
 
     def fingerprint(self, matrix: CsrMatrix) -> str:
         """A name of the kernel maps that are expected; there is no pattern to have one."""
-        text = f"kernel maps of {self.points} points, {self.filter_volume} taps, {self.density} live"
+        text = (
+            f"kernel maps of {self.points} points of {self.channels} channels, {self.filter_volume} taps, "
+            f"{self.density} live"
+        )
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property

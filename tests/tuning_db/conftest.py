@@ -10,6 +10,7 @@ from pathlib import Path
 import postgres_server
 import pytest
 
+from sparsegen.tuning_db import reading
 from sparsegen.tuning_db.store import Store
 
 
@@ -43,3 +44,9 @@ def own_server() -> Iterator[postgres_server.Server]:
     """A server of one test's own, which may stop and kill it; skips where there can be none."""
     with postgres_server.own_or_skip() as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test is a process of its own, as warnings of damaged rows go: schemas on the server have equal names."""
+    monkeypatch.setattr(reading, "_warned_of", set())

@@ -94,7 +94,7 @@ def test_problems_of_every_operator_can_be_imported(store: Store) -> None:
         (text.replace('"epilogue": "scale"', '"epilogue": "bias"'), "'bias' is not a valid SddmmEpilogue"),
         (text.replace('"dtype": "float16"}', '"dtype": "float16", "k": 4}'), "no member 'k'"),
         (text.replace('"k": 64', '"k": 0', 1), r"k = 0 is outside"),
-        (text.replace('"n": 256', '"n": 255', 1), "the matrix's rows and columns in the problem"),
+        (text.replace('"n": 256', '"n": 255', 1), "as the problem's sizes say"),
         (text.replace('"sparse_softmax"', '"softmax"'), "one of spmm, .*, sddmm, sparse_softmax"),
         (text.replace('"row_softmax"', '"csr_spmm"'), "a family that computes sparse_softmax"),
     ):

@@ -83,12 +83,17 @@ class Problem(ProblemFields):
         """What takes the sparse matrix's place where there is none before the first call: a shape without nonzeros."""
         return CsrMatrix.without_nonzeros(self.matrix_shape)
 
+    @property
+    def features_shape(self) -> tuple[int, int]:
+        """Rows and columns of what `features` describes: of the sparse matrix, or of what a mask lies over."""
+        return self.matrix_shape
+
     def features(self, matrix: CsrMatrix) -> Features:
-        """What dispatch sees of the sparsity."""
+        """What dispatch sees of the sparsity, of `features_shape`."""
         return Features.of(matrix)
 
     def fingerprint(self, matrix: CsrMatrix) -> str:
-        """What names the sparsity in databases: SHA-256, in hexadecimal digits."""
+        """What names the sparsity in databases: SHA-256, in hexadecimal digits. Equal ones have equal `features`."""
         return matrix.fingerprint()
 
     # --- its items ---
