@@ -1,4 +1,7 @@
-"""Families that the cost model expects to be faster than what was measured of few variants on this very workload."""
+"""Families that the cost model expects to be faster than what was measured of few variants on this very workload.
+
+A search tries them before it ends (`left_to_try`), so that what it measured is what runs after it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from sparsegen.kernels import families_of
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.system.quantities import microseconds
+from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Measurement, Probe, Workload
 
 # Expected gain from which on a family is used that was not tried on this very workload, where few variants were. With
@@ -17,6 +21,8 @@ from sparsegen.tuning_db.records import Measurement, Probe, Workload
 # families first.
 WORTH_UNTRIED = 1.25
 FEW_TRIED = 20
+# The same where a search is about to end: its last times, and rates that are measured after it, move what is expected.
+WORTH_TRYING = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +41,12 @@ def untried(
     best_us: float,
     probes: Iterable[Probe],
     is_allowed: Callable[[Config], bool],
+    worth: float = WORTH_UNTRIED,
 ) -> Found | None:
     """A family that was not tried on this workload and should be faster, if no probe found it slower.
 
     Faster than the predictions for all that were tried, and than ``best_us``; None where that is by a smaller factor
-    than `WORTH_UNTRIED`. Otherwise no family could be used that is newer than the database.
+    than ``worth``. Otherwise no family could be used that is newer than the database.
 
     Args:
         measured: all of this workload.
@@ -55,7 +62,7 @@ def untried(
     known = min([best_us, *(us for us, family in times if family.name in tried)])
     for us, family in times:
         gain = known / us
-        if not gain >= WORTH_UNTRIED:  # nor where no time is finite
+        if not gain >= worth:  # nor where no time is finite
             return None
         config = family.heuristic(problem, features, device)
         if family.name in tried or not is_allowed(config):
@@ -68,3 +75,27 @@ def untried(
             f"{best.family_name}, the fastest of what was ({microseconds(best_us)})",
         )
     return None
+
+
+def left_to_try(
+    workload: Workload,
+    device: Device,
+    measured: Iterable[Measurement],
+    is_allowed: Callable[[Config], bool],
+) -> Config | None:
+    """The heuristic config of a family that a look-up might take in the place of what a search measured, or None.
+
+    Args:
+        device: with the rates that a look-up will know.
+        measured: by the search and before it.
+        is_allowed: whether the search may try a config.
+    """
+    listed = list(measured)
+    ranked = ranking.ranked(listed)
+    if not ranked or len(ranked) >= FEW_TRIED:
+        return None
+    best = ranked[0]
+    found = untried(
+        workload, device, listed, best.variant.config, best.time_us, (), is_allowed, worth=WORTH_TRYING
+    )
+    return None if found is None else found.config

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 from sparsegen import kernels
 from sparsegen.backends.executor import Toolchain
+from sparsegen.dispatch.untried import left_to_try
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels import family_of
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config
 from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baseline_session import BASELINE_SESSION, BaselineSession
@@ -230,6 +232,11 @@ def tune(
             first = [c for c in first if family_of(c).is_deterministic(problem, c)]
         resumes = bool(known.measurements(workload, device))
 
+        def may_be_tried(config: Config) -> bool:
+            family = family_of(config)
+            is_wanted = family in named and (not deterministic or family.is_deterministic(problem, config))
+            return is_wanted and family.suits(problem, workload.features, config, device)
+
         def set_up() -> Search:
             listed = background.begin(
                 lambda: lister.space(workload, device, first, deterministic=deterministic), "list"
@@ -255,6 +262,7 @@ def tune(
         run = Run(
             session, baseline_session, search, ahead, ledger, limits, progress, stop, claims,
             suggest=lambda: similar_configs(workload, device, written.result(), named),
+            left_to_try=lambda measured, on: left_to_try(workload, on, measured, may_be_tried),
             defaults=first[:FIRST],
             measures_rates=budget.effort is not Effort.QUICK,
         )  # fmt: skip

@@ -19,8 +19,9 @@ from tuning_samples import (
 from sparsegen.dispatch import neighbours
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import Choice, How
-from sparsegen.dispatch.untried import FEW_TRIED, WORTH_UNTRIED
-from sparsegen.kernels import families_of, family
+from sparsegen.dispatch.untried import FEW_TRIED, WORTH_UNTRIED, left_to_try
+from sparsegen.kernels import families_of, family, family_of
+from sparsegen.kernels.config import Config
 from sparsegen.operators import DType
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Variant, Workload
@@ -89,3 +90,21 @@ def test_a_probe_tells_whether_the_untried_family_is_faster() -> None:
         choice = choose(half_full(), H100, MemoryLayer([best], [], probes=[probed]))
         assert choice.family.name == name
         assert choice.probed_us == (us if name == "mma_spmm" else None)
+
+
+def test_a_search_ends_with_nothing_left_that_a_look_up_would_take() -> None:
+    """What is left of families grows less with each that is tried; then the look-up takes what was measured."""
+    half = half_full()
+    measured = [timed(40, half, tile_n=32)]
+    tried: list[str] = []
+
+    def is_allowed(config: Config) -> bool:
+        return family_of(config).suits(half.problem, half.features, config, H100)
+
+    while (config := left_to_try(half, H100, measured, is_allowed)) is not None:
+        tried.append(config.family_name)
+        measured.append(replace(timed(41, half), variant=Variant(config, DIGEST)))
+    assert "mma_spmm" in tried and len(set(tried)) == len(tried) < len(families_of("spmm"))
+    assert ask(measured, half).how is How.EXACT
+    assert left_to_try(half, H100, [], is_allowed) is None, "nothing was right"
+    assert left_to_try(half, H100, [timed(40, half, tile_n=32)], lambda config: False) is None

@@ -180,7 +180,7 @@ def searched(monkeypatch: pytest.MonkeyPatch, pace: Pace, budget: Budget) -> tup
     search: Any = Search(clock, pace)
     run = Run(
         session, None, search, Ahead(clock, pace), ledger, Limits.of(budget, 0.0), lambda *given: None,
-        threading.Event(), claims, tuple,
+        threading.Event(), claims, tuple, lambda measured, on: None,
     )  # fmt: skip
     run._search_on()
     return ledger, clock.now

@@ -15,15 +15,22 @@ import pytest
 import tuning_fakes
 from patience import LONG, patience
 from toy_searches import WORKLOAD, children, recorded
-from tuning_fakes import DEVICE, MATRIX, PROBLEM, RATES, FakeToolchain, ToyConfig, backend, tune_toy
+from tuning_fakes import DEVICE, MATRIX, PROBLEM, RATES, FakeToolchain, Toy, ToyConfig, backend, tune_toy
 
+from sparsegen import kernels
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import How
 from sparsegen.errors import (
     ConfigError,
     MatrixError,
 )
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config, UnknownConfig
 from sparsegen.matrix import budget as memory
+from sparsegen.matrix.features import Features
+from sparsegen.operators import SpmmProblem
 from sparsegen.system.child import Interrupted
+from sparsegen.tuning import tuner as tuner_module
 from sparsegen.tuning.loop.early_search import EarlySearch
 from sparsegen.tuning.loop.limits import Limits
 from sparsegen.tuning.loop.run import FIRST
@@ -253,6 +260,60 @@ def test_the_first_few_variants_are_measured_whatever_the_budget(store: Store, t
         backend=slow,
     )
     assert result.counts.done == FIRST and result.winner.sample is not None
+
+
+class SwiftConfig(ToyConfig):
+    pass
+
+
+class Swift(Toy):
+    """What the cost model takes for twice as fast as the toy family."""
+
+    name, config_type = "swift", SwiftConfig
+
+    def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> SwiftConfig:
+        return SwiftConfig()
+
+    def analytic_us(
+        self, problem: SpmmProblem, features: Features, config: ToyConfig, device: Device
+    ) -> float:
+        return 0.5
+
+
+@pytest.mark.parametrize("behaviour", ["right", "wrong"])
+def test_what_a_search_measured_runs_after_it(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behaviour: str
+) -> None:
+    """One trial leaves a promising family untried, which a look-up would take: it is tried whatever the budget."""
+    monkeypatch.setitem(kernels._loaded, "swift", Swift())
+    monkeypatch.setattr(
+        tuner_module,
+        "first_to_try",
+        lambda *given: [ToyConfig(), SwiftConfig(behaviour=behaviour), SwiftConfig()],
+    )
+    monkeypatch.setattr(Swift, "heuristic", lambda *given: SwiftConfig(behaviour=behaviour))
+    result = tune(
+        MATRIX,
+        PROBLEM,
+        device=DEVICE,
+        store=store,
+        families=["toy", "swift"],
+        budget=Budget(trials=1),
+        backend=backend(tmp_path, jobs=1),
+    )
+    assert [m.variant.config for m in recorded(store)] == [ToyConfig(), SwiftConfig(behaviour=behaviour)]
+    choice = choose(WORKLOAD, DEVICE, store)
+    assert (choice.how, choice.config) == (How.EXACT, result.winner.variant.config)
+    assert result.counts.tried == 2
+
+
+def test_families_that_were_not_asked_for_stay_untried(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(kernels._loaded, "swift", Swift())
+    tune_toy(store, tmp_path, trials=1)
+    assert [m.variant.config for m in recorded(store)] == [ToyConfig()]
+    assert choose(WORKLOAD, DEVICE, store).family.name == "swift"
 
 
 def test_what_another_search_finds_does_not_come_before_them(store: Store, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sparsegen import backends
+from sparsegen.dispatch.untried import left_to_try
 from sparsegen.errors import BundleError
 from sparsegen.kernels import family_of
 from sparsegen.kernels.base import Device
@@ -201,6 +202,8 @@ def _run_task(
         claims = Claims(locks / f"job-{name}")
         kept(claims)
         run = Run(
-            session, baselines, search, ahead, ledger, limits, progress, stop, claims, suggest=lambda: ()
-        )
+            session, baselines, search, ahead, ledger, limits, progress, stop, claims,
+            suggest=lambda: (),
+            left_to_try=lambda measured, on: left_to_try(workload, on, measured, set(valid).__contains__),
+        )  # fmt: skip
         run.go()

@@ -7,9 +7,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 
 from sparsegen.errors import CompileError, LaunchError
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
+from sparsegen.kernels.rates import Rates
 from sparsegen.measure.baseline_session import BaselineSession
 from sparsegen.measure.baselines.libraries import LibraryUnavailableError
 from sparsegen.measure.session import Session
@@ -25,7 +28,7 @@ from sparsegen.tuning.loop.limits import Limits
 from sparsegen.tuning.loop.measuring import Measuring
 from sparsegen.tuning.loop.pipeline import CompileAhead, Compiled
 from sparsegen.tuning.report import Phase, Progress, Status
-from sparsegen.tuning_db.records import Variant
+from sparsegen.tuning_db.records import Measurement, Variant
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +51,8 @@ class Run:
         claims: of this search among equal ones.
         suggest: candidates that suit similar workloads, by what is known when it is called. That is once, when half of
             the search is over: searches side by side have found out more by then.
+        left_to_try: what a look-up might take untried in the place of what was measured, given all measurements and
+            the device with the rates that are known of it; None where there is nothing.
         defaults: configs that are timed again with the finalists, whatever the search says of them.
         measures_rates: whether to measure what the device does, where no database knows it.
 
@@ -68,13 +73,14 @@ class Run:
         stop: threading.Event,
         claims: Claims,
         suggest: Callable[[], Iterable[Config]],
+        left_to_try: Callable[[Iterable[Measurement], Device], Config | None],
         defaults: Collection[Config] = (),
         measures_rates: bool = True,
     ) -> None:
         self._session, self._baselines, self._search, self._ahead = session, baselines, search, ahead
         self._ledger, self._limits, self._progress, self._stop = ledger, limits, progress, stop
         self._suggest: Callable[[], Iterable[Config]] | None = suggest
-        self._claims, self._defaults = claims, defaults
+        self._claims, self._defaults, self._left_to_try = claims, defaults, left_to_try
         self._elsewhere: list[Config] = []  # candidates that equal searches are trying
         self._measures_rates = measures_rates
         self._phase = Phase.STARTING
@@ -90,14 +96,19 @@ class Run:
     def go(self) -> None:
         """Search until the budget ends, time the baselines when the device is free, then the finalists.
 
-        What the device does is measured last, once for a device: it takes seconds that are not the search's.
+        Whatever the budget, no family is left untried that a look-up would take in the place of what was measured.
+        What the device does is measured last, once for a device: it takes seconds that are not the search's. Another
+        family may be promising by it.
         """
         try:
             self._enter(Phase.STARTING)
             self._search_on()
+            self._try_what_is_left(self._ledger.device)
             self._time_finalists()
             self._time_baselines()
-            self._measure_rates()
+            rates = self._measure_rates()
+            if rates is not None and self._try_what_is_left(replace(self._ledger.device, rates=rates)):
+                self._time_finalists()
         except Interrupted:
             self.was_interrupted = True
 
@@ -186,6 +197,22 @@ class Run:
         """Trials that are known, or will be."""
         return self._ledger.trials + self._ahead.pending + len(self._elsewhere) + self._is_measuring
 
+    def _try_what_is_left(self, device: Device) -> bool:
+        """Try what a look-up might take untried, one by one; whether there was any."""
+        is_any = False
+        while (config := self._left_to_try(self._ledger.measurements, device)) is not None:
+            if self._stop.is_set():
+                raise Interrupted("interrupted")
+            is_any = True
+            if self._is_ours(config):
+                self._enter(Phase.SEARCHING)
+                self._search.hear(self._tried(self._ahead.compile(config)))
+            else:  # an equal search has tried it, or is about to
+                self._elsewhere.clear()
+                time.sleep(WAIT_SECONDS)
+                self._follow(at_once=True)
+        return is_any
+
     # --- equal searches ---
 
     def _is_ours(self, candidate: Config) -> bool:
@@ -219,6 +246,10 @@ class Run:
                 self._ahead.submit(candidate)
 
     def _try(self, compiled: Compiled) -> None:
+        self._search.tell(self._tried(compiled))
+
+    def _tried(self, compiled: Compiled) -> Measurement:
+        """What became of a candidate; it is recorded."""
         if compiled.rendered is None or (compiled.error and not isinstance(compiled.error, CompileError)):
             assert compiled.error is not None
             raise compiled.error  # not this variant's fault: the compiler is missing, the disk is full
@@ -240,8 +271,8 @@ class Run:
         self._ledger.record(measurement)
         self._claims.give_back(compiled.candidate)
         self._first_pending.discard(compiled.candidate)
-        self._search.tell(measurement)
         self._progress(self._status(), measurement)
+        return measurement
 
     # --- baselines ---
 
@@ -269,20 +300,21 @@ class Run:
         """Have their process end while the search goes on: a device's context takes some tenths of a second to go."""
         background.begin(baselines.close, "end of baselines")
 
-    def _measure_rates(self) -> None:
-        """What the device does in a microsecond, for predicted times from now on."""
+    def _measure_rates(self) -> Rates | None:
+        """What the device does in a microsecond, for predicted times from now on; None where it is not measured."""
         if self._with_cublas is None:
-            return
+            return None
         self._enter(Phase.RATES)
         try:
             rates = self._with_cublas.rates()
         except CANNOT_BE_TIMED as error:
             log.warning("the device's rates are not known, and times are predicted by estimates: %s", error)
-            return
+            return None
         finally:
             self._with_cublas.close()
         if rates is not None:
             self._ledger.record_rates(rates)
+        return None if rates is None else rates.rates
 
     # --- finalists ---
 
