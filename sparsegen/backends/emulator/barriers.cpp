@@ -99,6 +99,15 @@ void barrier_wait(void* barrier, unsigned parity, int line) {
     found.land();
 }
 
+bool barrier_is_complete(void* barrier, unsigned parity, int line) {
+    Barrier& found = find(barrier, line);
+    if (!found.has_completed(parity)) {
+        return false;
+    }
+    found.land();
+    return true;
+}
+
 void copy_async_arrive(void* barrier, int line) {
     Barrier& found = find(barrier, line);
     for (PendingCopy& copy : running_thread->copies.take_all()) {

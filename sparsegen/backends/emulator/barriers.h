@@ -51,6 +51,8 @@ void barrier_init(void* barrier, unsigned arrivals, int line = __builtin_LINE())
 void barrier_arrive(void* barrier, unsigned expected_bytes = 0, int line = __builtin_LINE());
 /// Waits until the phase of that parity is complete; a barrier that was just made counts as having completed parity 1.
 void barrier_wait(void* barrier, unsigned parity, int line = __builtin_LINE());
+/// Whether it is complete, without waiting; copies land then as they do for who waited.
+bool barrier_is_complete(void* barrier, unsigned parity, int line = __builtin_LINE());
 /// Arrives for this thread's `copy_async`s so far, which land with the phase and no longer with `copy_async_wait`.
 void copy_async_arrive(void* barrier, int line = __builtin_LINE());
 /// cp.async.bulk: `bytes` and both addresses are multiples of 16; the bytes count at the barrier.

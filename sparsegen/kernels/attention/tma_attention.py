@@ -1,0 +1,192 @@
+"""``block_attention`` on warpgroups' tensor cores, with tiles by the copy engine (sm_90a)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.tensor_map import Swizzle, TensorMap
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import BlockAttentionProblem, DType, TokenOrder
+
+QUERIES = 128  # of a tile
+STAGE_KEYS = 128
+CHUNK = 64  # columns of a row in shared memory
+ROW_BYTES = 128
+WIDEST = 128  # head_dim whose sums fit the registers
+THREADS = 384  # two warpgroups that multiply, and a third one whose first warp loads
+NOTES_BYTES = 2048  # barriers and what the producer says of stages and tiles
+MOST_STAGES = 8
+SHARED_BYTES = 226 * 1024
+COUNTER_BYTES = 8
+MOST_TOKENS = 1 << 29
+CACHED_BYTES = 36 << 20  # of keys and values, which stay in the L2 together
+REACHED = {64: 0.58, 128: 0.80}  # of the tensor cores' rate, by columns of a row in shared memory
+START_US, TILE_US = 4.0, 1.5
+
+
+@dataclass(frozen=True)
+class TmaAttentionConfig(Config):
+    """One point of the tuning space of `tma_attention`."""
+
+    queries: str = tunable("shared", ("shared", "registers"), "where the tensor cores take queries from")
+    section: int = tunable(16, (8, 16, 32), "MiB of keys and values of the heads that are processed together")
+
+
+class TmaAttention(Family[BlockAttentionProblem, TmaAttentionConfig]):
+    """A persistent kernel: a producer warp loads live blocks by TMA, and two consumer warpgroups multiply.
+
+    Weights stay in registers between the two products; exponentials are taken against the reference that a row has
+    before its scores are known.
+    """
+
+    name = "tma_attention"
+    summary = "attention over live blocks, on warpgroups' tensor cores"
+    source = (
+        "Shah et al.: FlashAttention-3 (warp specialization, products beside exponentials); Milakov and Gimelshein: "
+        "Online normalizer calculation for softmax"
+    )
+    template = "attention/tma_attention.cu.j2"
+    entry = "tma_attention"
+    mapped_names = ("q", "k", "v", "o")
+    size_names = ("queries", "keys", "kv_heads", "group", "items", "section")
+    packed_names = ()
+    scratch_names = ("counters",)
+    problem_type = BlockAttentionProblem
+    config_type = TmaAttentionConfig
+
+    def item_size_names(self, problem: BlockAttentionProblem) -> tuple[str, ...]:
+        return ("item_masks", "head_masks") if problem.has_mask else ()
+
+    def scope(self, problem: BlockAttentionProblem) -> Iterator[Constraint]:
+        yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
+        yield Constraint(
+            problem.head_dim % 16 == 0 and problem.head_dim <= WIDEST,
+            f"head_dim ({problem.head_dim}) is a multiple of 16 up to {WIDEST}",
+        )
+        yield Constraint(
+            max(problem.queries, problem.keys) < MOST_TOKENS,
+            f"queries ({problem.queries}) and keys ({problem.keys}) are fewer than {MOST_TOKENS}",
+        )
+
+    def constraints(
+        self, problem: BlockAttentionProblem, config: TmaAttentionConfig, device: Device
+    ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+        yield Constraint(
+            device.shared_memory_per_block >= SHARED_BYTES,
+            f"tiles take {SHARED_BYTES} bytes of shared memory, a block has {device.shared_memory_per_block}",
+        )
+        yield Constraint(
+            config.queries == "shared" or problem.head_dim <= CHUNK,
+            f"queries (head_dim {problem.head_dim}) fit the registers up to {CHUNK} columns",
+        )
+
+    def constants(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> Mapping[str, Value]:
+        return {
+            "dtype": problem.dtype.value,
+            "head_dim": problem.head_dim,
+            "has_mask": problem.has_mask,
+            "block_rows": problem.block.rows if problem.has_mask else QUERIES,
+            "block_keys": problem.block.columns if problem.has_mask else STAGE_KEYS,
+            "stages": self._stages(problem),
+        }
+
+    def tensor_map(self, problem: BlockAttentionProblem, config: TmaAttentionConfig, name: str) -> TensorMap:
+        of_keys = name in ("k", "v")
+        heads, tokens = (problem.kv_heads, problem.keys) if of_keys else (problem.heads, problem.queries)
+        row_bytes = problem.head_dim * problem.dtype.itemsize
+        of_token, of_head = (
+            (row_bytes, tokens * row_bytes)
+            if problem.order is TokenOrder.HEADS
+            else (heads * row_bytes, row_bytes)
+        )
+        blocks = (problem.block.rows, problem.block.columns) if problem.has_mask else (QUERIES, STAGE_KEYS)
+        rows = {"q": min(blocks[0], 64), "o": 16}.get(name, min(blocks[1], STAGE_KEYS))
+        return TensorMap(
+            array=name,
+            dtype=problem.dtype,
+            sizes=(problem.head_dim, tokens, heads, problem.batch),
+            strides=(of_token, of_head, heads * tokens * row_bytes),
+            box=(CHUNK, rows, 1, 1),
+            swizzle=Swizzle.BYTES_128,
+        )
+
+    def pack(
+        self, problem: BlockAttentionProblem, config: TmaAttentionConfig, matrix: CsrMatrix
+    ) -> Packed[Array]:
+        sizes = {"items": problem.batch, "section": self._section(problem, config)}
+        if problem.has_mask:
+            words, masks = problem.mask_layout.words, problem.masks
+            sizes["head_masks"] = words if masks.are_of_heads else 0
+            sizes["item_masks"] = (
+                words * (problem.heads if masks.are_of_heads else 1) if masks.are_of_items else 0
+            )
+        return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch={"counters": COUNTER_BYTES})
+
+    def launch(
+        self,
+        problem: BlockAttentionProblem,
+        config: TmaAttentionConfig,
+        sizes: Mapping[str, int],
+        device: Device,
+    ) -> Launch:
+        blocks = max(1, min(self._tiles(problem), device.multiprocessors))
+        return Launch((blocks, 1, 1), (THREADS, 1, 1), SHARED_BYTES, starts_early=True)
+
+    def heuristic(
+        self, problem: BlockAttentionProblem, features: Features, device: Device
+    ) -> TmaAttentionConfig:
+        start = self.config_type()
+        return replace(start, queries="registers") if problem.head_dim <= CHUNK else start
+
+    def analytic_us(
+        self,
+        problem: BlockAttentionProblem,
+        features: Features,
+        config: TmaAttentionConfig,
+        device: Device,
+    ) -> float:
+        rates, tiles = device.expected_rates, self._tiles(problem)
+        cost = problem.cost(0)
+        rate = REACHED[self._columns(problem)] * rates.tensor_products_per_us(problem.dtype)
+        products = cost.flop / 2 * self._columns(problem) / problem.head_dim
+        rounds = max(1.0, tiles / device.multiprocessors)
+        moved = cost.bytes / rates.copy_bytes_per_us
+        return rates.launch_us + START_US + max(moved, rounds * TILE_US + products / rate)
+
+    @staticmethod
+    def _columns(problem: BlockAttentionProblem) -> int:
+        """Of a row in shared memory."""
+        return -(-problem.head_dim // CHUNK) * CHUNK
+
+    def _stages(self, problem: BlockAttentionProblem) -> int:
+        row = self._columns(problem) // CHUNK * ROW_BYTES
+        return min(MOST_STAGES, (SHARED_BYTES - NOTES_BYTES - 2 * QUERIES * row) // (STAGE_KEYS * row))
+
+    @staticmethod
+    def _section(problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
+        """Query heads whose keys and values are processed together: all if the L2 holds them."""
+        of_head = 2 * problem.keys * problem.head_dim * problem.dtype.itemsize
+        heads = problem.batch * problem.kv_heads
+        if heads * of_head <= CACHED_BYTES:
+            return heads * problem.group
+        sections = -(-heads * of_head // (config.section << 20))
+        return -(-heads // sections) * problem.group
+
+    @staticmethod
+    def _tiles(problem: BlockAttentionProblem) -> int:
+        rows = -(-problem.queries // QUERIES)
+        if problem.has_mask:
+            side, of_mask = problem.block.rows, problem.mask_layout.rows
+            rows = -(-of_mask * side // QUERIES) if side < QUERIES else of_mask * (side // QUERIES)
+        return rows * problem.heads * problem.batch
+
+
+FAMILY = TmaAttention()
