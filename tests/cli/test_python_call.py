@@ -23,7 +23,7 @@ def pasted(call: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
 @pytest.mark.parametrize("operator", [name for name in OPERATORS if families_of(name)])
 def test_every_operators_call_can_be_pasted(operator: str) -> None:
     kind = operator_named(operator)
-    problem = kind.of(SHAPE, **{name: 24 for name in kind.dense_sizes})
+    problem = kind.of(SHAPE, **dict.fromkeys(kind.dense_sizes, 24))
     config = families_of(operator)[0].config_type()
     args, options = pasted(python_call(problem, config))
     assert args == (("matrix",) if kind.has_pattern else ())

@@ -1,3 +1,3 @@
-"""Attention over the nonzeros of a mask, in one launch."""
+"""Attention: over the nonzeros of a mask, and over live blocks of masks that every call brings; its gradients."""
 
-OPERATORS = ("sparse_attention",)
+OPERATORS = ("block_attention", "block_attention_backward", "sparse_attention")

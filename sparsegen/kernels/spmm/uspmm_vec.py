@@ -190,7 +190,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
     config_type = UspmmVecConfig
 
     def published(self) -> tuple[UspmmVecConfig, ...]:
-        """USpMM-Vec of the paper: vecSize 2, B gathered, and (N_warp, V_size) = (1, 8) of section 4.1, (2, 8) of 4.3."""
+        """vecSize 2, B gathered, and (N_warp, V_size) = (1, 8) of section 4.1 of the paper, (2, 8) of section 4.3."""
         paper = UspmmVecConfig(
             tile_n=8,
             threads_per_row=1,
