@@ -71,7 +71,7 @@ def attention(folder: Path) -> str:
 
 
 def _not_measured(suite: str) -> str:
-    return f"Not measured yet: no `bench_*.json` holds rows of the suite {suite} (benchmarks/README.md)."
+    return f"Not measured yet: no `bench_*.json.xz` holds rows of the suite {suite} (benchmarks/README.md)."
 
 
 def _rows(folder: Path, suite: str) -> tuple[list[Results], list[Row]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import study
 from benchmarks.markdown import NONE, TYPES, table
 from benchmarks.suite_tables import origin, read
 from sparsegen.bench.results.results import UNTUNED, Row
@@ -21,7 +21,7 @@ PEERS = {
     "kernel-gather-conv": "by kernels of ours",
     "torch-im2col": "im2col and a product",
 }
-MISSING = "Not measured yet: there is no `bench_convolution.json` (benchmarks/README.md)."
+MISSING = "Not measured yet: there is no `bench_convolution.json.xz` (benchmarks/README.md)."
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Goal:
     name: str
     figures: tuple[Figure, ...]
     unit: str = "×"
-    source: str = "`bench_convolution.json`"
+    source: str = "`bench_convolution.json.xz`"
 
     def line(self) -> list[str]:
         known = [f for f in self.figures if f.measured is not None]
@@ -202,7 +202,7 @@ def goals(folder: Path, host: Path) -> str:
     """A row for each of the goals that the operator was given.
 
     Args:
-        host: the folder of the device that ``host_convolution.json`` is of.
+        host: the folder of the device that ``host_convolution.json.xz`` is of.
     """
     rows = rows_of(folder)
     if not rows:
@@ -277,21 +277,22 @@ def _of_others(rows: Rows) -> Iterator[Goal]:
 
 
 def _of_studies(folder: Path, host: Path) -> Iterator[Goal]:
-    chain = _rows(folder / "masked_chain.json")
+    chain = study.rows_of(folder / "masked_chain.json.xz")
 
     def best(field: str) -> Callable[[int], float | None]:
         return lambda c: min((r[field] for r in chain if r["channels"] == c), default=None)
 
     for name, field, wanted in (("alone", "alone_cold_us", 10.0), ("in a chain", "layer_earlier_us", 4.0)):
         found = tuple(Figure(wanted, best(field)(c), more=False, digits=1) for c in CHANNELS)
-        yield Goal(f"N1 128² at 90 %, {name}, C 64 / 128 / 256", found, "µs", "`masked_chain.json`")
-    report = [r["in_place_ms"] for r in _rows(host / "host_convolution.json") if r["sparsity"] == 0.7]
+        yield Goal(f"N1 128² at 90 %, {name}, C 64 / 128 / 256", found, "µs", "`masked_chain.json.xz`")
+    report = [
+        r["in_place_ms"] for r in study.rows_of(host / "host_convolution.json.xz") if r["sparsity"] == 0.7
+    ]
     [value] = report or [None]
     figures = (Figure(9.5, value, more=False, digits=1),)
     yield Goal(
-        "256 images of 512², 3 channels, 70 %, host to host (H200)", figures, "ms", "`host_convolution.json`"
+        "256 images of 512², 3 channels, 70 %, host to host (H200)",
+        figures,
+        "ms",
+        "`host_convolution.json.xz`",
     )
-
-
-def _rows(file: Path) -> Sequence[dict[str, float]]:
-    return json.loads(file.read_text())["rows"] if file.is_file() else ()

@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 
 from benchmarks.predicted_variants import evidence_of
-from benchmarks.study import HERE, geometric_mean
+from benchmarks.study import HERE, geometric_mean, read_document
 from sparsegen.backends.cuda.compiler import CudaToolchain
 from sparsegen.backends.cuda.inspection import sass
 from sparsegen.backends.cuda.instructions import Instructions
@@ -33,8 +33,8 @@ from sparsegen.tuning.prediction.model import CostModel, difference_from
 from sparsegen.tuning_db.seeds_reader import packaged
 
 RESULTS = HERE / "results" / "nvidia-h100-80gb-hbm3-sm90"
-COUNTS = RESULTS / "instructions.json"
-DRAWN = RESULTS / "predicted_variants.json"
+COUNTS = RESULTS / "instructions.json.xz"
+DRAWN = RESULTS / "predicted_variants.json.xz"
 OFTEN = 3  # counts each of these: of the packaged variants, which searches chose, few are slow
 FIRST = 8  # of which the best is compared, too
 
@@ -69,8 +69,8 @@ def document(model: CostModel, variants: Sequence[Known]) -> dict[str, object]:
 def suites() -> dict[str, str]:
     """The suite of every workload that the committed benchmark results name, by fingerprint."""
     found: dict[str, str] = {}
-    for file in sorted(RESULTS.glob("bench_*.json")):
-        for row in json.loads(file.read_text())["rows"]:
+    for file in sorted(RESULTS.glob("bench_*.json.xz")):
+        for row in read_document(file)["rows"]:
             found.setdefault(row["fingerprint"], row["suite"])
     return found
 

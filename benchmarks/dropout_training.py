@@ -9,7 +9,7 @@ Each network trains with dropout before dense layers and with structured dropout
 seed, in bfloat16 under autocast; on a GPU a step is a CUDA graph. Told are the loss on unseen data with its spread over
 the seeds, the difference in units of that spread, and the time of a step. The layers run dense products where these are
 faster, unless ``--always-masked``; ``choices`` says for how many problems masked products ran in graphs.
-Raw output: ``dropout_training.json``, with the losses of all steps; the plot is ``dropout_training.svg`` beside it.
+Raw output: ``dropout_training.json.xz``, with the losses of all steps; the plot is ``dropout_training.svg`` beside it.
 """
 
 from __future__ import annotations

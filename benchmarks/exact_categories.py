@@ -13,7 +13,7 @@ are held against float64 through all layers by plain kernels on the device, and 
 float64 on the host.
 
 ``--all`` takes all 12 networks of the challenge, with 60,000 inputs for 1024 × 120 and 1,024 for the others; given
-again, it goes on where a time limit ended it. Raw output: ``exact_categories.json``, in which rows of other networks
+again, it goes on where a time limit ended it. Raw output: ``exact_categories.json.xz``, in which rows of other networks
 stay. The same networks by device time, without exactness, are the suite ``spdnn``.
 """
 

@@ -1,6 +1,6 @@
 """What holding a variant's result against the reference takes where it first runs, and in which steps.
 
-    python -m benchmarks.first_use -o first_use.json [--device emulator --size 64]
+    python -m benchmarks.first_use -o first_use.json.xz [--device emulator --size 64]
 
 Every process has a database of its own, so that it checks anew, and all share a cache: the first of a dtype compiles.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 
 from sparsegen.bench.run.state import state
+from sparsegen.system.publish import publish_text
 
 DTYPES = ("float32", "float16")
 TIMES = 3  # the last of them profiled, which makes it slower
@@ -95,9 +96,8 @@ def main(output: Path, device: str, size: int, n: int) -> None:
                     }
                 )
                 click.echo(", ".join(f"{name} {value}" for name, value in rows[-1].items() if value))
-    output.write_text(
-        json.dumps({"device": device, "size": size, "n": n, "commit": state(), "rows": rows}, indent=1) + "\n"
-    )
+    document = {"device": device, "size": size, "n": n, "commit": state(), "rows": rows}
+    publish_text(output, json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 The model is compiled whole (``fullgraph=True``), called and replayed while PyTorch raises an error wherever it would
 wait for the device (``torch.cuda.set_sync_debug_mode("error")``); a capture refuses every other wait too.
 Then the weights get new values, several times: what replays give is held against PyTorch's dense layers, and the
-graphs that were compiled are counted. Raw output: ``graph_capture.json``. The emulator has no CUDA graph: there
+graphs that were compiled are counted. Raw output: ``graph_capture.json.xz``. The emulator has no CUDA graph: there
 calls stand for replays.
 """
 

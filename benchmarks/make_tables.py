@@ -8,7 +8,6 @@ between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``. Nothing in either is 
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -22,11 +21,13 @@ from benchmarks import (
     convolution_tables,
     masked_tables,
     overview_tables,
+    study,
     study_tables,
     suite_tables,
     uniform_tables,
 )
 from benchmarks.anchors import peers
+from benchmarks.study import read_document
 from sparsegen.errors import SparsegenError
 
 HERE = Path(__file__).parent
@@ -50,10 +51,10 @@ def of_file(name: str, made: Callable[[Mapping[str, Any]], str]) -> Callable[[],
     """A table out of a study's file, or a line that says that there is none."""
 
     def fill_in() -> str:
-        file = RESULTS / f"{name}.json"
+        file = RESULTS / f"{name}.json.xz"
         if not file.is_file():
             return f"Not measured yet: there is no `{file.name}` (benchmarks/README.md)."
-        document = json.loads(file.read_text())
+        document = read_document(file)
         return made(document) + origin(document)
 
     return fill_in
@@ -61,8 +62,7 @@ def of_file(name: str, made: Callable[[Mapping[str, Any]], str]) -> Callable[[],
 
 def rows_of(name: str) -> study_tables.Rows:
     """The rows of a study's file; none where there is no such file."""
-    file = RESULTS / f"{name}.json"
-    return json.loads(file.read_text())["rows"] if file.is_file() else []
+    return study.rows_of(RESULTS / f"{name}.json.xz")
 
 
 def origin(document: Mapping[str, Any]) -> str:

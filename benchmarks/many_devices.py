@@ -29,6 +29,7 @@ from sparsegen.bench.run.state import state
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import Problem, SpmmProblem
+from sparsegen.system.publish import publish_text
 from sparsegen.tuning.engines.dealing import Outcome, Unwatched, deal
 from sparsegen.tuning.engines.engine import OPEN_BACKEND, Request, SetUp, Task
 from sparsegen.tuning.engines.local import LocalEngine
@@ -172,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = json.dumps(found, indent=2)
     print(text)
     if given.output is not None:
-        given.output.write_text(text + "\n", encoding="utf-8")
+        publish_text(given.output, text + "\n")
 
 
 if __name__ == "__main__":

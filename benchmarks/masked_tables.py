@@ -120,7 +120,7 @@ def products(folder: Path) -> str:
             ]
         )
     if not lines:
-        return "Not measured yet: no `bench_*.json` has rows of `sparsedrop` (benchmarks/README.md)."
+        return "Not measured yet: no `bench_*.json.xz` has rows of `sparsedrop` (benchmarks/README.md)."
     names = [name for name, _ in PRODUCTS]
     head = ["m x k x n", "dense, µs", *(f"{name}, µs" for name in names)]
     head += [*(f"{name} over live dense" for name in names), "all three over dense"]
@@ -178,7 +178,7 @@ def goals(folder: Path, study: Callable[[str], Sequence[Mapping[str, Any]]]) -> 
 
 def _goals(folder: Path, study: Callable[[str], Sequence[Mapping[str, Any]]]) -> Iterator[Goal]:
     found, half = steps(folder), DType.FLOAT16
-    file = f"`bench_{SUITE}.json`"
+    file = f"`bench_{SUITE}.json.xz`"
 
     def figures(size: int, dropped: float, bounds: Sequence[float], block: int = 128, dtype: DType = half,
                 names: Sequence[str] = ("dsd", "sdd", "transposed")) -> list[tuple[float | None, float]]:  # fmt: skip
@@ -218,7 +218,7 @@ def _goals(folder: Path, study: Callable[[str], Sequence[Mapping[str, Any]]]) ->
         ]
         what = f"mask + forward + backward ÷ (dropout + dense){words}: s = 0.05, 0.5 at 4096³, 8192³, 2048³, 1024³"
         told = ", ".join(f"{one}, {other}" for _, one, other in asked)
-        yield Goal(what, f"≤ {told}", values, "`structured_dropout.json`")
+        yield Goal(what, f"≤ {told}", values, "`structured_dropout.json.xz`")
     chains = [row for row in studied if "chain" in row and row["products_us"] < CLEAR_US]
     worst = max((row["early_adds_us"] for row in chains), default=None)
     yield Goal(
@@ -229,7 +229,7 @@ def _goals(folder: Path, study: Callable[[str], Sequence[Mapping[str, Any]]]) ->
     shares = [*((quotient(1, one), 0.85) for one in mma[:3])]
     yield Goal(
         "`mma.sync` at 4096³, s = 0: speed over cuBLASLt's kernels of sm_80, dsd, dW, sdd", "≥ 0.85", shares,
-        "`explore_masked_mma.json`", is_least=True,
+        "`explore_masked_mma.json.xz`", is_least=True,
     )  # fmt: skip
     yield Goal(
         "the same, s = 0.5: time ÷ (live share · dense)", "≤ 1.2", [(one, 1.2) for one in mma[3:]], "the same"
@@ -238,7 +238,9 @@ def _goals(folder: Path, study: Callable[[str], Sequence[Mapping[str, Any]]]) ->
         row for results in read(folder, suites=["block"]) for row in results.rows if row.suite == "block"
     ]
     mean = summarize(blocks)[0].to_dense.value if blocks else None
-    yield Goal("static `block` list, ÷ dense, geometric mean", "≤ 0.60", [(mean, 0.6)], "`bench_block.json`")
+    yield Goal(
+        "static `block` list, ÷ dense, geometric mean", "≤ 0.60", [(mean, 0.6)], "`bench_block.json.xz`"
+    )
     ratios = []
     for dropped in (0, 0.5):
         for name, _ in PRODUCTS:

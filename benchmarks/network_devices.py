@@ -9,7 +9,7 @@ one device layers that are streamed, two segments at a time, against the same la
 host, results totals on the host; both copies are in the times, which are medians after a first call. Results must be
 equal, bit for bit, however many devices compute them and whether layers are streamed or not. The topology is packed
 once for each case, and preprocessing is timed by itself. A time limit ends the study between two rows. Raw output:
-``network_devices.json``.
+``network_devices.json.xz``.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Every process infers a part of the inputs on its own GPU; the first one packs the network and broadcasts it, and all of
 them get all results (NCCL, or gloo on the emulator). Cases are those of ``network_devices``. Inputs are bits on the
 host, results totals on the host; times are medians after a first call, from a barrier of all processes to the results
-in the first one. They must be the same bits as those of one process. Raw output: ``network_processes.json``.
+in the first one. They must be the same bits as those of one process. Raw output: ``network_processes.json.xz``.
 """
 
 from __future__ import annotations

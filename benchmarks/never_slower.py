@@ -5,7 +5,7 @@
 Needs a GPU that PyTorch can use; ``--tiny`` tries the program itself, with small sizes and anywhere. Everything is
 prepared with a database of its own, empty at the start. ``--limit`` takes that many cases of each part and dtype,
 spread over all of them. Given again, the command goes on where a time limit ended it. Raw output:
-``never_slower.json``.
+``never_slower.json.xz``.
 
 - products: 36 patterns that are in no packaged result, in both dtypes. With ``--dlmc`` they are the ``.smtx`` and
   ``.smtx.gz`` files of a folder (of held-out layers; all of them), else random ones of DLMC's shapes with rows of

@@ -1,11 +1,11 @@
 """Predicted times beside measured ones, on one GPU or on two.
 
     python -m benchmarks.predicted_variants record                   # on an H100
-    python -m benchmarks.predicted_variants record --same h100.json  # on an H200: the same variants
-    python -m benchmarks.predicted_variants report h100.json h200.json -o prediction.svg
+    python -m benchmarks.predicted_variants record --same h100.json.xz  # on an H200: the same variants
+    python -m benchmarks.predicted_variants report h100.json.xz h200.json.xz -o prediction.svg
 
 ``record`` measures for every workload the eight variants that the cost model puts first, every family's heuristic
-config and some drawn at random from all valid ones, in turn and with a cold L2, and writes predicted_variants.json.
+config and some drawn at random from all valid ones, in turn and with a cold L2, and writes predicted_variants.json.xz.
 ``report`` prints how good the first variants are and draws predicted against measured times; with two files also the
 second device's by the first one's measured times, scaled by the ratio of the model's. ``held-out`` fits the model to
 the packaged measurements and to the first file's, but those of the workloads' own shape, and says how it orders both
@@ -22,7 +22,7 @@ from typing import Any
 
 import click
 
-from benchmarks.study import SideBySide, Workload, geometric_mean, known_rows, write_results
+from benchmarks.study import SideBySide, Workload, geometric_mean, known_rows, read_document, write_results
 from sparsegen import backends
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels import families_of, read_config
@@ -193,7 +193,7 @@ def main() -> None:
 def record(same: Path | None) -> None:
     """Measure on this GPU; rows that the result file holds stay."""
     device = backends.find_device()
-    other = {row["workload"]: row for row in json.loads(same.read_text())["rows"]} if same else {}
+    other = {row["workload"]: row for row in read_document(same)["rows"]} if same else {}
     rows = known_rows(device, NAME, "workload")
     for workload, dtype in WORKLOADS:
         name = f"{workload.name} {dtype}"
@@ -208,7 +208,7 @@ def record(same: Path | None) -> None:
 
 def evidence_of(file: Path, device: Device, usual_registers: int) -> dict[str, list[fitting.Known]]:
     """What a result file measured, by workload, as the model is fitted to it; nothing is known of the compiled code."""
-    rows = {row["workload"]: row["variants"] for row in json.loads(file.read_text())["rows"]}
+    rows = {row["workload"]: row["variants"] for row in read_document(file)["rows"]}
     found = {}
     for workload, dtype in WORKLOADS:
         name = f"{workload.name} {dtype}"
@@ -229,7 +229,7 @@ def held_out(first: Path, second: Path) -> None:
     from benchmarks.cost_model import OFTEN, packaged_evidence, predicted
 
     packaged, usual = packaged_evidence()
-    names = [json.loads(file.read_text())["device"] for file in (first, second)]
+    names = [read_document(file)["device"] for file in (first, second)]
     measured = [
         evidence_of(file, described_as(name), usual)
         for file, name in zip((first, second), names, strict=True)
@@ -275,7 +275,7 @@ def report(files: tuple[Path, ...], output: Path | None) -> None:
     """Print the table of one or two result files, and draw."""
     if len(files) > 2:
         raise click.UsageError("give one file, or two")
-    documents = [json.loads(file.read_text()) for file in files]
+    documents = [read_document(file) for file in files]
     if len(documents) == 2:
         documents[1]["rows"] = scaled(documents[0]["rows"], documents[1]["rows"])
     click.echo("| device | ordered by | workloads | first | best of 8 |\n|---|---|---|---|---|")

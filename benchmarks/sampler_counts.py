@@ -12,6 +12,7 @@ from pathlib import Path
 
 import optuna
 
+from benchmarks.study import read_document
 from sparsegen.system.publish import publish_text
 from sparsegen.tuning.replay.recording import Recording
 from sparsegen.tuning.replay.replay import Comparison
@@ -79,7 +80,7 @@ class Counts:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        kept = json.loads(file.read_text())["searches"] if file is not None and file.exists() else []
+        kept = read_document(file)["searches"] if file is not None and file.exists() else []
         self.found = {count.key: count for count in (Count(**row) for row in kept)}
 
     def add(self, count: Count) -> None:

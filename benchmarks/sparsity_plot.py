@@ -2,14 +2,13 @@
 
     python -m benchmarks.sparsity_plot docs/time-over-sparsity.svg
 
-On the left the suite `convolution` (``bench_convolution.json``) as parts of cuDNN's time, on the right the
-configuration of Shah and Nair from host to host (``host_convolution.json``): read where the images lie, and copied in
-chunks on several streams as in their report, whose time did not fall with sparsity.
+On the left the suite `convolution` (``bench_convolution.json.xz``) as parts of cuDNN's time, on the right the
+configuration of Shah and Nair from host to host (``host_convolution.json.xz``): read where the images lie, and copied
+in chunks on several streams as in their report, whose time did not fall with sparsity.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import click
 import matplotlib
 from matplotlib.figure import Figure
 
+from benchmarks import study
 from benchmarks.convolution_tables import CHANNELS, SPARSITIES, Key, Rows, dense, ours, rows_of
 from benchmarks.make_tables import HOST, RESULTS
 
@@ -29,7 +29,7 @@ def main(file: Path) -> None:
     figure = Figure(figsize=(8.4, 3.5), layout="constrained")
     shapes, host = figure.subplots(1, 2)
     draw_shapes(shapes, rows_of(RESULTS))
-    draw_host(host, json.loads((HOST / "host_convolution.json").read_text())["rows"])
+    draw_host(host, study.rows_of(HOST / "host_convolution.json.xz"))
     with matplotlib.rc_context({"svg.hashsalt": "sparsegen"}):
         figure.savefig(file, format="svg", metadata={"Date": None})
 

@@ -1,6 +1,6 @@
 """Seconds of the clock that what runs first takes: quick searches alone and two at once, short commands, a look-up.
 
-    python -m benchmarks.start_up -o start_up.json [--device emulator --tiny] [--part searches|commands|look-up]
+    python -m benchmarks.start_up -o start_up.json.xz [--device emulator --tiny] [--part searches|commands|look-up]
 
 Every search has a cache and a database of its own, empty at the start; two at once share the cache. The first one says
 what a machine takes that was just started, where this is the first that runs on it. docs/notes/start-up.md has figures.
@@ -28,6 +28,7 @@ import scipy.sparse
 from sparsegen.backends.cuda.remembered_gpus import FOLDER
 from sparsegen.bench.run.state import state
 from sparsegen.matrix.generators import random_uniform
+from sparsegen.system.publish import publish_text
 
 TIMES = 3  # of each command and look-up
 PARTS = ("searches", "commands", "look-up")
@@ -161,7 +162,7 @@ def main(output: Path, device: str, tiny: bool, parts: tuple[str, ...]) -> None:
         rows.append(row)
         click.echo(", ".join(f"{name} {_shown(value)}" for name, value in row.items()))
         facts = {"device": device, "python": platform.python_version(), "cores": os.cpu_count(), "tiny": tiny}
-        output.write_text(json.dumps({**facts, "commit": state(), "rows": rows}, indent=1) + "\n")
+        publish_text(output, json.dumps({**facts, "commit": state(), "rows": rows}, indent=1) + "\n")
 
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(Path(folder), device)

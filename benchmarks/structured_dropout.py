@@ -12,7 +12,7 @@ ended behind it (`generator`, as in layers without a seed of their own). All see
 `mask`: twenty masks in turn.
 
 Each way is one CUDA graph, so that the host plays no part; graphs are replayed in turn, with the L2 as they leave it
-(not flushed), and medians are told. Raw output: ``structured_dropout.json``. The emulator has no CUDA graph and no
+(not flushed), and medians are told. Raw output: ``structured_dropout.json.xz``. The emulator has no CUDA graph and no
 time: there calls stand for replays.
 """
 

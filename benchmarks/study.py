@@ -19,9 +19,10 @@ import numpy as np
 from sparsegen import backends
 from sparsegen.backends import toolchain
 from sparsegen.backends.executor import Executor
+from sparsegen.bench.results.result_file import LARGEST_FILE
 from sparsegen.bench.results.summary import geometric
 from sparsegen.bench.run.state import state
-from sparsegen.errors import SparsegenError
+from sparsegen.errors import ResultsError, SparsegenError
 from sparsegen.kernels import family as family_named
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
@@ -32,6 +33,7 @@ from sparsegen.operators import DType, SpmmProblem
 from sparsegen.plan.binding import BoundVariant, bind_variant
 from sparsegen.plan.variants import compile_variant
 from sparsegen.system.publish import publish_text
+from sparsegen.tuning_db.json_reader import read_text
 from sparsegen.verify.variants import UNWRITTEN
 from sparsegen.verify.verifier import verifier
 
@@ -65,12 +67,12 @@ class Workload:
 
 def result_file(device: Device, name: str) -> Path:
     """In ``SPARSEGEN_RESULTS`` if set, else in benchmarks/results/<device>."""
-    return Path(os.environ.get("SPARSEGEN_RESULTS") or HERE / "results" / device.key) / f"{name}.json"
+    return Path(os.environ.get("SPARSEGEN_RESULTS") or HERE / "results" / device.key) / f"{name}.json.xz"
 
 
 def write_results(device: Device, name: str, rows: Rows, **facts: Any) -> Path:
-    """Raw output as JSON, replaced as a whole: device, driver, versions, command; of each row the state of the source
-    that measured it and when, where it does not say so already.
+    """Raw output as compressed JSON, replaced as a whole: device, driver, versions, command; of each row the state of
+    the source that measured it and when, where it does not say so already.
     """
     now = datetime.now(UTC).replace(microsecond=0).isoformat()
     for row in rows:
@@ -95,7 +97,21 @@ def write_results(device: Device, name: str, rows: Rows, **facts: Any) -> Path:
 def known_rows(device: Device, name: str, key: str) -> dict[str, dict[str, Any]]:
     """The rows that a result file holds, by one of their fields; none if there is no file."""
     path = result_file(device, name)
-    return {row[key]: row for row in json.loads(path.read_text())["rows"]} if path.is_file() else {}
+    return {row[key]: row for row in rows_of(path)}
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """The document of a result file.
+
+    Raises:
+        ResultsError: it cannot be read, or is damaged.
+    """
+    return dict(json.loads(read_text(path, LARGEST_FILE, ResultsError)))
+
+
+def rows_of(path: Path) -> Rows:
+    """The rows of a study's file; none where there is no such file."""
+    return list(read_document(path)["rows"]) if path.is_file() else []
 
 
 def geometric_mean(ratios: Iterable[float]) -> float:

@@ -1,7 +1,7 @@
 """Tables of the result files of `sparsegen bench`; `benchmarks.make_tables` places them.
 
-``bench_*.json`` together hold each row once, ``repeat_*.json`` the same rows measured again, ``clean_*.json`` and
-``warm_*.json`` with another state of the L2.
+``bench_*.json.xz`` together hold each row once, ``repeat_*.json.xz`` the same rows measured again,
+``clean_*.json.xz`` and ``warm_*.json.xz`` with another state of the L2.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OLDER = "a state that its file does not name"
 
 def read(folder: Path, kind: str = "bench", suites: Container[str] | None = None) -> list[Results]:
     """The files of a kind; of ``suites``: those alone that hold rows of them."""
-    files = [_read(file, file.stat().st_mtime_ns) for file in sorted(folder.glob(f"{kind}_*.json"))]
+    files = [_read(file, file.stat().st_mtime_ns) for file in sorted(folder.glob(f"{kind}_*.json.xz"))]
     return [found for found in files if suites is None or any(row.suite in suites for row in found.rows)]
 
 
@@ -49,7 +49,7 @@ def whole(folder: Path, kind: str = "bench") -> Results:
     """
     files = read(folder, kind)
     if not files:
-        raise SparsegenError(f"{folder} has no {kind}_*.json; benchmarks/README.md says how they are made")
+        raise SparsegenError(f"{folder} has no {kind}_*.json.xz; benchmarks/README.md says how they are made")
     return merge(files)
 
 
@@ -138,7 +138,7 @@ def performance(folder: Path) -> str:
 def unseen(folder: Path) -> str:
     """Dispatch without what the packaged results know of a suite, over the winner on record, timed in the same run.
 
-    Of each suite and type the newest file counts, ``untuned_*.json``, ``bench_*.json`` or ``repeat_*.json``.
+    Of each suite and type the newest file counts, ``untuned_*.json.xz``, ``bench_*.json.xz`` or ``repeat_*.json.xz``.
     """
     newest: dict[tuple[str, DType], tuple[Results, SuiteSummary]] = {}
     files = [file for kind in ("untuned", "bench", "repeat") for file in read(folder, kind)]

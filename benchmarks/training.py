@@ -7,7 +7,7 @@
 A two-layer perceptron and a two-layer transformer (`SparseLinear`, `SparseAttention`), in float32 and in float16 with
 autocast and a gradient scaler, by Adam. The masked-dense twin has the same initial weights. All runs see the same
 batches; the noise is the difference between two masked-dense runs of other seeds: other initial weights and masks.
-Raw output: ``training.json``, written anew after every part; what it holds is not run again without ``--again``.
+Raw output: ``training.json.xz``, written anew after every part; what it holds is not run again without ``--again``.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def test_nothing_was_measured(tables: Any) -> None:
 
 def test_rows_and_goals(tables: Any, tmp_path: Path) -> None:
     result_file.write(
-        replace(results(), rows=tuple(made_up(100.0, 120.0))), tmp_path / "bench_convolution.json"
+        replace(results(), rows=tuple(made_up(100.0, 120.0))), tmp_path / "bench_convolution.json.xz"
     )
     assert (
         "| 64, 1, 128² | 120.0 | 100.0 | 50.0 | 30.0 | 10.0 | 5.0 | 1.20 / 2.40 / 4.00 / 12.00 / 24.00 |"
@@ -69,7 +69,7 @@ def test_rows_and_goals(tables: Any, tmp_path: Path) -> None:
     assert "2 not measured" in goals, "the other two ways"
     assert goals.count("| reached |") >= 8
     slow = replace(results(), rows=tuple(made_up(130.0, 120.0)))
-    result_file.write(slow, tmp_path / "bench_convolution.json")
+    result_file.write(slow, tmp_path / "bench_convolution.json.xz")
     assert "| 2 short |" in tables.TABLES["convolution-goals"]()
 
 
@@ -79,7 +79,7 @@ def test_the_picture(tables: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(sparsity_plot, "RESULTS", tmp_path)
     result_file.write(
-        replace(results(), rows=tuple(made_up(100.0, 120.0))), tmp_path / "bench_convolution.json"
+        replace(results(), rows=tuple(made_up(100.0, 120.0))), tmp_path / "bench_convolution.json.xz"
     )
     done = CliRunner().invoke(sparsity_plot.main, [str(tmp_path / "plot.svg")])
     assert done.exit_code == 0, done.output

@@ -37,7 +37,7 @@ def test_products_beside_dense_ones_without_zeros(tables: Any, tmp_path: Path) -
         cells = (cell(UNTUNED, Kind.OURS, ours, HALF), cell("cublas", Kind.DENSE, dense, HALF))
         one = row(f"4096 {share}", suite="sparsedrop", dtype=HALF)
         rows.append(replace(one, problem=problem, cells=cells))
-    result_file.write(replace(results(), rows=tuple(rows)), tmp_path / "bench_sparsedrop.json")
+    result_file.write(replace(results(), rows=tuple(rows)), tmp_path / "bench_sparsedrop.json.xz")
     made = tables.TABLES["masked-overview"]()
     assert "| `dsd`, half of the blocks dead | – | 1.90 × | – | – |" in made, "150 µs are of zeros"
     assert "| `dsd`, no block dead | – | 0.95 × | – | – |" in made
@@ -56,7 +56,7 @@ def test_edges_of_networks(tables: Any, tmp_path: Path) -> None:
         alive, problem=problem, cells=cells, nnz=nnz, features=features, measured=earlier, state="0" * 40
     )
     rows = (alive, replace(alive, case="challenge", cells=cells[1:]))
-    result_file.write(replace(results(), rows=rows), tmp_path / "bench_spdnn.json")
+    result_file.write(replace(results(), rows=rows), tmp_path / "bench_spdnn.json.xz")
     made = tables.TABLES["networks-overview"]()
     assert (
         "| 1024 neurons, every input alive | 60,000 | 2.00 | 118.0 | 30 × | – | – | 2026-01-02; 0000000000 |"
@@ -64,7 +64,7 @@ def test_edges_of_networks(tables: Any, tmp_path: Path) -> None:
     )
     assert "challenge" not in made, "ours has no time"
     faster = replace(alive, cells=(cell(UNTUNED, Kind.OURS, 1500.0, HALF),), measured=later, state="1" * 40)
-    result_file.write(replace(results(), rows=(faster,)), tmp_path / "explore_networks.json")
+    result_file.write(replace(results(), rows=(faster,)), tmp_path / "explore_networks.json.xz")
     made = tables.TABLES["networks-overview"]()
     assert (
         "| 1024 neurons, every input alive | 60,000 | 1.50 | 157.3 | 40 × | – | – | 2026-01-03; 1111111111 |"

@@ -28,12 +28,15 @@ from sparsegen.operators import (
     SoftmaxProblem,
     SparseAttentionProblem,
 )
+from sparsegen.system.publish import publish_text
 
 ROOT = Path(__file__).parents[1]
 GPU = ROOT / "benchmarks" / "results" / "nvidia-h100-80gb-hbm3-sm90"
 
 
-@pytest.mark.skipif(not list(GPU.glob("bench_*.json")), reason="no bench_*.json among the committed results")
+@pytest.mark.skipif(
+    not list(GPU.glob("bench_*.json.xz")), reason="no bench_*.json.xz among the committed results"
+)
 def test_the_tables_are_up_to_date() -> None:
     command = [sys.executable, "-m", "benchmarks.make_tables", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG)
@@ -62,8 +65,8 @@ def made(tables: Any, name: str) -> str:
 
 
 def test_summary_and_rows(tables: Any) -> None:
-    result_file.write(results(row("first")), tables.RESULTS / "bench_a.json")
-    result_file.write(results(row("second", suite="other")), tables.RESULTS / "bench_b.json")
+    result_file.write(results(row("first")), tables.RESULTS / "bench_a.json.xz")
+    result_file.write(results(row("second", suite="other")), tables.RESULTS / "bench_b.json.xz")
     filled = tables.fill("<!-- performance:begin -->\nold\n<!-- performance:end -->")
     assert "\nold\n" not in filled
     assert (
@@ -81,13 +84,13 @@ def test_summary_and_rows(tables: Any) -> None:
 
 def test_a_mean_over_some_of_the_rows_says_so(tables: Any) -> None:
     sparse_alone = replace(row("large"), cells=tuple(c for c in row().cells if c.kind is not Kind.DENSE))
-    result_file.write(results(row("small"), sparse_alone), tables.RESULTS / "bench_a.json")
+    result_file.write(results(row("small"), sparse_alone), tables.RESULTS / "bench_a.json.xz")
     assert "| made-up, fp32 | 2 | 2.00 × (1 of 2) | 0.50 × (1 of 2) | 1.60 × |" in made(tables, "performance")
 
 
 def test_where_nothing_was_tuned_the_untuned_stand_for_us(tables: Any) -> None:
     untuned = replace(row("plain"), cells=tuple(c for c in row().cells if c.contender != "sparsegen"))
-    result_file.write(results(untuned), tables.RESULTS / "bench_a.json")
+    result_file.write(results(untuned), tables.RESULTS / "bench_a.json.xz")
     assert "made-up" not in made(tables, "performance"), "which is of tuned winners"
     page = tables.suite_tables.suite(tables.RESULTS, "made-up")
     assert "| plain | – | 6.00 | 10.00 | 8.00 | cusparse-csr | 1.67 | 1.33 |" in page
@@ -114,12 +117,12 @@ def test_masked_products_and_their_goals(tables: Any) -> None:
         masked(DsdTransposedProblem(*sizes, density=half), 60, 100),
         masked(SddProblem(*sizes, density=half), 65, 100),
     ]
-    result_file.write(results(*rows), tables.RESULTS / "bench_a.json")
+    result_file.write(results(*rows), tables.RESULTS / "bench_a.json.xz")
     page = made(tables, "masked-products")
     line = "| 4096³, block 128, s = 0.5, fp16 | 100.00 | 55.00 | 60.00 | 65.00 | 1.05 | 1.20 | 1.30 | 0.60 |"
     assert f"{line} 3.00 | 3.00 | 3.00 | 1.50 | 1.50 |" in page
     steps = {"layer": "4096 x 4096 x 4096", "p": 0.5, "masked_over_dropout_dense": 0.5}
-    (tables.RESULTS / "structured_dropout.json").write_text(json.dumps({"rows": [steps]}))
+    publish_text(tables.RESULTS / "structured_dropout.json.xz", json.dumps({"rows": [steps]}))
     goals = made(tables, "masked-goals").splitlines()
     asked = ("dsd, sdd, dW at 4096³", "(dropout + dense): s", "`mma.sync`")
     told = [line for words in asked for line in goals if words in line and "TF32" not in line]
@@ -136,7 +139,7 @@ def test_rows_of_several_states_are_marked(tables: Any) -> None:
     first, second = (
         replace(row(case), state=state) for case, state in (("a", "1" * 40), ("b", "2" * 40 + "+changes"))
     )
-    result_file.write(results(first, second), tables.RESULTS / "bench_a.json")
+    result_file.write(results(first, second), tables.RESULTS / "bench_a.json.xz")
     page = tables.suite_tables.suite(tables.RESULTS, "made-up")
     assert "| of the floor | family | state |" in page
     assert [line[-5:] for line in page.splitlines() if line.startswith(("| a |", "| b |"))] == [
@@ -147,7 +150,7 @@ def test_rows_of_several_states_are_marked(tables: Any) -> None:
     assert "measured by 1111111111, 2222222222+changes;" in page
     assert "2026-01-02; nvcc; 1111111111; 2222222222+changes" in made(tables, "performance")
     alike = results(first, replace(second, state=first.state))
-    result_file.write(alike, tables.RESULTS / "bench_a.json")
+    result_file.write(alike, tables.RESULTS / "bench_a.json.xz")
     assert "state |" not in tables.suite_tables.suite(tables.RESULTS, "made-up")
 
 
@@ -158,7 +161,7 @@ def test_the_strongest_of_each_row(tables: Any) -> None:
     ours = row("4096x1024x32 .70", suite="rnn", dtype=DType.FLOAT16, ours=10.0, sparse=8.0)
     other = row("4096x1024x32 .80", suite="rnn", dtype=DType.FLOAT16, ours=10.0, sparse=99.0)
     result_file.write(
-        results(ours, other, row("not anchored", suite="other")), tables.RESULTS / "bench_a.json"
+        results(ours, other, row("not anchored", suite="other")), tables.RESULTS / "bench_a.json.xz"
     )
     [line] = [line for line in made(tables, "strongest").splitlines() if line.startswith("| rnn, fp16")]
     assert "other" not in made(tables, "strongest")
@@ -167,13 +170,13 @@ def test_the_strongest_of_each_row(tables: Any) -> None:
 
 
 def test_a_second_run_beside_the_first(tables: Any) -> None:
-    result_file.write(sweep(), tables.RESULTS / "bench_a.json")
-    result_file.write(sweep(), tables.RESULTS / "repeat_a.json")
+    result_file.write(sweep(), tables.RESULTS / "bench_a.json.xz")
+    result_file.write(sweep(), tables.RESULTS / "repeat_a.json.xz")
     assert "| made-up, fp32 | 1.000 | 1.000 |" in made(tables, "reproduction")
 
 
 def test_rows_that_were_not_timed_have_a_dash(tables: Any) -> None:
-    result_file.write(results(replace(row("bare"), cells=())), tables.RESULTS / "bench_a.json")
+    result_file.write(results(replace(row("bare"), cells=())), tables.RESULTS / "bench_a.json.xz")
     assert "| made-up, fp32 | 1 | – | – | – | – |" in made(tables, "performance")
     assert "| bare | – | – | – | – | – |" in tables.suite_tables.suite(tables.RESULTS, "made-up")
 
@@ -181,13 +184,13 @@ def test_rows_that_were_not_timed_have_a_dash(tables: Any) -> None:
 def write(tables: Any, name: str, *rows: dict[str, Any], marker: str = "") -> str:
     """A made-up result file, and its table."""
     facts = {"device": "Made-up GPU", "driver": "580.1", "date": "2026-01-02", "command": f"python -m {name}"}
-    (tables.RESULTS / f"{name}.json").write_text(json.dumps({**facts, "rows": rows}))
+    publish_text(tables.RESULTS / f"{name}.json.xz", json.dumps({**facts, "rows": rows}))
     return made(tables, marker or name.replace("_", "-"))
 
 
 @pytest.mark.parametrize("name", ["training", "graph-capture"])
 def test_what_was_not_measured_says_so(tables: Any, name: str) -> None:
-    file = f"{name.replace('-', '_')}.json"
+    file = f"{name.replace('-', '_')}.json.xz"
     assert made(tables, name) == f"Not measured yet: there is no `{file}` (benchmarks/README.md)."
 
 
@@ -197,7 +200,7 @@ def test_sampled_products_beside_their_peers(tables: Any) -> None:
     wide = row(case, suite=suite, ours=10.0)
     wide = replace(wide, cells=(*wide.cells, vendor))
     half = row(case, suite=suite, ours=5.0, dense=8.0, dtype=DType.FLOAT16)
-    result_file.write(results(wide, half), tables.RESULTS / "bench_a.json")
+    result_file.write(results(wide, half), tables.RESULTS / "bench_a.json.xz")
     table = made(tables, "sddmm")
     # Sputnik took 97.7 µs, so that cuSPARSE is the better; float16 is held against its float32.
     assert f"| {case} | 10.00 | 20.00 | 97.70 | 0.50 | 5.00 | 0.25 | 8.00 | 0.62 |" in table
@@ -214,7 +217,7 @@ def test_sweeps(tables: Any) -> None:
 @pytest.mark.parametrize("name", ["softmax", "attention"])
 def test_suites_that_were_not_measured_say_so(tables: Any, name: str) -> None:
     assert made(tables, name) == (
-        f"Not measured yet: no `bench_*.json` holds rows of the suite {name} (benchmarks/README.md)."
+        f"Not measured yet: no `bench_*.json.xz` holds rows of the suite {name} (benchmarks/README.md)."
     )
 
 
@@ -225,7 +228,7 @@ def test_softmaxes(tables: Any) -> None:
     copy, padded = cell("copy", Kind.OTHER, 40.0), cell("torch-softmax", Kind.DENSE, 300.0)
     one = replace(one, cells=(*one.cells, copy, padded))
     back = replace(one, case="12288x12288 .90 gradient", problem=SoftmaxBackwardProblem(12288, 12288))
-    result_file.write(results(one, back), tables.RESULTS / "bench_a.json")
+    result_file.write(results(one, back), tables.RESULTS / "bench_a.json.xz")
     table = made(tables, "softmax")
     assert f"| {case}, fp32 | 15.10 | 50.00 | 2400 | 40.00 | 80 % | 300.00 | 115.10 |" in table
     assert f"| {case} gradient, fp32 | 15.10 | 50.00 | 2400 | 40.00 | 80 % | 300.00 | – |" in table
@@ -236,7 +239,7 @@ def test_attentions(tables: Any) -> None:
     one = replace(row(case, suite="attention", ours=100.0), problem=problem)
     steps, flex = cell("sparsegen-steps", Kind.OURS, 80.0), cell("torch-flex", Kind.SPARSE, 200.0)
     one = replace(one, cells=(*one.cells, steps, flex))
-    result_file.write(results(one), tables.RESULTS / "bench_a.json")
+    result_file.write(results(one), tables.RESULTS / "bench_a.json.xz")
     assert f"| {case} | fp32 | 100.00 | 80.00 | 200.00 (2.50) | – | – |" in made(tables, "attention")
 
 
@@ -276,8 +279,8 @@ def test_what_was_dispatched_without_its_suite(tables: Any) -> None:
     older, newer = results(*seen({"a": 3.0})), results(*seen({"a": 1.0, "b": 1.21}), row("without it"))
     [ran] = newer.invocations
     later = replace(ran, started=ran.started + timedelta(days=1))
-    result_file.write(older, tables.RESULTS / "untuned_a.json")
-    result_file.write(replace(newer, invocations=(later,)), tables.RESULTS / "bench_a.json")
+    result_file.write(older, tables.RESULTS / "untuned_a.json.xz")
+    result_file.write(replace(newer, invocations=(later,)), tables.RESULTS / "bench_a.json.xz")
     found = made(tables, "unseen").splitlines()
     assert found[2:] == ["| made-up, fp32 | 2 | 1.100 | 1.21 | – | 2026-01-03; nvcc |"]
 
@@ -294,7 +297,7 @@ def test_uniform_sparsity(tables: Any) -> None:
         point("uniform-sparsity", "b", 20.0),
         row("float32", suite="uniform"),
     ]
-    result_file.write(results(*rows), tables.RESULTS / "bench_a.json")
+    result_file.write(results(*rows), tables.RESULTS / "bench_a.json.xz")
     lines = made(tables, "uniform-summary").splitlines()
     assert lines[2].endswith("| 1 | 1.60 × | 8.00 × | 2.00 × |")
     assert lines[3].endswith("| 2 | 0.80 × | 4.00 × | 1.00 × |")
@@ -313,7 +316,7 @@ def test_what_is_slower_than_dense(tables: Any) -> None:
         ran("products", 2.0, over_best=4.0),
     ]
     document = {"device": "made up", "driver": "1", "date": "2026-01-02", "command": "it", "rows": rows}
-    (tables.RESULTS / "never_slower.json").write_text(json.dumps(document))
+    publish_text(tables.RESULTS / "never_slower.json.xz", json.dumps(document))
     assert made(tables, "never-slower").splitlines()[2:4] == [
         "| products, fp16 | alone | 2 | 1 | 2.00 | 1.00 × | 2.00 × |",
         "| encoder, fp16 | a CUDA graph | 1 | 1 | 1.10 | 1.10 × | – |",

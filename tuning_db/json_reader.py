@@ -13,6 +13,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import Any, NoReturn
 
 from sparsegen.errors import ImportFileError, SparsegenError
+from sparsegen.system.compressed import decompress, is_compressed
 from sparsegen.system.memory import available_bytes
 from sparsegen.system.quantities import size_text
 from sparsegen.tuning_db.conversion import printable
@@ -39,27 +40,40 @@ def require_readable(path: Path, largest: int, error: type[SparsegenError] = Imp
         raise error(f"{path}: this is no file" + (" but a folder" if S_ISDIR(found.st_mode) else ""))
     if found.st_size > largest:
         raise error(f"{path}: {found.st_size} bytes are more than the limit of {largest}")
+    _require_memory(path, found.st_size, error)
+
+
+def _require_memory(path: Path, nbytes: int, error: type[SparsegenError]) -> None:
     left = available_bytes()
-    if left is not None and found.st_size * MEMORY_PER_BYTE > left:
+    if left is not None and nbytes * MEMORY_PER_BYTE > left:
         raise error(
-            f"{path}: {size_text(found.st_size)} of JSON may take {MEMORY_PER_BYTE} times as much memory, and "
+            f"{path}: {size_text(nbytes)} of JSON may take {MEMORY_PER_BYTE} times as much memory, and "
             f"{size_text(left)} are left"
         )
 
 
 def read_text(path: Path, largest: int, error: type[SparsegenError] = ImportFileError) -> str:
-    """A file's text; see `require_readable`.
+    """Return a file's text, decompressed where its name ends in ``.xz``; see `require_readable`.
+
+    Args:
+        largest: bytes that the file, and the text, may have.
 
     Raises:
-        SparsegenError: ``error``: it is not to be read, cannot be, or is not UTF-8.
+        SparsegenError: ``error``: it is not to be read, cannot be, is not UTF-8, or is damaged where it is compressed.
     """
     require_readable(path, largest, error)
     try:
-        return path.read_text(encoding="utf-8")
+        data = path.read_bytes()
+        if is_compressed(path):
+            data = decompress(data, largest)
+            _require_memory(path, len(data), error)
+        return data.decode("utf-8")
     except OSError as reason:
         raise error(f"{path}: {reason.strerror}") from None
     except UnicodeDecodeError as reason:
         raise error(f"{path}: not UTF-8 text at byte {reason.start}") from None
+    except ValueError as reason:
+        raise error(f"{path}: {reason}") from None
 
 
 def parse_json(text: str, source: str, error: type[SparsegenError] = ImportFileError) -> Node:

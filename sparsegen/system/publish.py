@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sparsegen.errors import OutputError, OutputExistsError
+from sparsegen.system.compressed import compress, is_compressed
 from sparsegen.system.places import is_stream, open_stream, output_place
 
 JUST_BEGUN = 60.0  # seconds in which a folder's maker may not have locked it yet
@@ -90,9 +91,13 @@ def _flush(path: Path) -> None:
 
 
 def publish_text(final: Path, text: str) -> None:
-    """Write or replace a UTF-8 file; see `publish_file`. What no encoding has, as in odd names of files, is escaped."""
+    """Write or replace a UTF-8 file, compressed where its name ends in ``.xz``; see `publish_file`.
+
+    What no encoding has, as in odd names of files, is escaped.
+    """
+    data = compress(text) if is_compressed(final) else text.encode("utf-8", "backslashreplace")
     with publish_file(final) as file:
-        file.write(text.encode("utf-8", "backslashreplace"))
+        file.write(data)
 
 
 @contextmanager

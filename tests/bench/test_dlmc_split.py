@@ -19,7 +19,7 @@ from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, 
 from sparsegen.tuning_db.store import Store
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "nvidia-h100-80gb-hbm3-sm90" / "bench_dlmc_float32.json"
+RESULTS = ROOT / "benchmarks" / "results" / "nvidia-h100-80gb-hbm3-sm90" / "bench_dlmc_float32.json.xz"
 
 
 def test_a_layer_is_in_one_half_however_it_was_pruned() -> None:

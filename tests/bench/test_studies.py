@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import lzma
 import os
 import subprocess
 import sys
@@ -19,8 +20,15 @@ from sparsegen.kernels import families_of
 from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import SpmmProblem
 from sparsegen.settings import Settings
+from sparsegen.system.publish import publish_text
 
 ROOT = Path(__file__).parents[2]
+NOTHING_MEASURED = json.dumps({"rows": [], "device": "emulator (CPU)"})
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A study's result file."""
+    return dict(json.loads(lzma.decompress(path.read_bytes())))
 
 
 class Studies:
@@ -36,7 +44,7 @@ class Studies:
         script = importlib.import_module(f"benchmarks.{name}")
         done = CliRunner().invoke(script.main, list(arguments), catch_exceptions=False)
         assert done.exit_code == 0, done.output
-        document = json.loads((self.folder / f"{name}.json").read_text())
+        document = read_document(self.folder / f"{name}.json.xz")
         assert document["device"] == "emulator (CPU)"
         return document["rows"], done.output
 
@@ -118,7 +126,7 @@ def test_dropout_training(studies: Studies) -> None:
 
 
 def test_a_study_whose_time_is_up_says_what_is_left_out(studies: Studies) -> None:
-    (studies.folder / "training.json").write_text(json.dumps({"rows": [], "device": "emulator (CPU)"}))
+    publish_text(studies.folder / "training.json.xz", NOTHING_MEASURED)
     rows, output = studies.run("training", "--tiny", "--limit", "-1")
     assert rows == [] and "time is up: mlp-float32 and what follows is left out" in output
 
@@ -130,9 +138,7 @@ def test_exact_categories(studies: Studies) -> None:
 
 
 def test_exact_categories_of_all_networks_go_on_where_time_was_up(studies: Studies) -> None:
-    (studies.folder / "exact_categories.json").write_text(
-        json.dumps({"rows": [], "device": "emulator (CPU)"})
-    )
+    publish_text(studies.folder / "exact_categories.json.xz", NOTHING_MEASURED)
     rows, output = studies.run("exact_categories", "--all", "--seconds", "-1")
     assert rows == [] and "time is up: 1024 x 120 x 60000" in output
 
@@ -170,7 +176,7 @@ def test_a_network_on_two_processes(
         timeout=LONG,
     )
     assert done.returncode == 0, done.stderr
-    rows = json.loads((tmp_path / "network_processes.json").read_text())["rows"]
+    rows = read_document(tmp_path / "network_processes.json.xz")["rows"]
     assert [(row["case"], row["processes"], row["backend"]) for row in rows] == [
         ("challenge-like", 2, "gloo"),
         ("alive", 2, "gloo"),
@@ -192,7 +198,7 @@ def test_rows_keep_the_state_that_measured_them(
     rows = study.known_rows(device, "made_up", "case")
     monkeypatch.setenv("SPARSEGEN_COMMIT", "second")
     study.write_results(device, "made_up", [*rows.values(), {"case": "b"}])
-    document = json.loads((tmp_path / "made_up.json").read_text())
+    document = read_document(tmp_path / "made_up.json.xz")
     assert [row["state"] for row in document["rows"]] == ["first", "second"]
     assert all(row["measured"][:10] == document["date"] for row in document["rows"])
     assert study.known_rows(device, "nothing", "case") == {}

@@ -86,10 +86,10 @@ def edited(path: Path, **changes: object) -> None:
 
 def test_what_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "searches.json.xz"
-    with pytest.raises(ImportFileError, match="cannot be read"):
+    with pytest.raises(ImportFileError, match="No such file"):
         recording.read(path)
     path.write_bytes(b"no xz")
-    with pytest.raises(ImportFileError, match="LZMAError"):
+    with pytest.raises(ImportFileError, match="not what xz compressed"):
         recording.read(path)
     path.write_bytes(lzma.compress(b'{"format": "another/1"}'))
     with pytest.raises(ImportFileError, match="another/1, not sparsegen"):

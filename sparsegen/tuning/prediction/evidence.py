@@ -12,15 +12,19 @@ from sparsegen.kernels import family_of
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.operators import Problem
+from sparsegen.system.publish import publish_text
 from sparsegen.tuning.prediction import fitting
 from sparsegen.tuning.prediction.fitting import Known
 from sparsegen.tuning.prediction.targets import described
 from sparsegen.tuning.prediction.terms import Resources
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.conversion import canonical
+from sparsegen.tuning_db.json_reader import read_text
 from sparsegen.tuning_db.records import Measurement, Workload
 
 Counts = Mapping[str, Instructions]
+
+LARGEST_COUNTS = 64 * 2**20  # bytes
 
 
 def source_key(problem: Problem, config: Config) -> str:
@@ -34,7 +38,7 @@ def read_counts(file: Path) -> dict[str, Instructions]:
     """Instructions by `source_key`; none where there is no file."""
     if not file.is_file():
         return {}
-    rows = json.loads(file.read_text(encoding="utf-8"))["instructions"]
+    rows = json.loads(read_text(file, LARGEST_COUNTS))["instructions"]
     return {key: Instructions(*counts) for key, counts in rows.items()}
 
 
@@ -42,7 +46,7 @@ def write_counts(file: Path, counts: Counts, **facts: str) -> None:
     """One source a line, sorted: equal counts make equal files."""
     lines = (f'"{key}": {json.dumps([c.total, c.looped, c.products])}' for key, c in sorted(counts.items()))
     head = "".join(f"{json.dumps(name)}: {json.dumps(value)},\n" for name, value in facts.items())
-    file.write_text("{" + head + '"instructions": {\n' + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
+    publish_text(file, "{" + head + '"instructions": {\n' + ",\n".join(lines) + "\n}}\n")
 
 
 def known_variants(measurements: Iterable[Measurement], counts: Counts) -> tuple[list[Known], int]:

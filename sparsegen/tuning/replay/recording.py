@@ -7,7 +7,6 @@ as places among its choices.
 from __future__ import annotations
 
 import json
-import lzma
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,14 +18,15 @@ from sparsegen.errors import ImportFileError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
-from sparsegen.system.publish import publish_file
+from sparsegen.system.publish import publish_text
 from sparsegen.tuning.samplers.study import time_us
-from sparsegen.tuning_db.json_reader import parse_json
+from sparsegen.tuning_db.json_reader import parse_json, read_text
 from sparsegen.tuning_db.problem_reader import read_problem
 from sparsegen.tuning_db.record_json import workload_dict
 from sparsegen.tuning_db.records import Measurement, Outcome, Workload
 
 FORMAT = "sparsegen-recorded-searches/1"
+LARGEST_FILE = 256 * 2**20  # bytes of JSON
 DIGITS = 5  # of a time; medians of a variant vary more
 
 
@@ -83,8 +83,7 @@ class Recording:
 def write(path: Path, recordings: Iterable[Recording]) -> None:
     """Write a file, whole or not at all."""
     document = {"format": FORMAT, "searches": [_dict(r) for r in recordings]}
-    with publish_file(path) as file:
-        file.write(lzma.compress(json.dumps(document, separators=(",", ":")).encode(), preset=9))
+    publish_text(path, json.dumps(document, separators=(",", ":")))
 
 
 def read(path: Path) -> list[Recording]:
@@ -94,16 +93,13 @@ def read(path: Path) -> list[Recording]:
         ImportFileError: it cannot be read, is none of these, or names families or values that are not installed.
     """
     try:
-        text = lzma.decompress(path.read_bytes()).decode()
-        document = json.loads(text)
+        document = json.loads(read_text(path, LARGEST_FILE))
         if document["format"] != FORMAT:
             raise ImportFileError(f"{path} is {document['format']}, not {FORMAT}")
         return [_recording(found) for found in document["searches"]]
-    except OSError as error:
-        raise ImportFileError(f"{path} cannot be read: {error.strerror}") from error
     except ImportFileError:
         raise
-    except (lzma.LZMAError, ValueError, KeyError, IndexError, TypeError, SparsegenError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, SparsegenError) as error:
         raise ImportFileError(
             f"{path} holds no recorded searches that this version knows: {type(error).__name__}: {error}"
         ) from error

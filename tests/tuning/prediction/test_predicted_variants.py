@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from benchmarks import predicted_variants as script
 from sparsegen.operators import DType
+from sparsegen.system.publish import publish_text
 from sparsegen.tuning.prediction.targets import find_target
 from sparsegen.tuning_db.records import Workload
 
@@ -60,8 +61,8 @@ def test_times_of_another_device_are_scaled() -> None:
 def test_the_report_has_a_table_and_a_plot(tmp_path: Path) -> None:
     files = []
     for name, factor in (("H100", 1.0), ("H200", 0.7)):
-        files.append(tmp_path / f"{name}.json")
-        files[-1].write_text(json.dumps({"device": name, "rows": rows(factor)}))
+        files.append(tmp_path / f"{name}.json.xz")
+        publish_text(files[-1], json.dumps({"device": name, "rows": rows(factor)}))
     pytest.importorskip("matplotlib")
     output = tmp_path / "plot.svg"
     found = CliRunner().invoke(script.main, ["report", *map(str, files), "-o", str(output)])
