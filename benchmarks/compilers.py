@@ -28,10 +28,9 @@ from sparsegen.measure.worker import Measure
 from sparsegen.operators import SddmmProblem, SpmmProblem
 from sparsegen.plan.variants import CompiledVariant, compile_variant
 from sparsegen.settings import Settings
-from sparsegen.tuning_db.exchange import load
 from sparsegen.tuning_db.records import Measurement
+from sparsegen.tuning_db.seeds_reader import packaged
 
-SEEDS = Path(__file__).parents[1] / "tuning_db" / "seeds" / "h100.json"
 TURNS, SAMPLES = 4, 12
 MOST_NONZEROS = 12_000_000
 ENOUGH = 5  # workloads of a family and dtype, from which two are taken
@@ -40,7 +39,7 @@ ENOUGH = 5  # workloads of a family and dtype, from which two are taken
 def taken() -> list[Measurement]:
     """Of each family and dtype the winners of two workloads, or of the longest one where there are few."""
     fastest: dict[object, Measurement] = {}
-    for measurement in load(SEEDS.read_text(), str(SEEDS)).measurements:
+    for measurement in packaged().all_measurements():
         workload = measurement.workload
         is_plain = isinstance(workload.problem, SpmmProblem | SddmmProblem) and workload.problem.batch == 1
         if not (measurement.final and measurement.sample and is_plain):

@@ -5,11 +5,13 @@
 Of each workload stay the fastest few variants, each family's fastest and each family's heuristic config (by these
 dispatch compares families and heuristics), and the baselines. Left out are variants that today's families refuse, those
 of which a newer source was measured on the same workload, and all that was measured on the test half of DLMC's layers
-(`benchmarks.dlmc_split`), on which untuned dispatch is judged. A JSON export may stand for a database.
+(`benchmarks.dlmc_split`), on which untuned dispatch is judged. A JSON export, or packaged seeds, may stand
+for a database.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
@@ -22,7 +24,9 @@ from benchmarks.dlmc_split import test_half
 from sparsegen.dispatch.neighbours import heuristic_configs
 from sparsegen.kernels import family_of
 from sparsegen.kernels.config import Config
-from sparsegen.tuning_db.exchange import Content, dump, import_json, merge
+from sparsegen.system.publish import publish_text
+from sparsegen.tuning_db import exchange, seed_columns, seed_file
+from sparsegen.tuning_db.exchange import Content, import_json, merge
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Baseline, Measurement
 from sparsegen.tuning_db.store import Store
@@ -36,7 +40,7 @@ def main(databases: tuple[str, ...], output: Path, keep: int) -> None:
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "all.db") as store:
         for database in databases:
             if database.endswith(".json"):
-                import_json(store, Path(database).read_text(), database)
+                import_json(store, _export(Path(database)), database)
                 continue
             with Store.open(database) as other:
                 merge(store, other)
@@ -46,10 +50,18 @@ def main(databases: tuple[str, ...], output: Path, keep: int) -> None:
             by_workload[workload.problem, workload.fingerprint, measurement.device.key].append(measurement)
         baselines, rates = tuple(filter(may_ship, store.all_baselines())), tuple(store.all_rates())
         kept = [m for group in by_workload.values() for m in chosen(group, keep)]
-    output.write_text(dump(Content(tuple(kept), baselines, rates)))
+    document = exchange.document(Content(tuple(kept), baselines, rates))
+    publish_text(output, seed_columns.text_of(seed_columns.pack(document)))
     click.echo(
         f"{len(kept)} measurements and {len(baselines)} baselines of {len(by_workload)} workloads in {output}"
     )
+
+
+def _export(file: Path) -> str:
+    """The text of an export, or of packaged results as one."""
+    text = file.read_text(encoding="utf-8")
+    document = json.loads(text)
+    return json.dumps(seed_columns.unpack(document)) if document.get("format") == seed_file.FORMAT else text
 
 
 def may_ship(record: Measurement | Baseline) -> bool:

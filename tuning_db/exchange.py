@@ -85,8 +85,8 @@ def _is_importable(record: Measurement | Prediction) -> bool:
     return is_of_operator(record.variant.config, record.workload.problem.operator)
 
 
-def dump(content: Content) -> str:
-    """The document of these records; equal records make equal text."""
+def document(content: Content) -> dict[str, Any]:
+    """The document of these records, before it becomes text."""
     devices: dict[str, tuple[int, Device]] = {}
     workloads: dict[tuple[Problem, str], tuple[int, Workload]] = {}
 
@@ -104,7 +104,7 @@ def dump(content: Content) -> str:
     rates = {r.device.key: r for r in content.rates}
     for r in rates.values():
         devices.setdefault(r.device.key, (len(devices), r.device))
-    document: dict[str, Any] = {
+    return {
         "format": FORMAT,
         "version": _version(content),
         "devices": [
@@ -116,9 +116,12 @@ def dump(content: Content) -> str:
         "baselines": baselines,
         **({"predictions": predictions} if predictions else {}),
     }
-    # One record a line: fit for version control, and no larger than it must be.
+
+
+def dump(content: Content) -> str:
+    """The text of these records, one a line; equal records make equal text."""
     parts = []
-    for name, value in document.items():
+    for name, value in document(content).items():
         if isinstance(value, list):
             parts.append(f'"{name}": [' + ",".join("\n" + json.dumps(record) for record in value) + "\n]")
         else:

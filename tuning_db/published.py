@@ -6,7 +6,6 @@ were measured with. `Settings.layers` has it read between the project's database
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +20,14 @@ from sparsegen.errors import DatabaseCorruptError, DatabaseError
 from sparsegen.kernels import is_of_operator
 from sparsegen.kernels.base import Device
 from sparsegen.system.publish import publish_file, reported
-from sparsegen.tuning_db import exchange, ranking, schema_versions, seed_file, sqlite_files
+from sparsegen.tuning_db import (
+    exchange,
+    ranking,
+    schema_versions,
+    seed_columns,
+    seed_file,
+    sqlite_files,
+)
 from sparsegen.tuning_db.conversion import printable
 from sparsegen.tuning_db.exchange import Content
 from sparsegen.tuning_db.reading import RecordsReader
@@ -123,7 +129,7 @@ def publish(
         reported(path, "name another file with --out"),
         closing(sqlite3.connect(":memory:", isolation_level=None)) as memory,
     ):
-        seed_file.fill_with(memory, [json.loads(exchange.dump(content))])
+        seed_file.fill(memory, [seed_columns.pack(exchange.document(content))])
         _describe(memory, told)
         with publish_file(path, READ_ONLY) as out:
             out.write(memory.serialize())

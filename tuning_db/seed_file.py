@@ -4,6 +4,21 @@ Python's standard library alone, and no import of this package: ``setup.py`` run
 nothing else is installed. In a source tree `seeds_reader` runs it once into the cache. The values are taken as they
 stand, since the JSON is part of the source; a test holds what is read from the file against what the strict reader of
 exports makes of the JSON, and these tables against the models.
+
+The JSON is an export in columns (`seed_columns` turns one into the other), one row a line::
+
+    {"format": "sparsegen-seeds/1", "version": 3,
+    "usual": {"outcome": "ok", "driver": "580.159.04", ...},
+    "devices": [{"key": ..., "rates": {...}}],
+    "patterns": {"1c9e51d2": ["ecd7eb75...", 4096, 1024, 1258824, ...], ...},
+    "tunables": {"csr_spmm": ["tile_n", ...], ...},
+    "variants": {"7a0b9f13": ["csr_spmm", 32, ..., "80a22737..."], ...},
+    "results": [{"problem": {...}, "pattern": "1c9e51d2", "device": 0, "from": "2026-11-21T10:57:06.905910+00:00",
+    "measurements": [["7a0b9f13", 13.79, ...], ...], "baselines": [["cublas", ...], ...]}, ...]}
+
+Patterns and variants are named by their own contents, so that a new row changes no other line. A row has the values of
+`MEASUREMENT` or `BASELINE`, in this order, then the microseconds from the group's ``from`` to when it was measured, and
+an object of what differs from ``usual``, if anything does. Null stands for what a record does not have.
 """
 
 from __future__ import annotations
@@ -11,13 +26,23 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 SCHEMA_VERSION = "0006"  # of `schema_versions`, that these tables are of
 NAME = "seeds.db"  # beside the JSON files, in a wheel
+
+FORMAT = "sparsegen-seeds/1"
+SAMPLE = ("median_us", "low_us", "high_us", "count")
+SAMPLED = ("cold", "clock_mhz", "throttle_reasons")  # of every sample, too, and mostly the same
+MEASUREMENT = (
+    "variant", *SAMPLE, "worst_error", "registers", "spill_bytes", "compile_seconds", "prepare_seconds",
+    "packed_bytes", "final",
+)  # fmt: skip
+BASELINE = ("contender", "version", *SAMPLE)
+PATTERN = ("m", "k", "nnz", "row_mean", "row_cov", "row_max", "block_fill")
 
 _TIMED = "id INTEGER PRIMARY KEY, device_id INTEGER, matrix_id INTEGER, problem_id INTEGER, measured_at TEXT"
 _SAMPLE = (
@@ -60,17 +85,17 @@ def seed_documents(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.json"))
 
 
-def fill(connection: sqlite3.Connection, documents: Iterable[Path]) -> None:
-    """Make the tables in an empty database and put the records of all documents into them, files of JSON.
+def read(file: Path) -> dict[str, Any]:
+    """The document of a JSON file."""
+    return dict(json.loads(file.read_text(encoding="utf-8")))
+
+
+def fill(connection: sqlite3.Connection, documents: Iterable[Mapping[str, Any]]) -> None:
+    """Make the tables in an empty database and put the records of all documents into them.
 
     Raises:
-        ValueError, KeyError: a document is not what `exchange.dump` writes.
+        ValueError, KeyError: a document is not what `seed_columns.pack` makes.
     """
-    fill_with(connection, (json.loads(document.read_text(encoding="utf-8")) for document in documents))
-
-
-def fill_with(connection: sqlite3.Connection, documents: Iterable[Mapping[str, Any]]) -> None:
-    """`fill` with documents that are read already."""
     with connection:
         connection.execute("BEGIN")
         for table, columns in TABLES.items():
@@ -87,26 +112,40 @@ def write(documents: Iterable[Path], file: Path) -> None:
     """A new SQLite file of the documents' records; the file must not be there."""
     connection = sqlite3.connect(file, isolation_level=None)
     try:
-        fill(connection, documents)
+        fill(connection, map(read, documents))
     finally:
         connection.close()
 
 
 class _Writer:
-    """Adds documents, whose lists of devices and workloads may overlap."""
+    """Adds documents, whose devices, patterns and variants may overlap."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._ids: dict[tuple[Any, ...], int] = {}
 
     def add(self, document: Mapping[str, Any]) -> None:
+        if document["format"] != FORMAT:
+            raise ValueError(f"packaged results are {FORMAT}, not {document['format']}")
         devices = [self._device(device) for device in document["devices"]]
-        workloads = [self._workload(workload) for workload in document["workloads"]]
-        for m in document["measurements"]:
-            self._insert("measurements", self._measurement(m, devices, workloads))
-        for b in document["baselines"]:
-            own = {"contender": b["contender"], "version": b["version"]}
-            self._insert("baselines", self._timed(b, devices, workloads) | own)
+        patterns = {name: self._pattern(row) for name, row in document["patterns"].items()}
+        tunables = document["tunables"]
+        variants = {name: self._variant(row, tunables[row[0]]) for name, row in document["variants"].items()}
+        usual = document["usual"]
+        for group in document["results"]:
+            place = {
+                "device_id": devices[group["device"]],
+                "matrix_id": patterns[group["pattern"]],
+                "problem_id": self._problem(group["problem"]),
+            }
+            start = datetime.fromisoformat(group["from"]).astimezone(UTC).replace(tzinfo=None)
+            measured = [_members(MEASUREMENT, row, usual, start) for row in group["measurements"]]
+            for m in measured:
+                m["variant_id"] = variants[m.pop("variant")]
+            self._insert_all("measurements", place, measured)
+            sampled = {name: usual[name] for name in SAMPLED if name in usual}
+            compared = [_members(BASELINE, row, sampled, start) for row in group["baselines"]]
+            self._insert_all("baselines", place, compared)
 
     def _device(self, device: Mapping[str, Any]) -> int:
         columns = dict(device)
@@ -115,55 +154,27 @@ class _Writer:
         columns |= {"compute_capability_major": major, "compute_capability_minor": minor}
         number = self._id_of("devices", (device["key"],), columns)
         if rates is not None:
-            moment = {"measured_at": _moment(rates["measured_at"]), "device_id": number}
-            self._insert("device_rates", {**rates, **moment})
+            moment = datetime.fromisoformat(rates["measured_at"]).astimezone(UTC).replace(tzinfo=None)
+            self._insert("device_rates", {**rates, "measured_at": _text(moment), "device_id": number})
         return number
 
-    def _workload(self, workload: Mapping[str, Any]) -> tuple[int, int]:
-        """The numbers of its matrix and its problem."""
-        fingerprint = workload["fingerprint"]
-        matrix = {"fingerprint": fingerprint, **workload["features"]}
-        fields = dict(workload["problem"])
+    def _pattern(self, row: Sequence[Any]) -> int:
+        fingerprint, *values = row
+        features = dict(zip(PATTERN, values, strict=True))
+        return self._id_of("matrices", (fingerprint,), {"fingerprint": fingerprint, **features})
+
+    def _problem(self, problem: Mapping[str, Any]) -> int:
+        fields = dict(problem)
         operator = fields.pop("operator")
         text = _canonical(fields)
         digest = hashlib.sha256(f"{operator} {text}".encode()).hexdigest()
-        problem = {"operator": operator, "fields": text, "digest": digest}
-        return self._id_of("matrices", (fingerprint,), matrix), self._id_of("problems", (digest,), problem)
+        return self._id_of("problems", (digest,), {"operator": operator, "fields": text, "digest": digest})
 
-    def _measurement(
-        self, m: Mapping[str, Any], devices: list[int], workloads: list[tuple[int, int]]
-    ) -> dict[str, Any]:
-        variant = {
-            "family": m["family"],
-            "config": _canonical(m["config"]),
-            "source_digest": m["source_digest"],
-        }
-        refused = {"workload", "device", "sample", *variant}
-        return {
-            "reason": "",
-            "driver": "",
-            **{name: value for name, value in m.items() if name not in refused},
-            **self._timed(m, devices, workloads),
-            "variant_id": self._id_of("variants", tuple(variant.values()), variant),
-        }
-
-    @staticmethod
-    def _timed(
-        record: Mapping[str, Any], devices: list[int], workloads: list[tuple[int, int]]
-    ) -> dict[str, Any]:
-        matrix, problem = workloads[record["workload"]]
-        sample = dict(record.get("sample", {}))
-        kind = "cold" if sample.pop("cold", True) else "warm"
-        sample["measured_as"] = sample.get("measured_as", kind)
-        if "count" in sample:
-            sample["sample_count"] = sample.pop("count")
-        return {
-            "device_id": devices[record["device"]],
-            "matrix_id": matrix,
-            "problem_id": problem,
-            "measured_at": _moment(record["measured_at"]),
-            **sample,
-        }
+    def _variant(self, row: Sequence[Any], tunables: Sequence[str]) -> int:
+        family, *values, digest = row
+        config = _canonical(dict(zip(tunables, values, strict=True)))
+        columns = {"family": family, "config": config, "source_digest": digest}
+        return self._id_of("variants", tuple(columns.values()), columns)
 
     def _id_of(self, table: str, key: tuple[Any, ...], columns: Mapping[str, Any]) -> int:
         found = self._ids.get((table, *key))
@@ -179,13 +190,38 @@ class _Writer:
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
+    def _insert_all(self, table: str, place: Mapping[str, int], rows: Iterable[Mapping[str, Any]]) -> None:
+        for row in rows:
+            self._insert(table, {**place, **row})
+
+
+def _members(
+    columns: Sequence[str], row: Sequence[Any], usual: Mapping[str, Any], start: datetime
+) -> dict[str, Any]:
+    """The columns of a table's row, but for what it refers to."""
+    members = dict(usual)
+    members.update(zip(columns, row, strict=False))  # what a row has more is no column
+    after, *rest = row[len(columns) :]
+    if rest:
+        members.update(rest[0])
+    cold, kind = members.pop("cold", True), members.pop("measured_as", None)
+    members["measured_as"] = kind or ("warm" if cold is False else "cold")
+    members["sample_count"] = members.pop("count")
+    members["measured_at"] = _text(start + timedelta(microseconds=after))
+    if columns is MEASUREMENT:
+        for name in ("reason", "driver"):
+            members[name] = members.get(name) or ""
+    return members
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
 
 def _canonical(values: Mapping[str, Any]) -> str:
     """JSON as `conversion.canonical` writes it."""
-    return json.dumps(dict(values), sort_keys=True, separators=(",", ":"))
+    return _ENCODER.encode(values)
 
 
-def _moment(text: str) -> str:
-    """A moment as SQLAlchemy keeps it in SQLite: in UTC, without saying so."""
-    moment = datetime.fromisoformat(text).astimezone(UTC).replace(tzinfo=None)
+def _text(moment: datetime) -> str:
+    """A moment of UTC as SQLAlchemy keeps it in SQLite."""
     return moment.isoformat(sep=" ", timespec="microseconds")

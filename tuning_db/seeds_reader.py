@@ -58,7 +58,7 @@ def _connect() -> sqlite3.Connection:
     except (CacheError, OSError, sqlite3.Error) as error:
         log.warning("the packaged tuning results are read from JSON in every process: %s", error)
         memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        seed_file.fill(memory, documents)
+        seed_file.fill(memory, map(seed_file.read, documents))
         return memory
 
 
@@ -79,7 +79,7 @@ def _make(documents: list[Path], file: Path) -> None:
     """Write the file whole, and remove those of earlier states of the same source tree."""
     work = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        seed_file.fill(work, documents)
+        seed_file.fill(work, map(seed_file.read, documents))
         with publish_file(file) as out:
             out.write(work.serialize())
     finally:

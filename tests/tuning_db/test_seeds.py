@@ -1,26 +1,33 @@
-"""The SQLite file of the packaged tuning results holds what the reviewed JSON says, however it comes to be."""
+"""The packaged results: JSON in columns, and the SQLite file that holds what it says, however it comes to be."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from tuning_samples import H100, MEASURED_RATES, START, baseline, failed, timed
 
-from sparsegen.tuning_db import schema_versions, seed_file, seeds_reader
-from sparsegen.tuning_db.exchange import Content, dump, load
+from sparsegen.tuning_db import schema_versions, seed_columns, seed_file, seeds_reader
+from sparsegen.tuning_db.exchange import Content, document, dump, load
 from sparsegen.tuning_db.models import Base
-from sparsegen.tuning_db.records import DeviceRates, Outcome
+from sparsegen.tuning_db.records import DeviceRates, MeasuredAs, Outcome, Sample
 from sparsegen.tuning_db.seeds_reader import packaged
 from sparsegen.tuning_db.sqlite_reader import SqliteReader, open_sqlite
 from sparsegen.tuning_db.store import Store
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = seed_file.seed_documents(seeds_reader.FOLDER)
+
+
+def packed_text(content: Content) -> str:
+    """The records as packaged JSON."""
+    return seed_columns.text_of(seed_columns.pack(document(content)))
 
 
 @pytest.fixture
@@ -36,7 +43,7 @@ def fresh() -> SqliteReader:
 
 
 def test_the_file_holds_what_the_strict_reader_makes_of_the_json(cache: Path) -> None:
-    documents = [load(file.read_text(encoding="utf-8"), file.name) for file in DOCUMENTS]
+    documents = [load(json.dumps(seed_columns.unpack(seed_file.read(file))), file.name) for file in DOCUMENTS]
     reader = fresh()
     measured = [m for content in documents for m in content.measurements]
     compared = [b for content in documents for b in content.baselines]
@@ -53,7 +60,7 @@ def test_rates_and_failures_are_read_too(tmp_path: Path) -> None:
     measured = (timed(3.0), failed(Outcome.CRASHED, "boom", at=1))
     content = Content(measured, (baseline(4.0),), (DeviceRates(H100, MEASURED_RATES, START),))
     document = tmp_path / "some.json"
-    document.write_text(dump(content))
+    document.write_text(packed_text(content))
     seed_file.write([document], tmp_path / "some.db")
     reader = open_sqlite(tmp_path / "some.db")
     assert reader is not None
@@ -61,6 +68,64 @@ def test_rates_and_failures_are_read_too(tmp_path: Path) -> None:
     assert reader.all_baselines() == list(content.baselines)
     assert reader.all_rates() == list(content.rates)
     reader.close()
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda f: f.stem)
+def test_the_committed_text_is_what_is_written(file: Path) -> None:
+    """Equal results make equal text, so that a diff shows what was measured and nothing else."""
+    document = seed_columns.unpack(seed_file.read(file))
+    assert seed_columns.text_of(seed_columns.pack(document)) == file.read_text(encoding="utf-8")
+
+
+def samples() -> Content:
+    """Records of all kinds: two variants, failures, baselines, drivers, other L2 states and rates."""
+    warm = replace(timed(2.0, at=2, measured_as=MeasuredAs.WARM), driver="580.1")
+    graph = replace(timed(2.5, at=3, threads_per_row=16), sample=Sample(2.5, 2.4, 2.6, 9, MeasuredAs.GRAPH))
+    measured = (timed(3.0), failed(Outcome.CRASHED, "boom", at=1), warm, graph)
+    return Content(measured, (baseline(4.0),), (DeviceRates(H100, MEASURED_RATES, START),))
+
+
+def test_columns_hold_a_whole_export() -> None:
+    document = json.loads(dump(samples()))
+    packed = seed_columns.pack(document)
+    assert document == json.loads(dump(samples())), "what is packed stays as it was"
+    assert json.loads(seed_columns.text_of(packed)) == packed
+    assert load(json.dumps(seed_columns.unpack(packed)), "unpacked") == samples()
+
+
+def test_a_new_row_changes_no_other_line() -> None:
+    before, more = samples(), timed(1.0, at=5, threads_per_row=4)
+    lines = [
+        packed_text(content).splitlines()
+        for content in (before, replace(before, measurements=(*before.measurements, more)))
+    ]
+    assert len(lines[1]) == len(lines[0]) + 2, "its variant and its row"
+    assert (
+        len({line.removesuffix(",") for line in lines[0]} - {line.removesuffix(",") for line in lines[1]})
+        == 0
+    )
+
+
+def test_names_grow_until_they_tell_rows_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seed_columns, "SHORT", 0)
+    more = tuple(timed(1.0, at=i, threads_per_row=threads) for i, threads in enumerate((4, 8, 16)))
+    packed = seed_columns.pack(json.loads(dump(Content(more, ()))))
+    assert len(packed["variants"]) == 3
+    assert load(json.dumps(seed_columns.unpack(packed)), "unpacked").measurements == more
+
+
+def test_predictions_are_not_packaged() -> None:
+    with pytest.raises(ValueError, match="predictions cannot be packed"):
+        seed_columns.pack(json.loads(dump(samples())) | {"predictions": [{}]})
+
+
+def test_other_documents_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "export.json"
+    file.write_text(dump(samples()))
+    with pytest.raises(ValueError, match="packaged results are sparsegen-seeds/1, not sparsegen-tuning"):
+        seed_file.write([file], tmp_path / "some.db")
+    with pytest.raises(ValueError, match="not sparsegen-tuning"):
+        seed_columns.unpack(json.loads(dump(samples())))
 
 
 def test_its_tables_are_those_of_the_models(tmp_path: Path) -> None:
@@ -92,10 +157,7 @@ def test_it_is_made_once_for_each_state_of_the_json(
     again = fresh()
     assert again.list_workloads() and [f.stat().st_mtime_ns for f in cache.iterdir()] == [written]
     again.close()
-    document.write_text(
-        '{"format": "sparsegen-tuning", "version": 1, "devices": [], "workloads": [], '
-        '"measurements": [], "baselines": []}'
-    )
+    document.write_text(packed_text(Content((), ())))
     changed = fresh()
     assert changed.list_workloads() == []
     changed.close()

@@ -1,0 +1,221 @@
+"""Exports in columns, as the packaged tuning results are kept: `seed_file` says what stands where."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sparsegen.tuning_db.seed_file import BASELINE, FORMAT, MEASUREMENT, PATTERN, SAMPLE, SAMPLED
+
+SHORT = 8  # hexadecimal digits of a name; more where these do not tell the rows of a table apart
+USUAL = (*SAMPLED, "outcome", "reason", "measured_as", "driver")
+ONE_A_LINE = {"devices": "[]", "patterns": "{}", "tunables": "{}", "variants": "{}"}
+
+Document = dict[str, Any]
+MICROSECOND = timedelta(microseconds=1)
+
+
+# --- from columns ------------------------------------------------------------------------------------------
+
+
+def unpack(packed: Mapping[str, Any]) -> Document:
+    """Return the document of `exchange.document` that `pack` turned; its records stand in groups of a workload.
+
+    Raises:
+        ValueError, KeyError: this is not what `pack` makes.
+    """
+    if packed["format"] != FORMAT:
+        raise ValueError(f"packaged results are {FORMAT}, not {packed['format']}")
+    usual, tunables = dict.fromkeys(SAMPLED) | packed["usual"], packed["tunables"]
+    usual_sample = {name: usual[name] for name in SAMPLED}
+    patterns = {
+        name: {"fingerprint": fingerprint, "features": dict(zip(PATTERN, values, strict=True))}
+        for name, (fingerprint, *values) in packed["patterns"].items()
+    }
+    variants = {
+        name: {
+            "family": family,
+            "config": dict(zip(tunables[family], values, strict=True)),
+            "source_digest": digest,
+        }
+        for name, (family, *values, digest) in packed["variants"].items()
+    }
+    workloads: dict[str, tuple[int, Document]] = {}
+    measurements, baselines = [], []
+    for group in packed["results"]:
+        workload = {"problem": group["problem"], **patterns[group["pattern"]]}
+        key = json.dumps([group["problem"], group["pattern"]])
+        number, _ = workloads.setdefault(key, (len(workloads), workload))
+        place = {"workload": number, "device": group["device"]}
+        start = datetime.fromisoformat(group["from"])
+        for row in group["measurements"]:
+            record = _record(MEASUREMENT, row, usual, start)
+            measurements.append({**place, **variants[record.pop("variant")], **record})
+        for row in group["baselines"]:
+            record = _record(BASELINE, row, usual_sample, start)
+            baselines.append({**place, **record})
+    return {
+        "format": "sparsegen-tuning",
+        "version": packed["version"],
+        "devices": packed["devices"],
+        "workloads": [workload for _, workload in workloads.values()],
+        "measurements": measurements,
+        "baselines": baselines,
+    }
+
+
+def _record(
+    columns: Sequence[str], row: Sequence[Any], usual: Mapping[str, Any], start: datetime
+) -> Document:
+    """A record as an export has it."""
+    members = dict(usual)
+    members.update(zip(columns, row, strict=False))  # what a row has more is no column
+    after, *rest = row[len(columns) :]
+    if rest:
+        members.update(rest[0])
+    sample = {name: members.pop(name) for name in (*SAMPLE, *SAMPLED)}
+    kind = members.pop("measured_as", None)
+    if kind is not None:
+        sample["measured_as"] = kind
+    if sample["median_us"] is not None:
+        members["sample"] = sample
+    members["measured_at"] = (start + timedelta(microseconds=after)).isoformat()
+    return {name: value for name, value in members.items() if value is not None}
+
+
+# --- to columns --------------------------------------------------------------------------------------------
+
+
+def pack(document: Mapping[str, Any]) -> Document:
+    """Turn a document of `exchange.document` into columns; equal documents make equal ones.
+
+    Raises:
+        ValueError: the document has predictions.
+    """
+    if document.get("predictions"):
+        raise ValueError("what is packaged was measured: a document with predictions cannot be packed")
+    measured = [_members(m) for m in document["measurements"]]
+    usual = {name: _commonest(m.get(name) for m in measured) for name in USUAL}
+    usual = {name: value for name, value in usual.items() if value is not None}
+    usual_sample = {name: value for name, value in usual.items() if name in SAMPLED}
+    patterns, variants = _Table(), _Table()
+    groups: dict[tuple[int, int], tuple[list[Document], list[Document]]] = {}
+    for m in measured:
+        m["variant"] = variants.place([m.pop("family"), *m.pop("config").values(), m.pop("source_digest")])
+        groups.setdefault((m.pop("workload"), m.pop("device")), ([], []))[0].append(m)
+    for b in map(_members, document["baselines"]):
+        groups.setdefault((b.pop("workload"), b.pop("device")), ([], []))[1].append(b)
+    for w in document["workloads"]:
+        patterns.place([w["fingerprint"], *(w["features"][name] for name in PATTERN)])
+    for ours, _ in groups.values():
+        for m in ours:
+            m["variant"] = variants.name(m["variant"])
+    results = []
+    for (number, device), (ours, others) in groups.items():
+        workload = document["workloads"][number]
+        pattern = patterns.place([workload["fingerprint"], *(workload["features"][n] for n in PATTERN)])
+        start = min(datetime.fromisoformat(record["measured_at"]) for record in (*ours, *others))
+        results.append(
+            {
+                "problem": workload["problem"],
+                "pattern": patterns.name(pattern),
+                "device": device,
+                "from": start.isoformat(),
+                "measurements": [_row(MEASUREMENT, m, usual, start) for m in ours],
+                "baselines": [_row(BASELINE, b, usual_sample, start) for b in others],
+            }
+        )
+    return {
+        "format": FORMAT,
+        "version": document["version"],
+        "usual": usual,
+        "devices": document["devices"],
+        "patterns": patterns.rows(),
+        "tunables": dict(sorted((m["family"], list(m["config"])) for m in document["measurements"])),
+        "variants": variants.rows(),
+        "results": results,
+    }
+
+
+class _Table:
+    """Distinct rows, named by their own contents."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[Any]] = {}
+        self._length = SHORT
+
+    def place(self, row: list[Any]) -> str:
+        """Add a row, unless it is there; return its whole digest."""
+        digest = hashlib.sha256(json.dumps(row).encode()).hexdigest()
+        self._rows[digest] = row
+        return digest
+
+    def name(self, digest: str) -> str:
+        """The first digits of a digest, as many as tell all rows apart; asked when all are there."""
+        while len({other[: self._length] for other in self._rows}) < len(self._rows):
+            self._length += 1
+        return digest[: self._length]
+
+    def rows(self) -> dict[str, list[Any]]:
+        """All rows by their names, in the order of their contents."""
+        return {self.name(digest): row for digest, row in sorted(self._rows.items(), key=lambda i: str(i[1]))}
+
+
+def _members(record: Mapping[str, Any]) -> Document:
+    """A record with the members of its sample beside its own."""
+    members = dict(record)
+    return members | members.pop("sample", {})
+
+
+def _row(columns: Sequence[str], record: Document, usual: Mapping[str, Any], start: datetime) -> list[Any]:
+    after = (datetime.fromisoformat(record.pop("measured_at")) - start) // MICROSECOND
+    row: list[Any] = [*(record.pop(name, None) for name in columns), after]
+    rest = {name: record.get(name) for name in (*usual, *record) if record.get(name) != usual.get(name)}
+    return [*row, rest] if rest else row
+
+
+def _commonest(values: Iterable[Any]) -> Any:
+    """The value that most have; None of none."""
+    return next((value for value, _ in Counter(values).most_common(1)), None)
+
+
+# --- text --------------------------------------------------------------------------------------------------
+
+
+def text_of(packed: Mapping[str, Any]) -> str:
+    """JSON with one row a line, for reviews and version control."""
+    parts = []
+    for name, value in packed.items():
+        if name == "results":
+            parts.append(f'"results": {_lines(map(_group, value), "[]")}')
+        elif name in ONE_A_LINE:
+            rows = (
+                (f"{json.dumps(key)}: {_compact(row)}" for key, row in value.items())
+                if isinstance(value, dict)
+                else map(_compact, value)
+            )
+            parts.append(f'"{name}": {_lines(rows, ONE_A_LINE[name])}')
+        else:
+            parts.append(f'"{name}": {json.dumps(value)}')
+    return "{" + ",\n".join(parts) + "}\n"
+
+
+def _group(group: Mapping[str, Any]) -> str:
+    """A workload on a line, and a line for each row of it."""
+    parts = (
+        f'"{name}":{_lines(map(_compact, value), "[]") if isinstance(value, list) else _compact(value)}'
+        for name, value in group.items()
+    )
+    return "{" + ",".join(parts) + "}"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _lines(values: Iterable[str], around: str) -> str:
+    return around[0] + ",".join(f"\n{value}" for value in values) + "\n" + around[1]
