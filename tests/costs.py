@@ -1,12 +1,13 @@
-"""What tests take: CPU seconds, and which of them compile kernels or start processes; kept in costs.json.
+"""What tests take, and which of them compile kernels or start processes; kept in costs.json by test function.
 
-A test that is not there takes less than `LEAST`, or was not recorded yet.
+A function of which nothing is there takes less than `LEAST` CPU seconds for each case, or was not recorded yet.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,51 +21,74 @@ LEAST, SLOW, LONG = 0.01, 0.1, 0.5  # CPU seconds
 
 @dataclass(frozen=True)
 class Costs:
-    """What is known of tests, by their names.
+    """What is known of tests: by the name of a function where all its cases are alike, else by the names of cases.
 
     Attributes:
-        seconds: CPU seconds, child processes included.
-        starting: they compile kernels or start processes.
+        seconds: by functions, CPU seconds of all their cases that are in the first ring, child processes included.
+        slow: they take `SLOW` CPU seconds, compile kernels or start processes.
         long: they took `LONG` when all tests were recorded.
     """
 
     seconds: Mapping[str, float]
-    starting: frozenset[str]
+    slow: frozenset[str]
     long: frozenset[str]
 
     @staticmethod
     def read() -> Costs:
         kept = json.loads(FILE.read_text())
-        return Costs(kept["seconds"], frozenset(kept["starting"]), frozenset(kept["long"]))
+        return Costs(kept["seconds"], frozenset(kept["slow"]), frozenset(kept["long"]))
 
     def updated(self, found: Mapping[str, tuple[float, bool]], *, whole: bool) -> Costs:
-        """With what a run found instead of what was known of these tests, and without tests that are gone.
+        """With what a run found instead of what was known of these functions, and without tests that are gone.
 
-        Only a ``whole`` run, of all tests, says what a test takes that compiles or starts processes, as the first one
-        to need a kernel compiles it; and only such a run says which tests are long.
+        Args:
+            found: by the names of cases, their CPU seconds, and whether they compile or start processes. A function's
+                cases are recorded together.
+            whole: it was a run of all tests. Only such a run says which tests are long: in others the first test to
+                need a kernel compiles it.
         """
-        starting = (self.starting - found.keys()) | {name for name, (_, starts) in found.items() if starts}
-        new = {name: round(s, 2) for name, (s, starts) in found.items() if whole or not starts}
-        long = (self.long - found.keys()) | {n for n, s in new.items() if s >= LONG} if whole else self.long
-        return Costs(
-            {name: s for name, s in {**self.seconds, **new}.items() if s >= LEAST and is_there(name)},
-            frozenset(filter(is_there, starting)),
-            frozenset(filter(is_there, long)),
+        cases: dict[str, list[str]] = defaultdict(list)
+        for name in found:
+            cases[function_of(name)].append(name)
+        slow = {name for name, (seconds, starts) in found.items() if starts or seconds >= SLOW}
+        long = {name for name, (seconds, _) in found.items() if seconds >= LONG}
+        made = Costs(
+            {},
+            _replaced(self.slow, cases, slow),
+            _replaced(self.long, cases, long) if whole else frozenset(filter(is_there, self.long)),
         )
+        quick: dict[str, float] = {f: s for f, s in self.seconds.items() if f not in cases and is_there(f)}
+        for function, names in cases.items():
+            taken = sum(found[name][0] for name in names if made.is_fast(name) and found[name][0] >= LEAST)
+            if taken >= LEAST:
+                quick[function] = round(taken, 2)
+        return Costs(quick, made.slow, made.long)
 
     def write(self) -> None:
         kept = {
             "long": sorted(self.long),
-            "starting": sorted(self.starting),
+            "slow": sorted(self.slow),
             "seconds": dict(sorted(self.seconds.items())),
         }
         FILE.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 
+    def is_long(self, name: str) -> bool:
+        """Whether a test is not in `make test`."""
+        return name in self.long or function_of(name) in self.long
+
     def is_fast(self, name: str) -> bool:
         """Whether a test is in the first ring, for what it takes and does; contract tests never are."""
-        if name.startswith(CONTRACT) or name in self.starting or name in self.long:
-            return False
-        return self.seconds.get(name, 0.0) < SLOW
+        is_slow = name in self.slow or function_of(name) in self.slow
+        return not (name.startswith(CONTRACT) or is_slow or self.is_long(name))
+
+
+def _replaced(known: Iterable[str], cases: Mapping[str, Iterable[str]], chosen: set[str]) -> frozenset[str]:
+    """Names of tests with those that were chosen of the recorded functions, instead of what was known of these."""
+    kept = {name for name in known if function_of(name) not in cases and is_there(name)}
+    for function, names in cases.items():
+        some = chosen.intersection(names)
+        kept |= {function} if some and some.issuperset(names) else some
+    return frozenset(filter(is_there, kept))
 
 
 def name_of(item: pytest.Item) -> str:
@@ -72,9 +96,13 @@ def name_of(item: pytest.Item) -> str:
     return f"{item.path.relative_to(FOLDER).as_posix()}::{item.nodeid.partition('::')[2]}"
 
 
+def function_of(name: str) -> str:
+    """A case's name without its parameters."""
+    return name.partition("[")[0]
+
+
 def is_there(name: str) -> bool:
     """Whether the function of a test still stands in its file."""
-    file, _, test = name.partition("::")
-    function = test.partition("[")[0].rpartition("::")[2]
+    file, _, test = function_of(name).partition("::")
     path = FOLDER / file
-    return path.is_file() and f"def {function}(" in path.read_text()
+    return path.is_file() and f"def {test.rpartition('::')[2]}(" in path.read_text()

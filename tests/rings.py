@@ -20,7 +20,7 @@ def sort_into_rings(items: list[pytest.Item]) -> None:
     costs = Costs.read()
     for item in items:
         name = name_of(item)
-        if name in costs.long:
+        if costs.is_long(name):
             item.add_marker(pytest.mark.long)
         if not costs.is_fast(name) or item.get_closest_marker("sanitizer"):
             item.add_marker(pytest.mark.slow)

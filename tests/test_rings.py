@@ -51,20 +51,20 @@ def test_the_shorter_rings_leave_out_what_is_marked() -> None:
 
 def test_the_first_ring_stays_within_its_budget() -> None:
     costs = Costs.read()
-    assert sum(seconds for name, seconds in costs.seconds.items() if costs.is_fast(name)) < FAST_BUDGET
+    assert sum(costs.seconds.values()) < FAST_BUDGET
 
 
 def fast_share(folder: Path) -> tuple[int, int]:
     """The test functions below a folder of which every case is in the first ring, and all of them."""
-    costs = Costs.read()
-    known = costs.seconds.keys() | costs.starting | costs.long
-    slow = {name.partition("[")[0] for name in known if not costs.is_fast(name)}
+    kept = Costs.read()
+    slow = {costs.function_of(name) for name in kept.slow | kept.long}
     names = [
         f"{path.relative_to(TESTS).as_posix()}::{test}"
         for path in sorted(folder.rglob("test_*.py"))
         for test in re.findall(r"^def (test_\w+)\(", path.read_text(), re.MULTILINE)
     ]
-    return sum(name not in slow for name in names), len(names)
+    fast = (name not in slow and not name.startswith(costs.CONTRACT) for name in names)
+    return sum(fast), len(names)
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -108,14 +108,16 @@ def named(**values: Any) -> dict[str, Any]:
 
 def test_rings_go_by_what_tests_take_and_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "FILE", tmp_path / "costs.json")
-    seconds = named(long=2.0, longer_by_now=2.0, slow=0.2, quick=0.05)
-    Costs(seconds, frozenset(named(starting=1)), frozenset(named(long=1))).write()
+    names = frozenset(named(**{"slow": 1, "long": 1, "mixed[b]": 1}))
+    Costs(named(quick=0.05), names, frozenset(named(**{"long": 1, "mixed[c]": 1}))).write()
     marks = {
         "long": ["long", "slow"],
-        "longer_by_now": ["slow"],
-        "slow": ["slow"],
+        "long[a]": ["long", "slow"],
+        "slow[a-b]": ["slow"],
         "quick": [],
-        "starting": ["slow"],
+        "mixed[a]": [],
+        "mixed[b]": ["slow"],
+        "mixed[c]": ["long", "slow"],
         "new": [],
     }
     items = [*map(Item, marks), Item("asan", ["sanitizer"])]
@@ -132,24 +134,40 @@ def written(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("written")
 def test_a_run_of_some_tests_replaces_what_they_took() -> None:
     known = Costs(
-        named(other=2.0, faster=2.0, gone=1.0, first=0.2),
-        frozenset(named(starts_no_more=1, gone=1)),
+        named(other=0.2, faster=0.2, gone=0.2),
+        frozenset(named(**{"starts_no_more": 1, "gone": 1, "other[b]": 1, "mixed[a]": 1})),
         frozenset(named(faster=1)),
     )
-    found = named(faster=(0.3, False), first=(8.0, True), new=(0.9, False), starts_no_more=(0.001, False))
-    made = known.updated(found, whole=False)
-    assert made.seconds == named(other=2.0, faster=0.3, first=0.2, new=0.9)
-    assert made.starting == named(first=1).keys()
+    found = {
+        "faster": (0.3, False),
+        "starts": (0.02, True),
+        "new": (0.09, False),
+        "starts_no_more": (0.001, False),
+        "mixed[a]": (0.04, False),
+        "mixed[b]": (0.2, False),
+        "mixed[c]": (0.03, False),
+    }
+    made = known.updated(named(**found), whole=False)
+    assert made.seconds == named(other=0.2, new=0.09, mixed=0.07)
+    assert made.slow == named(**{"faster": 1, "starts": 1, "other[b]": 1, "mixed[b]": 1}).keys()
     assert made.long == named(faster=1).keys(), "only a whole run takes tests out of `make test`, or back"
 
 
 @pytest.mark.usefixtures("written")
 def test_a_run_of_all_tests_says_which_are_long() -> None:
     known = Costs({}, frozenset(), frozenset(named(faster=1, of_a_gpu=1)))
-    found = named(faster=(0.3, False), first=(8.0, True), new=(0.49, False))
-    made = known.updated(found, whole=True)
-    assert made.seconds == named(faster=0.3, first=8.0, new=0.49)
-    assert made.long == named(first=1, of_a_gpu=1).keys()
+    found = {
+        "faster": (0.3, False),
+        "new": (0.49, False),
+        "both[a]": (8.0, True),
+        "both[b]": (0.5, False),
+        "one[a]": (0.01, False),
+        "one[b]": (0.6, False),
+    }
+    made = known.updated(named(**found), whole=True)
+    assert made.long == named(**{"both": 1, "one[b]": 1, "of_a_gpu": 1}).keys()
+    assert made.slow == named(**{"faster": 1, "new": 1, "both": 1, "one[b]": 1}).keys()
+    assert made.seconds == named(one=0.01)
 
 
 def test_only_tests_that_are_there_are_kept() -> None:
@@ -243,11 +261,7 @@ def test_tests_that_share_a_fixture_count_as_what_it_does(monkeypatch: pytest.Mo
     monkeypatch.setattr(costs, "is_there", lambda name: True)
     monkeypatch.setattr(Costs, "write", lambda self: found.append(self))
     kept.pytest_sessionfinish()
-    expected = Costs(
-        named(first=1.5, second=0.1, alone=0.1),
-        frozenset(named(first=1, second=1)),
-        frozenset(named(first=1)),
-    )
+    expected = Costs({}, frozenset(named(first=1, second=1, alone=1)), frozenset(named(first=1)))
     assert found == [expected]
 
 
