@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from goldens import WHOLE, named
 from patience import is_running, wait_until
 
 from sparsegen.backends.cuda import inspection
@@ -18,7 +19,6 @@ from sparsegen.backends.plain import plain_source
 from sparsegen.errors import CompileError, DeviceUnavailableError
 from sparsegen.settings import Settings
 
-GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.cu"))
 PLAIN = sorted((Path(__file__).parents[2] / "sparsegen" / "backends" / "plain").glob("*.cu"))
 SOURCE = 'extern "C" __global__ void twice(float* x) {\n  x[threadIdx.x] *= 2;\n}\n'
 NVCC = """#!/bin/sh
@@ -91,7 +91,7 @@ def with_nvcc(real: CudaToolchain) -> CudaToolchain:
 
 
 def test_nvrtc_compiles_every_golden_source(real: CudaToolchain) -> None:
-    sources = [*(path.read_text() for path in GOLDEN), *(plain_source(path.name) for path in PLAIN)]
+    sources = [*(golden.source() for golden in WHOLE.values()), *(plain_source(path.name) for path in PLAIN)]
     with ThreadPoolExecutor(2) as pool:
         for compiled in pool.map(lambda source: real.compile("golden", "golden", source), sources):
             assert compiled.binary.read_bytes().startswith(b"\x7fELF")
@@ -100,7 +100,7 @@ def test_nvrtc_compiles_every_golden_source(real: CudaToolchain) -> None:
 
 @pytest.mark.parametrize("name", ("uspmm-fp32", "row_softmax-softmax-bf16"))
 def test_nvrtc_and_nvcc_count_alike(name: str, real: CudaToolchain, with_nvcc: CudaToolchain) -> None:
-    source = (Path(__file__).parents[1] / "golden" / f"{name}.cu").read_text()
+    source = named(name).source()
     ours, theirs = (each.compile("golden", "golden", source) for each in (real, with_nvcc))
     assert replace(ours, source=theirs.source, binary=theirs.binary, digest=theirs.digest) == theirs
     assert ours.binary != theirs.binary, "their code differs elsewhere, so one must not stand for the other"
@@ -124,7 +124,7 @@ def test_ptx_comes_from_the_compiler_that_compiles(real: CudaToolchain) -> None:
 
 def test_a_compile_that_takes_too_long_ends(real: CudaToolchain) -> None:
     with pytest.raises(CompileError, match=r"did not end within 0\.01 s"):
-        real.compile("golden", "golden", GOLDEN[0].read_text(), timeout=0.01)
+        real.compile("golden", "golden", named("uspmm-fp32").source(), timeout=0.01)
     assert real.compile("family", "twice", SOURCE).registers
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from goldens import named
 from patience import is_running, patience, wait_until
 
 from sparsegen.backends.cuda.compiler import CudaToolchain
@@ -153,7 +154,7 @@ def test_pycuda_itself_makes_what_nvcc_makes(tmp_path: Path) -> None:
 
     settings = replace(Settings.from_environment(), cache=tmp_path / "cache")
     capability = find_device("cuda").compute_capability
-    source = (Path(__file__).parents[1] / "golden" / "uspmm-fp32.cu").read_text()
+    source = named("uspmm-fp32").source()
     ours = CudaToolchain(capability, replace(settings, compiler="pycuda")).compile("golden", "golden", source)
     direct = replace(settings, compiler="nvcc", cache=tmp_path / "direct")
     theirs = CudaToolchain(capability, direct).compile("golden", "golden", source)

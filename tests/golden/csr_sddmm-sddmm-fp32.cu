@@ -6,19 +6,9 @@
 // Config: strip=16 batch=4 threads_per_strip=16 strips_per_block=8 vector_width=4 unroll_k=1
 //   row_order=natural reduction=shuffle
 
-#if defined(SPARSEGEN_EMULATOR)
-#include "sparsegen_emulator.h"
-#else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define SPARSEGEN_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
-#endif
+// lib/emulation.cuh.j2
 
-using Element = float;
-
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_element(float x) { return x; }
+// lib/element.cuh.j2 (3)
 
 // Tunables.
 constexpr int kStrip = 16;  // nonzeros of a row that a subwarp computes
@@ -40,54 +30,9 @@ static_assert(kThreadsPerStrip <= 32 && 32 % kThreadsPerStrip == 0, "a subwarp d
 static_assert(kThreads % 32 == 0 && kThreads <= 1024, "a block is made of whole warps, at most 32");
 static_assert(kVectorWidth * sizeof(Element) <= 16, "a load moves at most 16 bytes");
 
-constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
+// lib/copy/vector.cuh.j2
 
-template <typename T, int kCount>
-struct alignas(vector_alignment(kCount * sizeof(T))) Vector {
-  T element[kCount];
-};
-
-// The vector of kCount elements that starts at the given address, which must be aligned to it.
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
-}
-
-template <int kCount, typename T>
-__device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vector) {
-  *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
-}
-
-// kCount elements of T, which is as wide as a word or half as wide.
-template <typename T, int kCount>
-struct Packed {
-  static_assert(kCount * sizeof(T) % 4 == 0, "elements fill whole words");
-  Vector<unsigned, kCount * sizeof(T) / 4> words;
-};
-
-// The kCount elements that start at the given address, which must be aligned to all of them (or to 16 bytes).
-template <int kCount, typename T>
-__device__ __forceinline__ Packed<T, kCount> load_packed(const T* from) {
-  return {load_vector<kCount * sizeof(T) / 4>(reinterpret_cast<const unsigned*>(from))};
-}
-
-// Unsigned element i.
-template <typename T, int kCount>
-__device__ __forceinline__ unsigned unpack(const Packed<T, kCount>& packed, int i) {
-  if constexpr (sizeof(T) == 4) return packed.words.element[i];
-  const unsigned word = packed.words.element[i / 2];
-#if defined(SPARSEGEN_EMULATOR)
-  return i % 2 ? word >> 16 : word & 0xffffu;
-#else
-  return __byte_perm(word, 0, i % 2 ? 0x4432 : 0x4410);  // a mask would be merged with what scales the element
-#endif
-}
-
-// Element i as a float.
-template <int kCount>
-__device__ __forceinline__ float unpack_float(const Packed<Element, kCount>& packed, int i) {
-  return __uint_as_float(packed.words.element[i]);
-}
+// lib/copy/packed.cuh.j2 (1)
 
 using Chunk = Packed<Element, kVectorWidth>;
 
@@ -128,28 +73,7 @@ __device__ __forceinline__ void multiply_add(const float (&left)[kUnrollK][kVect
   }
 }
 
-// Adds the sums of a subwarp's kCount threads: each step halves the nonzeros that a thread holds while there are several,
-// so that thread t ends with the totals of nonzeros t * kKept to t * kKept + kKept - 1, first in its array.
-template <int kHeld, int kCount>
-__device__ __forceinline__ void reduce(float (&sum)[kStrip], int thread, unsigned lanes) {
-  if constexpr (kCount > 1) {
-    constexpr int kOther = kCount / 2;
-    if constexpr (kHeld > 1) {
-      constexpr int kHalf = kHeld / 2;
-      const bool is_upper = (thread & kOther) != 0;
-      #pragma unroll
-      for (int i = 0; i < kHalf; ++i) {
-        const float kept = is_upper ? sum[i + kHalf] : sum[i];
-        const float given = is_upper ? sum[i] : sum[i + kHalf];
-        sum[i] = kept + __shfl_xor_sync(lanes, given, kOther);
-      }
-      reduce<kHalf, kOther>(sum, thread, lanes);
-    } else {
-      sum[0] += __shfl_xor_sync(lanes, sum[0], kOther);
-      reduce<1, kOther>(sum, thread, lanes);
-    }
-  }
-}
+// lib/reduce/strip_sums.cuh.j2
 
 // D = A · B^T at the nonzeros of a pattern; A is m x k and B n x k, row-major; a subwarp computes one strip.
 extern "C" __global__ void __launch_bounds__(kThreads)

@@ -7,19 +7,9 @@
 // Config: tile_n=64 chunk=64 group_units=2 input_stages=2 weight_stages=4 stage_taps=1 lead=0 deferred=0
 //   unit_cost=0
 
-#if defined(SPARSEGEN_EMULATOR)
-#include "sparsegen_emulator.h"
-#else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define SPARSEGEN_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
-#endif
+// lib/emulation.cuh.j2
 
-using Element = __half;
-
-__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
-__device__ __forceinline__ __half to_element(float x) { return __float2half_rn(x); }
+// lib/element.cuh.j2 (1)
 
 // Tunables.
 constexpr int kTileN = 64;  // output channels per block
@@ -66,336 +56,27 @@ static_assert(sizeof(Element) == 2, "elements have 16 bits");
 static_assert(kStageTaps == 1 || (kTaps % kStageTaps == 0 && kStride == 1), "stages of weights hold whole groups of taps");
 static_assert(kRows <= kUnit && kColumns <= kUnit, "a unit reaches into the next block at the most");
 
-constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
+// lib/copy/vector.cuh.j2
 
-template <typename T, int kCount>
-struct alignas(vector_alignment(kCount * sizeof(T))) Vector {
-  T element[kCount];
-};
+// lib/copy/wide_store.cuh.j2
 
-// The vector of kCount elements that starts at the given address, which must be aligned to it.
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
-}
+// lib/barrier/barrier.cuh.j2
 
-template <int kCount, typename T>
-__device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vector) {
-  *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
-}
+// lib/barrier/bulk_barrier.cuh.j2
 
-// 16 bytes to global memory by one instruction: nvcc makes four of some plain stores of such vectors.
-__device__ __forceinline__ void store_whole(unsigned* to, const Vector<unsigned, 4>& vector) {
-#if defined(SPARSEGEN_EMULATOR)
-  store_vector(to, vector);
-#else
-  asm volatile("st.global.v4.b32 [%0], { %1, %2, %3, %4};\n" ::"l"(__cvta_generic_to_global(to)), "r"(vector.element[0]),
-               "r"(vector.element[1]), "r"(vector.element[2]), "r"(vector.element[3])
-               : "memory");
-#endif
-}
+// lib/copy/tensor_map.cuh.j2 (2)
 
-using Barrier = unsigned long long;
+// lib/barrier/elected.cuh.j2
 
-// By one thread, before the block's next __syncthreads: a phase takes that many arrivals.
-__device__ __forceinline__ void barrier_init(Barrier* barrier, unsigned arrivals) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::barrier_init(barrier, arrivals);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;\n" ::"r"(address), "r"(arrivals) : "memory");
-#endif
-}
+// lib/barrier/early_start.cuh.j2
 
-// One arrival; what this thread did to memory before is seen by whoever waits for the phase.
-__device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::barrier_arrive(barrier);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }\n" ::"r"(address) : "memory");
-#endif
-}
+// lib/barrier/register_budget.cuh.j2
 
-// Waits until the phase of that parity (0 for the first, then 1, 0, ...) is complete. A barrier that was just made counts
-// as having completed one of parity 1.
-__device__ __forceinline__ void barrier_wait(Barrier* barrier, unsigned parity) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::barrier_wait(barrier, parity);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-  unsigned complete;
-  do {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }\n"
-                 : "=r"(complete) : "r"(address), "r"(parity) : "memory");
-#else
-    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }\n"
-                 : "=r"(complete) : "r"(address), "r"(parity) : "memory");
-#endif
-  } while (!complete);
-#endif
-}
+// lib/copy/store_matrices.cuh.j2
 
-// One arrival, which comes when all of this thread's asynchronous copies so far have landed.
-__device__ __forceinline__ void copy_async_arrive(Barrier* barrier) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async_arrive(barrier);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];\n" ::"r"(address) : "memory");
-#endif
-}
+// lib/mma/warpgroup_groups.cuh.j2
 
-// One arrival, after which the phase also waits for that many bytes of bulk copies.
-__device__ __forceinline__ void barrier_arrive_expecting(Barrier* barrier, unsigned bytes) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::barrier_arrive(barrier, bytes);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;\n" ::"r"(address), "r"(bytes) : "memory");
-#endif
-}
-
-// Before the __syncthreads that follows barrier_init: the copy engine sees the barriers too.
-__device__ __forceinline__ void barrier_init_fence() {
-#if !defined(SPARSEGEN_EMULATOR)
-  asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
-#endif
-}
-
-#if defined(SPARSEGEN_EMULATOR)
-using TensorMap = sparsegen::emulator::TensorMap;
-#else
-struct alignas(64) TensorMap {
-  unsigned long long opaque[16];
-};
-#endif
-
-// The first element of a box: its coordinates, the innermost one first.
-template <int kRank>
-struct BoxStart {
-  int at[kRank];
-};
-template <class... Coordinates>
-__device__ __forceinline__ BoxStart<sizeof...(Coordinates)> box_at(Coordinates... at) { return { {at...} }; }
-#if defined(SPARSEGEN_EMULATOR)
-template <int kRank>
-sparsegen::emulator::Coordinates all_coordinates(const BoxStart<kRank>& first) {
-  sparsegen::emulator::Coordinates found{};
-  for (int d = 0; d < kRank; ++d) found[d] = first.at[d];
-  return found;
-}
-#endif
-
-// So that the first copy does not wait for the map itself.
-__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
-#if !defined(SPARSEGEN_EMULATOR)
-  asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
-#endif
-}
-
-// Copies the box to shared memory, a multiple of 128 bytes, zeros where it leaves the array, and tells the barrier all its bytes.
-__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<3> first, Barrier* barrier) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_box(shared, map, all_coordinates(first), barrier);
-#else
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4, %5 }], [%2];\n" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
-               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2])
-               : "memory");
-#endif
-}
-
-// Copies the box to shared memory, a multiple of 128 bytes, zeros where it leaves the array, and tells the barrier all its bytes.
-__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<4> first, Barrier* barrier) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_box(shared, map, all_coordinates(first), barrier);
-#else
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4, %5, %6 }], [%2];\n" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
-               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2]), "r"(first.at[3])
-               : "memory");
-#endif
-}
-
-// By all lanes of a warp: whether this one is chosen, the same one every time. Behind threadIdx.x % 32 == 0, each copy of a box would go
-// through a loop over lanes that might differ: some 30 instructions.
-__device__ __forceinline__ bool is_elected() {
-#if defined(SPARSEGEN_EMULATOR)
-  return threadIdx.x % 32 == 0;
-#else
-  unsigned elected = 0;
-  asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff;\n@p mov.u32 %0, 1; }\n" : "+r"(elected));
-  return elected != 0;
-#endif
-}
-
-// Before the first access to memory that earlier kernels touch: waits until the one before has ended.
-__device__ __forceinline__ void wait_for_kernel_before() {
-#if !defined(SPARSEGEN_EMULATOR)
-  asm volatile("griddepcontrol.wait;\n" ::: "memory");
-#endif
-}
-
-// The kernel behind this one may begin when each block has said so or ended; it still waits for this one's end. Said by a thread that
-// has waited itself, so that all kernels before this one have ended then: one that begins early overlaps with no other one.
-__device__ __forceinline__ void let_next_kernel_begin() {
-#if !defined(SPARSEGEN_EMULATOR)
-  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
-#endif
-}
-
-// All threads of a warpgroup: they need no more than kRegisters from here on, the others may have the rest.
-template <int kRegisters>
-__device__ __forceinline__ void give_registers() {
-#if !defined(SPARSEGEN_EMULATOR)
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
-#endif
-}
-
-// All threads of a warpgroup: waits until each can have kRegisters.
-template <int kRegisters>
-__device__ __forceinline__ void take_registers() {
-#if !defined(SPARSEGEN_EMULATOR)
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
-#endif
-}
-
-// 8 x 8 matrices of 16-bit elements to shared memory: lane i gives the address of row i % 8, 16 bytes, of matrix i / 8,
-// and of each matrix the word (lane / 4, lane % 4).
-__device__ __forceinline__ void store_matrices(void* row, const unsigned (&fragment)[4]) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::store_matrices(row, fragment);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], { %1, %2, %3, %4};\n" ::"r"(address), "r"(fragment[0]),
-               "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
-               : "memory");
-#endif
-}
-
-// The same of two matrices; lanes 16 to 31 repeat the addresses of the first 16.
-__device__ __forceinline__ void store_matrices(void* row, const unsigned (&fragment)[2]) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::store_matrices(row, fragment);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], { %1, %2};\n" ::"r"(address), "r"(fragment[0]),
-               "r"(fragment[1])
-               : "memory");
-#endif
-}
-
-// The same of four matrices that are transposed on their way: of matrix j a lane holds the two elements of column lane / 4
-// that begin at row lane % 4 * 2.
-__device__ __forceinline__ void store_matrices_transposed(void* row, const unsigned (&fragment)[4]) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::store_matrices(row, fragment, true);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], { %1, %2, %3, %4};\n" ::"r"(address), "r"(fragment[0]),
-               "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
-               : "memory");
-#endif
-}
-
-// What threads wrote to shared memory becomes visible to the tensor cores' own reads after the next barrier.
-__device__ __forceinline__ void fence_shared_for_tensor_cores() {
-#if !defined(SPARSEGEN_EMULATOR)
-  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
-#endif
-}
-
-// Before the first product of a group: what this thread did to the sums is done.
-__device__ __forceinline__ void warpgroup_begin() {
-#if !defined(SPARSEGEN_EMULATOR)
-  asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
-#endif
-}
-
-// Closes the group of all products issued since the last one.
-__device__ __forceinline__ void warpgroup_commit() {
-#if !defined(SPARSEGEN_EMULATOR)
-  asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
-#endif
-}
-
-// Waits until at most kPending groups of products are under way; until then neither the sums nor the operands of the others
-// may be touched.
-template <int kPending>
-__device__ __forceinline__ void warpgroup_wait() {
-#if !defined(SPARSEGEN_EMULATOR)
-  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
-#endif
-}
-
-// Behind a wait: keeps the compiler from reading sums before it.
-template <int kTiles>
-__device__ __forceinline__ void warpgroup_settle(float (&sums)[kTiles][4]) {
-#if !defined(SPARSEGEN_EMULATOR)
-  #pragma unroll
-  for (int i = 0; i < kTiles * 4; ++i) asm volatile("" : "+f"(sums[i / 4][i % 4])::"memory");
-#endif
-}
-
-// A matrix in shared memory as the tensor cores take it: groups of 8 rows lie `group_stride` bytes apart. The swizzle goes by
-// addresses, so that a matrix may begin at any row of a larger one.
-#if defined(SPARSEGEN_EMULATOR)
-using RowsOperand = sparsegen::emulator::SwizzledRows;
-#else
-using RowsOperand = unsigned long long;
-#endif
-
-__device__ __forceinline__ RowsOperand rows_operand(const unsigned char* start, unsigned group_stride) {
-#if defined(SPARSEGEN_EMULATOR)
-  return {start, kRowBytes, group_stride};
-#else
-  constexpr unsigned long long kSwizzle = (kRowBytes == 128 ? 1ull : kRowBytes == 64 ? 2ull : 3ull) << 62;
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(start));
-  return kSwizzle | static_cast<unsigned long long>(group_stride >> 4) << 32 | 1u << 16 | address >> 4;
-#endif
-}
-
-// The matrix that begins so many bytes further, which are a multiple of 16.
-__device__ __forceinline__ RowsOperand moved(RowsOperand operand, unsigned bytes) {
-#if defined(SPARSEGEN_EMULATOR)
-  return {operand.start + bytes, operand.row_bytes, operand.group_stride};
-#else
-  return operand + (bytes >> 4);
-#endif
-}
-
-// Starts adding the product of 64 rows of A and 64 rows of B, 16 places of k, to sums that lie over the warpgroup as those
-// of mma do over a warp: 16 rows for each warp.
-__device__ __forceinline__ void warpgroup_mma_rows(float (&sums)[8][4], RowsOperand a, RowsOperand b) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::wgmma_16bit<Element, 8>(sums, a, b);
-#else
-  asm volatile(
-      "{ .reg .pred add; setp.ne.b32 add, 1, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 { "
-      "%0, %1, %2, %3, "
-      "%4, %5, %6, %7, "
-      "%8, %9, %10, %11, "
-      "%12, %13, %14, %15, "
-      "%16, %17, %18, %19, "
-      "%20, %21, %22, %23, "
-      "%24, %25, %26, %27, "
-      "%28, %29, %30, %31 "
-      "}, %32, %33, add, 1, 1, 0, 0;\n"
-      "}\n"
-      : "+f"(sums[0][0]), "+f"(sums[0][1]), "+f"(sums[0][2]), "+f"(sums[0][3]),
-        "+f"(sums[1][0]), "+f"(sums[1][1]), "+f"(sums[1][2]), "+f"(sums[1][3]),
-        "+f"(sums[2][0]), "+f"(sums[2][1]), "+f"(sums[2][2]), "+f"(sums[2][3]),
-        "+f"(sums[3][0]), "+f"(sums[3][1]), "+f"(sums[3][2]), "+f"(sums[3][3]),
-        "+f"(sums[4][0]), "+f"(sums[4][1]), "+f"(sums[4][2]), "+f"(sums[4][3]),
-        "+f"(sums[5][0]), "+f"(sums[5][1]), "+f"(sums[5][2]), "+f"(sums[5][3]),
-        "+f"(sums[6][0]), "+f"(sums[6][1]), "+f"(sums[6][2]), "+f"(sums[6][3]),
-        "+f"(sums[7][0]), "+f"(sums[7][1]), "+f"(sums[7][2]), "+f"(sums[7][3])
-      : "l"(a), "l"(b));
-#endif
-}
+// lib/mma/warpgroup_rows.cuh.j2 (1)
 
 using MaskWord = unsigned long long;
 
@@ -512,26 +193,7 @@ __device__ __forceinline__ int add_warps(int before, UnitList& list) {
   return total;
 }
 
-// A block's share of the active units: kItemUnits in each round, and of what is left at the end as many as the others.
-struct Share {
-  int total, parts, own;
-
-  __device__ __forceinline__ int rounds() const { return total / (kItemUnits * parts); }
-
-  __device__ __forceinline__ int rest_begin(int part) const {
-    const int rest = total - rounds() * kItemUnits * parts;
-    return rest * part / parts;  // parts are few thousands
-  }
-
-  __device__ __forceinline__ int count() const { return rounds() * kItemUnits + rest_begin(own + 1) - rest_begin(own); }
-
-  // Of the block's i-th unit the number among all.
-  __device__ __forceinline__ int number(int i) const {
-    const int round = i / kItemUnits;
-    return round < rounds() ? (round * parts + own) * kItemUnits + i % kItemUnits
-                            : rounds() * parts * kItemUnits + rest_begin(own) + i - rounds() * kItemUnits;
-  }
-};
+// convolution/unit_share.cuh.j2
 
 // Behind that one, by the first kWarps warps: writes a block's share to the list.
 __device__ __forceinline__ void list_units(const UnitMask& mask, int places, const Share& share, UnitList& list) {
@@ -587,16 +249,7 @@ __device__ constexpr int tap_offset(int tap) {
   return (tap / kColumns / kStride * kBoxColumns + tap % kColumns / kStride) * kRowBytes;
 }
 
-// A stage of a ring, and the parity of its barriers' phase.
-template <int kStages>
-struct Stage {
-  int number = 0;
-  unsigned parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++number == kStages) number = 0, parity ^= 1;
-  }
-};
+// lib/barrier/ring_stage.cuh.j2
 
 struct Barriers {
   Barrier input_filled[kInputStages], input_emptied[kInputStages];
@@ -790,9 +443,7 @@ struct Place {
   }
 };
 
-__device__ __forceinline__ float finished(float x) {
-  return fmaxf(x, 0.0f);
-}
+// lib/barrier/finished.cuh.j2 (2)
 
 __device__ __forceinline__ unsigned packed_pair(float x, float y) {
   Vector<Element, 2> pair;

@@ -6,19 +6,10 @@
 // Config: blocks=132 warps_m=1 warps_k=1 strip_rows=32 ring_rows=160 refill_tiles=1 depth=4 slots=4
 //   row_order=natural bulk=false cluster=1
 
-#if defined(SPARSEGEN_EMULATOR)
-#include "sparsegen_emulator.h"
-#else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define SPARSEGEN_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
-#endif
+// lib/emulation.cuh.j2
 
-using Element = __nv_bfloat16;
-
-__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ __forceinline__ __nv_bfloat16 to_element(float x) { return __float2bfloat16_rn(x); }
+// lib/element.cuh.j2 (2)
+// lib/epilogue/gelu.cuh.j2 (1)
 
 // Tunables.
 constexpr int kWarpsM = 1;  // warps over a group's rows, 32 for each
@@ -56,295 +47,23 @@ static_assert(kRingRows % kPair == 0, "a ring is filled pair by pair");
 static_assert(kRingRows >= 32 * kRefillTiles + kPair + 2, "a ring holds what lanes take between two refills");
 static_assert(kRefillTiles == 1 || kRefillTiles == 2, "rings are refilled after each tile or each step");
 
-constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
+// lib/copy/vector.cuh.j2
 
-template <typename T, int kCount>
-struct alignas(vector_alignment(kCount * sizeof(T))) Vector {
-  T element[kCount];
-};
+// lib/copy/async_copy.cuh.j2
 
-// The vector of kCount elements that starts at the given address, which must be aligned to it.
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
-}
+// lib/barrier/barrier.cuh.j2
 
-template <int kCount, typename T>
-__device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vector) {
-  *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
-}
+// lib/copy/cache_policy.cuh.j2
 
-// Copies kBytes (4, 8 or 16); with valid == false the destination is filled with zeros and the source is not read.
-template <int kBytes>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, bool valid = true) {
-  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async moves 4, 8 or 16 bytes");
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async(shared, global, kBytes, valid);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  const int bytes = valid ? kBytes : 0;
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(address), "l"(global), "r"(bytes) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(address), "l"(global), "n"(kBytes), "r"(bytes) : "memory");
-  }
-#endif
-}
+// lib/barrier/arrival.cuh.j2 (1)
 
-// Closes the group of all copies issued since the last one.
-__device__ __forceinline__ void copy_async_commit() {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async_commit();
-#else
-  asm volatile("cp.async.commit_group;\n" ::: "memory");
-#endif
-}
+// lib/reduce/four_sums.cuh.j2
 
-// Waits until at most kPending of this thread's groups are still on their way.
-template <int kPending>
-__device__ __forceinline__ void copy_async_wait() {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async_wait(kPending);
-#else
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
-#endif
-}
+// lib/copy/shared_address.cuh.j2
 
-using Barrier = unsigned long long;
+// lib/copy/shared_word.cuh.j2
 
-// By one thread, before the block's next __syncthreads: a phase takes that many arrivals.
-__device__ __forceinline__ void barrier_init(Barrier* barrier, unsigned arrivals) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::barrier_init(barrier, arrivals);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;\n" ::"r"(address), "r"(arrivals) : "memory");
-#endif
-}
-
-// One arrival; what this thread did to memory before is seen by whoever waits for the phase.
-__device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::barrier_arrive(barrier);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }\n" ::"r"(address) : "memory");
-#endif
-}
-
-// Waits until the phase of that parity (0 for the first, then 1, 0, ...) is complete. A barrier that was just made counts
-// as having completed one of parity 1.
-__device__ __forceinline__ void barrier_wait(Barrier* barrier, unsigned parity) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::barrier_wait(barrier, parity);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-  unsigned complete;
-  do {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }\n"
-                 : "=r"(complete) : "r"(address), "r"(parity) : "memory");
-#else
-    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }\n"
-                 : "=r"(complete) : "r"(address), "r"(parity) : "memory");
-#endif
-  } while (!complete);
-#endif
-}
-
-// One arrival, which comes when all of this thread's asynchronous copies so far have landed.
-__device__ __forceinline__ void copy_async_arrive(Barrier* barrier) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async_arrive(barrier);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];\n" ::"r"(address) : "memory");
-#endif
-}
-
-using CachePolicy = unsigned long long;
-
-__device__ __forceinline__ CachePolicy evict_first() {
-#if defined(SPARSEGEN_EMULATOR)
-  return 0;
-#else
-  CachePolicy policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0;\n" : "=l"(policy));
-  return policy;
-#endif
-}
-
-// As copy_async<16>.
-__device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool valid, CachePolicy policy) {
-#if defined(SPARSEGEN_EMULATOR)
-  copy_async<16>(shared, global, valid);
-#else
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;\n" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
-               "l"(global), "r"(valid ? 16 : 0), "l"(policy)
-               : "memory");
-#endif
-}
-
-// Counts this subwarp of kThreads, or warp, where it takes part; returns how many came before. What it wrote is seen by all
-// that come later, and what the earlier ones wrote is seen by it. All threads of the warp call it together.
-template <int kThreads = 32>
-__device__ __forceinline__ unsigned count_arrival(unsigned* counter, unsigned thread, bool takes_part = true) {
-  unsigned before = 0;
-  __syncwarp();
-  if (takes_part && thread == 0) {
-#if defined(SPARSEGEN_EMULATOR)
-    before = atomicAdd(counter, 1u);
-#else
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;\n" : "=r"(before) : "l"(counter) : "memory");
-#endif
-  }
-  __syncwarp();
-  return __shfl_sync(0xffffffffu, before, 0, kThreads);
-}
-
-__device__ __forceinline__ float4 together(const float (&sums)[4]) { return make_float4(sums[0], sums[1], sums[2], sums[3]); }
-
-__device__ __forceinline__ void add_to(float (&sums)[4], float4 more) {
-  sums[0] += more.x, sums[1] += more.y, sums[2] += more.z, sums[3] += more.w;
-}
-
-#if defined(SPARSEGEN_EMULATOR)
-using SharedAddress = const unsigned char*;
-#else
-using SharedAddress = unsigned;
-#endif
-
-__device__ __forceinline__ SharedAddress shared_address(const unsigned char* shared) {
-#if defined(SPARSEGEN_EMULATOR)
-  return shared;
-#else
-  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
-#endif
-}
-
-// The 16 bytes at an address that is aligned to them.
-__device__ __forceinline__ Vector<unsigned, 4> load_shared_16(SharedAddress address) {
-#if defined(SPARSEGEN_EMULATOR)
-  return load_vector<4>(reinterpret_cast<const unsigned*>(address));
-#else
-  Vector<unsigned, 4> words;
-  asm volatile("ld.shared.v4.u32 { %0, %1, %2, %3 }, [%4];\n"
-               : "=r"(words.element[0]), "=r"(words.element[1]), "=r"(words.element[2]), "=r"(words.element[3])
-               : "r"(address));
-  return words;
-#endif
-}
-
-__device__ __forceinline__ unsigned load_shared_4(SharedAddress address) {
-#if defined(SPARSEGEN_EMULATOR)
-  return *reinterpret_cast<const unsigned*>(address);
-#else
-  unsigned word;
-  asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(word) : "r"(address));
-  return word;
-#endif
-}
-
-__device__ __forceinline__ void store_shared_4(SharedAddress address, unsigned word) {
-#if defined(SPARSEGEN_EMULATOR)
-  *reinterpret_cast<unsigned*>(const_cast<unsigned char*>(address)) = word;
-#else
-  asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(address), "r"(word));
-#endif
-}
-
-// The address that lies behind by the sum of the products of four pairs of bytes.
-__device__ __forceinline__ SharedAddress advance(SharedAddress address, unsigned counts, unsigned strides) {
-#if defined(SPARSEGEN_EMULATOR)
-  return address + __dp4a(counts, strides, 0u);
-#else
-  return __dp4a(counts, strides, address);
-#endif
-}
-
-// A word of four bytes: byte i is byte (kSelector >> 4 i) & 7 of the eight in `low` and `high`, or with bit 3 of that
-// nibble set eight copies of the byte's highest bit.
-template <unsigned kSelector>
-__device__ __forceinline__ unsigned permute_bytes(unsigned low, unsigned high) {
-#if defined(SPARSEGEN_EMULATOR)
-  return sparsegen::emulator::permute_bytes(low, high, kSelector);
-#else
-  unsigned word;
-  asm("prmt.b32 %0, %1, %2, %3;\n" : "=r"(word) : "r"(low), "r"(high), "n"(kSelector));
-  return word;
-#endif
-}
-
-// The same word of all lanes, which the compiler does not know any more: a constant stays in its register, instead of being
-// made anew wherever it is used.
-__device__ __forceinline__ unsigned kept(unsigned word) {
-#if defined(SPARSEGEN_EMULATOR)
-  return word;
-#else
-  return __shfl_sync(0xffffffffu, word, 0);
-#endif
-}
-
-// 8 x 8 matrices of 16-bit elements (or 8 x 4 of 32 bits) from shared memory: lane i gives the address of row i % 8,
-// 16 bytes, of matrix i / 8, and gets of each matrix the word (lane / 4, lane % 4).
-__device__ __forceinline__ void load_matrices(unsigned (&fragment)[4], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, false);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 { %0, %1, %2, %3}, [%4];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
-               : "r"(address));
-#endif
-}
-
-// The same of two matrices; lanes 16 to 31 repeat the addresses of the first 16.
-__device__ __forceinline__ void load_matrices(unsigned (&fragment)[2], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, false);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 { %0, %1}, [%2];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1])
-               : "r"(address));
-#endif
-}
-
-// The same, each matrix transposed on its way.
-__device__ __forceinline__ void load_matrices_transposed(unsigned (&fragment)[4], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, true);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 { %0, %1, %2, %3}, [%4];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
-               : "r"(address));
-#endif
-}
-
-__device__ __forceinline__ void load_matrices_transposed(unsigned (&fragment)[2], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, true);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 { %0, %1}, [%2];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1])
-               : "r"(address));
-#endif
-}
-
-// Adds to a 16 x 8 tile of sums the product of 16 rows and 8 columns, 32 bytes of each. Lane 4 g + t holds the words t
-// and t + 4 of rows g and g + 8 and of column g, and the sums (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
-__device__ __forceinline__ void mma(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::mma_16bit<Element>(sum, a, b);
-#else
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 { %0, %1, %2, %3}, { %4, %5, %6, %7}, { %8, %9}, { %0, %1, %2, %3};\n"
-               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#endif
-}
+// lib/mma/tensor_core.cuh.j2 (2)
 
 using Sums = float[2][kColumnTiles][4];
 

@@ -8,19 +8,9 @@
 //   b_by_inner=true vector_x=8 vector_w=8 vector_y=8
 // Config: tile_m=128 tile_n=64 step=64 warps_m=4 warps_n=2 stages=3 resident=2
 
-#if defined(SPARSEGEN_EMULATOR)
-#include "sparsegen_emulator.h"
-#else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define SPARSEGEN_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
-#endif
+// lib/emulation.cuh.j2
 
-using Element = __half;
-
-__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
-__device__ __forceinline__ __half to_element(float x) { return __float2half_rn(x); }
+// lib/element.cuh.j2 (1)
 
 // Tunables.
 constexpr int kTileM = 128;  // outputs per block, in units of 8 x 8
@@ -31,31 +21,12 @@ constexpr int kStages = 3;
 constexpr int kResident = 2;  // blocks of a multiprocessor
 
 // What the problem adds.
-constexpr int kRows = 3, kColumns = 3;  // of a filter
-constexpr int kStrideRows = 1, kStrideColumns = 1;
-constexpr int kPaddingRows = 1, kPaddingColumns = 1;
-constexpr int kDilationRows = 1, kDilationColumns = 1;
-constexpr int kGroups = 1;
-constexpr int kBlockRows = 16, kBlockColumns = 16;  // pixels in a block of the mask
+// convolution/geometry.cuh.j2 (1)
 constexpr int kVectorX = 8, kVectorW = 8, kVectorY = 8;  // elements that an access moves
 
-constexpr int kThreads = 32 * kWarpsM * kWarpsN;
-constexpr int kChunk = 16 / sizeof(Element);  // elements of 16 bytes
-constexpr int kWarpTileM = kTileM / kWarpsM, kWarpTileN = kTileN / kWarpsN;
-constexpr int kRowTiles = kWarpTileM / 16, kColumnTiles = kWarpTileN / 8;  // of a warp
-constexpr int kProductStep = 2 * kChunk;  // of the contraction, by one instruction
-static_assert(kWarpTileM % 16 == 0 && kWarpTileN % 16 == 0, "warps take whole tiles of the instruction");
-using Sums = float[kRowTiles][kColumnTiles][4];  // of a thread
-// Rows in shared memory, with 16 bytes behind each so that the rows of a fragment meet different banks.
-constexpr int kARow = kStep, kARows = kTileM, kAPitch = kARow + kChunk;
-constexpr int kBRow = kStep, kBRows = kTileN, kBPitch = kBRow + kChunk;
-constexpr int kAElements = kARows * kAPitch, kStageElements = kAElements + kBRows * kBPitch;
-static_assert(kStep % kProductStep == 0, "steps are whole products");
-constexpr int kUnit = 8;  // rows and columns of a unit
-constexpr int kPixels = kUnit * kUnit;
-constexpr int kItemUnits = kTileM / kPixels;
-constexpr int kListUnits = 128;  // that are listed at a time
-static_assert(kTileM % kPixels == 0 && kListUnits % kItemUnits == 0, "tiles are whole units");
+// lib/tile/warp_tiles.cuh.j2
+// lib/tile/stage_tiles.cuh.j2 (1)
+// convolution/unit_tiles.cuh.j2
 // Sums on their way out: lines along which the result is contiguous.
 constexpr int kOutLine = kTileN, kOutLines = kTileM;
 constexpr int kOutPitch = kOutLine + 8;  // floats
@@ -63,380 +34,19 @@ constexpr int kStageBytes = kStages * kStageElements * static_cast<int>(sizeof(E
 constexpr int kOutBytes = kOutLines * kOutPitch * 4;
 constexpr int kRingBytes = kStageBytes > kOutBytes ? kStageBytes : kOutBytes;
 
-constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
+// lib/copy/vector.cuh.j2
 
-template <typename T, int kCount>
-struct alignas(vector_alignment(kCount * sizeof(T))) Vector {
-  T element[kCount];
-};
+// lib/copy/async_copy.cuh.j2
 
-// The vector of kCount elements that starts at the given address, which must be aligned to it.
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
-}
+// lib/barrier/step_ring.cuh.j2
 
-template <int kCount, typename T>
-__device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vector) {
-  *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
-}
+// lib/copy/element_copy.cuh.j2
 
-// Copies kBytes (4, 8 or 16); with valid == false the destination is filled with zeros and the source is not read.
-template <int kBytes>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, bool valid = true) {
-  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async moves 4, 8 or 16 bytes");
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async(shared, global, kBytes, valid);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  const int bytes = valid ? kBytes : 0;
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(address), "l"(global), "r"(bytes) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(address), "l"(global), "n"(kBytes), "r"(bytes) : "memory");
-  }
-#endif
-}
+// lib/mma/tensor_core.cuh.j2 (1)
 
-// Closes the group of all copies issued since the last one.
-__device__ __forceinline__ void copy_async_commit() {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async_commit();
-#else
-  asm volatile("cp.async.commit_group;\n" ::: "memory");
-#endif
-}
+// lib/mma/tile_fragments.cuh.j2 (1)
 
-// Waits until at most kPending of this thread's groups are still on their way.
-template <int kPending>
-__device__ __forceinline__ void copy_async_wait() {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async_wait(kPending);
-#else
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
-#endif
-}
-
-// By all threads: `bring(stage)` starts the copies of the next step, commits them and says whether there was a step; `use(stage)`
-// reads one that has come. All stages but one are on their way while one is used.
-template <class Bring, class Use>
-__device__ __forceinline__ void each_step(const Bring& bring, const Use& use) {
-  int filled = 0;  // steps that were brought
-  bool is_more = true;
-  #pragma unroll
-  for (int stage = 0; stage < kStages - 1; ++stage) {
-    is_more = is_more && bring(stage);
-    filled += is_more;
-  }
-  for (int step = 0; step < filled; ++step) {
-    if (is_more) {
-      copy_async_wait<kStages - 2>();
-    } else {
-      copy_async_wait<0>();
-    }
-    __syncthreads();
-    if (is_more) {
-      is_more = bring((step + kStages - 1) % kStages);
-      filled += is_more;
-    }
-    use(step % kStages);
-  }
-}
-
-// Copies kVector elements, or puts zeros in their place.
-template <int kVector>
-__device__ __forceinline__ void bring(Element* shared, const Element* global, bool valid) {
-  if constexpr (kVector * sizeof(Element) >= 4) {
-    copy_async<kVector * sizeof(Element)>(shared, global, valid);
-  } else {
-    *shared = valid ? *global : to_element(0.0f);
-  }
-}
-
-// 8 x 8 matrices of 16-bit elements (or 8 x 4 of 32 bits) from shared memory: lane i gives the address of row i % 8,
-// 16 bytes, of matrix i / 8, and gets of each matrix the word (lane / 4, lane % 4).
-__device__ __forceinline__ void load_matrices(unsigned (&fragment)[4], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, false);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 { %0, %1, %2, %3}, [%4];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
-               : "r"(address));
-#endif
-}
-
-// The same of two matrices; lanes 16 to 31 repeat the addresses of the first 16.
-__device__ __forceinline__ void load_matrices(unsigned (&fragment)[2], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, false);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 { %0, %1}, [%2];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1])
-               : "r"(address));
-#endif
-}
-
-// The same, each matrix transposed on its way.
-__device__ __forceinline__ void load_matrices_transposed(unsigned (&fragment)[4], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, true);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 { %0, %1, %2, %3}, [%4];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
-               : "r"(address));
-#endif
-}
-
-__device__ __forceinline__ void load_matrices_transposed(unsigned (&fragment)[2], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, true);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 { %0, %1}, [%2];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1])
-               : "r"(address));
-#endif
-}
-
-// Adds to a 16 x 8 tile of sums the product of 16 rows and 8 columns, 32 bytes of each. Lane 4 g + t holds the words t
-// and t + 4 of rows g and g + 8 and of column g, and the sums (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
-__device__ __forceinline__ void mma(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::mma_16bit<Element>(sum, a, b);
-#else
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 { %0, %1, %2, %3}, { %4, %5, %6, %7}, { %8, %9}, { %0, %1, %2, %3};\n"
-               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#endif
-}
-
-// A fragment of 16 rows of A from a place of the contraction on.
-__device__ __forceinline__ void load_a(unsigned (&fragment)[4], const Element* a, int row, int inner) {
-  const unsigned lane = threadIdx.x % 32, matrix = lane / 8, in_matrix = lane % 8;
-  load_matrices(fragment, a + (row + matrix % 2 * 8 + in_matrix) * kAPitch + inner + matrix / 2 * kChunk);
-}
-
-// Fragments of 16 columns of B, 8 and 8, from a place of the contraction on.
-__device__ __forceinline__ void load_b(unsigned (&fragment)[4], const Element* b, int column, int inner) {
-  const unsigned lane = threadIdx.x % 32, matrix = lane / 8, in_matrix = lane % 8;
-  load_matrices(fragment, b + (column + matrix / 2 * 8 + in_matrix) * kBPitch + inner + matrix % 2 * kChunk);
-}
-
-using MaskWord = unsigned long long;
-
-// The mask of blocks: 64 columns of blocks in a word, rows of words, images.
-struct Mask {
-  const MaskWord* words;
-  int row_words;  // words of a row
-  int rows;  // of blocks, of an image
-
-  // Whether a row of blocks has a live one among the columns `first` to `last`.
-  __device__ __forceinline__ bool has_live(int image, int row, int first, int last) const {
-    const MaskWord* const line = words + (static_cast<long long>(image) * rows + row) * row_words;
-    for (int number = first / 64; number <= last / 64; ++number) {
-      MaskWord word = line[number];
-      if (number == first / 64) word &= ~0ull << first % 64;
-      if (number == last / 64) word &= ~0ull >> (63 - last % 64);
-      if (word != 0) return true;
-    }
-    return false;
-  }
-};
-
-// Blocks along an axis, from the first to the last; none if the last one is before the first.
-struct Blocks {
-  int first, last;
-};
-
-// What the outputs of a unit read along an axis of an image.
-template <int kTapCount, int kStride, int kPadding, int kDilation, int kBlock>
-struct Axis {
-  // Outputs that follow one another meet all blocks between the first and the last, unless a stride passes over blocks.
-  static constexpr int kParts = kStride <= kBlock ? 1 : kUnit;
-  static constexpr int kPartOutputs = kUnit / kParts;
-  static constexpr bool kIsDense = kStride == 1 && kDilation == 1;  // so do the taps
-  static constexpr int kGroups = kIsDense ? 1 : kTapCount;  // of taps that are looked up together
-  int outputs, pixels;
-
-  // That the taps `first_tap` to `last_tap` of a part's outputs meet.
-  __device__ __forceinline__ Blocks blocks(int first_output, int part, int first_tap, int last_tap) const {
-    const int begin = first_output + part * kPartOutputs, end = min(begin + kPartOutputs, outputs);
-    int low = begin * kStride - kPadding + first_tap * kDilation, high = (end - 1) * kStride - kPadding + last_tap * kDilation;
-    constexpr int kStep = kIsDense ? 1 : kStride;
-    if (low < 0) low += (kStep - 1 - low) / kStep * kStep;
-    if (high >= pixels) high -= (high - pixels + kStep) / kStep * kStep;
-    return high < low || end <= begin ? Blocks{0, -1} : Blocks{low / kBlock, high / kBlock};
-  }
-
-  __device__ __forceinline__ Blocks of_group(int first_output, int part, int group) const {
-    return blocks(first_output, part, kIsDense ? 0 : group, kIsDense ? kTapCount - 1 : group);
-  }
-};
-using RowAxis = Axis<1, 1, 0, 1, kBlockRows>;  // the mask lies over the outputs
-using ColumnAxis = Axis<1, 1, 0, 1, kBlockColumns>;
-
-// Which units are active.
-struct UnitMask {
-  Mask mask;
-  RowAxis down;
-  ColumnAxis along;
-  int unit_rows, unit_columns;  // of an image
-
-  __device__ __forceinline__ bool is_active(int image, int unit_row, int unit_column) const {
-    bool found = false;
-    for (int r = 0; r < RowAxis::kGroups * RowAxis::kParts; ++r) {
-      const Blocks rows = down.of_group(unit_row * kUnit, r % RowAxis::kParts, r / RowAxis::kParts);
-      for (int s = 0; s < ColumnAxis::kGroups * ColumnAxis::kParts; ++s) {
-        const Blocks columns = along.of_group(unit_column * kUnit, s % ColumnAxis::kParts, s / ColumnAxis::kParts);
-        if (columns.last < columns.first) continue;
-        for (int row = rows.first; row <= rows.last; ++row) found = found || mask.has_live(image, row, columns.first, columns.last);
-      }
-    }
-    return found;
-  }
-};
-
-// The active units of images, by the mask of a call.
-__device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_rows, int mask_columns, [[maybe_unused]] int height,
-                                              [[maybe_unused]] int width, int out_height, int out_width) {
-  const RowAxis down{out_height, out_height};
-  const ColumnAxis along{out_width, out_width};
-  return { {words, (mask_columns + 63) / 64, mask_rows}, down, along, (out_height + kUnit - 1) / kUnit, (out_width + kUnit - 1) / kUnit};
-}
-
-// A block's share of the active units: kItemUnits in each round, and of what is left at the end as many as the others.
-struct Share {
-  int total, parts, own;
-
-  __device__ __forceinline__ int rounds() const { return total / (kItemUnits * parts); }
-
-  __device__ __forceinline__ int rest_begin(int part) const {
-    const int rest = total - rounds() * kItemUnits * parts;
-    return rest * part / parts;  // parts are few thousands
-  }
-
-  __device__ __forceinline__ int count() const { return rounds() * kItemUnits + rest_begin(own + 1) - rest_begin(own); }
-
-  // Of the block's i-th unit the number among all.
-  __device__ __forceinline__ int number(int i) const {
-    const int round = i / kItemUnits;
-    return round < rounds() ? (round * parts + own) * kItemUnits + i % kItemUnits
-                            : rounds() * parts * kItemUnits + rest_begin(own) + i - rounds() * kItemUnits;
-  }
-};
-
-constexpr int kSheetWords = 1024;  // of 32 units of a row each, that are counted together
-
-// The place of the `rank`-th set bit.
-__device__ __forceinline__ int bit_of_rank(unsigned word, int rank) {
-  int place = 0;
-  #pragma unroll
-  for (int width = 16; width > 0; width /= 2) {
-    const int below = __popc(word >> place & ((1u << width) - 1));
-    if (rank >= below) rank -= below, place += width;
-  }
-  return place;
-}
-
-// A unit of 8 x 8 outputs.
-struct Unit {
-  int image, row, column;  // the last two in units
-};
-
-// What a block keeps of the mask.
-struct UnitList {
-  Unit units[kListUnits];
-  unsigned active[kSheetWords];  // bits of active units
-  int before[kSheetWords];  // active units before a word
-  int of_warp[kThreads / 32];
-};
-
-// Words of all images: rows of units, from left to right.
-struct Words {
-  const UnitMask& mask;
-  int row_words;
-
-  __device__ __forceinline__ Unit unit(int word, int bit) const {
-    const int row = word / row_words, image = row / mask.unit_rows;
-    return {image, row - image * mask.unit_rows, (word - row * row_words) * 32 + bit};
-  }
-};
-
-// By all threads: finds the active units of a sheet's words, and returns how many there are. Ends with a __syncthreads.
-__device__ __forceinline__ int count_units(const Words& words, int first_word, int count, UnitList& list) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (int i = warp; i < count; i += kThreads / 32) {
-    const Unit unit = words.unit(first_word + i, lane);
-    const bool is_active = unit.column < words.mask.unit_columns && words.mask.is_active(unit.image, unit.row, unit.column);
-    const unsigned found = __ballot_sync(0xffffffffu, is_active);
-    if (lane == 0) list.active[i] = found;
-  }
-  __syncthreads();
-  const int thread_words = (count + kThreads - 1) / kThreads, begin = min(static_cast<int>(threadIdx.x) * thread_words, count);
-  const int end = min(begin + thread_words, count);
-  int own = 0;
-  for (int word = begin; word < end; ++word) own += __popc(list.active[word]);
-  int up_to = own;
-  #pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(0xffffffffu, up_to, step);
-    if (lane >= step) up_to += other;
-  }
-  if (lane == 31) list.of_warp[warp] = up_to;
-  __syncthreads();
-  int total = 0, before = up_to - own;
-  #pragma unroll
-  for (int i = 0; i < kThreads / 32; ++i) {
-    if (i < warp) before += list.of_warp[i];
-    total += list.of_warp[i];
-  }
-  for (int word = begin; word < end; ++word) {
-    list.before[word] = before;
-    before += __popc(list.active[word]);
-  }
-  __syncthreads();
-  return total;
-}
-
-// By all threads: writes the block's units `first` to `first + count - 1` of a sheet of so many words to the list. A __syncthreads
-// must follow.
-__device__ __forceinline__ void list_units(const Words& words, int first_word, int word_count, const Share& share, int first, int count,
-                                           UnitList& list) {
-  for (int i = threadIdx.x; i < count; i += kThreads) {
-    const int wanted = share.number(first + i);
-    int low = 0, high = word_count;  // the last word that begins with `wanted` or earlier
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      if (list.before[middle] <= wanted) low = middle; else high = middle;
-    }
-    const Unit unit = words.unit(first_word + low, bit_of_rank(list.active[low], wanted - list.before[low]));
-    list.units[i] = unit;
-  }
-}
-
-// By all threads: finds the active units sheet by sheet and lists a block's share, as many at a time as the list holds. `compute`
-// gets how many these are and ends with a __syncthreads; `end_sheet` gets a sheet's words, of which all are done then.
-template <class Compute, class EndSheet>
-__device__ __forceinline__ void each_list(const UnitMask& mask, int images, int parts, int own, UnitList& list, const Compute& compute,
-                                          const EndSheet& end_sheet) {
-  const Words words{mask, (mask.unit_columns + 31) / 32};
-  const int all_words = images * mask.unit_rows * words.row_words;
-  for (int first_word = 0; first_word < all_words; first_word += kSheetWords) {
-    const int word_count = min(kSheetWords, all_words - first_word);
-    const Share share{count_units(words, first_word, word_count, list), parts, own};
-    for (int first_unit = 0; first_unit < share.count(); first_unit += kListUnits) {
-      const int listed = min(kListUnits, share.count() - first_unit);
-      list_units(words, first_word, word_count, share, first_unit, listed, list);
-      __syncthreads();
-      compute(listed);
-    }
-    end_sheet(words, first_word, word_count);
-    __syncthreads();
-  }
-}
+// convolution/active_units.cuh.j2 (2)
 
 // The pixel that the first tap of an output reads, which may lie outside of the image.
 struct alignas(16) FirstPixel {
@@ -572,27 +182,7 @@ struct WeightLoader {
   }
 };
 
-__device__ __forceinline__ void multiply_add(const Element* stage, int first_row, int first_column, Sums& sums) {
-  #pragma unroll
-  for (int inner = 0; inner < kStep; inner += kProductStep) {
-    unsigned a[kRowTiles][4];
-    #pragma unroll
-    for (int i = 0; i < kRowTiles; ++i) {
-      load_a(a[i], stage, first_row + i * 16, inner);
-    }
-    #pragma unroll
-    for (int j = 0; j < kColumnTiles; j += 2) {
-      unsigned both[4];
-      load_b(both, stage + kAElements, first_column + j * 8, inner);
-      #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const unsigned b[2] = {both[half * 2], both[half * 2 + 1]};
-        #pragma unroll
-        for (int i = 0; i < kRowTiles; ++i) mma(sums[i][j + half], a[i], b);
-      }
-    }
-  }
-}
+// lib/mma/tile_products.cuh.j2 (2)
 
 // Sums of a tile to shared memory.
 __device__ __forceinline__ void lay_down(const Sums& sums, int first_row, int first_column, float* out) {
@@ -613,61 +203,7 @@ __device__ __forceinline__ void lay_down(const Sums& sums, int first_row, int fi
   }
 }
 
-__device__ __forceinline__ float finished(float x) {
-  return fmaxf(x, 0.0f);
-}
-
-// What a block computes: a tile of filters of a group, for its part of the active units. Blocks take the tiles in turn, so that
-// neighbours read the same pixels.
-struct OwnTile {
-  int group, first_filter, part, parts;
-};
-
-__device__ __forceinline__ OwnTile own_tile(int filters) {
-  const int group_tiles = (filters / kGroups + kTileN - 1) / kTileN, tiles = kGroups * group_tiles;
-  const int tile = static_cast<int>(blockIdx.x) % tiles;
-  return {tile / group_tiles, tile % group_tiles * kTileN, static_cast<int>(blockIdx.x) / tiles, static_cast<int>(gridDim.x) / tiles};
-}
-
-// Where the result goes, and what is added to the sums.
-struct Result {
-  const Images& images;
-  const UnitMask& mask;
-  const Element* bias;
-  Element* y;
-
-  // Stores outputs of a unit that follow one another: of one pixel for some filters.
-  __device__ __forceinline__ void store(const Unit& unit, int pixel, int filter, bool is_active, const Vector<float, kVectorY>& sums) const {
-    const int row = unit.row * kUnit + pixel / kUnit, column = unit.column * kUnit + pixel % kUnit;
-    if (row >= images.out_height || column >= images.out_width || images.first_filter + filter >= images.group_filters()) return;
-    const int of_all = images.group * images.group_filters() + images.first_filter + filter;
-    const long long out_plane = static_cast<long long>(images.out_height) * images.out_width;
-    const long long in_plane = static_cast<long long>(row) * images.out_width + column;
-    const long long at = (unit.image * out_plane + in_plane) * images.filters + of_all;
-    [[maybe_unused]] const bool is_wanted = is_active;
-    Vector<Element, kVectorY> found;
-    #pragma unroll
-    for (int e = 0; e < kVectorY; ++e) {
-      float value = finished(sums.element[e] + to_float(bias[of_all + e]));
-      found.element[e] = to_element(value);
-    }
-    store_vector(y + at, found);
-  }
-
-  // Of a line of outputs in shared memory, or of a unit, the pixel and the filter.
-  __device__ __forceinline__ static int pixel_of(int line, int along) { return line; }
-  __device__ __forceinline__ static int filter_of(int line, int along) { return along; }
-
-  // Stores a tile of sums, by all threads.
-  __device__ __forceinline__ void store_tile(const float* out, const Unit* units, int count) const {
-    constexpr int kLineVectors = kOutLine / kVectorY;
-    for (int i = threadIdx.x; i < kOutLines * kLineVectors; i += kThreads) {
-      const int line = i / kLineVectors, along = i % kLineVectors * kVectorY, pixel = pixel_of(line, along);
-      if (pixel / kPixels >= count) continue;
-      store(units[pixel / kPixels], pixel % kPixels, filter_of(line, along), true, load_vector<kVectorY>(out + line * kOutPitch + along));
-    }
-  }
-};
+// convolution/result.cuh.j2 (1)
 
 // Of a contraction the steps.
 struct Walk {

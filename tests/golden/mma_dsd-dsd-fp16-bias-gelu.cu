@@ -7,22 +7,10 @@
 //   vector_b=8
 // Config: tile_m=128 tile_n=128 step=32 warps_m=2 warps_n=4 stages=3 ahead=false
 
-#if defined(SPARSEGEN_EMULATOR)
-#include "sparsegen_emulator.h"
-#else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define SPARSEGEN_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
-#endif
+// lib/emulation.cuh.j2
 
-using Element = __half;
-
-__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
-__device__ __forceinline__ __half to_element(float x) { return __float2half_rn(x); }
-
-// x times the share of a normal distribution that lies below x.
-__device__ __forceinline__ float gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678f)); }
+// lib/element.cuh.j2 (1)
+// lib/epilogue/gelu.cuh.j2 (2)
 
 // Tunables.
 constexpr int kTileM = 128;  // rows of the result per block
@@ -36,18 +24,8 @@ constexpr int kRowBlock = 32;  // rows of the result in a block of the mask
 constexpr int kInnerBlock = 32;  // elements of the contraction in a block of the mask
 constexpr int kVectorA = 8, kVectorB = 8;  // elements that a copy can bring
 
-constexpr int kThreads = 32 * kWarpsM * kWarpsN;
-constexpr int kChunk = 16 / sizeof(Element);  // elements of 16 bytes
-constexpr int kWarpTileM = kTileM / kWarpsM, kWarpTileN = kTileN / kWarpsN;
-constexpr int kRowTiles = kWarpTileM / 16, kColumnTiles = kWarpTileN / 8;  // of a warp
-constexpr int kProductStep = 2 * kChunk;  // of the contraction, by one instruction
-static_assert(kWarpTileM % 16 == 0 && kWarpTileN % 16 == 0, "warps take whole tiles of the instruction");
-using Sums = float[kRowTiles][kColumnTiles][4];  // of a thread
-// Rows in shared memory, with 16 bytes behind each so that the rows of a fragment meet different banks.
-constexpr int kARow = kStep, kARows = kTileM, kAPitch = kARow + kChunk;
-constexpr int kBRow = kTileN, kBRows = kStep, kBPitch = kBRow + kChunk;
-constexpr int kAElements = kARows * kAPitch, kStageElements = kAElements + kBRows * kBPitch;
-static_assert(kStep % kProductStep == 0, "steps are whole products");
+// lib/tile/warp_tiles.cuh.j2
+// lib/tile/stage_tiles.cuh.j2 (4)
 constexpr int kMaskRows = kTileM > kRowBlock ? kTileM / kRowBlock : 1;  // of a tile
 // What a warp multiplies or skips together: tiles of the instruction in one block of the mask, or in one row of blocks.
 constexpr int kGroupRows = kRowBlock < kWarpTileM ? kRowBlock / 16 : kRowTiles;
@@ -60,180 +38,15 @@ constexpr int kTilesInBlock = kRowBlock > kTileM ? kRowBlock / kTileM : 1;
 constexpr int kStepBlocks = kStep > kInnerBlock ? kStep / kInnerBlock : 1;  // of the mask along the contraction, in a step
 static_assert(kInnerBlock % kStep == 0 || kStep % kInnerBlock == 0, "steps are blocks of the mask or lie in one");
 
-constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
+// lib/copy/vector.cuh.j2
 
-template <typename T, int kCount>
-struct alignas(vector_alignment(kCount * sizeof(T))) Vector {
-  T element[kCount];
-};
+// lib/copy/async_copy.cuh.j2
 
-// The vector of kCount elements that starts at the given address, which must be aligned to it.
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
-}
+// lib/barrier/step_ring.cuh.j2
 
-template <int kCount, typename T>
-__device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vector) {
-  *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
-}
+// lib/mma/tensor_core.cuh.j2 (1)
 
-// Copies kBytes (4, 8 or 16); with valid == false the destination is filled with zeros and the source is not read.
-template <int kBytes>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, bool valid = true) {
-  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async moves 4, 8 or 16 bytes");
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async(shared, global, kBytes, valid);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  const int bytes = valid ? kBytes : 0;
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(address), "l"(global), "r"(bytes) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(address), "l"(global), "n"(kBytes), "r"(bytes) : "memory");
-  }
-#endif
-}
-
-// Closes the group of all copies issued since the last one.
-__device__ __forceinline__ void copy_async_commit() {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async_commit();
-#else
-  asm volatile("cp.async.commit_group;\n" ::: "memory");
-#endif
-}
-
-// Waits until at most kPending of this thread's groups are still on their way.
-template <int kPending>
-__device__ __forceinline__ void copy_async_wait() {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async_wait(kPending);
-#else
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
-#endif
-}
-
-// By all threads: `bring(stage)` starts the copies of the next step, commits them and says whether there was a step; `use(stage)`
-// reads one that has come. All stages but one are on their way while one is used.
-template <class Bring, class Use>
-__device__ __forceinline__ void each_step(const Bring& bring, const Use& use) {
-  int filled = 0;  // steps that were brought
-  bool is_more = true;
-  #pragma unroll
-  for (int stage = 0; stage < kStages - 1; ++stage) {
-    is_more = is_more && bring(stage);
-    filled += is_more;
-  }
-  for (int step = 0; step < filled; ++step) {
-    if (is_more) {
-      copy_async_wait<kStages - 2>();
-    } else {
-      copy_async_wait<0>();
-    }
-    __syncthreads();
-    if (is_more) {
-      is_more = bring((step + kStages - 1) % kStages);
-      filled += is_more;
-    }
-    use(step % kStages);
-  }
-}
-
-// 8 x 8 matrices of 16-bit elements (or 8 x 4 of 32 bits) from shared memory: lane i gives the address of row i % 8,
-// 16 bytes, of matrix i / 8, and gets of each matrix the word (lane / 4, lane % 4).
-__device__ __forceinline__ void load_matrices(unsigned (&fragment)[4], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, false);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 { %0, %1, %2, %3}, [%4];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
-               : "r"(address));
-#endif
-}
-
-// The same of two matrices; lanes 16 to 31 repeat the addresses of the first 16.
-__device__ __forceinline__ void load_matrices(unsigned (&fragment)[2], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, false);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 { %0, %1}, [%2];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1])
-               : "r"(address));
-#endif
-}
-
-// The same, each matrix transposed on its way.
-__device__ __forceinline__ void load_matrices_transposed(unsigned (&fragment)[4], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, true);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 { %0, %1, %2, %3}, [%4];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
-               : "r"(address));
-#endif
-}
-
-__device__ __forceinline__ void load_matrices_transposed(unsigned (&fragment)[2], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, true);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 { %0, %1}, [%2];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1])
-               : "r"(address));
-#endif
-}
-
-// Adds to a 16 x 8 tile of sums the product of 16 rows and 8 columns, 32 bytes of each. Lane 4 g + t holds the words t
-// and t + 4 of rows g and g + 8 and of column g, and the sums (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
-__device__ __forceinline__ void mma(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::mma_16bit<Element>(sum, a, b);
-#else
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 { %0, %1, %2, %3}, { %4, %5, %6, %7}, { %8, %9}, { %0, %1, %2, %3};\n"
-               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#endif
-}
-
-// The live bits of rows of blocks in words of 64, and which row each rank is. The whole buffer holds both, then both of the
-// transposed mask (sparsegen/matrix/block_mask.py).
-struct MaskRows {
-  const unsigned long long* bits;
-  const int* order;
-  int rows, words;  // words of a row
-  long long item_words;  // from one item of a batch to the next
-
-  // A mask of rows x columns blocks, of which this is the half by rows or the half by columns.
-  __device__ __forceinline__ MaskRows(const unsigned long long* mask, int row_count, int column_count, bool by_columns) {
-    const int row_words = (column_count + 63) / 64, column_words = (row_count + 63) / 64;
-    const unsigned long long* const half =
-        by_columns ? mask + static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 : mask;
-    rows = by_columns ? column_count : row_count;
-    words = by_columns ? column_words : row_words;
-    bits = half;
-    order = reinterpret_cast<const int*>(half + static_cast<long long>(rows) * words);
-    item_words = static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 + static_cast<long long>(column_count) * column_words +
-                 (column_count + 1) / 2;
-  }
-
-  // The mask of another item, of the first one's.
-  __device__ __forceinline__ MaskRows of_item(int item) const {
-    MaskRows found = *this;
-    found.bits += item * item_words, found.order += 2 * item * item_words;
-    return found;
-  }
-
-  __device__ __forceinline__ unsigned long long word(int rank, int number) const {
-    return rank < rows ? bits[static_cast<long long>(rank) * words + number] : 0;
-  }
-
-  __device__ __forceinline__ bool is_live(int rank, int block) const { return word(rank, block / 64) >> (block % 64) & 1; }
-};
+// lib/tile/block_mask.cuh.j2
 
 // The rows of a tile: of some ranks of the mask each a block, or a part of the block of one rank.
 struct TileRows {
@@ -310,15 +123,7 @@ struct Walk {
   }
 };
 
-// Copies kVector elements, or puts zeros in their place.
-template <int kVector>
-__device__ __forceinline__ void bring(Element* shared, const Element* global, bool valid) {
-  if constexpr (kVector * sizeof(Element) >= 4) {
-    copy_async<kVector * sizeof(Element)>(shared, global, valid);
-  } else {
-    *shared = valid ? *global : to_element(0.0f);
-  }
-}
+// lib/copy/element_copy.cuh.j2
 
 // What this thread brings of a factor in every step: parts of rows in shared memory, which differ from step to step only in
 // where along the contraction they are. With kInOrder, the lines of a tile, rows of A or columns of B, are neighbours.
@@ -369,17 +174,7 @@ struct Parts {
 using AParts = Parts<kARows, kARow, kAPitch, kVectorA, true, kMaskRows == 1>;
 using BParts = Parts<kBRows, kBRow, kBPitch, kVectorB, false, true>;
 
-// A fragment of 16 rows of A from a place of the contraction on.
-__device__ __forceinline__ void load_a(unsigned (&fragment)[4], const Element* a, int row, int inner) {
-  const unsigned lane = threadIdx.x % 32, matrix = lane / 8, in_matrix = lane % 8;
-  load_matrices(fragment, a + (row + matrix % 2 * 8 + in_matrix) * kAPitch + inner + matrix / 2 * kChunk);
-}
-
-// Fragments of 16 columns of B, 8 and 8, from a place of the contraction on.
-__device__ __forceinline__ void load_b(unsigned (&fragment)[4], const Element* b, int column, int inner) {
-  const unsigned lane = threadIdx.x % 32, matrix = lane / 8, in_matrix = lane % 8;
-  load_matrices_transposed(fragment, b + (inner + matrix % 2 * 8 + in_matrix) * kBPitch + column + matrix / 2 * 8);
-}
+// lib/mma/tile_fragments.cuh.j2 (4)
 
 // The fragments of one product, and the products of those of its rows that are live.
 struct Fragments {

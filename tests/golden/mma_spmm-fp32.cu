@@ -7,19 +7,10 @@
 // Config: tile_m=64 tile_n=64 tile_k=64 warpgroups=false warps_m=2 warps_n=2 warps_k=1 storage=nonzeros
 //   stages=3 prefetch=2 resident_blocks=1
 
-#if defined(SPARSEGEN_EMULATOR)
-#include "sparsegen_emulator.h"
-#else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define SPARSEGEN_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
-#endif
+// lib/emulation.cuh.j2
 
-using Element = float;
-
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_element(float x) { return x; }
+// lib/element.cuh.j2 (3)
+// lib/epilogue/gelu.cuh.j2 (1)
 
 // Tunables.
 constexpr int kTileM = 64;  // rows of C per block
@@ -52,122 +43,13 @@ static_assert(kTileN % (8 * kWarpsN) == 0, "a warp takes whole tiles of 8 column
 static_assert(kTileK % (2 * kChunk * kWarpsK) == 0, "a warp takes whole steps of 32 bytes of a row of A");
 static_assert(kTileM * kTileK <= 65536, "a place in a tile has 16 bits");
 
-constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
+// lib/copy/vector.cuh.j2
 
-template <typename T, int kCount>
-struct alignas(vector_alignment(kCount * sizeof(T))) Vector {
-  T element[kCount];
-};
+// lib/copy/async_copy.cuh.j2
 
-// The vector of kCount elements that starts at the given address, which must be aligned to it.
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
-}
+// lib/mma/tensor_core.cuh.j2 (3)
 
-template <int kCount, typename T>
-__device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vector) {
-  *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
-}
-
-// Copies kBytes (4, 8 or 16); with valid == false the destination is filled with zeros and the source is not read.
-template <int kBytes>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, bool valid = true) {
-  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async moves 4, 8 or 16 bytes");
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async(shared, global, kBytes, valid);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  const int bytes = valid ? kBytes : 0;
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(address), "l"(global), "r"(bytes) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(address), "l"(global), "n"(kBytes), "r"(bytes) : "memory");
-  }
-#endif
-}
-
-// Closes the group of all copies issued since the last one.
-__device__ __forceinline__ void copy_async_commit() {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async_commit();
-#else
-  asm volatile("cp.async.commit_group;\n" ::: "memory");
-#endif
-}
-
-// Waits until at most kPending of this thread's groups are still on their way.
-template <int kPending>
-__device__ __forceinline__ void copy_async_wait() {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async_wait(kPending);
-#else
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
-#endif
-}
-
-// 8 x 8 matrices of 16-bit elements (or 8 x 4 of 32 bits) from shared memory: lane i gives the address of row i % 8,
-// 16 bytes, of matrix i / 8, and gets of each matrix the word (lane / 4, lane % 4).
-__device__ __forceinline__ void load_matrices(unsigned (&fragment)[4], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, false);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 { %0, %1, %2, %3}, [%4];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
-               : "r"(address));
-#endif
-}
-
-// The same of two matrices; lanes 16 to 31 repeat the addresses of the first 16.
-__device__ __forceinline__ void load_matrices(unsigned (&fragment)[2], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, false);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 { %0, %1}, [%2];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1])
-               : "r"(address));
-#endif
-}
-
-// Adds to a 16 x 8 tile of sums the product of 16 rows and 8 columns, 32 bytes of each. Lane 4 g + t holds the words t
-// and t + 4 of rows g and g + 8 and of column g, and the sums (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
-__device__ __forceinline__ void mma(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::mma_tf32(sum, a, b);
-#else
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 { %0, %1, %2, %3}, { %4, %5, %6, %7}, { %8, %9}, { %0, %1, %2, %3};\n"
-               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#endif
-}
-
-// A float as the sum of two TF32 numbers of 11 bits each: 2^-22 of it at most is lost.
-__device__ __forceinline__ void split_tf32(unsigned number, unsigned& high, unsigned& low) {
-  constexpr unsigned kKept = 0xffffe000u;
-  high = (number + 0x1000u) & kKept;
-  const float rest = __uint_as_float(number) - __uint_as_float(high);
-  low = (__float_as_uint(rest) + 0x1000u) & kKept;
-}
-
-// Tiles lie in shared memory as blocks of rows of up to 128 bytes. These are swizzled: chunk c of row r lies at place
-// c ^ swizzle(r) of its row, so that the rows of a fragment meet different banks. As this is linear over exclusive or,
-// steps through a tile are exclusive ors of byte offsets.
-constexpr int block_row_bytes(int row_bytes) { return row_bytes < 128 ? row_bytes : 128; }
-
-template <int kRowBytes, int kStride = 1>
-__device__ constexpr unsigned swizzle(unsigned row) {
-  constexpr unsigned kChunks = kRowBytes / 16;
-  constexpr unsigned kRowsPerCycle = 8 / kChunks;  // rows in the 128 bytes of all banks
-  return row / kRowsPerCycle * kStride & (kChunks - 1);
-}
-
-// Where `bytes`, a multiple of what a lane's offset leaves free of a row, lead from that offset.
-template <int kRowBytes, int kBlockBytes>
-__device__ __forceinline__ unsigned along_row(unsigned offset, unsigned bytes) {
-  return (offset ^ bytes % kRowBytes) + bytes / kRowBytes * kBlockBytes;
-}
+// lib/mma/swizzle.cuh.j2
 
 constexpr int kARowBytes = block_row_bytes(kTileK * sizeof(Element));
 constexpr int kABlockBytes = kTileM * kARowBytes;
@@ -223,44 +105,7 @@ __device__ __forceinline__ void clear(unsigned char* tile) {
 
 constexpr int kLoaders = kThreads;
 
-constexpr int kBRows = kTileK, kBColumns = kTileN, kBSwizzle = 2;
-constexpr int kBRowBytes = block_row_bytes(kBColumns * sizeof(Element));
-constexpr int kBBlockBytes = kBRows * kBRowBytes;
-constexpr int kBRowChunks = kBColumns / kChunk;
-constexpr int kRowsPerPass = kLoaders / kBRowChunks;
-static_assert(kLoaders % kBRowChunks == 0, "a row's chunks go to different threads");
-
-// A thread's part in bringing tiles of B to shared memory: the same 16-byte chunk of every kRowsPerPass-th row.
-struct BLoader {
-  const Element* source;  // of the first row, for the first tile
-  unsigned tile_row, target;  // of the tile; in bytes
-  int row, column;  // of the source in B as it is stored
-
-  __device__ __forceinline__ void start(unsigned thread, const Element* b, int row_length, int first_row, int first_column) {
-    const unsigned chunk = thread % kBRowChunks;
-    tile_row = thread / kBRowChunks;
-    row = first_row + static_cast<int>(tile_row);
-    column = first_column + static_cast<int>(chunk) * kChunk;
-    source = b + static_cast<long long>(row) * row_length + column;
-    target = along_row<kBRowBytes, kBBlockBytes>(
-        tile_row * kBRowBytes + swizzle<kBRowBytes, kBSwizzle>(tile_row) * 16, chunk * 16);
-  }
-
-  // Sends the copies of the tile whose first row of B is `first_k`; zeros stand for what lies outside of B.
-  __device__ __forceinline__ void load(unsigned char* tile, int first_k, int k, int n) const {
-    constexpr bool kRowsDivide = kDividesK, kColumnsDivide = kDividesN;
-    const int rows = k - first_k, row_length = n, this_column = column;
-    const Element* from = source + static_cast<long long>(first_k) * row_length;
-    #pragma unroll
-    for (int first = 0; first < kBRows; first += kRowsPerPass) {
-      if (kBRows % kRowsPerPass != 0 && tile_row + first >= kBRows) break;
-      const bool inside = (kRowsDivide || row + first < rows) && (kColumnsDivide || this_column < row_length);
-      unsigned char* const to = tile + (target ^ swizzle<kBRowBytes, kBSwizzle>(first) * 16) + first * kBRowBytes;
-      copy_async<16>(to, from, inside);
-      from += static_cast<long long>(kRowsPerPass) * row_length;
-    }
-  }
-};
+// lib/tile/b_tiles.cuh.j2 (3)
 
 using Sums = float[kRowTiles][kColumnTiles][4];
 

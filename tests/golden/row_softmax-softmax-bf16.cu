@@ -5,19 +5,9 @@
 // Problem: dtype=bfloat16
 // Config: threads_per_row=32 rows_per_block=4 vector_width=4 vectors_kept=2 row_order=sorted
 
-#if defined(SPARSEGEN_EMULATOR)
-#include "sparsegen_emulator.h"
-#else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define SPARSEGEN_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
-#endif
+// lib/emulation.cuh.j2
 
-using Element = __nv_bfloat16;
-
-__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ __forceinline__ __nv_bfloat16 to_element(float x) { return __float2bfloat16_rn(x); }
+// lib/element.cuh.j2 (2)
 
 // Tunables.
 constexpr int kThreadsPerRow = 32;
@@ -34,23 +24,7 @@ static_assert(kThreadsPerRow <= 32 || kRowsPerBlock == 1, "a row of several warp
 static_assert(kThreads % 32 == 0 && kThreads <= 1024, "a block is made of whole warps, at most 32");
 static_assert(kVectorWidth * sizeof(Element) <= 16, "a load moves at most 16 bytes");
 
-constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
-
-template <typename T, int kCount>
-struct alignas(vector_alignment(kCount * sizeof(T))) Vector {
-  T element[kCount];
-};
-
-// The vector of kCount elements that starts at the given address, which must be aligned to it.
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
-}
-
-template <int kCount, typename T>
-__device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vector) {
-  *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
-}
+// lib/copy/vector.cuh.j2
 
 // The values at [position, position + kVectorWidth) times a sign; those outside [begin, end) are the lowest number.
 __device__ __forceinline__ void load_signed(const Element* x, int position, int begin, int end, float sign,

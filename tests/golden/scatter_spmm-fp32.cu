@@ -5,19 +5,10 @@
 // Problem: dtype=float32 layout=row epilogue=none columns_divide=true
 // Config: vector=1 panel_m=128 task_nonzeros=1024 warps=8
 
-#if defined(SPARSEGEN_EMULATOR)
-#include "sparsegen_emulator.h"
-#else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define SPARSEGEN_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
-#endif
+// lib/emulation.cuh.j2
 
-using Element = float;
-
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_element(float x) { return x; }
+// lib/element.cuh.j2 (3)
+// lib/epilogue/gelu.cuh.j2 (1)
 
 // Tunables.
 constexpr int kVector = 1;  // neighbouring columns of C per lane
@@ -34,66 +25,11 @@ constexpr int kRowsAtOnce = 8;  // rows of sums that are loaded before the first
 static_assert(kThreads <= 1024, "a block has at most 1024 threads");
 static_assert(32 % kAhead == 0 && kPanelM % kRowsAtOnce == 0, "loops take whole steps");
 
-constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
+// lib/copy/vector.cuh.j2
 
-template <typename T, int kCount>
-struct alignas(vector_alignment(kCount * sizeof(T))) Vector {
-  T element[kCount];
-};
+// lib/reduce/atomic_sum.cuh.j2
 
-// The vector of kCount elements that starts at the given address, which must be aligned to it.
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
-}
-
-template <int kCount, typename T>
-__device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vector) {
-  *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
-}
-
-// Adds kCount neighbouring floats to global memory, at an address aligned to all of them; nothing comes back. From compute
-// capability 9.0 on they are one request. Subnormal numbers count as zero.
-template <int kCount>
-__device__ __forceinline__ void add_to_global(float* sums, const float (&x)[kCount]) {
-#if defined(SPARSEGEN_EMULATOR)
-  for (int i = 0; i < kCount; ++i) atomicAdd(sums + i, x[i]);
-#else
-#if __CUDA_ARCH__ >= 900
-  constexpr int kAtOnce = kCount;
-#else
-  constexpr int kAtOnce = 1;
-#endif
-  #pragma unroll
-  for (int i = 0; i < kCount; i += kAtOnce) {
-    if constexpr (kAtOnce == 4) {
-      asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], { %1, %2, %3, %4 };\n"
-                   ::"l"(sums), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
-    } else if constexpr (kAtOnce == 2) {
-      asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], { %1, %2 };\n" ::"l"(sums), "f"(x[0]), "f"(x[1]) : "memory");
-    } else {
-      asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;\n" ::"l"(sums + i), "f"(x[i]) : "memory");
-    }
-  }
-#endif
-}
-
-// Counts this subwarp of kThreads, or warp, where it takes part; returns how many came before. What it wrote is seen by all
-// that come later, and what the earlier ones wrote is seen by it. All threads of the warp call it together.
-template <int kThreads = 32>
-__device__ __forceinline__ unsigned count_arrival(unsigned* counter, unsigned thread, bool takes_part = true) {
-  unsigned before = 0;
-  __syncwarp();
-  if (takes_part && thread == 0) {
-#if defined(SPARSEGEN_EMULATOR)
-    before = atomicAdd(counter, 1u);
-#else
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;\n" : "=r"(before) : "l"(counter) : "memory");
-#endif
-  }
-  __syncwarp();
-  return __shfl_sync(0xffffffffu, before, 0, kThreads);
-}
+// lib/barrier/arrival.cuh.j2 (1)
 
 // Adds a task's products to the sums of its panel: each nonzero times this lane's columns of a row of B. That row is loaded
 // where the column of A changes and then serves all of the column's nonzeros.

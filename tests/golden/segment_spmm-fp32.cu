@@ -6,19 +6,10 @@
 // Config: segment=128 tile_n=32 threads_per_segment=8 vector=4 ahead=8 warps=4 registers=64 order=sorted
 //   index_bits=32
 
-#if defined(SPARSEGEN_EMULATOR)
-#include "sparsegen_emulator.h"
-#else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define SPARSEGEN_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
-#endif
+// lib/emulation.cuh.j2
 
-using Element = float;
-
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_element(float x) { return x; }
+// lib/element.cuh.j2 (3)
+// lib/epilogue/gelu.cuh.j2 (1)
 
 using Index = unsigned;
 
@@ -44,56 +35,11 @@ static_assert(kThreadsPerSegment <= 32 && 32 % kThreadsPerSegment == 0, "a subwa
 static_assert(kThreads <= 1024, "a block has at most 1024 threads");
 static_assert(kResidentBlocks >= 1, "a block's registers fit the register file");
 
-constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
+// lib/copy/vector.cuh.j2
 
-template <typename T, int kCount>
-struct alignas(vector_alignment(kCount * sizeof(T))) Vector {
-  T element[kCount];
-};
+// lib/copy/streaming_store.cuh.j2
 
-// The vector of kCount elements that starts at the given address, which must be aligned to it.
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
-}
-
-template <int kCount, typename T>
-__device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vector) {
-  *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
-}
-
-// As store_vector of 2 to 16 bytes, but the L2 gives these lines up before others.
-template <int kCount, typename T>
-__device__ __forceinline__ void store_streaming(T* to, const Vector<T, kCount>& vector) {
-  constexpr int kBytes = static_cast<int>(sizeof(vector));
-  static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16, "a store moves 2, 4, 8 or 16 bytes");
-  if constexpr (kBytes == 16) {
-    __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&vector));
-  } else if constexpr (kBytes == 8) {
-    __stcs(reinterpret_cast<uint2*>(to), *reinterpret_cast<const uint2*>(&vector));
-  } else if constexpr (kBytes == 4) {
-    __stcs(reinterpret_cast<unsigned*>(to), *reinterpret_cast<const unsigned*>(&vector));
-  } else {
-    __stcs(reinterpret_cast<unsigned short*>(to), *reinterpret_cast<const unsigned short*>(&vector));
-  }
-}
-
-// Counts this subwarp of kThreads, or warp, where it takes part; returns how many came before. What it wrote is seen by all
-// that come later, and what the earlier ones wrote is seen by it. All threads of the warp call it together.
-template <int kThreads = 32>
-__device__ __forceinline__ unsigned count_arrival(unsigned* counter, unsigned thread, bool takes_part = true) {
-  unsigned before = 0;
-  __syncwarp();
-  if (takes_part && thread == 0) {
-#if defined(SPARSEGEN_EMULATOR)
-    before = atomicAdd(counter, 1u);
-#else
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;\n" : "=r"(before) : "l"(counter) : "memory");
-#endif
-  }
-  __syncwarp();
-  return __shfl_sync(0xffffffffu, before, 0, kThreads);
-}
+// lib/barrier/arrival.cuh.j2 (1)
 
 using Sums = Vector<float, kVector>[kVectorsPerThread];
 

@@ -6,19 +6,9 @@
 // Config: minibatch=16 vector=8 buffer=1024 warps=16 resident_blocks=2 staging=vectors order=banks
 //   first_check=0 checks=1
 
-#if defined(SPARSEGEN_EMULATOR)
-#include "sparsegen_emulator.h"
-#else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define SPARSEGEN_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
-#endif
+// lib/emulation.cuh.j2
 
-using Element = __half;
-
-__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
-__device__ __forceinline__ __half to_element(float x) { return __float2half_rn(x); }
+// lib/element.cuh.j2 (1)
 
 // Tunables.
 constexpr int kMinibatch = 16;  // inputs at a time
@@ -45,23 +35,7 @@ static_assert(kMinibatch % kVector == 0 && kMinibatch <= 32, "a minibatch is who
 static_assert(kVectorBytes == 4 || kVectorBytes == 8 || kVectorBytes == 16, "a vector is one access");
 static_assert(kBuffer <= 65536, "places in a buffer have 16 bits");
 
-constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
-
-template <typename T, int kCount>
-struct alignas(vector_alignment(kCount * sizeof(T))) Vector {
-  T element[kCount];
-};
-
-// The vector of kCount elements that starts at the given address, which must be aligned to it.
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
-}
-
-template <int kCount, typename T>
-__device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vector) {
-  *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
-}
+// lib/copy/vector.cuh.j2
 
 // The network as it was packed.
 struct Network {

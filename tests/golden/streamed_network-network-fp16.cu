@@ -5,19 +5,9 @@
 // Problem: dtype=float16 activation=relu readout=neurons
 // Config: inputs=64 warps=16 run=8 stages=4 sharing=inputs sets=1 set_tiles=1 first_check=0 checks=1
 
-#if defined(SPARSEGEN_EMULATOR)
-#include "sparsegen_emulator.h"
-#else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define SPARSEGEN_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
-#endif
+// lib/emulation.cuh.j2
 
-using Element = __half;
-
-__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
-__device__ __forceinline__ __half to_element(float x) { return __float2half_rn(x); }
+// lib/element.cuh.j2 (1)
 
 // Tunables.
 constexpr int kInputs = 64;  // of a tile, at most
@@ -37,246 +27,21 @@ constexpr int kSpareRows = 16;  // of a buffer, where rows go that are none
 constexpr int kPassGroups = kWarps * kRun;
 static_assert(kChunks == 2 || kChunks == 4 || kChunks == 8, "a row is 1, 2 or 4 sectors");
 
-constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
+// lib/copy/vector.cuh.j2
 
-template <typename T, int kCount>
-struct alignas(vector_alignment(kCount * sizeof(T))) Vector {
-  T element[kCount];
-};
+// lib/copy/async_copy.cuh.j2
 
-// The vector of kCount elements that starts at the given address, which must be aligned to it.
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
-}
+// lib/copy/load_once.cuh.j2
 
-template <int kCount, typename T>
-__device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vector) {
-  *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
-}
+// lib/mma/tensor_core.cuh.j2 (1)
 
-// Copies kBytes (4, 8 or 16); with valid == false the destination is filled with zeros and the source is not read.
-template <int kBytes>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, bool valid = true) {
-  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async moves 4, 8 or 16 bytes");
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async(shared, global, kBytes, valid);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  const int bytes = valid ? kBytes : 0;
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(address), "l"(global), "r"(bytes) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(address), "l"(global), "n"(kBytes), "r"(bytes) : "memory");
-  }
-#endif
-}
+// lib/copy/store_matrices.cuh.j2
 
-// Closes the group of all copies issued since the last one.
-__device__ __forceinline__ void copy_async_commit() {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async_commit();
-#else
-  asm volatile("cp.async.commit_group;\n" ::: "memory");
-#endif
-}
+// lib/mma/swizzle.cuh.j2
 
-// Waits until at most kPending of this thread's groups are still on their way.
-template <int kPending>
-__device__ __forceinline__ void copy_async_wait() {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async_wait(kPending);
-#else
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
-#endif
-}
+// lib/epilogue/clipped_pair.cuh.j2
 
-// As load_vector of 4, 8 or 16 bytes, but the line is kept by the L2 alone.
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> load_once(const T* from) {
-  constexpr int kBytes = static_cast<int>(sizeof(Vector<T, kCount>));
-  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "a load moves 4, 8 or 16 bytes");
-  if constexpr (kBytes == 16) {
-    const uint4 words = __ldcg(reinterpret_cast<const uint4*>(from));
-    return reinterpret_cast<const Vector<T, kCount>&>(words);
-  } else if constexpr (kBytes == 8) {
-    const uint2 words = __ldcg(reinterpret_cast<const uint2*>(from));
-    return reinterpret_cast<const Vector<T, kCount>&>(words);
-  } else {
-    const unsigned word = __ldcg(reinterpret_cast<const unsigned*>(from));
-    return reinterpret_cast<const Vector<T, kCount>&>(word);
-  }
-}
-
-// 8 x 8 matrices of 16-bit elements (or 8 x 4 of 32 bits) from shared memory: lane i gives the address of row i % 8,
-// 16 bytes, of matrix i / 8, and gets of each matrix the word (lane / 4, lane % 4).
-__device__ __forceinline__ void load_matrices(unsigned (&fragment)[4], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, false);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 { %0, %1, %2, %3}, [%4];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
-               : "r"(address));
-#endif
-}
-
-// The same of two matrices; lanes 16 to 31 repeat the addresses of the first 16.
-__device__ __forceinline__ void load_matrices(unsigned (&fragment)[2], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, false);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 { %0, %1}, [%2];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1])
-               : "r"(address));
-#endif
-}
-
-// The same, each matrix transposed on its way.
-__device__ __forceinline__ void load_matrices_transposed(unsigned (&fragment)[4], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, true);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 { %0, %1, %2, %3}, [%4];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
-               : "r"(address));
-#endif
-}
-
-__device__ __forceinline__ void load_matrices_transposed(unsigned (&fragment)[2], const void* row) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::load_matrices(fragment, row, true);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 { %0, %1}, [%2];\n"
-               : "=r"(fragment[0]), "=r"(fragment[1])
-               : "r"(address));
-#endif
-}
-
-// Adds to a 16 x 8 tile of sums the product of 16 rows and 8 columns, 32 bytes of each. Lane 4 g + t holds the words t
-// and t + 4 of rows g and g + 8 and of column g, and the sums (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
-__device__ __forceinline__ void mma(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::mma_16bit<Element>(sum, a, b);
-#else
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 { %0, %1, %2, %3}, { %4, %5, %6, %7}, { %8, %9}, { %0, %1, %2, %3};\n"
-               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#endif
-}
-
-// 8 x 8 matrices of 16-bit elements to shared memory: lane i gives the address of row i % 8, 16 bytes, of matrix i / 8,
-// and of each matrix the word (lane / 4, lane % 4).
-__device__ __forceinline__ void store_matrices(void* row, const unsigned (&fragment)[4]) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::store_matrices(row, fragment);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], { %1, %2, %3, %4};\n" ::"r"(address), "r"(fragment[0]),
-               "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
-               : "memory");
-#endif
-}
-
-// The same of two matrices; lanes 16 to 31 repeat the addresses of the first 16.
-__device__ __forceinline__ void store_matrices(void* row, const unsigned (&fragment)[2]) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::store_matrices(row, fragment);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], { %1, %2};\n" ::"r"(address), "r"(fragment[0]),
-               "r"(fragment[1])
-               : "memory");
-#endif
-}
-
-// The same of four matrices that are transposed on their way: of matrix j a lane holds the two elements of column lane / 4
-// that begin at row lane % 4 * 2.
-__device__ __forceinline__ void store_matrices_transposed(void* row, const unsigned (&fragment)[4]) {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::store_matrices(row, fragment, true);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], { %1, %2, %3, %4};\n" ::"r"(address), "r"(fragment[0]),
-               "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
-               : "memory");
-#endif
-}
-
-// Tiles lie in shared memory as blocks of rows of up to 128 bytes. These are swizzled: chunk c of row r lies at place
-// c ^ swizzle(r) of its row, so that the rows of a fragment meet different banks. As this is linear over exclusive or,
-// steps through a tile are exclusive ors of byte offsets.
-constexpr int block_row_bytes(int row_bytes) { return row_bytes < 128 ? row_bytes : 128; }
-
-template <int kRowBytes, int kStride = 1>
-__device__ constexpr unsigned swizzle(unsigned row) {
-  constexpr unsigned kChunks = kRowBytes / 16;
-  constexpr unsigned kRowsPerCycle = 8 / kChunks;  // rows in the 128 bytes of all banks
-  return row / kRowsPerCycle * kStride & (kChunks - 1);
-}
-
-// Where `bytes`, a multiple of what a lane's offset leaves free of a row, lead from that offset.
-template <int kRowBytes, int kBlockBytes>
-__device__ __forceinline__ unsigned along_row(unsigned offset, unsigned bytes) {
-  return (offset ^ bytes % kRowBytes) + bytes / kRowBytes * kBlockBytes;
-}
-
-// Two sums after the activation, which ends at `limit` (twice in a word), the first one in the lower half.
-__device__ __forceinline__ unsigned clipped_pair(float low, float high, unsigned limit) {
-#if defined(SPARSEGEN_EMULATOR)
-  const float most = __half2float(reinterpret_cast<const __half2&>(limit).x);
-  const float least = 0.0f;
-  __half2 pair;
-  pair.x = __float2half_rn(fminf(fmaxf(low, least), most));
-  pair.y = __float2half_rn(fminf(fmaxf(high, least), most));
-  return reinterpret_cast<const unsigned&>(pair);
-#else
-  unsigned pair;
-  asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;\nmin.f16x2 %0, %0, %3;\n" : "=&r"(pair) : "f"(high), "f"(low), "r"(limit));
-  return pair;
-#endif
-}
-
-constexpr int kTile = 256;  // values
-constexpr int kPair = 2 * kTile + 64;  // values of a group in a layer of pairs: two tiles and the biases
-constexpr int kUnit = 64;  // values that places of general groups are counted in
-constexpr int kGeneral = 0, kPairs = 1, kChains = 2, kTwins = 3;  // kinds of layers
-constexpr unsigned kAll = 0xffffffffu;
-
-// The network as it was packed.
-struct Network {
-  const Vector<int, 4>* layers;
-  const unsigned* places;
-  const Vector<int, 4>* general;
-  const int* blocks;
-  const Element* values;
-};
-
-// A row's bias from its three parts.
-__device__ __forceinline__ float joined_bias(const Vector<unsigned, 2>& parts) {
-  const __half2 first = reinterpret_cast<const __half2&>(parts.element[0]);
-  const __half2 last = reinterpret_cast<const __half2&>(parts.element[1]);
-  const float bias = __low2float(first) + (__high2float(first) * 0x1p-11f + __low2float(last) * 0x1p-22f);
-  return kDying ? fminf(bias, 0.0f) : bias;
-}
-
-__device__ __forceinline__ void load_fragment(unsigned (&fragment)[4], const Element* tile, unsigned lane) {
-  const auto words = load_once<4>(reinterpret_cast<const unsigned*>(tile) + 4 * lane);
-  #pragma unroll
-  for (int i = 0; i < 4; ++i) fragment[i] = words.element[i];
-}
-
-// Every sum starts at its row's bias, which lane first + row has.
-template <int kTiles>
-__device__ __forceinline__ void start_sums(float (&sums)[kTiles][4], float bias, unsigned first) {
-  const unsigned row = threadIdx.x % 32 / 4 + first;
-  const float upper = __shfl_sync(kAll, bias, row), lower = __shfl_sync(kAll, bias, row + 8);
-  #pragma unroll
-  for (int j = 0; j < kTiles; ++j) sums[j][0] = sums[j][1] = upper, sums[j][2] = sums[j][3] = lower;
-}
+// lib/tile/network_tiles.cuh.j2
 
 // What a block keeps beside the warps' memory.
 struct Control {

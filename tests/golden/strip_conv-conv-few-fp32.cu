@@ -6,19 +6,9 @@
 //   block_columns=8 whole_units=true mask_of=input rest=kept epilogue=none vector=4
 // Config: units_down=4 units_across=16 threads=256
 
-#if defined(SPARSEGEN_EMULATOR)
-#include "sparsegen_emulator.h"
-#else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define SPARSEGEN_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
-#endif
+// lib/emulation.cuh.j2
 
-using Element = float;
-
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_element(float x) { return x; }
+// lib/element.cuh.j2 (3)
 
 // Tunables.
 constexpr int kUnitsDown = 4, kUnitsAcross = 16;  // of 8 x 8 outputs in a tile
@@ -43,126 +33,9 @@ constexpr int kOwn = 4;  // outputs of a row that a thread computes at a time
 constexpr int kAhead = 8;  // lines that are on their way to a warp at a time
 static_assert(kThreads % 32 == 0, "threads are warps");
 
-constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
+// lib/copy/vector.cuh.j2
 
-template <typename T, int kCount>
-struct alignas(vector_alignment(kCount * sizeof(T))) Vector {
-  T element[kCount];
-};
-
-// The vector of kCount elements that starts at the given address, which must be aligned to it.
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
-}
-
-template <int kCount, typename T>
-__device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vector) {
-  *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
-}
-
-using MaskWord = unsigned long long;
-using TapWord = unsigned long long;  // a bit for each tap of the filter
-
-// The mask of blocks: 64 columns of blocks in a word, rows of words, images.
-struct Mask {
-  const MaskWord* words;
-  int row_words;  // words of a row
-  int rows;  // of blocks, of an image
-
-  // Whether a row of blocks has a live one among the columns `first` to `last`.
-  __device__ __forceinline__ bool has_live(int image, int row, int first, int last) const {
-    const MaskWord* const line = words + (static_cast<long long>(image) * rows + row) * row_words;
-    for (int number = first / 64; number <= last / 64; ++number) {
-      MaskWord word = line[number];
-      if (number == first / 64) word &= ~0ull << first % 64;
-      if (number == last / 64) word &= ~0ull >> (63 - last % 64);
-      if (word != 0) return true;
-    }
-    return false;
-  }
-};
-
-// Blocks along an axis, from the first to the last; none if the last one is before the first.
-struct Blocks {
-  int first, last;
-};
-
-// What the outputs of a unit read along an axis of an image.
-template <int kTapCount, int kStride, int kPadding, int kDilation, int kBlock>
-struct Axis {
-  // Outputs that follow one another meet all blocks between the first and the last, unless a stride passes over blocks.
-  static constexpr int kParts = kStride <= kBlock ? 1 : kUnit;
-  static constexpr int kPartOutputs = kUnit / kParts;
-  static constexpr bool kIsDense = kStride == 1 && kDilation == 1;  // so do the taps
-  static constexpr int kGroups = kIsDense ? 1 : kTapCount;  // of taps that are looked up together
-  int outputs, pixels;
-
-  // That the taps `first_tap` to `last_tap` of a part's outputs meet.
-  __device__ __forceinline__ Blocks blocks(int first_output, int part, int first_tap, int last_tap) const {
-    const int begin = first_output + part * kPartOutputs, end = min(begin + kPartOutputs, outputs);
-    int low = begin * kStride - kPadding + first_tap * kDilation, high = (end - 1) * kStride - kPadding + last_tap * kDilation;
-    constexpr int kStep = kIsDense ? 1 : kStride;
-    if (low < 0) low += (kStep - 1 - low) / kStep * kStep;
-    if (high >= pixels) high -= (high - pixels + kStep) / kStep * kStep;
-    return high < low || end <= begin ? Blocks{0, -1} : Blocks{low / kBlock, high / kBlock};
-  }
-
-  __device__ __forceinline__ Blocks of_group(int first_output, int part, int group) const {
-    return blocks(first_output, part, kIsDense ? 0 : group, kIsDense ? kTapCount - 1 : group);
-  }
-};
-using RowAxis = Axis<kRows, kStrideRows, kPaddingRows, kDilationRows, kBlockRows>;
-using ColumnAxis = Axis<kColumns, kStrideColumns, kPaddingColumns, kDilationColumns, kBlockColumns>;
-
-// Which units are active.
-struct UnitMask {
-  Mask mask;
-  RowAxis down;
-  ColumnAxis along;
-  int unit_rows, unit_columns;  // of an image
-
-  __device__ __forceinline__ bool is_active(int image, int unit_row, int unit_column) const {
-    bool found = false;
-    for (int r = 0; r < RowAxis::kGroups * RowAxis::kParts; ++r) {
-      const Blocks rows = down.of_group(unit_row * kUnit, r % RowAxis::kParts, r / RowAxis::kParts);
-      for (int s = 0; s < ColumnAxis::kGroups * ColumnAxis::kParts; ++s) {
-        const Blocks columns = along.of_group(unit_column * kUnit, s % ColumnAxis::kParts, s / ColumnAxis::kParts);
-        if (columns.last < columns.first) continue;
-        for (int row = rows.first; row <= rows.last; ++row) found = found || mask.has_live(image, row, columns.first, columns.last);
-      }
-    }
-    return found;
-  }
-
-  // Of a unit the taps that meet a live block.
-  __device__ __forceinline__ TapWord taps(int image, int unit_row, int unit_column) const {
-    TapWord found = 0;
-    for (int tap = 0; tap < kRows * kColumns; ++tap) {
-      bool is_live = false;
-      for (int r = 0; r < RowAxis::kParts; ++r) {
-        const Blocks rows = down.blocks(unit_row * kUnit, r, tap / kColumns, tap / kColumns);
-        for (int s = 0; s < ColumnAxis::kParts; ++s) {
-          const Blocks columns = along.blocks(unit_column * kUnit, s, tap % kColumns, tap % kColumns);
-          if (columns.last < columns.first) continue;
-          for (int row = rows.first; row <= rows.last; ++row) {
-            is_live = is_live || mask.has_live(image, row, columns.first, columns.last);
-          }
-        }
-      }
-      if (is_live) found |= TapWord{1} << tap;
-    }
-    return found;
-  }
-};
-
-// The active units of images, by the mask of a call.
-__device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_rows, int mask_columns, [[maybe_unused]] int height,
-                                              [[maybe_unused]] int width, int out_height, int out_width) {
-  const RowAxis down{out_height, height};
-  const ColumnAxis along{out_width, width};
-  return { {words, (mask_columns + 63) / 64, mask_rows}, down, along, (out_height + kUnit - 1) / kUnit, (out_width + kUnit - 1) / kUnit};
-}
+// convolution/reached_blocks.cuh.j2 (3)
 
 // All of shared memory.
 struct Shared {
@@ -212,9 +85,7 @@ __device__ __forceinline__ void load_window(Shared& shared, const UnitMask& mask
   }
 }
 
-__device__ __forceinline__ float finished(float x) {
-  return x;
-}
+// lib/barrier/finished.cuh.j2 (1)
 
 // y = epilogue(convolution of x and w) of few channels and filters, by plain multiply-adds. A block computes a tile of outputs; it
 // reads no pixel that they do not need, and none twice.

@@ -7,19 +7,9 @@
 //   epilogue=bias_relu layout=nhwc
 // Config: tile_n=32 step=16 thread_pixels=4
 
-#if defined(SPARSEGEN_EMULATOR)
-#include "sparsegen_emulator.h"
-#else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define SPARSEGEN_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
-#endif
+// lib/emulation.cuh.j2
 
-using Element = __half;
-
-__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
-__device__ __forceinline__ __half to_element(float x) { return __float2half_rn(x); }
+// lib/element.cuh.j2 (1)
 
 // Tunables.
 constexpr int kTileN = 32;  // filters per block
@@ -27,12 +17,7 @@ constexpr int kStep = 16;  // channels of a tap in shared memory
 constexpr int kThreadPixels = 4;  // outputs of a thread, each of kThreadFilters filters
 
 // What the problem adds.
-constexpr int kRows = 3, kColumns = 3;  // of a filter
-constexpr int kStrideRows = 1, kStrideColumns = 1;
-constexpr int kPaddingRows = 1, kPaddingColumns = 1;
-constexpr int kDilationRows = 1, kDilationColumns = 1;
-constexpr int kGroups = 1;
-constexpr int kBlockRows = 16, kBlockColumns = 16;  // pixels in a block of the mask
+// convolution/geometry.cuh.j2 (1)
 
 constexpr int kUnit = 8;  // rows and columns of a tile of outputs
 constexpr int kPixels = kUnit * kUnit;
@@ -43,23 +28,7 @@ constexpr int kThreads = kPixels / kThreadPixels * kFilterThreads;
 constexpr int kPixelPitch = kPixels + 1, kFilterPitch = kTileN + 1;  // floats; odd, so that columns meet different banks
 static_assert(kThreads >= 32 && kThreads <= 1024, "a block is one warp to 32");
 
-constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
-
-template <typename T, int kCount>
-struct alignas(vector_alignment(kCount * sizeof(T))) Vector {
-  T element[kCount];
-};
-
-// The vector of kCount elements that starts at the given address, which must be aligned to it.
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
-}
-
-template <int kCount, typename T>
-__device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vector) {
-  *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
-}
+// lib/copy/vector.cuh.j2
 
 using MaskWord = unsigned long long;
 
@@ -86,9 +55,7 @@ struct Image {
   }
 };
 
-__device__ __forceinline__ float finished(float x) {
-  return fmaxf(x, 0.0f);
-}
+// lib/barrier/finished.cuh.j2 (2)
 
 // y = epilogue(convolution of x and w) for outputs that the mask asks for. A block computes 8 x 8 outputs of some filters of a
 // group: tap by tap, of those that meet a live block, and kStep channels at a time.

@@ -5,19 +5,10 @@
 // Problem: dtype=float32 layout=row epilogue=none columns_divide=true
 // Config: vsize=2 nwarp=8
 
-#if defined(SPARSEGEN_EMULATOR)
-#include "sparsegen_emulator.h"
-#else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define SPARSEGEN_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
-#endif
+// lib/emulation.cuh.j2
 
-using Element = float;
-
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_element(float x) { return x; }
+// lib/element.cuh.j2 (3)
+// lib/epilogue/gelu.cuh.j2 (1)
 
 // Tunables.
 constexpr int kVSize = 2;  // columns of B that a thread multiplies its element of A with
@@ -30,23 +21,7 @@ constexpr int kWarps = kNWarp * kVSize;
 constexpr int kThreads = kWarps * 32;
 static_assert(kWarps <= 32, "a block has at most 32 warps");
 
-constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
-
-template <typename T, int kCount>
-struct alignas(vector_alignment(kCount * sizeof(T))) Vector {
-  T element[kCount];
-};
-
-// The vector of kCount elements that starts at the given address, which must be aligned to it.
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
-}
-
-template <int kCount, typename T>
-__device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vector) {
-  *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
-}
+// lib/copy/vector.cuh.j2
 
 // C[m, n] = A[m, k] · B[k, n]. A block computes 32 rows (one per lane) by kVSize columns; its warps take turns at the
 // `width` places of the rows. Element (row, place) of A lies at place * m + row.

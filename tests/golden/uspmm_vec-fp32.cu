@@ -6,19 +6,10 @@
 // Config: tile_n=64 threads_per_row=8 vec_size=2 step=4 k_splits=1 row_warps=8 staging=shared
 //   ell_width=longest index_bits=16 registers=64
 
-#if defined(SPARSEGEN_EMULATOR)
-#include "sparsegen_emulator.h"
-#else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define SPARSEGEN_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
-#endif
+// lib/emulation.cuh.j2
 
-using Element = float;
-
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_element(float x) { return x; }
+// lib/element.cuh.j2 (3)
+// lib/epilogue/gelu.cuh.j2 (1)
 
 using Index = unsigned short;
 
@@ -49,117 +40,13 @@ static_assert(kStep * kVecSize * sizeof(Element) >= 4 && kStep * kVecSize * size
 static_assert(kThreads <= 1024, "a block has at most 1024 threads");
 static_assert(kResidentBlocks >= 1, "a block's registers fit the register file");
 
-constexpr int vector_alignment(int bytes) { return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2; }
+// lib/copy/vector.cuh.j2
 
-template <typename T, int kCount>
-struct alignas(vector_alignment(kCount * sizeof(T))) Vector {
-  T element[kCount];
-};
+// lib/copy/packed.cuh.j2 (1)
 
-// The vector of kCount elements that starts at the given address, which must be aligned to it.
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
-}
+// lib/copy/shared_address.cuh.j2
 
-template <int kCount, typename T>
-__device__ __forceinline__ void store_vector(T* to, const Vector<T, kCount>& vector) {
-  *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
-}
-
-// kCount elements of T, which is as wide as a word or half as wide.
-template <typename T, int kCount>
-struct Packed {
-  static_assert(kCount * sizeof(T) % 4 == 0, "elements fill whole words");
-  Vector<unsigned, kCount * sizeof(T) / 4> words;
-};
-
-// The kCount elements that start at the given address, which must be aligned to all of them (or to 16 bytes).
-template <int kCount, typename T>
-__device__ __forceinline__ Packed<T, kCount> load_packed(const T* from) {
-  return {load_vector<kCount * sizeof(T) / 4>(reinterpret_cast<const unsigned*>(from))};
-}
-
-// Unsigned element i.
-template <typename T, int kCount>
-__device__ __forceinline__ unsigned unpack(const Packed<T, kCount>& packed, int i) {
-  if constexpr (sizeof(T) == 4) return packed.words.element[i];
-  const unsigned word = packed.words.element[i / 2];
-#if defined(SPARSEGEN_EMULATOR)
-  return i % 2 ? word >> 16 : word & 0xffffu;
-#else
-  return __byte_perm(word, 0, i % 2 ? 0x4432 : 0x4410);  // a mask would be merged with what scales the element
-#endif
-}
-
-// Element i as a float.
-template <int kCount>
-__device__ __forceinline__ float unpack_float(const Packed<Element, kCount>& packed, int i) {
-  return __uint_as_float(packed.words.element[i]);
-}
-
-#if defined(SPARSEGEN_EMULATOR)
-using SharedAddress = const unsigned char*;
-#else
-using SharedAddress = unsigned;
-#endif
-
-__device__ __forceinline__ SharedAddress shared_address(const unsigned char* shared) {
-#if defined(SPARSEGEN_EMULATOR)
-  return shared;
-#else
-  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
-#endif
-}
-
-// The 16 bytes at an address that is aligned to them.
-__device__ __forceinline__ Vector<unsigned, 4> load_shared_16(SharedAddress address) {
-#if defined(SPARSEGEN_EMULATOR)
-  return load_vector<4>(reinterpret_cast<const unsigned*>(address));
-#else
-  Vector<unsigned, 4> words;
-  asm volatile("ld.shared.v4.u32 { %0, %1, %2, %3 }, [%4];\n"
-               : "=r"(words.element[0]), "=r"(words.element[1]), "=r"(words.element[2]), "=r"(words.element[3])
-               : "r"(address));
-  return words;
-#endif
-}
-
-// Copies kBytes (4, 8 or 16); with valid == false the destination is filled with zeros and the source is not read.
-template <int kBytes>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, bool valid = true) {
-  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async moves 4, 8 or 16 bytes");
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async(shared, global, kBytes, valid);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  const int bytes = valid ? kBytes : 0;
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(address), "l"(global), "r"(bytes) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(address), "l"(global), "n"(kBytes), "r"(bytes) : "memory");
-  }
-#endif
-}
-
-// Closes the group of all copies issued since the last one.
-__device__ __forceinline__ void copy_async_commit() {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async_commit();
-#else
-  asm volatile("cp.async.commit_group;\n" ::: "memory");
-#endif
-}
-
-// Waits until at most kPending of this thread's groups are still on their way.
-template <int kPending>
-__device__ __forceinline__ void copy_async_wait() {
-#if defined(SPARSEGEN_EMULATOR)
-  sparsegen::emulator::copy_async_wait(kPending);
-#else
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
-#endif
-}
+// lib/copy/async_copy.cuh.j2
 
 using Sums = float[kChunksPerThread][kChunk];
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 from contract_calls import call, run_and_compare
 from contract_cases import Variant, sample
 from contract_matrices import matrices
+from goldens import WHOLE
 
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -30,7 +30,6 @@ EARLY = [
     *("bitmap_spmm", "halo_conv", "halo_conv_weights"),
     *("tma_block_spmm", "tma_dsd", "tma_dsd_transposed", "tma_sdd", "turned_block_spmm"),
 ]
-GOLDEN = Path(__file__).parents[1] / "golden"
 WAIT, LET = "wait_for_kernel_before() {\n", "let_next_kernel_begin() {\n"
 BOOKS = """
 #include <mutex>
@@ -88,9 +87,8 @@ def check(variant: Variant, source: str, toolchain: EmulatorToolchain) -> None:
 
 def test_these_are_all_families_that_begin_early() -> None:
     """Of each template one golden source is whole."""
-    found = {file.name.split("-")[0] for file in GOLDEN.glob("*.cu") if WAIT in file.read_text()}
     templates = {families()[name].template for name in EARLY}
-    assert {families()[name].template for name in found} == templates
+    assert {template for template, golden in WHOLE.items() if WAIT in golden.source()} == templates
     assert set(EARLY) == {name for name, family in families().items() if family.template in templates}
 
 

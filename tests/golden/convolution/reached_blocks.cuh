@@ -1,0 +1,158 @@
+using MaskWord = unsigned long long;
+
+// The mask of blocks: 64 columns of blocks in a word, rows of words, images.
+struct Mask {
+  const MaskWord* words;
+  int row_words;  // words of a row
+  int rows;  // of blocks, of an image
+
+  // Whether a row of blocks has a live one among the columns `first` to `last`.
+  __device__ __forceinline__ bool has_live(int image, int row, int first, int last) const {
+    const MaskWord* const line = words + (static_cast<long long>(image) * rows + row) * row_words;
+    for (int number = first / 64; number <= last / 64; ++number) {
+      MaskWord word = line[number];
+      if (number == first / 64) word &= ~0ull << first % 64;
+      if (number == last / 64) word &= ~0ull >> (63 - last % 64);
+      if (word != 0) return true;
+    }
+    return false;
+  }
+};
+
+// Blocks along an axis, from the first to the last; none if the last one is before the first.
+struct Blocks {
+  int first, last;
+};
+
+// What the outputs of a unit read along an axis of an image.
+template <int kTapCount, int kStride, int kPadding, int kDilation, int kBlock>
+struct Axis {
+  // Outputs that follow one another meet all blocks between the first and the last, unless a stride passes over blocks.
+  static constexpr int kParts = kStride <= kBlock ? 1 : kUnit;
+  static constexpr int kPartOutputs = kUnit / kParts;
+  static constexpr bool kIsDense = kStride == 1 && kDilation == 1;  // so do the taps
+  static constexpr int kGroups = kIsDense ? 1 : kTapCount;  // of taps that are looked up together
+  int outputs, pixels;
+
+  // That the taps `first_tap` to `last_tap` of a part's outputs meet.
+  __device__ __forceinline__ Blocks blocks(int first_output, int part, int first_tap, int last_tap) const {
+    const int begin = first_output + part * kPartOutputs, end = min(begin + kPartOutputs, outputs);
+    int low = begin * kStride - kPadding + first_tap * kDilation, high = (end - 1) * kStride - kPadding + last_tap * kDilation;
+    constexpr int kStep = kIsDense ? 1 : kStride;
+    if (low < 0) low += (kStep - 1 - low) / kStep * kStep;
+    if (high >= pixels) high -= (high - pixels + kStep) / kStep * kStep;
+    return high < low || end <= begin ? Blocks{0, -1} : Blocks{low / kBlock, high / kBlock};
+  }
+
+  __device__ __forceinline__ Blocks of_group(int first_output, int part, int group) const {
+    return blocks(first_output, part, kIsDense ? 0 : group, kIsDense ? kTapCount - 1 : group);
+  }
+};
+using RowAxis = Axis<1, 1, 0, 1, kBlockRows>;  // the mask lies over the outputs
+using ColumnAxis = Axis<1, 1, 0, 1, kBlockColumns>;
+
+// Which units are active.
+struct UnitMask {
+  Mask mask;
+  RowAxis down;
+  ColumnAxis along;
+  int unit_rows, unit_columns;  // of an image
+
+  __device__ __forceinline__ bool is_active(int image, int unit_row, int unit_column) const {
+    bool found = false;
+    for (int r = 0; r < RowAxis::kGroups * RowAxis::kParts; ++r) {
+      const Blocks rows = down.of_group(unit_row * kUnit, r % RowAxis::kParts, r / RowAxis::kParts);
+      for (int s = 0; s < ColumnAxis::kGroups * ColumnAxis::kParts; ++s) {
+        const Blocks columns = along.of_group(unit_column * kUnit, s % ColumnAxis::kParts, s / ColumnAxis::kParts);
+        if (columns.last < columns.first) continue;
+        for (int row = rows.first; row <= rows.last; ++row) found = found || mask.has_live(image, row, columns.first, columns.last);
+      }
+    }
+    return found;
+  }
+
+  // Bits for 32 units from a column on, a multiple of 32. Blocks are whole units.
+  __device__ __forceinline__ unsigned active_units(int image, int unit_row, int unit_column) const {
+    constexpr int kBlockUnits = kBlockColumns / kUnit;
+    const MaskWord* const line = mask.words + (static_cast<long long>(image) * mask.rows + unit_row * kUnit / kBlockRows) * mask.row_words;
+    const int first = unit_column / kBlockUnits;
+    MaskWord blocks = line[first / 64] >> first % 64;  // from the first one on, as many as 32 units meet
+    if (32 % kBlockUnits != 0 && first % 64 != 0 && first / 64 + 1 < mask.row_words) blocks |= line[first / 64 + 1] << (64 - first % 64);
+    unsigned found = 0;
+    #pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int block = 32 % kBlockUnits == 0 ? i / kBlockUnits : (unit_column + i) / kBlockUnits - first;
+      found |= static_cast<unsigned>(blocks >> block & 1) << i;
+    }
+    const int left = unit_columns - unit_column;
+    return left >= 32 ? found : found & ((1u << left) - 1);
+  }
+};
+
+// The active units of images, by the mask of a call.
+__device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_rows, int mask_columns, [[maybe_unused]] int height,
+                                              [[maybe_unused]] int width, int out_height, int out_width) {
+  const RowAxis down{out_height, out_height};
+  const ColumnAxis along{out_width, out_width};
+  return { {words, (mask_columns + 63) / 64, mask_rows}, down, along, (out_height + kUnit - 1) / kUnit, (out_width + kUnit - 1) / kUnit};
+}
+(2) from (1):
+@@
+-
+-  // Bits for 32 units from a column on, a multiple of 32. Blocks are whole units.
+-  __device__ __forceinline__ unsigned active_units(int image, int unit_row, int unit_column) const {
+-    constexpr int kBlockUnits = kBlockColumns / kUnit;
+-    const MaskWord* const line = mask.words + (static_cast<long long>(image) * mask.rows + unit_row * kUnit / kBlockRows) * mask.row_words;
+-    const int first = unit_column / kBlockUnits;
+-    MaskWord blocks = line[first / 64] >> first % 64;  // from the first one on, as many as 32 units meet
+-    if (32 % kBlockUnits != 0 && first % 64 != 0 && first / 64 + 1 < mask.row_words) blocks |= line[first / 64 + 1] << (64 - first % 64);
+-    unsigned found = 0;
+-    #pragma unroll
+-    for (int i = 0; i < 32; ++i) {
+-      const int block = 32 % kBlockUnits == 0 ? i / kBlockUnits : (unit_column + i) / kBlockUnits - first;
+-      found |= static_cast<unsigned>(blocks >> block & 1) << i;
+-    }
+-    const int left = unit_columns - unit_column;
+-    return left >= 32 ? found : found & ((1u << left) - 1);
+-  }
+(3) from (2):
+@@
++using TapWord = unsigned long long;  // a bit for each tap of the filter
+@@
+-using RowAxis = Axis<1, 1, 0, 1, kBlockRows>;  // the mask lies over the outputs
+-using ColumnAxis = Axis<1, 1, 0, 1, kBlockColumns>;
++using RowAxis = Axis<kRows, kStrideRows, kPaddingRows, kDilationRows, kBlockRows>;
++using ColumnAxis = Axis<kColumns, kStrideColumns, kPaddingColumns, kDilationColumns, kBlockColumns>;
+@@
++
++  // Of a unit the taps that meet a live block.
++  __device__ __forceinline__ TapWord taps(int image, int unit_row, int unit_column) const {
++    TapWord found = 0;
++    for (int tap = 0; tap < kRows * kColumns; ++tap) {
++      bool is_live = false;
++      for (int r = 0; r < RowAxis::kParts; ++r) {
++        const Blocks rows = down.blocks(unit_row * kUnit, r, tap / kColumns, tap / kColumns);
++        for (int s = 0; s < ColumnAxis::kParts; ++s) {
++          const Blocks columns = along.blocks(unit_column * kUnit, s, tap % kColumns, tap % kColumns);
++          if (columns.last < columns.first) continue;
++          for (int row = rows.first; row <= rows.last; ++row) {
++            is_live = is_live || mask.has_live(image, row, columns.first, columns.last);
++          }
++        }
++      }
++      if (is_live) found |= TapWord{1} << tap;
++    }
++    return found;
++  }
+@@
+-  const RowAxis down{out_height, out_height};
+-  const ColumnAxis along{out_width, out_width};
++  const RowAxis down{out_height, height};
++  const ColumnAxis along{out_width, width};
+(4) from (2):
+@@
++
++  // Whether the mask asks for an output of an active unit.
++  __device__ __forceinline__ bool asks_for(int image, int row, int column) const {
++    return mask.has_live(image, row / kBlockRows, column / kBlockColumns, column / kBlockColumns);
++  }

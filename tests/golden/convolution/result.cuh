@@ -1,0 +1,177 @@
+// lib/barrier/finished.cuh.j2 (2)
+
+// What a block computes: a tile of filters of a group, for its part of the active units. Blocks take the tiles in turn, so that
+// neighbours read the same pixels.
+struct OwnTile {
+  int group, first_filter, part, parts;
+};
+
+__device__ __forceinline__ OwnTile own_tile(int filters) {
+  const int group_tiles = (filters / kGroups + kTileN - 1) / kTileN, tiles = kGroups * group_tiles;
+  const int tile = static_cast<int>(blockIdx.x) % tiles;
+  return {tile / group_tiles, tile % group_tiles * kTileN, static_cast<int>(blockIdx.x) / tiles, static_cast<int>(gridDim.x) / tiles};
+}
+
+// Where the result goes, and what is added to the sums.
+struct Result {
+  const Images& images;
+  const UnitMask& mask;
+  const Element* bias;
+  Element* y;
+
+  // Stores outputs of a unit that follow one another: of one pixel for some filters.
+  __device__ __forceinline__ void store(const Unit& unit, int pixel, int filter, bool is_active, const Vector<float, kVectorY>& sums) const {
+    const int row = unit.row * kUnit + pixel / kUnit, column = unit.column * kUnit + pixel % kUnit;
+    if (row >= images.out_height || column >= images.out_width || images.first_filter + filter >= images.group_filters()) return;
+    const int of_all = images.group * images.group_filters() + images.first_filter + filter;
+    const long long out_plane = static_cast<long long>(images.out_height) * images.out_width;
+    const long long in_plane = static_cast<long long>(row) * images.out_width + column;
+    const long long at = (unit.image * out_plane + in_plane) * images.filters + of_all;
+    [[maybe_unused]] const bool is_wanted = is_active;
+    Vector<Element, kVectorY> found;
+    #pragma unroll
+    for (int e = 0; e < kVectorY; ++e) {
+      float value = finished(sums.element[e] + to_float(bias[of_all + e]));
+      found.element[e] = to_element(value);
+    }
+    store_vector(y + at, found);
+  }
+
+  // Of a line of outputs in shared memory, or of a unit, the pixel and the filter.
+  __device__ __forceinline__ static int pixel_of(int line, int along) { return line; }
+  __device__ __forceinline__ static int filter_of(int line, int along) { return along; }
+
+  // Stores a tile of sums, by all threads.
+  __device__ __forceinline__ void store_tile(const float* out, const Unit* units, int count) const {
+    constexpr int kLineVectors = kOutLine / kVectorY;
+    for (int i = threadIdx.x; i < kOutLines * kLineVectors; i += kThreads) {
+      const int line = i / kLineVectors, along = i % kLineVectors * kVectorY, pixel = pixel_of(line, along);
+      if (pixel / kPixels >= count) continue;
+      store(units[pixel / kPixels], pixel % kPixels, filter_of(line, along), true, load_vector<kVectorY>(out + line * kOutPitch + along));
+    }
+  }
+};
+(2) from (1):
+@@
+-// lib/barrier/finished.cuh.j2 (2)
++// lib/barrier/finished.cuh.j2 (1)
+@@
++  const Element* residual;
+@@
++    const auto added = load_vector<kVectorY>(residual + at);
+@@
++      value += to_float(added.element[e]);
+@@
++
++  // Fills a unit that is not active, by a warp.
++  __device__ __forceinline__ void fill(const Unit& unit) const {
++    constexpr int kLines = kPixels, kLineVectors = kTileN / kVectorY;
++    for (int i = static_cast<int>(threadIdx.x) % 32; i < kLines * kLineVectors; i += 32) {
++      const int line = i / kLineVectors, along = i % kLineVectors * kVectorY;
++      store(unit, pixel_of(line, along), filter_of(line, along), false, {});
++    }
++  }
++
++  // By all threads: fills the units of a sheet that are not active. Blocks share them.
++  __device__ __forceinline__ void fill_rest(const Words& words, int first_word, int count, const UnitList& list, const OwnTile& own) const {
++    const int warp = static_cast<int>(threadIdx.x) / 32;
++    for (int i = own.part * (kThreads / 32) + warp; i < count; i += own.parts * (kThreads / 32)) {
++      for (int bit = 0; bit < 32; ++bit) {
++        const Unit unit = words.unit(first_word + i, bit);
++        if (unit.column < mask.unit_columns && (list.active[i] >> bit & 1) == 0) fill(unit);
++      }
++    }
++  }
+(3) from (1):
+@@
+-// lib/barrier/finished.cuh.j2 (2)
++// lib/barrier/finished.cuh.j2 (1)
+@@
+-  const Element* bias;
+@@
+-      float value = finished(sums.element[e] + to_float(bias[of_all + e]));
++      float value = sums.element[e];
+(4) from (2):
+@@
+-  const Element* bias;
+-  const Element* residual;
+@@
+-  // Stores outputs of a unit that follow one another: of one pixel for some filters.
++  // Stores outputs of a unit that follow one another: of one pixel for some filters, or of one filter for some pixels.
+@@
+-    const long long at = (unit.image * out_plane + in_plane) * images.filters + of_all;
++    const long long at = (static_cast<long long>(unit.image) * images.filters + of_all) * out_plane + in_plane;
+@@
+-    const auto added = load_vector<kVectorY>(residual + at);
+@@
+-      float value = finished(sums.element[e] + to_float(bias[of_all + e]));
+-      value += to_float(added.element[e]);
++      float value = sums.element[e];
++      if (!is_wanted) value = 0.0f;
+@@
+-  __device__ __forceinline__ static int pixel_of(int line, int along) { return line; }
+-  __device__ __forceinline__ static int filter_of(int line, int along) { return along; }
++  __device__ __forceinline__ static int pixel_of(int line, int along) { return along; }
++  __device__ __forceinline__ static int filter_of(int line, int along) { return line; }
+@@
+-    constexpr int kLines = kPixels, kLineVectors = kTileN / kVectorY;
++    constexpr int kLines = kTileN, kLineVectors = kPixels / kVectorY;
+(5) from (2):
+@@
+-  const Element* bias;
+-  const Element* residual;
+@@
+-    const auto added = load_vector<kVectorY>(residual + at);
+@@
+-      float value = finished(sums.element[e] + to_float(bias[of_all + e]));
+-      value += to_float(added.element[e]);
++      float value = sums.element[e];
+(6) from (5):
+@@
++      if (!is_wanted) value = 0.0f;
+(7) from (1):
+@@
+-
+-  // Stores a tile of sums, by all threads.
+-  __device__ __forceinline__ void store_tile(const float* out, const Unit* units, int count) const {
+-    constexpr int kLineVectors = kOutLine / kVectorY;
+-    for (int i = threadIdx.x; i < kOutLines * kLineVectors; i += kThreads) {
+-      const int line = i / kLineVectors, along = i % kLineVectors * kVectorY, pixel = pixel_of(line, along);
+-      if (pixel / kPixels >= count) continue;
+-      store(units[pixel / kPixels], pixel % kPixels, filter_of(line, along), true, load_vector<kVectorY>(out + line * kOutPitch + along));
+-    }
+-  }
+(8) from (2):
+@@
+-  // Stores a tile of sums, by all threads.
+-  __device__ __forceinline__ void store_tile(const float* out, const Unit* units, int count) const {
+-    constexpr int kLineVectors = kOutLine / kVectorY;
+-    for (int i = threadIdx.x; i < kOutLines * kLineVectors; i += kThreads) {
+-      const int line = i / kLineVectors, along = i % kLineVectors * kVectorY, pixel = pixel_of(line, along);
+-      if (pixel / kPixels >= count) continue;
+-      store(units[pixel / kPixels], pixel % kPixels, filter_of(line, along), true, load_vector<kVectorY>(out + line * kOutPitch + along));
+-    }
+-  }
+-
+(9) from (7):
+@@
+-// lib/barrier/finished.cuh.j2 (2)
++// lib/barrier/finished.cuh.j2 (1)
+@@
+-  const Element* bias;
+@@
+-      float value = finished(sums.element[e] + to_float(bias[of_all + e]));
++      float value = sums.element[e];
+(10) from (8):
+@@
+-  const Element* bias;
+-  const Element* residual;
+@@
+-    const auto added = load_vector<kVectorY>(residual + at);
+@@
+-      float value = finished(sums.element[e] + to_float(bias[of_all + e]));
+-      value += to_float(added.element[e]);
++      float value = sums.element[e];
+(11) from (10):
+@@
++      if (!is_wanted) value = 0.0f;

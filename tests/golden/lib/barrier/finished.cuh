@@ -1,0 +1,7 @@
+__device__ __forceinline__ float finished(float x) {
+  return x;
+}
+(2) from (1):
+@@
+-  return x;
++  return fmaxf(x, 0.0f);

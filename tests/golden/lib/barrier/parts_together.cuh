@@ -1,0 +1,62 @@
+// The counters of such sums, which are zero between launches.
+struct PartCounters {
+  unsigned arrived;  // blocks that wrote their parts
+  unsigned taken;  // slices of the sums that warps add up, or have added up
+  unsigned left;  // blocks that are done
+  unsigned unused[5];
+};
+
+// For some warps of each of kBlocks blocks. A block that has written its parts waits a while for the others, never for good: blocks
+// that have left cost time alone, because the last one to come adds up all slices that nobody takes.
+template <int kBlocks>
+struct PartsTogether {
+  static constexpr int kPatience = 40;  // times that a block looks whether all have come, within some 25 us
+
+  PartCounters& counters;
+  unsigned thread;  // counted from the first of these warps
+
+  // After a block's parts are written: whether those of all blocks are. `meet` is a barrier of these warps, `came` lies in shared memory.
+  template <class Meet>
+  __device__ __forceinline__ bool are_complete(unsigned* came, const Meet& meet) const {
+    __threadfence();
+    meet();
+    if (thread / 32 == 0) {
+      unsigned found = count_arrival(&counters.arrived, thread) + 1;
+      #pragma unroll 1
+      for (int i = 0; i < kPatience && found < kBlocks; ++i) {
+        pause();
+        found = arrivals_so_far(&counters.arrived, thread);
+      }
+      if (thread == 0) *came = found;
+    }
+    meet();
+    __threadfence();
+    return *came == kBlocks;
+  }
+
+  // By a warp: calls `add_up` for slices of that many, each of which one warp of all blocks takes.
+  template <class AddUp>
+  __device__ __forceinline__ void each_slice(unsigned slices, const AddUp& add_up) const {
+    for (;;) {
+      const unsigned slice = count_arrival(&counters.taken, thread % 32);
+      if (slice >= slices) return;
+      add_up(slice);
+    }
+  }
+
+  // The last thing that a block does with the counters.
+  template <class Meet>
+  __device__ __forceinline__ void leave(const Meet& meet) const {
+    meet();
+    if (thread / 32 == 0 && count_arrival(&counters.left, thread) + 1 == kBlocks && thread == 0) {
+      counters.arrived = counters.taken = counters.left = 0;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static void pause() {
+#if !defined(SPARSEGEN_EMULATOR)
+    asm volatile("nanosleep.u32 100;\n" ::: "memory");
+#endif
+  }
+};

@@ -1,0 +1,10 @@
+// A stage of a ring, and the parity of its barriers' phase.
+template <int kStages>
+struct Stage {
+  int number = 0;
+  unsigned parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++number == kStages) number = 0, parity ^= 1;
+  }
+};

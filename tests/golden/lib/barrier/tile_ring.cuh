@@ -1,0 +1,93 @@
+constexpr int kRowElements = 128 / sizeof(Element);  // of a row of 128 bytes
+constexpr int kStep = kRowElements;  // of the contraction in a stage
+constexpr int kProducts = 4;  // of a stage, by one instruction of 32 bytes each
+constexpr int kPieceBytes = 64 * 128;  // 64 rows of A, 64 columns of B, or 64 rows of the result
+constexpr int kRingBytes = 24 * kPieceBytes;
+constexpr int kMostStages = 8;
+constexpr int kConsumers = 2;  // warpgroups
+constexpr int kProducer = 128 * kConsumers;  // the first thread of the third warpgroup, whose first warp is the producer
+constexpr int kThreads = kProducer + 128;
+constexpr int kNoRows = 0xffff;
+
+__host__ __device__ constexpr int stage_bytes(int columns) { return (kConsumers + columns / 64) * kPieceBytes; }
+__host__ __device__ constexpr int stages_of(int columns) {
+  return kRingBytes / stage_bytes(columns) < kMostStages ? kRingBytes / stage_bytes(columns) : kMostStages;
+}
+
+// Lanes of a consumer warp that tell a barrier that the warp is done. One is enough behind __syncwarp; compute-sanitizer's racecheck
+// follows arrivals lane by lane, so that under it all of them arrive.
+#if defined(SPARSEGEN_EVERY_LANE_ARRIVES)
+constexpr unsigned kArrivingLanes = 32;
+#else
+constexpr unsigned kArrivingLanes = 1;
+#endif
+
+// What the producer says of a stage: flags (bit w: warpgroup w multiplies it; from bit 16 on the item of a batch), where the result's
+// rows begin for both warpgroups (in units of 64, 16 bits each), and two words on its columns.
+using Note = Vector<unsigned, 4>;
+constexpr unsigned kLast = 4;  // of its tile
+constexpr unsigned kEnd = 8;  // there is no stage behind it
+constexpr unsigned kTurn = 16;  // holds nothing; stages behind it are those of tiles of another width
+
+// A stage, and for each stage the parity of its barriers' phase.
+struct Stage {
+  int number = 0;
+  unsigned parities = 0;
+
+  __device__ __forceinline__ unsigned parity() const { return parities >> number & 1; }
+  __device__ __forceinline__ void advance(int stages) {
+    parities ^= 1u << number;
+    if (++number == stages) number = 0;
+  }
+};
+
+// In shared memory.
+struct Ring {
+  Note notes[kMostStages];
+  Barrier filled[kMostStages];
+  Barrier emptied[kMostStages];
+
+  // By one thread, before the cluster meets.
+  __device__ __forceinline__ void init() {
+    for (int stage = 0; stage < kMostStages; ++stage) {
+      barrier_init(filled + stage, 1);
+      barrier_init(emptied + stage, 4 * kConsumers * kArrivingLanes * kClusterBlocks);
+    }
+  }
+
+  // By the producer warp: waits until the stage may be filled again.
+  __device__ __forceinline__ void wait_emptied(const Stage& stage) { barrier_wait(emptied + stage.number, stage.parity() ^ 1); }
+
+  // By the producer warp: a stage without tiles.
+  __device__ __forceinline__ void say(const Stage& stage, unsigned flags) {
+    wait_emptied(stage);
+    if (threadIdx.x % 32 == 0) {
+      notes[stage.number].element[0] = flags;
+      barrier_arrive(filled + stage.number);
+    }
+    __syncwarp();
+  }
+
+  // By consumers: waits for the stage, and reads what is said of it.
+  __device__ __forceinline__ unsigned wait_filled(const Stage& stage) {
+    barrier_wait(filled + stage.number, stage.parity());
+    return notes[stage.number].element[0];
+  }
+
+  // By the warps of consumers, which are done with the stage: all blocks of the cluster fill it again together.
+  __device__ __forceinline__ void release(int stage) {
+    const unsigned lane = threadIdx.x % 32;
+    __syncwarp();
+    if constexpr (kArrivingLanes == 1) {
+      if (lane < kClusterBlocks) barrier_arrive_at(emptied + stage, lane);
+    } else if constexpr (kClusterBlocks == 1) {
+      barrier_arrive(emptied + stage);
+    } else {
+      for (unsigned block = 0; block < kClusterBlocks; ++block) barrier_arrive_at(emptied + stage, block);
+    }
+  }
+};
+(2) from (1):
+@@
+-constexpr int kStep = kRowElements;  // of the contraction in a stage
++constexpr int kStep = 128;  // of the contraction in a stage

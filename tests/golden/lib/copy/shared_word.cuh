@@ -1,0 +1,49 @@
+__device__ __forceinline__ unsigned load_shared_4(SharedAddress address) {
+#if defined(SPARSEGEN_EMULATOR)
+  return *reinterpret_cast<const unsigned*>(address);
+#else
+  unsigned word;
+  asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(word) : "r"(address));
+  return word;
+#endif
+}
+
+__device__ __forceinline__ void store_shared_4(SharedAddress address, unsigned word) {
+#if defined(SPARSEGEN_EMULATOR)
+  *reinterpret_cast<unsigned*>(const_cast<unsigned char*>(address)) = word;
+#else
+  asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(address), "r"(word));
+#endif
+}
+
+// The address that lies behind by the sum of the products of four pairs of bytes.
+__device__ __forceinline__ SharedAddress advance(SharedAddress address, unsigned counts, unsigned strides) {
+#if defined(SPARSEGEN_EMULATOR)
+  return address + __dp4a(counts, strides, 0u);
+#else
+  return __dp4a(counts, strides, address);
+#endif
+}
+
+// A word of four bytes: byte i is byte (kSelector >> 4 i) & 7 of the eight in `low` and `high`, or with bit 3 of that
+// nibble set eight copies of the byte's highest bit.
+template <unsigned kSelector>
+__device__ __forceinline__ unsigned permute_bytes(unsigned low, unsigned high) {
+#if defined(SPARSEGEN_EMULATOR)
+  return sparsegen::emulator::permute_bytes(low, high, kSelector);
+#else
+  unsigned word;
+  asm("prmt.b32 %0, %1, %2, %3;\n" : "=r"(word) : "r"(low), "r"(high), "n"(kSelector));
+  return word;
+#endif
+}
+
+// The same word of all lanes, which the compiler does not know any more: a constant stays in its register, instead of being
+// made anew wherever it is used.
+__device__ __forceinline__ unsigned kept(unsigned word) {
+#if defined(SPARSEGEN_EMULATOR)
+  return word;
+#else
+  return __shfl_sync(0xffffffffu, word, 0);
+#endif
+}

@@ -1,0 +1,174 @@
+#if defined(SPARSEGEN_EMULATOR)
+using TensorMap = sparsegen::emulator::TensorMap;
+#else
+struct alignas(64) TensorMap {
+  unsigned long long opaque[16];
+};
+#endif
+
+// The first element of a box: its coordinates, the innermost one first.
+template <int kRank>
+struct BoxStart {
+  int at[kRank];
+};
+template <class... Coordinates>
+__device__ __forceinline__ BoxStart<sizeof...(Coordinates)> box_at(Coordinates... at) { return { {at...} }; }
+#if defined(SPARSEGEN_EMULATOR)
+template <int kRank>
+sparsegen::emulator::Coordinates all_coordinates(const BoxStart<kRank>& first) {
+  sparsegen::emulator::Coordinates found{};
+  for (int d = 0; d < kRank; ++d) found[d] = first.at[d];
+  return found;
+}
+#endif
+
+// So that the first copy does not wait for the map itself.
+__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
+#if !defined(SPARSEGEN_EMULATOR)
+  asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
+#endif
+}
+
+// Copies the box to shared memory, a multiple of 128 bytes, zeros where it leaves the array, and tells the barrier all its bytes.
+__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<2> first, Barrier* barrier) {
+#if defined(SPARSEGEN_EMULATOR)
+  sparsegen::emulator::copy_box(shared, map, all_coordinates(first), barrier);
+#else
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4 }], [%2];\n" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1])
+               : "memory");
+#endif
+}
+
+// Copies the box from shared memory, behind fence_shared_for_tensor_cores; what leaves the array is dropped.
+__device__ __forceinline__ void store_box(const TensorMap& map, BoxStart<2> first, const void* shared) {
+#if defined(SPARSEGEN_EMULATOR)
+  sparsegen::emulator::store_box(map, all_coordinates(first), shared);
+#else
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, { %2, %3 }], [%1];\n" ::"l"(&map),
+               "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "r"(first.at[0]), "r"(first.at[1])
+               : "memory");
+#endif
+}
+
+// Closes the group of all boxes that this thread stored since the last one.
+__device__ __forceinline__ void store_box_commit() {
+#if defined(SPARSEGEN_EMULATOR)
+  sparsegen::emulator::store_box_commit();
+#else
+  asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+#endif
+}
+
+// Waits until at most kPending of this thread's groups have still to be read from shared memory; 0 before it ends.
+template <int kPending>
+__device__ __forceinline__ void store_box_wait() {
+#if defined(SPARSEGEN_EMULATOR)
+  sparsegen::emulator::store_box_wait(kPending);
+#else
+  asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(kPending) : "memory");
+#endif
+}
+(2) from (1):
+@@
+-__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<2> first, Barrier* barrier) {
++__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<3> first, Barrier* barrier) {
+@@
+-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4 }], [%2];\n" ::"r"(
++  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4, %5 }], [%2];\n" ::"r"(
+@@
+-               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1])
++               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2])
+@@
+-// Copies the box from shared memory, behind fence_shared_for_tensor_cores; what leaves the array is dropped.
+-__device__ __forceinline__ void store_box(const TensorMap& map, BoxStart<2> first, const void* shared) {
++// Copies the box to shared memory, a multiple of 128 bytes, zeros where it leaves the array, and tells the barrier all its bytes.
++__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<4> first, Barrier* barrier) {
+@@
+-  sparsegen::emulator::store_box(map, all_coordinates(first), shared);
++  sparsegen::emulator::copy_box(shared, map, all_coordinates(first), barrier);
+@@
+-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, { %2, %3 }], [%1];\n" ::"l"(&map),
+-               "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "r"(first.at[0]), "r"(first.at[1])
++  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4, %5, %6 }], [%2];\n" ::"r"(
++                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
++               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2]), "r"(first.at[3])
+@@
+-
+-// Closes the group of all boxes that this thread stored since the last one.
+-__device__ __forceinline__ void store_box_commit() {
+-#if defined(SPARSEGEN_EMULATOR)
+-  sparsegen::emulator::store_box_commit();
+-#else
+-  asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+-#endif
+-}
+-
+-// Waits until at most kPending of this thread's groups have still to be read from shared memory; 0 before it ends.
+-template <int kPending>
+-__device__ __forceinline__ void store_box_wait() {
+-#if defined(SPARSEGEN_EMULATOR)
+-  sparsegen::emulator::store_box_wait(kPending);
+-#else
+-  asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(kPending) : "memory");
+-#endif
+-}
+(3) from (2):
+@@
+-__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<3> first, Barrier* barrier) {
+-#if defined(SPARSEGEN_EMULATOR)
+-  sparsegen::emulator::copy_box(shared, map, all_coordinates(first), barrier);
+-#else
+-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4, %5 }], [%2];\n" ::"r"(
+-                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+-               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2])
+-               : "memory");
+-#endif
+-}
+-
+-// Copies the box to shared memory, a multiple of 128 bytes, zeros where it leaves the array, and tells the barrier all its bytes.
+(4) from (1):
+@@
++// The same to the same place of those blocks of the cluster whose bits are set, and tells the barrier of each.
++__device__ __forceinline__ void copy_box_to_cluster(void* shared, const TensorMap& map, BoxStart<2> first, Barrier* barrier,
++                                                    unsigned short blocks) {
++#if defined(SPARSEGEN_EMULATOR)
++  sparsegen::emulator::copy_box_to_cluster(shared, map, all_coordinates(first), barrier, blocks);
++#else
++  asm volatile(
++      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, { %3, %4 }], [%2], "
++      "%5;\n" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))),
++      "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1]), "h"(blocks)
++      : "memory");
++#endif
++}
++
+(5) from (4):
+@@
+-__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<2> first, Barrier* barrier) {
++__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<3> first, Barrier* barrier) {
+@@
+-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4 }], [%2];\n" ::"r"(
++  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4, %5 }], [%2];\n" ::"r"(
+@@
+-               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1])
++               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2])
+@@
+-__device__ __forceinline__ void copy_box_to_cluster(void* shared, const TensorMap& map, BoxStart<2> first, Barrier* barrier,
++__device__ __forceinline__ void copy_box_to_cluster(void* shared, const TensorMap& map, BoxStart<3> first, Barrier* barrier,
+@@
+-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, { %3, %4 }], [%2], "
+-      "%5;\n" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+-      "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1]), "h"(blocks)
++      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, { %3, %4, %5 }], [%2], "
++      "%6;\n" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))),
++      "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2]), "h"(blocks)
+@@
+-__device__ __forceinline__ void store_box(const TensorMap& map, BoxStart<2> first, const void* shared) {
++__device__ __forceinline__ void store_box(const TensorMap& map, BoxStart<3> first, const void* shared) {
+@@
+-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, { %2, %3 }], [%1];\n" ::"l"(&map),
+-               "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "r"(first.at[0]), "r"(first.at[1])
++  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, { %2, %3, %4 }], [%1];\n" ::"l"(&map),
++               "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2])

@@ -1,0 +1,19 @@
+// By a warpgroup: all stages of a tile, whose first one has come and `said` whether it is the last. `multiply(add)` starts the
+// product of the stage `stage`; each one runs while the next is waited for and started.
+template <int kRingStages, class Sums, class Multiply>
+__device__ __forceinline__ void multiply_stages(Ring& ring, Stage& stage, Sums& sums, unsigned said, const Multiply& multiply) {
+  multiply(false);
+  int held = stage.number;
+  stage.advance(kRingStages);
+  while ((said & kLast) == 0) {
+    said = ring.wait_filled(stage);
+    multiply(true);
+    warpgroup_wait<1>();
+    ring.release(held);
+    held = stage.number;
+    stage.advance(kRingStages);
+  }
+  warpgroup_wait<0>();
+  warpgroup_settle(sums);
+  ring.release(held);
+}

@@ -1,0 +1,103 @@
+// 8 x 8 matrices of 16-bit elements (or 8 x 4 of 32 bits) from shared memory: lane i gives the address of row i % 8,
+// 16 bytes, of matrix i / 8, and gets of each matrix the word (lane / 4, lane % 4).
+__device__ __forceinline__ void load_matrices(unsigned (&fragment)[4], const void* row) {
+#if defined(SPARSEGEN_EMULATOR)
+  sparsegen::emulator::load_matrices(fragment, row, false);
+#else
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 { %0, %1, %2, %3}, [%4];\n"
+               : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
+               : "r"(address));
+#endif
+}
+
+// The same of two matrices; lanes 16 to 31 repeat the addresses of the first 16.
+__device__ __forceinline__ void load_matrices(unsigned (&fragment)[2], const void* row) {
+#if defined(SPARSEGEN_EMULATOR)
+  sparsegen::emulator::load_matrices(fragment, row, false);
+#else
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 { %0, %1}, [%2];\n"
+               : "=r"(fragment[0]), "=r"(fragment[1])
+               : "r"(address));
+#endif
+}
+
+// The same, each matrix transposed on its way.
+__device__ __forceinline__ void load_matrices_transposed(unsigned (&fragment)[4], const void* row) {
+#if defined(SPARSEGEN_EMULATOR)
+  sparsegen::emulator::load_matrices(fragment, row, true);
+#else
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 { %0, %1, %2, %3}, [%4];\n"
+               : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
+               : "r"(address));
+#endif
+}
+
+__device__ __forceinline__ void load_matrices_transposed(unsigned (&fragment)[2], const void* row) {
+#if defined(SPARSEGEN_EMULATOR)
+  sparsegen::emulator::load_matrices(fragment, row, true);
+#else
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 { %0, %1}, [%2];\n"
+               : "=r"(fragment[0]), "=r"(fragment[1])
+               : "r"(address));
+#endif
+}
+
+// Adds to a 16 x 8 tile of sums the product of 16 rows and 8 columns, 32 bytes of each. Lane 4 g + t holds the words t
+// and t + 4 of rows g and g + 8 and of column g, and the sums (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
+__device__ __forceinline__ void mma(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if defined(SPARSEGEN_EMULATOR)
+  sparsegen::emulator::mma_16bit<Element>(sum, a, b);
+#else
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 { %0, %1, %2, %3}, { %4, %5, %6, %7}, { %8, %9}, { %0, %1, %2, %3};\n"
+               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+(2) from (1):
+@@
+-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 { %0, %1, %2, %3}, { %4, %5, %6, %7}, { %8, %9}, { %0, %1, %2, %3};\n"
++  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 { %0, %1, %2, %3}, { %4, %5, %6, %7}, { %8, %9}, { %0, %1, %2, %3};\n"
+(3) from (1):
+@@
+-// The same, each matrix transposed on its way.
+-__device__ __forceinline__ void load_matrices_transposed(unsigned (&fragment)[4], const void* row) {
+-#if defined(SPARSEGEN_EMULATOR)
+-  sparsegen::emulator::load_matrices(fragment, row, true);
+-#else
+-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 { %0, %1, %2, %3}, [%4];\n"
+-               : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
+-               : "r"(address));
+-#endif
+-}
+-
+-__device__ __forceinline__ void load_matrices_transposed(unsigned (&fragment)[2], const void* row) {
+-#if defined(SPARSEGEN_EMULATOR)
+-  sparsegen::emulator::load_matrices(fragment, row, true);
+-#else
+-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 { %0, %1}, [%2];\n"
+-               : "=r"(fragment[0]), "=r"(fragment[1])
+-               : "r"(address));
+-#endif
+-}
+-
+@@
+-  sparsegen::emulator::mma_16bit<Element>(sum, a, b);
++  sparsegen::emulator::mma_tf32(sum, a, b);
+@@
+-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 { %0, %1, %2, %3}, { %4, %5, %6, %7}, { %8, %9}, { %0, %1, %2, %3};\n"
++  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 { %0, %1, %2, %3}, { %4, %5, %6, %7}, { %8, %9}, { %0, %1, %2, %3};\n"
+@@
++
++// A float as the sum of two TF32 numbers of 11 bits each: 2^-22 of it at most is lost.
++__device__ __forceinline__ void split_tf32(unsigned number, unsigned& high, unsigned& low) {
++  constexpr unsigned kKept = 0xffffe000u;
++  high = (number + 0x1000u) & kKept;
++  const float rest = __uint_as_float(number) - __uint_as_float(high);
++  low = (__float_as_uint(rest) + 0x1000u) & kKept;
++}

@@ -1,0 +1,146 @@
+// lib/mma/stage_products.cuh.j2
+
+// A warpgroup that multiplies.
+struct Consumer {
+  const unsigned char* tiles;
+  Ring& ring;
+  unsigned warpgroup;
+  Stage stage;
+
+  __device__ __forceinline__ void multiply(Sums& sums, bool add) const {
+    const unsigned char* const a = tiles + stage.number * kStageBytes + warpgroup * kPieceBytes;
+    const unsigned char* const b = tiles + stage.number * kStageBytes + kConsumers * kPieceBytes;
+    warpgroup_begin();
+    #pragma unroll
+    for (int step = 0; step < kProducts; ++step) {
+      warpgroup_mma(sums, a + step * (kAByInner ? 32 : 2048), b + step * (kBByInner ? 32 : 2048), add || step > 0);
+    }
+    warpgroup_commit();
+  }
+
+  // Steps that both warpgroups multiply.
+  __device__ __forceinline__ void multiply_all(Sums& sums, unsigned said) {
+    multiply_stages<kStages>(ring, stage, sums, said, [&](bool add) { multiply(sums, add); });
+  }
+
+  // Steps of which this warpgroup multiplies some: runs of these, and runs of others.
+  __device__ __forceinline__ void multiply_some(Sums& sums, unsigned said) {
+    #pragma unroll
+    for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
+    for (;;) {
+      if ((said >> warpgroup & 1) == 0) {
+        ring.release(stage.number);
+        stage.advance(kStages);
+        if ((said & kLast) != 0) return;
+        said = ring.wait_filled(stage);
+        continue;
+      }
+      multiply(sums, true);
+      int held = stage.number;
+      stage.advance(kStages);
+      bool last = (said & kLast) != 0;
+      while (!last) {
+        said = ring.wait_filled(stage);
+        if ((said >> warpgroup & 1) == 0) break;
+        last = (said & kLast) != 0;
+        multiply(sums, true);
+        warpgroup_wait<1>();
+        ring.release(held);
+        held = stage.number;
+        stage.advance(kStages);
+      }
+      warpgroup_wait<0>();
+      warpgroup_settle(sums);
+      ring.release(held);
+      if (last) return;
+    }
+  }
+
+  // All tiles.
+  __device__ __forceinline__ void compute_all(const Output& output) {
+    for (;;) {
+      const unsigned said = ring.wait_filled(stage);
+      if ((said & kEnd) != 0) return;
+      const auto note = load_vector<4>(ring.notes[stage.number].element);
+      const int row = static_cast<int>(note.element[1] >> 16 * warpgroup & 0xffff), column = static_cast<int>(note.element[2]);
+      Sums sums;
+      if ((said & 3) != 0) {
+        multiply_all(sums, said);
+      } else {
+        multiply_some(sums, said);
+      }
+      const int item = 0;
+      if (row != kNoRows) output.store(sums, item, row * 64, [&](int piece) { return column + piece * kRowElements; });
+    }
+  }
+};
+(2) from (1):
+@@
+-// lib/mma/stage_products.cuh.j2
+-
+@@
+-  __device__ __forceinline__ void multiply(Sums& sums, bool add) const {
+-    const unsigned char* const a = tiles + stage.number * kStageBytes + warpgroup * kPieceBytes;
+-    const unsigned char* const b = tiles + stage.number * kStageBytes + kConsumers * kPieceBytes;
+-    warpgroup_begin();
+-    #pragma unroll
+-    for (int step = 0; step < kProducts; ++step) {
+-      warpgroup_mma(sums, a + step * (kAByInner ? 32 : 2048), b + step * (kBByInner ? 32 : 2048), add || step > 0);
+-    }
+-    warpgroup_commit();
+-  }
+-
+-  // Steps that both warpgroups multiply.
+-  __device__ __forceinline__ void multiply_all(Sums& sums, unsigned said) {
+-    multiply_stages<kStages>(ring, stage, sums, said, [&](bool add) { multiply(sums, add); });
+-  }
+-
+-  // Steps of which this warpgroup multiplies some: runs of these, and runs of others.
++  // Steps of which this warpgroup multiplies some.
+@@
+-    #pragma unroll
+-    for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
++    clear(sums);
+@@
+-      if ((said >> warpgroup & 1) == 0) {
+-        ring.release(stage.number);
+-        stage.advance(kStages);
+-        if ((said & kLast) != 0) return;
+-        said = ring.wait_filled(stage);
+-        continue;
++      if ((said >> warpgroup & 1) != 0) {
++        const unsigned char* const at = tiles + stage.number * kStageBytes;
++        add_stage(sums, at + warpgroup * kPieceBytes, at + kConsumers * kPieceBytes);
+@@
+-      multiply(sums, true);
+-      int held = stage.number;
++      ring.release(stage.number);
+@@
+-      bool last = (said & kLast) != 0;
+-      while (!last) {
+-        said = ring.wait_filled(stage);
+-        if ((said >> warpgroup & 1) == 0) break;
+-        last = (said & kLast) != 0;
+-        multiply(sums, true);
+-        warpgroup_wait<1>();
+-        ring.release(held);
+-        held = stage.number;
+-        stage.advance(kStages);
+-      }
+-      warpgroup_wait<0>();
+-      warpgroup_settle(sums);
+-      ring.release(held);
+-      if (last) return;
++      if ((said & kLast) != 0) return;
++      said = ring.wait_filled(stage);
+@@
+-      if ((said & 3) != 0) {
+-        multiply_all(sums, said);
+-      } else {
+-        multiply_some(sums, said);
+-      }
++      multiply_some(sums, said);
+(3) from (1):
+@@
+-      const int item = 0;
++      const int item = static_cast<int>(said >> 16);

@@ -1,0 +1,34 @@
+// The live bits of rows of blocks in words of 64, and which row each rank is. The whole buffer holds both, then both of the
+// transposed mask (sparsegen/matrix/block_mask.py).
+struct MaskRows {
+  const unsigned long long* bits;
+  const int* order;
+  int rows, words;  // words of a row
+  long long item_words;  // from one item of a batch to the next
+
+  // A mask of rows x columns blocks, of which this is the half by rows or the half by columns.
+  __device__ __forceinline__ MaskRows(const unsigned long long* mask, int row_count, int column_count, bool by_columns) {
+    const int row_words = (column_count + 63) / 64, column_words = (row_count + 63) / 64;
+    const unsigned long long* const half =
+        by_columns ? mask + static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 : mask;
+    rows = by_columns ? column_count : row_count;
+    words = by_columns ? column_words : row_words;
+    bits = half;
+    order = reinterpret_cast<const int*>(half + static_cast<long long>(rows) * words);
+    item_words = static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 + static_cast<long long>(column_count) * column_words +
+                 (column_count + 1) / 2;
+  }
+
+  // The mask of another item, of the first one's.
+  __device__ __forceinline__ MaskRows of_item(int item) const {
+    MaskRows found = *this;
+    found.bits += item * item_words, found.order += 2 * item * item_words;
+    return found;
+  }
+
+  __device__ __forceinline__ unsigned long long word(int rank, int number) const {
+    return rank < rows ? bits[static_cast<long long>(rank) * words + number] : 0;
+  }
+
+  __device__ __forceinline__ bool is_live(int rank, int block) const { return word(rank, block / 64) >> (block % 64) & 1; }
+};

@@ -1,0 +1,19 @@
+// Rows in shared memory, with 16 bytes behind each so that the rows of a fragment meet different banks.
+constexpr int kARow = kStep, kARows = kTileM, kAPitch = kARow + kChunk;
+constexpr int kBRow = kStep, kBRows = kTileN, kBPitch = kBRow + kChunk;
+constexpr int kAElements = kARows * kAPitch, kStageElements = kAElements + kBRows * kBPitch;
+static_assert(kStep % kProductStep == 0, "steps are whole products");
+(2) from (1):
+@@
+-constexpr int kARow = kStep, kARows = kTileM, kAPitch = kARow + kChunk;
+-constexpr int kBRow = kStep, kBRows = kTileN, kBPitch = kBRow + kChunk;
++constexpr int kARow = kTileM, kARows = kStep, kAPitch = kARow + kChunk;
++constexpr int kBRow = kTileN, kBRows = kStep, kBPitch = kBRow + kChunk;
+(3) from (1):
+@@
+-constexpr int kARow = kStep, kARows = kTileM, kAPitch = kARow + kChunk;
++constexpr int kARow = kTileM, kARows = kStep, kAPitch = kARow + kChunk;
+(4) from (1):
+@@
+-constexpr int kBRow = kStep, kBRows = kTileN, kBPitch = kBRow + kChunk;
++constexpr int kBRow = kTileN, kBRows = kStep, kBPitch = kBRow + kChunk;

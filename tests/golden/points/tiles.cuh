@@ -1,0 +1,96 @@
+// Tunables.
+constexpr int kTileM = 64;  // points per block
+constexpr int kTileN = 64;  // filters per block
+constexpr int kStep = 32;  // channels of a tap in a stage
+constexpr int kWarpsM = 2, kWarpsN = 2;
+constexpr int kStages = 3;
+
+// What the problem adds.
+constexpr int kTaps = 27;  // of a filter
+constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can bring
+
+// lib/tile/warp_tiles.cuh.j2
+// lib/tile/stage_tiles.cuh.j2 (1)
+
+// lib/copy/vector.cuh.j2
+
+// lib/copy/async_copy.cuh.j2
+
+// lib/mma/tensor_core.cuh.j2 (3)
+
+// lib/mma/tile_fragments.cuh.j2 (1)
+
+// lib/mma/tile_products.cuh.j2 (1)
+
+// Copies rows of kRow elements to shared memory, kPitch apart: all threads together. `from(row)` is where a row's elements
+// begin, or null for a row of zeros; elements from `valid` on are zeros too. `any` is some address that copies may name.
+template <int kRows, int kRow, int kPitch, int kVector, class From>
+__device__ __forceinline__ void bring_rows(Element* shared, const Element* any, int valid, From from) {
+  constexpr int kAcross = kRow / kVector;
+  #pragma unroll
+  for (int first = 0; first < kRows * kAcross; first += kThreads) {
+    const int number = first + static_cast<int>(threadIdx.x);
+    if (kRows * kAcross % kThreads != 0 && number >= kRows * kAcross) break;
+    const int row = number / kAcross, along = number % kAcross * kVector;
+    const Element* const begin = from(row);
+    Element* const to = shared + row * kPitch + along;
+    const bool is_there = begin != nullptr && along < valid;
+    if constexpr (kVector * sizeof(Element) >= 4) {
+      copy_async<kVector * sizeof(Element)>(to, is_there ? begin + along : any, is_there);
+    } else {
+      *to = is_there ? begin[along] : to_element(0.0f);
+    }
+  }
+}
+
+// Multiplies steps that a ring of stages brings: all but one are on their way while one is multiplied. `bring(step, stage)`
+// starts the copies of a step. All threads call it together; it ends with the stages free.
+template <class Bring>
+__device__ __forceinline__ void multiply_steps(Element* stages, int steps, int first_row, int first_column, Sums& sums, Bring bring) {
+  #pragma unroll
+  for (int step = 0; step < kStages - 1; ++step) {
+    if (step < steps) bring(step, stages + step * kStageElements);
+    copy_async_commit();
+  }
+  for (int step = 0; step < steps; ++step) {
+    copy_async_wait<kStages - 2>();
+    __syncthreads();
+    const int next = step + kStages - 1;
+    if (next < steps) bring(next, stages + next % kStages * kStageElements);
+    copy_async_commit();
+    multiply_add(stages + step % kStages * kStageElements, first_row, first_column, sums);
+  }
+  __syncthreads();
+}
+(2) from (1):
+@@
+-constexpr int kTaps = 27;  // of a filter
+-constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can bring
++constexpr int kTaps = 15;  // of a filter
++constexpr int kVectorA = 8, kVectorB = 8;  // elements that a copy can bring
+@@
+-// lib/mma/tensor_core.cuh.j2 (3)
++// lib/mma/tensor_core.cuh.j2 (1)
+@@
+-// lib/mma/tile_products.cuh.j2 (1)
++// lib/mma/tile_products.cuh.j2 (2)
+(3) from (2):
+@@
+-constexpr int kTileM = 64;  // points per block
+-constexpr int kTileN = 64;  // filters per block
+-constexpr int kStep = 32;  // channels of a tap in a stage
++constexpr int kTileM = 64;  // filters per block
++constexpr int kTileN = 64;  // channels per block
++constexpr int kStep = 32;  // live pairs of points in a stage
+@@
+-constexpr int kTaps = 15;  // of a filter
++constexpr int kTaps = 27;  // of a filter
+@@
+-// lib/tile/stage_tiles.cuh.j2 (1)
++// lib/tile/stage_tiles.cuh.j2 (2)
+@@
+-// lib/mma/tensor_core.cuh.j2 (1)
++// lib/mma/tensor_core.cuh.j2 (2)
+@@
+-// lib/mma/tile_fragments.cuh.j2 (1)
++// lib/mma/tile_fragments.cuh.j2 (2)

@@ -1,0 +1,325 @@
+"""Golden sources: what a few variants of every family look like, so that changes of templates are seen.
+
+Of each template one source is kept whole, but for what templates share: a line names the file, whose own golden source
+stands in the folder that is called as its own. Other sources that the template makes, for other families and problems,
+are kept as what differs: lines that are not in the whole one (+) or not in this one (-). So are the renderings of a
+shared file after its first one; lines that name such a file say by a number which of them stands there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import BaseLoader, Environment
+
+from sparsegen import templates
+from sparsegen.backends.emulator import device
+from sparsegen.kernels import families
+from sparsegen.kernels.base import AnyFamily
+from sparsegen.operators import (
+    Activation,
+    Block,
+    ConvEpilogue,
+    DsdProblem,
+    DsdTransposedProblem,
+    DType,
+    Epilogue,
+    FactorType,
+    FilterVolume,
+    Given,
+    ImageLayout,
+    ItemValues,
+    Layout,
+    MaskBlock,
+    MaskedConv2dProblem,
+    MaskedConv2dWeightsProblem,
+    MaskOf,
+    Problem,
+    Readout,
+    Rest,
+    SddmmEpilogue,
+    SddmmProblem,
+    SddProblem,
+    SoftmaxBackwardProblem,
+    SoftmaxProblem,
+    SparseAttentionProblem,
+    SparseNetworkProblem,
+    SpmmProblem,
+    SubmanifoldConv3dProblem,
+    SubmanifoldConv3dWeightsProblem,
+)
+from sparsegen.render import described, render
+from sparsegen.render import environment as rendering
+
+FOLDER = Path(__file__).with_name("golden")
+TEMPLATES = Path(templates.__file__).parent
+HEADER = "lib/header.cuh.j2"  # names family and config: another text in every source
+INCLUDE = re.compile(r'{% include "([^"]+)" %}')
+BEGIN, END = "\x01{}\x02", "\x03"  # around what a shared file rendered to
+MARKS = re.compile("\x01([^\x02]*)\x02|\x03")
+DIGEST = re.compile(r"\(templates [0-9a-f]+\)")
+
+
+def simplest_config(family: AnyFamily, problem: Problem, given: Mapping[str, Any]) -> Any:
+    """The valid config with the fewest changes to the defaults; unlike a heuristic, it stays where it is."""
+    choices = [tunable for tunable in family.config_type.tunables() if tunable.name not in given]
+    for changed in range(len(choices) + 1):
+        for some in itertools.combinations(choices, changed):
+            for values in itertools.product(*(t.choices for t in some)):
+                changes = {t.name: v for t, v in zip(some, values, strict=True)}
+                config = family.config_type(**given, **changes)
+                if not family.broken_constraints(problem, config, device()):
+                    return config
+    raise AssertionError(f"{family.name} has no valid config for {problem}")
+
+
+@cache
+def shared() -> frozenset[str]:
+    """The files that templates share: all of the library that are included, and what several files include."""
+    files = TEMPLATES.rglob("*.j2")
+    times = Counter(name for file in files for name in INCLUDE.findall(file.read_text()))
+    return frozenset(n for n, count in times.items() if count > 1 or n.startswith("lib/")) - {HEADER}
+
+
+class Marking(BaseLoader):
+    """Loads templates, with marks around those that are shared."""
+
+    def get_source(
+        self, environment: Environment, template: str
+    ) -> tuple[str, str | None, Callable[[], bool] | None]:
+        plain = rendering().loader
+        assert plain is not None
+        source, file, fresh = plain.get_source(environment, template)
+        if template in shared():
+            source = BEGIN.format(template) + source + END
+        return source, file, fresh
+
+
+@cache
+def marking() -> Environment:
+    return rendering().overlay(loader=Marking())
+
+
+@dataclass(frozen=True)
+class Golden:
+    """The simplest config of a family for one problem, with a name for the file.
+
+    Attributes:
+        given: tunables of which the config has these values.
+    """
+
+    family: AnyFamily
+    name: str
+    problem: Problem
+    given: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        return WHOLE[self.family.template] is self
+
+    @property
+    def path(self) -> Path:
+        return FOLDER / f"{self.family.name}-{self.name}.{'cu' if self.is_whole else 'diff'}"
+
+    def __str__(self) -> str:
+        return self.path.stem
+
+    @property
+    def config(self) -> Any:
+        return simplest_config(self.family, self.problem, dict(self.given))
+
+    def source(self) -> str:
+        """Without the digest of its templates, which every change of any of them changes."""
+        return DIGEST.sub("(templates DIGEST)", render(self.family, self.problem, self.config))
+
+    def marked(self) -> str:
+        """The source with marks around what templates share."""
+        constants = dict(self.family.constants(self.problem, self.config))
+        template = marking().get_template(self.family.template)
+        return template.render(
+            c=self.config, p=constants, family=self.family, digest="DIGEST", described=described
+        )
+
+    def text(self) -> str:
+        """What the file holds."""
+        if self.is_whole:
+            return own_text(self)
+        whole = WHOLE[self.family.template]
+        return "\n".join([f"from {whole.path.name}:", *changes(own_text(whole), own_text(self))]) + "\n"
+
+
+def changes(before: str, after: str) -> list[str]:
+    """What differs, without its places, which change too often."""
+    found = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""))[2:]
+    return ["@@" if line.startswith("@@") else line for line in found]
+
+
+# --- shared files ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a shared file rendered to, or a whole source, with the parts that it includes."""
+
+    name: str
+    content: tuple[str | Part, ...]
+
+    def text(self, number: Callable[[Part], str]) -> str:
+        """The text with a line for each part that it includes."""
+        return "".join(
+            part if isinstance(part, str) else f"// {part.name}{number(part)}\n" for part in self.content
+        )
+
+    def parts(self) -> Iterator[Part]:
+        """All that it includes, and these, in their order."""
+        for part in self.content:
+            if isinstance(part, Part):
+                yield from part.parts()
+                yield part
+
+
+def parsed(marked: str) -> Part:
+    """The parts of a source."""
+    open_parts: list[tuple[str, list[str | Part]]] = [("", [])]
+    end = 0
+    for mark in MARKS.finditer(marked):
+        open_parts[-1][1].append(marked[end : mark.start()])
+        end = mark.end()
+        if mark[0] == END:
+            name, content = open_parts.pop()
+            open_parts[-1][1].append(Part(name, tuple(filter(None, content))))
+        else:
+            open_parts.append((mark[1], []))
+    [(name, content)] = open_parts
+    return Part(name, (*content, marked[end:]))
+
+
+@cache
+def part_of(golden: Golden) -> Part:
+    return parsed(golden.marked())
+
+
+@cache
+def renderings() -> dict[str, list[Part]]:
+    """What each shared file renders to, in the order in which the golden sources first do so."""
+    found: dict[str, dict[Part, None]] = defaultdict(dict)
+    for golden in GOLDENS:
+        for part in part_of(golden).parts():
+            found[part.name][part] = None
+    return {name: list(parts) for name, parts in sorted(found.items())}
+
+
+def number(part: Part) -> str:
+    """Which of several renderings a part is."""
+    known = renderings()[part.name]
+    return f" ({known.index(part) + 1})" if len(known) > 1 else ""
+
+
+def own_text(golden: Golden) -> str:
+    """A source with a line for each shared file."""
+    return part_of(golden).text(number)
+
+
+def shared_text(name: str) -> str:
+    """What the golden source of a shared file holds: its first rendering, and how each other differs from the one
+    before it that is the most like it.
+    """
+    first, *others = (part.text(number) for part in renderings()[name])
+    texts, lines = [first], list[str]()
+    for text in others:
+        found = [changes(before, text) for before in texts]
+        nearest = min(range(len(found)), key=lambda i: len(found[i]))
+        lines += [f"({len(texts) + 1}) from ({nearest + 1}):", *found[nearest]]
+        texts.append(text)
+    return first + "".join(f"{line}\n" for line in lines)
+
+
+def shared_path(name: str) -> Path:
+    return FOLDER / name.removesuffix(".j2")
+
+
+# --- which -------------------------------------------------------------------------------------------------
+
+M, K = 64, 128
+PROBLEMS: dict[str, Problem] = {
+    "fp32": SpmmProblem(M, K, 128, DType.FLOAT32),
+    "fp16-bias-relu": SpmmProblem(M, K, 64, DType.FLOAT16, Layout.ROW, Epilogue.BIAS_RELU),
+    "bf16-column-bias": SpmmProblem(M, K, 40, DType.BFLOAT16, Layout.COLUMN, Epilogue.BIAS),
+    "sddmm-fp32": SddmmProblem(M, K, 128),
+    "sddmm-fp16-scale": SddmmProblem(M, K, 40, DType.FLOAT16, SddmmEpilogue.SCALE),
+    "softmax-bf16": SoftmaxProblem(M, K, DType.BFLOAT16),
+    "softmax-backward-fp16": SoftmaxBackwardProblem(M, K, DType.FLOAT16),
+    "fp16-batch-own-values": SpmmProblem(M, K, 64, DType.FLOAT16, batch=4, item_values=ItemValues.OWN),
+    "sddmm-fp16-batch": SddmmProblem(M, K, 40, DType.FLOAT16, batch=4),
+    "softmax-fp32-batch": SoftmaxProblem(M, K, batch=4),
+    "softmax-backward-fp32-batch": SoftmaxBackwardProblem(M, K, batch=4),
+    "dsd-fp16-bias-gelu": DsdProblem(M, K, 64, DType.FLOAT16, Block(32, 32), epilogue=Epilogue.BIAS_GELU),
+    "dsd-transposed-fp32-batch": DsdTransposedProblem(M, K, 40, batch=4),
+    "dsd-bf16-column-residual": DsdProblem(
+        M, K, 64, DType.BFLOAT16, w_layout=Layout.COLUMN, epilogue=Epilogue.BIAS_RESIDUAL
+    ),
+    "dsd-transposed-fp16": DsdTransposedProblem(M, K, 64, DType.FLOAT16, Block(64, 128)),
+    "dsd-bf16-e4m3": DsdProblem(
+        M, K, 64, DType.BFLOAT16, w_layout=Layout.COLUMN, factor_type=FactorType.E4M3
+    ),
+    "sdd-bf16": SddProblem(M, K, 64, DType.BFLOAT16, w_layout=Layout.COLUMN),
+    "sdd-fp32-e5m2-e4m3": SddProblem(M, K, 64, factor_type=FactorType.E5M2_E4M3),
+    "dsd-fp32-column-batch": DsdProblem(
+        M, K, 64, w_layout=Layout.COLUMN, epilogue=Epilogue.BIAS_RESIDUAL, batch=4
+    ),
+    "sdd-fp32-batch": SddProblem(M, K, 64, block=Block(64, 64), batch=4),
+    "sdd-fp16-kept": SddProblem(M, K, 64, DType.FLOAT16, rest=Rest.KEPT),
+    "conv-fp16-bias-relu": MaskedConv2dProblem(
+        M, K, 64, 64, DType.FLOAT16, rest=Rest.KEPT, epilogue=ConvEpilogue.BIAS_RELU
+    ),
+    "conv-input-bf16-residual": MaskedConv2dProblem(
+        M, K, 32, 64, DType.BFLOAT16, mask_of=MaskOf.INPUT, epilogue=ConvEpilogue.BIAS_RESIDUAL
+    ),
+    "conv-few-fp32": MaskedConv2dProblem(
+        M, K, 3, 1, mask_of=MaskOf.INPUT, rest=Rest.KEPT, mask_block=MaskBlock(8, 8)
+    ),
+    "conv-planes-fp16": MaskedConv2dProblem(M, K, 64, 64, DType.FLOAT16, layout=ImageLayout.NCHW),
+    "conv-any-input-fp16": MaskedConv2dProblem(M, K, 64, 64, DType.FLOAT16, mask_of=MaskOf.ANY_INPUT),
+    "conv-earlier-fp16": MaskedConv2dProblem(M, K, 64, 64, DType.FLOAT16, given=Given.EARLIER),
+    "conv-weights-bf16": MaskedConv2dWeightsProblem(M, K, 64, 64, 2, DType.BFLOAT16),
+    "conv-weights-fp32": MaskedConv2dWeightsProblem(M, K, 12, 20, 1, mask_block=MaskBlock(5, 7)),
+    "attention-fp16": SparseAttentionProblem(M, K, 64, DType.FLOAT16),
+    "network-fp16": SparseNetworkProblem(5 * M, M + 3, 100, DType.FLOAT16),
+    "network-fp16-dying": SparseNetworkProblem(
+        5 * M, M + 3, 100, DType.FLOAT16, Activation.DYING_RELU, Readout.TOTALS
+    ),
+    "points-fp32": SubmanifoldConv3dProblem(M, K, 64),
+    "points-fp16-residual": SubmanifoldConv3dProblem(
+        M, K, 33, DType.FLOAT16, FilterVolume(1, 3, 5), epilogue=ConvEpilogue.BIAS_RESIDUAL
+    ),
+    "points-bf16": SubmanifoldConv3dWeightsProblem(M, K, 64, DType.BFLOAT16),
+    "attention-bf16": SparseAttentionProblem(M, 100, 40, DType.BFLOAT16),
+}
+GOLDENS = [
+    Golden(family, name, problem)
+    for family in families().values()
+    for name, problem in PROBLEMS.items()
+    if isinstance(problem, family.problem_type) and family.computes(problem)
+]
+GOLDENS += [  # what no simplest config includes
+    Golden(families()[family], f"network-fp16-{word}", PROBLEMS["network-fp16"], ((tunable, value),))
+    for family, word, tunable, value in (
+        ("cluster_network", "listed", "sending", "listed"),
+        ("fused_network", "multiplied", "biases", "multiplied"),
+        ("streamed_network", "layers", "sharing", "layers"),
+    )
+]
+WHOLE = {golden.family.template: golden for golden in reversed(GOLDENS)}  # the first of each template
+
+
+def named(name: str) -> Golden:
+    """The golden source with this name."""
+    return next(golden for golden in GOLDENS if str(golden) == name)
