@@ -21,7 +21,7 @@ ROW_BYTES = 128
 WIDEST = 128  # head_dim whose sums fit the registers
 THREADS = 384  # two warpgroups that multiply, and a third one whose first warp loads
 NOTES_BYTES = 2048  # barriers and what the producer says of stages and tiles
-MOST_STAGES = 8
+MOST_STAGES = 10
 SHARED_BYTES = 226 * 1024
 COUNTER_BYTES = 8
 MOST_TOKENS = 1 << 29
@@ -34,6 +34,11 @@ START_US, TILE_US = 4.0, 1.5
 class TmaAttentionConfig(Config):
     """One point of the tuning space of `tma_attention`."""
 
+    warpgroups: str = tunable(
+        "together",
+        ("together", "apart"),
+        "whether two warpgroups share a tile of queries, or each has its own",
+    )
     queries: str = tunable("shared", ("shared", "registers"), "where the tensor cores take queries from")
     section: int = tunable(16, (8, 16, 32), "MiB of keys and values of the heads that are processed together")
 
@@ -87,6 +92,10 @@ class TmaAttention(Family[BlockAttentionProblem, TmaAttentionConfig]):
             config.queries == "shared" or problem.head_dim <= CHUNK,
             f"queries (head_dim {problem.head_dim}) fit the registers up to {CHUNK} columns",
         )
+        yield Constraint(
+            config.warpgroups == "together" or config.queries == "registers",
+            "warpgroups apart take queries from registers",
+        )
 
     def constants(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> Mapping[str, Value]:
         return {
@@ -95,7 +104,7 @@ class TmaAttention(Family[BlockAttentionProblem, TmaAttentionConfig]):
             "has_mask": problem.has_mask,
             "block_rows": problem.block.rows if problem.has_mask else QUERIES,
             "block_keys": problem.block.columns if problem.has_mask else STAGE_KEYS,
-            "stages": self._stages(problem),
+            "stages": self._stages(problem, config),
         }
 
     def tensor_map(self, problem: BlockAttentionProblem, config: TmaAttentionConfig, name: str) -> TensorMap:
@@ -108,7 +117,8 @@ class TmaAttention(Family[BlockAttentionProblem, TmaAttentionConfig]):
             else (heads * row_bytes, row_bytes)
         )
         blocks = (problem.block.rows, problem.block.columns) if problem.has_mask else (QUERIES, STAGE_KEYS)
-        rows = {"q": min(blocks[0], 64), "o": 16}.get(name, min(blocks[1], STAGE_KEYS))
+        most = STAGE_KEYS // 2 if config.warpgroups == "apart" else STAGE_KEYS
+        rows = {"q": min(blocks[0], 64), "o": 16}.get(name, min(blocks[1], most))
         return TensorMap(
             array=name,
             dtype=problem.dtype,
@@ -144,7 +154,9 @@ class TmaAttention(Family[BlockAttentionProblem, TmaAttentionConfig]):
         self, problem: BlockAttentionProblem, features: Features, device: Device
     ) -> TmaAttentionConfig:
         start = self.config_type()
-        return replace(start, queries="registers") if problem.head_dim <= CHUNK else start
+        if problem.head_dim > CHUNK:
+            return start
+        return replace(start, queries="registers", warpgroups="apart")
 
     def analytic_us(
         self,
@@ -166,9 +178,11 @@ class TmaAttention(Family[BlockAttentionProblem, TmaAttentionConfig]):
         """Of a row in shared memory."""
         return -(-problem.head_dim // CHUNK) * CHUNK
 
-    def _stages(self, problem: BlockAttentionProblem) -> int:
+    def _stages(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
+        rings, keys = (2, STAGE_KEYS // 2) if config.warpgroups == "apart" else (1, STAGE_KEYS)
         row = self._columns(problem) // CHUNK * ROW_BYTES
-        return min(MOST_STAGES, (SHARED_BYTES - NOTES_BYTES - 2 * QUERIES * row) // (STAGE_KEYS * row))
+        room = (SHARED_BYTES - NOTES_BYTES) // rings - 2 * QUERIES * row
+        return min(MOST_STAGES, room // (keys * row))
 
     @staticmethod
     def _section(problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
