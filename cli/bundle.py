@@ -20,6 +20,7 @@ from typing import Any
 
 from sparsegen import backends
 from sparsegen.cli.parts.progress_lines import plain_lines
+from sparsegen.cli.parts.streams import replace_unencodable
 from sparsegen.errors import BundleError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
@@ -37,6 +38,7 @@ INTERRUPTED, NOT_FINISHED = 130, 75  # what shells expect of Ctrl-C; EX_TEMPFAIL
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the words say; the exit code."""
+    replace_unencodable(sys.stdout)
     bundle, *words = sys.argv[1:] if arguments is None else arguments
     asked = parser(bundle).parse_args(words)
     logging.basicConfig(format="%(message)s", level=logging.INFO if asked.verbose else logging.WARNING)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +22,7 @@ from sparsegen.backends.cuda.compiler import find_nvcc
 from sparsegen.backends.cuda.inspection import find_disassembler
 from sparsegen.backends.cuda.toolkit import Compiler, find_nvrtc, wanted_compiler
 from sparsegen.backends.emulator.cuda_headers import find_cuda_headers
+from sparsegen.backends.emulator.host_compiler import host_compiler
 from sparsegen.cli.parts.common import emit, json_option
 from sparsegen.errors import CacheError, DeviceUnavailableError, SparsegenError
 from sparsegen.measure.baselines.libraries import find_library
@@ -288,13 +287,12 @@ def _nvml() -> str:
 
 
 def _compiler(settings: Settings) -> list[str]:
-    words = shlex.split(settings.cxx)
-    if not words or shutil.which(words[0]) is None:
-        raise DeviceUnavailableError(f"{settings.cxx!r} is not there")
-    return [*words, "--version"]
+    return [*host_compiler(settings), "--version"]
 
 
 def _first_line(command: list[str], *, last: bool = False) -> str:
     """The first (or last) line of what a program prints."""
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", check=True, timeout=30
+    )
     return done.stdout.strip().splitlines()[-1 if last else 0]

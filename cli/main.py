@@ -69,7 +69,7 @@ class LazyGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["sparsegen.json"] = "--json" in args
         ctx.meta["sparsegen.emulator"] = any("emulator" in word for word in args)
-        ctx.meta["sparsegen.command"] = shlex.join(["sparsegen", *args])
+        ctx.meta["sparsegen.command"] = visible(shlex.join(["sparsegen", *args]))
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -6,6 +6,11 @@ from pathlib import Path
 from typing import Any
 
 
+def one_line(text: object) -> str:
+    """Text as a part of a message: line ends and other characters that are not printed are written as escapes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+
+
 class SparsegenError(Exception):
     """Root of sparsegen's errors. The message says what happened and what to do next.
 
@@ -43,7 +48,7 @@ class MatrixError(SparsegenError):
     def __init__(self, message: str, *, source: str | Path | None = None, place: str | None = None) -> None:
         self.source = None if source is None else str(source)
         self.place = place
-        where = ", ".join(part for part in (self.source, place) if part)
+        where = ", ".join(one_line(part) for part in (self.source, place) if part)
         super().__init__(f"{where}: {message}" if where else message)
 
 
@@ -81,7 +86,7 @@ class OutputError(SparsegenError):
 
     def __init__(self, message: str, *, path: str | Path) -> None:
         self.path = str(path)
-        super().__init__(f"{path}: {message}")
+        super().__init__(f"{one_line(path)}: {message}")
 
 
 class OutputExistsError(OutputError):

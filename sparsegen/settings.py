@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sparsegen.errors import ConfigError
+
+MOST_EMULATORS = 1024
 
 
 def absolute(path: Path) -> Path:
@@ -32,10 +35,11 @@ def _users(kind: str, unknown: str) -> str:
 def _count(text: str, name: str) -> int:
     """
     Raises:
-        ConfigError: it is no whole number above 0.
+        ConfigError: it is no whole number above 0, or above `MOST_EMULATORS`.
     """
-    if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise ConfigError(f"{name} is a number of devices, 1 or more, not {text!r}")
+    digits = len(str(MOST_EMULATORS))
+    if not (re.fullmatch(f"0*[0-9]{{1,{digits}}}", text) and 1 <= int(text) <= MOST_EMULATORS):
+        raise ConfigError(f"{name} is a number of devices, from 1 to {MOST_EMULATORS}, not {text[:40]!r}")
     return int(text)
 
 
@@ -64,7 +68,8 @@ class Settings:
         locks: ``SPARSEGEN_LOCKS``, the folder of the GPUs' locks, for users and containers to share; default
             ``/run/lock``, ``/dev/shm`` or ``/tmp`` (`sparsegen.system.host_lock`).
         device: ``SPARSEGEN_DEVICE``, ``cuda:0`` or ``emulator``; default the first GPU, else the emulator.
-        emulators: ``SPARSEGEN_EMULATORS``, how many devices the emulator passes for; default 1.
+        emulators: ``SPARSEGEN_EMULATORS``, how many devices the emulator passes for: default 1, at most
+            `MOST_EMULATORS`.
         nvcc: ``SPARSEGEN_NVCC``, the CUDA compiler; default the one on PATH, then below ``CUDA_HOME``.
         compiler: ``SPARSEGEN_COMPILER``: ``nvrtc``, ``pycuda`` or ``nvcc``; default NVRTC where there is one of nvcc's
             release, else nvcc.
@@ -79,7 +84,8 @@ class Settings:
         pins: ``SPARSEGEN_PINS``, the file of pinned choices; default the project's, ``.sparsegen/pins.json``.
         deterministic: ``SPARSEGEN_DETERMINISTIC=1``: only variants that give equal bits on every call.
         cxx: ``CXX``, the host compiler of the emulator.
-        cuda_include: ``SPARSEGEN_CUDA_INCLUDE``, CUDA headers for the emulator.
+        cuda_include: ``SPARSEGEN_CUDA_INCLUDE``, the folder of CUDA's headers for the emulator; default one of NVIDIA's
+            wheels, then the CUDA toolkit's.
         commit: ``SPARSEGEN_COMMIT``, what result files name as the state of the source; default that of its checkout
             (`sparsegen.bench.run.state`).
     """

@@ -31,9 +31,10 @@ from sparsegen.tuning_db.rules import NO_RULES
 
 log = logging.getLogger(__name__)
 
-R = TypeVar("R")
+MOST_NAMED = 3  # rows of a database that are passed over by name
+_NAMED: dict[str, set[str]] = {}  # those rows, by the databases' locations
 
-_warned_of: set[tuple[str, str]] = set()  # rows in this process: where they are, and which
+R = TypeVar("R")
 
 
 def _listed(table: str, prefix: str, names: Iterable[str]) -> str:
@@ -369,10 +370,20 @@ class RecordsReader(ABC):
             except DamagedRowError as error:
                 name, _, why = str(error).partition(": ")
             self.passed_over.setdefault(name, why)
-            if (self.location, name) not in _warned_of:
-                _warned_of.add((self.location, name))
-                log.warning("%s: %s is passed over: %s", self.location, name, why)
+            _warn_once(self.location, name, why)
         return found
+
+
+def _warn_once(location: str, name: str, why: str) -> None:
+    """Name a row that is passed over, once in a process; of many in one database the first ones."""
+    told = _NAMED.setdefault(location, set())
+    if name in told or len(told) > MOST_NAMED:
+        return
+    told.add(name)
+    if len(told) <= MOST_NAMED:
+        log.warning("%s: %s is passed over: %s", location, name, why)
+    else:
+        log.warning("%s: more rows are passed over; `sparsegen db check` lists all of them", location)
 
 
 def _values(workload: Workload) -> dict[str, int | str]:

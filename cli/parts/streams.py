@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import sys
@@ -62,6 +63,7 @@ class Checked:
 def checked_output() -> Iterator[None]:
     """While the block runs, failures to write standard output are `OutputError`; after it nothing is left to write."""
     honest = sys.stdout
+    replace_unencodable(honest)
     checked: Any = Checked(honest)
     sys.stdout = checked
     try:
@@ -70,6 +72,12 @@ def checked_output() -> Iterator[None]:
         sys.stdout = honest
         if honest is not None:
             _finish(honest)
+
+
+def replace_unencodable(stream: Any) -> None:
+    """Have a stream write ``?`` for what its encoding does not have, where Python would raise UnicodeEncodeError."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
 
 
 def _finish(stream: TextIO) -> None:

@@ -146,7 +146,9 @@ class CompileCache:
                 try:
                     facts = build(work)
                     digests = {path.name: file_digest(path) for path in sorted(work.iterdir())}
-                    (work / META_NAME).write_text(json.dumps({**facts, "sha256": digests}, indent=1) + "\n")
+                    (work / META_NAME).write_text(
+                        json.dumps({**facts, "sha256": digests}, indent=1) + "\n", encoding="utf-8"
+                    )
                 except (OSError, CompileError) as error:
                     if work.exists():
                         raise
@@ -231,7 +233,7 @@ def _read(folder: Path) -> Entry:
 
 def _text(path: Path) -> str:
     _require_own(path, stat.S_ISREG, "a file")
-    return path.read_text()
+    return path.read_text(encoding="utf-8")
 
 
 def _require_own(path: Path, is_kind: Callable[[int], bool], kind: str) -> None:

@@ -55,7 +55,7 @@ def run_compiler(command: list[str], folder: Path, timeout: float) -> str:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             env={**os.environ, "LC_ALL": "C"},
             start_new_session=True,

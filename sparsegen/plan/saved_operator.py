@@ -71,15 +71,13 @@ def read_operator(file: str | Path | BinaryIO, device: Device) -> SparseOperator
     if not hasattr(file, "read"):
         arguments.location(file, "file")
     name = str(file) if isinstance(file, str | Path) else "the operator's file"
-    if isinstance(file, str | Path) and not Path(file).exists():
-        raise SavedOperatorError(f"{name}: there is no such file")
     try:
-        if isinstance(file, str | Path) and not Path(file).is_file():
-            raise ValueError("this is no file")  # a pipe may never end
         with load_numpy(file) as archive:
             if any(member.compress_type != zipfile.ZIP_STORED for member in archive.zip.infolist()):
                 raise ValueError("parts of it are compressed, and could become a thousand times as large")
             saved = Saved.of({key: archive[key] for key in archive.files})
+    except FileNotFoundError:
+        raise SavedOperatorError(f"{name}: there is no such file") from None
     except FAULTS as error:
         raise SavedOperatorError(
             f"{name} is not an operator that sparsegen.save_operator wrote, or is damaged: {error}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.errors import PruningError
+from sparsegen.errors import PruningError, one_line
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import as_csr
@@ -115,7 +115,7 @@ def pruned_layers(
         if spec.name not in found
     ]
     if not found:
-        listed = ", ".join(f"{other.name} ({other.reason})" for other in others[:_LISTED])
+        listed = ", ".join(f"{one_line(other.name)} ({other.reason})" for other in others[:_LISTED])
         raise PruningError(
             f"{weights.source} has no pruned layer, a matrix with at least {least_sparsity:.0%} zeros: {listed}; "
             "prune it first, or ask for fewer zeros"

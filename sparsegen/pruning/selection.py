@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from sparsegen import arguments
-from sparsegen.errors import PruningError
+from sparsegen.errors import PruningError, one_line
 from sparsegen.pruning.weights import Weights, WeightSpec
 
 _LISTED = 10
@@ -88,7 +88,7 @@ def _reason(spec: WeightSpec, include: Sequence[str], exclude: Sequence[str]) ->
 def _names(specs: Sequence[WeightSpec]) -> str:
     names = sorted(spec.name for spec in specs)
     more = f", ... ({len(names)} in all)" if len(names) > _LISTED else ""
-    return (", ".join(names[:_LISTED]) or "no tensors") + more
+    return (", ".join(map(one_line, names[:_LISTED])) or "no tensors") + more
 
 
 def _reasons(specs: Sequence[WeightSpec]) -> str:

@@ -63,7 +63,7 @@ def build(
     report = compose(Material.of(inputs))
     html = to_html(report, progress)
     try:
-        publish_text(output, html)
+        nbytes = publish_text(output, html)
         if images is not None:
             images.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -74,7 +74,7 @@ def build(
             progress(f"drawing {chart.name}.png")
             chart.png(images / f"{chart.name}.png")
             written.append(images / f"{chart.name}.png")
-    return Written(output, len(html.encode()), tuple(written), report)
+    return Written(output, nbytes, tuple(written), report)
 
 
 def compose(material: Material) -> Report:

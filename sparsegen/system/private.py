@@ -60,14 +60,17 @@ def unusable(folder: Path, error: OSError) -> CacheError:
 
 
 def _is_private_group(number: int) -> bool:
-    """Whether a group is one user's own, as many systems make one for each: then it may write what its user may."""
+    """Whether a group is one user's own, as many systems make one for each: then it may write what its user may.
+
+    Members of a group are those that it lists, and every user whose primary group it is.
+    """
     with contextlib.suppress(ImportError, KeyError):
         import grp
         import pwd
 
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
-        others = [name for name in group.gr_mem if name != user.pw_name]
-        return group.gr_name == user.pw_name and user.pw_gid == number and not others
+        members = {*group.gr_mem, *(other.pw_name for other in pwd.getpwall() if other.pw_gid == number)}
+        return group.gr_name == user.pw_name and user.pw_gid == number and members <= {user.pw_name}
     return False
 
 

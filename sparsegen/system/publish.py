@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from sparsegen.errors import OutputError, OutputExistsError
 from sparsegen.system.compressed import compress, is_compressed
-from sparsegen.system.places import is_stream, open_stream, output_place
+from sparsegen.system.output_places import is_stream, open_stream, output_place
 
 JUST_BEGUN = 60.0  # seconds in which a folder's maker may not have locked it yet
 ABANDONED = 86400.0  # seconds after which nobody writes a folder any more, where the file system has no locks
@@ -90,14 +90,14 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def publish_text(final: Path, text: str) -> None:
-    """Write or replace a UTF-8 file, compressed where its name ends in ``.xz``; see `publish_file`.
+def publish_text(final: Path, text: str) -> int:
+    """Write or replace a UTF-8 file, compressed where its name ends in ``.xz``; its bytes. See `publish_file`.
 
     What no encoding has, as in odd names of files, is escaped.
     """
     data = compress(text) if is_compressed(final) else text.encode("utf-8", "backslashreplace")
     with publish_file(final) as file:
-        file.write(data)
+        return file.write(data)
 
 
 @contextmanager
@@ -170,7 +170,7 @@ def publish_file(final: Path, mode: int | None = None) -> Iterator[BinaryIO]:
     """Write or replace a file: whoever is killed here leaves the old file or the new one.
 
     What is written can be sought in and read back. A link is followed, and what it leads to is replaced. Into a device
-    or a pipe the bytes go when all of them are there (`sparsegen.system.places`).
+    or a pipe the bytes go when all of them are there (`sparsegen.system.output_places`).
 
     Args:
         mode: the file's permissions; by default those of the file that is there, else `READABLE` less the umask's.

@@ -69,7 +69,7 @@ def test_what_is_not_there_is_said(text: str, complaint: str) -> None:
         backends.find_devices(text)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", "1025", "1000000000", "9" * 5000, "٣"])
 def test_a_number_of_emulators_is_one(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARSEGEN_EMULATORS", text)
     with pytest.raises(ConfigError, match="SPARSEGEN_EMULATORS"):

@@ -103,7 +103,7 @@ def test_missing_headers_are_named_with_their_fix(
     emulator_settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda_headers.importlib.util, "find_spec", lambda name: None)
-    settings = replace(emulator_settings, cuda_include=tmp_path, cuda_home=tmp_path)
+    settings = replace(emulator_settings, cuda_include=None, cuda_home=tmp_path)
     with pytest.raises(DeviceUnavailableError, match=r"pip install 'sparsegen\[emulator\]'"):
         find_cuda_headers(settings)
 
@@ -131,3 +131,17 @@ def test_headers_are_taken_from_the_first_complete_folder(
     assert find_cuda_headers(settings) == cuda_headers.CudaHeaders(in_wheel, "13050")
     chosen = headers(tmp_path / "chosen", 12090)
     assert find_cuda_headers(replace(settings, cuda_include=chosen)).include == chosen
+
+
+def test_a_compiler_whose_quotes_do_not_close_is_named(emulator_settings: Settings) -> None:
+    toolchain = EmulatorToolchain(replace(emulator_settings, cxx="g++ '"))
+    with pytest.raises(DeviceUnavailableError, match=r"CXX = .*No closing quotation.*set CXX"):
+        toolchain.compile("csr_spmm", "kernel", "", timeout=1)
+
+
+def test_headers_that_are_asked_for_are_not_passed_over(emulator_settings: Settings, tmp_path: Path) -> None:
+    settings = replace(emulator_settings, cuda_include=tmp_path / "nope")
+    with pytest.raises(
+        DeviceUnavailableError, match=r"SPARSEGEN_CUDA_INCLUDE is .*nope.*has no cuda_runtime\.h"
+    ):
+        find_cuda_headers(settings)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,10 @@ import pytest
 import scipy.io
 import scipy.sparse
 from matrix_files import DENSE, npy_bytes, refused
+
+from sparsegen.errors import MatrixError
+from sparsegen.matrix.load import load_matrix
+from sparsegen.system.numpy_load import load_numpy
 
 
 def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
@@ -136,3 +142,43 @@ def test_a_scipy_file_without_one_of_its_arrays(tmp_path: Path) -> None:
     del parts["indptr"]
     np.savez(tmp_path / "w.npz", **parts)
     refused(tmp_path / "w.npz", "needs the array 'indptr'")
+
+
+def test_a_long_header_is_refused_in_our_own_words(tmp_path: Path) -> None:
+    text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1)}" + b" " * 10_000 + b"\n"
+    path = tmp_path / "a.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(4))
+    with pytest.raises(
+        MatrixError, match=r"its header has 10058 bytes, of which at most 10000 are read"
+    ) as error:
+        load_matrix(path)
+    assert "\n" not in str(error.value)
+
+
+def test_headers_of_python_2_are_read_without_a_word(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1L, 1L)}\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + b"\0\0\x80?")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_matrix(path).to_dense().tolist() == [[1.0]]
+        assert load_numpy(path).tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_names_of_several_lines_stand_in_one(tmp_path: Path, suffix: str) -> None:
+    names = ["a\x1b[31m", "b\nc", "d\te"]
+    path = tmp_path / f"names{suffix}"
+    if suffix == ".npz":
+        np.savez(path, **{name: np.eye(2, dtype=np.float32) for name in names})
+    else:
+        entries = {
+            name: {"dtype": "F32", "shape": [1, 1], "data_offsets": [4 * i, 4 * i + 4]}
+            for i, name in enumerate(names)
+        }
+        header = json.dumps(entries).encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(12))
+    with pytest.raises(MatrixError) as error:
+        load_matrix(path)
+    assert str(error.value).isprintable()
+    assert r"b\nc" in str(error.value)

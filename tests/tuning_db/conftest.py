@@ -49,4 +49,4 @@ def own_server() -> Iterator[postgres_server.Server]:
 @pytest.fixture(autouse=True)
 def nothing_was_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test is a process of its own, as warnings of damaged rows go: schemas on the server have equal names."""
-    monkeypatch.setattr(reading, "_warned_of", set())
+    monkeypatch.setattr(reading, "_NAMED", {})

@@ -16,6 +16,7 @@ from tuning_samples import H100, MEASURED_RATES, baseline, checked, failed, pred
 from sparsegen.dispatch.choice import choose
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.exchange import export_json, load
+from sparsegen.tuning_db.reading import MOST_NAMED
 from sparsegen.tuning_db.records import DeviceRates, Outcome
 from sparsegen.tuning_db.row_checks import _CHECKS
 from sparsegen.tuning_db.store import Store
@@ -124,3 +125,24 @@ def test_every_column_is_checked(database: Path) -> None:
             columns = {name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
             assert set(checks) == {c for c in columns if c != "id" and not c.endswith("_id")}, table
             assert not any(is_sound(json) for is_sound in checks.values())
+
+
+def test_many_damaged_rows_take_a_few_lines_of_a_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "many.db"
+    with Store.open(path) as store:
+        store.add_all([timed(10.0 + i, tile_n=32, at=i) for i in range(50)], [])
+        rows = len(store.all_measurements())
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA ignore_check_constraints = 1")
+        connection.execute("UPDATE measurements SET median_us = 'x'")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            with Store.open(path, read_only=True) as store:
+                assert store.all_measurements() == []
+                assert len(store.passed_over) == rows > MOST_NAMED + 1
+    told = [r.getMessage() for r in caplog.records if "passed over" in r.getMessage()]
+    assert len(told) == MOST_NAMED + 1
+    assert len({*told}) == len(told)
+    assert "sparsegen db check" in told[-1]

@@ -153,7 +153,7 @@ class CudaToolchain:
         cache = CompileCache(self.settings.cache, "cuda")
 
         def build(work: Path) -> dict[str, Any]:
-            (work / SOURCE_NAME).write_text(source)
+            (work / SOURCE_NAME).write_text(source, encoding="utf-8")
             started = time.perf_counter()
             log = self._compile_into(work, source, cache.folder / name / SOURCE_NAME, timeout)
             return {
@@ -188,7 +188,7 @@ class CudaToolchain:
 
     def _run_nvcc(self, work: Path, source: str, shown: Path, timeout: float) -> str:
         unit = work / "compile.cu"
-        unit.write_text(f'#line 1 "{shown}"\n{source}')
+        unit.write_text(f'#line 1 "{shown}"\n{source}', encoding="utf-8", errors="surrogateescape")
         command = [
             str(self.nvcc),
             *NVCC_OPTIONS,

@@ -45,8 +45,11 @@ def identity() -> Identity | None:
     own), and with MPS (whose daemon chooses the GPUs, and how many of their multiprocessors a process has).
     """
     try:
-        version = (PROC / "version").read_text()
-        gpus = {gpu.name: (gpu / "information").read_text() for gpu in (PROC / "gpus").iterdir()}
+        version = (PROC / "version").read_text(encoding="utf-8", errors="replace")
+        gpus = {
+            gpu.name: (gpu / "information").read_text(encoding="utf-8", errors="replace")
+            for gpu in (PROC / "gpus").iterdir()
+        }
         nodes = _open_nodes()
     except (OSError, UnicodeDecodeError):
         return None

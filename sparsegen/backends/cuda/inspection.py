@@ -28,7 +28,7 @@ def ptx(toolchain: CudaToolchain, source: str, *, timeout: float = 60.0) -> str:
             toolchain.nvrtc, source, "kernel.cu", virtual, timeout=timeout
         ).image.decode()
     with tempfile.TemporaryDirectory(prefix="sparsegen-") as folder:
-        (Path(folder) / "kernel.cu").write_text(source)
+        (Path(folder) / "kernel.cu").write_text(source, encoding="utf-8")
         command = [
             str(toolchain.nvcc),
             "-O3",
@@ -40,7 +40,7 @@ def ptx(toolchain: CudaToolchain, source: str, *, timeout: float = 60.0) -> str:
             "kernel.cu",
         ]
         _run(command, timeout, folder)
-        return (Path(folder) / "kernel.ptx").read_text()
+        return (Path(folder) / "kernel.ptx").read_text(encoding="utf-8")
 
 
 def sass(cubin: Path, settings: Settings, *, timeout: float = 60.0) -> str:
@@ -76,7 +76,9 @@ def find_disassembler(settings: Settings) -> Path:
 def _run(command: list[str], timeout: float, folder: str | None = None) -> str:
     name = Path(command[0]).name
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, encoding="utf-8", errors="replace", timeout=timeout
+        )
     except subprocess.TimeoutExpired:
         raise CompileError(f"{name} did not end within {timeout:g} s") from None
     except OSError as error:

@@ -113,13 +113,13 @@ class Nvrtc:
             "nvrtcCreateProgram",
             ctypes.byref(program),
             source.text.encode(),
-            source.name.encode(),
+            os.fsencode(source.name),
             0,  # headers held in memory: none
             None,
             None,
         )
         try:
-            options = [option.encode() for option in source.options]
+            options = [os.fsencode(option) for option in source.options]
             array = (ctypes.c_char_p * len(options))(*options)
             status = self._library.nvrtcCompileProgram(program, len(options), array)
             log = self._read(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")

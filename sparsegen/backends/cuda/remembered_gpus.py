@@ -58,7 +58,7 @@ def _keep_once(known: Identity, text: str | None) -> None:
         return
     file = _file(known)
     try:
-        before = file.read_text(errors="replace") if file.exists() else None
+        before = file.read_text(encoding="utf-8", errors="replace") if file.exists() else None
         if text == before:
             return
         if before is not None and _body(known, before) is not None:
@@ -91,7 +91,7 @@ def _read(known: Identity) -> list[Device]:
             return []
         private_folder(file.parent.parent)
         private_folder(file.parent)
-        body = _body(known, file.read_text(errors="replace"))
+        body = _body(known, file.read_text(encoding="utf-8", errors="replace"))
     except (CacheError, OSError) as error:
         log.info("the driver is asked, as %s cannot be used: %s", file, error)
         return []

@@ -309,6 +309,6 @@ def driver_version() -> str:
     except Exception as error:
         logger.info("NVML cannot be asked for the driver's version: %s", error)
     try:
-        return MODULE_VERSION.read_text().strip()
+        return MODULE_VERSION.read_text(encoding="utf-8").strip()
     except OSError:
         return ""

@@ -79,7 +79,9 @@ def nvcc_version(nvcc: Path) -> NvccVersion:
         DeviceUnavailableError: nvcc cannot be run, or fails.
     """
     try:
-        done = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=30)
+        done = subprocess.run(
+            [nvcc, "--version"], capture_output=True, encoding="utf-8", errors="replace", timeout=30
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DeviceUnavailableError(
             f"{nvcc} cannot be run ({error}): set SPARSEGEN_NVCC to another"
@@ -160,7 +162,7 @@ def _find_headers(settings: Settings, nvcc: Path, release: Release) -> Path | No
 
 def _header_release(folder: Path) -> Release | None:
     try:
-        with (folder / "cuda_runtime_api.h").open(errors="replace") as file:
+        with (folder / "cuda_runtime_api.h").open(encoding="utf-8", errors="replace") as file:
             found = re.search(r"#define CUDART_VERSION\s+(\d+)", file.read(HEADER_HEAD))
     except OSError:
         return None

@@ -36,21 +36,27 @@ class CudaHeaders:
 
 
 def find_cuda_headers(settings: Settings) -> CudaHeaders:
-    """The first complete folder: ``SPARSEGEN_CUDA_INCLUDE``, NVIDIA's wheels, the CUDA toolkit.
+    """``SPARSEGEN_CUDA_INCLUDE`` where it is set, else the first complete folder of NVIDIA's wheels and the toolkit.
 
     Raises:
-        DeviceUnavailableError: none is complete.
+        DeviceUnavailableError: none is complete, or not the one that is set.
     """
-    for folder in candidate_folders(settings):
-        if all(any((part / name).is_file() for part in _search_path(folder)) for name in NEEDED):
+    for folder in _candidates(settings):
+        missing = [name for name in NEEDED if not any((p / name).is_file() for p in _search_path(folder))]
+        if not missing:
             return CudaHeaders(folder, _version(folder))
+        if folder == settings.cuda_include:
+            raise DeviceUnavailableError(
+                f"SPARSEGEN_CUDA_INCLUDE is {folder}, which has no {missing[0]}: set it to a folder with all of CUDA's "
+                "header files, or leave it out to have them found"
+            )
     raise DeviceUnavailableError(
         "the emulator needs CUDA's header files (no GPU, no driver): "
         "`pip install 'sparsegen[emulator]'`, or set SPARSEGEN_CUDA_INCLUDE to the folder of cuda_runtime.h"
     )
 
 
-def candidate_folders(settings: Settings) -> Iterator[Path]:
+def _candidates(settings: Settings) -> Iterator[Path]:
     if settings.cuda_include:
         yield settings.cuda_include
     # The wheels share the namespace package `nvidia`: nvidia/cu13/include.
@@ -66,6 +72,6 @@ def _search_path(include: Path) -> list[Path]:
 
 
 def _version(include: Path) -> str:
-    text = (include / "cuda_runtime_api.h").read_text(errors="replace")
+    text = (include / "cuda_runtime_api.h").read_text(encoding="utf-8", errors="replace")
     found = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", text)
     return found.group(1) if found else "unknown"

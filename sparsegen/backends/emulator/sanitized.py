@@ -67,7 +67,7 @@ def run_sanitized(
             done = subprocess.run(
                 [executable, request, reply],
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
                 errors="replace",
                 timeout=timeout,
                 env=os.environ | SANITIZER_OPTIONS,

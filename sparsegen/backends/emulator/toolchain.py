@@ -10,8 +10,6 @@ import hashlib
 import logging
 import os
 import platform
-import shlex
-import shutil
 import subprocess
 import threading
 import time
@@ -25,8 +23,9 @@ from typing import Any
 from sparsegen.backends.cache import CompileCache, Entry
 from sparsegen.backends.compiler_process import run_compiler
 from sparsegen.backends.emulator.cuda_headers import CudaHeaders, find_cuda_headers
+from sparsegen.backends.emulator.host_compiler import host_compiler
 from sparsegen.backends.executor import CompiledKernel
-from sparsegen.errors import CompileError, DeviceUnavailableError, MachineError
+from sparsegen.errors import CompileError, MachineError
 from sparsegen.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -128,17 +127,12 @@ class EmulatorToolchain:
 
     @cached_property
     def _compiler(self) -> list[str]:
-        words = shlex.split(self._settings.cxx)
-        if not words or shutil.which(words[0]) is None:
-            raise DeviceUnavailableError(
-                f"the emulator needs a C++ compiler and {self._settings.cxx!r} is not there: "
-                "`apt install g++` (12 or newer), or set CXX to one"
-            )
-        return words
+        return host_compiler(self._settings)
 
     @cached_property
     def _compiler_version(self) -> str:
-        found = subprocess.run([*self._compiler, "--version"], capture_output=True, text=True, check=False)
+        command = [*self._compiler, "--version"]
+        found = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
         return found.stdout.partition("\n")[0]
 
     @cached_property
@@ -174,7 +168,7 @@ class EmulatorToolchain:
         name = f"{family}-{key}"
 
         def build(work: Path) -> dict[str, Any]:
-            (work / SOURCE_NAME).write_text(source)
+            (work / SOURCE_NAME).write_text(source, encoding="utf-8")
             started = time.perf_counter()
             run_compiler(self._command(flavour, entry, runtime), work, timeout)
             return {
@@ -239,7 +233,7 @@ class EmulatorToolchain:
         log.warning("building the emulator's runtime in %s: once, some 20 s", self._cache.folder)
         compiler = [*self._compiler, *self._options(flavour), *self._include_options]
         # Of another name than sparsegen_emulator.h, whose precompiled form kernels would not find again.
-        (work / "precompiled.h").write_text('#include "sparsegen_emulator.h"\n')
+        (work / "precompiled.h").write_text('#include "sparsegen_emulator.h"\n', encoding="utf-8")
         commands = [[*compiler, "-x", "c++-header", "precompiled.h", "-o", "precompiled.h.gch"]]
         for name in flavour.runtime:
             commands.append([*compiler, "-O2", "-c", str(FOLDER / name), "-o", f"{Path(name).stem}.o"])
@@ -260,12 +254,12 @@ class EmulatorToolchain:
 def _own_digest() -> str:
     """Of the emulator's C++ files."""
     files = sorted(path for path in FOLDER.iterdir() if path.suffix in (".h", ".cpp"))
-    return _digest(*(part for path in files for part in (path.name, path.read_text())))[:12]
+    return _digest(*(part for path in files for part in (path.name, path.read_text(encoding="utf-8"))))[:12]
 
 
 def _digest(*parts: str) -> str:
     digest = hashlib.sha256()
     for part in parts:
-        digest.update(part.encode())
+        digest.update(part.encode("utf-8", "surrogateescape"))  # names of folders are among them
         digest.update(b"\0")
     return digest.hexdigest()[:16]

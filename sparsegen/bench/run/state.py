@@ -39,7 +39,13 @@ def _git(folder: Path, *arguments: str) -> str | None:
     """What git says; None if it is not there or fails."""
     try:
         done = subprocess.run(
-            ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=True
+            ["git", *arguments],
+            cwd=folder,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=SECONDS,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sparsegen.errors import MatrixError
+from sparsegen.errors import MatrixError, one_line
 from sparsegen.matrix.budget import MemoryBudget
 
 PIECE = 4 * 2**20  # bytes that are unpacked at once
@@ -103,9 +103,9 @@ def _sound_gzip(path: Path, content: bytes) -> Iterator[None]:
 
 
 def clipped(value: object, longest: int = 100) -> str:
-    """What a message says of something that a file holds, which may be as long as the file."""
+    """What a message says of something that a file holds, which may be as long as the file and of many lines."""
     text = str(value)
-    return text if len(text) <= longest else f"{text[:longest]}..."
+    return one_line(text) if len(text) <= longest else f"{one_line(text[:longest])}..."
 
 
 def hint(content: bytes) -> str:

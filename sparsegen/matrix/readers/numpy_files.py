@@ -18,6 +18,7 @@ from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import MAX_INDEX, check_shape
 from sparsegen.matrix.formats import Array, Compressed, Coordinates, as_real
 from sparsegen.matrix.readers.files import clipped, hint
+from sparsegen.system.numpy_load import without_numpys_warnings
 
 Stored = Array | Compressed | Coordinates
 
@@ -43,6 +44,8 @@ _DEFLATE_LIMIT = 1032
 _MOST_SIZES = 32  # of a shape, in NumPy 1
 _KINDS = "biufcSU"  # of dtypes: numbers, and the words that name a sparse format
 _MOST_ELEMENTS = 2**62
+_LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}  # of the field that says how long a header is, by the format's version
+_LONGEST_HEADER = 10_000  # bytes; NumPy reads no longer one
 _LONGEST_WORD = 64  # bytes of the name of a sparse format
 
 
@@ -199,7 +202,7 @@ def _choose(path: Path, names: list[str], tensor: str | None) -> str:
         return names[0]
     if tensor in names:
         return str(tensor)
-    listed = ", ".join(sorted(names)[:10]) or "none"
+    listed = ", ".join(map(clipped, sorted(names)[:10])) or "none"
     asked = "name one array (--tensor)" if tensor is None else f"there is no array {tensor!r}"
     raise MatrixError(f"{asked}; the file holds {listed}", source=path)
 
@@ -220,13 +223,20 @@ def read_array_header(path: Path, stream: IO[bytes], name: str | None) -> ArrayH
         MatrixError: it is no .npy stream.
     """
     try:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-        elif version == (2, 0):
-            shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
-        else:
-            raise ValueError(f"version {version} is only for structured arrays")
+        with without_numpys_warnings():
+            version = np.lib.format.read_magic(stream)
+            if version not in _LENGTH_BYTES:
+                raise ValueError(f"version {version} is only for structured arrays")
+            count = int.from_bytes(stream.read(_LENGTH_BYTES[version]), "little")
+            if count > _LONGEST_HEADER:
+                raise ValueError(f"its header has {count} bytes, of which at most {_LONGEST_HEADER} are read")
+            stream.seek(0)
+            np.lib.format.read_magic(stream)
+            read = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }
+            shape, _, dtype = read[version](stream)
         length = stream.tell()
     except _FILE_FAULTS:
         raise
@@ -270,7 +280,8 @@ def read_array(path: Path, stream: IO[bytes], size: int, name: str | None, budge
     budget.require(declared, "the array", _place(name))
     stream.seek(0)
     try:
-        return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+        with without_numpys_warnings():
+            return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
     except _FILE_FAULTS:
         raise
     except Exception as error:  # of dtypes that a header can name and NumPy cannot make

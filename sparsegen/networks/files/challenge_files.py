@@ -19,6 +19,7 @@ from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import CLIP, FAN_IN, challenge_bias
 from sparsegen.system.publish import publish_text, reported
 from sparsegen.system.quantities import counted
+from sparsegen.system.regular import open_regular
 
 LAYER_NAME = re.compile(r"n(\d+)-l(\d+)\.tsv")
 
@@ -176,8 +177,11 @@ def _write(file: Path, text: str) -> None:
 def _numbers(file: Path, *, columns: int) -> Array:
     """float64, lines × columns."""
     try:
-        text = file.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
+        with open_regular(file) as stream:
+            text = stream.read().decode("ascii")
+    except OSError as error:
+        raise MatrixError(f"cannot be read: {error.strerror}", source=str(file)) from None
+    except ValueError as error:  # also of a name that no file can have
         raise MatrixError(f"cannot be read: {error}", source=str(file)) from None
     if text and not text.endswith("\n"):
         raise MatrixError("the last line has no end: the file is cut off", source=str(file))

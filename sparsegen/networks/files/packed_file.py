@@ -23,6 +23,7 @@ from sparsegen.networks.packed.packed_network import CHECKED_BYTES, PackedNetwor
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem
 from sparsegen.system.publish import publish_file, reported
+from sparsegen.system.regular import open_regular
 
 FORMAT = b"sparsegen packed network "
 MAGIC = FORMAT + b"2 "
@@ -33,9 +34,9 @@ FIRST_LINE = 64  # bytes
 def is_packed(file: Path) -> bool:
     """Whether a file says that it holds a packed network."""
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             return stream.read(len(FORMAT)) == FORMAT
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 
@@ -65,7 +66,7 @@ def load_packed(file: Path) -> PackedNetwork:
         SavedOperatorError: no such file, cut off or damaged, or packed by another version.
     """
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             header, start = _read_header(stream)
         nbytes = file.stat().st_size
         images = np.memmap(file, np.uint8, "r") if nbytes else np.zeros(0, np.uint8)

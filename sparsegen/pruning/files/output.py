@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from sparsegen.errors import OutputExistsError, PruningError
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.system.places import output_place
+from sparsegen.system.output_places import output_place
 from sparsegen.system.publish import publish_file, refuse_existing, reported
 
 

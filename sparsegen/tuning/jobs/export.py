@@ -67,7 +67,13 @@ LEFT_AT_HOME = (
     "sparsegen/tuning_db/migrations/",
     "sparsegen/tuning_db/seeds/",
 )
-TAKEN_OF_THE_COMMAND_LINE = ("__init__.py", "bundle.py", "parts/__init__.py", "parts/progress_lines.py")
+TAKEN_OF_THE_COMMAND_LINE = (
+    "__init__.py",
+    "bundle.py",
+    "parts/__init__.py",
+    "parts/progress_lines.py",
+    "parts/streams.py",
+)
 SUFFIXES = (".py", ".pyi", ".cu", ".cuh")
 EPOCH = (2020, 1, 1, 0, 0, 0)  # of all files: equal jobs make equal archives
 

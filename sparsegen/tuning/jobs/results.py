@@ -18,15 +18,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from sparsegen import backends
 from sparsegen.errors import BundleError, DatabaseFullError
-from sparsegen.kernels.base import Device
-from sparsegen.system.places import is_stream
+from sparsegen.kernels.base import Device, cuda_key
+from sparsegen.system.output_places import is_stream
+from sparsegen.system.regular import open_regular
 from sparsegen.tuning.jobs.bundle import Bundle
 from sparsegen.tuning.jobs.checks import Checks
 from sparsegen.tuning.jobs.job import LONGEST_FINGERPRINT
 from sparsegen.tuning_db.conversion import described, printable
 from sparsegen.tuning_db.exchange import Content
-from sparsegen.tuning_db.foreign_devices import has_own_facts
+from sparsegen.tuning_db.foreign_devices import facts
 from sparsegen.tuning_db.json_reader import HEX, Node, parse_json, require_readable
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.record_json import (
@@ -91,8 +93,8 @@ class JobResult:
 
 def is_result(path: Path) -> bool:
     """Whether a file begins like a job's result."""
-    with suppress(OSError, ValueError), path.open(encoding="utf-8") as file:
-        return f'"{FORMAT}"' in file.read(100)
+    with suppress(OSError, ValueError), open_regular(path) as file:
+        return f'"{FORMAT}"'.encode() in file.read(100)
     return False
 
 
@@ -188,13 +190,21 @@ def _head(node: Node, bundle: Bundle) -> Head:
         f["device"].refuse(
             f"a {target.backend} device of compute capability {major}.{minor}, as the bundle is for"
         )
-    if not has_own_facts(head.device):
+    if not _has_own_facts(head.device):
         f["device"].refuse(
             "a device with the key of its backend and name, or the emulator with its own facts"
         )
     if bundle.job.compiler and head.compiler != bundle.job.compiler:
         f["compiler"].refuse("the compiler of the bundle's kernels")
     return head
+
+
+def _has_own_facts(device: Device) -> bool:
+    """Whether a device has the key of its backend and name, and where it is the emulator, the emulator's facts."""
+    emulator = backends.emulator_device()
+    if device.backend == emulator.backend:
+        return facts(device) == facts(emulator)
+    return device.key == cuda_key(device.name, device.compute_capability)
 
 
 class ResultFile(MemoryLayer):

@@ -196,9 +196,8 @@ def _run_task(
         search = EarlySearch([], lambda: listed)
         search.complete()
         limits = Limits.of(Budget(seconds=seconds), began)
-        name = hashlib.sha256(
-            f"{bundle.digest} {number} {results.path}".encode("utf-8", "surrogateescape")
-        ).hexdigest()[:24]
+        named = f"{bundle.digest} {number} {results.path}".encode("utf-8", "surrogateescape")
+        name = hashlib.sha256(named).hexdigest()[:24]
         claims = Claims(locks / f"job-{name}")
         kept(claims)
         run = Run(

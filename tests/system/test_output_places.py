@@ -12,7 +12,7 @@ import pytest
 from sparsegen.errors import OutputError, OutputExistsError
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.pruning.files.output import new_csr_folder, new_file
-from sparsegen.system.places import is_stream, output_place
+from sparsegen.system.output_places import is_stream, output_place
 from sparsegen.system.publish import (
     publish_file,
     publish_text,
