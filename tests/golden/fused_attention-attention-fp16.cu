@@ -207,15 +207,21 @@ struct Totals {
   float sum[kRowTiles][2];
 };
 
+// What a reference takes off exponents; rounded here and nowhere else.
+__device__ __forceinline__ float subtrahend(float reference, float factor) {
+  return reference == kLowest ? 0.0f : __fmul_rn(reference, factor);
+}
+
 // Brings references up to the largest scores, and what was summed up along with them (Milakov and Gimelshein).
 __device__ __forceinline__ void refer_to(const float (&largest)[kRowTiles][2], float factor, Totals& totals, Sums& sums) {
   #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) {
     #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // Where no key was seen yet the power must be zero, not NaN.
-      const float to = largest[i][half] == kLowest ? 0.0f : largest[i][half];
-      const float shrinking = fast_exp2((totals.reference[i][half] - to) * factor);
+      // By what was subtracted and is to be, as rounded, so that large scores do not make the steps differ; where no key
+      // was seen yet the power must be zero, not NaN.
+      const float from = totals.reference[i][half] == kLowest ? kLowest : subtrahend(totals.reference[i][half], factor);
+      const float shrinking = fast_exp2(from - subtrahend(largest[i][half], factor));
       totals.reference[i][half] = largest[i][half];
       totals.sum[i][half] *= shrinking;
       #pragma unroll
@@ -252,13 +258,12 @@ __device__ __forceinline__ void weigh(Scores& scores, float factor, Totals& tota
   for (int i = 0; i < kRowTiles; ++i) {
     #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float reference = totals.reference[i][half];
-      const float subtrahend = reference == kLowest ? 0.0f : reference * factor;
+      const float subtracted = subtrahend(totals.reference[i][half], factor);
       #pragma unroll
       for (int j = 0; j < kKeyTiles; ++j) {
         #pragma unroll
         for (int e = half * 2; e < half * 2 + 2; ++e) {
-          const float weight = fast_exp2(__fmaf_rn(scores[i][j][e], factor, -subtrahend));
+          const float weight = fast_exp2(__fmaf_rn(scores[i][j][e], factor, -subtracted));
           scores[i][j][e] = weight;
           totals.sum[i][half] += weight;
         }
