@@ -27,6 +27,7 @@ from sparsegen.kernels.base import AnyFamily
 from sparsegen.operators import (
     Activation,
     Block,
+    BlockAttentionProblem,
     ConvEpilogue,
     DsdProblem,
     DsdTransposedProblem,
@@ -292,6 +293,7 @@ PROBLEMS: dict[str, Problem] = {
     "conv-weights-bf16": MaskedConv2dWeightsProblem(M, K, 64, 64, 2, DType.BFLOAT16),
     "conv-weights-fp32": MaskedConv2dWeightsProblem(M, K, 12, 20, 1, mask_block=MaskBlock(5, 7)),
     "attention-fp16": SparseAttentionProblem(M, K, 64, DType.FLOAT16),
+    "block-attention-fp16": BlockAttentionProblem(256, 384, 2, 1, 128, DType.FLOAT16),
     "network-fp16": SparseNetworkProblem(5 * M, M + 3, 100, DType.FLOAT16),
     "network-fp16-dying": SparseNetworkProblem(
         5 * M, M + 3, 100, DType.FLOAT16, Activation.DYING_RELU, Readout.TOTALS
@@ -302,6 +304,7 @@ PROBLEMS: dict[str, Problem] = {
     ),
     "points-bf16": SubmanifoldConv3dWeightsProblem(M, K, 64, DType.BFLOAT16),
     "attention-bf16": SparseAttentionProblem(M, 100, 40, DType.BFLOAT16),
+    "block-attention-bf16": BlockAttentionProblem(200, 300, 2, 2, 64, DType.BFLOAT16),
 }
 GOLDENS = [
     Golden(family, name, problem)

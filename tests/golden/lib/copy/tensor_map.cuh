@@ -130,6 +130,24 @@ __device__ __forceinline__ void store_box_wait() {
 -// Copies the box to shared memory, a multiple of 128 bytes, zeros where it leaves the array, and tells the barrier all its bytes.
 (4) from (1):
 @@
+-__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<2> first, Barrier* barrier) {
++__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<4> first, Barrier* barrier) {
+@@
+-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4 }], [%2];\n" ::"r"(
++  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4, %5, %6 }], [%2];\n" ::"r"(
+@@
+-               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1])
++               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2]), "r"(first.at[3])
+@@
+-__device__ __forceinline__ void store_box(const TensorMap& map, BoxStart<2> first, const void* shared) {
++__device__ __forceinline__ void store_box(const TensorMap& map, BoxStart<4> first, const void* shared) {
+@@
+-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, { %2, %3 }], [%1];\n" ::"l"(&map),
+-               "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "r"(first.at[0]), "r"(first.at[1])
++  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, { %2, %3, %4, %5 }], [%1];\n" ::"l"(&map),
++               "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2]), "r"(first.at[3])
+(5) from (1):
+@@
 +// The same to the same place of those blocks of the cluster whose bits are set, and tells the barrier of each.
 +__device__ __forceinline__ void copy_box_to_cluster(void* shared, const TensorMap& map, BoxStart<2> first, Barrier* barrier,
 +                                                    unsigned short blocks) {
@@ -144,7 +162,7 @@ __device__ __forceinline__ void store_box_wait() {
 +#endif
 +}
 +
-(5) from (4):
+(6) from (5):
 @@
 -__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<2> first, Barrier* barrier) {
 +__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<3> first, Barrier* barrier) {

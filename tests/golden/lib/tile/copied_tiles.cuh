@@ -12,7 +12,7 @@
 
 // lib/cluster/cluster_store.cuh.j2
 
-// lib/copy/tensor_map.cuh.j2 (4)
+// lib/copy/tensor_map.cuh.j2 (5)
 
 // lib/barrier/early_start.cuh.j2
 
@@ -66,8 +66,8 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int
 +// lib/epilogue/tile_output.cuh.j2 (4)
 (5) from (1):
 @@
--// lib/copy/tensor_map.cuh.j2 (4)
-+// lib/copy/tensor_map.cuh.j2 (5)
+-// lib/copy/tensor_map.cuh.j2 (5)
++// lib/copy/tensor_map.cuh.j2 (6)
 @@
 -// lib/copy/store_matrices.cuh.j2
 -
@@ -124,7 +124,7 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int
 -// lib/cluster/cluster.cuh.j2 (2)
 +// lib/cluster/cluster.cuh.j2 (1)
 @@
--// lib/copy/tensor_map.cuh.j2 (4)
+-// lib/copy/tensor_map.cuh.j2 (5)
 +// lib/copy/tensor_map.cuh.j2 (1)
 @@
 -// lib/mma/warpgroup.cuh.j2 (3)
