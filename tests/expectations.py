@@ -11,7 +11,7 @@ import pytest
 from rings import FAST
 
 MANY = 3000  # tests from which a run says how long it takes
-# By ring, on two cores with nothing else to do, reckoned from CPU seconds: docs/notes/test-times.md.
+# By ring, on two cores with nothing else to do, reckoned from CPU seconds.
 MINUTES = {FAST: 1, "not long": 5, "": 10}
 KEPT = "sparsegen/minutes"
 OPTIONAL = {"torch": "make test-torch", "psycopg": "make test-postgres"}  # what tests need -> what has it

@@ -133,7 +133,7 @@ def test_every_package_is_installed() -> None:
     assert sorted(listed) == sorted(found)
 
 
-def test_the_hall_is_small() -> None:
+def test_the_top_level_is_small() -> None:
     """Whoever opens the package sees the architecture: files and folders of source at its top."""
     rooms = {path.stem for path in (ROOT / "sparsegen").iterdir() if path.suffix == ".py"}
     rooms |= {path.parent.name for path in (ROOT / "sparsegen").glob("*/__init__.py")}

@@ -65,7 +65,7 @@ def made(error: type[SparsegenError]) -> SparsegenError:
     return one
 
 
-def test_the_walk_sees_errors_of_every_wing() -> None:
+def test_the_walk_sees_errors_of_every_package() -> None:
     names = {error.__name__ for error in errors()}
     assert {"ChildDiedError", "VendorError", "UnsupportedError", "DeviceLostError"} <= names
 
