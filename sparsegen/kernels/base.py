@@ -219,6 +219,12 @@ class Family(ABC, Generic[P, C]):
         """Whether equal inputs give equal bits on every call with this config; by default what the family says."""
         return self.deterministic
 
+    def skips_zeros(self, problem: P, config: C) -> bool:
+        """Whether a row of a dense operand reaches only results that a nonzero of theirs meets it in, even if it holds
+        infinities or NaN; by default yes. Where whole tiles are multiplied, zeros are too, as in a dense product.
+        """
+        return True
+
     def requirements(self, problem: P, features: Features, config: C) -> Iterator[Constraint]:
         """What a matrix must be like for this config to represent it sensibly (padding, row lengths); default none.
 

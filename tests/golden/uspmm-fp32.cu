@@ -27,13 +27,14 @@ static_assert(kWarps <= 32, "a block has at most 32 warps");
 // `width` places of the rows. Element (row, place) of A lies at place * m + row.
 extern "C" __global__ void __launch_bounds__(kThreads)
 uspmm(int m, int k, int n, int width, const Element* __restrict__ ellval, const unsigned* __restrict__ ellidx,
-      const Element* __restrict__ b,
+      const unsigned* __restrict__ filled, const Element* __restrict__ b,
       Element* __restrict__ c) {
   SPARSEGEN_SHARED(float, partial_sums, kWarps * kVSize * 32);
   const int lane = threadIdx.x;
   const int warp = threadIdx.y;
   const int row = blockIdx.x * 32 + lane;
   const int first_column = blockIdx.y * kVSize;
+  const bool has_nonzeros = filled[blockIdx.x] >> lane & 1u;  // else padding met a row of B that is not the row's own
 
   float sum[kVSize] = {};
   if (row < m) {
@@ -47,7 +48,7 @@ uspmm(int m, int k, int n, int width, const Element* __restrict__ ellval, const 
     }
   }
   #pragma unroll
-  for (int v = 0; v < kVSize; ++v) partial_sums[(warp * kVSize + v) * 32 + lane] = sum[v];
+  for (int v = 0; v < kVSize; ++v) partial_sums[(warp * kVSize + v) * 32 + lane] = has_nonzeros ? sum[v] : 0.0f;
   __syncthreads();
 
   // The first warps add up a column each.

@@ -168,7 +168,7 @@ __device__ __forceinline__ void store_unit(Element* __restrict__ c, int m, int n
 // * kVecSize + row % kVecSize.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 uspmm_vec(int m, int k, int n, int steps, const Element* __restrict__ values, const Index* __restrict__ indices,
-          const int* __restrict__ rest_offsets, const Element* __restrict__ b,
+          const int* __restrict__ rest_offsets, const unsigned* __restrict__ filled, const Element* __restrict__ b,
           Element* __restrict__ c) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
@@ -192,7 +192,19 @@ uspmm_vec(int m, int k, int n, int steps, const Element* __restrict__ values, co
     slice = block_slice + row_warp;
     const int first_row = slice * kSliceRows + set * kVecSize;
     Sums sums[kVecSize] = {};
+    // Padding of rows without nonzeros meets a row of B that is not their own: such sums are given up.
+    const unsigned has_nonzeros = slice < slices ? filled[first_row / 32] >> first_row % 32 : 0u;
     stream.multiply_add_all(tile, sums);
+    #pragma unroll
+    for (int v = 0; v < kVecSize; ++v) {
+      #pragma unroll
+      for (int j = 0; j < kChunksPerThread; ++j) {
+        #pragma unroll
+        for (int e = 0; e < kChunk; ++e) {
+          sums[v][j][e] = (has_nonzeros >> v & 1u ? sums[v][j][e] : 0.0f);
+        }
+      }
+    }
     const int next_slice = slice + gridDim.x * kRowWarps;
     stream.start(indices, values, next_slice, set, split, next_slice < slices ? steps : 0);
     #pragma unroll

@@ -61,7 +61,7 @@ def gather_repeating(matrix: CsrMatrix, per_nonzero: Array, source: Array) -> Ar
     """An array over nonzeros (column indices), laid out as `ell_sources` says.
 
     Padding repeats the first nonzero of its own row, so that it brings no further memory traffic, and a non-finite
-    value elsewhere in B cannot leak in through 0 · Inf; in rows without nonzeros it is 0.
+    value elsewhere in B cannot leak in through 0 · Inf; in rows without nonzeros it is 0 (see `filled_rows`).
     """
     if matrix.nnz == 0:
         return np.zeros(source.shape, dtype=per_nonzero.dtype)
@@ -69,6 +69,17 @@ def gather_repeating(matrix: CsrMatrix, per_nonzero: Array, source: Array) -> Ar
     own = np.zeros(source.shape[0], dtype=per_nonzero.dtype)
     own[: starts.size] = np.where(starts < ends, per_nonzero[np.minimum(starts, matrix.nnz - 1)], 0)
     return np.where(source >= 0, per_nonzero[source], own[:, None])
+
+
+def filled_rows(matrix: CsrMatrix, rows: int) -> Array:
+    """Bits that tell which of so many rows have nonzeros: uint32, bit i of word j for row 32 · j + i.
+
+    The padding of a row without nonzeros meets a row of B that is none of its own; kernels give up such sums.
+    """
+    filled = np.zeros(-(-max(1, rows) // 32) * 32, dtype=bool)
+    filled[: matrix.shape[0]] = np.diff(matrix.row_offsets) > 0
+    words: Array = np.packbits(filled, bitorder="little").view(np.uint32)
+    return words
 
 
 def interleave_classes(offsets: Array, kinds: Array, classes: int, shifts: Array) -> Array:

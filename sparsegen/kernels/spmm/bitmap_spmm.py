@@ -125,6 +125,9 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
             return False
         return c.tile_n < 2 * max(PIECE, problem.n) and c.cluster <= _row_tiles(problem)
 
+    def skips_zeros(self, problem: SpmmProblem, config: BitmapConfig) -> bool:
+        return False
+
     def constants(self, problem: SpmmProblem, config: BitmapConfig) -> Mapping[str, Value]:
         by_columns = problem.layout is Layout.COLUMN
         return {

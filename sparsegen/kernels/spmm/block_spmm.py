@@ -108,6 +108,9 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
             return False
         return c.cluster == 1 or _has_columns(problem, c)
 
+    def skips_zeros(self, problem: SpmmProblem, config: BlockSpmmConfig) -> bool:
+        return False
+
     def constants(self, problem: SpmmProblem, config: BlockSpmmConfig) -> Mapping[str, Value]:
         return {
             "dtype": problem.dtype.value,

@@ -287,6 +287,9 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             and c.prescale_indices == (c.index_bits == 32 and problem.layout is Layout.ROW)
         )
 
+    def skips_zeros(self, problem: SpmmProblem, config: CsrSpmmConfig) -> bool:
+        return config.row_alignment != "reverse_offset"
+
     def constants(self, problem: SpmmProblem, config: CsrSpmmConfig) -> Mapping[str, Value]:
         return {
             "dtype": problem.dtype.value,

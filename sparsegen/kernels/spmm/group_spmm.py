@@ -76,6 +76,9 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
     def is_worth_trying(self, problem: SpmmProblem, config: GroupSpmmConfig, device: Device) -> bool:
         return config.tile_n < 2 * max(SIDE, problem.n)
 
+    def skips_zeros(self, problem: SpmmProblem, config: GroupSpmmConfig) -> bool:
+        return False
+
     def constants(self, problem: SpmmProblem, config: GroupSpmmConfig) -> Mapping[str, Value]:
         return {
             "dtype": problem.dtype.value,

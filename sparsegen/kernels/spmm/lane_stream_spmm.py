@@ -178,6 +178,9 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         shared = self._shared_bytes(problem, c) + 1024
         return resident * shared <= device.shared_memory_per_multiprocessor
 
+    def skips_zeros(self, problem: SpmmProblem, config: LaneStreamConfig) -> bool:
+        return False
+
     def constants(self, problem: SpmmProblem, config: LaneStreamConfig) -> Mapping[str, Value]:
         return {
             "dtype": problem.dtype.value,

@@ -176,6 +176,9 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             return area <= 1024
         return area >= (8192 if c.storage == "nonzeros" else 4096) or blocks <= 8 * device.multiprocessors
 
+    def skips_zeros(self, problem: SpmmProblem, config: MmaSpmmConfig) -> bool:
+        return False
+
     def constants(self, problem: SpmmProblem, config: MmaSpmmConfig) -> Mapping[str, Value]:
         chunk = 16 // problem.dtype.itemsize
         rows = problem.layout is Layout.ROW

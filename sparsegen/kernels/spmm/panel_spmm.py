@@ -314,6 +314,9 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         together = c.warps <= 16 or c.row_order == "local"
         return c.stages >= 2 and c.tile_n == bank_row and together and not whole_fits
 
+    def skips_zeros(self, problem: SpmmProblem, config: PanelSpmmConfig) -> bool:
+        return config.rows_per_group == 1
+
     def constants(self, problem: SpmmProblem, config: PanelSpmmConfig) -> Mapping[str, Value]:
         chunk = 16 // problem.dtype.itemsize
         contiguous = problem.n if problem.layout is Layout.ROW else problem.k

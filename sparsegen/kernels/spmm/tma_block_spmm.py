@@ -97,6 +97,9 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
     def is_worth_trying(self, problem: SpmmProblem, config: TmaBlockSpmmConfig, device: Device) -> bool:
         return config.tile_n * config.cluster < 2 * max(PIECE, problem.n)
 
+    def skips_zeros(self, problem: SpmmProblem, config: TmaBlockSpmmConfig) -> bool:
+        return False
+
     def constants(self, problem: SpmmProblem, config: TmaBlockSpmmConfig) -> Mapping[str, Value]:
         by_columns = problem.layout is Layout.COLUMN
         return {

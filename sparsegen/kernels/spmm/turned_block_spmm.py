@@ -102,6 +102,9 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
         c = config
         return TILE_N * c.cluster < 2 * max(TILE_N, problem.n) and c.tile_m < 2 * max(PIECE, problem.m)
 
+    def skips_zeros(self, problem: SpmmProblem, config: TurnedBlockSpmmConfig) -> bool:
+        return False
+
     def constants(self, problem: SpmmProblem, config: TurnedBlockSpmmConfig) -> Mapping[str, Value]:
         return {
             "dtype": problem.dtype.value,

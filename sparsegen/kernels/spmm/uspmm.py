@@ -11,7 +11,13 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
-from sparsegen.kernels.layouts.ell import ell_sources, gather_repeating, padding_requirement, places_in_rows
+from sparsegen.kernels.layouts.ell import (
+    ell_sources,
+    filled_rows,
+    gather_repeating,
+    padding_requirement,
+    places_in_rows,
+)
 from sparsegen.kernels.layouts.limits import MAX_GRID_Y, tiles_in_grid
 from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
 from sparsegen.kernels.packed import Packed, empty_as_one
@@ -49,7 +55,8 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
     template = "spmm/uspmm.cu.j2"
     entry = "uspmm"
     size_names = ("m", "k", "n", "width")
-    packed_names = ("ellval", "ellidx")
+    packed_names = ("ellval", "ellidx", "filled")
+    packing_version = 2
     problem_type = SpmmProblem
     config_type = UspmmConfig
 
@@ -87,6 +94,7 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
             arrays={
                 "ellval": stored_values(matrix, source, problem.dtype),
                 "ellidx": empty_as_one(columns.ravel()),
+                "filled": filled_rows(matrix, problem.m),
             },
             sizes={"width": width},
             nnz=matrix.nnz,

@@ -17,6 +17,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.ell import (
     ell_sources,
+    filled_rows,
     gather_repeating,
     interleave_classes,
     padding_requirement,
@@ -185,7 +186,8 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
     template = "spmm/uspmm_vec.cu.j2"
     entry = "uspmm_vec"
     size_names = ("m", "k", "n", "steps")
-    packed_names = ("values", "indices", "rest_offsets")
+    packed_names = ("values", "indices", "rest_offsets", "filled")
+    packing_version = 2
     problem_type = SpmmProblem
     config_type = UspmmVecConfig
 
@@ -364,6 +366,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
                 "values": stored_values(matrix, source, problem.dtype),
                 "indices": all_indices.astype(np.uint16 if c.index_bits == 16 else np.uint32),
                 "rest_offsets": (ell.size + np.concatenate([[0], np.cumsum(rest_lengths)])).astype(np.int32),
+                "filled": filled_rows(matrix, slices * slice_rows),
             },
             sizes={"steps": steps},
             nnz=matrix.nnz,
