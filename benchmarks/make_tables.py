@@ -19,6 +19,7 @@ import click
 from benchmarks import (
     attention_tables,
     convolution_tables,
+    drawn_tables,
     masked_tables,
     overview_tables,
     study,
@@ -76,6 +77,7 @@ def origin(document: Mapping[str, Any]) -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "performance": lambda: suite_tables.performance(RESULTS),
+    "drawn": lambda: drawn_tables.drawn(RESULTS),
     "strongest": lambda: suite_tables.strongest(RESULTS, peers()),
     "reproduction": lambda: suite_tables.reproduction(RESULTS),
     "decode": lambda: suite_tables.decode(RESULTS),

@@ -12,9 +12,10 @@ import click
 from rich.table import Table
 
 from sparsegen.bench.contenders import contenders
+from sparsegen.bench.drawn import ROWS, SUITE, distributions
 from sparsegen.bench.results import result_file
 from sparsegen.bench.results.compare import compare
-from sparsegen.bench.results.results import Protocol, Results, Row
+from sparsegen.bench.results.results import DEFAULT, IN_GRAPH, Protocol, Results, Row
 from sparsegen.bench.run.request import TUNED_AHEAD, Progress, Request, Step
 from sparsegen.bench.run.run import Finished, run
 from sparsegen.bench.run.tuned import budget_of
@@ -22,6 +23,7 @@ from sparsegen.bench.run.unseen import Unseen, without
 from sparsegen.bench.suites import Suite, describe_suite, load_suite, suite_names
 from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.parts.bench_options import (
+    Drawing,
     cases_of_matrix,
     cases_of_sizes,
     cases_of_suites,
@@ -60,11 +62,18 @@ from sparsegen.system.quantities import counted
 @click.command()
 @click.option("--suite", "suites", multiple=True, metavar="NAME", help="A suite of --list; may be repeated.")
 @click.option(
+    "--rows", type=click.IntRange(min=1), metavar="N",
+    help=f"With --suite drawn: how many problems of the --operator to draw; default {ROWS}.",
+)  # fmt: skip
+@click.option(
     "--data", type=click.Path(path_type=Path), help="Folder of matrix files, for the suites that need one."
 )
 @click.option("--matrix", type=click.Path(path_type=Path), help="One sparse matrix instead of a suite.")
 @click.option("--tensor", help="Which array of a file that holds several.")
-@click.option("--seed", default=0, show_default=True, help="Of the values that .smtx files lack.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True,
+    help="Of the problems of --suite drawn; of the values that .smtx files lack.",
+)  # fmt: skip
 @repeatable_problem_options
 @click.option("--case", "parts", multiple=True, metavar="TEXT", help="Only cases whose name contains this.")
 @click.option("--only", multiple=True, metavar="CONTENDER", help="Take only this one; may be repeated.")
@@ -133,6 +142,7 @@ from sparsegen.system.quantities import counted
 def command(
     context: click.Context,
     suites: tuple[str, ...],
+    rows: int | None,
     data: Path | None,
     matrix: Path | None,
     tensor: str | None,
@@ -170,13 +180,16 @@ def command(
 
     With --matrix the options that say what is computed may be repeated, and every combination of them is a row; so they
     may without one, of operators whose mask comes with the call, such as --operator dsd -m 4096 -k 4096. A suite
-    says what its rows compute; of these options it heeds --dtype, for those of its rows alone.
+    says what its rows compute; of these options it heeds --dtype, for those of its rows alone. The suite drawn is
+    of one --operator, and draws other problems for every --seed.
     """
     if show_list:
         _list(data, as_json)
         return
     has_pattern = combinations[0].problem_type.has_pattern
-    if bool(suites) == (matrix is not None or not has_pattern):
+    if rows is not None and SUITE not in suites:
+        raise click.UsageError(f"--rows says how many problems to draw: it needs --suite {SUITE}")
+    if bool(suites) == (matrix is not None or not (has_pattern or SUITE in suites)):
         raise click.UsageError(
             "give --matrix FILE, or --suite NAME (see --list); or the sizes of an --operator whose mask comes with "
             "the call"
@@ -189,16 +202,18 @@ def command(
         require_place(csv_file)
     before = result_file.read(older) if older else None
     if suites:
-        cases = of_dtypes(cases_of_suites(suites, data), dtypes_given(combinations))
+        asked = Drawing(combinations[0].problem_type.operator, seed, rows or ROWS)
+        cases = of_dtypes(cases_of_suites(suites, data, asked), dtypes_given(combinations))
     elif matrix is None:
         cases = cases_of_sizes(combinations)
     else:
         cases = cases_of_matrix(matrix, tensor=tensor, seed=seed, combinations=combinations)
+    unasked = () if SUITE in suites else [name for name in (DEFAULT, IN_GRAPH) if name not in only]
     places = Places(EngineName.LOCAL, device, devices, None).local()
     where = places[0]
     request = Request(
         cases=named(cases, parts),
-        contenders=chosen_contenders(only, left_out, own, configs, without(unseen, cases)),
+        contenders=chosen_contenders(only, (*left_out, *unasked), own, configs, without(unseen, cases)),
         device=where,
         devices=places,
         protocol=Protocol(l2, rounds, samples, tune),
@@ -304,6 +319,9 @@ def _list(data: Path | None, as_json: bool) -> None:
         needs_data = suite.needs_data and not suite.cases
         counts = ("", "--data") if needs_data else (str(len(suite.cases)), str(suite.rows))
         table.add_row(suite.name, *counts, suite.description)
+    table.add_row(
+        SUITE, "", "--rows", f"problems drawn by --seed, of --operator {', '.join(distributions())}"
+    )
     facts = [
         {
             "suite": suite.name,
@@ -316,7 +334,9 @@ def _list(data: Path | None, as_json: bool) -> None:
         for suite in suites
     ]
     names = ", ".join(contenders())
-    emit(as_json, {"suites": facts, "contenders": list(contenders())}, table, f"\ncontenders: {names}")
+    drawn = {operator: dict(of.words) for operator, of in distributions().items()}
+    facts_of_all = {"suites": facts, "drawn": drawn, "contenders": list(contenders())}
+    emit(as_json, facts_of_all, table, f"\ncontenders: {names}")
 
 
 def _described(name: str, data: Path) -> Suite:

@@ -17,6 +17,7 @@ from patience import LONG
 from sparsegen.bench.results import result_file
 from sparsegen.bench.results.results import Kind, Row
 from sparsegen.errors import SparsegenError
+from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import (
     Density,
     DsdProblem,
@@ -94,6 +95,65 @@ def test_where_nothing_was_tuned_the_untuned_stand_for_us(tables: Any) -> None:
     assert "made-up" not in made(tables, "performance"), "which is of tuned winners"
     page = tables.suite_tables.suite(tables.RESULTS, "made-up")
     assert "| plain | – | 6.00 | 10.00 | 8.00 | cusparse-csr | 1.67 | 1.33 |" in page
+
+
+def drawn_row(case: str, default: float, graph: float, *, tuned: float = 4.0) -> Row:
+    """A row in float32 that takes 5 µs untuned, 6 dense in TF32 and 3 by a peer."""
+    problem = DsdProblem(1000, 1200, 900)
+    cells = (
+        cell("sparsegen", Kind.OURS, tuned),
+        cell("sparsegen-untuned", Kind.OURS, 5.0),
+        cell("sparsegen-default", Kind.OURS, default),
+        cell("sparsegen-graph", Kind.OURS, graph),
+        cell("cublas", Kind.DENSE, 12.0),
+        replace(cell("cublaslt", Kind.DENSE, 6.0), arithmetic=Arithmetic.TF32),
+        cell("triton-blocks", Kind.SPARSE, 3.0),
+    )
+    return replace(row(case), suite="drawn-dsd-7", problem=problem, cells=cells)
+
+
+def test_drawn_rows(tables: Any, tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from benchmarks import drawn_tables
+
+    assert "no `drawn_*.json`" in made(tables, "drawn")
+    half = replace(drawn_row("third", 5.0, 5.0), problem=DsdProblem(1000, 1200, 900, DType.FLOAT16), cells=())
+    file = tables.RESULTS / "drawn_dsd_7.json"
+    result_file.write(results(drawn_row("first", 5.0, 5.5), drawn_row("second", 10.0, 5.0), half), file)
+    shown = made(tables, "drawn")
+    ratios = "1.250 (1.25) | 1.414 (2.00) | 1.049 (1.10) | 0.667 (0.67) | 1.333 (1.33)"
+    assert f"| drawn-dsd-7 | 3 | {ratios} |" in shown and f"| drawn-dsd-7, fp32 | 2 | {ratios} |" in shown
+    assert "| drawn-dsd-7, fp16 | 1 | – | – | – | – | – |" in shown and "Made-up GPU" in shown
+    done = CliRunner().invoke(drawn_tables.main, [str(file), "--worst", "1"])
+    assert (
+        "default / min(ours, dense): drawn-dsd-7 second, fp32 | 2.00 | 4.00 | 5.00 | 10.00 |" in done.output
+    )
+    (tmp_path / "broken.json").write_text("{}")
+    assert CliRunner().invoke(drawn_tables.main, [str(tmp_path / "broken.json")]).exit_code == 1
+
+
+def test_the_commands_of_drawn_rows(tables: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each operator is measured in the time that is left, and the files that are there make the table."""
+    from click.testing import CliRunner
+
+    from benchmarks import drawn_rows
+
+    ran: list[list[str]] = []
+
+    def run(words: list[str]) -> subprocess.CompletedProcess[bytes]:
+        ran.append(words)
+        result_file.write(results(drawn_row("first", 5.0, 5.0)), Path(words[words.index("-o") + 1]))
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(drawn_rows.subprocess, "run", run)
+    asked = ["--seed", "7", "--operator", "dsd", "--operator", "sdd", "--rows", "3", "--into", str(tmp_path)]
+    done = CliRunner().invoke(drawn_rows.main, asked)
+    assert done.exit_code == 0 and "| drawn-dsd-7 | 2 |" in done.output, done.output
+    assert [words[words.index("--operator") + 1] for words in ran] == ["dsd", "sdd"]
+    assert (tmp_path / "drawn_sdd_7.json").exists() and "--rows 3" in " ".join(ran[0])
+    late = CliRunner().invoke(drawn_rows.main, [*asked, "--limit", "5"])
+    assert "time is up before dsd" in late.output and len(ran) == 2
 
 
 def masked(problem: MaskedProblem, ours: float, dense: float, computed: float = 1.0) -> Row:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from sparsegen.bench.contender.contender import Contender
 from sparsegen.bench.contender.shared_object import SharedObject
 from sparsegen.bench.contenders import contenders
+from sparsegen.bench.drawn import SUITE, drawn_cases
 from sparsegen.bench.patterns.case import Case, variations
 from sparsegen.bench.patterns.patterns import Drawn, MatrixFile
 from sparsegen.bench.run.config_set import config_sets
@@ -73,13 +75,28 @@ def _name(problem: Problem) -> str:
     return " ".join((*operator, *sizes, *variations(problem)))
 
 
-def cases_of_suites(names: Sequence[str], data: Path | None) -> list[Case]:
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """What the suite ``drawn`` is to be: so many rows of an operator, by a seed."""
+
+    operator: str
+    seed: int
+    rows: int
+
+
+def cases_of_suites(names: Sequence[str], data: Path | None, drawing: Drawing) -> list[Case]:
     """Those of all suites named.
 
     Raises:
         SuiteError: a suite is unknown, or its data is missing or malformed.
     """
-    return [case for name in dict.fromkeys(names) for case in load_suite(name, data).cases]
+
+    def cases(name: str) -> Sequence[Case]:
+        if name == SUITE:
+            return drawn_cases(drawing.operator, drawing.seed, drawing.rows)
+        return load_suite(name, data).cases
+
+    return [case for name in dict.fromkeys(names) for case in cases(name)]
 
 
 def dtypes_given(combinations: Iterable[ProblemOptions]) -> list[DType]:

@@ -164,6 +164,49 @@ def blocks(
     return _of_runs(length, rows[is_inside], starts[is_inside], stops[is_inside])
 
 
+def documents(length: int, mean: int, *, causal: bool = True, seed: int = 0) -> CsrMatrix:
+    """Documents of random lengths, packed into one sequence: each place sees those of its own document.
+
+    Lengths follow the exponential distribution, as ends at random places do; the last document is cut off.
+
+    Args:
+        mean: of a document's places.
+
+    Raises:
+        MatrixError: a size out of range, or more nonzeros than 32-bit indices count or memory holds.
+    """
+    length, mean = _checked("document", length, least=1, mean=mean)
+    causal, seed = _flag(causal), _seed(seed)
+    begins = Words(seed).fractions(length) < 1.0 / mean
+    begins[:1] = True
+    firsts = np.flatnonzero(begins)
+    of_row = np.cumsum(begins) - 1
+    rows = np.arange(length, dtype=np.int64)
+    stops = rows + 1 if causal else np.append(firsts[1:], length)[of_row]
+    return _of_runs(length, rows, firsts[of_row], stops)
+
+
+def global_tokens(length: int, window: int, tokens: int) -> CsrMatrix:
+    """Places at a distance below ``window`` see each other, and the first ``tokens`` see all and are seen by all.
+
+    Beltagy et al., Longformer: The Long-Document Transformer, 2020, section 3.1.
+
+    Raises:
+        MatrixError: a size out of range, or more nonzeros than 32-bit indices count or memory holds.
+    """
+    length, window = _checked("global-token", length, least=1, window=window)
+    length, tokens = _checked("global-token", length, least=0, tokens=tokens)
+    rows = np.arange(length, dtype=np.int64)
+    seen = np.where(rows < tokens, length, min(tokens, length))
+    starts = np.maximum(rows - window + 1, seen)
+    return _of_runs(
+        length,
+        np.concatenate((rows, rows)),
+        np.concatenate((np.zeros_like(rows), starts)),
+        np.concatenate((seen, np.maximum(np.minimum(rows + window, length), starts))),
+    )
+
+
 def _checked(kind: str, length: int, *, least: int, **sizes: int) -> tuple[int, ...]:
     """The length and the sizes as Python integers."""
     length = arguments.whole(length, "length", MatrixError)

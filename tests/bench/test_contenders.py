@@ -45,7 +45,7 @@ def willing(problem: Problem, features: Features) -> set[str]:
     return {name for name, c in contenders().items() if c.refusal(problem, features) is None}
 
 
-OURS, DENSE = {"sparsegen", "sparsegen-untuned"}, {"cublas"}
+OURS, DENSE = {"sparsegen", "sparsegen-untuned", "sparsegen-default", "sparsegen-graph"}, {"cublas"}
 IN_TF32 = {"cublas-tf32", "cublaslt", "cublaslt-mma", "torch-dropout"}
 ATTENTIONS = {"sparsegen-steps", "torch-flex", "torch-sdpa", "torch-sdpa-causal"}
 BLOCKED = {"cusparse-blocked-ell", "cusparse-bsr"}
@@ -131,7 +131,7 @@ def test_a_dense_matrix_that_does_not_fit_is_not_tried() -> None:
 
 def test_ours_come_first_and_are_not_their_own_peers() -> None:
     names = list(contenders())
-    assert names[:3] == ["sparsegen", "sparsegen-untuned", "cublas"]
+    assert names[:5] == ["sparsegen", "sparsegen-untuned", "sparsegen-default", "sparsegen-graph", "cublas"]
     kinds = {name: c.kind for name, c in contenders().items()}
     assert {name for name, kind in kinds.items() if kind is Kind.OURS} == OURS | {"sparsegen-steps"}
     assert {name for name, kind in kinds.items() if kind is Kind.DENSE} == {

@@ -13,10 +13,11 @@ import scipy.sparse
 from click.testing import Result
 from command_line import Command
 
+from sparsegen.bench.drawn import distributions
 from sparsegen.bench.results import result_file
 from sparsegen.bench.run.request import Step
 from sparsegen.cli import bench as bench_command
-from sparsegen.cli.parts.bench_options import cases_of_suites, of_dtypes
+from sparsegen.cli.parts.bench_options import Drawing, cases_of_suites, of_dtypes
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType
 
@@ -211,10 +212,12 @@ def test_the_list(run: Command) -> None:
     rnn = next(suite for suite in facts["suites"] if suite["suite"] == "rnn")
     assert rnn["cases"] == 12 and rnn["rows"] == 24 and not rnn["needs_data"]
     assert "cublas-tf32" in facts["contenders"]
+    assert list(facts["drawn"]) == list(distributions()) and "tokens" in facts["drawn"]["dsd"]["sizes"]
+    assert "drawn" in shown
 
 
 def test_a_suite_in_some_dtypes() -> None:
-    cases = cases_of_suites(["rnn", "llm"], None)
+    cases = cases_of_suites(["rnn", "llm"], None, Drawing("spmm", 0, 1))
     assert of_dtypes(cases, []) == cases
     assert {case.dtypes for case in cases} > {(DType.FLOAT16,)}
     halves = of_dtypes(cases, [DType.FLOAT16])
@@ -244,6 +247,13 @@ def test_a_suite_in_some_dtypes() -> None:
         (("--matrix", MLP, "--operator", "sparse_softmax", "-n", "4"), 3, "sparse_softmax takes no n"),
         (("--matrix", MLP, "-n", "8", "-n", "0"), 2, "0 is not in the range x>=1"),
         (("--suite", "rnn", "--device", "cuda:x"), 4, "cuda"),
+        (
+            ("--suite", "rnn", "--rows", "4"),
+            2,
+            "--rows says how many problems to draw: it needs --suite drawn",
+        ),
+        (("--suite", "drawn", "--seed", "-1"), 2, "-1 is not in the range x>=0"),
+        (("--suite", "drawn", "--rows", "2", "--case", "no such"), 3, "no case's name contains no such"),
     ],
 )
 def test_bad_input(run: Command, options: tuple[str, ...], exit_code: int, words: str) -> None:

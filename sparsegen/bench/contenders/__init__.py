@@ -11,6 +11,8 @@ from sparsegen.bench.contender.contender import Contender
 ORDER = (
     "sparsegen",
     "sparsegen-untuned",
+    "sparsegen-default",
+    "sparsegen-graph",
     "cublas",
     "cublas-tf32",
 )  # first in turn; the others follow by name

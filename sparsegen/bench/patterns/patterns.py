@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from sparsegen.bench.patterns import generators
+from sparsegen.bench.patterns.layer_generators import random_layer
 from sparsegen.errors import ConfigError, MatrixError, SuiteError
 from sparsegen.kernels.base import Array
 from sparsegen.matrix import masks
@@ -185,6 +186,63 @@ class SlidingWindow(Pattern):
 
 
 @dataclass(frozen=True, slots=True)
+class Strided(Pattern):
+    """The causal mask of a window and of multiples of its length before it: `masks.strided`."""
+
+    kind: ClassVar[str] = "strided"
+
+    stride: int
+
+    def matrix(self) -> CsrMatrix:
+        self._require_square("strided mask")
+        return masks.strided(self.rows, self.stride)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskBlocks(Pattern):
+    """The mask of blocks near the diagonal and some at random in each row of blocks: `masks.blocks`."""
+
+    kind: ClassVar[str] = "mask_blocks"
+
+    block: int
+    neighbours: int
+    extra: int
+    seed: int = 0
+
+    def matrix(self) -> CsrMatrix:
+        self._require_square("block mask")
+        return masks.blocks(self.rows, self.block, self.neighbours, self.extra, causal=False, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Documents(Pattern):
+    """The causal mask of documents packed into one sequence: `masks.documents`."""
+
+    kind: ClassVar[str] = "documents"
+
+    mean: int
+    seed: int = 0
+
+    def matrix(self) -> CsrMatrix:
+        self._require_square("document mask")
+        return masks.documents(self.rows, self.mean, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalTokens(Pattern):
+    """The mask of a window both ways and of first places that see all and are seen by all: `masks.global_tokens`."""
+
+    kind: ClassVar[str] = "global_tokens"
+
+    window: int
+    tokens: int
+
+    def matrix(self) -> CsrMatrix:
+        self._require_square("global-token mask")
+        return masks.global_tokens(self.rows, self.window, self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
 class Drawn(Pattern):
     """No matrix: the mask comes with the call, at the density that the problem expects."""
 
@@ -281,6 +339,51 @@ class RadixNet(Pattern):
 
 
 @dataclass(frozen=True, slots=True)
+class RandomLayers(Pattern):
+    """All layers of a network of random patterns, below each other; each layer has another one.
+
+    Weights are uniform in [0, 2 / ``per_row``) and biases in [-0.05, 0.1): sums stay about as large as they are, so
+    that no input dies. A quarter of the inputs' neurons is 1, the rest 0.
+
+    Attributes:
+        connections: how the layers connect neurons (`layer_generators.Connections`).
+        per_row: weights of a neuron, in the mean.
+    """
+
+    kind: ClassVar[str] = "random_layers"
+
+    neurons: int
+    layers: int
+    per_row: int
+    connections: str
+    seed: int = 0
+
+    def network(self) -> Network:
+        """The network that the fields describe.
+
+        Raises:
+            MatrixError: there are no such layers.
+        """
+        rng = np.random.default_rng([self.seed, 1])
+        layers, biases = [], []
+        for number in range(self.layers):
+            layer = random_layer(self.neurons, self.per_row, self.connections, (self.seed, number))
+            weights = rng.uniform(0, 2 / self.per_row, layer.nnz).astype(np.float32)
+            layers.append(layer.with_values(weights))
+            biases.append(rng.uniform(-0.05, 0.1, self.neurons).astype(np.float32))
+        return Network.of(layers, biases, CLIP)
+
+    def matrix(self) -> CsrMatrix:
+        return self.network().stacked(DType.FLOAT16)
+
+    def operands(self, problem: Problem, nnz: int, rng: np.random.Generator) -> dict[str, Array]:
+        (inputs, _) = problem.operands(nnz)
+        is_one = rng.random(inputs.shape) < 0.25
+        levels = problem.dtype.to_storage(np.array([0, 1], np.float32))
+        return {"y": levels[is_one.astype(np.intp)], "clip": np.array([CLIP], np.float32)}
+
+
+@dataclass(frozen=True, slots=True)
 class MatrixFile(Pattern):
     """A matrix file of any kind that `load_matrix` reads, whose shape is known beforehand.
 
@@ -318,9 +421,14 @@ PATTERNS: dict[str, type[Pattern]] = {
         PowerLaw,
         Band,
         SlidingWindow,
+        Strided,
+        MaskBlocks,
+        Documents,
+        GlobalTokens,
         Drawn,
         Blobs,
         RadixNet,
+        RandomLayers,
         MatrixFile,
     )
 }

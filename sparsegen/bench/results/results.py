@@ -22,6 +22,7 @@ from sparsegen.measure.rates import Arithmetic, MeasuredRates
 from sparsegen.operators import DType, Float8, ImageLayout, Layout, Problem
 
 TUNED, UNTUNED = "sparsegen", "sparsegen-untuned"  # our contenders: the recorded winner, plain dispatch
+DEFAULT, IN_GRAPH = "sparsegen-default", "sparsegen-graph"  # as users call us: dense where that is faster
 WITHOUT = "sparsegen-without-"  # and what the packaged results were taken without (`bench.unseen`)
 TOOLCHAIN = "toolchain"  # what compiles our kernels, among the versions
 

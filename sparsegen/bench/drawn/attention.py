@@ -1,0 +1,86 @@
+"""Attention with masks of seven kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from sparsegen.bench.drawn.distribution import Distribution, Row
+from sparsegen.bench.drawn.draw import Draw
+from sparsegen.bench.patterns.patterns import (
+    Band,
+    Documents,
+    GlobalTokens,
+    MaskBlocks,
+    Pattern,
+    SlidingWindow,
+    Strided,
+)
+from sparsegen.operators import DType, Problem, SparseAttentionProblem
+
+HEAD_DIMS = (32, 64, 80, 96, 128)
+
+
+def _window(draw: Draw, length: int) -> Pattern:
+    return SlidingWindow(length, length, min(length, draw.whole(64, 1024)), draw.one_of((0, 4, 16)))
+
+
+MASKS: Mapping[str, Callable[[Draw, int], Pattern]] = {
+    "causal": lambda draw, length: SlidingWindow(length, length, length),
+    "window": _window,
+    "strided": lambda draw, length: Strided(length, length, draw.whole(16, 256)),
+    "band": lambda draw, length: Band(
+        length, length, min(length - 1, draw.whole(64, 512)), draw.number(0.9, 0.99), draw.seed()
+    ),
+    "blocks": lambda draw, length: MaskBlocks(
+        length,
+        length,
+        draw.one_of((16, 32, 64, 128)),
+        draw.one_of((0, 1, 2)),
+        draw.one_of((1, 2, 3)),
+        draw.seed(),
+    ),
+    "documents": lambda draw, length: Documents(length, length, draw.whole(64, 2048), draw.seed()),
+    "global": lambda draw, length: GlobalTokens(
+        length, length, min(length, draw.whole(32, 256)), draw.whole(1, 64)
+    ),
+}
+
+
+class Attention(Distribution):
+    operator: ClassVar[str] = SparseAttentionProblem.operator
+    words: ClassVar[Mapping[str, str]] = {
+        "sizes": "300 to 8192 places, 1 to 32 heads of 32, 64, 80, 96 or 128 columns",
+        "mask": "each as often: causal; a causal window of 64 to 1024 with 0, 4 or 16 sinks; strided by 16 to "
+        "256; a band of 64 "
+        "to 512 with .90 to .99 zeros outside; blocks of 16 to 128 near the diagonal and one to three at random; "
+        "documents of 64 to 2048 places in the mean, packed; a window both ways of 32 to 256 with 1 to 64 global "
+        "places",
+        "types": "float16, bfloat16: of float32 there is no kernel",
+    }
+
+    def drawn(self, draw: Draw) -> Row:
+        kind = draw.one_of(list(MASKS))
+        length = draw.size(300, 8192)
+        pattern = MASKS[kind](draw, length)
+        dtype = draw.one_of((DType.FLOAT16, DType.BFLOAT16))
+        problem = SparseAttentionProblem(
+            length, length, draw.one_of(HEAD_DIMS), dtype, batch=draw.whole(1, 32)
+        )
+        return problem, pattern, kind
+
+    def dense_flop(self, problem: Problem) -> float:
+        assert isinstance(problem, SparseAttentionProblem)
+        return 4.0 * problem.m * problem.n * problem.k * problem.batch
+
+    def nonzeros(self, problem: Problem, pattern: Pattern) -> int:
+        """The causal half is the most that a mask of so many places has, but for those that see ahead."""
+        length = pattern.rows
+        if isinstance(pattern, GlobalTokens):
+            return 2 * length * (pattern.window + pattern.tokens)
+        if isinstance(pattern, MaskBlocks):
+            return min(length, pattern.block * (1 + 2 * pattern.neighbours + pattern.extra)) * length
+        return length * length // 2
+
+
+DISTRIBUTIONS = (Attention(),)

@@ -1,0 +1,67 @@
+"""What an operator's problems are drawn from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+from sparsegen.bench.drawn.draw import Draw
+from sparsegen.bench.patterns.patterns import Pattern
+from sparsegen.errors import ConfigError
+from sparsegen.operators import Problem
+
+MOST_BYTES = 512 << 20  # of operands and result: drawn on the host, written and sent for every contender
+MOST_FLOP = 4e11  # of the dense computation: some milliseconds on an H100, in float32
+MOST_ON_HOST = 3e10  # useful FLOP, where the host computes the reference
+MOST_NONZEROS = 1 << 24
+
+Row = tuple[
+    Problem, Pattern, str
+]  # what is computed, how its sparse input is drawn, and what tells it apart in words
+
+
+class Distribution(ABC):
+    """How problems of one operator are drawn.
+
+    Attributes:
+        operator: its name.
+        words: what is drawn how, by what it is: docs/benchmarks.md has these words, and a test holds rows against them.
+    """
+
+    operator: ClassVar[str]
+    words: ClassVar[Mapping[str, str]]
+
+    def problem(self, draw: Draw) -> Row:
+        """A row that fits: problems that cannot be, or take too much memory or time, are drawn again."""
+        while True:
+            try:
+                problem, pattern, what = self.drawn(draw)
+            except ConfigError:  # a filter larger than the image, say
+                continue
+            if self._fits(problem, pattern):
+                return problem, pattern, what
+
+    @abstractmethod
+    def drawn(self, draw: Draw) -> Row:
+        """A row, whatever it takes.
+
+        Raises:
+            ConfigError: sizes that do not go together.
+        """
+
+    @abstractmethod
+    def dense_flop(self, problem: Problem) -> float:
+        """FLOP of the same without any sparsity."""
+
+    def nonzeros(self, problem: Problem, pattern: Pattern) -> int:
+        """About how many nonzeros the pattern has; 0 where the mask comes with the call."""
+        return 0
+
+    def _fits(self, problem: Problem, pattern: Pattern) -> bool:
+        nnz = self.nonzeros(problem, pattern)
+        if nnz > MOST_NONZEROS or self.dense_flop(problem) > MOST_FLOP:
+            return False
+        if not problem.reference_files and problem.cost(nnz).flop > MOST_ON_HOST:
+            return False
+        return sum(spec.nbytes for spec in (*problem.operands(nnz), problem.result(nnz))) <= MOST_BYTES

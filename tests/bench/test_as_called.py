@@ -1,0 +1,117 @@
+"""Ours as users of PyTorch call us, on tiny rows on the emulator: every operator, each result checked."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparsegen.backends import emulator_device, open_executor
+from sparsegen.bench.contender.contender import UnsupportedError
+from sparsegen.bench.contender.parcel import ParcelMaker
+from sparsegen.bench.contender.workbench import Workbench
+from sparsegen.bench.contenders import contenders
+from sparsegen.bench.patterns.case import Case
+from sparsegen.bench.patterns.patterns import Drawn, Independent, Pattern, RandomLayers, SlidingWindow
+from sparsegen.bench.results.results import DEFAULT, IN_GRAPH
+from sparsegen.bench.run.reference import RowReference, bound_for
+from sparsegen.operators import (
+    Block,
+    ConvEpilogue,
+    DsdProblem,
+    DsdTransposedProblem,
+    DType,
+    Epilogue,
+    Layout,
+    MaskedConv2dProblem,
+    MaskedConv2dWeightsProblem,
+    MaskOf,
+    Problem,
+    Rest,
+    SddmmProblem,
+    SddProblem,
+    SoftmaxBackwardProblem,
+    SoftmaxProblem,
+    SparseAttentionProblem,
+    SparseNetworkProblem,
+    SpmmProblem,
+    SubmanifoldConv3dProblem,
+    SubmanifoldConv3dWeightsProblem,
+)
+from sparsegen.settings import Settings
+
+HALF, SHORT = DType.FLOAT16, DType.BFLOAT16
+RANDOM = Independent(24, 32, 0.5)
+CONVOLUTION = MaskedConv2dProblem.of(
+    (19, 22), channels=8, filters=8, mask_block="4x5", stride="2", epilogue="bias", batch=2
+)
+ROWS: list[tuple[Problem, Pattern]] = [
+    (SpmmProblem(24, 32, 16, HALF, Layout.COLUMN, Epilogue.BIAS_RELU), RANDOM),
+    (SpmmProblem(24, 32, 16, SHORT), RANDOM),
+    (SddmmProblem(24, 32, 16), RANDOM),
+    (SoftmaxProblem(24, 32, HALF), RANDOM),
+    (SoftmaxBackwardProblem(24, 32), RANDOM),
+    (SparseAttentionProblem(32, 32, 16, HALF, batch=2), SlidingWindow(32, 32, 8, 2)),
+    (DsdProblem(64, 64, 48, HALF, Block(16, 16), w_layout=Layout.COLUMN), Drawn(64, 64)),
+    (DsdTransposedProblem(64, 64, 48, SHORT, Block(16, 16)), Drawn(64, 64)),
+    (SddProblem(64, 64, 48, HALF, Block(16, 16)), Drawn(64, 64)),
+    (SddProblem(64, 64, 48, HALF, Block(16, 16), rest=Rest.KEPT), Drawn(64, 64)),
+    (CONVOLUTION, Drawn(19, 22)),
+    (
+        replace(CONVOLUTION, mask_of=MaskOf.ANY_INPUT, epilogue=ConvEpilogue.NONE, layout="nchw"),
+        Drawn(19, 22),
+    ),
+    (
+        MaskedConv2dWeightsProblem.of((19, 22), channels=8, filters=8, images=2, mask_block="4x5"),
+        Drawn(19, 22),
+    ),
+    (SparseNetworkProblem(3 * 64, 67, 24, HALF), RandomLayers(3 * 64, 67, 64, 3, 4, "random")),
+    (SubmanifoldConv3dProblem(40, 8, 16, HALF), Drawn(40, 8)),
+    (SubmanifoldConv3dWeightsProblem(40, 8, 16), Drawn(40, 8)),
+]
+
+
+@pytest.fixture
+def executor_settings(monkeypatch: pytest.MonkeyPatch, emulator_settings: Settings) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("SPARSEGEN_CACHE", str(emulator_settings.cache))
+    monkeypatch.setenv("SPARSEGEN_DB", "of the test")  # which `open` changes
+
+
+def bench_of(folder: Path, problem: Problem, pattern: Pattern) -> Workbench:
+    case = Case("t", "t", problem, (problem.dtype,), pattern, "")
+    parcel = ParcelMaker(folder).make(case, problem.dtype)
+    return Workbench(parcel, open_executor(emulator_device()))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("executor_settings")
+@pytest.mark.parametrize(("problem", "pattern"), ROWS, ids=str)
+def test_the_default_is_right(problem: Problem, pattern: Pattern, tmp_path: Path) -> None:
+    contender, bench = contenders()[DEFAULT], bench_of(tmp_path, problem, pattern)
+    assert contender.refusal(problem, bench.features) is None
+    contender.open(bench.executor)
+    assert os.environ["SPARSEGEN_DB"] != "of the test"
+    reference = RowReference(bench.parcel, bench.executor)
+    bound = bound_for(contender.kind, contender.arithmetic(problem), problem.dtype)
+    [way] = contender.ways(bench)
+    way.clear()
+    assert not reference.worst_error(way.read(), bound) <= 1, "what was cleared is wrong"
+    way.run()
+    assert reference.worst_error(way.read(), bound) <= 1, way.detail
+
+
+@pytest.mark.usefixtures("executor_settings")
+def test_a_graph_needs_a_gpu(tmp_path: Path) -> None:
+    contender, bench = contenders()[IN_GRAPH], bench_of(tmp_path, SpmmProblem(24, 32, 16), RANDOM)
+    contender.open(bench.executor)
+    with pytest.raises(UnsupportedError, match="captured on a GPU"):
+        list(contender.ways(bench))
+
+
+def test_what_the_function_does_not_compute(tmp_path: Path) -> None:
+    kept = replace(CONVOLUTION, rest=Rest.KEPT)
+    with pytest.raises(UnsupportedError, match="fills what the mask leaves out"):
+        list(contenders()[DEFAULT].ways(bench_of(tmp_path, kept, Drawn(19, 22))))
