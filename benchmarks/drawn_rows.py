@@ -27,7 +27,7 @@ LEAST_SECONDS = 20.0  # that an operator is begun with
 
 def file_of(folder: Path, operator: str, seed: int) -> Path:
     """The result file of an operator's rows."""
-    return folder / f"{drawn_tables.KIND}_{operator}_{seed}.json"
+    return folder / f"{drawn_tables.KIND}_{operator}_{seed}.json.xz"
 
 
 def command(operator: str, seed: int, rows: int, folder: Path, seconds: float, *, whole: bool) -> list[str]:

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import numbers
 import operator
+import os
 import re
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from sparsegen.errors import ConfigError, SparsegenError
 
 Error = type[SparsegenError]
+E = TypeVar("E", bound=StrEnum)
 
 _UNITS = {
     "": 1,
@@ -95,6 +98,20 @@ def text(value: Any, name: str, error: Error = ConfigError) -> str:
     return value
 
 
+def word(kind: type[E], value: Any, name: str, error: Error = ConfigError, *, advice: str = "") -> E:
+    """An enumeration's member, which a word names.
+
+    Args:
+        advice: what else the caller may have meant, after the list of words.
+    """
+    try:
+        if isinstance(value, str):  # arrays would be compared element by element
+            return kind(value)
+    except ValueError:
+        pass
+    raise _unexpected(value, name, f"none of {', '.join(kind)}{advice}", error)
+
+
 def texts(value: Any, name: str, error: Error = ConfigError) -> tuple[str, ...]:
     """Several texts; one alone would be taken for its letters, and is refused."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence | set | frozenset):
@@ -117,9 +134,18 @@ def sides(value: Any, name: str, error: Error = ConfigError, *, least: int | Non
 
 def location(value: Any, name: str, error: Error = ConfigError) -> str | Path:
     """A path, or text that is one or a URL."""
-    if not isinstance(value, str | Path) or "\0" in str(value):
+    if not isinstance(value, str | Path) or "\0" in str(value) or not _is_name(value):
         raise _unexpected(value, name, "no path (text or pathlib.Path)", error)
     return value
+
+
+def _is_name(value: str | Path) -> bool:
+    """Whether the file system's encoding has all of its characters."""
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def by_name(value: Any, name: str, error: Error = ConfigError) -> Mapping[str, Any]:

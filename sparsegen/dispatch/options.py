@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from sparsegen import arguments
-from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
 from sparsegen.tuning_db.records import MeasuredAs
 
@@ -25,13 +24,9 @@ class OnMiss(StrEnum):
     @classmethod
     def parse(cls, value: OnMiss | str) -> OnMiss:
         """The member that a word names; raises ConfigError for another word."""
-        try:
-            return cls(value)
-        except ValueError:
-            hint = (
-                "; dense products are chosen by dense=" if isinstance(value, str) and value == "dense" else ""
-            )
-            raise ConfigError(f"on_miss = {value!r} is none of {', '.join(cls)}{hint}") from None
+        is_dense = isinstance(value, str) and value == "dense"
+        advice = "; dense products are chosen by dense=" if is_dense else ""
+        return arguments.word(cls, value, "on_miss", advice=advice)
 
 
 class Dense(StrEnum):
@@ -44,10 +39,7 @@ class Dense(StrEnum):
     @classmethod
     def parse(cls, value: Dense | str, name: str = "dense") -> Dense:
         """The member that a word names; raises ConfigError for another word, under the argument's name."""
-        try:
-            return cls(value)
-        except ValueError:
-            raise ConfigError(f"{name} = {value!r} is none of {', '.join(cls)}") from None
+        return arguments.word(cls, value, name)
 
 
 class Verify(StrEnum):
@@ -59,10 +51,7 @@ class Verify(StrEnum):
     @classmethod
     def parse(cls, value: Verify | str) -> Verify:
         """The member that a word names; raises ConfigError for another word."""
-        try:
-            return cls(value)
-        except ValueError:
-            raise ConfigError(f"verify = {value!r} is none of {', '.join(cls)}") from None
+        return arguments.word(cls, value, "verify")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +118,7 @@ def parse_kind(value: MeasuredAs | str | None) -> MeasuredAs | None:
     Raises:
         ConfigError: a word that is none.
     """
-    try:
-        return None if value is None else MeasuredAs(value)
-    except ValueError:
-        raise ConfigError(f"l2 = {value!r} is none of {', '.join(MeasuredAs)}") from None
+    return None if value is None else arguments.word(MeasuredAs, value, "l2")
 
 
 def parse_deterministic(value: bool | None) -> bool | None:

@@ -45,10 +45,7 @@ class MaskDraw:
         p = arguments.number(self.p, "p", MatrixError)
         if not 0 <= p < 1:
             raise MatrixError(f"p = {p} is outside [0, 1): it is the share of blocks to drop")
-        try:
-            drawn = Drawn(self.drawn)
-        except ValueError:
-            raise MatrixError(f"drawn = {self.drawn!r} is none of {', '.join(Drawn)}") from None
+        drawn = arguments.word(Drawn, self.drawn, "drawn", MatrixError)
         object.__setattr__(self, "p", p)
         object.__setattr__(self, "drawn", drawn)
 

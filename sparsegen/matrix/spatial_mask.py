@@ -87,10 +87,7 @@ def reduce_mask(
     limit = arguments.number(threshold, "threshold", MatrixError)
     if math.isnan(limit):
         raise MatrixError("threshold = nan is no number to compare scores with", source=_SOURCE)
-    try:
-        kind = Pool(pool)
-    except ValueError:
-        raise MatrixError(f"pool = {pool!r} is none of {', '.join(Pool)}", source=_SOURCE) from None
+    kind = arguments.word(Pool, pool, "pool", MatrixError)
     images, rows, columns = _dimensions(scores)
     across, down = -(-columns // block[1]), -(-rows // block[0])
     wide = _as_float(scores)

@@ -213,10 +213,11 @@ class SparseNetwork:
             ConfigError: exact categories of a network with negative weights, without ReLU or without a clip that the
                 dtype holds: nothing bounds its neurons.
         """
+        is_exact = arguments.flag(exact, "exact")
         if memory is not None or devices is not None:
-            return self._placed_categories(y, Placement.of(memory, devices, self._device), exact=exact)
+            return self._placed_categories(y, Placement.of(memory, devices, self._device), exact=is_exact)
         given = self._given(y)
-        if not exact:
+        if not is_exact:
             return np.flatnonzero(_on_host(self.operator(given.shape[0], Readout.TOTALS)(given)))
         run = self.exact_run()
         address, stream = self._on_device(given)

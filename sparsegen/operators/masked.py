@@ -18,7 +18,15 @@ from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.dtype import FLOAT8_CUT, TF32_CUT, Array, DType, WordType
-from sparsegen.operators.base.fields import Parameter, element_type, items, parameter, size, trait
+from sparsegen.operators.base.fields import (
+    NoValueError,
+    Parameter,
+    element_type,
+    items,
+    parameter,
+    size,
+    trait,
+)
 from sparsegen.operators.base.float8 import FactorType, Float8
 from sparsegen.operators.base.layout import Layout
 from sparsegen.operators.base.operator import Operator
@@ -46,14 +54,14 @@ class Density(Parameter):
     """The expected share of live blocks, above 0 and at most 1, in thousandths and at least one of them.
 
     Raises:
-        ValueError: another share; the message goes on from "x is".
+        NoValueError: another share; the message goes on from "x is".
     """
 
     share: float
 
     def __post_init__(self) -> None:
         if not 0.0 < self.share <= 1.0:
-            raise ValueError("no density: the expected share of live blocks is above 0 and at most 1")
+            raise NoValueError("no density: the expected share of live blocks is above 0 and at most 1")
         object.__setattr__(self, "share", max(0.001, round(float(self.share), 3)))
 
     @classmethod

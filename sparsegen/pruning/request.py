@@ -121,10 +121,7 @@ def _pair(text: str, separator: str, name: str, example: str) -> tuple[int, int]
 
 
 def _word(kind: type[E], value: E | str, name: str) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        raise PruningError(f"{name} = {value!r} is none of {', '.join(kind)}") from None
+    return arguments.word(kind, value, name, PruningError)
 
 
 def _n_of_m(n: int, m: int) -> NM:

@@ -73,7 +73,7 @@ class Network:
             if not np.isfinite(matrix.values).all():
                 at = int(np.argmin(np.isfinite(matrix.values)))
                 raise MatrixError(f"weights must be finite, got {matrix.values[at]}", place=f"layer {i}")
-        limit = arguments.number(clip, "clip") if clip != np.inf else np.inf
+        limit = arguments.number(clip, "clip")
         if not limit > 0:
             raise ConfigError(f"clip = {clip}: expected a number above 0")
         return cls(matrices, _biases(matrices, bias), float(limit))

@@ -18,6 +18,10 @@ from sparsegen.operators.base.dtype import DType
 E = TypeVar("E", bound=StrEnum)
 
 
+class NoValueError(ConfigError, ValueError):
+    """What was given is no value of a parameter; the message is the end of a sentence that names the argument."""
+
+
 class Parameter(ABC):
     """A value of a problem that is neither a size nor a trait: times with another one still compare.
 
@@ -193,7 +197,4 @@ def member(kind: type[E], value: E | str, name: str) -> E:
     Raises:
         ConfigError: there is none; the message lists those there are.
     """
-    try:
-        return kind(value)
-    except ValueError:
-        raise ConfigError(f"{name} = {value!r} is none of {', '.join(kind)}") from None
+    return arguments.word(kind, value, name)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
-from sparsegen.operators.base.fields import Parameter
+from sparsegen.operators.base.fields import NoValueError, Parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Sides(Parameter):
         except (ValueError, ConfigError):
             found = []
         if len(found) not in (1, 2) or not all(side in cls.allowed for side in found):
-            raise ValueError(cls.expected)
+            raise NoValueError(cls.expected)
         return cls(found[0], found[-1])
 
     def __str__(self) -> str:

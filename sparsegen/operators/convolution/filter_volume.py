@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.kernel_map import MOST_TAPS, odd_sides
-from sparsegen.operators.base.fields import Parameter
+from sparsegen.operators.base.fields import NoValueError, Parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class FilterVolume(Parameter):
                 *odd_sides(sides[0] if isinstance(sides, tuple) and len(sides) == 1 else sides, "side")
             )
         except (ValueError, MatrixError):
-            raise ValueError(
+            raise NoValueError(
                 f'no filter size: write "3x3x3" (z, y, x), each an odd number from 1 to {MOST_TAPS}'
             ) from None
 

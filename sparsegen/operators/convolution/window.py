@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
-from sparsegen.operators.base.fields import Parameter
+from sparsegen.operators.base.fields import NoValueError, Parameter
 from sparsegen.operators.base.sides import Sides
 
 
@@ -73,7 +73,7 @@ class Groups(Parameter):
         except (ValueError, ConfigError):
             found = 0
         if found < 1:
-            raise ValueError("no number of groups: it is a whole number from 1 on")
+            raise NoValueError("no number of groups: it is a whole number from 1 on")
         return cls(found)
 
     def __str__(self) -> str:

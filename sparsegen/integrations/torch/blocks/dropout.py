@@ -23,7 +23,7 @@ from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype
 from sparsegen.integrations.torch.calls.tensor_checks import (
     checked_device,
-    require_dtype,
+    require_parameter_dtype,
     require_real,
     require_tensors,
 )
@@ -101,7 +101,7 @@ class DropoutLinear(nn.Linear):
         bias = arguments.flag(bias, "bias", OperandError)
         device = checked_device(device)
         if dtype is not None:
-            require_dtype(dtype)
+            require_parameter_dtype(dtype)
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
 
     @classmethod

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.operators import Epilogue
 
@@ -26,10 +27,7 @@ class Activation(StrEnum):
     @classmethod
     def parse(cls, value: Activation | str) -> Activation:
         """Raises OperandError for a word that is none of these."""
-        try:
-            return cls(value)
-        except ValueError:
-            raise OperandError(f"activation = {value!r} is none of {', '.join(cls)}") from None
+        return arguments.word(cls, value, "activation", OperandError)
 
     def of(self, y: Tensor) -> Tensor:
         """The activation of a tensor, by PyTorch; GELU is the exact one."""

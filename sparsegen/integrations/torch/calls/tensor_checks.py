@@ -18,11 +18,13 @@ def require_tensors(*, bias: Any = None, **given: Any) -> None:
         given: arguments by name.
 
     Raises:
-        OperandError: one of them is no tensor; the message says how to make one.
+        OperandError: one of them is no dense tensor; the message says how to make one.
     """
     for name, value in given.items():
         if not isinstance(value, Tensor):
             raise no_tensor(value, name)
+        if value.layout not in (torch.strided, torch.jagged):
+            raise OperandError(f"{name}: expected a dense tensor, got {value.layout}; use {name}.to_dense()")
     if bias is not None and not isinstance(bias, Tensor):
         raise no_tensor(bias, "bias")
 
@@ -54,6 +56,13 @@ def require_dtype(dtype: Any) -> None:
     """Raises OperandError for what is no dtype of PyTorch."""
     if not isinstance(dtype, torch.dtype):
         raise OperandError(f"dtype = {dtype!r} is no torch.dtype, such as torch.float16")
+
+
+def require_parameter_dtype(dtype: Any) -> None:
+    """Raises OperandError for what is no dtype of PyTorch, or one that parameters with gradients cannot have."""
+    require_dtype(dtype)
+    if not dtype.is_floating_point:
+        raise OperandError(f"dtype = {dtype} has no gradients; parameters are floating-point numbers")
 
 
 def require_real(tensor: Tensor, name: str) -> None:

@@ -12,16 +12,17 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from sparsegen.errors import ConfigError
+from sparsegen.errors import ConfigError, SavedOperatorError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import Array
-from sparsegen.networks.files.packed_file import header_of, packed_of
 from sparsegen.networks.packed.packed_network import PackedNetwork
+from sparsegen.networks.packed_header import header_of, packed_of
 from sparsegen.networks.run.chunks import Chunk
 from sparsegen.networks.run.inputs import Inputs, as_inputs
 from sparsegen.networks.run.packed_inference import PackedInference
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators.sparse_network import Readout
+from sparsegen.tuning_db.json_reader import Node
 
 PIECE_BYTES = 256 << 20  # of images, sent at a time
 
@@ -144,7 +145,7 @@ class DistributedNetwork:
         images = np.zeros(header["nbytes"], np.uint8)
         for about in header["segments"]:
             self._broadcast(images[about["begin"] :], about["nbytes"])
-        return packed_of(header, images)
+        return packed_of(Node(header, None, "$", "the network of rank 0", SavedOperatorError), images)
 
     def _broadcast(self, image: Array, nbytes: int) -> None:
         """The first process's bytes into all others' arrays."""

@@ -15,7 +15,7 @@ from sparsegen.integrations.torch.calls.activations import Activation, epilogue_
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_autocast
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.direct import Asked, asked
-from sparsegen.integrations.torch.calls.tensor_checks import no_tensor, require_dtype
+from sparsegen.integrations.torch.calls.tensor_checks import no_tensor, require_parameter_dtype
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pattern_module import PatternModule
 from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
@@ -67,7 +67,7 @@ class SparseLinear(PatternModule):
         arguments.instance(pattern, SparsePattern, "pattern", OperandError)
         bias = arguments.flag(bias, "bias", OperandError)
         if dtype is not None:
-            require_dtype(dtype)
+            require_parameter_dtype(dtype)
         super().__init__(pattern, device=device)
         self.out_features, self.in_features = pattern.shape
         self.activation = Activation.parse(activation)

@@ -71,7 +71,7 @@ class KernelMap:
         words: Tensor = _kernel_map(coordinates, size, three_steps(dilation))
         made = cls(coordinates.shape[0], size, words)
         if refuse_equal is None:
-            refuses = not (coordinates.is_cuda or torch.compiler.is_compiling())
+            refuses = not (coordinates.is_cuda or coordinates.is_meta or torch.compiler.is_compiling())
         else:
             refuses = arguments.flag(refuse_equal, "refuse_equal", OperandError)
         if refuses and (equal := made.repeated()).numel():

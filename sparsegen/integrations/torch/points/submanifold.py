@@ -21,7 +21,7 @@ from sparsegen.integrations.torch.calls.prepared_operators import called, operat
 from sparsegen.integrations.torch.calls.tensor_checks import (
     check_tensor,
     checked_device,
-    require_dtype,
+    require_parameter_dtype,
     require_real,
     require_tensors,
 )
@@ -125,7 +125,7 @@ class SubmanifoldConv3d(nn.Module):
         self.density = Density.named(density, "density").share
         device = checked_device(device)
         if dtype is not None:
-            require_dtype(dtype)
+            require_parameter_dtype(dtype)
         shape = (out_channels, *self.filter_size, in_channels)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         has_bias = arguments.flag(bias, "bias")

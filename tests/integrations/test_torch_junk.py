@@ -1,0 +1,51 @@
+"""What a layer is given by mistake is refused in our own words, whatever PyTorch would say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sparsegen.errors import OperandError  # noqa: E402
+from sparsegen.integrations.torch import DropoutLinear, KernelMap, MaskedConv2d, SparseLinear  # noqa: E402
+
+LAYERS: dict[str, Callable[[], Any]] = {
+    "DropoutLinear": lambda: DropoutLinear(32, 16),
+    "SparseLinear": lambda: SparseLinear.from_dense(torch.nn.Linear(32, 16)),
+    "MaskedConv2d": lambda: MaskedConv2d(16, 16, 3, padding=1),
+}
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+
+
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_sparse_inputs_are_named(name: str, layout: str) -> None:
+    given = getattr(torch.ones(8, 32), layout)()
+    with pytest.raises(OperandError, match=r"expected a dense tensor, got torch.sparse_.*to_dense"):
+        LAYERS[name]()(given)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64, "float32", 7])
+def test_parameters_are_floating_point_numbers(dtype: Any) -> None:
+    with pytest.raises(OperandError, match=r"no torch\.dtype|floating-point numbers"):
+        DropoutLinear(32, 16, dtype=dtype)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (16, 16), (1, 1, 16, 8, 8)])
+@pytest.mark.parametrize("mask", [None, torch.ones(1, 1, 1)])
+def test_images_have_three_or_four_dimensions(shape: tuple[int, ...], mask: Any) -> None:
+    with pytest.raises(OperandError, match="images × channels × rows × columns"):
+        LAYERS["MaskedConv2d"]()(torch.zeros(shape), mask)
+
+
+def test_a_map_of_points_that_are_nowhere_is_nowhere() -> None:
+    coordinates = torch.zeros(5, 4, dtype=torch.int32, device="meta")
+    assert KernelMap.of(coordinates, 3).words.is_meta
