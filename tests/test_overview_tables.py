@@ -39,9 +39,21 @@ def test_products_beside_dense_ones_without_zeros(tables: Any, tmp_path: Path) -
         rows.append(replace(one, problem=problem, cells=cells))
     result_file.write(replace(results(), rows=tuple(rows)), tmp_path / "bench_sparsedrop.json.xz")
     made = tables.TABLES["masked-overview"]()
-    assert "| `dsd`, half of the blocks dead | – | 1.90 × | – | – |" in made, "150 µs are of zeros"
+    assert "| `dsd`, half of the blocks dead | – | 1.50 × | – | – |" in made, "190 µs are of another row"
     assert "| `dsd`, no block dead | – | 0.95 × | – | – |" in made
     assert "| `sdd`, half of the blocks dead | – | – | – | – |" in made
+
+
+def test_cases_are_of_single_rows(tables: Any, tmp_path: Path) -> None:
+    rows = []
+    for size, ours, dense in ((1024, 100.0, 90.0), (2048, 100.0, 160.0)):
+        one = row(f"{size}x{size}x{size} .50 b128", suite="block", dtype=HALF)
+        cells = (cell(UNTUNED, Kind.OURS, ours, HALF), cell("cublas", Kind.DENSE, dense, HALF))
+        rows.append(replace(one, cells=(*cells, cell("copy", Kind.OTHER, 1.0, HALF))))
+    result_file.write(replace(results(), rows=tuple(rows)), tmp_path / "bench_block.json")
+    made = tables.TABLES["cases-overview"]()
+    assert "| blocks of 128, 50 % zeros | 0.90 × | 1.60 × | 1 of 2 |" in made
+    assert "blocks of 32" not in made, "no row"
 
 
 def test_edges_of_networks(tables: Any, tmp_path: Path) -> None:
@@ -59,16 +71,16 @@ def test_edges_of_networks(tables: Any, tmp_path: Path) -> None:
     result_file.write(replace(results(), rows=rows), tmp_path / "bench_spdnn.json.xz")
     made = tables.TABLES["networks-overview"]()
     assert (
-        "| 1024 neurons, every input alive | 60,000 | 2.00 | 118.0 | 30 × | – | – | 2026-01-02; 0000000000 |"
-        in made
+        "| 1024 neurons, every input alive | 60,000 | 2.00 | 118.0 | 2026-01-02; 0000000000 | "
+        "30 × | – | – | 2026-01-02; 0000000000 |" in made
     )
     assert "challenge" not in made, "ours has no time"
     faster = replace(alive, cells=(cell(UNTUNED, Kind.OURS, 1500.0, HALF),), measured=later, state="1" * 40)
     result_file.write(replace(results(), rows=(faster,)), tmp_path / "explore_networks.json.xz")
     made = tables.TABLES["networks-overview"]()
     assert (
-        "| 1024 neurons, every input alive | 60,000 | 1.50 | 157.3 | 40 × | – | – | 2026-01-03; 1111111111 |"
-        in made
-    ), "the newest time of ours, the only one of the peer"
+        "| 1024 neurons, every input alive | 60,000 | 1.50 | 157.3 | 2026-01-03; 1111111111 | "
+        "30 × | – | – | 2026-01-02; 0000000000 |" in made
+    ), "the newest time of ours; the ratio is of the row that has both"
     assert problem.edges(nnz) == weights
     assert problem.edges(0) == 0, "a network without neurons"
