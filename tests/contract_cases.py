@@ -23,6 +23,7 @@ from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Tunable
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import (
+    BlockAttentionProblem,
     DType,
     Epilogue,
     FactorType,
@@ -58,6 +59,9 @@ CONVOLUTIONS: tuple[dict[str, str], ...] = (
     {"filter_size": "1x7", "padding": "0x3", "mask_block": "8x16"},
     {"filter_size": "4x2", "padding": "3x1", "mask_block": "5x7", "stride": "1x2", "dilation": "2x1"},
 )
+# Of attention: what queries see by their places, and blocks of masks.
+SPANS = ("full", "causal", "causal@start", "full:20", "causal:30+5")
+ATTENTION_BLOCKS = ("16x16", "16x64", "32x32", "64x64", "64x128", "128x64", "128x128", "256x256")
 Traits = tuple[tuple[str, StrEnum], ...]
 MOST_PIXELS = 1500  # of an image: the emulator's products are slow
 FILTER_VOLUMES = ("3x3x3", "1x1x1", "5x1x3", "1x3x5")
@@ -67,7 +71,14 @@ MOST_KINDS = 40  # in all; of more as few as have every two traits together
 BATCH_MATRICES = ("odd_shape", "empty_rows", "no_nonzeros", "no_rows")
 SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
 # Of convolutions, instead of these: the tile of every choice divides some, and products stay few.
-SIZES_OF = {"channels": (1, 7, 16, 32, 64), "filters": (3, 20, 32, 64, 128, 256), "images": (1, 3)}
+SIZES_OF = {
+    "channels": (1, 7, 16, 32, 64),
+    "filters": (3, 20, 32, 64, 128, 256),
+    "images": (1, 3),
+    "kv_heads": (1, 2),
+    "group": (1, 3),
+    "head_dim": (16, 64, 80, 128),
+}
 CONVOLVED = (MaskedConv2dProblem, MaskedConv2dWeightsProblem)
 RANDOM_VARIANTS = 12  # of a family, shared out among its kinds
 MOST_OF_A_KIND = 2
@@ -217,6 +228,8 @@ def _parameters(family: AnyFamily, kind: Kind, rng: random.Random) -> tuple[tupl
     if kind.problem_type in CONVOLVED:
         some = [replace(kind, parameters=(*sides.items(), density)) for sides in CONVOLUTIONS]
         return rng.choice([one for one in some if one.is_computed(family)]).parameters
+    if kind.problem_type is BlockAttentionProblem:
+        return (("block", rng.choice(ATTENTION_BLOCKS)), density, ("span", rng.choice(SPANS)))
     if not issubclass(kind.problem_type, MaskedProblem):
         return ()
     blocks = [block for block in BLOCKS if replace(kind, parameters=(("block", block),)).is_computed(family)]

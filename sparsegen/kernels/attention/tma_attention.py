@@ -156,7 +156,7 @@ class TmaAttention(Family[BlockAttentionProblem, TmaAttentionConfig]):
         start = self.config_type()
         if problem.head_dim > CHUNK:
             return start
-        return replace(start, queries="registers", warpgroups="apart")
+        return replace(start, queries="registers")
 
     def analytic_us(
         self,
