@@ -33,6 +33,12 @@ from sparsegen.operators.base.rest import Rest as Rest
 from sparsegen.operators.base.tensor_spec import TensorSpec as TensorSpec
 from sparsegen.operators.block_attention import BlockAttentionOperator as BlockAttentionOperator
 from sparsegen.operators.block_attention import BlockAttentionProblem as BlockAttentionProblem
+from sparsegen.operators.block_attention_backward import (
+    BlockAttentionBackwardOperator as BlockAttentionBackwardOperator,
+)
+from sparsegen.operators.block_attention_backward import (
+    BlockAttentionBackwardProblem as BlockAttentionBackwardProblem,
+)
 from sparsegen.operators.convolution.conv_traits import ConvEpilogue as ConvEpilogue
 from sparsegen.operators.convolution.conv_traits import Given as Given
 from sparsegen.operators.convolution.conv_traits import ImageLayout as ImageLayout

@@ -198,10 +198,10 @@ class BlockAttentionProblem(Problem):
 
     # --- its operands ---
 
-    def dense(self, name: str, heads: int, tokens: int) -> TensorSpec:
+    def dense(self, name: str, heads: int, tokens: int, *, is_written: bool = False) -> TensorSpec:
         """Q, K, V, O or the gradient of one."""
         shape = self.order.shape(heads, tokens, self.head_dim)
-        return TensorSpec(name, self.of_batch(shape), self.dtype, 16)
+        return TensorSpec(name, self.of_batch(shape), self.dtype, 16, is_written=is_written)
 
     def of_call(self) -> tuple[TensorSpec, ...]:
         """What forward and backward are told beside Q, K and V: masks, scale and band."""

@@ -1,0 +1,208 @@
+"""``block_attention_backward`` on warpgroups' tensor cores, with tiles by the copy engine (sm_90a)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.tensor_map import Swizzle, TensorMap
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import BlockAttentionBackwardProblem, DType, TokenOrder
+
+TILE = 128  # keys or queries
+STEP = 64  # queries or keys of a stage, rows of a box
+ROW_BYTES = 128
+HEAD_DIMS = (64, 128)
+THREADS = 384  # two warpgroups that multiply, and a third one whose first warp loads
+STEPS_AHEAD = {64: 4, 128: 3}  # pairs of stages, by head_dim
+NOTES_BYTES = (
+    8 * 1024
+)  # barriers, values of rows, what the producer says of stages, counts of tiles by their length
+COUNTER_BYTES = 64
+MOST_TOKENS = 1 << 29
+REACHED = {
+    (1, 64): 0.40,
+    (1, 128): 0.55,
+    (2, 64): 0.48,
+    (2, 128): 0.65,
+}  # of the tensor cores' rate, by passes and head_dim
+PRODUCTS = {1: 5, 2: 7}  # for each live place
+START_US, TILE_US = 10.0, 3.0
+
+
+@dataclass(frozen=True)
+class TmaAttentionBackwardConfig(Config):
+    """One point of the tuning space of `tma_attention_backward`."""
+
+    passes: int = tunable(
+        2,
+        (1, 2),
+        "1: dQ is added up in the L2, in any order; 2: a second pass over the queries computes it",
+        packs=True,
+    )
+
+
+class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBackwardConfig]):
+    """A persistent kernel in one launch: what tiles share is prepared, then each tile is computed by one block.
+
+    A tile of 128 keys meets all queries that see any of them: scores and dP come with keys as rows, so that weights and
+    dS are left factors of dV and dK as they lie in registers. dQ is added up in the L2, or computed by tiles of queries
+    that compute the scores again. Heads of a group are added up in their tile.
+    """
+
+    name = "tma_attention_backward"
+    summary = "gradients of attention over live blocks, on warpgroups' tensor cores"
+    source = (
+        "Dao: FlashAttention-2, section 3.1.2 (backward pass by blocks of keys); Shah et al.: FlashAttention-3 (warp "
+        "specialization)"
+    )
+    template = "attention/tma_attention_backward.cu.j2"
+    entry = "tma_attention_backward"
+    mapped_names = ("q", "k", "v", "do", "dq", "dk", "dv")
+    size_names = ("queries", "keys", "kv_heads", "group", "items")
+    packed_names = ()
+    scratch_names = ("counters", "row_values", "dq_sums", "tile_order")
+    problem_type = BlockAttentionBackwardProblem
+    config_type = TmaAttentionBackwardConfig
+
+    def is_deterministic(
+        self, problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig
+    ) -> bool:
+        return config.passes == 2
+
+    def item_size_names(self, problem: BlockAttentionBackwardProblem) -> tuple[str, ...]:
+        return ("item_masks", "head_masks") if problem.has_mask else ()
+
+    def scope(self, problem: BlockAttentionBackwardProblem) -> Iterator[Constraint]:
+        yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
+        yield Constraint(
+            problem.head_dim in HEAD_DIMS,
+            f"head_dim ({problem.head_dim}) is {' or '.join(map(str, HEAD_DIMS))}",
+        )
+        yield Constraint(
+            not problem.has_mask or (problem.block.rows % STEP == 0 and problem.block.columns % STEP == 0),
+            f"blocks ({problem.block}) are whole pieces of {STEP} x {STEP}",
+        )
+        yield Constraint(
+            max(problem.queries, problem.keys) < MOST_TOKENS,
+            f"queries ({problem.queries}) and keys ({problem.keys}) are fewer than {MOST_TOKENS}",
+        )
+
+    def constraints(
+        self, problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig, device: Device
+    ) -> Iterator[Constraint]:
+        yield from self.scope(problem)
+        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+        needed = self._shared_bytes(problem, config) if problem.head_dim in HEAD_DIMS else 0
+        yield Constraint(
+            device.shared_memory_per_block >= needed,
+            f"tiles take {needed} bytes of shared memory, a block has {device.shared_memory_per_block}",
+        )
+
+    def constants(
+        self, problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig
+    ) -> Mapping[str, Value]:
+        is_narrow = problem.head_dim == STEP
+        return {
+            "dtype": problem.dtype.value,
+            "entry": self.entry,
+            "head_dim": problem.head_dim,
+            "has_mask": problem.has_mask,
+            "query_block": problem.block.rows if problem.has_mask else TILE,
+            "key_block": problem.block.columns if problem.has_mask else TILE,
+            "tokens_first": problem.order is TokenOrder.TOKENS,
+            "column_factors": 2 if is_narrow else 0,
+            "row_factors": 2 if is_narrow else 1,
+        }
+
+    def tensor_map(
+        self, problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig, name: str
+    ) -> TensorMap:
+        of_keys = name in ("k", "v", "dk", "dv")
+        heads, tokens = (problem.kv_heads, problem.keys) if of_keys else (problem.heads, problem.queries)
+        row = problem.head_dim * problem.dtype.itemsize
+        by_heads = problem.order is TokenOrder.HEADS
+        places, box = ((tokens, heads), (STEP, 1)) if by_heads else ((heads, tokens), (1, STEP))
+        return TensorMap(
+            array=name,
+            dtype=problem.dtype,
+            sizes=(problem.head_dim, *places, problem.batch),
+            strides=(row, row * places[0], row * heads * tokens),
+            box=(ROW_BYTES // problem.dtype.itemsize, *box, 1),
+            swizzle=Swizzle.BYTES_128,
+        )
+
+    def pack(
+        self, problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig, matrix: CsrMatrix
+    ) -> Packed[Array]:
+        sizes = {"items": problem.batch}
+        if problem.has_mask:
+            words, masks = problem.mask_layout.words, problem.masks
+            sizes["head_masks"] = words if masks.are_of_heads else 0
+            sizes["item_masks"] = (
+                words * (problem.heads if masks.are_of_heads else 1) if masks.are_of_items else 0
+            )
+        rows = problem.batch * problem.heads * -(-problem.queries // STEP) * STEP
+        scratch = {
+            "counters": COUNTER_BYTES,
+            "row_values": 2 * 4 * rows,
+            "dq_sums": 4 * rows * problem.head_dim if config.passes == 1 else 16,
+            "tile_order": 4 * sum(self._tiles(problem, config)),
+        }
+        return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch=scratch)
+
+    def launch(
+        self,
+        problem: BlockAttentionBackwardProblem,
+        config: TmaAttentionBackwardConfig,
+        sizes: Mapping[str, int],
+        device: Device,
+    ) -> Launch:
+        blocks = max(1, min(sum(self._tiles(problem, config)), device.multiprocessors))
+        return Launch((blocks, 1, 1), (THREADS, 1, 1), self._shared_bytes(problem, config), together=True)
+
+    def heuristic(
+        self, problem: BlockAttentionBackwardProblem, features: Features, device: Device
+    ) -> TmaAttentionBackwardConfig:
+        return min(
+            (self.config_type(passes=passes) for passes in (2, 1)),
+            key=lambda config: self.analytic_us(problem, features, config, device),
+        )
+
+    def analytic_us(
+        self,
+        problem: BlockAttentionBackwardProblem,
+        features: Features,
+        config: TmaAttentionBackwardConfig,
+        device: Device,
+    ) -> float:
+        rates, passes = device.expected_rates, config.passes
+        cost, tiles = problem.cost(0), sum(self._tiles(problem, config))
+        rate = REACHED[passes, problem.head_dim] * rates.tensor_products_per_us(problem.dtype)
+        products = cost.flop / 2 / PRODUCTS[1] * PRODUCTS[passes]
+        rounds = max(1.0, tiles / device.multiprocessors)
+        sums = 4 * problem.batch * problem.heads * problem.queries * problem.head_dim if passes == 1 else 0
+        moved = (cost.bytes + 2 * sums) / rates.copy_bytes_per_us
+        return rates.launch_us + START_US + moved + rounds * TILE_US + products / rate
+
+    @staticmethod
+    def _tiles(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> tuple[int, int]:
+        """Tiles of keys, and of queries."""
+        of_keys = problem.batch * problem.kv_heads * -(-problem.keys // TILE)
+        of_queries = problem.batch * problem.heads * -(-problem.queries // TILE)
+        return of_keys, of_queries if config.passes == 2 else 0
+
+    @staticmethod
+    def _shared_bytes(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> int:
+        ahead, row = STEPS_AHEAD[problem.head_dim], problem.head_dim * problem.dtype.itemsize
+        held, stages = 2 * TILE * row, 2 * ahead * STEP * row
+        gradients = ahead * TILE * TILE if config.passes == 1 else 0
+        return held + stages + gradients + NOTES_BYTES
+
+
+FAMILY = TmaAttentionBackward()
