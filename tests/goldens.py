@@ -27,6 +27,7 @@ from sparsegen.kernels.base import AnyFamily
 from sparsegen.operators import (
     Activation,
     Block,
+    BlockAttentionBackwardProblem,
     BlockAttentionProblem,
     ConvEpilogue,
     DsdProblem,
@@ -304,13 +305,14 @@ PROBLEMS: dict[str, Problem] = {
     ),
     "points-bf16": SubmanifoldConv3dWeightsProblem(M, K, 64, DType.BFLOAT16),
     "attention-bf16": SparseAttentionProblem(M, 100, 40, DType.BFLOAT16),
+    "block-attention-backward-fp16": BlockAttentionBackwardProblem(256, 384, 2, 1, 128, DType.FLOAT16),
     "block-attention-bf16": BlockAttentionProblem(200, 300, 2, 2, 64, DType.BFLOAT16),
 }
 GOLDENS = [
     Golden(family, name, problem)
     for family in families().values()
     for name, problem in PROBLEMS.items()
-    if isinstance(problem, family.problem_type) and family.computes(problem)
+    if problem.operator == family.problem_type.operator and family.computes(problem)
 ]
 GOLDENS += [  # what no simplest config includes
     Golden(families()[family], f"network-fp16-{word}", PROBLEMS["network-fp16"], ((tunable, value),))
