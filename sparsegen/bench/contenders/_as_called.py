@@ -7,7 +7,6 @@ first call: `sparsegen.prepare` for ``spmm``, and the function `masked_conv2d`. 
 from __future__ import annotations
 
 import inspect
-import os
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +26,7 @@ from sparsegen.bench.contenders._torch import TensorResult, import_torch, open_t
 from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Float8, MaskedConv2dProblem, Problem, Rest
+from sparsegen.settings import use_database
 
 Call = Callable[[Any], Any]  # takes a tensor that may be written to, and gives the result
 
@@ -61,7 +61,7 @@ class AsCalled(Contender):
 
     def open(self, executor: Executor) -> Mapping[str, str]:
         """PyTorch; and a database of this process, in which nothing is tuned."""
-        os.environ["SPARSEGEN_DB"] = str(Path(_own_folder().name) / "tuning.db")
+        use_database(Path(_own_folder().name) / "tuning.db")
         return open_torch(executor)
 
     @abstractmethod
