@@ -22,7 +22,7 @@ def absolute(path: Path) -> Path:
 
 
 def use_database(path: Path) -> None:
-    """Have this process, and those that it starts, read and write this database: a bench that must find nothing tuned."""
+    """Have this process, and those that it starts, read and write this database."""
     os.environ["SPARSEGEN_DB"] = str(path)
 
 
