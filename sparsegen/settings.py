@@ -21,11 +21,6 @@ def absolute(path: Path) -> Path:
         return path
 
 
-def use_database(path: Path) -> None:
-    """Have this process, and those that it starts, read and write this database."""
-    os.environ["SPARSEGEN_DB"] = str(path)
-
-
 def _users(kind: str, unknown: str) -> str:
     """One of the user's own folders, ``data`` or ``cache``; ``unknown`` where the user has no home folder."""
     import platformdirs  # a job's bundle names both folders, and runs without this package

@@ -1,4 +1,6 @@
-"""What the contenders share that call us as users of PyTorch do, nothing tuned: dense where that is faster.
+"""What the contenders share that call us as users of PyTorch do: dense where that is faster.
+
+They look up in the user's own database, as every call without ``db=`` does, and know nothing of what a run tunes.
 
 Operators with ``dense="auto"`` choose between our kernels and the dense computation, by estimates or by a probe of the
 first call: `sparsegen.prepare` for ``spmm``, and the function `masked_conv2d`. All others run our kernel.
@@ -7,26 +9,21 @@ first call: `sparsegen.prepare` for ``spmm``, and the function `masked_conv2d`. 
 from __future__ import annotations
 
 import inspect
-import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import sparsegen
 from sparsegen import kernels
-from sparsegen.backends.executor import Executor
 from sparsegen.bench.contender.contender import Contender, Stopwatch, UnsupportedError, Way
 from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._torch import TensorResult, import_torch, open_torch, to_tensor, wait
 from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Float8, MaskedConv2dProblem, Problem, Rest
-from sparsegen.settings import use_database
 
 Call = Callable[[Any], Any]  # takes a tensor that may be written to, and gives the result
 
@@ -59,10 +56,7 @@ class AsCalled(Contender):
             return "it is given the values of one item"
         return None
 
-    def open(self, executor: Executor) -> Mapping[str, str]:
-        """PyTorch; and a database of this process, in which nothing is tuned."""
-        use_database(Path(_own_folder().name) / "tuning.db")
-        return open_torch(executor)
+    open = staticmethod(open_torch)
 
     @abstractmethod
     def run(self, called: Called, result: TensorResult) -> Callable[[], object]:
@@ -79,11 +73,6 @@ class AsCalled(Contender):
         wait()
         elapsed, run = watch.lap(), self.run(called, result)
         yield Way(called.detail, run, result.clear, result.read, elapsed, called.memory_bytes)
-
-
-@cache
-def _own_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory()
 
 
 def _operator(bench: Workbench) -> Called:

@@ -1,4 +1,4 @@
-"""Ours as users of PyTorch call it with nothing tuned: dense where that is faster, as ``dense="auto"`` has it.
+"""Ours as users of PyTorch call it: dense where that is faster, as ``dense="auto"`` has it.
 
 As with every contender the GPU waits while the host queues the call: what the host takes is not in the time.
 """

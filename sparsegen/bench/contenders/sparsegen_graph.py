@@ -14,7 +14,8 @@ class SparsegenGraph(AsCalled):
     name = IN_GRAPH
 
     def run(self, called: Called, result: TensorResult) -> Callable[[], object]:
-        """
+        """What replays the captured call.
+
         Raises:
             UnsupportedError: there is no GPU.
         """
