@@ -9,6 +9,7 @@ from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Value, tunable
 from sparsegen.kernels.convolution.masked_convolution import (
     countable_outputs,
+    filling_us,
     geometry_constants,
     has_whole_units,
     result_constants,
@@ -126,7 +127,7 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         if self._vector(p) * p.dtype.itemsize < 8:
             loading *= NARROW
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + max(computing, loading, moving)
+        return rates.launch_us + START_US + filling_us(p, rates) + max(computing, loading, moving)
 
     def fitted(self, problem: MaskedConv2dProblem, config: MmaConvConfig) -> MmaConvConfig:
         """The shape with the usual elements of a step: few for few channels, or for float32, which needs registers."""

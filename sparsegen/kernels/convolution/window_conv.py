@@ -10,6 +10,7 @@ from sparsegen.kernels.config import Value, tunable
 from sparsegen.kernels.convolution.masked_convolution import (
     UNIT_OUTPUTS,
     countable_outputs,
+    filling_us,
     geometry_constants,
     has_whole_units,
     result_constants,
@@ -126,7 +127,7 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         window = c.tile_m // UNIT_OUTPUTS * window_pixels(p)
         loading = items * inner * (window + p.taps * c.tile_n) * p.dtype.itemsize / device.l2_bytes_per_us
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
-        us = rates.launch_us + START_US + max(computing, loading, moving)
+        us = rates.launch_us + START_US + filling_us(p, rates) + max(computing, loading, moving)
         return UNMEASURED * us if is_float32 else us
 
     def fitted(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> WindowConvConfig:
