@@ -78,7 +78,9 @@ def build(
 
 
 def compose(material: Material) -> Report:
-    """Every section in order."""
+    """Every section in order; facts say why some have nothing to show, and are left out of the page."""
+    sections = [section(material) for section in ALL]
+    empty = [("not shown", f"{one.title}. {' '.join(one.missing)}") for one in sections if one.is_empty]
     inputs = material.inputs
     parts = [name for name, _ in inputs.results]
     origin = [f"result files: {words.listed(parts)}"] if parts else []
@@ -89,8 +91,8 @@ def compose(material: Material) -> Report:
         device=f"{words.count(len(material.points), 'workload')} on {inputs.device_name}. {material.origin}"
         + (EMULATED if inputs.device_key == EMULATOR else ""),
         made=f"Made by sparsegen {__version__} from {'; '.join(origin)}.",
-        facts=tuple(_facts(inputs)),
-        sections=tuple(section(material) for section in ALL),
+        facts=(*_facts(inputs), *empty),
+        sections=tuple(sections),
         sources=material.catalogue.sources,
     )
 

@@ -279,12 +279,15 @@ def _quiet() -> Iterator[None]:
 
 
 def _few_ticks(axis: Any, limits: tuple[float, float], text: Callable[[float], str]) -> None:
-    """Ticks at every digit within two octaves; beyond, at powers of two, at 1, 2 and 5, or at powers of ten."""
+    """Ticks at every digit within two octaves; beyond, at powers of two, at 1, 2 and 5, or at powers of ten.
+
+    Powers of two stand for sizes, and not for numbers below 1, whose digits would be many.
+    """
     low, high = limits
     octaves = math.log2(high / low) if low > 0 else 0.0
     if octaves <= 2:
         axis.set_major_locator(LogLocator(base=10, subs=(1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), numticks=12))
-    elif octaves <= 6:
+    elif octaves <= 6 and low >= 1:
         axis.set_major_locator(LogLocator(base=2, numticks=12))
     elif octaves <= 11:
         axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=12))

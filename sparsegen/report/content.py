@@ -24,6 +24,11 @@ class Section:
     charts: tuple[Chart, ...] = ()
     missing: tuple[str, ...] = ()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it shows nothing but says why."""
+        return not (self.tables or self.charts)
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -45,3 +50,8 @@ class Report:
     facts: tuple[tuple[str, str], ...]
     sections: tuple[Section, ...]
     sources: tuple[Source, ...]
+
+    @property
+    def shown(self) -> tuple[Section, ...]:
+        """The sections that have something to show, which the page has."""
+        return tuple(section for section in self.sections if not section.is_empty)

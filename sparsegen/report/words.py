@@ -20,6 +20,11 @@ def figure(value: float | None) -> str:
     return f"{value:.3g}" if abs(value) < 1e-3 else f"{value:.{2 - math.floor(math.log10(abs(value)))}f}"
 
 
+def tick(value: float) -> str:
+    """A number on an axis, with all of its digits."""
+    return f"{value:.10g}"
+
+
 def microseconds(value: float | None) -> str:
     return MISSING if value is None else f"{figure(value)} µs"
 

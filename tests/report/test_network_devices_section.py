@@ -63,7 +63,7 @@ def test_studies_of_other_devices_are_left_out(tmp_path: Path) -> None:
     assert inputs.network_devices == ()
     assert "network_devices.json is of another GPU: a report is of one device." in inputs.notes
     found = section(Material.of(inputs))
-    assert found.missing == ("No network was measured on several GPUs (`--network-devices`).",)
+    assert found.missing == ("No network was measured on several GPUs (--network-devices).",)
 
 
 @pytest.mark.parametrize(

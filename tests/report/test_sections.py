@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from bench_samples import results, row, sweep
@@ -12,6 +14,8 @@ from tuning_samples import failed, timed, workload
 
 from sparsegen.kernels import families_of, family
 from sparsegen.operators import SddmmProblem
+from sparsegen.report import build, canvas, words
+from sparsegen.report.content import Section
 from sparsegen.report.points import from_records, from_results
 from sparsegen.report.sections.best import column, column_names, family_colours
 from sparsegen.report.sections.fixed import FixedSetting, gains
@@ -19,6 +23,7 @@ from sparsegen.report.sections.regret import quantile
 from sparsegen.report.sections.scaling import matrices
 from sparsegen.report.sections.speedup import crossover, shapes
 from sparsegen.report.sections.study import best_so_far, studies
+from sparsegen.report.tables import Table
 from sparsegen.tuning_db.records import Measurement, Outcome
 
 
@@ -125,3 +130,47 @@ def test_studies_are_large_and_without_finalists() -> None:
     final = [replace(m, final=True) for m in trials(5)]
     ((_, found),) = studies([*trials(25), *few, *final])
     assert len(found) == 25
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(16384.0, "16384"), (65536.0, "65536"), (2.0**30, "1073741824"), (0.5, "0.5"), (128.0, "128")],
+)
+def test_axes_say_the_number_that_is_there(value: float, text: str) -> None:
+    assert words.tick(value) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(1.0, 40.0), (512.0, 16384.0), (0.006, 0.3), (1e-3, 1e5), (100.0, 300.0)]
+)
+def test_every_tick_of_an_axis_reads_as_its_place(low: float, high: float) -> None:
+    found = []
+
+    class Axis:
+        def set_major_locator(self, locator: Any) -> None:
+            found.extend(v for v in locator.tick_values(low, high) if low <= v <= high)
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: None
+
+    canvas._few_ticks(Axis(), (low, high), words.tick)
+    assert found
+    for value in found:
+        assert float(words.tick(value)) == pytest.approx(value, rel=1e-9)
+        assert len(words.tick(value)) <= 10
+
+
+def test_a_section_that_shows_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Section(
+        "a", "Shown", tables=(Table("numbers", ("n",), (("1",),)),), missing=("Some are not there.",)
+    )
+    empty = Section("b", "Empty", lead=("About it.",), missing=("Nothing was measured.",))
+    monkeypatch.setattr(build, "ALL", [lambda material: shown, lambda material: empty])
+    monkeypatch.setattr(build, "_facts", lambda inputs: [("device", "a GPU")])
+    inputs = SimpleNamespace(
+        device_name="a GPU", device_key="gpu", results=[], network_devices=[], database=None
+    )
+    material = SimpleNamespace(inputs=inputs, points=[], origin="", catalogue=SimpleNamespace(sources=()))
+    report = build.compose(cast(Any, material))
+    assert [one.title for one in report.shown] == ["Shown"]
+    assert report.facts[1:] == (("not shown", "Empty. Nothing was measured."),)

@@ -102,3 +102,11 @@ def test_a_storage_that_cannot_be_opened_is_refused_without_its_password(given: 
     with pytest.raises(DatabaseError) as refused:
         recorded_study.open_storage(given)
     assert "secret" not in str(refused.value)
+
+
+def test_a_variant_of_finals_alone_is_one_trial(url: str) -> None:
+    finals = [timed(15.0 - i, at=i, tile_n=64, final=True) for i in range(3)]
+    found = written(url, finals)
+    [trial] = optuna.load_study(storage=url, study_name=found.name).trials
+    assert found.trials == 1
+    assert (trial.value, trial.user_attrs["final_us"]) == (13.0, 13.0)

@@ -18,6 +18,8 @@ from sparsegen.errors import PackageMissingError
 from sparsegen.kernels.config import Config
 from sparsegen.tuning import samplers
 from sparsegen.tuning.report import SamplerName
+from sparsegen.tuning.samplers.listed import Known
+from sparsegen.tuning.samplers.optunas import DrawingSampler
 from sparsegen.tuning.samplers.surrogate import Surrogate
 from sparsegen.tuning.search.search import Search
 from sparsegen.tuning.space.space import Space
@@ -130,6 +132,30 @@ def test_what_is_under_way_counts_with_the_time_that_the_others_let_expect(space
     assert asked._mean() == pytest.approx(model._mean(), abs=1e-9)
     assert (asked._variance <= model._variance + 1e-12).all()
     assert asked._variance[pending[0]] < 0.1 * model._variance[pending[0]]
+
+
+def test_what_was_under_way_is_told_when_it_ends(space: Space) -> None:
+    """A sampler that draws keeps a study of its own, in which what ran first has its time as soon as it is known."""
+    sampler = samplers.make(SamplerName.TPE, space)
+    assert isinstance(sampler, DrawingSampler)
+
+    def see(trial: int, candidate: int, log_time: float) -> None:
+        sampler._see(Known(trial, candidate, log_time))
+
+    see(0, 0, math.nan)
+    see(1, 1, 2.0)
+    see(2, 2, math.nan)
+    see(3, 3, math.inf)
+    assert [t.state.name for t in sampler._mirror.trials] == ["RUNNING", "COMPLETE", "RUNNING"]
+    see(0, 0, math.nan)
+    see(1, 1, 2.0)
+    assert [t.state.name for t in sampler._mirror.trials] == ["RUNNING", "COMPLETE", "RUNNING"]
+    see(0, 0, 1.5)
+    see(2, 2, math.inf)
+    assert [t.state.name for t in sampler._mirror.trials] == ["COMPLETE", "COMPLETE", "FAIL"]
+    assert [t.value for t in sampler._mirror.trials] == [1.5, 2.0, None]
+    see(0, 0, 1.5)
+    assert len(sampler._mirror.trials) == 3
 
 
 def test_what_is_expected_counts_until_it_was_measured(space: Space) -> None:

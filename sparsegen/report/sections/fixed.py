@@ -105,7 +105,7 @@ def _chart(material: Material, known: dict[FixedSetting, list[Gain]]) -> Chart:
                 label=str(setting),
             )
         panel.labels("useful FLOP of the product", "times faster than the fixed setting")
-        panel.log_x(lambda value: f"{value:.0e}".replace("e+0", "e").replace("e+", "e"))
+        panel.log_x(words.tick)
         panel.log_y(lambda value: f"{value:g} ×")
         panel.level(y=1.0)
 

@@ -21,7 +21,7 @@ def section(material: Material) -> Section:
     rows = [row for study in material.inputs.network_devices for row in study.rows]
     dealt = [row for row in rows if not row.weights]
     streamed = [row for row in rows if row.weights]
-    missing = () if rows else ("No network was measured on several GPUs (`--network-devices`).",)
+    missing = () if rows else ("No network was measured on several GPUs (--network-devices).",)
     return Section(
         "network-devices",
         "Sparse networks on several GPUs",

@@ -73,7 +73,7 @@ def _chart(material: Material, kind: Kind, points: list[Point]) -> Chart:
                 xs, [min(x * slope, top) for x in xs], colour=Colour.INK, width=1.6, label="roof, measured"
             )
         panel.labels("useful FLOP per byte", "useful GFLOP/s")
-        panel.log_x(lambda value: f"{value:g}")
+        panel.log_x(words.tick)
         panel.log_y(lambda value: f"{value:,.10g}")
 
     name = str(kind)

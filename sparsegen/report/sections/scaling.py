@@ -76,7 +76,7 @@ def _chart(material: Material, kind: Kind, points: list[Point]) -> Chart:
                 panel.points(xs, ys, tips, colour=colour, marker=marker, label=label)
         panel.labels("n, columns of B", "time, µs")
         panel.log_y(lambda value: f"{value:,.10g}")
-        panel.log_x(lambda value: f"{value:g}")
+        panel.log_x(words.tick)
         values = [p.n for p in points]
         if len(values) <= 8:
             panel.ticks_x([float(n) for n in values], [str(n) for n in values])

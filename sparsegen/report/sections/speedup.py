@@ -44,7 +44,7 @@ def section(material: Material) -> Section:
         known = [p for p in points if p.over_dense is not None and p.density > 0]
         if known:
             charts.append(_chart(material, kind, known))
-        else:
+        elif all(p.over_dense is None for p in points):
             missing.append(f"{kind}: no workload has both our time and a dense one.")
     return Section("speedup", "Speedup against sparsity", LEAD, charts=tuple(charts), missing=tuple(missing))
 
@@ -121,7 +121,7 @@ def _chart(material: Material, kind: Kind, points: list[Point]) -> Chart:
                 )
         panel.labels("zeros in the matrix", "times faster than dense")
         panel.log_y(lambda value: f"{value:g} ×")
-        panel.log_x(lambda value: f"{value:g}")
+        panel.log_x(words.tick)
         _sparsity_axis(panel, [p.density for p in points])
         panel.level(y=1.0)
         if crossings:
