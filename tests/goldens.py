@@ -44,6 +44,7 @@ from sparsegen.operators import (
     MaskedConv2dProblem,
     MaskedConv2dWeightsProblem,
     MaskOf,
+    MasksOf,
     Problem,
     Readout,
     Rest,
@@ -294,7 +295,6 @@ PROBLEMS: dict[str, Problem] = {
     "conv-weights-bf16": MaskedConv2dWeightsProblem(M, K, 64, 64, 2, DType.BFLOAT16),
     "conv-weights-fp32": MaskedConv2dWeightsProblem(M, K, 12, 20, 1, mask_block=MaskBlock(5, 7)),
     "attention-fp16": SparseAttentionProblem(M, K, 64, DType.FLOAT16),
-    "block-attention-fp16": BlockAttentionProblem(256, 384, 2, 1, 128, DType.FLOAT16),
     "network-fp16": SparseNetworkProblem(5 * M, M + 3, 100, DType.FLOAT16),
     "network-fp16-dying": SparseNetworkProblem(
         5 * M, M + 3, 100, DType.FLOAT16, Activation.DYING_RELU, Readout.TOTALS
@@ -305,8 +305,10 @@ PROBLEMS: dict[str, Problem] = {
     ),
     "points-bf16": SubmanifoldConv3dWeightsProblem(M, K, 64, DType.BFLOAT16),
     "attention-bf16": SparseAttentionProblem(M, 100, 40, DType.BFLOAT16),
-    "block-attention-backward-fp16": BlockAttentionBackwardProblem(256, 384, 2, 1, 128, DType.FLOAT16),
-    "block-attention-bf16": BlockAttentionProblem(200, 300, 2, 2, 64, DType.BFLOAT16),
+    "blocks-backward-fp16": BlockAttentionBackwardProblem(256, 384, 2, 1, 128, DType.FLOAT16),
+    "blocks-fp16": BlockAttentionProblem(M, K, 2, 2, 128, DType.FLOAT16),
+    "blocks-bf16-small": BlockAttentionProblem(M, K, 2, 2, 64, DType.BFLOAT16, Block(32, 64)),
+    "blocks-fp16-no-masks": BlockAttentionProblem(M, K, 2, 2, 64, DType.FLOAT16, masks=MasksOf.NOBODY),
 }
 GOLDENS = [
     Golden(family, name, problem)

@@ -19,6 +19,7 @@ from sparsegen.operators import (
     OPERATORS,
     Activation,
     Block,
+    BlockAttentionProblem,
     ConvEpilogue,
     Density,
     DsdProblem,
@@ -32,6 +33,7 @@ from sparsegen.operators import (
     MaskedConv2dProblem,
     MaskedConv2dWeightsProblem,
     MaskOf,
+    MasksOf,
     Parameter,
     Problem,
     Readout,
@@ -46,12 +48,14 @@ from sparsegen.operators import (
     SpmmProblem,
     SubmanifoldConv3dProblem,
     SubmanifoldConv3dWeightsProblem,
+    TokenOrder,
     operator_named,
 )
 from sparsegen.verify.bounds import ErrorBound
 
 PROBLEMS: list[Problem] = [
     SpmmProblem(3, 4, 5, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS),
+    BlockAttentionProblem(3, 4, 1, 2, 16, DType.FLOAT16, Block(32, 16), masks=MasksOf.HEADS),
     DsdProblem(3, 4, 5, DType.FLOAT16, Block(32, 16), epilogue=Epilogue.BIAS),
     DsdTransposedProblem(3, 4, 5, y_layout=Layout.COLUMN),
     MaskedConv2dProblem(3, 4, 5, 6, DType.BFLOAT16, density=Density(0.25), mask_of=MaskOf.INPUT),
@@ -68,6 +72,8 @@ PROBLEMS: list[Problem] = [
 BATCHES: list[Problem] = [
     SpmmProblem(67, 50, 5, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS_RESIDUAL, batch=3),
     SpmmProblem(67, 50, 5, batch=3, item_values=ItemValues.OWN),
+    BlockAttentionProblem(67, 50, 2, 2, 16, DType.FLOAT16, Block(16, 16), order=TokenOrder.TOKENS, batch=3),
+    BlockAttentionProblem(67, 50, 1, 2, 16, DType.BFLOAT16, masks=MasksOf.ITEMS_AND_HEADS, batch=3),
     DsdProblem(67, 50, 5, DType.FLOAT16, Block(32, 16), epilogue=Epilogue.BIAS_RESIDUAL, batch=3),
     DsdTransposedProblem(67, 50, 5, block=Block(16, 16), y_layout=Layout.COLUMN, batch=3),
     SddProblem(67, 50, 5, DType.BFLOAT16, Block(16, 32), batch=3),
@@ -90,7 +96,7 @@ def test_every_operator_is_registered_and_has_a_family() -> None:
         assert operator_named(name).operator == name and families_of(name)
     with pytest.raises(
         ConfigError,
-        match="no operator 'gemm'; there are spmm, dsd, dsd_transposed, masked_conv2d, masked_conv2d_weights, sdd",
+        match="no operator 'gemm'; there are spmm, block_attention, dsd, dsd_transposed, masked_conv2d, masked_conv2d_weights, sdd",
     ):
         operator_named("gemm")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
@@ -153,10 +153,7 @@ class TmaAttention(Family[BlockAttentionProblem, TmaAttentionConfig]):
     def heuristic(
         self, problem: BlockAttentionProblem, features: Features, device: Device
     ) -> TmaAttentionConfig:
-        start = self.config_type()
-        if problem.head_dim > CHUNK:
-            return start
-        return replace(start, queries="registers")
+        return self.config_type()
 
     def analytic_us(
         self,

@@ -86,3 +86,11 @@ struct LiveKeys {
     return there <= 0 ? 0 : there >= 64 ? ~0ull : (1ull << there) - 1;
   }
 };
+(2) from (1):
+@@
+-  int ranks[kPieces];
+@@
+-  __device__ __forceinline__ void load(const Queries& queries, const MaskRows& mask, const Band& band, int query_count, int key_count, int which) {
++  __device__ __forceinline__ void load(const Queries& queries, const Band& band, int query_count, int key_count, int which) {
+@@
+-        if (seen != 0) seen &= mask.word(queries.ranks[i], word);

@@ -205,7 +205,7 @@ __device__ __forceinline__ void multiply_values(float (&sums)[16][4], const unsi
 
 // lib/tile/block_mask.cuh.j2
 
-// lib/tile/live_keys.cuh.j2
+// lib/tile/live_keys.cuh.j2 (1)
 
 constexpr int kRowBytes = 128;  // of 64 columns
 constexpr int kChunks = (kHeadDim + 63) / 64;  // of 64 columns; those behind the last read as zero
