@@ -228,8 +228,11 @@ def _parameters(family: AnyFamily, kind: Kind, rng: random.Random) -> tuple[tupl
     if kind.problem_type in CONVOLVED:
         some = [replace(kind, parameters=(*sides.items(), density)) for sides in CONVOLUTIONS]
         return rng.choice([one for one in some if one.is_computed(family)]).parameters
-    if kind.problem_type is BlockAttentionProblem:
-        return (("block", rng.choice(ATTENTION_BLOCKS)), density, ("span", rng.choice(SPANS)))
+    if issubclass(kind.problem_type, BlockAttentionProblem):
+        blocks = [
+            b for b in ATTENTION_BLOCKS if replace(kind, parameters=(("block", b),)).is_computed(family)
+        ]
+        return (("block", rng.choice(blocks or list(ATTENTION_BLOCKS))), density, ("span", rng.choice(SPANS)))
     if not issubclass(kind.problem_type, MaskedProblem):
         return ()
     blocks = [block for block in BLOCKS if replace(kind, parameters=(("block", block),)).is_computed(family)]

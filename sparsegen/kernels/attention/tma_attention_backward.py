@@ -66,7 +66,7 @@ class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBac
     mapped_names = ("q", "k", "v", "do", "dq", "dk", "dv")
     size_names = ("queries", "keys", "kv_heads", "group", "items")
     packed_names = ()
-    scratch_names = ("counters", "row_values", "dq_sums", "tile_order")
+    scratch_names = ("counters", "row_values", "dq_sums", "tile_order", "mask_ranks")
     problem_type = BlockAttentionBackwardProblem
     config_type = TmaAttentionBackwardConfig
 
@@ -140,19 +140,24 @@ class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBac
     def pack(
         self, problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
-        sizes = {"items": problem.batch}
+        sizes, masks_bytes = {"items": problem.batch}, 16
         if problem.has_mask:
             words, masks = problem.mask_layout.words, problem.masks
             sizes["head_masks"] = words if masks.are_of_heads else 0
             sizes["item_masks"] = (
                 words * (problem.heads if masks.are_of_heads else 1) if masks.are_of_items else 0
             )
+            count = (problem.batch if masks.are_of_items else 1) * (
+                problem.heads if masks.are_of_heads else 1
+            )
+            masks_bytes = 4 * count * (problem.mask_layout.rows + problem.mask_layout.columns)
         rows = problem.batch * problem.heads * -(-problem.queries // STEP) * STEP
         scratch = {
             "counters": COUNTER_BYTES,
             "row_values": 2 * 4 * rows,
             "dq_sums": 4 * rows * problem.head_dim if config.passes == 1 else 16,
             "tile_order": 4 * sum(self._tiles(problem, config)),
+            "mask_ranks": masks_bytes,
         }
         return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch=scratch)
 
