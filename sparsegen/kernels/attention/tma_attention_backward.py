@@ -20,9 +20,7 @@ ROW_BYTES = 128
 HEAD_DIMS = (64, 128)
 THREADS = 384  # two warpgroups that multiply, and a third one whose first warp loads
 STEPS_AHEAD = {64: 4, 128: 3}  # pairs of stages, by head_dim
-NOTES_BYTES = (
-    8 * 1024
-)  # barriers, values of rows, what the producer says of stages, counts of tiles by their length
+NOTES_BYTES = 3 * 1024  # barriers, values of rows, what the producer says of stages
 COUNTER_BYTES = 64
 MOST_TOKENS = 1 << 29
 REACHED = {
@@ -44,6 +42,12 @@ class TmaAttentionBackwardConfig(Config):
         (1, 2),
         "1: dQ is added up in the L2, in any order; 2: a second pass over the queries computes it",
         packs=True,
+    )
+    sums: str = tunable(
+        "bulk", ("bulk", "vector"), "who adds dQ to its sums in the L2: the copy engine, or threads"
+    )
+    start: str = tunable(
+        "diagonal", ("diagonal", "first"), "the query with which tiles of keys begin, in one pass"
     )
 
 
@@ -102,6 +106,11 @@ class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBac
         yield Constraint(
             device.shared_memory_per_block >= needed,
             f"tiles take {needed} bytes of shared memory, a block has {device.shared_memory_per_block}",
+        )
+        start = TmaAttentionBackwardConfig()
+        yield Constraint(
+            config.passes == 1 or (config.sums, config.start) == (start.sums, start.start),
+            "there are no sums in the L2 if there are two passes",
         )
 
     def constants(
@@ -206,7 +215,9 @@ class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBac
     def _shared_bytes(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> int:
         ahead, row = STEPS_AHEAD[problem.head_dim], problem.head_dim * problem.dtype.itemsize
         held, stages = 2 * TILE * row, 2 * ahead * STEP * row
-        gradients = ahead * TILE * TILE if config.passes == 1 else 0
+        gradients = 2 * TILE * TILE if config.passes == 1 else 0
+        if config.passes == 1 and config.sums == "bulk":
+            gradients += STEP * problem.head_dim * 4
         return held + stages + gradients + NOTES_BYTES
 
 
