@@ -140,15 +140,6 @@ def _convolution(bench: Workbench) -> Called:
     block = p.mask_block
     words = bench.operand("mask").reshape(p.batch, -1)
     live = to_tensor(np.stack([p.live(mask)[:: block.rows, :: block.columns] for mask in words]))
-    sides = {
-        name: (of.rows, of.columns)
-        for name, of in (
-            ("stride", p.stride),
-            ("padding", p.padding),
-            ("dilation", p.dilation),
-            ("block", block),
-        )
-    }
 
     def call(out: Any) -> Any:
         found = masked_conv2d(
@@ -156,7 +147,10 @@ def _convolution(bench: Workbench) -> Called:
             filters,
             live,
             bias,
-            **sides,
+            block=(block.rows, block.columns),
+            stride=(p.stride.rows, p.stride.columns),
+            padding=(p.padding.rows, p.padding.columns),
+            dilation=(p.dilation.rows, p.dilation.columns),
             groups=p.groups.count,
             mask_of=p.mask_of,
             density=p.density.share,

@@ -83,8 +83,7 @@ class Convolution(Distribution):
         return Drawn(*shape), "scattered"
 
     def dense_flop(self, problem: Problem) -> float:
-        is_gradient = isinstance(problem, MaskedConv2dWeightsProblem)
-        forward = problem.forward if is_gradient else problem
+        forward = problem.forward if isinstance(problem, MaskedConv2dWeightsProblem) else problem
         assert isinstance(forward, MaskedConv2dProblem)
         outputs = forward.batch * forward.out_height * forward.out_width * forward.filters
         return 2.0 * outputs * forward.group_channels * forward.taps

@@ -27,10 +27,12 @@ class Distribution(ABC):
     Attributes:
         operator: its name.
         words: what is drawn how, by what it is: docs/benchmarks.md has these words, and a test holds rows against them.
+        most_nonzeros: of a row's pattern.
     """
 
     operator: ClassVar[str]
     words: ClassVar[Mapping[str, str]]
+    most_nonzeros: ClassVar[int] = MOST_NONZEROS
 
     def problem(self, draw: Draw) -> Row:
         """A row that fits: problems that cannot be, or take too much memory or time, are drawn again."""
@@ -60,7 +62,7 @@ class Distribution(ABC):
 
     def _fits(self, problem: Problem, pattern: Pattern) -> bool:
         nnz = self.nonzeros(problem, pattern)
-        if nnz > MOST_NONZEROS or self.dense_flop(problem) > MOST_FLOP:
+        if nnz > self.most_nonzeros or self.dense_flop(problem) > MOST_FLOP:
             return False
         if not problem.reference_files and problem.cost(nnz).flop > MOST_ON_HOST:
             return False

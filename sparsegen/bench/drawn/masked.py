@@ -54,7 +54,7 @@ class MaskedProducts(Distribution):
         factor_type = FactorType.SAME
         if self.takes_8_bits and draw.chance(0.1):
             factor_type = draw.one_of((FactorType.E4M3, FactorType.E5M2_E4M3))
-            tokens, *sides = (-(-size // EIGHT_BITS) * EIGHT_BITS for size in (tokens, *sides))
+            tokens, *sides = [-(-size // EIGHT_BITS) * EIGHT_BITS for size in (tokens, *sides)]
         side = draw.one_of(SIDES)
         block = Block(side, draw.one_of(SIDES) if draw.chance(0.2) else side)
         is_plain = factor_type is FactorType.SAME
@@ -63,11 +63,12 @@ class MaskedProducts(Distribution):
         density = Density(draw.number(0.4, 0.6) if draw.chance(0.3) else draw.share(0.02, 1.0))
         dtype = draw.one_of(list(DType)) if is_plain else draw.one_of((DType.FLOAT16, DType.BFLOAT16))
         problem = self.kind(
-            tokens,
-            *sides,
-            dtype,
-            block,
-            density,
+            m=tokens,
+            k=sides[0],
+            n=sides[1],
+            dtype=dtype,
+            block=block,
+            density=density,
             factor_type=factor_type,
             **self.more(draw, is_plain=is_plain),
         )

@@ -17,6 +17,7 @@ MOST_READ = 16  # of a layer's neurons at most one of so many is read by a neuro
 
 class Networks(Distribution):
     operator: ClassVar[str] = SparseNetworkProblem.operator
+    most_nonzeros: ClassVar[int] = 1 << 22  # which are made layer by layer
     words: ClassVar[Mapping[str, str]] = {
         "sizes": "512 to 4096 neurons a layer, 12 to 120 layers, 64 to 8192 inputs",
         "pattern": "8 to 64 weights a neuron; scattered, in bands that wander from layer to layer, by a power "

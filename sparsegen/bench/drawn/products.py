@@ -86,6 +86,7 @@ class Spmm(OfPattern):
 
     def drawn(self, draw: Draw) -> Row:
         kind = "graph" if draw.chance(1 / 6) else draw.one_of(WEIGHTS)
+        pattern: Pattern
         if kind == "graph":
             pattern, n = graph(draw), draw.size(8, 256)
         else:
