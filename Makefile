@@ -20,10 +20,14 @@ TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruni
 # What KERNELS=... names keeps what was compiled, for the next ring. (Behind a space pytest would take it for a test.)
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadscope $(KERNELS:%=--kernels=%)
 
+# What reads, writes and prints: the tests of the machine that the others do not run on.
+MACHINE_TESTS := tests/cli tests/system tests/matrix tests/pruning tests/tuning_db tests/tuning/jobs tests/backends \
+	tests/test_encodings.py
+
 # Each of the tests' processes has a core of its own; threads of BLAS would only wait there for each other.
 test test-fast test-long test-all test-torch: export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-postgres test-ray test-fuzz fuzz lint types clean
+.PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-postgres test-ray test-fuzz test-ascii test-user fuzz lint types clean
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
@@ -35,6 +39,8 @@ help:
 	@echo 'make test-torch  the tests that need PyTorch, which it installs (TORCH=... says which)'
 	@echo 'make fuzz   damaged files for every reader, for SECONDS=60'
 	@echo 'make test-fuzz   four hundred damaged files for every reader, the same every time'
+	@echo 'make test-ascii  what reads, writes and prints, in a locale that is not UTF-8'
+	@echo 'make test-user   the same as a user who is not root'
 	@echo 'make test-postgres  the tests of the database that need a PostgreSQL server, which they start themselves'
 	@echo 'make test-ray  searches on a Ray cluster of this machine, which the tests start themselves; it installs Ray'
 	@echo 'make lint   ruff'
@@ -67,6 +73,12 @@ fuzz: $(READY)
 
 test-fuzz: $(READY)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-turns 4
+
+test-ascii: $(READY)
+	LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 $(PYTEST) -m 'not long and not slow' $(MACHINE_TESTS)
+
+test-user: $(READY)
+	sh tests/as_user.sh $(PYTEST) -p no:cacheprovider -m 'not long and not slow' $(MACHINE_TESTS)
 
 test-postgres: $(READY_POSTGRES)
 	$(BIN)/python -m pytest tests/tuning_db -k 'postgres or server'

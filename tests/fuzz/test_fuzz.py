@@ -8,12 +8,15 @@ many attempts there were.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import logging
 import secrets
 import sqlite3
 import time
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -31,6 +34,7 @@ from fuzz_mutations import damaged_bytes, damaged_json, matrix_market, npy, safe
 from fuzz_report import ATTEMPTS
 from tuning_samples import H100, MEASURED_RATES, baseline, failed, timed, workload
 
+from sparsegen import backends
 from sparsegen.bench.results import result_file, result_reader
 from sparsegen.bench.results.results import Results
 from sparsegen.dispatch.choice import choose, forget
@@ -47,19 +51,25 @@ from sparsegen.errors import (
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.load import load_matrix
 from sparsegen.matrix.readers.smtx import read_smtx_shape
+from sparsegen.networks.files.packed_file import FIRST_LINE, MAGIC, load_packed, save_packed
+from sparsegen.networks.model.radixnet import radixnet
+from sparsegen.networks.packed_header import padded
+from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.plan import saved_operator
 from sparsegen.pruning.files.open import open_weights
 from sparsegen.tuning.jobs import job
-from sparsegen.tuning.jobs.bundle import Bundle, open_bundle
+from sparsegen.tuning.jobs.bundle import JOB, MANIFEST, Bundle, open_bundle
 from sparsegen.tuning.jobs.results import read_result
 from sparsegen.tuning_db import exchange
 from sparsegen.tuning_db.check import check
+from sparsegen.tuning_db.exchange import Content
+from sparsegen.tuning_db.foreign_devices import facts as facts_of
 from sparsegen.tuning_db.pins import Pin, Pins, read_pins
 from sparsegen.tuning_db.records import DeviceRates, Outcome
 from sparsegen.tuning_db.store import Store
 
 TURN = 100  # attempts between two looks at the clock
-TARGETS = 12  # among which the seconds are divided
+TARGETS = 15  # among which the seconds are divided
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MEMORY = 2**26  # bytes that a damaged file may take
 Fuzz = Callable[[st.SearchStrategy[Any], Callable[[Any], None]], None]
@@ -293,6 +303,104 @@ def test_damaged_bundles(tmp_path: Path, bundle: Bundle, fuzz: Fuzz) -> None:
             assert str(path) in str(error)
 
     fuzz(damaged_bytes({"end": content[cut:]}), read)
+
+
+def test_bundles(tmp_path: Path, bundle: Bundle, fuzz: Fuzz) -> None:
+    """Jobs and manifests with any values in them, packed anew with all checksums right."""
+    path = tmp_path / "b.pyz"
+    entries = {name: {"bytes": entry.size, "sha256": entry.sha256} for name, entry in bundle.files.items()}
+    listed = {"format": "sparsegen-bundle", "version": 1, "files": entries}
+    with zipfile.ZipFile(bundle.path) as archive:
+        sound = {name: archive.read(name) for name in archive.namelist()}
+
+    def read(found: tuple[str, bool]) -> None:
+        text, is_manifest = found
+        files = dict(sound)
+        files[MANIFEST if is_manifest else JOB] = text.encode()
+        if not is_manifest:
+            entry = {"bytes": len(files[JOB]), "sha256": hashlib.sha256(files[JOB]).hexdigest()}
+            files[MANIFEST] = json.dumps(listed | {"files": entries | {JOB: entry}}).encode()
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in files.items():
+                archive.writestr(name, content)
+        try:
+            with open_bundle(path) as opened:
+                opened.verify()
+        except BundleError as error:
+            assert str(path) in str(error) and len(str(error)) < 2000
+
+    documents = damaged_json(json.loads(job.dump(bundle.job))).map(lambda text: (text, False))
+    fuzz(documents | damaged_json(listed).map(lambda text: (text, True)), read)
+
+
+def test_exports_with_foreign_devices(tmp_path: Path, fuzz: Fuzz) -> None:
+    """Whatever an export says of its devices, nothing is recorded for a known one that is another."""
+    emulator = backends.emulator_device()
+    known = Content((timed(12.5, tile_n=32), timed(50.0, device=emulator, tile_n=64)), ())
+    foreign = json.loads(exchange.dump(Content((timed(0.5, tile_n=128), timed(0.25, device=emulator)), ())))
+    facts = {facts_of(device)["key"]: facts_of(device) for device in (H100, emulator)}
+
+    def read(found: tuple[str, str, Any, bool]) -> None:
+        text, name, value, is_second = found
+        document = json.loads(text)
+        with suppress(TypeError, KeyError, IndexError):
+            document["devices"][is_second][name] = value
+        place = tmp_path / f"{secrets.token_hex(8)}.db"
+        with Store.open(place) as store:
+            store.add_all(known.measurements, [])
+            with suppress(ImportFileError):
+                exchange.import_json(store, json.dumps(document), "x.json")
+            for m in store.all_measurements():
+                assert (m.device.key == "emulator") == (m.device.backend == "emulator")
+                assert facts_of(m.device) == facts.get(m.device.key, facts_of(m.device))
+            assert not check(store)
+        place.unlink()
+
+    names = st.sampled_from(("key", "name", "backend", "compute_capability", "multiprocessors", "l2_bytes"))
+    values = st.sampled_from(
+        (
+            H100.key,
+            H100.name,
+            emulator.key,
+            emulator.name,
+            "cuda",
+            "emulator",
+            [9, 0],
+            [8, 0],
+            1,
+            132,
+            "x",
+            None,
+        )
+    )
+    documents = st.just(json.dumps(foreign)) | damaged_json(foreign)
+    fuzz(st.tuples(documents, names, values, st.booleans()), read)
+
+
+# --- packed networks ---
+
+
+def test_packed_headers(tmp_path: Path, fuzz: Fuzz) -> None:
+    """Headers with any values in them, whose checksums are right."""
+    net = SparseNetwork(radixnet(64, 3), device="emulator", db=str(tmp_path / "tuning.db"))
+    path = tmp_path / "net.packed"
+    save_packed(net.pack(20, memory=60_000), path)
+    content = path.read_bytes()
+    length = int(content[len(MAGIC) : FIRST_LINE].split()[0])
+    images = content[padded(FIRST_LINE + length) :]
+
+    def read(text: str) -> None:
+        header = text.encode("utf-8", "surrogatepass")
+        first = (MAGIC + f"{len(header)} {zlib.crc32(header)}".encode()).ljust(FIRST_LINE - 1) + b"\n"
+        path.write_bytes((first + header).ljust(padded(FIRST_LINE + len(header))) + images)
+        try:
+            found = load_packed(path)
+        except SavedOperatorError as error:
+            assert str(error).startswith(str(path)) and len(str(error)) < 2000
+            return
+        assert found.plan.batch >= 1 and found.segments and found.clip > 0
+
+    fuzz(damaged_json(json.loads(content[FIRST_LINE : FIRST_LINE + length])), read)
 
 
 # --- databases ---
