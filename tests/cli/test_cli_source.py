@@ -104,9 +104,9 @@ def test_output_overwrites_on_request_alone(run: Command, tmp_path: Path) -> Non
     given = ("source", *SIZES, "--family", "csr_spmm", "-o", "kernel.cu")
     (tmp_path / "kernel.cu").write_text("mine")
     assert "--force" in run(*given, exit_code=3).stderr
-    assert (tmp_path / "kernel.cu").read_text() == "mine"
+    assert (tmp_path / "kernel.cu").read_text(encoding="utf-8") == "mine"
     run(*given, "--force")
-    assert "csr_spmm" in (tmp_path / "kernel.cu").read_text()
+    assert "csr_spmm" in (tmp_path / "kernel.cu").read_text(encoding="utf-8")
 
 
 def test_output_goes_to_a_file(run: Command, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_permissions_of_what_is_replaced_are_kept(tmp_path: Path) -> None:
 
 
 def test_the_longest_name_can_be_written(tmp_path: Path) -> None:
-    longest = tmp_path / ("é" * (LONGEST_NAME // 2) + "x")
+    longest = tmp_path / os.fsdecode("é".encode() * (LONGEST_NAME // 2) + b"x")
     require_place(longest)
     publish_text(longest, "text")
     with new_file(longest, force=True) as file:
