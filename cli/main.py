@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shlex
 import sys
 from typing import Any, NoReturn
@@ -46,6 +47,12 @@ def module_of(command: str) -> str:
     return f"sparsegen.cli.{command.replace('-', '_')}"
 
 
+def recorded_command(words: list[str]) -> str:
+    """The command as result files keep it: of files in folders of this machine the names alone."""
+    kept = [re.sub(r"(^|=)/(?:[^/]*/)*([^/]+)/?$", r"\1\2", word) for word in words]
+    return shlex.join(["sparsegen", *kept])
+
+
 class LazyGroup(click.Group):
     """Imports a subcommand when it is asked for; turns errors into messages and exit codes."""
 
@@ -69,7 +76,7 @@ class LazyGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["sparsegen.json"] = "--json" in args
         ctx.meta["sparsegen.emulator"] = any("emulator" in word for word in args)
-        ctx.meta["sparsegen.command"] = visible(shlex.join(["sparsegen", *args]))
+        ctx.meta["sparsegen.command"] = visible(recorded_command(args))
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -21,6 +21,7 @@ from patience import LONG
 import sparsegen
 from sparsegen import errors
 from sparsegen.cli import main
+from sparsegen.cli.main import recorded_command
 from sparsegen.cli.parts.common import OUTPUT
 from sparsegen.system.child import ChildProcess, answer
 
@@ -239,3 +240,16 @@ def test_the_documented_line_gives_a_script(shell: str) -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert "_SPARSEGEN_COMPLETE" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["bench", "-o", "/tmp/outs/bench_a.json"], "sparsegen bench -o bench_a.json"),
+        (["bench", "--db=/root/t.db", "--data", "/mnt/dlmc/"], "sparsegen bench --db=t.db --data dlmc"),
+        (["bench", "--matrix", "examples/a b.npz"], "sparsegen bench --matrix 'examples/a b.npz'"),
+        (["tune", "--db", "postgresql://h/db", "-n", "64"], "sparsegen tune --db postgresql://h/db -n 64"),
+    ],
+)
+def test_a_recorded_command_names_no_folder_of_the_machine(words: list[str], command: str) -> None:
+    assert recorded_command(words) == command

@@ -53,6 +53,15 @@ def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         yield from places(below, (*above, step))
 
 
+def alike(found: Any, told: Any) -> bool:
+    """Whether two documents are equal, where a whole number may have become a floating-point one."""
+    if isinstance(found, float) and type(told) is int:
+        return found == float(told)
+    if isinstance(found, dict) and isinstance(told, dict):
+        return found.keys() == told.keys() and all(alike(found[name], told[name]) for name in found)
+    return type(found) is type(told) and bool(found == told)
+
+
 def changed(document: Any, way: tuple[Any, ...], change: Callable[[Any, Any], None]) -> bytes:
     copy = json.loads(json.dumps(document))
     above = copy
@@ -157,9 +166,7 @@ def test_every_value_is_checked(saved: tuple[Path, dict[str, Any]], odd: Any) ->
         if way == ("config",):
             assert set(found["config"]) == set(header["config"]) and odd == {}, "tunables have their defaults"
             continue
-        if way == ("clip",):
-            told["clip"] = float(told["clip"])
-        assert found == told, way
+        assert alike(found, told), way
 
 
 def test_every_member_is_needed(saved: tuple[Path, dict[str, Any]]) -> None:
