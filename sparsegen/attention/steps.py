@@ -19,7 +19,7 @@ from sparsegen.dispatch.options import OnMiss
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.matrix.formats import as_csr
+from sparsegen.matrix.formats import as_mask
 from sparsegen.operators import DType, Operator, SparseAttentionOperator, TensorSpec, member
 from sparsegen.plan.arrays import Call, Target, caller
 from sparsegen.plan.binding import BoundVariant, bind_variant
@@ -79,7 +79,7 @@ def prepare_attention(
     head_dim = arguments.whole(head_dim, "head_dim", least=1)
     factor = head_dim**-0.5 if scale is None else arguments.factor(scale, "scale")
     kind = member(DType, dtype, "dtype")
-    csr = as_csr(mask)
+    csr = as_mask(mask)
     pattern = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
     where = device if isinstance(device, Device) else backends.find_device(device)
     many = heads or 1

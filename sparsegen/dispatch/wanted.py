@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
-from sparsegen.matrix.formats import Array, CsrMatrix, as_csr
+from sparsegen.matrix.formats import Array, CsrMatrix, as_csr, as_mask
 from sparsegen.operators import (
     DEFAULT_OPERATOR,
     OPERATORS,
@@ -42,7 +42,7 @@ class Wanted:
             return cls._without_pattern(matrix, problem, kind, transpose, options)
         if matrix is None:
             raise ConfigError(f"{kind.operator} needs a matrix")
-        csr, order = as_csr(matrix), None
+        csr, order = as_mask(matrix) if kind.takes_mask else as_csr(matrix), None
         given = csr
         if arguments.flag(transpose, "transpose"):
             if not kind.is_transposable:

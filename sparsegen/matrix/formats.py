@@ -29,6 +29,7 @@ from sparsegen.matrix.dense import nonzeros_by_row
 __all__ = ["MAX_INDEX", "Array", "Compressed", "Coordinates", "CsrMatrix", "as_csr", "as_real", "describe"]
 
 CompressedLayout = Literal["csr", "csc", "bsr", "bsc"]
+HIDDEN = -1e3  # at most that is every value of additive masks that hides a key: they use -1e4, -1e9, -inf
 MOST_AT_ONCE = 1 << 28  # elements of a dense tensor: PyTorch finds nonzeros with 16 bytes for each
 
 
@@ -92,6 +93,25 @@ def as_csr(
     return matrix
 
 
+def as_mask(mask: Any, *, source: str | None = None) -> CsrMatrix:
+    """What `as_csr` takes, for its pattern alone: of a dense mask the places that are not zero.
+
+    Values play no part, so that an additive mask would be taken with its meaning turned round: it is refused.
+
+    Raises:
+        MatrixError: malformed, not a matrix, additive, or with NaN or infinities.
+    """
+    csr = as_csr(mask, allow_nonfinite=True, source=source)
+    if csr.nnz and bool((csr.values <= HIDDEN).all()):
+        raise MatrixError(
+            "this is an additive mask, 0 where a key is seen and a huge negative number where it is not; pass the seen "
+            "places instead: mask == 0",
+            source=describe(mask) if source is None else source,
+        )
+    _require_finite(csr, describe(mask) if source is None else source)
+    return csr
+
+
 def describe(obj: Any) -> str:
     """A word for an object's type in messages: ``scipy.sparse csr_array``, ``torch Tensor``."""
     if _is_scipy(obj):
@@ -114,10 +134,26 @@ def _unwrap(obj: Any, source: str) -> Any:
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(obj, cupy.ndarray):
         return obj.get()
+    pydata = sys.modules.get("sparse")
+    if pydata is not None and isinstance(obj, getattr(pydata, "SparseArray", ())):
+        return _from_pydata(obj, source)
     cupy_sparse = sys.modules.get("cupyx.scipy.sparse")
     if cupy_sparse is not None and cupy_sparse.issparse(obj):
         return obj.get()
     return obj
+
+
+def _from_pydata(array: Any, source: str) -> Coordinates:
+    """An array of the library ``sparse`` (pydata), of any of its formats."""
+    if array.ndim != 2:
+        raise MatrixError(f"expected 2 dimensions, got shape {array.shape}", source=source)
+    if array.fill_value != 0:
+        raise MatrixError(
+            f"what is not stored must be 0, got a fill_value of {array.fill_value}", source=source
+        )
+    rows, columns = array.asformat("coo").coords
+    shape = (int(array.shape[0]), int(array.shape[1]))
+    return Coordinates(shape, rows, columns, np.asarray(array.asformat("coo").data))
 
 
 def _from_torch(torch: Any, tensor: Any, source: str) -> Array | Compressed | Coordinates:
@@ -252,6 +288,8 @@ def _from_compressed(stored: Compressed, source: str) -> CsrMatrix:
         raise MatrixError(
             f"blocks of {block} do not tile a matrix of shape {shape}", source=source, place="shape"
         )
+    indices, values = _without_room(offsets, indices, values)
+    given = values.dtype
     rows, columns = shape[0] // block[0], shape[1] // block[1]
     word = "block " if blocked else ""
     check_compressed(
@@ -293,7 +331,17 @@ def _from_compressed(stored: Compressed, source: str) -> CsrMatrix:
             csr = scipy.sparse.bsr_array(
                 (transposed, indices, offsets), shape=shape[::-1], blocksize=block[::-1]
             ).T.tocsr()
-    return _canonical(csr)
+    return _canonical(csr, given)
+
+
+def _without_room(offsets: Array, indices: Array, values: Array) -> tuple[Array, Array]:
+    """Indices and values up to the last offset: SciPy's matrices may have room behind it, which holds nothing."""
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or not offsets.size or indices.ndim != 1:
+        return indices, values
+    last = int(offsets[-1])
+    if 0 <= last < min(indices.size, values.shape[0]):
+        return indices[:last], values[:last]
+    return indices, values
 
 
 def _from_coordinates(stored: Coordinates, source: str) -> CsrMatrix:
@@ -321,7 +369,8 @@ def _from_coordinates(stored: Coordinates, source: str) -> CsrMatrix:
     import scipy.sparse
 
     rows, columns = stored.rows.astype(np.int32), stored.columns.astype(np.int32)
-    return _canonical(scipy.sparse.coo_array((values, (rows, columns)), shape=shape).tocsr())
+    csr = scipy.sparse.coo_array((values, (rows, columns)), shape=shape).tocsr()
+    return _canonical(csr, stored.values.dtype)
 
 
 def as_real(values: Array, source: str, *, place: str = "values") -> Array:
@@ -338,8 +387,15 @@ def as_real(values: Array, source: str, *, place: str = "values") -> Array:
     return values.astype(np.float64 if wide else np.float32, copy=False)
 
 
-def _canonical(csr: Any) -> CsrMatrix:
+def _canonical(csr: Any, dtype: np.dtype[Any]) -> CsrMatrix:
+    """With duplicates summed; those of booleans are true where any is.
+
+    Args:
+        dtype: of the values as they were given.
+    """
     csr.sum_duplicates()
+    if dtype.kind == "b":
+        csr.data = (csr.data != 0).astype(csr.data.dtype)
     return CsrMatrix(csr.shape, csr.indptr, csr.indices, csr.data)
 
 

@@ -137,7 +137,7 @@ def test_a_model_is_converted_whole_or_not_at_all(model: Model) -> None:
         convert(model, sparsity=0.5)
     assert type(model.mlp[0]) is nn.Linear
     with pytest.raises(PruningError, match="sparsity"):
-        convert(model, "unstructured")
+        convert(model, "block")
     with pytest.raises(PruningError, match=r"it is one itself, which SparseLinear\.from_dense converts"):
         convert(nn.Linear(8, 8), "unstructured", 0.5)
     with pytest.raises(PruningError, match="convolutions are those of convert_convolutions"):

@@ -134,7 +134,7 @@ class Residual(nn.Module):
         super().__init__()
         self.first = nn.Conv2d(3, 6, 3, padding=1)
         self.down = nn.Conv2d(6, 6, 3, stride=2, padding=1)
-        self.same = nn.Conv2d(6, 6, 3, padding="same")
+        self.same = nn.Conv2d(6, 6, 3, padding=1, padding_mode="reflect")
         self.up = nn.Upsample(scale_factor=2)
 
     def forward(self, x: Any) -> Any:
@@ -175,7 +175,7 @@ def test_what_masks_do_not_go_through_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"layer 1 \(Sigmoid\): masks go through"):
         masked_sequential(nn.Conv2d(3, 3, 1), nn.Sigmoid())
     with pytest.raises(ConfigError, match=r"layer 0 \(Conv2d\): a masked convolution is padded"):
-        masked_sequential(nn.Conv2d(3, 3, 3, padding="same"))
+        masked_sequential(nn.Conv2d(3, 3, 3, padding=1, padding_mode="reflect"))
     with pytest.raises(ConfigError, match="ceil_mode"):
         masked_sequential(nn.MaxPool2d(2, ceil_mode=True))
     with pytest.raises(ConfigError, match="nearest pixel"):

@@ -49,6 +49,7 @@ from sparsegen.integrations.torch.convolution.masked_sequential import (
 from sparsegen.integrations.torch.convolution.sparse_conv import SparseConv2d
 from sparsegen.integrations.torch.models.conversion import convert
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
+from sparsegen.integrations.torch.models.loading import load
 from sparsegen.integrations.torch.models.model_tuning import InSituTuning, tune_model
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
@@ -87,6 +88,7 @@ __all__ = [
     "from_flex",
     "from_torch_bsr",
     "linear",
+    "load",
     "masked_batch_norm",
     "masked_conv2d",
     "masked_sequential",

@@ -23,7 +23,7 @@ from sparsegen.matrix.csr import check_shape
 from sparsegen.matrix.formats import Array, Coordinates
 from sparsegen.matrix.readers.files import hint, read_text
 
-_FIELDS = {"real": "f8", "double": "f8", "integer": "i8", "pattern": None}
+_FIELDS = {"real": "f8", "double": "f8", "integer": "i8", "unsigned-integer": "u8", "pattern": None}
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric")
 _SIZE = re.compile(r"\d{1,18}", re.ASCII)
 _LONGEST = 1000  # characters of the line of sizes
@@ -186,6 +186,12 @@ def _coordinates(header: _Header, entries: Array, content: bytes) -> Coordinates
     values = np.ones(rows.size, np.float32) if header.field == "pattern" else entries["value"]
     if header.symmetry != "general":
         below = rows != columns
+        if header.symmetry == "skew-symmetric":
+            if values[~below].any():
+                raise MatrixError(
+                    "a skew-symmetric matrix has no nonzero on its diagonal", source=header.path
+                )
+            values = values.astype(np.float64)  # of unsigned integers there are no negative ones
         mirrored = values[below] if header.symmetry == "symmetric" else -values[below]
         rows, columns, values = (
             np.concatenate((rows, columns[below])),
@@ -200,6 +206,7 @@ def _dense(header: _Header, values: Array) -> Array:
     if header.symmetry == "general":
         return values.reshape(header.shape, order="F")
     skew = header.symmetry == "skew-symmetric"
+    values = values.astype(np.float64) if skew else values  # of unsigned integers there are no negative ones
     columns, rows = np.triu_indices(header.shape[0], k=1 if skew else 0)
     dense = np.zeros(header.shape, dtype=values.dtype)
     dense[columns, rows] = -values if skew else values

@@ -28,6 +28,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "bsr": ("indptr", "indices", "data"),
     "coo": ("row", "col", "data"),
     "dia": ("offsets", "data"),
+    "gcxs": ("indptr", "indices", "data"),
 }
 # What a file's or an archive's own trouble is, which the callers report.
 _FILE_FAULTS = (
@@ -100,7 +101,13 @@ def archive_members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 def is_sparse_archive(members: Container[str]) -> bool:
     """Whether the arrays are those of one matrix that ``scipy.sparse.save_npz`` wrote."""
-    return all(name in members for name in ("format", "shape", "data"))
+    return all(name in members for name in ("format", "shape", "data")) or is_pydata_archive(members)
+
+
+def is_pydata_archive(members: Container[str]) -> bool:
+    """Whether the arrays are those of one array that ``sparse.save_npz`` (pydata) wrote, of the formats COO or GCXS."""
+    own = ("coords",) if "coords" in members else ("indices", "indptr", "compressed_axes")
+    return "format" not in members and all(name in members for name in ("data", "shape", "fill_value", *own))
 
 
 @contextmanager
@@ -145,17 +152,39 @@ def _sparse(
     def part(name: str) -> Array:
         return read_member(path, archive, members[name], name, budget)
 
-    form = _format(path, part("format"))
+    if is_pydata_archive(members):
+        form = "coo" if "coords" in members else "gcxs"
+        if part("fill_value").any():
+            raise MatrixError("what is not stored must be 0", source=path, place="array 'fill_value'")
+    else:
+        form = _format(path, part("format"))
+    has_coords = form == "coo" and "coords" in members
     missing = [name for name in _PARTS[form] if name not in members]
-    if missing:
+    if missing and not has_coords:
         raise MatrixError(f"a {form} matrix needs the array {missing[0]!r}, which is not there", source=path)
     sizes = np.atleast_1d(part("shape"))
     if sizes.size > _MOST_SIZES:
         raise MatrixError(f"{sizes.size} sizes are no shape", source=path, place="array 'shape'")
+    if sizes.size != 2:
+        raise MatrixError(f"expected 2 dimensions, got {sizes.size}", source=path, place="array 'shape'")
     shape = check_shape(sizes, source=str(path))
     budget.require_matrix(shape, 0, "array 'shape'")
     data = part("data")
     budget.require_matrix(shape, data.size, "array 'data'")
+    if has_coords:
+        coords = part("coords")
+        if coords.ndim != 2 or coords.shape[0] != 2:
+            raise MatrixError(
+                f"expected 2 × nonzeros, got {coords.shape}", source=path, place="array 'coords'"
+            )
+        return Coordinates(shape, coords[0], coords[1], data)
+    if form == "gcxs":
+        axes = part("compressed_axes").ravel().tolist()
+        if axes not in ([0], [1]):
+            raise MatrixError(
+                f"compressed axes {axes} are not one", source=path, place="array 'compressed_axes'"
+            )
+        return Compressed("csr" if axes == [0] else "csc", shape, part("indptr"), part("indices"), data)
     if form == "coo":
         return Coordinates(shape, part("row"), part("col"), data)
     if form != "dia":
@@ -167,7 +196,7 @@ def _format(path: Path, written: Array) -> Any:
     """The name of a sparse format, one of those of `_PARTS`."""
     form = written.item() if written.size == 1 and written.itemsize <= _LONGEST_WORD else None
     form = form.decode("latin-1") if isinstance(form, bytes) else str(form)
-    if form not in _PARTS:
+    if form not in _PARTS or form == "gcxs":  # which names itself otherwise
         raise MatrixError(
             f"sparse format {form!r} is none of {', '.join(_PARTS)}", source=path, place="array 'format'"
         )

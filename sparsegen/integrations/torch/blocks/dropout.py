@@ -27,6 +27,7 @@ from sparsegen.integrations.torch.calls.tensor_checks import (
     require_real,
     require_tensors,
 )
+from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks, own_parameter
 from sparsegen.matrix.block_mask_draw import MaskDraw
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators import Block
@@ -127,7 +128,8 @@ class DropoutLinear(nn.Linear):
             own_seed=own_seed,
             device="meta",
         )
-        layer.weight, layer.bias = linear.weight, linear.bias
+        layer.weight, layer.bias = own_parameter(linear), linear.bias
+        keep_hooks(linear, layer)
         return layer.train(linear.training)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -18,12 +18,16 @@ def require_tensors(*, bias: Any = None, **given: Any) -> None:
         given: arguments by name.
 
     Raises:
-        OperandError: one of them is no dense tensor; the message says how to make one.
+        OperandError: one of them is no dense tensor, or a nested one; the message says how to make one.
     """
     for name, value in given.items():
         if not isinstance(value, Tensor):
             raise no_tensor(value, name)
-        if value.layout not in (torch.strided, torch.jagged):
+        if value.is_nested:
+            raise OperandError(
+                f"{name}: a nested tensor has no one shape: pass its rows, {name}.values() of a jagged one"
+            )
+        if value.layout is not torch.strided:
             raise OperandError(f"{name}: expected a dense tensor, got {value.layout}; use {name}.to_dense()")
     if bias is not None and not isinstance(bias, Tensor):
         raise no_tensor(bias, "bias")

@@ -23,6 +23,8 @@ from sparsegen.integrations.torch.convolution.conv_choice import (
     sizes_of,
 )
 from sparsegen.integrations.torch.convolution.conv_problem import memory_format, problem_of, sides_of
+from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
+from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks, own_parameter
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators import (
     Density,
@@ -145,11 +147,13 @@ class MaskedConv2d(nn.Conv2d):
         """Make a layer; what `torch.nn.Conv2d` takes, and how masks are.
 
         Raises:
-            ConfigError: padding by other than zeros, or by words; a block, mask_of, density or dense that is none.
+            ConfigError: padding by other than zeros, or by more of them on one side; a block, mask_of, density or dense
+                that is none.
         """
         super().__init__(*arguments, **options)
-        if self.padding_mode != "zeros" or isinstance(self.padding, str):
+        if self.padding_mode != "zeros":
             raise ConfigError("a masked convolution is padded by a number of zeros on each side")
+        self.padding = padding_in_numbers(self.padding, self.kernel_size, self.dilation)
         block = MaskBlock.named(mask_block, "mask_block")
         self.mask_block = block.rows, block.columns
         self.mask_of = member(MaskOf, mask_of, "mask_of")
@@ -179,7 +183,8 @@ class MaskedConv2d(nn.Conv2d):
             dtype=layer.weight.dtype,
             **masks,
         )
-        made.weight, made.bias = layer.weight, layer.bias
+        made.weight, made.bias = own_parameter(layer), layer.bias
+        keep_hooks(layer, made)
         return made
 
     def extra_repr(self) -> str:

@@ -14,6 +14,7 @@ from sparsegen.errors import ConfigError, OperandError
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution.masked_conv import MaskedConv2d
 from sparsegen.integrations.torch.convolution.masked_sequential import reach_of
+from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.matrix.spatial_mask import both, require_blocks, resize
 
@@ -148,7 +149,7 @@ def convert_convolutions(
             continue
         if isinstance(layer, MaskedConv2d) or type(layer) is not nn.Conv2d:
             dense[name] = f"it is a {type(layer).__name__}"
-        elif layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        elif layer.padding_mode != "zeros" or _is_uneven(layer):
             dense[name] = "it is not padded by a number of zeros"
         elif max(both(layer.kernel_size, "kernel_size", 1)) > MOST_SIDE:
             dense[name] = f"its filter is larger than {MOST_SIDE} × {MOST_SIDE}"
@@ -165,3 +166,12 @@ def convert_convolutions(
     if not converted:
         raise ConfigError(f"no convolution of the model can follow a mask: {dense or 'it has none'}")
     return ConvolutionReport(tuple(converted), dense)
+
+
+def _is_uneven(layer: nn.Conv2d) -> bool:
+    """Whether its padding is wider on one side than on the other."""
+    try:
+        padding_in_numbers(layer.padding, layer.kernel_size, layer.dilation)
+    except ConfigError:
+        return True
+    return False

@@ -15,6 +15,7 @@ from sparsegen.integrations.torch.calls.autocast import cast_like_dense
 from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
 from sparsegen.integrations.torch.convolution.conv_problem import pixels_of
 from sparsegen.integrations.torch.convolution.masked_conv import PackedMask, masked_conv2d
+from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
 from sparsegen.matrix.spatial_mask import Reach, both, dilate, resize, words_of
 from sparsegen.operators import Density
 
@@ -214,9 +215,10 @@ def masked_sequential(*layers: nn.Module, **options: Any) -> MaskedSequential:
 
 def reach_of(layer: nn.Module) -> Reach:
     """What an output pixel of a convolution or a pool reads."""
-    pair = {name: _pair(getattr(layer, name)) for name in ("kernel_size", "stride", "padding")}
+    pair = {name: _pair(getattr(layer, name)) for name in ("kernel_size", "stride")}
     dilation = _pair(getattr(layer, "dilation", 1))
-    return Reach(pair["kernel_size"], pair["stride"], pair["padding"], dilation)
+    padding = padding_in_numbers(layer.padding, pair["kernel_size"], dilation)
+    return Reach(pair["kernel_size"], pair["stride"], padding, dilation)
 
 
 def masked_batch_norm(x: Tensor, live: Tensor, norm: nn.BatchNorm2d) -> Tensor:
@@ -279,7 +281,7 @@ def _pair(value: Any) -> tuple[int, int]:
 
 def _require_known(number: int, layer: nn.Module) -> None:
     name = f"layer {number} ({type(layer).__name__})"
-    if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or isinstance(layer.padding, str)):
+    if isinstance(layer, nn.Conv2d) and layer.padding_mode != "zeros":
         raise ConfigError(f"{name}: a masked convolution is padded by a number of zeros on each side")
     if isinstance(layer, POOLS) and layer.ceil_mode:
         raise ConfigError(f"{name}: pools round sizes down here: make it with ceil_mode=False")

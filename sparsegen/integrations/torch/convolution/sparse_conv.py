@@ -13,6 +13,7 @@ from sparsegen.dispatch.options import Dense
 from sparsegen.errors import ConfigError, OperandError, PruningError
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution.masked_sequential import reach_of
+from sparsegen.integrations.torch.pattern.layer_weights import current_weight, keep_hooks, weight_trains
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.matrix.spatial_mask import Reach
 from sparsegen.pruning.pruner import prune
@@ -69,18 +70,17 @@ class SparseConv2d(nn.Module):
             run_dense: whether dense products of the gathered columns may run; see `SparsePattern`.
 
         Raises:
-            ConfigError: groups, or padding by other than a number of zeros.
+            ConfigError: groups, padding by other than zeros, or by more of them on one side.
             PruningError: a mask and a sparsity, or no weight is left.
             OperandError: a mask of another shape.
         """
         arguments.instance(dense, nn.Conv2d, "dense", OperandError)
-        if dense.groups != 1 or dense.padding_mode != "zeros" or isinstance(dense.padding, str):
-            raise ConfigError(
-                "a convolution with pruned filters has one group and is padded by a number of zeros"
-            )
+        if dense.groups != 1 or dense.padding_mode != "zeros":
+            raise ConfigError("a convolution with pruned filters has one group and is padded by zeros")
+        reach = reach_of(dense)
         if mask is not None and sparsity is not None:
             raise PruningError("give a mask or a sparsity, not both")
-        weight = _by_taps(dense.weight.detach())
+        weight = _by_taps(current_weight(dense))
         if sparsity is not None:
             kept = torch.as_tensor(prune(weight, pattern=pattern, sparsity=sparsity).weights) != 0
         elif mask is not None:
@@ -110,9 +110,11 @@ class SparseConv2d(nn.Module):
             rows.weight.copy_(weight[:, columns])
             if dense.bias is not None:
                 rows.bias.copy_(dense.bias)
-        rows.weight.requires_grad_(dense.weight.requires_grad)
+        rows.weight.requires_grad_(weight_trains(dense))
         product = SparseLinear.from_dense(rows, kept[:, columns], run_dense=run_dense)
-        return cls(product, columns, dense.in_channels, reach_of(dense))
+        made = cls(product, columns, dense.in_channels, reach)
+        keep_hooks(dense, made)
+        return made
 
     def forward(self, x: Tensor) -> Tensor:
         """Images × filters × height × width, in `torch.channels_last`.

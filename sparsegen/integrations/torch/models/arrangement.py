@@ -10,6 +10,7 @@ from torch import nn
 
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.models.model_trace import ActivationSite
+from sparsegen.integrations.torch.pattern.layer_weights import has_own_hooks
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.shared_input import SharedInput, SharedPart
 
@@ -124,9 +125,5 @@ def sites_in_sequences(model: nn.Module, layers: Mapping[str, nn.Linear]) -> Ite
             if isinstance(activation, nn.GELU) and activation.approximate != "none":
                 continue
             alone = names[id(layer)] == [own] and names[id(activation)] == [behind]
-            if alone and not _has_hooks(layer) and not _has_hooks(activation):
+            if alone and not has_own_hooks(layer) and not has_own_hooks(activation):
                 yield ActivationSite(kind, (behind,), (own,))
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
 
 from sparsegen import api, arguments
 from sparsegen.dispatch.dense_or_sparse import Verdict
@@ -20,10 +22,12 @@ from sparsegen.integrations.torch.calls.devices import DTYPES
 from sparsegen.integrations.torch.models.arrangement import Arranger, Form, sites_in_sequences
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
 from sparsegen.integrations.torch.models.in_situ import InSitu, decide
+from sparsegen.integrations.torch.pattern.layer_weights import current_weight, is_made_of_others
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.kernels.base import Device
 from sparsegen.pruning.groups import Scope
+from sparsegen.pruning.pruned_layers import LEAST_SPARSITY
 from sparsegen.pruning.pruner import pruned_matrices
 from sparsegen.pruning.report import PruneReport
 from sparsegen.pruning.request import PatternName, PruneRequest
@@ -56,6 +60,9 @@ def convert(
     db: str | Path | None = None,
 ) -> ConversionReport:
     """Prune a model's linear layers and replace them, in place, by sparse ones; nothing is run without example inputs.
+
+    Of a model that is pruned already, leave the sparsity out: the zeros that its weights have stay, no others are made,
+    and layers of which less than `LEAST_SPARSITY` are zeros stay dense.
 
     A layer stays dense where its weight belongs to another module too, where the module that holds it reads the weight
     itself, where it cannot be pruned or nothing of it would be left, and where a dense product is known or estimated to
@@ -106,13 +113,26 @@ def convert(
         raise PruningError(
             "no linear layer of this model can be sparse" + _advice(model, list(left.values()))
         )
+    _require_data(layers)
+    keeps = sparsity is None and pattern == PatternName.UNSTRUCTURED
+    if keeps and (scope, block, nm) != (None, None, None):
+        raise PruningError("scope, block and nm say how to prune: give a sparsity too, or none of them")
     if scope is None and not (isinstance(pattern, str) and pattern == PatternName.NM):
         scope = Scope.LAYER
-    weights = {name: module.weight for name, module in layers.items()}
-    request = PruneRequest.parse(pattern, sparsity, scope=scope, block=block, nm=nm)
+    weights = {name: current_weight(module) for name, module in layers.items()}
+    before = {name: share for name, weight in weights.items() if (share := _zeros(weight)) >= LEAST_SPARSITY}
+    request = PruneRequest.parse(pattern, 0.0 if keeps else sparsity, scope=scope, block=block, nm=nm)
     matrices, pruned = pruned_matrices(weights, request)
     for copied in pruned.copied:
         left[copied.name] = DenseLayer(copied.name, "Linear", f"cannot be pruned: {copied.reason}")
+    for name in (layers.keys() - before.keys() - left.keys()) if keeps else ():
+        share = _zeros(weights[name])
+        left[name] = DenseLayer(name, "Linear", f"it is not pruned: {share:.1%} of its weights are zeros")
+    if keeps and not layers.keys() - left.keys():
+        raise PruningError(
+            f"no linear layer of this model is pruned ({LEAST_SPARSITY:.0%} zeros or more): give a sparsity to prune"
+            + _listed(list(left.values()))
+        )
     for name in pruned.emptied:
         left[name] = DenseLayer(name, "Linear", "nothing of it would be left")
     asked = ASSUMED_TOKENS if tokens is None else (tokens,)
@@ -136,7 +156,10 @@ def convert(
         Arranger(model, candidates, ready, sites).arrange(dict.fromkeys(ready, Form(fused=True)))
     else:
         found = decide(model, candidates, ready, example_inputs, fuse=fuses, capture=captures)
-    return conversion_report(model, ready, left, asked, times, found, assumes_tokens=tokens is None)
+    again = tuple(n for n in before if n in ready and ready[n].pattern.nnz < torch.count_nonzero(weights[n]))
+    return conversion_report(
+        model, ready, left, asked, times, found, assumes_tokens=tokens is None, pruned_again=again
+    )
 
 
 def conversion_report(
@@ -148,13 +171,14 @@ def conversion_report(
     found: InSitu | None,
     *,
     assumes_tokens: bool = False,
+    pruned_again: tuple[str, ...] = (),
 ) -> ConversionReport:
     """What became of a model.
 
     Args:
         ready: the layers that were to be sparse; those of them are that are not left.
         left: what stays dense, by name.
-        tokens, times, found: see `ConversionReport`.
+        tokens, times, found, pruned_again: see `ConversionReport`.
     """
     left = dict(left)
     if found is not None:
@@ -175,8 +199,10 @@ def conversion_report(
     )
     order = {name: i for i, (name, _) in enumerate(model.named_modules())}
     dense_layers = tuple(sorted(left.values(), key=lambda d: order[d.name]))
-    report = ConversionReport(tuple(tokens), assumes_tokens, converted, dense_layers, found)
+    report = ConversionReport(tuple(tokens), assumes_tokens, converted, dense_layers, found, pruned_again)
     log.info("%s", report.summary)
+    if pruned_again:
+        log.warning("%s", report.said_of_pruning)
     return report
 
 
@@ -221,6 +247,14 @@ def obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, n
         for parameter in module.parameters(recurse=False):
             owners.setdefault(id(parameter), []).append(name)
     for name, module in model.named_modules():
+        if isinstance(module, parametrize.ParametrizationList):
+            continue  # part of the layer
+        if any(is_lazy(p) for p in module.parameters(recurse=False)):
+            yield name, module, "its weight is not initialized yet: call the model once"
+            continue
+        if (why := is_made_of_others(module)) is not None:
+            yield name, module, why
+            continue
         matrices = [p for p in module.parameters(recurse=False) if p.dim() > 1]
         if not matrices:
             continue
@@ -233,6 +267,21 @@ def obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, n
             yield name, module, f"its weight belongs to {', '.join(others)} too"
         elif isinstance(holder := model.get_submodule(name.rpartition(".")[0]), READS_WEIGHTS):
             yield name, module, f"{type(holder).__name__} reads its weight itself"
+
+
+def _require_data(layers: Mapping[str, nn.Linear]) -> None:
+    """Raises PruningError where the weights are not there yet."""
+    without = [name for name, layer in layers.items() if any(p.is_meta for p in layer.parameters())]
+    if without:
+        raise PruningError(
+            f"the weights of {', '.join(without[:3])} are on the meta device and have no data: load them first "
+            "(load_state_dict with assign=True), then convert the model"
+        )
+
+
+def _zeros(weight: Tensor) -> float:
+    """The share of a weight's elements that are zero."""
+    return 1 - int(torch.count_nonzero(weight)) / weight.numel() if weight.numel() else 0.0
 
 
 def _times(

@@ -54,6 +54,7 @@ class ConversionReport:
         tokens: the numbers that products were looked up for.
         assumes_tokens: whether nobody gave any.
         converted, dense: in the model's order.
+        pruned_again: converted layers that had been pruned before, and were by this call once more.
         in_situ: what was found inside the model; None without example inputs.
     """
 
@@ -62,6 +63,19 @@ class ConversionReport:
     converted: tuple[ConvertedLayer, ...]
     dense: tuple[DenseLayer, ...]
     in_situ: InSitu | None = None
+    pruned_again: tuple[str, ...] = ()
+
+    @property
+    def said_of_pruning(self) -> str:
+        """That layers were pruned twice, and how to keep the zeros that they had; empty where none were."""
+        if not self.pruned_again:
+            return ""
+        names, others = self.pruned_again[:NAMES_SHOWN], len(self.pruned_again) - NAMES_SHOWN
+        more = f" and {others} more" if others > 0 else ""
+        return (
+            f"{', '.join(names)}{more} had been pruned before, and now once more: "
+            "convert(model) without a sparsity keeps the zeros that are there"
+        )
 
     @property
     def shared_launches(self) -> tuple[tuple[str, ...], ...]:
@@ -103,6 +117,7 @@ class ConversionReport:
                 f"  {layer.name}: {out_features} × {in_features}, {layer.sparsity:.1%} sparse"
                 f"{_with(layer.activation)}{self._said(layer)}"
             )
+        lines += [f"  {self.said_of_pruning}"] if self.pruned_again else []
         lines += [f"  {', '.join(names)} read one tensor: one launch" for names in self.shared_launches]
         alike: dict[tuple[str, str], list[str]] = defaultdict(list)
         for left in self.dense:
@@ -128,6 +143,7 @@ class ConversionReport:
             "tokens": list(self.tokens),
             "assumes_tokens": self.assumes_tokens,
             "summary": self.summary,
+            "pruned_again": list(self.pruned_again),
             "converted": [
                 {
                     "name": layer.name,

@@ -16,8 +16,9 @@ from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_a
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.direct import Asked, asked
 from sparsegen.integrations.torch.calls.tensor_checks import no_tensor, require_parameter_dtype
+from sparsegen.integrations.torch.pattern.layer_weights import current_weight, keep_hooks, weight_trains
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
-from sparsegen.integrations.torch.pattern.pattern_module import PatternModule
+from sparsegen.integrations.torch.pattern.pattern_module import PatternModule, csr_tensor
 from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.pattern.products import linear, linear_asked, linear_at_once
 from sparsegen.integrations.torch.pattern.shared_input import SharedPart
@@ -87,7 +88,9 @@ class SparseLinear(PatternModule):
         run_dense: Dense | str = Dense.AUTO,
         db: str | Path | None = None,
     ) -> SparseLinear:
-        """The sparse layer with some of a dense one's weights, on its device and of its dtype.
+        """The sparse layer with some of a dense one's weights, on its device and of its dtype, and with its hooks.
+
+        The weights are those that the dense layer's next call would take, whatever makes them.
 
         Args:
             mask: out × in; what is not zero stays, whether the weight there is zero or not. With neither mask nor
@@ -102,7 +105,7 @@ class SparseLinear(PatternModule):
             MatrixError: a mask of another shape, or NaN or infinity in a weight that is to be ranked.
         """
         arguments.instance(dense, nn.Linear, "dense", OperandError)
-        weight = dense.weight.detach()
+        weight = current_weight(dense)
         if mask is not None and sparsity is not None:
             raise PruningError("give a mask or a sparsity, not both")
         if sparsity is not None:
@@ -132,7 +135,7 @@ class SparseLinear(PatternModule):
         """
         arguments.instance(dense, nn.Linear, "dense", OperandError)
         arguments.instance(pattern, SparsePattern, "pattern", OperandError)
-        weight = dense.weight.detach()
+        weight = current_weight(dense)
         if pattern.shape != tuple(weight.shape):
             raise MatrixError(f"expected a pattern of shape {tuple(weight.shape)}, got {pattern.shape}")
         layer = cls(pattern, bias=dense.bias is not None, device=weight.device, dtype=weight.dtype)
@@ -143,11 +146,20 @@ class SparseLinear(PatternModule):
             raise MatrixError(f"expected {pattern.nnz} values, got a tensor of shape {tuple(values.shape)}")
         with torch.no_grad():
             layer.values.copy_(values)
-            layer.values.requires_grad_(dense.weight.requires_grad)
+            layer.values.requires_grad_(weight_trains(dense))
             if layer.bias is not None:
                 layer.bias.copy_(dense.bias)
                 layer.bias.requires_grad_(dense.bias.requires_grad)
+        keep_hooks(dense, layer)
         return layer.train(dense.training)
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight for code that reads that of a ``torch.nn.Linear``: a CSR tensor over the very values.
+
+        Its dtype, device and shape are the dense layer's; ``.to_dense()`` makes the whole of it.
+        """
+        return csr_tensor(self.row_offsets, self.column_indices, self.values, self.pattern.shape)
 
     def to_dense(self) -> nn.Linear:
         """The ``torch.nn.Linear`` with the same weights, zeros included; an activation is not part of it."""
@@ -216,13 +228,15 @@ class SparseLinear(PatternModule):
         return () if self._shared is None else self._shared.layers
 
     def forward(self, x: Tensor) -> Tensor:
-        """X of any number of leading dimensions, the last of in_features.
+        """X of any number of leading dimensions, the last of in_features; or a jagged nested tensor of such rows.
 
         Raises:
             OperandError: a shape, dtype or device that does not fit.
         """
         if not isinstance(x, Tensor):
             raise no_tensor(x, "x")
+        if x.is_nested:
+            return self._of_nested(x)
         if self._shared is not None:
             part = self._shared(x)
             if part is not None:
@@ -244,6 +258,18 @@ class SparseLinear(PatternModule):
         if x.dim() > 1:
             return linear_asked(what, x, values, bias, self.pattern, self.activation)
         return linear(x[None], values, self.pattern, bias, self.activation)[0]
+
+    def _of_nested(self, x: Tensor) -> Tensor:
+        """Of a jagged nested tensor, whose rows are one product; the result has its lengths."""
+        if x.layout is not torch.jagged or x.dim() != 3:
+            raise OperandError(
+                f"x: a nested tensor of layout {x.layout} and {x.dim()} dimensions: make it with layout=torch.jagged, "
+                "of parts that are tokens × features"
+            )
+        nested: Any = x
+        rows = self(nested.values())
+        made: Tensor = torch.nested.nested_tensor_from_jagged(rows, nested.offsets(), nested.lengths())
+        return made
 
     def extra_repr(self) -> str:
         dense_bytes = self.pattern.dense_bytes

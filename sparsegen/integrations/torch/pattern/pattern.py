@@ -28,7 +28,7 @@ from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.prepared import Prepared
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.matrix.formats import as_csr
+from sparsegen.matrix.formats import as_mask
 from sparsegen.operators import Epilogue
 
 # Operators of one pattern: three for each number of tokens, dtype and device; of attention five for each head_dim.
@@ -83,7 +83,7 @@ class SparsePattern:
         """
         self.run_dense = Dense.parse(run_dense, "run_dense")
         self.db = None if db is None else arguments.location(db, "db")
-        csr = as_csr(matrix)
+        csr = as_mask(matrix)
         self.matrix = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
         self.handle = next(_handles)
         self._prepared: OrderedDict[tuple[Any, ...], Prepared | DensePrepared] = OrderedDict()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,13 @@ class PatternModule(nn.Module):
         self.pattern = pattern
         for name, array in _arrays(pattern).items():
             setattr(self, name, array.to(self.row_offsets.device))
+
+
+def csr_tensor(offsets: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """These arrays as a CSR tensor of PyTorch, which shares their memory and their gradients."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse")  # CSR tensors are in beta state; checks are off
+        return torch.sparse_csr_tensor(offsets, columns, values, shape)
 
 
 def _arrays(pattern: SparsePattern) -> dict[str, Tensor]:

@@ -50,7 +50,7 @@ class KernelMap:
         """The map of points, made on their device and stream.
 
         Args:
-            coordinates: int32, points × 4: batch, z, y and x. A row with a negative batch is no point.
+            coordinates: int32, points × 4, or none: batch, z, y and x. A row with a negative batch is no point.
             filter_size, dilation: taps, odd numbers, and steps between them along z, y and x; or one number for all.
             refuse_equal: whether points with equal coordinates are an error. Where they are not, the first of them
                 alone is read. By default they are on the CPU, and not on a GPU, where to know it is a wait.
@@ -65,8 +65,6 @@ class KernelMap:
                 f"coordinates: expected int32, points × 4 (batch, z, y, x), got {coordinates.dtype} of shape "
                 f"{tuple(coordinates.shape)}"
             )
-        if coordinates.shape[0] < 1:
-            raise OperandError("coordinates: expected one point at least, got none")
         size = odd_sides(filter_size, "filter_size")
         words: Tensor = _kernel_map(coordinates, size, three_steps(dilation))
         made = cls(coordinates.shape[0], size, words)
@@ -110,6 +108,8 @@ _launches = PlainLaunches(bind_kernel_map)
 
 def _map_of(coordinates: Tensor, filter_size: tuple[int, ...], dilation: tuple[int, ...]) -> Tensor:
     places = places_for(coordinates.shape[0])
+    if not places:
+        return _fake(coordinates, filter_size, dilation)
     padded = functional.pad(coordinates, (0, 0, 0, places - coordinates.shape[0]), value=NONE)
     size, steps = odd_sides(filter_size, "filter_size"), three_steps(dilation)
     device = kernel_device_of(coordinates.device)

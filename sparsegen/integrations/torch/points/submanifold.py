@@ -158,6 +158,8 @@ class SubmanifoldConv3d(nn.Module):
 def _conv_of(
     x: Tensor, weight: Tensor, words: Tensor, bias: Tensor | None, density: float, relu: bool
 ) -> Tensor:
+    if not x.shape[0]:
+        return x.new_empty((0, weight.shape[0]))
     device = kernel_device(x)
     if device is None:
         return _plain_conv(x, weight, words, bias, relu)
@@ -172,6 +174,8 @@ def _conv_of(
 
 
 def _weights_of(x: Tensor, dy: Tensor, words: Tensor, filter_size: tuple[int, ...], density: float) -> Tensor:
+    if not x.shape[0]:
+        return x.new_zeros((dy.shape[1], *filter_size, x.shape[1]))
     device = kernel_device(x)
     if device is None:
         return _plain_weights(x, dy, words, filter_size)

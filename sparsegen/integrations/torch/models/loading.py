@@ -1,0 +1,82 @@
+"""State dicts of converted models, loaded into models that were not converted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from sparsegen import arguments
+from sparsegen.dispatch.options import Dense
+from sparsegen.errors import MatrixError, OperandError
+from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks
+from sparsegen.integrations.torch.pattern.linear import SparseLinear
+from sparsegen.integrations.torch.pattern.pattern import SparsePattern
+
+PARTS = ("values", "row_offsets", "column_indices")  # of a sparse layer in a state dict
+
+
+def load(
+    model: nn.Module,
+    state_dict: Mapping[str, Any],
+    *,
+    run_dense: Dense | str = Dense.AUTO,
+    db: str | Path | None = None,
+) -> tuple[str, ...]:
+    """Load the state dict of a model that `convert` changed into the model as it was before.
+
+    The linear layers that are sparse in the state dict become `SparseLinear` on the patterns that it holds; all else is
+    loaded as ``load_state_dict`` does. An activation that was part of a sparse layer stays the model's own module, and
+    computes the same.
+
+    Args:
+        model: made as the converted one was; layers that are sparse already take their patterns over. It is changed in
+            place, all of it or, where something does not fit, nothing.
+        state_dict: of ``converted.state_dict()``.
+        run_dense, db: as of `SparsePattern`.
+
+    Returns:
+        The names of the layers that became sparse.
+
+    Raises:
+        OperandError: no module or state dict, or names, shapes or patterns that do not fit the model.
+    """
+    arguments.instance(model, nn.Module, "model", OperandError)
+    arguments.instance(state_dict, Mapping, "state_dict", OperandError)
+    policy = Dense.parse(run_dense, "run_dense")
+    made: dict[str, tuple[nn.Module, SparseLinear]] = {}
+    for name, module in model.named_modules():
+        parts = [state_dict.get(f"{name}.{part}" if name else part) for part in PARTS]
+        if type(module) is nn.Linear and all(isinstance(part, Tensor) for part in parts):
+            if not name:
+                raise OperandError(
+                    "the model is a linear layer itself: use SparseLinear and its load_state_dict"
+                )
+            made[name] = module, _sparse(name, module, parts, policy, db)
+    try:
+        for name, (_, layer) in made.items():
+            model.set_submodule(name, layer)
+        model.load_state_dict(dict(state_dict))
+    except RuntimeError as error:
+        for name, (dense, _) in made.items():
+            model.set_submodule(name, dense)
+        raise OperandError(f"the state dict does not fit the model: {error}") from error
+    return tuple(made)
+
+
+def _sparse(
+    name: str, dense: nn.Linear, parts: list[Any], run_dense: Dense, db: str | Path | None
+) -> SparseLinear:
+    values, offsets, columns = parts
+    try:
+        shape = (dense.out_features, dense.in_features)
+        pattern = SparsePattern.of_csr(shape, offsets, columns, run_dense=run_dense, db=db)
+    except MatrixError as error:
+        raise OperandError(f"{name}: the pattern does not fit the layer: {error}") from error
+    weight = dense.weight
+    device = values.device if weight.is_meta else weight.device
+    layer = SparseLinear(pattern, bias=dense.bias is not None, device=device, dtype=weight.dtype)
+    keep_hooks(dense, layer)
+    return layer.train(dense.training)

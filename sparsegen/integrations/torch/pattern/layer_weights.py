@@ -1,0 +1,110 @@
+"""The weight that a layer's next call would take, and what else of a dense layer a sparse one takes over.
+
+A weight may be a parameter, or made of others before each call: by the hooks of ``torch.nn.utils.prune``,
+``weight_norm`` and ``spectral_norm``, or by a parametrization. What the attribute ``weight`` of a hooked layer holds is
+of the last call, and is stale after a checkpoint was loaded or an optimizer took a step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from sparsegen.errors import OperandError
+
+# Of a call; those of state dicts know the parameters that a layer had.
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+
+
+def current_weight(layer: nn.Module) -> Tensor:
+    """The weight as the forward pass would take it now, detached.
+
+    Raises:
+        OperandError: it has no data: on the meta device, or of a lazy layer.
+    """
+    for parameter in layer.parameters():
+        if is_lazy(parameter):
+            raise OperandError("the weight is not initialized yet: call the lazy layer once, then convert it")
+        if parameter.is_meta:
+            raise OperandError(
+                "the weight is on the meta device and has no data: load it first (load_state_dict with assign=True)"
+            )
+    with torch.no_grad():
+        for hook in layer._forward_pre_hooks.values():
+            if _hooked_name(hook) != "weight":
+                continue
+            made: Any = hook
+            if isinstance(hook, BasePruningMethod):
+                return made.apply_mask(layer).detach()  # type: ignore[no-any-return]
+            if isinstance(hook, SpectralNorm):
+                return made.compute_weight(layer, do_power_iteration=False).detach()  # type: ignore[no-any-return]
+            return made.compute_weight(layer).detach()  # type: ignore[no-any-return]
+        weight: Tensor = layer.weight  # type: ignore[assignment]
+        return weight.detach()
+
+
+def weight_trains(layer: nn.Module) -> bool:
+    """Whether the weight, or the parameter that it is made of, requires a gradient."""
+    weight: Any = getattr(layer, "weight_orig", None)
+    return bool((layer.weight if weight is None else weight).requires_grad)
+
+
+def own_parameter(layer: nn.Module) -> nn.Parameter:
+    """The weight's own parameter, shared; of one that is made of others a new one that starts with it."""
+    weight: Any = layer._parameters.get("weight")
+    if isinstance(weight, nn.Parameter):
+        return weight
+    return nn.Parameter(current_weight(layer).clone(), requires_grad=weight_trains(layer))
+
+
+def is_made_of_others(layer: nn.Module) -> str | None:
+    """Why a layer's weight is more than zeros and numbers, in words; None where it is a parameter, masked at most."""
+    if parametrize.is_parametrized(layer):
+        return "its weight is parametrized: torch.nn.utils.parametrize.remove_parametrizations makes it a plain one"
+    for hook in layer._forward_pre_hooks.values():
+        if isinstance(hook, WeightNorm):
+            return "its weight is made anew by weight_norm: torch.nn.utils.remove_weight_norm makes it a plain one"
+        if isinstance(hook, SpectralNorm):
+            return "its weight is made anew by spectral_norm: torch.nn.utils.remove_spectral_norm makes it a plain one"
+    return None
+
+
+def keep_hooks(dense: nn.Module, made: nn.Module) -> None:
+    """Have the hooks of a dense layer's calls on another layer, but for those that make its weight.
+
+    Both share them, so that a handle removes one from both.
+    """
+    for name in _HOOKS:
+        hooks: Any = getattr(dense, name)
+        if any(_hooked_name(hook) is not None for hook in hooks.values()):
+            hooks = type(hooks)((key, hook) for key, hook in hooks.items() if _hooked_name(hook) is None)
+        setattr(made, name, hooks)
+    made._is_full_backward_hook = dense._is_full_backward_hook
+
+
+def has_own_hooks(layer: nn.Module) -> bool:
+    """Whether somebody looks at a layer's calls, beside what makes its weight."""
+    pre = [hook for hook in layer._forward_pre_hooks.values() if _hooked_name(hook) is None]
+    return bool(layer._forward_hooks or layer._backward_hooks or layer._backward_pre_hooks or pre)
+
+
+def _hooked_name(hook: Any) -> str | None:
+    """The tensor that a hook of `torch.nn.utils` makes; None of every other hook."""
+    if isinstance(hook, BasePruningMethod):
+        return str(hook._tensor_name)
+    return str(hook.name) if isinstance(hook, WeightNorm | SpectralNorm) else None
