@@ -221,6 +221,14 @@ def _in_memory(given: Mapping[str, Any]) -> NumpyWeights | TorchWeights:
     strange = next((name for name in given if not isinstance(name, str)), None)
     if strange is not None:
         raise MatrixError(f"names must be text, got {strange!r}", source=SINGLE)
+    masked = [
+        name for name in given if name.endswith("_orig") and f"{name.removesuffix('_orig')}_mask" in given
+    ]
+    if masked:
+        raise PruningError(
+            f"{masked[0]} has a mask of torch.nn.utils.prune beside it: multiply both, or call "
+            "torch.nn.utils.prune.remove on the layer, before it is pruned again"
+        )
     if given and all(is_tensor(value) for value in given.values()):
         return TorchWeights(given)
     for name, value in given.items():

@@ -12,32 +12,52 @@ from sparsegen.pruning.files.container import WeightFile
 from sparsegen.pruning.files.npy import NpyFile
 from sparsegen.pruning.files.npz import NpzFile
 from sparsegen.pruning.files.safetensors import SafetensorsFile
+from sparsegen.pruning.files.sharded import INDEX_SUFFIX, ShardedFiles
 from sparsegen.pruning.files.sparse_npz import SparseNpzFile
+from sparsegen.pruning.files.stored_layers import StoredLayers
 
 SUFFIXES = (".npz", ".npy", ".safetensors")
 
 
 def open_weights(path: Path, memory_limit: int | None = None) -> WeightFile:
-    """The weights of a file; its suffix says which container it is.
+    """The weights of a file; its suffix says which container it is. Layers stored in parts are one tensor each.
+
+    A checkpoint of several files is read by its ``model.safetensors.index.json``, or by the folder that holds it.
 
     Args:
         memory_limit: as `sparsegen.load_matrix` takes it.
 
     Raises:
-        PruningError: another suffix.
+        PruningError: another suffix, or a folder without one checkpoint.
         MatrixError: missing, empty, malformed, or over the limit.
     """
+    if path.is_dir():
+        path = _of_folder(path)
+    if path.name.endswith(INDEX_SUFFIX):
+        check_readable(path)
+        return StoredLayers(ShardedFiles(path, memory_limit))
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise PruningError(
-            f"{path}: weights are read from {', '.join(SUFFIXES)}, not {suffix or 'other files'}"
+            f"{path}: weights are read from {', '.join((*SUFFIXES, INDEX_SUFFIX))}, not {suffix or 'other files'}"
         )
     check_readable(path)
     budget = MemoryBudget.of_file(path, memory_limit)
     if suffix == ".safetensors":
-        return SafetensorsFile(path, budget)
+        return StoredLayers(SafetensorsFile(path, budget))
     if suffix == ".npy":
         return NpyFile(path, budget)
     with open_archive(path) as archive:
         sparse = is_sparse_archive(archive_members(archive))
     return SparseNpzFile(path, budget) if sparse else NpzFile(path, budget)
+
+
+def _of_folder(folder: Path) -> Path:
+    """The one index of a folder, else its one ``.safetensors`` file."""
+    for ending in (INDEX_SUFFIX, ".safetensors"):
+        found = sorted(path for path in folder.iterdir() if path.name.endswith(ending))
+        if len(found) == 1:
+            return found[0]
+    raise PruningError(
+        f"{folder} is a folder without one {INDEX_SUFFIX.removeprefix('.')} or .safetensors file: name the file"
+    )

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO
 
+from sparsegen.errors import MatrixError
 from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import Array
 from sparsegen.matrix.readers.safetensors import read_entries, read_raw, widened
@@ -34,6 +35,20 @@ class SafetensorsFile:
         self._budget.require(2 * (entry.end - entry.begin), "the tensor", f"tensor {name!r}")
         values = widened(entry, read_raw(self._path, entry))
         return values.astype(value_type(_FLOATS[entry.kind]), copy=False)
+
+    def read_any(self, name: str) -> Array:
+        """A tensor's elements as they are stored, bfloat16 as float32, in its shape.
+
+        Raises:
+            MatrixError: elements of a type that is not read, or more of them than memory may hold.
+        """
+        entry = self._entries[name]
+        if entry.dtype is None:
+            raise MatrixError(
+                f"elements of {entry.kind} are not read", source=self.source, place=f"tensor {name!r}"
+            )
+        self._budget.require(2 * (entry.end - entry.begin), "the tensor", f"tensor {name!r}")
+        return widened(entry, read_raw(self._path, entry)).reshape(entry.shape)
 
     def write(self, target: BinaryIO, pruned: Collection[str], masks: Masks) -> None:
         with self._path.open("rb") as original:
