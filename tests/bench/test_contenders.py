@@ -148,7 +148,11 @@ def test_ours_come_first_and_are_not_their_own_peers() -> None:
         "torch-sdpa",
         "torch-softmax",
     }
-    assert {name for name, kind in kinds.items() if kind is Kind.OTHER} == {"copy", "torch-sdpa-causal"}
+    assert {name for name, kind in kinds.items() if kind is Kind.OTHER} == {
+        "copy",
+        "torch-sdpa-causal",
+        "torch-sdpa-whole",
+    }
 
 
 def test_nobody_computes_what_it_is_not_started_for() -> None:

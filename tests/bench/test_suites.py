@@ -33,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 LISTED = [name for name in suite_names() if not describe_suite(name).needs_data]
 COUNTS = {
     "attention": 6,
+    "attention-blocks": 10,
     "mobilenet": 27,
     "spdnn": 15,
     "uneven": 4,

@@ -22,6 +22,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.operators import (
     Activation,
     Block,
+    BlockAttentionProblem,
     DsdProblem,
     DsdTransposedProblem,
     DType,
@@ -46,6 +47,9 @@ from sparsegen.settings import Settings
 
 HALF = DType.FLOAT16
 ATTENTION, MASK = SparseAttentionProblem(32, 32, 16, HALF, batch=2), SlidingWindow(32, 32, 8, 2)
+BLOCKS = BlockAttentionProblem.of(
+    (48, 64), kv_heads=2, group=2, head_dim=16, dtype=HALF, block="16x16", masks="items_and_heads", batch=2
+)
 SOFTMAX, RANDOM = SoftmaxProblem(24, 32, HALF), Independent(24, 32, 0.5)
 NETWORK = SparseNetworkProblem(6 * 64, 67, 40, HALF, Activation.DYING_RELU, Readout.TOTALS)
 LAYERS = RadixNet(6 * 64, 67, 64, 6)
@@ -104,6 +108,11 @@ def made(folder: Path, problem: Problem, pattern: Pattern) -> Parcel:
         ("triton-blocks", replace(WEIGHTS, y_layout=Layout.COLUMN), Drawn(64, 128), 2),
         ("triton-blocks", SAMPLED, Drawn(64, 128), 2),
         ("triton-blocks", replace(SAMPLED, w_layout=Layout.COLUMN), Drawn(64, 128), 2),
+        ("torch-flex-blocks", BLOCKS, Drawn(48, 64), 1),
+        ("torch-flex-blocks", replace(BLOCKS, span="causal:20+5", order="tokens"), Drawn(48, 64), 1),
+        ("torch-flex-blocks", replace(BLOCKS, masks="nobody", batch=1), Drawn(48, 64), 1),
+        ("torch-sdpa-whole", BLOCKS, Drawn(48, 64), 2),  # of these backends the CPU has two
+        ("torch-sdpa-whole", replace(BLOCKS, keys=48, span="causal", order="tokens"), Drawn(48, 48), 2),
         ("torch-linear", CONV, RANDOM, 3),
         ("torch-linear", SpmmProblem(24, 32, 48, HALF, Layout.COLUMN, Epilogue.BIAS_RELU), RANDOM, 2),
         ("torch-linear", SpmmProblem(24, 32, 48, epilogue=Epilogue.BIAS), RANDOM, 2),
