@@ -19,7 +19,10 @@ from sparsegen.matrix.formats import as_csr as as_csr
 from sparsegen.matrix.load import load_matrix as load_matrix
 from sparsegen.networks.model.network import Network as Network
 from sparsegen.networks.sparse_network import SparseNetwork as SparseNetwork
+from sparsegen.operators import Band as Band
 from sparsegen.operators import Block as Block
+from sparsegen.operators import BlockAttentionOperator as BlockAttentionOperator
+from sparsegen.operators import BlockAttentionProblem as BlockAttentionProblem
 from sparsegen.operators import ConvEpilogue as ConvEpilogue
 from sparsegen.operators import Density as Density
 from sparsegen.operators import DsdOperator as DsdOperator
@@ -34,6 +37,7 @@ from sparsegen.operators import Layout as Layout
 from sparsegen.operators import MaskedConv2dOperator as MaskedConv2dOperator
 from sparsegen.operators import MaskedConv2dProblem as MaskedConv2dProblem
 from sparsegen.operators import MaskOf as MaskOf
+from sparsegen.operators import MasksOf as MasksOf
 from sparsegen.operators import Operator as Operator
 from sparsegen.operators import Rest as Rest
 from sparsegen.operators import SddmmEpilogue as SddmmEpilogue
@@ -45,12 +49,14 @@ from sparsegen.operators import SoftmaxBackwardOperator as SoftmaxBackwardOperat
 from sparsegen.operators import SoftmaxBackwardProblem as SoftmaxBackwardProblem
 from sparsegen.operators import SoftmaxOperator as SoftmaxOperator
 from sparsegen.operators import SoftmaxProblem as SoftmaxProblem
+from sparsegen.operators import Span as Span
 from sparsegen.operators import SparseAttentionOperator as SparseAttentionOperator
 from sparsegen.operators import SparseAttentionProblem as SparseAttentionProblem
 from sparsegen.operators import SparseNetworkOperator as SparseNetworkOperator
 from sparsegen.operators import SparseNetworkProblem as SparseNetworkProblem
 from sparsegen.operators import SparseOperator as SparseOperator
 from sparsegen.operators import SpmmProblem as SpmmProblem
+from sparsegen.operators import TokenOrder as TokenOrder
 from sparsegen.plan.saved_operator import save_operator as save_operator
 from sparsegen.pruning.pruner import prune as prune
 from sparsegen.tuning_db.records import MeasuredAs as MeasuredAs
