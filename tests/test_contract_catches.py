@@ -21,9 +21,11 @@ from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.operators import (
     Activation,
+    BlockAttentionProblem,
     DType,
     Epilogue,
     Layout,
+    MasksOf,
     Readout,
     SddmmEpilogue,
     SddmmProblem,
@@ -31,6 +33,7 @@ from sparsegen.operators import (
     SoftmaxProblem,
     SparseAttentionProblem,
     SparseNetworkProblem,
+    TokenOrder,
 )
 from sparsegen.render import render
 
@@ -67,6 +70,11 @@ def narrow_tiles() -> CsrMatrix:
     return csr(
         np.where(rng.random((300, 212)) < 0.3, kept * rng.standard_normal((300, 212)), 0).astype(np.float32)
     )
+
+
+def many_keys() -> CsrMatrix:
+    """The shape of attention with several stages of keys, the last of them cut off."""
+    return csr(np.zeros((300, 700), np.float32))
 
 
 @dataclass(frozen=True)
@@ -240,6 +248,36 @@ RIGHT = {
             "another lane's bits": ("words.element[w] >> column", "words.element[w]"),
             "sums that do not shrink": ("sums[i][j][half * 2] *= shrinking;", ""),
         },
+    ),
+    "block_attention": Right(
+        family("tma_attention"),
+        Kind(
+            BlockAttentionProblem,
+            (("kv_heads", 1), ("group", 2), ("head_dim", 32)),
+            (("dtype", DType.FLOAT16), ("masks", MasksOf.HEADS), ("order", TokenOrder.HEADS)),
+            parameters=(("block", "64x64"), ("density", 0.6), ("span", "causal:600+20")),
+        ),
+        {"warpgroups": "together", "queries": "shared", "section": 16},
+        {
+            "a redo left out": ("!(found[0] <= kMostWeight && found[1] <= kMostWeight)", "false"),
+            "sums that do not shrink": ("tile[0] *= shrunk[0], tile[1] *= shrunk[0], ", ""),
+            "a row of the mask shifted": (
+                "own.order[start + lane] - leader",
+                "own.order[start + lane] - leader - 1",
+            ),
+            "dead parts that count": ("if ((flags & kDead) != 0) hide_dead(note, piece);", ""),
+            "no end of the band": ("if ((flags & kBounded) != 0) hide_bounded", "if (false) hide_bounded"),
+            "missing wait": ("if (!is_known) barrier_wait(ring.filled + stage.number, stage.parity);", ""),
+            "the same weights again": (
+                "compute(weights[1], weights[0]);",
+                "compute(weights[0], weights[1]);",
+            ),
+            "another head's logarithms": (
+                "lse[static_cast<long long>(head) *",
+                "lse[static_cast<long long>(head ^ 1) *",
+            ),
+        },
+        many_keys,
     ),
     "sparse_network": Right(
         family("fused_network"),

@@ -242,8 +242,8 @@ class BlockAttentionProblem(Problem):
     def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
         """Masks at the expected density, the usual scale and the span's band, and normal numbers.
 
-        Beside them a ramp: keys have more and more of one direction, up or down with their place, and a third of the
-        queries much of it, so that scores of these grow over the keys by many powers of e.
+        Beside them a ramp: keys have more and more of one direction, and a third of the queries much of it, another
+        third of the opposite one, so that their scores grow or shrink over the keys by many powers of e.
         """
         found = {}
         for spec in self.operands(nnz):
@@ -266,9 +266,9 @@ class BlockAttentionProblem(Problem):
         )  # of scores after the scale: its square / √head_dim
         for name, tokens in (("q", self.queries), ("k", self.keys)):
             if name == "q":
-                part = np.where(np.arange(tokens) % 3 == 0, height, 0.0)
+                part = height * np.array([1.0, -1.0, 0.0])[np.arange(tokens) % 3]
             else:
-                part = height * np.linspace(-0.5, 0.5, tokens) * rng.choice((-1.0, 1.0))
+                part = height * np.linspace(-0.5, 0.5, tokens)
             lead = part[:, None, None] if self.order is TokenOrder.TOKENS else part[None, :, None]
             real = self.dtype.from_storage(operands[name]).astype(np.float32, copy=False)
             operands[name] = self.dtype.to_storage(real + (lead * direction).astype(np.float32))
