@@ -348,7 +348,7 @@ class BlockAttentionProblem(Problem):
         return masks if self.masks.are_of_heads else masks * self.heads
 
     def terms(self, matrix: CsrMatrix) -> Array:
-        """As many as there are keys; how many of them are live the magnitude knows."""
+        """The number of keys; the magnitude knows how many of them are live."""
         return np.full(1, self.keys)
 
 

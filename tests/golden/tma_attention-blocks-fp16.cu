@@ -278,13 +278,12 @@ struct Ring {
     }
   }
 
-  // By the warps that multiply, which are done with the stage.
+  // By the warps that multiply, which are done with the stage: behind a wait for products, where all lanes are together.
   __device__ __forceinline__ void release(int stage) { arrive(emptied + stage); }
   __device__ __forceinline__ void release_queries(int place) { arrive(queries_emptied + place); }
 
  private:
   __device__ __forceinline__ static void arrive(Barrier* barrier) {
-    __syncwarp();
     if (threadIdx.x % 32 < kArrivingLanes) barrier_arrive(barrier);
   }
 };
@@ -310,15 +309,15 @@ struct Tiles {
   bool backwards;  // the last queries of every head see most keys
   int rows;  // tiles of a head
   const unsigned long long* mask;
-  int mask_rows, mask_words;
+  int mask_rows, mask_columns;  // blocks
   int item_masks, head_masks;  // words from one item's or head's mask to the next
 
   __device__ __forceinline__ int count() const { return rows * all_heads; }
 
   __device__ __forceinline__ MaskRows mask_of(int head) const {
     const int item = head / item_heads;
-    const unsigned long long* const own = mask + static_cast<long long>(item) * item_masks + static_cast<long long>(head - item * item_heads) * head_masks;
-    return MaskRows(own, mask_rows, mask_words, false);
+    const long long words = static_cast<long long>(item) * item_masks + static_cast<long long>(head - item * item_heads) * head_masks;
+    return MaskRows(mask + words, mask_rows, mask_columns, false);
   }
 
   // The head of a tile, counted through the items, and its queries.
@@ -541,6 +540,7 @@ struct Scores {
   __device__ __forceinline__ void hide(const StageNote& note, unsigned flags, const Band& band, unsigned piece, int first_query, int key_count) {
     if ((flags & kDead) != 0) hide_dead(note, piece);
     if ((flags & kBounded) != 0) hide_bounded(note, band, first_query, key_count);
+    __syncwarp();  // all lanes have read the note
   }
 
   __device__ __forceinline__ void largest(float (&found)[2]) const {
@@ -914,9 +914,11 @@ tma_attention(const __grid_constant__ TensorMap q_map, const __grid_constant__ T
       let_next_kernel_begin();
       const bool is_causal = band.most < kNoBand;
       const int heads = kv_heads * group;
-      const int mask_rows = (queries + kBlockRows - 1) / kBlockRows, row_tiles = kPieces > 1 ? (mask_rows + kPieces - 1) / kPieces : mask_rows * kRowTiles;
-      const Tiles tiles{queries, keys, heads, heads * items, section, is_causal, row_tiles, mask, mask_rows, (keys + kBlockKeys - 1) / kBlockKeys, item_masks, head_masks};
-      Producer producer{rings[number], RingTiles{memory + number * kRingBytes}, tiles, band, group, q_map, k_map, v_map, counters, static_cast<int>(gridDim.x) * kRings};
+      const int mask_rows = (queries + kBlockRows - 1) / kBlockRows, mask_columns = (keys + kBlockKeys - 1) / kBlockKeys;
+      const int row_tiles = kPieces > 1 ? (mask_rows + kPieces - 1) / kPieces : mask_rows * kRowTiles;
+      const Tiles tiles{queries, keys, heads, heads * items, section, is_causal, row_tiles, mask, mask_rows, mask_columns, item_masks, head_masks};
+      const int workers = static_cast<int>(gridDim.x) * kRings;
+      Producer producer{rings[number], RingTiles{memory + number * kRingBytes}, tiles, band, group, q_map, k_map, v_map, counters, workers};
       producer.load_all(static_cast<int>(blockIdx.x + number * gridDim.x));
     }
   } else {

@@ -1,4 +1,4 @@
-"""The reference of the gradients of attention by blocks: against differences, autograd and rounding; and its operator."""
+"""The operator of attention's gradients by blocks: reference beside PyTorch-like formulas, options, dead rows."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_every_operator_is_registered_and_has_a_family() -> None:
         assert operator_named(name).operator == name and families_of(name)
     with pytest.raises(
         ConfigError,
-        match="no operator .gemm.; there are spmm, block_attention, block_attention_backward, dsd, dsd_transposed, ",
+        match=r"no operator .gemm.; there are spmm, block_attention, block_attention_backward, dsd, dsd_transposed, ",
     ):
         operator_named("gemm")
 

@@ -1,4 +1,4 @@
-"""What PyTorch's attentions over masks of blocks share: operands as items × heads × tokens × columns, masks and bands."""
+"""What PyTorch's attentions over masks of blocks share: operands as items × heads × tokens × columns, and masks."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class BlockHeads:
         return Way(detail, run, result.clear, result.read, 0.0, memory, own_error=check)
 
     def dense_error(self, result: Any, is_causal: bool) -> float:
-        """The largest error of dense attention over its tolerance, against float64 on some queries of the first head."""
+        """The largest error of dense attention over its tolerance, against float64 on queries of the first head."""
         torch, p = import_torch(), self.problem
         rows = torch.randperm(p.queries, generator=torch.Generator().manual_seed(3))[:CHECKED_QUERIES].to(
             place()
