@@ -111,7 +111,7 @@ class ConfigSet(Explorer):
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
         family = self._family
-        if not isinstance(problem, family.problem_type):
+        if problem.operator != family.problem_type.operator:
             return f"{self.family} computes {family.problem_type.operator}"
         broken = [scope.sentence for scope in family.scope(problem) if not scope.holds]
         return f"{self.family}: it must hold: {'; '.join(broken)}" if broken else None

@@ -23,12 +23,7 @@ STEPS_AHEAD = {64: 4, 128: 3}  # pairs of stages, by head_dim
 NOTES_BYTES = 3 * 1024  # barriers, values of rows, what the producer says of stages
 COUNTER_BYTES = 64
 MOST_TOKENS = 1 << 29
-REACHED = {
-    (1, 64): 0.40,
-    (1, 128): 0.55,
-    (2, 64): 0.48,
-    (2, 128): 0.65,
-}  # of the tensor cores' rate, by passes and head_dim
+REACHED = {(1, 64): 0.44, (1, 128): 0.54, (2, 64): 0.43, (2, 128): 0.61}  # of the tensor cores' rate
 PRODUCTS = {1: 5, 2: 7}  # for each live place
 START_US, TILE_US = 10.0, 3.0
 
@@ -42,12 +37,6 @@ class TmaAttentionBackwardConfig(Config):
         (1, 2),
         "1: dQ is added up in the L2, in any order; 2: a second pass over the queries computes it",
         packs=True,
-    )
-    sums: str = tunable(
-        "bulk", ("bulk", "vector"), "who adds dQ to its sums in the L2: the copy engine, or threads"
-    )
-    start: str = tunable(
-        "diagonal", ("diagonal", "first"), "the query with which tiles of keys begin, in one pass"
     )
 
 
@@ -107,16 +96,10 @@ class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBac
             device.shared_memory_per_block >= needed,
             f"tiles take {needed} bytes of shared memory, a block has {device.shared_memory_per_block}",
         )
-        start = TmaAttentionBackwardConfig()
-        yield Constraint(
-            config.passes == 1 or (config.sums, config.start) == (start.sums, start.start),
-            "there are no sums in the L2 if there are two passes",
-        )
 
     def constants(
         self, problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig
     ) -> Mapping[str, Value]:
-        is_narrow = problem.head_dim == STEP
         return {
             "dtype": problem.dtype.value,
             "entry": self.entry,
@@ -125,8 +108,6 @@ class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBac
             "query_block": problem.block.rows if problem.has_mask else TILE,
             "key_block": problem.block.columns if problem.has_mask else TILE,
             "tokens_first": problem.order is TokenOrder.TOKENS,
-            "column_factors": 2 if is_narrow else 0,
-            "row_factors": 2 if is_narrow else 1,
         }
 
     def tensor_map(
@@ -216,8 +197,6 @@ class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBac
         ahead, row = STEPS_AHEAD[problem.head_dim], problem.head_dim * problem.dtype.itemsize
         held, stages = 2 * TILE * row, 2 * ahead * STEP * row
         gradients = 2 * TILE * TILE if config.passes == 1 else 0
-        if config.passes == 1 and config.sums == "bulk":
-            gradients += STEP * problem.head_dim * 4
         return held + stages + gradients + NOTES_BYTES
 
 

@@ -1,0 +1,143 @@
+"""`tma_attention_backward` beyond the contract tests: spans, masks by rank, dead rows, what it refuses, and nvcc."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from contract_calls import call, run_and_compare
+from contract_cases import Kind, Variant
+
+from sparsegen.backends.emulator.sanitized import run_sanitized
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
+from sparsegen.kernels import family
+from sparsegen.kernels.base import Device
+from sparsegen.operators import BlockAttentionBackwardProblem, DType
+from sparsegen.render import render
+from sparsegen.verify.bounds import worst_error
+
+FAMILY = family("tma_attention_backward")
+H100 = Device("h100", "H100", "cuda", (9, 0), 132, 227 * 1024, 228 * 1024, 50 << 20)
+PASSES = (1, 2)
+
+
+def problem_of(queries: int = 200, keys: int = 150, **options: Any) -> BlockAttentionBackwardProblem:
+    usual = {"kv_heads": 1, "group": 2, "head_dim": 64, "dtype": "float16", "block": "64x64", "density": 0.5}
+    return BlockAttentionBackwardProblem.of((queries, keys), **usual | options)
+
+
+def outcome(
+    problem: BlockAttentionBackwardProblem, passes: int, toolchain: EmulatorToolchain, **given: Any
+) -> dict[str, float]:
+    """The largest error over its bound of each gradient."""
+    config, nobody = FAMILY.config(passes=passes), problem.without_pattern
+    kernel = toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, render(FAMILY, problem, config))
+    operands = problem.random_operands(np.random.default_rng(2), 0) | given
+    prepared = call(FAMILY, problem, config, FAMILY.pack(problem, config, nobody), operands, 0)
+    arrays = run_sanitized(kernel.binary, prepared.launch, prepared.arguments)
+    found = {"dq": worst_error(problem.reference(nobody, operands), arrays[prepared.result])}
+    for name, reference in problem.written_references(nobody, operands).items():
+        found[name] = worst_error(reference, arrays[prepared.written[name]])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("passes", PASSES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"masks": "heads"},
+        {"masks": "nobody", "span": "full:90", "head_dim": 128, "order": "tokens"},
+        {"masks": "items", "batch": 2, "block": "64x128", "span": "causal:100+70", "dtype": "bfloat16"},
+        {"masks": "all", "density": 0.1, "queries": 520, "keys": 64, "block": "128x64"},
+    ],
+    ids=str,
+)
+def test_gradients_are_right(
+    passes: int, options: dict[str, Any], emulator_toolchain: EmulatorToolchain
+) -> None:
+    problem, config = problem_of(**options), FAMILY.config(passes=passes)
+    source, nobody = render(FAMILY, problem, config), problem.without_pattern
+    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
+    variant = Variant(FAMILY, config, Kind(type(problem), (), ()), (), source)
+    run_and_compare(
+        variant, kernel, problem, nobody, FAMILY.pack(problem, config, nobody), where=str(problem)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("passes", PASSES)
+def test_queries_that_see_nothing_give_zeros(passes: int, emulator_toolchain: EmulatorToolchain) -> None:
+    problem = problem_of(70, 70, masks="nobody", group=1)
+    operands = problem.random_operands(np.random.default_rng(2), 0)
+    operands["lse"][:, :40], operands["o"][:, :40] = -np.inf, 0
+    given = {"lse": operands["lse"], "o": operands["o"], "band": np.array([-(1 << 30), -40, 0], np.int32)}
+    assert max(outcome(problem, passes, emulator_toolchain, **given).values()) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("passes", PASSES)
+def test_a_large_gradient_stays_finite(passes: int, emulator_toolchain: EmulatorToolchain) -> None:
+    """dP exceeds what float16 holds, dS does not where the differences are small."""
+    problem = problem_of(64, 64, masks="nobody", group=1)
+    operands = problem.random_operands(np.random.default_rng(2), 0)
+    one = np.full(operands["v"].shape, 40.0, np.float32)  # the same for all keys: dP = delta
+    given = {
+        "v": problem.dtype.to_storage(one),
+        "o": problem.dtype.to_storage(one),
+        "do": problem.dtype.to_storage(np.full(operands["do"].shape, 30.0, np.float32)),
+    }
+    found = outcome(problem, passes, emulator_toolchain, **given)
+    assert max(found.values()) <= 1, found
+
+
+def test_one_pass_promises_no_equal_bits() -> None:
+    problem = problem_of()
+    assert [FAMILY.is_deterministic(problem, FAMILY.config(passes=passes)) for passes in PASSES] == [
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"head_dim": 80}, "head_dim"),
+        ({"block": "32x64"}, "whole pieces"),
+        ({"dtype": "float32"}, "16-bit"),
+    ],
+)
+def test_it_refuses_by_name(options: dict[str, Any], reason: str) -> None:
+    broken = FAMILY.broken_constraints(problem_of(**options), FAMILY.config(), H100)
+    assert any(reason in sentence for sentence in broken)
+
+
+def test_it_needs_hopper_and_fits_its_shared_memory() -> None:
+    for passes in PASSES:
+        for head_dim in (64, 128):
+            problem, config = problem_of(head_dim=head_dim), FAMILY.config(passes=passes)
+            assert FAMILY.is_valid(problem, config, H100)
+            launch = FAMILY.launch(problem, config, {}, H100)
+            assert launch.together and launch.shared_memory_bytes <= H100.shared_memory_per_block
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@pytest.mark.parametrize("passes", PASSES)
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
+def test_nvcc_lets_products_overlap(passes: int, head_dim: int, dtype: DType, tmp_path: Path) -> None:
+    problem = problem_of(head_dim=head_dim, dtype=dtype)
+    (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, FAMILY.config(passes=passes)))
+    target = "-gencode=arch=compute_90a,code=sm_90a"
+    command = ["nvcc", "-cubin", "-std=c++17", target, "-Xptxas", "-v", "kernel.cu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
+    assert "(C75" not in done.stderr, done.stderr
