@@ -16,6 +16,7 @@ from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, check_state
 from sparsegen.system.device_memory import WARP
 
 MOST_LINES = 4096  # rows or columns of blocks, as in block_mask.cu; the same holds for the next two
+MOST_MASKS = 65535  # that a grid's y counts
 BAND = 32  # rows that a thread block makes at a time
 OWN_ROWS, OWN_COLUMNS = 128, 256  # of a mask that one thread block makes
 COUNTER_WORDS = 2  # of scratch; behind it two for each band, and the bits of rows and columns
@@ -31,8 +32,8 @@ class Given(StrEnum):
 class BlockMaskMaker:
     """Makes masks of one layout on one device.
 
-    Every launch writes a whole buffer of ``layout.words`` words. Launches of one maker must follow each other on a
-    stream, or wait for each other: they share scratch memory. Two of these take turns, so that a launch may begin while
+    Every launch writes a whole buffer of ``layout.words`` words, or as many of them as ``masks`` says. Launches of one
+    maker must follow each other on a stream, or wait for each other: they share scratch memory. Two of these take turns, so that a launch may begin while
     the one before still ends. None waits for the host, and CUDA graphs capture them.
 
     Raises:
@@ -41,14 +42,20 @@ class BlockMaskMaker:
         LaunchError: the device has not enough memory.
     """
 
-    def __init__(self, layout: BlockMaskLayout, executor: Executor) -> None:
+    def __init__(self, layout: BlockMaskLayout, executor: Executor, masks: int = 1) -> None:
+        """
+        Args:
+            masks: how many a launch of `bind_finish` makes side by side.
+        """
+        if masks > MOST_MASKS:
+            raise MatrixError(f"a launch makes at most {MOST_MASKS} masks, got {masks}; make them in parts")
         if max(layout.rows, layout.columns) > MOST_LINES:
             raise MatrixError(
                 f"a device makes masks of at most {MOST_LINES} × {MOST_LINES} blocks, got {layout.rows} × "
                 f"{layout.columns}; take larger blocks, or make it on the host by BlockMask.from_blocks"
             )
-        self.layout, self._executor = layout, executor
-        self._scratch = [executor.allocate(8 * scratch_words(layout)) for _ in range(2)]
+        self.layout, self._executor, self._masks = layout, executor, masks
+        self._scratch = [executor.allocate(8 * masks * scratch_words(layout)) for _ in range(2)]
         self._turn = 0
         for scratch in self._scratch:
             executor.fill(scratch, 0)
@@ -69,18 +76,21 @@ class BlockMaskMaker:
         return self._bind(entry, draw.drawn is Drawn.BERNOULLI, amount, int(early), None)
 
     def bind_finish(self, given: Given) -> Callable[..., None]:
-        """Likewise ``bound(stream, given, mask)``: the mask of live blocks that lie on the device."""
-        return self._bind(f"finish_{given}", True, None)
+        """Likewise ``bound(stream, given, mask)``: the masks of live blocks on the device, one behind the other."""
+        return self._bind(f"finish_{given}", True, None, masks=self._masks)
 
-    def _bind(self, entry: str, is_quick: bool, *arguments: int | None) -> Callable[..., None]:
+    def _bind(
+        self, entry: str, is_quick: bool, *arguments: int | None, masks: int = 1
+    ) -> Callable[..., None]:
         """
         Args:
             is_quick: whether one thread block may make several bands.
+            masks: made side by side.
         """
         (kernel,) = compiled_kernels(self._executor, ("block_mask.cu", entry))
         bands = -(-self.layout.rows // BAND)
         is_small = self.layout.rows <= OWN_ROWS and self.layout.columns <= OWN_COLUMNS
-        grid, block = (1 if is_small and is_quick else bands, 1, 1), (WARP * BAND, 1, 1)
+        grid, block = (1 if is_small and is_quick else bands, masks, 1), (WARP * BAND, 1, 1)
         launch = Launch(grid, block, starts_early=may_start_early(self._executor))
         given = (self.layout.rows, self.layout.columns, *arguments)
         bound = [self._executor.bind(kernel, launch, [*given, scratch, None]) for scratch in self._scratch]

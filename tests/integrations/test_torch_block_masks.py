@@ -19,6 +19,7 @@ from sparsegen.integrations.torch import (  # noqa: E402
     BlockMaskTensor,
     draw_block_mask,
     dsd,
+    flex_elements,
     from_counts,
     from_flex,
     from_torch_bsr,
@@ -110,8 +111,79 @@ def test_counts_and_indices() -> None:
         np.testing.assert_array_equal(found.numpy(), right)
     unused = torch.where(torch.arange(70) < counts[:, None], indices, -3)
     np.testing.assert_array_equal(from_counts(counts, unused, BLOCK, SHAPE).words.numpy(), mask.words.numpy())
-    with pytest.raises(MatrixError, match=r"37 × 70 blocks need .* got shapes \(37,\) and \(37, 69\)"):
-        from_counts(counts, indices[:, 1:], BLOCK, SHAPE)
+    most = int(counts.max())
+    few = from_counts(counts, indices[:, :most], BLOCK, SHAPE)
+    assert most < 70 and torch.equal(few.words, mask.words), "no place for what no row needs"
+    with pytest.raises(MatrixError, match=r"37 × 70 blocks need .* got shapes \(37,\) and \(37, 71\)"):
+        from_counts(counts, torch.nn.functional.pad(indices, (0, 1)), BLOCK, SHAPE)
+
+
+def several() -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(1).random((2, 3, 37, 70)) < 0.4)
+
+
+def test_several_masks_are_made_together(place: str) -> None:
+    live = several()
+    masks = BlockMaskTensor.from_blocks(live, BLOCK, SHAPE)
+    assert masks.lead == (2, 3) and torch.equal(masks.blocks(), live)
+    for item in np.ndindex(2, 3):
+        one = BlockMask.from_blocks(live[item].numpy(), BLOCK, SHAPE)
+        np.testing.assert_array_equal(masks[item].words.numpy(), one.words)
+        np.testing.assert_array_equal(masks.transposed()[item].words.numpy(), one.transposed().words)
+        np.testing.assert_array_equal(masks.expand()[item].numpy(), one.expand())
+    assert masks[1].lead == (3,)
+    with pytest.raises(OperandError, match=r"mask: a mask of the host is one, and these are 2 × 3; take one"):
+        masks.to_host()
+    with pytest.raises(OperandError, match="there are 2 dimensions in front"):
+        masks[0, 1, 2]
+    x = torch.randn(*SHAPE)
+    with pytest.raises(OperandError, match="mask: expected one over 147 × 140"):
+        dsd(x, x, BlockMaskTensor.from_blocks(torch.ones(2, 10, 9, dtype=torch.bool), 16, SHAPE))
+
+
+def test_masks_put_together() -> None:
+    live = several()
+    first, second = (BlockMaskTensor.from_blocks(one, BLOCK, SHAPE) for one in (live[0], live[1, 0]))
+    assert torch.equal((first | second).blocks(), live[0] | live[1, 0])
+    assert torch.equal((first & second).blocks(), live[0] & live[1, 0])
+    with pytest.raises(
+        OperandError, match="masks of one shape and block can be put together, not a mask of 3 × 147"
+    ):
+        first | BlockMaskTensor.from_blocks(live[0, 0], BLOCK)
+
+
+def test_formats_of_several_masks() -> None:
+    masks = BlockMaskTensor.from_blocks(several(), (16, 32))
+    counts, indices = to_counts(masks)
+    assert counts.shape == (2, 3, 37) and indices.shape == (2, 3, 37, 70)
+    assert torch.equal(from_counts(counts, indices, masks.block, masks.shape).words, masks.words)
+    flex = to_flex(masks)
+    assert torch.equal(flex.to_dense().bool(), masks.blocks())
+    assert torch.equal(from_flex(flex, allow_partial=True).words, masks.words)
+    assert torch.equal(from_flex(flex, (1, 2), allow_partial=True).words, masks[1, 2].words)
+    assert torch.equal(to_flex(masks[1]).to_dense()[0].bool(), masks[1].blocks())
+    with pytest.raises(OperandError, match="a mask of the host is one, and these are 2 × 3"):
+        to_torch_bsr(masks)
+    with pytest.raises(OperandError, match="FlexAttention takes batch × heads of masks"):
+        to_flex(BlockMaskTensor(masks.shape, masks.block, masks.words[None]))
+
+
+@pytest.mark.parametrize("heads", [None, 3])
+def test_nothing_of_flex_attention_s_masks_is_lost(heads: int | None) -> None:
+    def seen(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return (q >= kv) & ((q + h) % 5 != kv % 5)
+
+    flex = flex_attention.create_block_mask(seen, None, heads, 200, 300, device="cpu", BLOCK_SIZE=(32, 64))
+    b, h, q, kv = torch.meshgrid(*map(torch.arange, (1, heads or 1, 200, 300)), indexing="ij")
+    elements = seen(b, h, q, kv).reshape((200, 300) if heads is None else (1, heads, 200, 300))
+    assert torch.equal(flex_elements(flex), elements)
+    if heads:
+        assert torch.equal(flex_elements(flex, (0, 2)), elements[0, 2])
+    causal = flex_attention.create_block_mask(
+        lambda b, h, q, kv: q >= kv, None, None, 256, 256, device="cpu", BLOCK_SIZE=64
+    )
+    assert causal.full_kv_num_blocks.sum() == 6
+    assert torch.equal(flex_elements(causal), torch.ones(256, 256, dtype=torch.bool).tril())
 
 
 def test_flex_attention() -> None:

@@ -61,6 +61,21 @@ def test_drawn_masks(executor: Executor, rows: int, columns: int, drawn: Drawn, 
     assert downloaded(executor, state, 2).tolist() == [seed, first + 4]
 
 
+@pytest.mark.parametrize("given", Given)
+@pytest.mark.parametrize(("rows", "columns"), [(3, 5), (33, 65), (130, 70)])
+def test_several_masks_in_one_launch(executor: Executor, rows: int, columns: int, given: Given) -> None:
+    layout, several = BlockMaskLayout(rows, columns), 3
+    live = np.random.default_rng(rows).random((several, rows, columns)) < 0.4
+    made = [packed_rows(one) if given is Given.BITS else one.astype(np.uint8) for one in live]
+    source, masks = executor.upload(np.concatenate(made)), executor.allocate(several * layout.nbytes)
+    launch = BlockMaskMaker(layout, executor, several).bind_finish(given)
+    for _ in range(2):
+        executor.fill(masks, 0xFF)
+        launch(0, source.address, masks.address)
+        found = downloaded(executor, masks, several * layout.words).reshape(several, -1)
+        np.testing.assert_array_equal(found, [packed(one) for one in live])
+
+
 def test_draws_follow_each_other(executor: Executor) -> None:
     """Early ones and others, of one state, with nothing in between that would wait for them."""
     layout, draw, steps = BlockMaskLayout(200, 90), MaskDraw(0.4), 30

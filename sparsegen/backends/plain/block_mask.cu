@@ -34,6 +34,9 @@ struct Shape {
   __device__ Word* drawn_from(Word* scratch) const { return scratch + 2; }
   __device__ Word* row_bits(Word* scratch) const { return drawn_from(scratch) + 2 * bands(); }
   __device__ Word* column_bits(Word* scratch) const { return row_bits(scratch) + static_cast<long long>(rows) * row_words; }
+  __device__ long long bit_words() const { return static_cast<long long>(rows) * row_words + static_cast<long long>(columns) * column_words; }
+  __device__ long long scratch_words() const { return 2 + 2 * bands() + bit_words(); }
+  __device__ long long mask_words() const { return bit_words() + (rows + 1) / 2 + (columns + 1) / 2; }
 };
 
 // What other threads wrote, to shared memory or past the first-level cache.
@@ -468,7 +471,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// The mask of live blocks that are given.
+// The mask of live blocks that are given; masks that the grid's y counts are made side by side, each with scratch of its own.
 template <class Source>
 __device__ __forceinline__ void finish(const Shape& shape, const Source& live, Word* scratch, unsigned* pool, unsigned* told,
                                        Word* mask) {
@@ -481,6 +484,9 @@ __device__ __forceinline__ void finish(const Shape& shape, const Source& live, W
   if (is_last(scratch, told)) write_mask(shape, scratch, rank_lines(shape, scratch, pool), mask);
 }
 
+// Which of them a thread block makes.
+__device__ __forceinline__ long long own_mask() { return blockIdx.y; }
+
 // Rows of bits in their own order.
 extern "C" __global__ void __launch_bounds__(kThreads)
     finish_bits(int rows, int columns, const unsigned* words, Word* scratch, Word* mask) {
@@ -488,8 +494,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   SPARSEGEN_SHARED(unsigned, told, 1);
   SPARSEGEN_SHARED(Word, own, kOwnWords);
   const Shape shape(rows, columns);
-  if (shape.is_own()) scratch = cleared(shape, own);
-  finish(shape, Bits{words, shape.row_words}, scratch, pool, told, mask);
+  scratch = shape.is_own() ? cleared(shape, own) : scratch + own_mask() * shape.scratch_words();
+  finish(shape, Bits{words + own_mask() * 2 * rows * shape.row_words, shape.row_words}, scratch, pool, told,
+         mask + own_mask() * shape.mask_words());
 }
 
 // A byte for each block, live unless it is zero.
@@ -499,6 +506,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   SPARSEGEN_SHARED(unsigned, told, 1);
   SPARSEGEN_SHARED(Word, own, kOwnWords);
   const Shape shape(rows, columns);
-  if (shape.is_own()) scratch = cleared(shape, own);
-  finish(shape, Bools{live, columns}, scratch, pool, told, mask);
+  scratch = shape.is_own() ? cleared(shape, own) : scratch + own_mask() * shape.scratch_words();
+  finish(shape, Bools{live + own_mask() * rows * columns, columns}, scratch, pool, told,
+         mask + own_mask() * shape.mask_words());
 }

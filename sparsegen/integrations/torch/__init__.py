@@ -22,6 +22,7 @@ except ImportError as error:
 
 from sparsegen.integrations.torch.attention.attention import SparseAttention, sparse_attention
 from sparsegen.integrations.torch.blocks.block_mask_formats import (
+    flex_elements,
     from_counts,
     from_flex,
     from_torch_bsr,
@@ -84,6 +85,7 @@ __all__ = [
     "draw_block_mask",
     "dsd",
     "dsd_transposed",
+    "flex_elements",
     "from_counts",
     "from_flex",
     "from_torch_bsr",

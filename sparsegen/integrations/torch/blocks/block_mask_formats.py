@@ -10,6 +10,7 @@ from torch import Tensor
 from sparsegen import arguments
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
+from sparsegen.integrations.torch.blocks.mask_launches import expanded
 from sparsegen.integrations.torch.calls.tensor_checks import require_dtype, require_tensors
 from sparsegen.matrix import block_mask_formats
 from sparsegen.matrix.block_mask import checked_blocks, grid
@@ -39,7 +40,7 @@ def to_torch_bsr(mask: BlockMaskTensor, dtype: torch.dtype = torch.float32) -> T
     """The mask as BSR with ones; it comes over the host.
 
     Raises:
-        OperandError: no `BlockMaskTensor`.
+        OperandError: no `BlockMaskTensor`, or several masks.
         MatrixError: blocks that do not divide the shape, which BSR has not.
     """
     check_mask(mask)
@@ -58,8 +59,9 @@ def from_counts(
     """The mask of counts and indices, as FlashAttention and cuDNN take them, without waiting for their device.
 
     Args:
-        counts: integers, how many blocks of each row are live.
-        indices: integers, rows × columns of blocks: a row's live columns first; the rest is not looked at.
+        counts: integers, ... × rows of blocks: how many blocks of each row are live.
+        indices: integers, ... × rows × columns of blocks: a row's live columns first; the rest is not looked at. There
+            may be fewer places for columns than the mask has.
         block, shape: of elements.
         density: the share of live blocks that is expected.
 
@@ -73,30 +75,36 @@ def from_counts(
             raise OperandError(f"{name}: expected integers, got {tensor.dtype}")
     shape, block = checked_blocks(shape, block)
     layout = grid(shape, block)
-    if tuple(counts.shape) != (layout.rows,) or tuple(indices.shape) != (layout.rows, layout.columns):
+    fits = counts.dim() > 0 and counts.shape[-1] == layout.rows and indices.shape[:-1] == counts.shape
+    if not fits or indices.shape[-1] > layout.columns:
         raise MatrixError(
             f"{layout.rows} × {layout.columns} blocks need so many counts and indices, got shapes "
             f"{tuple(counts.shape)} and {tuple(indices.shape)}"
         )
-    return BlockMaskTensor.from_blocks(_listed(counts, indices), block, shape, density=density)
+    live = _listed(counts, indices, layout.columns)
+    return BlockMaskTensor.from_blocks(live, block, shape, density=density)
 
 
 def to_counts(mask: BlockMaskTensor) -> tuple[Tensor, Tensor]:
-    """Counts (int32) and indices (int32, rows × columns of blocks) on the mask's device: live columns come first."""
+    """Counts (int32, ... × rows) and indices (int32, ... × rows × columns of blocks) on the mask's device: live columns
+    come first.
+    """
     check_mask(mask)
     live = mask.blocks()
-    indices = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True).to(torch.int32)
-    return live.sum(dim=1, dtype=torch.int32), indices
+    indices = live.to(torch.uint8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
+    return live.sum(dim=-1, dtype=torch.int32), indices
 
 
-def from_flex(flex: Any, item: tuple[int, int] = (0, 0), *, allow_partial: bool = False) -> BlockMaskTensor:
-    """The mask of one item and head of FlexAttention's ``BlockMask``, without waiting for its device.
+def from_flex(
+    flex: Any, item: tuple[int, int] | None = None, *, allow_partial: bool = False
+) -> BlockMaskTensor:
+    """The masks of FlexAttention's ``BlockMask``, batch × heads, without waiting for its device.
 
     Args:
         flex: a ``torch.nn.attention.flex_attention.BlockMask``.
-        item: which of its batch and which head.
-        allow_partial: take its partial blocks, in which a function says which elements are live, for live ones. By
-            default masks that may have such blocks are refused.
+        item: which of its batch and which head; by default all of them, and one mask where it has one of each.
+        allow_partial: take its partial blocks, in which a function says which elements are live, for live ones
+            (`flex_elements` says which they are). By default masks that may have such blocks are refused.
 
     Raises:
         MatrixError: it is no such mask, has no such item, or may have partial blocks.
@@ -104,38 +112,81 @@ def from_flex(flex: Any, item: tuple[int, int] = (0, 0), *, allow_partial: bool 
     flex_type = _flex()
     if not isinstance(flex, flex_type):
         raise MatrixError(f"expected FlexAttention's BlockMask, got {type(flex).__name__}")
-    item = arguments.pair(item, "item", MatrixError)
     allow_partial = arguments.flag(allow_partial, "allow_partial", MatrixError)
     batch, heads = flex.kv_num_blocks.shape[:2]
-    if not (0 <= item[0] < batch and 0 <= item[1] < heads):
-        raise MatrixError(f"item {item} is outside the mask's {batch} × {heads} items and heads")
+    item = _checked_item(item, batch, heads)
     # Whether there are partial blocks is on the device; a mask that has room for none says it on the host.
-    if not allow_partial and flex.kv_indices.shape[-1] and not _has_no_function(flex):
+    if not allow_partial and may_be_partial(flex):
         raise MatrixError(
             "this mask may have partial blocks, in which a function says which elements are live; use "
             "allow_partial=True to take the whole of them"
         )
-    live = _listed(flex.kv_num_blocks[item], flex.kv_indices[item])
+    shape, block = _sizes(flex)
+    columns = grid(shape, block).columns
+    live = _listed(flex.kv_num_blocks, flex.kv_indices, columns)
     if flex.full_kv_num_blocks is not None:
-        live |= _listed(flex.full_kv_num_blocks[item], flex.full_kv_indices[item])
-    shape = tuple(int(length) for length in flex.seq_lengths)
-    return BlockMaskTensor.from_blocks(live, tuple(flex.BLOCK_SIZE), (shape[0], shape[1]))
+        live |= _listed(flex.full_kv_num_blocks, flex.full_kv_indices, columns)
+    return BlockMaskTensor.from_blocks(live if item is None else live[item], block, shape)
+
+
+def may_be_partial(flex: Any) -> bool:
+    """Whether a ``BlockMask`` has room for blocks that are live in part, and a function that says where."""
+    return bool(flex.kv_indices.shape[-1]) and not _has_no_function(flex)
+
+
+def flex_elements(flex: Any, item: tuple[int, int] | None = None) -> Tensor:
+    """bool, batch × heads × queries × keys (one mask's alone: queries × keys): the elements that FlexAttention's
+    ``BlockMask`` lets live, on its device: a full block's all, a partial block's where its function is true.
+
+    Beside the mask by ``from_flex(flex, allow_partial=True)`` nothing of it is lost. One byte for each place.
+
+    Raises:
+        MatrixError: it is no such mask, or has no such item.
+    """
+    mask = from_flex(flex, item, allow_partial=True)
+    (queries, keys), block = _sizes(flex)
+    places = [torch.arange(size, device=mask.words.device) for size in (queries, keys)]
+    batch, heads = flex.kv_num_blocks.shape[:2]
+    item = _checked_item(item, batch, heads)
+    lead = [torch.arange(size, device=mask.words.device) for size in (batch, heads)]
+    if item is not None:
+        lead = [numbers[one : one + 1] for numbers, one in zip(lead, item, strict=True)]
+    b, h = lead[0][:, None, None, None], lead[1][:, None, None]
+    partial = torch.broadcast_to(
+        flex.mask_mod(b, h, places[0][:, None], places[1]), (len(lead[0]), len(lead[1]), queries, keys)
+    )
+    found = mask.expand() & partial.reshape(*mask.lead, queries, keys)
+    if flex.full_kv_num_blocks is None:
+        return found
+    full = _listed(flex.full_kv_num_blocks, flex.full_kv_indices, mask.layout.columns)
+    whole = full if item is None else full[item]
+    return found | expanded(whole.reshape(*mask.lead, *whole.shape[-2:]), block, mask.shape)
 
 
 def to_flex(mask: BlockMaskTensor) -> Any:
-    """The mask as FlexAttention's ``BlockMask`` of one item and head, all blocks full; made on the mask's device."""
+    """The mask as FlexAttention's ``BlockMask``, all blocks full; made on the mask's device.
+
+    Several masks are batch × heads, or heads alone.
+
+    Raises:
+        OperandError: no `BlockMaskTensor`, or more dimensions in front.
+    """
     check_mask(mask)
-    live, (counts, order) = mask.blocks(), to_counts(mask)
+    if len(mask.lead) > 2:
+        raise OperandError(f"mask: FlexAttention takes batch × heads of masks, got {mask}")
+    batch, heads = (1, 1, *mask.lead)[-2:]
+    live = mask.blocks().reshape(batch, heads, mask.layout.rows, mask.layout.columns)
+    counts, order = (part.reshape(batch, heads, *part.shape[len(mask.lead) :]) for part in to_counts(mask))
     rows, columns = mask.block
 
     def mask_mod(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        return live[q // rows, kv // columns]
+        return live[b if batch > 1 else 0, h if heads > 1 else 0, q // rows, kv // columns]
 
     return _flex().from_kv_blocks(
-        torch.zeros_like(counts)[None, None],
-        torch.zeros_like(order)[None, None],
-        counts[None, None],
-        order[None, None],
+        torch.zeros_like(counts),
+        torch.zeros_like(order),
+        counts,
+        order,
         BLOCK_SIZE=mask.block,
         mask_mod=mask_mod,
         seq_lengths=mask.shape,
@@ -154,10 +205,26 @@ def _has_no_function(flex: Any) -> bool:
     return flex.mask_mod is flex_attention.noop_mask
 
 
-def _listed(counts: Tensor, indices: Tensor) -> Tensor:
-    """bool, rows × columns of blocks: those that counts and indices list."""
-    is_used = torch.arange(indices.shape[1], device=indices.device) < counts[:, None]
+def _sizes(flex: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Its shape and block."""
+    (queries, keys), (rows, columns) = flex.seq_lengths, flex.BLOCK_SIZE
+    return (int(queries), int(keys)), (int(rows), int(columns))
+
+
+def _checked_item(item: tuple[int, int] | None, batch: int, heads: int) -> tuple[int, int] | None:
+    """The item whose mask is asked for; None for all, where there are several."""
+    if item is None:
+        return (0, 0) if batch == heads == 1 else None
+    item = arguments.pair(item, "item", MatrixError)
+    if not (0 <= item[0] < batch and 0 <= item[1] < heads):
+        raise MatrixError(f"item {item} is outside the mask's {batch} × {heads} items and heads")
+    return item
+
+
+def _listed(counts: Tensor, indices: Tensor, columns: int) -> Tensor:
+    """bool, ... × rows × columns of blocks: those that counts and indices list."""
+    is_used = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
     # What is not used may be anything, and is sent to a column of its own.
-    columns = torch.where(is_used, indices.long(), indices.shape[1])
-    live = torch.zeros(indices.shape[0], indices.shape[1] + 1, dtype=torch.bool, device=indices.device)
-    return live.scatter(1, columns, True)[:, :-1].contiguous()
+    places = torch.where(is_used, indices.long(), columns)
+    live = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool, device=indices.device)
+    return live.scatter(-1, places, True)[..., :-1].contiguous()

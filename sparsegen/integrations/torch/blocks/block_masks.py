@@ -22,13 +22,13 @@ _HIGHEST = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockMaskTensor:
-    """A mask of blocks in a tensor, as block-masked products take it.
+    """A mask of blocks in a tensor, as block-masked products take it; or several alike, as attention does.
 
     Attributes:
         shape: rows and columns of elements that the mask lies over.
         block: rows and columns of a block. Blocks need not divide the shape.
-        words: uint64, the buffer of a `sparsegen.masks.BlockMask`, on any device. Only its size is checked: what it
-            holds is for a kernel to read, and for nobody to wait for.
+        words: uint64, the buffer of a `sparsegen.masks.BlockMask`, on any device, or ... × such buffers. Only its size
+            is checked: what it holds is for a kernel to read, and for nobody to wait for.
         density: the share of live blocks that is expected, by which variants are chosen; results are right for any.
     """
 
@@ -54,7 +54,7 @@ class BlockMaskTensor:
         object.__setattr__(self, "density", density)
         layout, words = self.layout, self.words
         require_tensors(words=words)
-        if words.dtype != torch.uint64 or tuple(words.shape) != (layout.words,):
+        if words.dtype != torch.uint64 or not words.dim() or words.shape[-1] != layout.words:
             raise OperandError(
                 f"a mask of {layout.rows} × {layout.columns} blocks is a buffer of {layout.words} torch.uint64, got "
                 f"{words.dtype} of shape {tuple(words.shape)}"
@@ -84,51 +84,101 @@ class BlockMaskTensor:
         """The mask whose live blocks are true, made where the bools lie, without waiting for them.
 
         Args:
-            live: bools, rows × columns of blocks.
+            live: bools, rows × columns of blocks; with more dimensions in front a mask for each of their places, such
+                as batch × heads.
             block: rows and columns of a block, or one number for both.
             shape: of elements; by default as many as whole blocks have.
             density: the share of live blocks that is expected; see the class.
 
         Raises:
             OperandError: no tensor.
-            MatrixError: not a matrix of bools, or as many blocks as the shape does not have.
+            MatrixError: no matrices of bools, or as many blocks as the shape does not have.
         """
         require_tensors(live=live)
-        if live.dtype != torch.bool or live.dim() != 2 or not live.numel():
+        if live.dtype != torch.bool or live.dim() < 2 or not live.shape[-2] * live.shape[-1]:
             raise MatrixError(f"a mask is a matrix of bools, got {live.dtype} of shape {tuple(live.shape)}")
         block = arguments.sides(block, "block", MatrixError)
+        rows, columns = live.shape[-2:]
         if shape is None:
-            shape = live.shape[0] * block[0], live.shape[1] * block[1]
+            shape = rows * block[0], columns * block[1]
         shape, block = checked_blocks(shape, block)
         layout = grid(shape, block)
-        if tuple(live.shape) != (layout.rows, layout.columns):
+        if (rows, columns) != (layout.rows, layout.columns):
             raise MatrixError(
                 f"{shape[0]} × {shape[1]} elements in blocks of {block[0]} × {block[1]} are {layout.rows} × "
-                f"{layout.columns} blocks, got {live.shape[0]} × {live.shape[1]}"
+                f"{layout.columns} blocks, got {rows} × {columns}"
             )
         return cls(shape, block, _pack(live), density)
 
     def to_host(self) -> BlockMask:
-        """The mask on the host, where it is checked whole; waits for the device."""
+        """The mask on the host, where it is checked whole; waits for the device.
+
+        Raises:
+            OperandError: several masks.
+        """
+        self.require_one("a mask of the host")
         return BlockMask(self.shape, self.block, self.words.cpu().numpy())
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """How many masks there are along each dimension in front; none for a single one."""
+        return tuple(self.words.shape[:-1])
+
+    def require_one(self, what: str) -> None:
+        """Raises OperandError for several masks, of which ``what`` is one."""
+        if self.lead:
+            several = " × ".join(map(str, self.lead))
+            raise OperandError(
+                f"mask: {what} is one, and these are {several}; take one of them, such as mask[0]"
+            )
+
+    def __getitem__(self, index: Any) -> BlockMaskTensor:
+        """One of several masks, or some, by the dimensions in front; shares their memory."""
+        if len(index if isinstance(index, tuple) else (index,)) > len(self.lead):
+            raise OperandError(f"mask[{index}]: there are {len(self.lead)} dimensions in front to choose by")
+        return BlockMaskTensor(self.shape, self.block, self.words[index], self.density)
+
+    def __or__(self, other: BlockMaskTensor) -> BlockMaskTensor:
+        """What lives in one mask or the other, of one shape and block; dimensions in front broadcast."""
+        self._require_alike(other)
+        both = self.blocks() | other.blocks()
+        density = min(1.0, self.density + other.density)
+        return BlockMaskTensor.from_blocks(both, self.block, self.shape, density=density)
+
+    def __and__(self, other: BlockMaskTensor) -> BlockMaskTensor:
+        """What lives in both masks, of one shape and block; dimensions in front broadcast."""
+        self._require_alike(other)
+        both = self.blocks() & other.blocks()
+        density = min(self.density, other.density)
+        return BlockMaskTensor.from_blocks(both, self.block, self.shape, density=density)
+
+    def _require_alike(self, other: Any) -> None:
+        arguments.instance(other, BlockMaskTensor, "mask", OperandError)
+        if (self.shape, self.block) != (other.shape, other.block):
+            raise OperandError(f"masks of one shape and block can be put together, not {self} and {other}")
+
+    def __str__(self) -> str:
+        (rows, columns), (p, q) = self.shape, self.block
+        several = "".join(f"{size} × " for size in self.lead)
+        return f"a mask of {several}{rows} × {columns} places in blocks of {p} × {q}"
 
     @property
     def layout(self) -> BlockMaskLayout:
         return grid(self.shape, self.block)
 
     def blocks(self) -> Tensor:
-        """bool, rows × columns of blocks, on the mask's device."""
+        """bool, ... × rows × columns of blocks, on the mask's device."""
         return blocks_of(self.words, self.layout)
 
     def expand(self) -> Tensor:
-        """bool, one for each element, on the mask's device."""
+        """bool, one for each element, ... × rows × columns, on the mask's device."""
         return expanded(self.blocks(), self.block, self.shape)
 
     def transposed(self) -> BlockMaskTensor:
         """The mask of the transpose: the halves of the buffer swapped."""
         at = self.layout.column_bits_at
         words = self.words.view(torch.int64)
-        turned = torch.cat((words[at:], words[:at])).view(torch.uint64)
+        turned = torch.cat((words[..., at:], words[..., :at]), dim=-1).view(torch.uint64)
         shape, block = (self.shape[1], self.shape[0]), (self.block[1], self.block[0])
         return BlockMaskTensor(shape, block, turned, self.density)
 
@@ -245,7 +295,9 @@ _pack = DirectOperator(
     "pack_block_mask",
     "(Tensor live) -> Tensor",
     pack_on,
-    fake=lambda live: live.new_empty(BlockMaskLayout(*live.shape).words, dtype=torch.uint64),
+    fake=lambda live: live.new_empty(
+        (*live.shape[:-2], BlockMaskLayout(*live.shape[-2:]).words), dtype=torch.uint64
+    ),
     tensors=1,
 )
 drop_blocks = DirectOperator(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ from sparsegen.plan.block_dropout import bind_block_dropout
 from sparsegen.plan.block_masks import BlockMaskMaker, Given
 from sparsegen.plan.executors import made_here, shared_executor
 
-Key = tuple[Device, int, BlockMaskLayout]
+Key = tuple[Device, int, BlockMaskLayout, int]
 
 
 class _Makers(threading.local):
@@ -30,15 +32,20 @@ class _Makers(threading.local):
         self.launches: dict[tuple[Key, MaskDraw | Given, bool], Callable[..., None]] = {}
 
     def launch(
-        self, device: Device, layout: BlockMaskLayout, what: MaskDraw | Given, early: bool = False
+        self,
+        device: Device,
+        layout: BlockMaskLayout,
+        what: MaskDraw | Given,
+        early: bool = False,
+        masks: int = 1,
     ) -> Callable[..., None]:
-        key = device, device.index, layout
+        key = device, device.index, layout, masks
         if (key, what, early) not in self.launches:
             executor = shared_executor(device)
 
             def bind() -> Callable[..., None]:
                 if key not in self.makers:
-                    self.makers[key] = BlockMaskMaker(layout, executor)
+                    self.makers[key] = BlockMaskMaker(layout, executor, masks)
                 maker = self.makers[key]
                 return (
                     maker.bind_finish(what) if isinstance(what, Given) else maker.bind_draw(what, early=early)
@@ -70,14 +77,18 @@ def draw_on(state: Tensor, layout: BlockMaskLayout, draw: MaskDraw, *, early: bo
 
 
 def pack_on(live: Tensor) -> Tensor:
-    """The buffer of the mask of these live blocks (bools), where they lie."""
-    layout = BlockMaskLayout(*live.shape)
-    device = kernel_device_of(live.device)
+    """The buffers of the masks of live blocks (bools, ... × rows × columns of blocks), where they lie."""
+    lead, layout = live.shape[:-2], BlockMaskLayout(*live.shape[-2:])
+    device, masks = kernel_device_of(live.device), math.prod(lead)
     if device is None:
-        return torch.from_numpy(packed(live.cpu().numpy())).to(live.device)
+        each = live.cpu().numpy().reshape(-1, layout.rows, layout.columns)
+        words = np.array([packed(one) for one in each], dtype=np.uint64).reshape(*lead, layout.words)
+        return torch.from_numpy(words).to(live.device)
     live = live.contiguous()
-    words = torch.empty(layout.words, dtype=torch.uint64, device=live.device)
-    _here.launch(device, layout, Given.BOOLS)(stream_of(live), live.data_ptr(), words.data_ptr())
+    words = torch.empty((*lead, layout.words), dtype=torch.uint64, device=live.device)
+    if masks:
+        launch = _here.launch(device, layout, Given.BOOLS, masks=masks)
+        launch(stream_of(live), live.data_ptr(), words.data_ptr())
     return words
 
 
@@ -118,17 +129,18 @@ def _drawn(
 
 
 def blocks_of(words: Tensor, layout: BlockMaskLayout) -> Tensor:
-    """bool, rows × columns of blocks, of a mask's buffer."""
-    signed = words.view(torch.int64)
-    bits = signed[: layout.row_order_at].reshape(layout.rows, layout.row_words)
-    order = signed[layout.row_order_at : layout.column_bits_at].view(torch.int32)[: layout.rows].long()
+    """bool, ... × rows × columns of blocks, of the buffers of masks, ... × words."""
+    lead, signed = words.shape[:-1], words.view(torch.int64)
+    bits = signed[..., : layout.row_order_at].reshape(*lead, layout.rows, layout.row_words)
+    order = signed[..., layout.row_order_at : layout.column_bits_at].contiguous().view(torch.int32)
     places = torch.arange(WORD_BITS, device=words.device)
-    ranked = ((bits[..., None] >> places) & 1).reshape(layout.rows, -1)[:, : layout.columns].bool()
-    return torch.empty_like(ranked).index_copy(0, order, ranked)
+    ranked = ((bits[..., None] >> places) & 1).reshape(*lead, layout.rows, -1)[..., : layout.columns].bool()
+    rows = order[..., : layout.rows, None].long().expand(ranked.shape)
+    return torch.empty_like(ranked).scatter_(-2, rows, ranked)
 
 
 def expanded(blocks: Tensor, block: tuple[int, int], shape: tuple[int, int]) -> Tensor:
-    """A value for each element, of one for each block."""
-    rows, columns = blocks.shape
-    tiles = blocks[:, None, :, None].expand(rows, block[0], columns, block[1])
-    return tiles.reshape(rows * block[0], columns * block[1])[: shape[0], : shape[1]]
+    """A value for each element, of one for each block; ... × rows × columns both."""
+    *lead, rows, columns = blocks.shape
+    tiles = blocks[..., :, None, :, None].expand(*lead, rows, block[0], columns, block[1])
+    return tiles.reshape(*lead, rows * block[0], columns * block[1])[..., : shape[0], : shape[1]]
