@@ -21,6 +21,7 @@ except ImportError as error:
     ) from error
 
 from sparsegen.integrations.torch.attention.attention import SparseAttention, sparse_attention
+from sparsegen.integrations.torch.attention.block_attention import block_attention
 from sparsegen.integrations.torch.blocks.block_mask_formats import (
     flex_elements,
     from_counts,
@@ -79,6 +80,7 @@ __all__ = [
     "SparseLinear",
     "SparsePattern",
     "SubmanifoldConv3d",
+    "block_attention",
     "block_dropout",
     "convert",
     "convert_convolutions",

@@ -191,10 +191,10 @@ def fields_of(problem_type: type) -> Mapping[str, Field]:
     return MappingProxyType(found)
 
 
-def member(kind: type[E], value: E | str, name: str) -> E:
-    """The enumeration's member for a word.
+def member(kind: type[E], value: E | str, name: str, error: type[SparsegenError] = ConfigError) -> E:
+    """Return the enumeration's member for a word.
 
     Raises:
-        ConfigError: there is none; the message lists those there are.
+        SparsegenError: ``error``: there is none; the message lists those there are.
     """
-    return arguments.word(kind, value, name)
+    return arguments.word(kind, value, name, error)

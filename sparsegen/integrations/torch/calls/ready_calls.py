@@ -14,8 +14,10 @@ from sparsegen.system.bounded import Bounded
 
 MOST_READY = 128
 
-Ready = Callable[..., Tensor]  # takes the operands
-Computed = tuple[Tensor, Ready | None]  # a result and what computed it, if calls like this one may go there
+Ready = Callable[..., Any]  # takes the operands
+Computed = tuple[
+    Any, Ready | None
+]  # a result, or several, and what computed it, if calls like this one may go there
 
 
 class ReadyCalls:
@@ -33,7 +35,7 @@ class ReadyCalls:
         operands: tuple[Tensor | None, ...],
         rest: tuple[Any, ...],
         first: Callable[..., Computed],
-    ) -> Tensor:
+    ) -> Any:
         """The result by what a call like it went to, else by ``first``.
 
         While a CUDA graph captures that is ``first`` too, which keeps what the graph launches.

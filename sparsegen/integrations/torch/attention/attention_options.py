@@ -1,0 +1,188 @@
+"""What attention with masks of blocks is besides Q, K and V: who sees whom, the scale, and the operator's problem."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.calls.devices import DTYPES
+from sparsegen.integrations.torch.calls.tensor_checks import require_real
+from sparsegen.matrix.block_mask import grid
+from sparsegen.operators import BlockAttentionProblem, MasksOf, TokenOrder
+from sparsegen.operators.attention_span import Band, Span
+from sparsegen.operators.masked import BLOCK_SIDES, Block, Density
+
+SCHEMA = (
+    "Tensor? words, Tensor? elements, float scale, float softcap, bool causal, bool from_start, int window, int sinks, "
+    "int block_rows, int block_columns, float density, bool deterministic"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionOptions:
+    """All of a call but its tensors, in the order of `SCHEMA`; see `block_attention`.
+
+    Attributes:
+        softcap: 0 for none.
+        window: 0 for none.
+        block_rows, block_columns: of the mask's blocks; 0 without a mask.
+    """
+
+    scale: float
+    softcap: float
+    causal: bool
+    from_start: bool
+    window: int
+    sinks: int
+    block_rows: int
+    block_columns: int
+    density: float
+    deterministic: bool
+
+    def arguments(self) -> tuple[Any, ...]:
+        """All, as the operators take them."""
+        return astuple(self)
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return self.block_rows, self.block_columns
+
+    @property
+    def span(self) -> Span:
+        return Span(self.causal, self.from_start, self.window, self.sinks)
+
+    def band(self, queries: int, keys: int) -> Band:
+        """Whom queries see by their places."""
+        return self.span.band(queries, keys)
+
+    def what_no_kernel_takes(self, elements: Tensor | None) -> str | None:
+        """Why the operator has no problem for such calls; None where it has."""
+        if elements is not None:
+            return "the operator takes masks of blocks, and no elements="
+        return "the operator takes no softcap=" if self.softcap else None
+
+    def problem(self, q: Tensor, k: Tensor, words: Tensor | None) -> BlockAttentionProblem:
+        """The operator's problem for tensors that were checked, of a dtype that kernels know."""
+        batch, heads, queries, head_dim = q.shape
+        masks, shared = MasksOf.NOBODY, {}
+        if words is not None:
+            masks = masks_of(words.shape[0] > 1, words.shape[1] > 1)
+            shared = {"block": Block.parse(self.block), "density": Density.parse(self.density)}
+        return BlockAttentionProblem(
+            queries=queries,
+            keys=k.shape[2],
+            kv_heads=k.shape[1],
+            group=heads // k.shape[1],
+            head_dim=head_dim,
+            dtype=DTYPES[q.dtype],
+            span=self.span,
+            masks=masks,
+            order=memory_order(q),
+            batch=batch,
+            **shared,
+        )
+
+
+def masks_of(are_of_items: bool, are_of_heads: bool) -> MasksOf:
+    """Who has a mask of its own."""
+    if are_of_items:
+        return MasksOf.ITEMS_AND_HEADS if are_of_heads else MasksOf.ITEMS
+    return MasksOf.HEADS if are_of_heads else MasksOf.ALL
+
+
+def memory_order(q: Tensor) -> TokenOrder:
+    """The order in which batch × heads × tokens × head_dim lie in memory, or lie nearly."""
+    is_by_tokens = q.shape[1] > 1 and q.shape[2] > 1 and q.stride(1) < q.stride(2)
+    return TokenOrder.TOKENS if is_by_tokens else TokenOrder.HEADS
+
+
+def empty_like(tensor: Tensor, order: TokenOrder) -> Tensor:
+    """A new tensor of the shape batch × heads × tokens × head_dim, without gaps in this order of memory."""
+    batch, heads, tokens, head_dim = tensor.shape
+    if order is TokenOrder.HEADS:
+        return tensor.new_empty((batch, heads, tokens, head_dim))
+    strides = tokens * heads * head_dim, head_dim, heads * head_dim, 1
+    return tensor.new_empty_strided((batch, heads, tokens, head_dim), strides)
+
+
+def statistics_like(q: Tensor) -> Tensor:
+    """Room for a number for each query, such as its log-sum-exp: float32, of float64 as wide."""
+    return q.new_empty(q.shape[:3], dtype=q.dtype if q.dtype is torch.float64 else torch.float32)
+
+
+def check_operands(q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elements: Tensor | None) -> None:
+    """Hold Q, K, V and what masks them against each other.
+
+    Raises:
+        OperandError: shapes, dtypes or devices that do not fit, by the operand's name.
+    """
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        require_real(tensor, name)
+        if tensor.dim() != 4:
+            raise OperandError(
+                f"{name}: expected batch × heads × tokens × head_dim, got shape {tuple(tensor.shape)}; "
+                f"{name}[None] makes heads a batch of one"
+            )
+        if tensor.dtype != q.dtype or tensor.device != q.device:
+            raise OperandError(
+                f"{name}: expected {q.dtype} on {q.device}, got {tensor.dtype} on {tensor.device}"
+            )
+    batch, heads, queries, head_dim = q.shape
+    if not head_dim:
+        raise OperandError("head_dim: expected at least one column of q, got 0")
+    if k.shape[0] != batch or k.shape[3] != head_dim:
+        wanted = f"{batch} × any heads × any keys × {head_dim}"
+        raise OperandError(f"k: expected shape {wanted}, as q has, got {tuple(k.shape)}")
+    if v.shape != k.shape:
+        raise OperandError(f"v: expected k's shape {tuple(k.shape)}, got {tuple(v.shape)}")
+    if (heads % k.shape[1]) if k.shape[1] else heads:
+        raise OperandError(
+            f"k: its heads ({k.shape[1]}) do not divide q's ({heads}): as many query heads share each of them"
+        )
+    if words is not None and words.device != q.device:
+        raise OperandError(f"mask: expected one on {q.device}, where q is, got one on {words.device}")
+    if elements is not None:
+        _check_elements(elements, (batch, heads, queries, k.shape[2]), q)
+
+
+def _check_elements(elements: Tensor, shape: tuple[int, ...], q: Tensor) -> None:
+    if elements.dtype != torch.bool or elements.device != q.device:
+        raise OperandError(
+            f"elements: expected torch.bool on {q.device}, true where a query sees a key, got {elements.dtype} on "
+            f"{elements.device}"
+        )
+    fits = elements.dim() == 4 and all(n in (1, m) for n, m in zip(elements.shape, shape, strict=True))
+    if not fits:
+        raise OperandError(
+            f"elements: expected a shape that broadcasts to batch × heads × queries × keys = "
+            f"{' × '.join(map(str, shape))}, got {tuple(elements.shape)}"
+        )
+
+
+def check_grid(words: Tensor, block: tuple[int, int], lead: tuple[int, int], places: tuple[int, int]) -> None:
+    """Hold the buffers of masks, items × heads × words, against what they lie over.
+
+    Args:
+        lead: batch and query heads.
+        places: queries and keys.
+
+    Raises:
+        OperandError: another grid, other blocks than the operator takes, or as many masks as nobody has.
+    """
+    if not set(block) <= set(BLOCK_SIDES):
+        sides = ", ".join(map(str, BLOCK_SIDES))
+        raise OperandError(
+            f"mask: attention takes blocks whose sides are {sides}, not {block[0]} × {block[1]}"
+        )
+    expected = grid(places, block).words
+    fits = words.dim() == 3 and all(n in (1, m) for n, m in zip(words.shape, lead, strict=False))
+    if not fits or words.dtype != torch.uint64 or words.shape[-1] != expected:
+        raise OperandError(
+            f"mask: expected one over {places[0]} queries × {places[1]} keys in blocks of {block[0]} × {block[1]} "
+            f"({expected} torch.uint64), for all, for each of {lead[0]} items, each of {lead[1]} query heads, or both; "
+            f"got {words.dtype} of shape {tuple(words.shape)}"
+        )

@@ -1,0 +1,236 @@
+"""Attention over the live blocks of masks that every call brings, as a differentiable function, by custom operators.
+
+Masks are data of the call: a new one prepares, compiles and waits for nothing, and CUDA graphs follow what lies in its
+buffer. `torch.compile` sees one operator forward and one backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from sparsegen import arguments
+from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.attention import block_attention_kernels as kernels
+from sparsegen.integrations.torch.attention.attention_options import (
+    SCHEMA,
+    AttentionOptions,
+    check_operands,
+    empty_like,
+    memory_order,
+    statistics_like,
+)
+from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
+from sparsegen.integrations.torch.calls.autocast import cast_like_dense
+from sparsegen.integrations.torch.calls.direct import DirectOperator
+from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
+from sparsegen.operators import TokenOrder, member
+from sparsegen.operators.attention_span import Band
+
+
+@overload
+def block_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: BlockMaskTensor | None = ...,
+    *,
+    return_lse: Literal[False] = ...,
+    **options: Any,
+) -> Tensor: ...
+
+
+@overload
+def block_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: BlockMaskTensor | None = ...,
+    *,
+    return_lse: Literal[True],
+    **options: Any,
+) -> tuple[Tensor, Tensor]: ...
+
+
+def block_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: BlockMaskTensor | None = None,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    sinks: int = 0,
+    from_start: bool = False,
+    elements: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    order: TokenOrder | str = TokenOrder.HEADS,
+    return_lse: bool = False,
+    deterministic: bool | None = None,
+) -> Any:
+    """softmax(scale · Q · Kᵀ at the live places) · V, for each query head.
+
+    A place, a query and a key, is live where its block of the mask is, where causal, window and sinks let the query see
+    the key, and where ``elements`` is true. A query without a live place gets zeros, no gradient, and an LSE of -inf.
+    Keys and values must be finite also where no query sees them. Under autocast Q, K and V are cast as
+    `torch.nn.functional.scaled_dot_product_attention` does.
+
+    Without a kernel of ours (on the CPU without the emulator, in float64, on a GPU or for a head_dim that no family
+    takes, with ``elements`` or ``softcap``) PyTorch computes the same in parts, wide and slowly; on a GPU and in the
+    emulator the log says so, once for each reason.
+
+    Args:
+        q: batch × heads × queries × head_dim.
+        k, v: batch × heads of keys × keys × head_dim; as many query heads share each of theirs (GQA, MQA). Whatever
+            their strides: kernels read both batch × heads × tokens and batch × tokens × heads where they lie in memory
+            without gaps, as Q does; other strides are copied.
+        mask: over queries × keys, a mask for all, or several: one for each query head, or batch × heads of them, where
+            1 stands for a mask that all share. By default all blocks live.
+        causal: no query sees a key behind its own place.
+        window: keys that a causal query sees, its own the last of them; of others the distance from which on keys are
+            out of sight on both sides. By default all.
+        sinks: first keys that queries see beside their window.
+        from_start: query 0 stands beside key 0, as in PyTorch's causal attention; by default the last query stands
+            beside the last key, as with a cache of keys, and as in FlashAttention.
+        elements: bool, whatever broadcasts to batch × heads × queries × keys: exact places inside of blocks, as
+            FlexAttention's partial blocks have (`flex_elements`), or of documents (`masks.documents`).
+        scale: default 1 / √head_dim.
+        softcap: scores x become softcap · tanh(x / softcap).
+        order: ``tokens`` for tensors of shape batch × tokens × heads × head_dim, as FlashAttention takes them; O too.
+        return_lse: return O and the LSE, the natural logarithm of each query's sum of exponentials.
+        deterministic: take a backward pass of which equal inputs give equal bits; by default if
+            `torch.use_deterministic_algorithms` or SPARSEGEN_DETERMINISTIC asks for it.
+
+    Returns:
+        O, of q's shape, dtype and order in memory, and with ``return_lse`` the LSE, batch × heads × queries, float32
+        (float64 for float64), without a gradient.
+
+    Raises:
+        OperandError: shapes, dtypes, devices or a mask that do not fit, by name.
+    """
+    require_tensors(q=q, k=k, v=v)
+    order, device = member(TokenOrder, order, "order", OperandError), q.device
+    q, k, v = (cast_like_dense(tensor, device) for tensor in (q, k, v))
+    if order is TokenOrder.TOKENS:
+        q, k, v = (_by_heads(tensor, name) for name, tensor in (("q", q), ("k", k), ("v", v)))
+    words, block, density = None, (0, 0), 1.0
+    if mask is not None:
+        check_mask(mask)
+        _check_places(mask, q, k)
+        words, block, density = _of_items_and_heads(mask), mask.block, mask.density
+    if elements is not None:
+        require_tensors(elements=elements)
+        elements = elements[(None,) * (4 - elements.dim())] if elements.dim() < 4 else elements
+    head_dim = max(1, int(q.shape[-1])) if q.dim() else 1
+    options = AttentionOptions(
+        scale=head_dim**-0.5 if scale is None else arguments.factor(scale, "scale", OperandError),
+        softcap=0.0 if softcap is None else _above_zero(softcap, "softcap"),
+        causal=arguments.flag(causal, "causal", OperandError),
+        from_start=arguments.flag(from_start, "from_start", OperandError),
+        window=0 if window is None else arguments.whole(window, "window", OperandError, least=1),
+        sinks=arguments.whole(sinks, "sinks", OperandError, least=0),
+        block_rows=block[0],
+        block_columns=block[1],
+        density=density,
+        deterministic=_is_deterministic(deterministic),
+    )
+    Band.of(1, 1, causal=options.causal, window=options.window, sinks=options.sinks)  # sinks need a window
+    out, lse = _attention(q, k, v, words, elements, *options.arguments())
+    out = out.transpose(1, 2) if order is TokenOrder.TOKENS else out
+    return (out, lse) if arguments.flag(return_lse, "return_lse", OperandError) else out
+
+
+def _by_heads(tensor: Tensor, name: str) -> Tensor:
+    if tensor.dim() != 4:
+        raise OperandError(
+            f"{name}: expected batch × tokens × heads × head_dim, got shape {tuple(tensor.shape)}; "
+            f"{name}[None] makes tokens a batch of one"
+        )
+    return tensor.transpose(1, 2)
+
+
+def _check_places(mask: BlockMaskTensor, q: Tensor, k: Tensor) -> None:
+    places = tuple(t.shape[2] if t.dim() == 4 else None for t in (q, k))  # of others the operator complains
+    if None not in places and mask.shape != places:
+        raise OperandError(f"mask: expected one over {places[0]} queries × {places[1]} keys, got {mask}")
+
+
+def _of_items_and_heads(mask: BlockMaskTensor) -> Tensor:
+    """The buffers, items × heads × words."""
+    if len(mask.lead) > 2:
+        raise OperandError(f"mask: expected one, one for each head, or batch × heads of them, got {mask}")
+    return mask.words[(None,) * (2 - len(mask.lead))]
+
+
+def _above_zero(value: Any, name: str) -> float:
+    found = arguments.factor(value, name, OperandError)
+    if found <= 0:
+        raise OperandError(f"{name} = {found:g} is not above 0; leave it out for none")
+    return found
+
+
+def _is_deterministic(asked: bool | None) -> bool:
+    if asked is None:
+        return torch.are_deterministic_algorithms_enabled()
+    return arguments.flag(asked, "deterministic", OperandError)
+
+
+# --- the operators ---
+
+
+def _remember(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, words, elements, *ctx.rest = inputs
+    out, lse = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(lse)
+    ctx.save_for_backward(q, k, v, out, lse, words, elements)
+
+
+def _backward(ctx: Any, dout: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    if dout is None:
+        return (None,) * (5 + len(ctx.rest))
+    gradients = _attention_backward(dout, *ctx.saved_tensors, *ctx.rest)
+    return (*gradients, *[None] * (2 + len(ctx.rest)))
+
+
+def _refuse(ctx: Any, *_: Any) -> None:
+    raise OperandError(
+        "block attention has gradients of the first order alone: block_attention_backward has none "
+        "(create_graph=True asks for it); take torch.nn.functional.scaled_dot_product_attention where it is needed"
+    )
+
+
+def _fake(
+    q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elements: Tensor | None, *_: Any
+) -> tuple[Tensor, Tensor]:
+    check_operands(q, k, v, words, elements)
+    return empty_like(q, memory_order(q)), statistics_like(q)
+
+
+def _fake_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    order = memory_order(q)
+    return empty_like(q, order), empty_like(k, order), empty_like(v, order)
+
+
+_attention = DirectOperator(
+    "block_attention",
+    f"(Tensor q, Tensor k, Tensor v, {SCHEMA}) -> (Tensor, Tensor)",
+    kernels.forward,
+    fake=_fake,
+    tensors=5,
+    backward=_backward,
+    remember=_remember,
+)
+_attention_backward = DirectOperator(
+    "block_attention_backward",
+    f"(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {SCHEMA}) -> (Tensor, Tensor, Tensor)",
+    kernels.backward,
+    fake=_fake_backward,
+    tensors=8,
+    backward=_refuse,
+    remember=lambda *_: None,
+)

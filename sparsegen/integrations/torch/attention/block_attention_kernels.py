@@ -1,0 +1,160 @@
+"""Attention with masks of blocks, and its gradients: by a kernel of ours where one computes it, else by PyTorch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsegen.integrations.torch.attention import plain_block_attention as plain
+from sparsegen.integrations.torch.attention.attention_options import (
+    AttentionOptions,
+    check_grid,
+    check_operands,
+    empty_like,
+    statistics_like,
+)
+from sparsegen.integrations.torch.calls.devices import kernel_device
+from sparsegen.integrations.torch.calls.prepared import aligned, array_of, is_capturing
+from sparsegen.integrations.torch.calls.prepared_operators import operators
+from sparsegen.integrations.torch.calls.ready_calls import Computed, ReadyCalls
+from sparsegen.kernels import families_of
+from sparsegen.kernels.base import Device
+from sparsegen.operators import BlockAttentionProblem, Problem, TokenOrder
+
+log = logging.getLogger(__name__)
+_ready = ReadyCalls()
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elements: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor]:
+    """O and the log-sum-exp, of the operator ``block_attention``, whose arguments these are."""
+    return _ready.run("block_attention", (q, k, v, words, elements), rest, _first_forward)
+
+
+def _first_forward(
+    q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elements: Tensor | None, *rest: Any
+) -> Computed:
+    options = AttentionOptions(*rest)
+    _check(q, k, v, words, elements, options)
+    problem, device = _problem_on(q, k, words, elements, options)
+    if problem is None or device is None or not _has_kernel(problem, device):
+        return plain.attention(q, k, v, words, elements, options), None
+    ready = _Forward(problem, operators.get(problem, device, is_capturing(q), scale=options.scale))
+    return ready(q, k, v, words, elements), ready
+
+
+@dataclass(frozen=True, slots=True)
+class _Forward:
+    """What calls with tensors of one kind go to."""
+
+    problem: BlockAttentionProblem
+    operator: Any
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elements: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        order, out, lse = self.problem.order, empty_like(q, self.problem.order), statistics_like(q)
+        given = {name: stored(tensor, order) for name, tensor in (("q", q), ("k", k), ("v", v))}
+        if words is not None:
+            given["mask"] = words
+        launch(self.problem, self.operator, given, {"lse": lse}, stored(out, order))
+        return out, lse
+
+
+def launch(
+    problem: Problem,
+    operator: Any,
+    given: Mapping[str, Tensor],
+    written: Mapping[str, Tensor],
+    out: Tensor,
+) -> None:
+    """Run an operator on tensors by their operands' names, each seen in the shape that the problem says.
+
+    Args:
+        given: contiguous; those at addresses that vectors do not divide are copied.
+        written: what the call writes beside its result, new tensors.
+        out: the result, a new tensor.
+    """
+    shapes = {spec.name: spec.shape for spec in problem.operands(0)}
+    tensors = {name: aligned(tensor).view(shapes[name]) for name, tensor in given.items()}
+    tensors |= {name: tensor.view(shapes[name]) for name, tensor in written.items()}
+    result = out.view(problem.result(0).shape)
+    if out.is_cuda:
+        operator(**tensors, out=result)
+        return
+    arrays = {name: array_of(tensor) for name, tensor in tensors.items()}
+    result.copy_(torch.from_numpy(operator(**arrays)))
+    for name in written:  # of a dtype that NumPy lacks the array was a copy
+        tensors[name].copy_(torch.from_numpy(arrays[name]))
+
+
+def stored(tensor: Tensor, order: TokenOrder) -> Tensor:
+    """Batch × heads × tokens × head_dim as it lies in memory in this order; a copy of one with other strides."""
+    return (tensor if order is TokenOrder.HEADS else tensor.transpose(1, 2)).contiguous()
+
+
+def backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    words: Tensor | None,
+    elements: Tensor | None,
+    *rest: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients by Q, K and V, of the operator ``block_attention_backward``."""
+    return plain.attention_backward(dout, q, k, v, out, lse, words, elements, AttentionOptions(*rest))
+
+
+def _check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    words: Tensor | None,
+    elements: Tensor | None,
+    options: AttentionOptions,
+) -> None:
+    check_operands(q, k, v, words, elements)
+    if words is not None:
+        check_grid(words, options.block, (q.shape[0], q.shape[1]), (q.shape[2], k.shape[2]))
+
+
+def _problem_on(
+    q: Tensor, k: Tensor, words: Tensor | None, elements: Tensor | None, options: AttentionOptions
+) -> tuple[BlockAttentionProblem | None, Device | None]:
+    """The operator's problem of such a call, and the device whose kernels take such tensors; None for what is not."""
+    device = kernel_device(q)
+    if device is None or not (q.numel() and k.numel()):
+        return None, device
+    why = options.what_no_kernel_takes(elements)
+    if why is not None:
+        _say_once(f"{why} yet")
+        return None, device
+    return options.problem(q, k, words), device
+
+
+@lru_cache(maxsize=1024)
+def _has_kernel(problem: Problem, device: Device) -> bool:
+    """Whether some family computes it there; where none does, the log says why, once."""
+    features, reasons = problem.features(problem.without_pattern), []
+    for family in families_of(problem.operator):
+        broken = family.broken_constraints(problem, family.heuristic(problem, features, device), device)
+        if not broken:
+            return True
+        reasons.append(f"{family.name}: {broken[0]}")
+    _say_once(f"{problem}: no kernel computes it on {device.name} ({'; '.join(reasons) or 'there is none'})")
+    return False
+
+
+@lru_cache(maxsize=1024)
+def _say_once(why: str) -> None:
+    log.warning("PyTorch computes this attention, in float32 and in parts, which takes longer: %s", why)

@@ -1,0 +1,411 @@
+"""Attention with masks of blocks for PyTorch: dense attention's results and gradients, for every option."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+
+from sparsegen.errors import OperandError  # noqa: E402
+from sparsegen.integrations.torch import BlockMaskTensor, block_attention  # noqa: E402
+from sparsegen.integrations.torch.attention import block_attention_kernels as kernels  # noqa: E402
+from sparsegen.integrations.torch.attention import plain_block_attention as plain  # noqa: E402
+from sparsegen.integrations.torch.calls.prepared_operators import operators  # noqa: E402
+from sparsegen.operators import BlockAttentionProblem, DType, MasksOf, TokenOrder  # noqa: E402
+from sparsegen.operators.attention_span import Band  # noqa: E402
+
+BATCH, HEADS, GROUP, QUERIES, KEYS, HEAD_DIM, BLOCK = 2, 4, 2, 40, 56, 16, (16, 32)
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "causal": {"causal": True},
+    "causal from the start": {"causal": True, "from_start": True},
+    "window": {"window": 9},
+    "causal window and sinks": {"causal": True, "window": 7, "sinks": 3},
+    "scale": {"scale": 0.7},
+    "softcap": {"softcap": 1.5, "scale": 1.0},
+    "tokens": {"order": "tokens"},
+}
+
+
+def operands(
+    dtype: Any = None, *, grad: bool = False, order: str = "heads", lead: tuple[int, int] = (BATCH, HEADS)
+) -> list[Any]:
+    torch.manual_seed(0)
+    made = []
+    for heads, tokens in ((lead[1], QUERIES), (lead[1] // GROUP, KEYS), (lead[1] // GROUP, KEYS)):
+        shape = (heads, tokens) if order == "heads" else (tokens, heads)
+        tensor = torch.randn(lead[0], *shape, HEAD_DIM, dtype=torch.float64)
+        made.append(tensor.to(dtype or torch.float32).requires_grad_(grad))
+    return made
+
+
+def some_mask(lead: tuple[int, ...] = (), block: tuple[int, int] = BLOCK) -> BlockMaskTensor:
+    """Masks of which the first row of blocks is dead."""
+    rows, columns = -(-QUERIES // block[0]), -(-KEYS // block[1])
+    live = torch.from_numpy(np.random.default_rng(len(lead)).random((*lead, rows, columns)) < 0.6)
+    live[..., 0, :] = False
+    live[..., 1, 0] = True
+    return BlockMaskTensor.from_blocks(live, block, (QUERIES, KEYS))
+
+
+def some_elements(*lead: int) -> Any:
+    return torch.from_numpy(np.random.default_rng(5).random((*lead, QUERIES, KEYS)) < 0.7)
+
+
+def dense(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: BlockMaskTensor | None = None,
+    *,
+    elements: Any = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    order: str = "heads",
+    **span: Any,
+) -> tuple[Any, Any]:
+    """The same by scores of all places, and autograd."""
+    if order == "tokens":
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    group = q.shape[1] // k.shape[1]
+    k, v = (t.repeat_interleave(group, 1) for t in (k, v))
+    queries, keys = q.shape[2], k.shape[2]
+    span["window"] = span.get("window") or 0
+    seen = torch.from_numpy(Band.of(queries, keys, **span).seen(slice(0, queries), keys))
+    if mask is not None:
+        live = mask.expand()
+        seen = seen & live[(None,) * (4 - live.dim())]
+    if elements is not None:
+        seen = seen & elements
+    scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    seen = seen.expand(scores.shape)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    sees = seen.any(-1, keepdim=True)
+    weights = torch.where(sees, scores, 0).softmax(-1) * sees
+    out = weights @ v
+    return (out.transpose(1, 2) if order == "tokens" else out), scores.logsumexp(-1)
+
+
+def close(one: Any, other: Any, dtype: Any) -> None:
+    torch.testing.assert_close(one.double(), other, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_results_and_gradients_are_those_of_dense_attention(options: dict[str, Any], dtype: Any) -> None:
+    given = operands(dtype, grad=True, order=options.get("order", "heads"))
+    wide = [t.detach().double().requires_grad_() for t in given]
+    mask = some_mask((BATCH, HEADS))
+    out, lse = block_attention(*given, mask, return_lse=True, **options)
+    right, right_lse = dense(*wide, mask, **options)
+    assert out.dtype is dtype and out.shape == given[0].shape and not lse.requires_grad
+    close(out, right, dtype)
+    close(lse, right_lse, dtype)
+    assert lse[..., :16].isneginf().all() and not out.narrow(1 if "order" in options else 2, 0, 16).any()
+    seed = torch.randn_like(out)
+    gradients = torch.autograd.grad(out, given, seed)
+    for ours, theirs in zip(gradients, torch.autograd.grad(right, wide, seed.double()), strict=True):
+        assert ours.dtype is dtype
+        torch.testing.assert_close(ours.double(), theirs, rtol=TOLERANCE[dtype], atol=4 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("lead", [(), (HEADS,), (1, HEADS), (BATCH, 1), (BATCH, HEADS)])
+def test_whose_masks(lead: tuple[int, ...]) -> None:
+    given = operands(torch.float64)
+    mask = some_mask(lead)
+    close(block_attention(*given, mask, causal=True), dense(*given, mask, causal=True)[0], torch.float64)
+
+
+@pytest.mark.parametrize("lead", [(), (HEADS,), (BATCH, 1), (BATCH, HEADS)])
+def test_exact_elements(lead: tuple[int, ...]) -> None:
+    given, elements = operands(torch.float64), some_elements(*lead)
+    for mask in (None, some_mask()):
+        out = block_attention(*given, mask, elements=elements)
+        close(out, dense(*given, mask, elements=elements)[0], torch.float64)
+    padding = some_elements(BATCH, 1)[:, :, :1]
+    close(block_attention(*given, elements=padding), dense(*given, elements=padding)[0], torch.float64)
+
+
+@pytest.mark.parametrize("options", [*OPTIONS.values(), {"elements": some_elements(HEADS)}], ids=str)
+def test_derivatives(options: dict[str, Any]) -> None:
+    order = options.get("order", "heads")
+    given = [
+        t.detach()
+        .narrow(2 if order == "tokens" else 1, 0, heads)
+        .narrow(-1, 0, 3)[:1]
+        .clone()
+        .requires_grad_()
+        for t, heads in zip(operands(torch.float64, order=order), (2, 1, 1), strict=True)
+    ]
+    options = {k: (v[:2] if k == "elements" else v) for k, v in options.items()}
+    mask = some_mask((2,))
+    assert torch.autograd.gradcheck(
+        lambda *t: block_attention(*t, mask, **options), given, fast_mode=True, atol=1e-6
+    )
+
+
+def test_gradients_that_are_not_asked_for_and_of_the_second_order() -> None:
+    q, k, v = operands()
+    q.requires_grad_()
+    out, lse = block_attention(q, k, v, return_lse=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        lse.sum().backward()
+    (dq,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+    with pytest.raises(OperandError, match="first order alone"):
+        dq.sum().backward()
+
+
+def test_parts_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attend() -> list[Any]:
+        given = operands(torch.float64, grad=True)
+        out = block_attention(*given, some_mask((HEADS,)), elements=some_elements(), causal=True)
+        return [out, *torch.autograd.grad(out.square().sum(), given)]
+
+    whole = attend()
+    monkeypatch.setattr(plain, "CHUNK", GROUP * KEYS * 7)  # 7 of 40 queries at a time
+    for one, other in zip(attend(), whole, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [(0, 2, 3, 4), (1, 2, 0, 4), (1, 2, 3, 0)])
+def test_nothing_to_do(sizes: tuple[int, int, int, int]) -> None:
+    batch, heads, queries, keys = sizes
+    q = torch.randn(batch, heads, queries, 8, requires_grad=True)
+    k, v = (torch.randn(batch, heads, keys, 8, requires_grad=True) for _ in range(2))
+    out, lse = block_attention(q, k, v, return_lse=True)
+    assert out.shape == q.shape and lse.shape == q.shape[:3]
+    assert not out.any() and lse.isneginf().all()
+    for tensor, gradient in zip((q, k, v), torch.autograd.grad(out.sum(), (q, k, v)), strict=True):
+        assert gradient.shape == tensor.shape and not gradient.any()
+
+
+# --- memory orders ---
+
+
+def test_the_result_lies_as_q_does() -> None:
+    by_tokens = [t.transpose(1, 2) for t in operands(order="tokens", grad=False)]
+    out = block_attention(*by_tokens)
+    assert out.transpose(1, 2).is_contiguous()
+    assert block_attention(*(t.contiguous() for t in by_tokens)).is_contiguous()
+    fused = torch.randn(BATCH, QUERIES, 3, HEADS, HEAD_DIM)
+    parts = [t.transpose(1, 2) for t in fused.unbind(2)]
+    torch.testing.assert_close(block_attention(*parts), dense(*parts)[0], rtol=1e-5, atol=1e-5)
+    leaf = fused.clone().requires_grad_()
+    block_attention(*leaf.unbind(2), order="tokens").sum().backward()
+    assert leaf.grad is not None and leaf.grad.shape == fused.shape
+
+
+# --- what PyTorch asks of operators ---
+
+
+@pytest.mark.parametrize("options", ["none", "causal window and sinks", "tokens"])
+def test_the_operators_keep_pytorchs_rules(place: str, options: str) -> None:
+    calls: list[tuple[Any, ...]] = []
+    honest = torch.ops.sparsegen.block_attention
+
+    class Watched(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func.name().startswith("sparsegen::block_attention"):
+                calls.append(args)
+            return func(*args, **(kwargs or {}))
+
+    order = OPTIONS[options].get("order", "heads")
+    given = operands(grad=True, order=order)
+    with Watched():
+        block_attention(*given, some_mask((HEADS,)), **OPTIONS[options]).sum().backward()
+    forward, backward = calls
+    detached = [a.detach() if isinstance(a, torch.Tensor) and a.dtype != torch.uint64 else a for a in forward]
+    for i in range(3):
+        detached[i] = detached[i].requires_grad_()
+    torch.library.opcheck(honest, tuple(detached))
+    torch.library.opcheck(
+        torch.ops.sparsegen.block_attention_backward,
+        tuple(a.detach() if isinstance(a, torch.Tensor) and a.dtype != torch.uint64 else a for a in backward),
+    )
+
+
+def test_compiled_whole(place: str) -> None:
+    def attend(q: Any, k: Any, v: Any, live: Any) -> Any:
+        mask = BlockMaskTensor.from_blocks(live, BLOCK, (QUERIES, KEYS))
+        return block_attention(q, k, v, mask, causal=True, order="tokens").square()
+
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(attend, fullgraph=True, backend=counter)
+    given = operands(order="tokens", grad=True)
+    for seed in (1, 2):
+        live = some_mask((BATCH, HEADS)).blocks().roll(seed, -1)
+        out, right = compiled(*given, live), attend(*given, live)
+        torch.testing.assert_close(out, right)
+        for one, other in zip(
+            torch.autograd.grad(out.sum(), given), torch.autograd.grad(right.sum(), given), strict=True
+        ):
+            torch.testing.assert_close(one, other)
+    assert counter.frame_count == 1, "a new mask compiles nothing"
+
+
+def test_autocast_casts_as_dense_attention_does() -> None:
+    given = operands(grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = block_attention(*given)
+        assert out.dtype is torch.nn.functional.scaled_dot_product_attention(*given, enable_gqa=True).dtype
+    assert out.dtype is torch.bfloat16
+    assert torch.autograd.grad(out.sum(), given)[0].dtype is torch.float32
+
+
+def test_a_mask_is_data_of_the_call() -> None:
+    """What lies in its buffer when the call runs counts, as in a captured graph."""
+    given, mask, other = operands(), some_mask(), some_mask((HEADS,))[2]
+    mask.words.view(torch.int64).copy_(other.words.view(torch.int64))
+    torch.testing.assert_close(block_attention(*given, mask), dense(*given, other)[0], rtol=1e-5, atol=1e-5)
+
+
+# --- kernels ---
+
+
+class Reference:
+    """An operator of ``block_attention`` in a kernel's place: the problem's reference, by operands' names."""
+
+    def __init__(self, problem: BlockAttentionProblem, scale: float) -> None:
+        self.problem, self.scale = problem, scale
+
+    def __call__(self, q: Any, k: Any, v: Any, mask: Any = None, lse: Any = None) -> Any:
+        problem = self.problem
+        given = {"q": q, "k": k, "v": v, "scale": np.array([self.scale], np.float32), "lse": lse}
+        given["band"] = problem.band.words
+        if problem.has_mask:
+            given["mask"] = mask
+        stored = {}
+        for spec in problem.operands(0):
+            assert given[spec.name].shape == spec.shape, spec.name
+            assert given[spec.name].flags.c_contiguous
+            stored[spec.name] = spec.dtype.to_storage(given[spec.name])
+        found = problem.reference(problem.without_pattern, stored).exact
+        lse[...] = problem.written_references(problem.without_pattern, stored)["lse"].exact
+        return found.reshape(problem.result(0).shape).astype(np.float32)
+
+
+@pytest.fixture
+def reference(monkeypatch: pytest.MonkeyPatch) -> list[BlockAttentionProblem]:
+    """A kernel for every problem, in the emulator; the problems that were asked for."""
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    asked: list[BlockAttentionProblem] = []
+
+    def get(problem: Any, device: Any, captures: bool, *, scale: float) -> Reference:
+        asked.append(problem)
+        return Reference(problem, scale)
+
+    monkeypatch.setattr(kernels, "_has_kernel", lambda *_: True)
+    monkeypatch.setattr(operators, "get", get)
+    monkeypatch.setattr(kernels, "_ready", kernels.ReadyCalls())
+    return asked
+
+
+@pytest.mark.parametrize("batch", [1, BATCH])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("order", ["heads", "tokens"])
+@pytest.mark.parametrize("kind", ["none", "all", "items", "heads", "both"])
+def test_kernels_get_what_the_problem_says(
+    reference: list[BlockAttentionProblem], batch: int, dtype: Any, order: str, kind: str
+) -> None:
+    lead = {"all": (), "items": (batch, 1), "heads": (HEADS,), "both": (batch, HEADS)}
+    mask = None if kind == "none" else some_mask(lead[kind])
+    given = operands(dtype, order=order, lead=(batch, HEADS))
+    span = {"causal": True, "window": 20, "sinks": 2}
+    for _ in range(2):  # checked, and as before
+        out, lse = block_attention(*given, mask, order=order, return_lse=True, scale=0.4, **span)
+        right, right_lse = dense(*(t.double() for t in given), mask, order=order, scale=0.4, **span)
+        close(out, right, dtype)
+        close(lse, right_lse, torch.float32)
+        assert out.is_contiguous()
+    (problem,) = reference
+    masks = {"none": MasksOf.NOBODY, "all": MasksOf.ALL, "heads": MasksOf.HEADS}
+    masks["items"] = MasksOf.ITEMS if batch > 1 else MasksOf.ALL
+    masks["both"] = MasksOf.ITEMS_AND_HEADS if batch > 1 else MasksOf.HEADS
+    assert problem.masks is masks[kind] and problem.order is TokenOrder(order)
+    assert (problem.batch, problem.kv_heads, problem.group) == (batch, HEADS // GROUP, GROUP)
+    assert problem.dtype is DType(str(dtype).removeprefix("torch.")) and str(problem.span) == "causal:20+2"
+
+
+def test_other_masks_ask_for_nothing_new(reference: list[BlockAttentionProblem]) -> None:
+    given = operands(torch.float16)
+    for seed in range(3):
+        live = some_mask((HEADS,)).blocks().roll(seed, -1)
+        mask = BlockMaskTensor.from_blocks(live, BLOCK, (QUERIES, KEYS))
+        close(block_attention(*given, mask), dense(*(t.double() for t in given), mask)[0], torch.float16)
+    assert len(reference) == 1
+
+
+def test_the_log_says_once_where_no_kernel_computes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    kernels._say_once.cache_clear()
+    kernels._has_kernel.cache_clear()
+    given = operands()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            block_attention(*given, softcap=2.0)
+            block_attention(*given, elements=some_elements())
+            block_attention(*given)  # of float32
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 3 and all(text.startswith("PyTorch computes this attention") for text in told)
+    assert "takes no softcap= yet" in told[0] and "no elements= yet" in told[1]
+    assert "no kernel computes it on emulator" in told[2]
+
+
+# --- what is refused ---
+
+
+def bad(**changes: Any) -> Any:
+    q, k, v = operands()
+    given = {"q": q, "k": k, "v": v, "mask": None} | changes
+    return block_attention(given.pop("q"), given.pop("k"), given.pop("v"), given.pop("mask"), **given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"q": torch.randn(4, 40, 16)}, r"q: expected batch × heads × tokens × head_dim, got .*q\[None\]"),
+        ({"q": [1.0]}, "q: expected a torch.Tensor, got list"),
+        ({"q": torch.ones(2, 4, 40, 16, dtype=torch.int64)}, "q: expected floating-point numbers"),
+        ({"k": torch.randn(2, 3, 56, 16)}, r"v: expected k's shape"),
+        ({"k": torch.randn(2, 3, 56, 16), "v": torch.randn(2, 3, 56, 16)}, r"its heads \(3\) do not divide q's \(4\)"),
+        ({"k": torch.randn(2, 2, 56, 8)}, "k: expected shape 2 × any heads × any keys × 16"),
+        ({"v": torch.randn(2, 2, 56, 16).half()}, "v: expected torch.float32 on cpu, got torch.float16"),
+        ({"v": torch.randn(2, 2, 56, 16, device="meta")}, "on cpu, got torch.float32 on meta"),
+        ({"q": torch.randn(2, 4, 40, 0), "k": torch.randn(2, 2, 56, 0), "v": torch.randn(2, 2, 56, 0)}, "head_dim"),
+        ({"mask": torch.ones(2, 2)}, "is no BlockMaskTensor"),
+        ({"mask": BlockMaskTensor.from_blocks(torch.ones(3, 2, dtype=torch.bool), BLOCK)}, "mask: expected one over"),
+        ({"mask": some_mask((3,))}, "each of 4 query heads"),
+        ({"mask": some_mask((1, 1, 1))}, "one for each head, or batch × heads of them, got a mask of 1 × 1 × 1 × 40"),
+        ({"mask": BlockMaskTensor.from_blocks(torch.ones(5, 7, dtype=torch.bool), 8)}, "sides are .* not 8 × 8"),
+        ({"elements": torch.ones(QUERIES, KEYS)}, "elements: expected torch.bool on cpu"),
+        ({"elements": torch.ones(3, QUERIES, KEYS, dtype=torch.bool)}, "elements: expected a shape that broadcasts to"),
+        ({"window": 0}, "window = 0 is below 1"),
+        ({"sinks": 4}, "sinks: keys beside a window, and there is none"),
+        ({"scale": math.inf}, "scale = inf"),
+        ({"softcap": 0.0}, "softcap = 0 is not above 0"),
+        ({"causal": "yes"}, "causal = 'yes' is neither True nor False"),
+        ({"order": "bhtd"}, "order = 'bhtd' is none of heads, tokens"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(OperandError, match=words):
+        bad(**changes)
+
+
+def test_masks_elsewhere_are_refused() -> None:
+    mask = some_mask()
+    away = BlockMaskTensor(mask.shape, mask.block, mask.words.to("meta"))
+    with pytest.raises(OperandError, match="mask: expected one on cpu, where q is, got one on meta"):
+        bad(mask=away)
