@@ -79,6 +79,16 @@ class Band:
         seen: Array = ((j - i >= self.least) | (j < self.sinks)) & (j - i <= self.most)
         return seen
 
+    def places(self, queries: int, keys: int) -> int:
+        """How many pairs of a query and a key see each other."""
+        hidden = min(self.least - 1, self.most)  # up to which distance keys are out of sight, but for sinks
+        sinks = min(self.sinks, keys)
+        return (
+            _places_up_to(self.most, queries, keys)
+            - _places_up_to(hidden, queries, keys)
+            + (_places_up_to(hidden, queries, sinks))
+        )
+
     def seen_of_blocks(self, queries: int, keys: int, columns: int) -> Array:
         """int64, queries × blocks of so many keys: how many keys of each block a query sees."""
         i, ends = np.arange(queries)[:, None], np.append(np.arange(0, keys, columns), keys)
@@ -134,11 +144,18 @@ class Span(Parameter):
 
     def share(self, queries: int, keys: int) -> float:
         """The part of all pairs of a query and a key that see each other."""
-        seen = int(self.band(queries, keys).seen_of_blocks(queries, keys, keys).sum())
-        return seen / (queries * keys)
+        return self.band(queries, keys).places(queries, keys) / (queries * keys)
 
 
 FULL = Span()
+
+
+def _places_up_to(most: int, queries: int, keys: int) -> int:
+    """How many places (i, j) have j - i <= most."""
+    first = min(max(-most - 1, 0), queries)  # the first query that sees a key, and the first that sees all
+    all_from = min(max(keys - most - 1, first), queries)
+    rising = (first + all_from - 1) * (all_from - first) // 2 + (most + 1) * (all_from - first)
+    return rising + (queries - all_from) * keys
 
 
 def kept_band(given: Mapping[str, Any], default: Band) -> Array:

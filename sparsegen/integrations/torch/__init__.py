@@ -20,6 +20,7 @@ except ImportError as error:
         "sparsegen.integrations.torch needs PyTorch: pip install 'sparsegen[torch]'"
     ) from error
 
+from sparsegen.integrations.torch import masks
 from sparsegen.integrations.torch.attention.attention import SparseAttention, sparse_attention
 from sparsegen.integrations.torch.attention.block_attention import block_attention
 from sparsegen.integrations.torch.blocks.block_mask_formats import (
@@ -96,6 +97,7 @@ __all__ = [
     "masked_batch_norm",
     "masked_conv2d",
     "masked_sequential",
+    "masks",
     "sampled_product",
     "scaled_dsd",
     "scaled_sdd",

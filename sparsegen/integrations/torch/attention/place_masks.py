@@ -1,0 +1,199 @@
+"""Masks of blocks by what is known of tokens: their places, their documents, trees of them, and masks of elements.
+
+Where blocks live in part, a function gives the mask of all blocks in which a place lives, and the places themselves
+(``elements`` of `block_attention`). All is made on the tensors' device by PyTorch, without waiting for it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sparsegen import arguments
+from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
+from sparsegen.integrations.torch.calls.tensor_checks import checked_device, require_tensors
+from sparsegen.matrix.block_mask import checked_blocks, grid
+from sparsegen.operators.attention_span import Band
+
+Side = int | tuple[int, int]
+
+
+def window_blocks(
+    shape: tuple[int, int],
+    block: Side,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    sinks: int = 0,
+    from_start: bool = False,
+    device: torch.device | str | None = None,
+) -> BlockMaskTensor:
+    """The mask of the blocks in which causal, window and sinks let a query see a key.
+
+    Combined with other masks (``|``, ``&``) it says where these may live. `block_attention` takes the same arguments
+    itself, exact to the element, and then needs no such mask.
+
+    Args:
+        shape: queries and keys.
+        causal, window, sinks, from_start: as of `block_attention`.
+
+    Raises:
+        MatrixError: a shape or a block that is none.
+        OperandError: a window or sinks that are none, or a device that PyTorch cannot use.
+    """
+    shape, block = checked_blocks(shape, block)
+    (queries, keys), layout = shape, grid(shape, block)
+    band = Band.of(
+        queries,
+        keys,
+        causal=arguments.flag(causal, "causal", OperandError),
+        window=0 if window is None else arguments.whole(window, "window", OperandError, least=1),
+        sinks=sinks,
+        from_start=arguments.flag(from_start, "from_start", OperandError),
+    )
+    place = checked_device(device)
+    i = torch.arange(layout.rows, device=place)[:, None] * block[0]
+    j = torch.arange(layout.columns, device=place) * block[1]
+    last_i, last_j = (i + block[0] - 1).clamp(max=queries - 1), (j + block[1] - 1).clamp(max=keys - 1)
+    # A rectangle of places has every difference between those of two of its corners.
+    is_before_most = j - last_i <= band.most
+    live = is_before_most & ((last_j - i >= band.least) | (j < band.sinks))
+    share = max(1, band.places(queries, keys)) / (queries * keys)
+    return BlockMaskTensor.from_blocks(live, block, shape, density=share)
+
+
+def document_blocks(
+    ids: Tensor, block: Side, key_ids: Tensor | None = None, *, density: float = 0.5
+) -> tuple[BlockMaskTensor, Tensor]:
+    """Attention within documents: the mask of the blocks that may hold a query and a key of one, and the elements.
+
+    Where every document begins at a multiple of the blocks' sides, the mask alone is exact.
+
+    Args:
+        ids: integers, tokens or batch × tokens: which document a query is of. One below 0 is padding, which sees
+            nothing and is not seen.
+        block: queries and keys of a block, or one number for both.
+        key_ids: likewise of the keys; by default those of the queries. Ids that rise along the tokens give the fewest
+            blocks.
+        density: the share of live blocks that is expected.
+
+    Returns:
+        The mask, one or batch × 1 of them, and bool, queries × keys or batch × 1 × queries × keys.
+
+    Raises:
+        OperandError: no tensors of integers of such shapes.
+        MatrixError: a block that is none.
+    """
+    given = {"ids": ids, "key_ids": ids if key_ids is None else key_ids}
+    require_tensors(**given)
+    for name, tensor in given.items():
+        if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+            raise OperandError(f"{name}: expected integers, got {tensor.dtype}")
+        if tensor.dim() not in (1, 2) or tensor.shape[:-1] != ids.shape[:-1] or tensor.device != ids.device:
+            raise OperandError(
+                f"{name}: expected tokens or batch × tokens on one device, got shapes {tuple(ids.shape)} and "
+                f"{tuple(tensor.shape)} on {ids.device} and {tensor.device}"
+            )
+    q, k = (tensor if tensor.dim() == 1 else tensor[:, None] for tensor in given.values())
+    shape, block = checked_blocks((q.shape[-1], k.shape[-1]), block)
+    elements = (q[..., :, None] == k[..., None, :]) & (q >= 0)[..., None]
+    (q_least, q_most), (k_least, k_most) = _ends(q, block[0]), _ends(k, block[1])
+    live = (q_least[..., None] <= k_most[..., None, :]) & (k_least[..., None, :] <= q_most[..., None])
+    return BlockMaskTensor.from_blocks(live, block, shape, density=density), elements
+
+
+def tree_blocks(
+    parents: Tensor, context: int, block: Side, *, density: float = 1.0
+) -> tuple[BlockMaskTensor, Tensor]:
+    """Speculative decoding: each drafted token sees the context, itself and those before it on its branch.
+
+    Args:
+        parents: integers, tokens or batch × tokens: which drafted token each follows; below 0 for one that follows the
+            context.
+        context: keys before the drafted ones, all of which every token sees.
+        block: queries and keys of a block, or one number for both.
+        density: the share of live blocks that is expected.
+
+    Returns:
+        The mask over the drafted tokens × (context + drafted tokens), one or batch × 1 of them, and bool of that shape.
+
+    Raises:
+        OperandError: no integers of such a shape.
+        MatrixError: a block that is none.
+    """
+    require_tensors(parents=parents)
+    if parents.is_floating_point() or parents.is_complex() or parents.dtype == torch.bool:
+        raise OperandError(f"parents: expected integers, got {parents.dtype}")
+    if parents.dim() not in (1, 2) or not parents.shape[-1]:
+        raise OperandError(f"parents: expected tokens or batch × tokens, got shape {tuple(parents.shape)}")
+    context = arguments.whole(context, "context", OperandError, least=0)
+    tokens = parents.shape[-1]
+    own = torch.arange(tokens, device=parents.device)
+    reached = (parents[..., None] == own) | (own[:, None] == own)
+    for _ in range(max(1, (tokens - 1).bit_length())):  # branches twice as long with each
+        wide = reached.float()
+        reached = wide @ wide > 0
+    if parents.dim() == 2:
+        reached = reached[:, None]
+    elements = functional.pad(reached, (context, 0), value=True)
+    return from_elements(elements, block, density=density), elements
+
+
+def from_elements(elements: Tensor, block: Side, *, density: float = 0.5) -> BlockMaskTensor:
+    """The masks of the blocks of which an element is true; exact beside ``elements=`` of `block_attention`.
+
+    Args:
+        elements: bool, ... × queries × keys, as dense attention's masks are.
+        block: queries and keys of a block, or one number for both.
+        density: the share of live blocks that is expected.
+
+    Raises:
+        OperandError: no matrices of bools.
+        MatrixError: a block that is none.
+    """
+    require_tensors(elements=elements)
+    if elements.dtype != torch.bool or elements.dim() < 2 or not elements.shape[-1] * elements.shape[-2]:
+        raise OperandError(
+            f"elements: expected torch.bool, ... × queries × keys, got {elements.dtype} of shape "
+            f"{tuple(elements.shape)}"
+        )
+    shape, block = checked_blocks((elements.shape[-2], elements.shape[-1]), block)
+    layout = grid(shape, block)
+    missing = 0, layout.columns * block[1] - shape[1], 0, layout.rows * block[0] - shape[0]
+    tiles = functional.pad(elements, missing).unflatten(-1, (layout.columns, block[1]))
+    live = tiles.any(-1).unflatten(-2, (layout.rows, block[0])).any(-2)
+    return BlockMaskTensor.from_blocks(live, block, shape, density=density)
+
+
+def dilated(mask: BlockMaskTensor, by: Side) -> BlockMaskTensor:
+    """The masks with all blocks that are at most so many rows and columns of blocks away from a live one."""
+    check_mask(mask)
+    rows, columns = arguments.sides(by, "by", OperandError, least=0)
+    flat = mask.blocks().float().reshape(-1, 1, mask.layout.rows, mask.layout.columns)
+    size = 2 * rows + 1, 2 * columns + 1
+    grown = functional.max_pool2d(flat, size, stride=1, padding=(rows, columns)) > 0
+    live = grown.reshape(*mask.lead, mask.layout.rows, mask.layout.columns)
+    density = min(1.0, mask.density * size[0] * size[1])
+    return BlockMaskTensor.from_blocks(live, mask.block, mask.shape, density=density)
+
+
+def union_of_group(mask: BlockMaskTensor, group: int) -> BlockMaskTensor:
+    """Masks of ... × query heads, such that all heads of a group, which share a head of K and V, have what any has."""
+    check_mask(mask)
+    group = arguments.whole(group, "group", OperandError, least=1)
+    if not mask.lead or mask.lead[-1] % group:
+        raise OperandError(f"mask: expected a multiple of {group} heads, got {mask}")
+    live = mask.blocks().unflatten(len(mask.lead) - 1, (-1, group))
+    shared = live.any(-3, keepdim=True).expand(live.shape).flatten(-4, -3)
+    density = min(1.0, group * mask.density)
+    return BlockMaskTensor.from_blocks(shared, mask.block, mask.shape, density=density)
+
+
+def _ends(ids: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The least and the greatest id of each block, ... × blocks."""
+    blocks = -(-ids.shape[-1] // size)
+    missing = blocks * size - ids.shape[-1]
+    tiles = torch.cat((ids, ids[..., -1:].expand(*ids.shape[:-1], missing)), -1).unflatten(-1, (blocks, size))
+    return tiles.amin(-1), tiles.amax(-1)

@@ -1,0 +1,182 @@
+"""Masks of blocks by scores: the largest of each row or head, a share of their softmax, or those above a threshold.
+
+All is made where the scores lie, without waiting for their device, and CUDA graphs capture it: some operations of
+PyTorch on a number for each block, and one launch that makes the words of all masks (`BlockMaskTensor.from_blocks`).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sparsegen import arguments
+from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor
+from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
+from sparsegen.operators import member
+
+Side = int | tuple[int, int]
+
+
+class Per(StrEnum):
+    """Among which blocks the largest scores are chosen."""
+
+    ROW = "row"  # of a row of blocks
+    HEAD = "head"  # of a whole mask
+
+
+class Pooling(StrEnum):
+    """What stands for the tokens of a block, column by column."""
+
+    MEAN = "mean"
+    MAX = "max"
+
+
+def topk_blocks(
+    scores: Tensor,
+    keep: int | float,
+    block: Side,
+    shape: tuple[int, int] | None = None,
+    *,
+    per: Per | str = Per.ROW,
+) -> BlockMaskTensor:
+    """The masks of the blocks with the largest scores; of equal scores any.
+
+    Args:
+        scores: ... × rows × columns of blocks, such as `pooled_scores`. A block whose score is -inf or NaN never lives.
+        keep: how many, a whole number; or which share, a fraction up to 1.0, of which at least one.
+        block: rows and columns of a block, or one number for both.
+        shape: queries and keys; by default as many as whole blocks have.
+        per: ``row``, so many of each row of blocks, or ``head``, of each mask.
+
+    Raises:
+        OperandError: no scores, or a number of blocks that there is not.
+        MatrixError: as `BlockMaskTensor.from_blocks` says.
+    """
+    _check_scores(scores)
+    among = (
+        scores.detach() if member(Per, per, "per", OperandError) is Per.ROW else scores.detach().flatten(-2)
+    )
+    count = _count(keep, among.shape[-1])
+    among = among.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    largest, places = among.topk(count, dim=-1, sorted=False)
+    live = torch.zeros_like(among, dtype=torch.bool).scatter(-1, places, largest > -torch.inf)
+    share = count / among.shape[-1]
+    return BlockMaskTensor.from_blocks(live.reshape(scores.shape), block, shape, density=share)
+
+
+def top_p_blocks(
+    scores: Tensor, p: float, block: Side, shape: tuple[int, int] | None = None, *, density: float = 0.5
+) -> BlockMaskTensor:
+    """The masks of the fewest blocks of each row whose softmax sums to p or more.
+
+    Args:
+        scores: as of `topk_blocks`.
+        p: above 0, up to 1.
+        density: the share of live blocks that is expected.
+    """
+    _check_scores(scores)
+    p = arguments.number(p, "p", OperandError)
+    if not 0 < p <= 1:
+        raise OperandError(f"p = {p:g} is outside (0, 1]: it is the share of each row's softmax that is kept")
+    wide = scores.detach().float().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    ordered, places = wide.sort(dim=-1, descending=True, stable=True)
+    shares = ordered.softmax(-1)
+    is_kept = (shares.cumsum(-1) - shares < p) & (ordered > -torch.inf)
+    live = torch.zeros_like(is_kept).scatter(-1, places, is_kept)
+    return BlockMaskTensor.from_blocks(live, block, shape, density=density)
+
+
+def threshold_blocks(
+    scores: Tensor,
+    least: float | Tensor,
+    block: Side,
+    shape: tuple[int, int] | None = None,
+    *,
+    density: float = 0.5,
+) -> BlockMaskTensor:
+    """The masks of the blocks whose score is this or more.
+
+    Args:
+        scores: as of `topk_blocks`.
+        least: a number, or a tensor that broadcasts to the scores, such as one for each head and row.
+        density: the share of live blocks that is expected.
+    """
+    _check_scores(scores)
+    if not isinstance(least, Tensor):
+        least = arguments.number(least, "least", OperandError)
+    live = (scores.detach() >= least) & (scores.detach() > -torch.inf)
+    if live.shape != scores.shape:
+        raise OperandError(
+            f"least: expected what broadcasts to {tuple(scores.shape)}, got {tuple(live.shape)}"
+        )
+    return BlockMaskTensor.from_blocks(live, block, shape, density=density)
+
+
+def pooled_scores(
+    q: Tensor, k: Tensor, block: Side, *, pooling: Pooling | str = Pooling.MEAN, scale: float | None = None
+) -> Tensor:
+    """Scores of blocks: scale · pooled Q · pooled Kᵀ, float32, batch × query heads × rows × columns of blocks.
+
+    Args:
+        q, k: batch × heads × tokens × head_dim; as many query heads share a head of K. A last block that is cut off
+            pools what it has.
+        block: queries and keys of a block, or one number for both.
+        pooling: ``mean`` of the tokens of a block, or ``max``, column by column.
+        scale: default 1 / √head_dim.
+
+    Raises:
+        OperandError: shapes that do not fit.
+    """
+    require_tensors(q=q, k=k)
+    for name, tensor in (("q", q), ("k", k)):
+        require_real(tensor, name)
+        if tensor.dim() != 4 or not tensor.shape[2] * tensor.shape[3]:
+            raise OperandError(
+                f"{name}: expected batch × heads × tokens × head_dim, got shape {tuple(tensor.shape)}"
+            )
+    heads, kv_heads = q.shape[1], k.shape[1]
+    if k.shape[::3] != q.shape[::3] or not kv_heads or heads % kv_heads:
+        raise OperandError(
+            f"k: expected {q.shape[0]} × a divisor of {heads} heads × any keys × {q.shape[3]}, got {tuple(k.shape)}"
+        )
+    how = member(Pooling, pooling, "pooling", OperandError)
+    rows, columns = arguments.sides(block, "block", OperandError, least=1)
+    factor = q.shape[3] ** -0.5 if scale is None else arguments.factor(scale, "scale", OperandError)
+    with torch.autocast(q.device.type, enabled=False):
+        keys = _pooled(k, columns, how).repeat_interleave(heads // kv_heads, dim=1)
+        return _pooled(q, rows, how) @ keys.mT * factor
+
+
+def _pooled(tensor: Tensor, size: int, how: Pooling) -> Tensor:
+    """... × blocks × head_dim, float32."""
+    wide, tokens = tensor.detach().float(), tensor.shape[-2]
+    blocks = -(-tokens // size)
+    fill = 0.0 if how is Pooling.MEAN else -torch.inf
+    padded = functional.pad(wide, (0, 0, 0, blocks * size - tokens), value=fill).unflatten(-2, (blocks, size))
+    if how is Pooling.MAX:
+        return padded.amax(-2)
+    first = torch.arange(blocks, device=tensor.device) * size
+    return padded.sum(-2) / (tokens - first).clamp(max=size)[:, None]
+
+
+def _check_scores(scores: Tensor) -> None:
+    require_tensors(scores=scores)
+    require_real(scores, "scores")
+    if scores.dim() < 2 or not scores.shape[-1] * scores.shape[-2]:
+        raise OperandError(
+            f"scores: expected ... × rows × columns of blocks, got shape {tuple(scores.shape)}"
+        )
+
+
+def _count(keep: int | float, there: int) -> int:
+    if isinstance(keep, float):
+        if not 0 < keep <= 1:
+            raise OperandError(
+                f"keep = {keep:g}: a share is above 0 and at most 1.0, a number of blocks whole"
+            )
+        return max(1, round(keep * there))
+    return arguments.whole(keep, "keep", OperandError, least=1, most=there)
