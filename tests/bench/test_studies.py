@@ -112,6 +112,15 @@ def test_structured_dropout_of_one_kind(studies: Studies) -> None:
     assert [row.get("chain") for row in rows] == ["64 x 64 x 64"]
 
 
+def test_attention_transformer(studies: Studies) -> None:
+    rows, output = studies.run("attention_transformer", "--tiny")
+    assert [(row["what"], row["attention"]) for row in rows] == [
+        (what, how) for what in ("training", "inference") for how in ("block_attention", "dense_causal")
+    ]
+    assert all(0.3 < row["live_share"] < 0.6 and 0 < row["errors"]["block_attention"] < 2e-2 for row in rows)
+    assert "a mask of 2 × 96 × 96 places in blocks of 16 × 16" in output
+
+
 def test_dropout_training(studies: Studies) -> None:
     rows, output = studies.run("dropout_training", "--tiny", "--network", "mlp", "--network", "vit")
     assert [row["network"] for row in rows] == ["mlp", "vit"] and "of the spread" in output

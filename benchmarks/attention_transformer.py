@@ -1,0 +1,280 @@
+"""A sparse Transformer's training step and inference: block_attention, FlexAttention, and dense causal attention.
+
+    python -m benchmarks.attention_transformer                  # under a minute
+    python -m benchmarks.attention_transformer --device emulator --tiny
+    python -m benchmarks.attention_transformer --share 0.1 --block 64 --batch 2
+
+The model is that of Gale et al. (Sparse GPU Kernels for Deep Learning, SC 2020, section VII): three layers, 8 heads of
+128, a hidden layer of 4096, sequences of 12,288 bytes. Its mask by blocks: causal, a band of 256, and of the other
+blocks a share, with a probability that falls with their distance, other ones for each head. block_attention and
+FlexAttention (compiled) have equal masks; dense attention (`scaled_dot_product_attention`) has the causal one alone, so
+that it computes another function. Before anything is timed, the attention of each way and its gradients are held
+against dense attention in float32 with the same mask.
+
+All ways share one model in bfloat16 by autocast. A training step is forward, backward and Adam; inference is forward.
+Ways take turns, called from Python; times are medians of GPU time. Memory is the peak above what lies there before.
+Raw output: ``attention_transformer.json``. Without a GPU there is neither time nor FlexAttention's gradient: a tiny
+model is checked, and no figures are told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import click
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import flex_attention
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+
+from benchmarks.study import WrongResultError, torch_place, write_results
+from sparsegen.backends import find_device
+from sparsegen.integrations.torch import BlockMaskTensor, block_attention, masks
+from sparsegen.integrations.torch.calls.timing import in_turn
+
+BAND = 256
+SYMBOLS = 256
+TOLERANCE = 2e-2  # of the largest element, in bfloat16
+ROUNDS = 5
+DTYPE = torch.bfloat16
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of the model and its mask; the defaults are the paper's, but for the batch."""
+
+    tokens: int = 12288
+    layers: int = 3
+    heads: int = 8
+    head_dim: int = 128
+    hidden: int = 4096
+    batch: int = 1
+    block: int = 128
+    share: float = 0.05
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head_dim
+
+
+TINY = Sizes(tokens=96, layers=2, heads=2, head_dim=16, hidden=64, block=16, share=0.3)
+
+
+class Layer(nn.Module):
+    """Attention and two linear layers, each behind a norm."""
+
+    def __init__(self, s: Sizes) -> None:
+        super().__init__()
+        self.heads = s.heads
+        self.norms = nn.ModuleList([nn.LayerNorm(s.width), nn.LayerNorm(s.width)])
+        self.qkv, self.out = nn.Linear(s.width, 3 * s.width), nn.Linear(s.width, s.width)
+        self.up, self.down = nn.Linear(s.width, s.hidden), nn.Linear(s.hidden, s.width)
+
+    def forward(self, x: Tensor, attend: Attend) -> Tensor:
+        q, k, v = self.qkv(self.norms[0](x)).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        seen = attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        return x + self.down(gelu(self.up(self.norms[1](x))))  # type: ignore[no-any-return]
+
+
+class Transformer(nn.Module):
+    """Predicts the next byte at each place."""
+
+    def __init__(self, s: Sizes) -> None:
+        super().__init__()
+        self.symbols = nn.Embedding(SYMBOLS, s.width)
+        self.places = nn.Parameter(0.02 * torch.randn(s.tokens, s.width))
+        self.layers = nn.ModuleList(Layer(s) for _ in range(s.layers))
+        self.last = nn.Sequential(nn.LayerNorm(s.width), nn.Linear(s.width, SYMBOLS))
+
+    def forward(self, symbols: Tensor, attend: Attend) -> Tensor:
+        x = self.symbols(symbols) + self.places
+        for layer in self.layers:
+            x = layer(x, attend)
+        return self.last(x)  # type: ignore[no-any-return]
+
+
+def drawn_mask(s: Sizes, place: torch.device) -> BlockMaskTensor:
+    """Causal masks, one for each head: the band's blocks, and a share of the others, the nearer the likelier."""
+    shape, block = (s.tokens, s.tokens), (s.block, s.block)
+    causal = masks.window_blocks(shape, block, causal=True, device=place)
+    band = masks.window_blocks(shape, block, causal=True, window=min(BAND, s.tokens // 2), device=place)
+    rows, columns = causal.layout.rows, causal.layout.columns
+    generator = torch.Generator(place).manual_seed(0)
+    far = causal.blocks() & ~band.blocks()
+    distance = (torch.arange(rows, device=place)[:, None] - torch.arange(columns, device=place)).abs()
+    likely = torch.where(far, 1 / distance.clamp(min=1), 0)
+    likely *= s.share * far.sum() / likely.sum()
+    chosen = torch.rand(s.heads, rows, columns, device=place, generator=generator) < likely
+    live = chosen | band.blocks()
+    return BlockMaskTensor.from_blocks(live, block, shape, density=float(live.float().mean()))
+
+
+def ways_of(mask: BlockMaskTensor, has_flex: bool) -> dict[str, Attend]:
+    """How attention is computed, by name."""
+    ways: dict[str, Attend] = {
+        "block_attention": lambda q, k, v: block_attention(q, k, v, mask, causal=True),
+        "dense_causal": lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),
+    }
+    if has_flex:
+        block_mask, compiled = flex_mask(mask), torch.compile(flex_attention.flex_attention, dynamic=False)
+        ways["flex_attention"] = lambda q, k, v: compiled(q, k, v, block_mask=block_mask)
+    return ways
+
+
+def flex_mask(mask: BlockMaskTensor) -> Any:
+    """FlexAttention's mask: blocks on the diagonal live in part, all others that live are full."""
+    live = mask.blocks()
+    diagonal = torch.eye(live.shape[-1], dtype=torch.bool, device=live.device)
+    parts = []
+    for blocks in (live & diagonal, live & ~diagonal):
+        parts += masks.to_counts(BlockMaskTensor.from_blocks(blocks, mask.block, mask.shape))
+    side = mask.block[0]
+
+    def seen(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        return (q >= kv) & live[h, q // side, kv // side]
+
+    counts = [part[None] for part in parts]
+    return flex_attention.BlockMask.from_kv_blocks(
+        *counts, BLOCK_SIZE=mask.block, mask_mod=seen, seq_lengths=mask.shape
+    )
+
+
+def checked(
+    ways: dict[str, Attend], mask: BlockMaskTensor, s: Sizes, place: torch.device
+) -> dict[str, float]:
+    """The largest error of each masked way's O and gradients, over the largest element.
+
+    Raises:
+        WrongResultError: it is too large.
+    """
+    torch.manual_seed(1)
+    shape = (1, s.heads, s.tokens, s.head_dim)
+    *given, seed = (torch.randn(shape, device=place, dtype=DTYPE) for _ in range(4))
+    found = {name: attended(attend, given, seed) for name, attend in ways.items() if name != "dense_causal"}
+    errors = dict.fromkeys(found, 0.0)
+    triangle = torch.ones(mask.shape, dtype=torch.bool, device=place).tril()
+    for head in range(s.heads):  # one after the other: scores of all would take much memory
+        one, seen = slice(head, head + 1), mask[head].expand() & triangle
+
+        def dense(q: Tensor, k: Tensor, v: Tensor, seen: Tensor = seen) -> Tensor:
+            return scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+        right = attended(dense, [t[:, one].float() for t in given], seed[:, one].float())
+        for name, results in found.items():
+            for result, wanted in zip(results, right, strict=True):
+                off = (result[:, one].float() - wanted).abs().max() / wanted.abs().max()
+                errors[name] = max(errors[name], float(off))
+    for name, error in errors.items():
+        if not error <= TOLERANCE:
+            raise WrongResultError(f"{name}: the error is {error:.3g} of the largest element")
+    return errors
+
+
+def attended(attend: Attend, given: list[Tensor], seed: Tensor) -> list[Tensor]:
+    """O and the gradients by Q, K and V."""
+    q, k, v = (tensor.detach().requires_grad_() for tensor in given)
+    out = attend(q, k, v)
+    return [out.detach(), *torch.autograd.grad(out, (q, k, v), seed)]
+
+
+class Study:
+    """One model and its data, trained and asked by each way."""
+
+    def __init__(self, s: Sizes, place: torch.device) -> None:
+        torch.manual_seed(0)
+        self.sizes, self.place = s, place
+        self.model = Transformer(s).to(place)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
+        drawn = torch.randint(SYMBOLS, (s.batch, s.tokens + 1), device=place)
+        self.inputs, self.targets = drawn[:, :-1], drawn[:, 1:]
+
+    def step(self, attend: Attend) -> None:
+        """Forward, backward and the optimizer."""
+        with torch.enable_grad():
+            loss = cross_entropy(self.ask(attend).float().flatten(0, 1), self.targets.flatten())
+            loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def ask(self, attend: Attend) -> Tensor:
+        """The forward pass."""
+        with torch.autocast(self.place.type, DTYPE):
+            return self.model(self.inputs, attend)  # type: ignore[no-any-return]
+
+    def infer(self, attend: Attend) -> None:
+        """The forward pass without gradients."""
+        with torch.no_grad():
+            self.ask(attend)
+
+    def rows(self, ways: dict[str, Attend]) -> list[dict[str, Any]]:
+        """Of training and inference a row for each way."""
+        rows = []
+        for what, run in (("training", self.step), ("inference", self.infer)):
+            memory = {name: self.peak_gib(run, attend) for name, attend in ways.items()}
+            us: list[float | None] = [None] * len(ways)
+            if self.place.type == "cuda":
+                calls = [partial(run, attend) for attend in ways.values()]
+                us = [*in_turn(calls, self.place, rounds=ROUNDS)]
+            tokens = self.sizes.batch * self.sizes.tokens
+            for name, taken in zip(ways, us, strict=True):
+                speed = None if taken is None else round(tokens / taken * 1e6)
+                ms = None if taken is None else round(taken / 1e3, 3)
+                rows.append(
+                    {
+                        "what": what,
+                        "attention": name,
+                        "ms": ms,
+                        "tokens_per_s": speed,
+                        "peak_gib": memory[name],
+                    }
+                )
+        return rows
+
+    def peak_gib(self, run: Callable[[Attend], None], attend: Attend) -> float | None:
+        """Memory of a call above what lies there before; the call before it has prepared all."""
+        run(attend)
+        if self.place.type != "cuda":
+            return None
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        run(attend)
+        torch.cuda.synchronize()
+        return round((torch.cuda.max_memory_allocated() - before) / 2**30, 3)
+
+
+@click.command()
+@click.option("--device", "name", default="cuda", show_default=True)
+@click.option("--tokens", type=int, help=f"default {Sizes.tokens}")
+@click.option("--batch", type=int, help=f"default {Sizes.batch}")
+@click.option("--block", type=int, help=f"side of a block; default {Sizes.block}")
+@click.option("--share", type=float, help=f"of the blocks behind the band that live; default {Sizes.share}")
+@click.option("--tiny", is_flag=True, help="a small model, for a test")
+def main(name: str, tiny: bool, **given: Any) -> None:
+    began, device = time.monotonic(), find_device(name)
+    place = torch_place(device)
+    sizes = replace(TINY if tiny else Sizes(), **{k: v for k, v in given.items() if v is not None})
+    mask = drawn_mask(sizes, place)
+    ways = ways_of(mask, has_flex=place.type == "cuda")
+    errors = checked(ways, mask, sizes, place)
+    facts = asdict(sizes) | {"live_share": round(mask.density, 4), "errors": errors}
+    rows = [row | facts for row in Study(sizes, place).rows(ways)]
+    seconds = round(time.monotonic() - began, 1)
+    write_results(device, "attention_transformer", rows, dtype=str(DTYPE), l2="not flushed", seconds=seconds)
+    click.echo(f"{mask}, {mask.density:.1%} of the blocks live; errors {errors}; {seconds} s")
+    for row in rows:
+        told = ", ".join(
+            f"{key} {row[key]}" for key in ("ms", "tokens_per_s", "peak_gib") if row[key] is not None
+        )
+        click.echo(f"{row['what']:>10} {row['attention']:>16} {told or 'no figures without a GPU'}")
+
+
+if __name__ == "__main__":
+    main()
