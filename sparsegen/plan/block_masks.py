@@ -33,8 +33,9 @@ class BlockMaskMaker:
     """Makes masks of one layout on one device.
 
     Every launch writes a whole buffer of ``layout.words`` words, or as many of them as ``masks`` says. Launches of one
-    maker must follow each other on a stream, or wait for each other: they share scratch memory. Two of these take turns, so that a launch may begin while
-    the one before still ends. None waits for the host, and CUDA graphs capture them.
+    maker must follow each other on a stream, or wait for each other: they share scratch memory. Two of these take
+    turns, so that a launch may begin while the one before still ends. None waits for the host, and CUDA graphs capture
+    them.
 
     Raises:
         MatrixError: more rows or columns of blocks than `MOST_LINES`.

@@ -23,6 +23,8 @@ except ImportError as error:
 from sparsegen.integrations.torch import masks
 from sparsegen.integrations.torch.attention.attention import SparseAttention, sparse_attention
 from sparsegen.integrations.torch.attention.block_attention import block_attention
+from sparsegen.integrations.torch.attention.flex_attention import flex_attention
+from sparsegen.integrations.torch.attention.hugging_face import hugging_face_attention
 from sparsegen.integrations.torch.blocks.block_mask_formats import (
     flex_elements,
     from_counts,
@@ -88,10 +90,12 @@ __all__ = [
     "draw_block_mask",
     "dsd",
     "dsd_transposed",
+    "flex_attention",
     "flex_elements",
     "from_counts",
     "from_flex",
     "from_torch_bsr",
+    "hugging_face_attention",
     "linear",
     "load",
     "masked_batch_norm",

@@ -5,8 +5,8 @@
     scores = masks.pooled_scores(q, k, 128)
     out = block_attention(q, k, v, masks.topk_blocks(scores, 0.25, 128, (tokens, tokens)))
 
-Each function gives a `BlockMaskTensor`, one mask or several; ``a | b`` and ``a & b`` put two together. Nothing waits for
-the device. `sparsegen.masks` makes masks on the host.
+Each function gives a `BlockMaskTensor`, one mask or several; ``a | b`` and ``a & b`` put two together. Nothing waits
+for the device. `sparsegen.masks` makes masks on the host.
 """
 
 from __future__ import annotations
