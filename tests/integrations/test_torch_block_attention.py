@@ -273,24 +273,23 @@ def test_a_mask_is_data_of_the_call() -> None:
 
 
 class Reference:
-    """An operator of ``block_attention`` in a kernel's place: the problem's reference, by operands' names."""
+    """An operator in a kernel's place: the problem's reference, of arrays by their operands' names."""
 
     def __init__(self, problem: BlockAttentionProblem, scale: float) -> None:
         self.problem, self.scale = problem, scale
 
-    def __call__(self, q: Any, k: Any, v: Any, mask: Any = None, lse: Any = None) -> Any:
-        problem = self.problem
-        given = {"q": q, "k": k, "v": v, "scale": np.array([self.scale], np.float32), "lse": lse}
-        given["band"] = problem.band.words
-        if problem.has_mask:
-            given["mask"] = mask
-        stored = {}
-        for spec in problem.operands(0):
+    def __call__(self, **given: Any) -> Any:
+        problem, stored = self.problem, {}
+        given |= {"scale": np.array([self.scale], np.float32), "band": problem.band.words}
+        specs = problem.operands(0)
+        assert given.keys() == {spec.name for spec in specs}
+        for spec in specs:
             assert given[spec.name].shape == spec.shape, spec.name
             assert given[spec.name].flags.c_contiguous
             stored[spec.name] = spec.dtype.to_storage(given[spec.name])
         found = problem.reference(problem.without_pattern, stored).exact
-        lse[...] = problem.written_references(problem.without_pattern, stored)["lse"].exact
+        for name, reference in problem.written_references(problem.without_pattern, stored).items():
+            given[name][...] = reference.exact
         return found.reshape(problem.result(0).shape).astype(np.float32)
 
 
@@ -300,7 +299,7 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> list[BlockAttentionProblem]:
     monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
     asked: list[BlockAttentionProblem] = []
 
-    def get(problem: Any, device: Any, captures: bool, *, scale: float) -> Reference:
+    def get(problem: Any, device: Any, captures: bool, *, scale: float, deterministic: Any) -> Reference:
         asked.append(problem)
         return Reference(problem, scale)
 
@@ -319,15 +318,24 @@ def test_kernels_get_what_the_problem_says(
 ) -> None:
     lead = {"all": (), "items": (batch, 1), "heads": (HEADS,), "both": (batch, HEADS)}
     mask = None if kind == "none" else some_mask(lead[kind])
-    given = operands(dtype, order=order, lead=(batch, HEADS))
+    given = operands(dtype, order=order, lead=(batch, HEADS), grad=True)
+    wide = [t.detach().double().requires_grad_() for t in given]
     span = {"causal": True, "window": 20, "sinks": 2}
+    right, right_lse = dense(*wide, mask, order=order, scale=0.4, **span)
+    seed = torch.randn_like(given[0])
+    gradients = torch.autograd.grad(right, wide, seed.double())
     for _ in range(2):  # checked, and as before
         out, lse = block_attention(*given, mask, order=order, return_lse=True, scale=0.4, **span)
-        right, right_lse = dense(*(t.double() for t in given), mask, order=order, scale=0.4, **span)
         close(out, right, dtype)
         close(lse, right_lse, torch.float32)
         assert out.is_contiguous()
-    (problem,) = reference
+        for ours, theirs in zip(torch.autograd.grad(out, given, seed), gradients, strict=True):
+            assert ours.dtype is dtype and ours.is_contiguous()
+            tolerance = 4 * TOLERANCE[dtype]
+            torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)
+    problem, backward = reference
+    assert (problem.operator, backward.operator) == ("block_attention", "block_attention_backward")
+    assert all(getattr(problem, name) == getattr(backward, name) for name in problem.fields)
     masks = {"none": MasksOf.NOBODY, "all": MasksOf.ALL, "heads": MasksOf.HEADS}
     masks["items"] = MasksOf.ITEMS if batch > 1 else MasksOf.ALL
     masks["both"] = MasksOf.ITEMS_AND_HEADS if batch > 1 else MasksOf.HEADS

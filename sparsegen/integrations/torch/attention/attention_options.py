@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from sparsegen.operators import BlockAttentionProblem, MasksOf, TokenOrder
 from sparsegen.operators.attention_span import Band, Span
 from sparsegen.operators.masked import BLOCK_SIDES, Block, Density
 
+P = TypeVar("P", bound=BlockAttentionProblem)
 SCHEMA = (
     "Tensor? words, Tensor? elements, float scale, float softcap, bool causal, bool from_start, int window, int sinks, "
     "int block_rows, int block_columns, float density, bool deterministic"
@@ -65,14 +66,18 @@ class AttentionOptions:
             return "the operator takes masks of blocks, and no elements="
         return "the operator takes no softcap=" if self.softcap else None
 
-    def problem(self, q: Tensor, k: Tensor, words: Tensor | None) -> BlockAttentionProblem:
-        """The operator's problem for tensors that were checked, of a dtype that kernels know."""
+    def problem(self, kind: type[P], q: Tensor, k: Tensor, words: Tensor | None) -> P:
+        """The operator's problem for tensors that were checked, of a dtype that kernels know.
+
+        Args:
+            kind: that of the forward or of the backward pass.
+        """
         batch, heads, queries, head_dim = q.shape
         masks, shared = MasksOf.NOBODY, {}
         if words is not None:
             masks = masks_of(words.shape[0] > 1, words.shape[1] > 1)
             shared = {"block": Block.parse(self.block), "density": Density.parse(self.density)}
-        return BlockAttentionProblem(
+        return kind(
             queries=queries,
             keys=k.shape[2],
             kv_heads=k.shape[1],

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,7 +25,9 @@ from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.calls.ready_calls import Computed, ReadyCalls
 from sparsegen.kernels import families_of
 from sparsegen.kernels.base import Device
-from sparsegen.operators import BlockAttentionProblem, Problem, TokenOrder
+from sparsegen.operators import BlockAttentionBackwardProblem, BlockAttentionProblem, Problem, TokenOrder
+
+P = TypeVar("P", bound=BlockAttentionProblem)
 
 log = logging.getLogger(__name__)
 _ready = ReadyCalls()
@@ -42,11 +44,11 @@ def _first_forward(
     q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elements: Tensor | None, *rest: Any
 ) -> Computed:
     options = AttentionOptions(*rest)
-    _check(q, k, v, words, elements, options)
-    problem, device = _problem_on(q, k, words, elements, options)
-    if problem is None or device is None or not _has_kernel(problem, device):
+    check(q, k, v, words, elements, options)
+    found = _kernel(BlockAttentionProblem, q, k, words, elements, options)
+    if found is None:
         return plain.attention(q, k, v, words, elements, options), None
-    ready = _Forward(problem, operators.get(problem, device, is_capturing(q), scale=options.scale))
+    ready = _Forward(*found)
     return ready(q, k, v, words, elements), ready
 
 
@@ -62,16 +64,78 @@ class _Forward:
     ) -> tuple[Tensor, Tensor]:
         order, out, lse = self.problem.order, empty_like(q, self.problem.order), statistics_like(q)
         given = {name: stored(tensor, order) for name, tensor in (("q", q), ("k", k), ("v", v))}
-        if words is not None:
-            given["mask"] = words
-        launch(self.problem, self.operator, given, {"lse": lse}, stored(out, order))
+        launch(self.problem, self.operator, given, words, {"lse": lse}, stored(out, order))
         return out, lse
+
+
+def backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    words: Tensor | None,
+    elements: Tensor | None,
+    *rest: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients by Q, K and V, of the operator ``block_attention_backward``, whose arguments these are."""
+    operands = dout, q, k, v, out, lse, words, elements
+    return _ready.run("block_attention_backward", operands, rest, _first_backward)
+
+
+def _first_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    words: Tensor | None,
+    elements: Tensor | None,
+    *rest: Any,
+) -> Computed:
+    options = AttentionOptions(*rest)
+    operands = dout, q, k, v, out, lse, words, elements
+    found = _kernel(BlockAttentionBackwardProblem, q, k, words, elements, options)
+    if found is None:
+        return plain.attention_backward(*operands, options), None
+    ready = _Backward(*found)
+    return ready(*operands), ready
+
+
+@dataclass(frozen=True, slots=True)
+class _Backward:
+    """What backward passes with tensors of one kind go to."""
+
+    problem: BlockAttentionBackwardProblem
+    operator: Any
+
+    def __call__(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        words: Tensor | None,
+        elements: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        order = self.problem.order
+        given = {"q": q, "k": k, "v": v, "o": out, "do": dout}
+        given = {name: stored(tensor, order) for name, tensor in given.items()} | {"lse": lse.contiguous()}
+        dq, dk, dv = (empty_like(tensor, order) for tensor in (q, k, v))
+        written = {"dk": stored(dk, order), "dv": stored(dv, order)}
+        launch(self.problem, self.operator, given, words, written, stored(dq, order))
+        return dq, dk, dv
 
 
 def launch(
     problem: Problem,
     operator: Any,
     given: Mapping[str, Tensor],
+    words: Tensor | None,
     written: Mapping[str, Tensor],
     out: Tensor,
 ) -> None:
@@ -79,12 +143,15 @@ def launch(
 
     Args:
         given: contiguous; those at addresses that vectors do not divide are copied.
+        words: of the masks, if there are any.
         written: what the call writes beside its result, new tensors.
         out: the result, a new tensor.
     """
     shapes = {spec.name: spec.shape for spec in problem.operands(0)}
     tensors = {name: aligned(tensor).view(shapes[name]) for name, tensor in given.items()}
     tensors |= {name: tensor.view(shapes[name]) for name, tensor in written.items()}
+    if words is not None:
+        tensors["mask"] = words.contiguous().view(shapes["mask"])
     result = out.view(problem.result(0).shape)
     if out.is_cuda:
         operator(**tensors, out=result)
@@ -100,22 +167,7 @@ def stored(tensor: Tensor, order: TokenOrder) -> Tensor:
     return (tensor if order is TokenOrder.HEADS else tensor.transpose(1, 2)).contiguous()
 
 
-def backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    words: Tensor | None,
-    elements: Tensor | None,
-    *rest: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients by Q, K and V, of the operator ``block_attention_backward``."""
-    return plain.attention_backward(dout, q, k, v, out, lse, words, elements, AttentionOptions(*rest))
-
-
-def _check(
+def check(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -123,23 +175,33 @@ def _check(
     elements: Tensor | None,
     options: AttentionOptions,
 ) -> None:
+    """Hold what a call brings against each other; raises OperandError for what does not fit, by its name."""
     check_operands(q, k, v, words, elements)
     if words is not None:
         check_grid(words, options.block, (q.shape[0], q.shape[1]), (q.shape[2], k.shape[2]))
 
 
-def _problem_on(
-    q: Tensor, k: Tensor, words: Tensor | None, elements: Tensor | None, options: AttentionOptions
-) -> tuple[BlockAttentionProblem | None, Device | None]:
-    """The operator's problem of such a call, and the device whose kernels take such tensors; None for what is not."""
+def _kernel(
+    kind: type[P],
+    q: Tensor,
+    k: Tensor,
+    words: Tensor | None,
+    elements: Tensor | None,
+    options: AttentionOptions,
+) -> tuple[P, Any] | None:
+    """The problem of such a call and its operator; None where no kernel of ours computes it."""
     device = kernel_device(q)
     if device is None or not (q.numel() and k.numel()):
-        return None, device
+        return None
     why = options.what_no_kernel_takes(elements)
     if why is not None:
         _say_once(f"{why} yet")
-        return None, device
-    return options.problem(q, k, words), device
+        return None
+    problem = options.problem(kind, q, k, words)
+    if not _has_kernel(problem, device):
+        return None
+    kept = {"scale": options.scale, "deterministic": options.deterministic or None}
+    return problem, operators.get(problem, device, is_capturing(q), **kept)
 
 
 @lru_cache(maxsize=1024)
