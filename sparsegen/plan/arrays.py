@@ -21,7 +21,7 @@ from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.operators import DType, Float8, TensorSpec
-from sparsegen.operators.base.dtype import ElementType
+from sparsegen.operators.base.dtype import ElementType, WordType
 from sparsegen.operators.base.overflow import require_values
 
 Call = Callable[[tuple[Any, ...], Any, Any], Any]  # (operands in call order, out, stream) -> out
@@ -371,12 +371,12 @@ def numpy_caller(target: Target) -> Call:
 
 
 def encoded(values: Any, spec: TensorSpec) -> Array:
-    """An array of any library in storage form.
+    """An array of any library in storage form; words (`WordType`) from the host alone.
 
     Raises:
         OperandError: it has another shape.
     """
-    found = host_values(values)
+    found = np.asarray(values) if isinstance(spec.dtype, WordType) else host_values(values)
     if found.shape != spec.shape:
         raise OperandError(f"{spec.name}: expected shape {spec.shape}, got {found.shape}")
     if isinstance(spec.dtype, DType | Float8):

@@ -16,8 +16,17 @@ from tuning_samples import H100
 from sparsegen.backends.emulator import device as emulator_device
 from sparsegen.backends.executor import Address
 from sparsegen.errors import OperandError
-from sparsegen.operators import Epilogue, Layout, Problem, SddmmProblem, SoftmaxProblem, SpmmProblem
-from sparsegen.plan.arrays import Call, Target, caller, empty_tensors
+from sparsegen.operators import (
+    Epilogue,
+    Layout,
+    Problem,
+    SddmmProblem,
+    SoftmaxProblem,
+    SpmmProblem,
+    TensorSpec,
+)
+from sparsegen.operators.base.dtype import WordType
+from sparsegen.plan.arrays import Call, Target, caller, empty_tensors, encoded
 
 M, K, N, NNZ = 8, 16, 32, 11
 PROBLEM = SpmmProblem(M, K, N)
@@ -326,3 +335,12 @@ def test_other_types_and_devices_are_refused(torch: Torch) -> None:
     variant: Any = Variant(PROBLEM)
     with pytest.raises(OperandError, match="takes NumPy arrays"):
         caller(Tensor, Target(variant, emulator_device(), {}))
+
+
+def test_words_are_kept_as_they_are() -> None:
+    """Such as a band of attention, whose distances no float32 holds."""
+    spec = TensorSpec("band", (3,), WordType.INT32)
+    found = encoded(np.array([-(1 << 30) + 1, 7, 0], np.int32), spec)
+    assert found.dtype == np.int32 and found.tolist() == [-(1 << 30) + 1, 7, 0]
+    with pytest.raises(OperandError, match=r"band: expected shape \(3,\), got \(2,\)"):
+        encoded(np.zeros(2, np.int32), spec)
