@@ -10,7 +10,6 @@ from enum import StrEnum
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from sparsegen import arguments
 from sparsegen.errors import OperandError
@@ -152,15 +151,18 @@ def pooled_scores(
 
 
 def _pooled(tensor: Tensor, size: int, how: Pooling) -> Tensor:
-    """... × blocks × head_dim, float32."""
-    wide, tokens = tensor.detach().float(), tensor.shape[-2]
-    blocks = -(-tokens // size)
-    fill = 0.0 if how is Pooling.MEAN else -torch.inf
-    padded = functional.pad(wide, (0, 0, 0, blocks * size - tokens), value=fill).unflatten(-2, (blocks, size))
-    if how is Pooling.MAX:
-        return padded.amax(-2)
-    first = torch.arange(blocks, device=tensor.device) * size
-    return padded.sum(-2) / (tokens - first).clamp(max=size)[:, None]
+    """... × blocks × head_dim, float32; the tensor is read once, in its own dtype."""
+    tensor, parts = tensor.detach(), []
+    rest = tensor.shape[-2] % size
+    whole = tensor.shape[-2] - rest
+    if whole:
+        parts.append(tensor[..., :whole, :].unflatten(-2, (-1, size)))
+    if rest:
+        parts.append(tensor[..., whole:, :].unsqueeze(-3))
+    pooled = [
+        part.amax(-2).float() if how is Pooling.MAX else part.mean(-2, dtype=torch.float32) for part in parts
+    ]
+    return pooled[0] if len(pooled) == 1 else torch.cat(pooled, -2)
 
 
 def _check_scores(scores: Tensor) -> None:

@@ -1,0 +1,119 @@
+"""Attention with masks of blocks on a GPU: results, gradients, graphs whose masks change, whole compilation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("no GPU", allow_module_level=True)
+pytest.importorskip("pycuda")
+
+from sparsegen.integrations.torch import BlockMaskTensor, block_attention, masks  # noqa: E402
+
+BATCH, HEADS, KV_HEADS, QUERIES, KEYS, BLOCK = 2, 4, 2, 320, 512, 64
+TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+@pytest.fixture(autouse=True)
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+
+
+def operands(dtype: Any, head_dim: int) -> list[Any]:
+    torch.manual_seed(0)
+    sizes = (HEADS, QUERIES), (KV_HEADS, KEYS), (KV_HEADS, KEYS)
+    return [
+        torch.randn(BATCH, *size, head_dim, device="cuda", dtype=dtype, requires_grad=True) for size in sizes
+    ]
+
+
+def some_live(seed: int) -> Any:
+    generator = torch.Generator("cuda").manual_seed(seed)
+    shape = BATCH, HEADS, QUERIES // BLOCK, KEYS // BLOCK
+    return torch.rand(shape, device="cuda", generator=generator) < 0.4
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("span", [{}, {"causal": True}, {"causal": True, "window": 100, "sinks": 9}], ids=str)
+def test_results_and_gradients(span: dict[str, Any], dtype: Any, head_dim: int) -> None:
+    given = operands(dtype, head_dim)
+    mask = BlockMaskTensor.from_blocks(some_live(1), BLOCK)
+    out, lse = block_attention(*given, mask, return_lse=True, **span)
+    wide = [tensor.detach().double().requires_grad_() for tensor in given]
+    right, right_lse = block_attention(*wide, mask, return_lse=True, **span)
+    close = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
+    torch.testing.assert_close(out.double(), right, **close)
+    torch.testing.assert_close(lse.double(), right_lse, rtol=1e-4, atol=1e-4)
+    seed = torch.randn_like(out)
+    for ours, theirs in zip(
+        torch.autograd.grad(out, given, seed), torch.autograd.grad(right, wide, seed.double()), strict=True
+    ):
+        assert (ours.double() - theirs).abs().max() <= 2 * TOLERANCE[dtype] * theirs.abs().max()
+
+
+def test_a_graph_follows_the_mask_in_its_buffer() -> None:
+    given = operands(torch.float16, 128)
+    mask = BlockMaskTensor.from_blocks(some_live(0), BLOCK)
+    seed = torch.randn_like(given[0])
+
+    def step(own: BlockMaskTensor) -> tuple[Any, ...]:
+        out = block_attention(*given, own, causal=True, deterministic=True)
+        return out, *torch.autograd.grad(out, given, seed)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step(mask)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        captured = step(mask)
+    for number in range(50):
+        other = BlockMaskTensor.from_blocks(some_live(number), BLOCK)
+        mask.words.view(torch.int64).copy_(other.words.view(torch.int64))
+        graph.replay()
+        torch.cuda.synchronize()
+        for replayed, eager in zip(captured, step(other), strict=True):
+            assert torch.equal(replayed, eager), f"replay {number}"
+
+
+def test_masks_of_scores_are_made_inside_of_a_graph() -> None:
+    q, k, v = (tensor.detach() for tensor in operands(torch.float16, 64))
+
+    def attend() -> Any:
+        scores = masks.pooled_scores(q, k, BLOCK)
+        return block_attention(q, k, v, masks.topk_blocks(scores, 3, BLOCK), causal=True)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        attend()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        out = attend()
+    for _ in range(3):
+        q.normal_()
+        k.normal_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(out, attend())
+
+
+def test_compiled_whole() -> None:
+    def attend(q: Any, k: Any, v: Any, live: Any) -> Any:
+        return block_attention(q, k, v, BlockMaskTensor.from_blocks(live, BLOCK), causal=True).relu()
+
+    compiled = torch.compile(attend, fullgraph=True)
+    given = operands(torch.float16, 64)
+    for seed in (1, 2):
+        out, right = compiled(*given, some_live(seed)), attend(*given, some_live(seed))
+        torch.testing.assert_close(out, right)
+        for ours, theirs in zip(
+            torch.autograd.grad(out.sum(), given), torch.autograd.grad(right.sum(), given), strict=True
+        ):
+            torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
