@@ -18,6 +18,7 @@ from sparsegen.integrations.torch import BlockMaskTensor, block_attention  # noq
 from sparsegen.integrations.torch.attention import block_attention_kernels as kernels  # noqa: E402
 from sparsegen.integrations.torch.attention import plain_block_attention as plain  # noqa: E402
 from sparsegen.integrations.torch.calls.prepared_operators import operators  # noqa: E402
+from sparsegen.kernels.base import Constraint  # noqa: E402
 from sparsegen.operators import BlockAttentionProblem, DType, MasksOf, TokenOrder  # noqa: E402
 from sparsegen.operators.attention_span import Band  # noqa: E402
 
@@ -369,6 +370,25 @@ def test_the_log_says_once_where_no_kernel_computes(
     assert len(told) == 3 and all(text.startswith("PyTorch computes this attention") for text in told)
     assert "takes no softcap= yet" in told[0] and "no elements= yet" in told[1]
     assert "no kernel computes it on emulator" in told[2]
+
+
+def test_a_problem_outside_of_a_family_s_scope_meets_no_heuristic(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Narrow:
+        name = "narrow_attention"
+
+        def scope(self, problem: BlockAttentionProblem) -> Any:
+            yield Constraint(problem.head_dim == 64, f"head_dim ({problem.head_dim}) is 64")
+
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    monkeypatch.setattr(kernels, "families_of", lambda _: [Narrow()])
+    kernels._say_once.cache_clear()
+    kernels._has_kernel.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        block_attention(*operands(torch.float16), window=11)
+    kernels._has_kernel.cache_clear()
+    assert "narrow_attention: head_dim (16) is 64" in caplog.records[0].getMessage()
 
 
 # --- what is refused ---

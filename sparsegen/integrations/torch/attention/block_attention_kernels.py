@@ -207,9 +207,12 @@ def _kernel(
 @lru_cache(maxsize=1024)
 def _has_kernel(problem: Problem, device: Device) -> bool:
     """Whether some family computes it there; where none does, the log says why, once."""
-    features, reasons = problem.features(problem.without_pattern), []
+    reasons = []
     for family in families_of(problem.operator):
-        broken = family.broken_constraints(problem, family.heuristic(problem, features, device), device)
+        broken = [one.sentence for one in family.scope(problem) if not one.holds]
+        if not broken:  # a heuristic is of problems in its family's scope
+            config = family.heuristic(problem, problem.features(problem.without_pattern), device)
+            broken = family.broken_constraints(problem, config, device)
         if not broken:
             return True
         reasons.append(f"{family.name}: {broken[0]}")
