@@ -1,4 +1,4 @@
-"""Masks of blocks made on a device, in one launch each: drawn anew, or from bits or bools that are there already."""
+"""Masks of blocks made on a device, in one launch each: drawn anew, or from bits, bools or scores that are there."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ class Given(StrEnum):
     BOOLS = "bools"  # a byte for each block, row by row, live unless it is zero
 
 
+class Largest(StrEnum):
+    """Among which blocks those with the largest scores are chosen; each is the end of a kernel's name."""
+
+    ROWS = "rows"  # of each row of blocks
+    WHOLE = "whole"  # of a whole mask
+
+
 class BlockMaskMaker:
     """Makes masks of one layout on one device.
 
@@ -46,7 +53,7 @@ class BlockMaskMaker:
     def __init__(self, layout: BlockMaskLayout, executor: Executor, masks: int = 1) -> None:
         """
         Args:
-            masks: how many a launch of `bind_finish` makes side by side.
+            masks: how many a launch of `bind_finish` or `bind_largest` makes side by side.
         """
         if masks > MOST_MASKS:
             raise MatrixError(f"a launch makes at most {MOST_MASKS} masks, got {masks}; make them in parts")
@@ -79,6 +86,12 @@ class BlockMaskMaker:
     def bind_finish(self, given: Given) -> Callable[..., None]:
         """Likewise ``bound(stream, given, mask)``: the masks of live blocks on the device, one behind the other."""
         return self._bind(f"finish_{given}", True, None, masks=self._masks)
+
+    def bind_largest(self, among: Largest, live: int) -> Callable[..., None]:
+        """Likewise ``bound(stream, scores, mask)``: the masks of so many blocks with the largest scores; of equal ones
+        the first. The scores are float32, row by row; what is -inf or NaN never lives.
+        """
+        return self._bind(f"finish_largest_{among}", False, live, None, masks=self._masks)
 
     def _bind(
         self, entry: str, is_quick: bool, *arguments: int | None, masks: int = 1

@@ -21,7 +21,7 @@ from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, packed
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, draw_blocks, random_words, smallest
 from sparsegen.matrix.csr import Array
 from sparsegen.plan import block_masks
-from sparsegen.plan.block_masks import BlockMaskMaker, Given, as_signed, new_state, scratch_words
+from sparsegen.plan.block_masks import BlockMaskMaker, Given, Largest, as_signed, new_state, scratch_words
 from sparsegen.system.device_memory import Address
 
 WAIT = "if (early) wait_for_kernel_before();"
@@ -74,6 +74,32 @@ def test_several_masks_in_one_launch(executor: Executor, rows: int, columns: int
         launch(0, source.address, masks.address)
         found = downloaded(executor, masks, several * layout.words).reshape(several, -1)
         np.testing.assert_array_equal(found, [packed(one) for one in live])
+
+
+@pytest.mark.parametrize("among", Largest)
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 5), (33, 65), (70, 130)])
+def test_largest_scores(executor: Executor, rows: int, columns: int, among: Largest) -> None:
+    """Few different scores, so that cuts go through equal ones; zeros of both signs are equal."""
+    layout, several = BlockMaskLayout(rows, columns), 2
+    rng = np.random.default_rng(columns)
+    scores = rng.integers(-3, 4, (several, rows, columns)).astype(np.float32) * 0.5
+    scores[rng.random(scores.shape) < 0.1] = -np.inf
+    scores[rng.random(scores.shape) < 0.1] = np.nan
+    scores[rng.random(scores.shape) < 0.05] = np.inf
+    scores[rng.random(scores.shape) < 0.1] = -0.0
+    source, masks = executor.upload(scores), executor.allocate(several * layout.nbytes)
+    lines = scores.reshape(several, -1, columns if among is Largest.ROWS else rows * columns)
+    order = np.argsort(-np.nan_to_num(lines, nan=-np.inf, neginf=-np.inf), axis=-1, kind="stable")
+    maker = BlockMaskMaker(layout, executor, several)
+    for live in {1, -(-lines.shape[-1] // 3), lines.shape[-1]}:
+        expected = np.zeros(lines.shape, bool)
+        np.put_along_axis(expected, order[..., :live], True, axis=-1)
+        expected &= lines > -np.inf
+        executor.fill(masks, 0xFF)
+        maker.bind_largest(among, live)(0, source.address, masks.address)
+        found = downloaded(executor, masks, several * layout.words).reshape(several, -1)
+        for words, blocks in zip(found, expected.reshape(scores.shape), strict=True):
+            np.testing.assert_array_equal(words, packed(blocks))
 
 
 def test_draws_follow_each_other(executor: Executor) -> None:
@@ -262,7 +288,11 @@ def test_equal_words(emulator_toolchain: EmulatorToolchain, drawn: Drawn) -> Non
 
 @pytest.mark.sanitizer
 @pytest.mark.parametrize(
-    "entry", ["draw_bernoulli", "draw_exact_rows", "draw_exact_whole", "finish_bits", "finish_bools"]
+    "entry",
+    [
+        *("draw_bernoulli", "draw_exact_rows", "draw_exact_whole", "finish_bits", "finish_bools"),
+        *("finish_largest_rows", "finish_largest_whole"),
+    ],
 )
 def test_nothing_out_of_bounds(emulator_toolchain: EmulatorToolchain, entry: str) -> None:
     compiled = emulator_toolchain.compile_sanitized("plain", entry, SOURCE)
@@ -276,6 +306,10 @@ def test_nothing_out_of_bounds(emulator_toolchain: EmulatorToolchain, entry: str
             draw = MaskDraw(0.5, Drawn(entry.removeprefix("draw_")))
             live = draw_blocks(layout, draw, 4, 0)
             given = [as_signed(draw.amount(layout)), int(rows < 70), np.array([4, 0], dtype=np.uint64)]
+        if entry.startswith("finish_largest"):  # as many as live, scored so
+            live[:] = np.arange(columns) < (columns + 1) // 2
+            kept = int(live.sum()) if entry.endswith("whole") else int(live[0].sum())
+            given = [kept, live.astype(np.float32)]
         launch = Launch((-(-rows // 32), 1, 1), (1024, 1, 1))
         *_, left, found = run_sanitized(compiled.binary, launch, [rows, columns, *given, scratch, mask])
         np.testing.assert_array_equal(found, packed(live))

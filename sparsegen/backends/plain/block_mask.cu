@@ -1,4 +1,5 @@
-// Masks of blocks in the buffer that kernels walk (sparsegen/matrix/block_mask.py): drawn here, or given as bits or bools.
+// Masks of blocks in the buffer that kernels walk (sparsegen/matrix/block_mask.py): drawn here, given as bits or bools, or the
+// blocks with the largest scores.
 //
 // One launch: each thread block makes a band of 32 rows, a warp for each row, and turns it on its side. The last one to
 // finish ranks rows and columns by their live blocks and writes both halves of the buffer. Scratch is zero before the first
@@ -49,6 +50,35 @@ __device__ __forceinline__ void keys_of(const Random& random, int row, int quad,
   found[2] = words.z >> kKeyShift, found[3] = words.w >> kKeyShift;
 }
 
+// Of four blocks those that may live at all.
+__device__ __forceinline__ unsigned may_live(const Random&, const unsigned (&)[4]) { return 15u; }
+
+// Scores of blocks, of which the largest live: their keys are the smallest. What is -inf or NaN never lives.
+struct Scores {
+  const float* values;
+  int columns;
+};
+constexpr unsigned kLowest = 0xff800000u;  // the key of -inf; NaN has a greater one
+
+__device__ __forceinline__ void keys_of(const Scores& scores, int row, int quad, unsigned (&found)[4]) {
+  #pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int column = 4 * quad + i;
+    found[i] = 0xffffffffu;
+    if (column >= scores.columns) continue;
+    const float value = scores.values[static_cast<long long>(row) * scores.columns + column] + 0.0f;  // -0 is 0
+    const unsigned bits = __float_as_uint(value);
+    if (value == value) found[i] = bits >> 31 ? bits : ~bits ^ 0x80000000u;
+  }
+}
+
+__device__ __forceinline__ unsigned may_live(const Scores&, const unsigned (&keys)[4]) {
+  unsigned four = 0;
+  #pragma unroll
+  for (int i = 0; i < 4; ++i) four |= keys[i] < kLowest ? 1u << i : 0u;
+  return four;
+}
+
 __device__ __forceinline__ int sum_before(int value, int lane) {
   int sum = value;
   #pragma unroll
@@ -76,8 +106,8 @@ __device__ __forceinline__ void meet_threads(int threads) {
 
 // The cut below which so many keys of these rows are live, at least one; digit by digit from the top, each by a histogram
 // that kThreadsTogether threads (a warp or the block) share. Its last two places take what was found.
-template <int kThreadsTogether>
-__device__ Cut cut_after(int live, const Shape& shape, const Random& random, int first_row, int rows, unsigned* histogram) {
+template <int kThreadsTogether, class Source>
+__device__ Cut cut_after(int live, const Shape& shape, const Source& source, int first_row, int rows, unsigned* histogram) {
   const int thread = threadIdx.x % kThreadsTogether, lane = threadIdx.x % kWarp, quads = shape.quads();
   unsigned prefix = 0, equals = 0;
   int wanted = live;
@@ -87,7 +117,7 @@ __device__ Cut cut_after(int live, const Shape& shape, const Random& random, int
     for (long long item = thread; item < static_cast<long long>(rows) * quads; item += kThreadsTogether) {
       const int row = first_row + static_cast<int>(item / quads), quad = static_cast<int>(item % quads);
       unsigned keys[4];
-      keys_of(random, row, quad, keys);
+      keys_of(source, row, quad, keys);
       #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const bool is_candidate = shift + kDigitBits == kWordBits || keys[i] >> (shift + kDigitBits) == prefix;
@@ -123,13 +153,14 @@ __device__ Cut cut_after(int live, const Shape& shape, const Random& random, int
 constexpr int kHistogram = kDigits + 4;
 
 // How many keys of the rows from the first one to this one are equal to the cut's.
-__device__ int equals_before(const Cut& cut, const Shape& shape, const Random& random, int row) {
+template <class Source>
+__device__ int equals_before(const Cut& cut, const Shape& shape, const Source& source, int row) {
   const int lane = threadIdx.x % kWarp, quads = shape.quads();
   int found = 0;
   for (long long item = lane; item < static_cast<long long>(row) * quads; item += kWarp) {
     const int quad = static_cast<int>(item % quads);
     unsigned keys[4];
-    keys_of(random, static_cast<int>(item / quads), quad, keys);
+    keys_of(source, static_cast<int>(item / quads), quad, keys);
     #pragma unroll
     for (int i = 0; i < 4; ++i) found += 4 * quad + i < shape.columns && keys[i] == cut.key;
   }
@@ -158,16 +189,18 @@ struct Independent {
   }
 };
 
+template <class Source>
 struct BelowCut {
-  Random random;
+  Source source;
   Cut cut;
   int columns, equals;  // that came before
   __device__ __forceinline__ unsigned operator()(int row, int quad) {
     unsigned keys[4], four = 0;
-    keys_of(random, row, quad, keys);
+    keys_of(source, row, quad, keys);
     #pragma unroll
     for (int i = 0; i < 4; ++i) four |= keys[i] < cut.key || (!cut.has_more_equals && keys[i] == cut.key) ? 1u << i : 0u;
-    if (!cut.has_more_equals) return four;
+    const unsigned allowed = may_live(source, keys);
+    if (!cut.has_more_equals) return four & allowed;
     unsigned same = 0;
     #pragma unroll
     for (int i = 0; i < 4; ++i) same |= 4 * quad + i < columns && keys[i] == cut.key ? 1u << i : 0u;
@@ -178,7 +211,7 @@ struct BelowCut {
       if (same >> i & 1u) four |= number++ < cut.equals ? 1u << i : 0u;
     }
     equals += __shfl_sync(kWholeWarp, before + own, kWarp - 1);
-    return four;
+    return four & allowed;
   }
 };
 
@@ -449,7 +482,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     Cut cut{};
     if (row < rows) cut = cut_after<kWarp>(live, shape, random, row, 1, pool + warp * kHistogram);
     __syncthreads();  // the pool becomes the band's
-    make_band(shape, band, BelowCut{random, cut, columns, 0}, scratch, pool);
+    make_band(shape, band, BelowCut<Random>{random, cut, columns, 0}, scratch, pool);
   });
 }
 
@@ -467,18 +500,19 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const Cut cut = cut_after<kThreads>(live, shape, random, 0, rows, pool);
     const int before = cut.has_more_equals ? equals_before(cut, shape, random, min(row, rows)) : 0;
     __syncthreads();  // the pool becomes the band's
-    make_band(shape, band, BelowCut{random, cut, columns, before}, scratch, pool);
+    make_band(shape, band, BelowCut<Random>{random, cut, columns, before}, scratch, pool);
   });
 }
 
 // The mask of live blocks that are given; masks that the grid's y counts are made side by side, each with scratch of its own.
-template <class Source>
-__device__ __forceinline__ void finish(const Shape& shape, const Source& live, Word* scratch, unsigned* pool, unsigned* told,
-                                       Word* mask) {
+// `make(band)` makes a band.
+template <class MakeBand>
+__device__ __forceinline__ void finish(const Shape& shape, Word* scratch, unsigned* pool, unsigned* told, Word* mask,
+                                       const MakeBand& make) {
   wait_for_kernel_before();
   let_next_kernel_begin();  // the product that takes the mask may set itself up
   for (int band = static_cast<int>(blockIdx.x); band < shape.bands(); band += static_cast<int>(gridDim.x)) {
-    make_band(shape, band, live, scratch, pool);
+    make(band);
     __syncthreads();  // the pool is the next band's
   }
   if (is_last(scratch, told)) write_mask(shape, scratch, rank_lines(shape, scratch, pool), mask);
@@ -495,8 +529,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   SPARSEGEN_SHARED(Word, own, kOwnWords);
   const Shape shape(rows, columns);
   scratch = shape.is_own() ? cleared(shape, own) : scratch + own_mask() * shape.scratch_words();
-  finish(shape, Bits{words + own_mask() * 2 * rows * shape.row_words, shape.row_words}, scratch, pool, told,
-         mask + own_mask() * shape.mask_words());
+  const Bits source{words + own_mask() * 2 * rows * shape.row_words, shape.row_words};
+  finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(),
+         [&](int band) { make_band(shape, band, source, scratch, pool); });
 }
 
 // A byte for each block, live unless it is zero.
@@ -507,6 +542,41 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   SPARSEGEN_SHARED(Word, own, kOwnWords);
   const Shape shape(rows, columns);
   scratch = shape.is_own() ? cleared(shape, own) : scratch + own_mask() * shape.scratch_words();
-  finish(shape, Bools{live + own_mask() * rows * columns, columns}, scratch, pool, told,
-         mask + own_mask() * shape.mask_words());
+  const Bools source{live + own_mask() * rows * columns, columns};
+  finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(),
+         [&](int band) { make_band(shape, band, source, scratch, pool); });
+}
+
+// Of each row the blocks with the `live` largest scores; of equal ones the first.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    finish_largest_rows(int rows, int columns, int live, const float* scores, Word* scratch, Word* mask) {
+  SPARSEGEN_SHARED(unsigned, pool, kPool);
+  SPARSEGEN_SHARED(unsigned, told, 1);
+  const Shape shape(rows, columns);
+  scratch += own_mask() * shape.scratch_words();
+  const Scores source{scores + own_mask() * rows * columns, columns};
+  finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(), [&](int band) {
+    const int warp = threadIdx.x / kWarp, row = band * kBand + warp;
+    Cut cut{};
+    if (row < rows) cut = cut_after<kWarp>(live, shape, source, row, 1, pool + warp * kHistogram);
+    __syncthreads();  // the pool becomes the band's
+    make_band(shape, band, BelowCut<Scores>{source, cut, columns, 0}, scratch, pool);
+  });
+}
+
+// Likewise of the whole mask.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    finish_largest_whole(int rows, int columns, int live, const float* scores, Word* scratch, Word* mask) {
+  SPARSEGEN_SHARED(unsigned, pool, kPool);
+  SPARSEGEN_SHARED(unsigned, told, 1);
+  const Shape shape(rows, columns);
+  scratch += own_mask() * shape.scratch_words();
+  const Scores source{scores + own_mask() * rows * columns, columns};
+  finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(), [&](int band) {
+    const int row = band * kBand + threadIdx.x / kWarp;
+    const Cut cut = cut_after<kThreads>(live, shape, source, 0, rows, pool);
+    const int before = cut.has_more_equals ? equals_before(cut, shape, source, min(row, rows)) : 0;
+    __syncthreads();  // the pool becomes the band's
+    make_band(shape, band, BelowCut<Scores>{source, cut, columns, before}, scratch, pool);
+  });
 }

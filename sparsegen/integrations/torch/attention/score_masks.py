@@ -1,7 +1,8 @@
 """Masks of blocks by scores: the largest of each row or head, a share of their softmax, or those above a threshold.
 
-All is made where the scores lie, without waiting for their device, and CUDA graphs capture it: some operations of
-PyTorch on a number for each block, and one launch that makes the words of all masks (`BlockMaskTensor.from_blocks`).
+All is made where the scores lie, without waiting for their device, and CUDA graphs capture it. The largest scores become
+the words of all masks in one launch; other masks are bools by some operations of PyTorch on a number for each block,
+and one launch that makes words of them (`BlockMaskTensor.from_blocks`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from torch import Tensor
 
 from sparsegen import arguments
 from sparsegen.errors import OperandError
-from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor
+from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, pack_largest, sizes_of
 from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
 from sparsegen.operators import member
+from sparsegen.plan.block_masks import Largest
 
 Side = int | tuple[int, int]
 
@@ -42,7 +44,7 @@ def topk_blocks(
     *,
     per: Per | str = Per.ROW,
 ) -> BlockMaskTensor:
-    """The masks of the blocks with the largest scores; of equal scores any.
+    """The masks of the blocks with the largest scores, of equal ones the first; one launch makes all of them.
 
     Args:
         scores: ... × rows × columns of blocks, such as `pooled_scores`. A block whose score is -inf or NaN never lives.
@@ -56,15 +58,13 @@ def topk_blocks(
         MatrixError: as `BlockMaskTensor.from_blocks` says.
     """
     _check_scores(scores)
-    among = (
-        scores.detach() if member(Per, per, "per", OperandError) is Per.ROW else scores.detach().flatten(-2)
-    )
-    count = _count(keep, among.shape[-1])
-    among = among.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    largest, places = among.topk(count, dim=-1, sorted=False)
-    live = torch.zeros_like(among, dtype=torch.bool).scatter(-1, places, largest > -torch.inf)
-    share = count / among.shape[-1]
-    return BlockMaskTensor.from_blocks(live.reshape(scores.shape), block, shape, density=share)
+    rows, columns = scores.shape[-2:]
+    among = Largest.ROWS if member(Per, per, "per", OperandError) is Per.ROW else Largest.WHOLE
+    there = columns if among is Largest.ROWS else rows * columns
+    count = _count(keep, there)
+    shape, block = sizes_of(scores, block, shape)
+    words = pack_largest(scores.detach(), str(among), count)
+    return BlockMaskTensor(shape, block, words, count / there)
 
 
 def top_p_blocks(

@@ -11,11 +11,19 @@ from torch import Tensor
 
 from sparsegen import arguments
 from sparsegen.errors import MatrixError, OperandError
-from sparsegen.integrations.torch.blocks.mask_launches import blocks_of, draw_on, drop_on, expanded, pack_on
+from sparsegen.integrations.torch.blocks.mask_launches import (
+    blocks_of,
+    draw_on,
+    drop_on,
+    expanded,
+    largest_on,
+    pack_on,
+)
 from sparsegen.integrations.torch.calls.direct import DirectOperator, may_run_at_once
 from sparsegen.integrations.torch.calls.tensor_checks import checked_device, require_tensors
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, checked_blocks, grid
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw
+from sparsegen.plan.block_masks import Largest
 
 _HIGHEST = 2**63 - 1
 
@@ -97,17 +105,7 @@ class BlockMaskTensor:
         require_tensors(live=live)
         if live.dtype != torch.bool or live.dim() < 2 or not live.shape[-2] * live.shape[-1]:
             raise MatrixError(f"a mask is a matrix of bools, got {live.dtype} of shape {tuple(live.shape)}")
-        block = arguments.sides(block, "block", MatrixError)
-        rows, columns = live.shape[-2:]
-        if shape is None:
-            shape = rows * block[0], columns * block[1]
-        shape, block = checked_blocks(shape, block)
-        layout = grid(shape, block)
-        if (rows, columns) != (layout.rows, layout.columns):
-            raise MatrixError(
-                f"{shape[0]} × {shape[1]} elements in blocks of {block[0]} × {block[1]} are {layout.rows} × "
-                f"{layout.columns} blocks, got {rows} × {columns}"
-            )
+        shape, block = sizes_of(live, block, shape)
         return cls(shape, block, _pack(live), density)
 
     def to_host(self) -> BlockMask:
@@ -181,6 +179,29 @@ class BlockMaskTensor:
         turned = torch.cat((words[..., at:], words[..., :at]), dim=-1).view(torch.uint64)
         shape, block = (self.shape[1], self.shape[0]), (self.block[1], self.block[0])
         return BlockMaskTensor(shape, block, turned, self.density)
+
+
+def sizes_of(
+    blocks: Tensor, block: int | tuple[int, int], shape: tuple[int, int] | None
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Shape and block of masks with a value for each block, ... × rows × columns of blocks.
+
+    Args:
+        shape: of elements; by default as many as whole blocks have.
+
+    Raises:
+        MatrixError: a shape or a block that is none, or as many blocks as the shape does not have.
+    """
+    block = arguments.sides(block, "block", MatrixError)
+    rows, columns = blocks.shape[-2:]
+    shape, block = checked_blocks((rows * block[0], columns * block[1]) if shape is None else shape, block)
+    layout = grid(shape, block)
+    if (rows, columns) != (layout.rows, layout.columns):
+        raise MatrixError(
+            f"{shape[0]} × {shape[1]} elements in blocks of {block[0]} × {block[1]} are {layout.rows} × "
+            f"{layout.columns} blocks, got {rows} × {columns}"
+        )
+    return shape, block
 
 
 def check_mask(mask: BlockMaskTensor) -> None:
@@ -300,6 +321,16 @@ _pack = DirectOperator(
     ),
     tensors=1,
 )
+pack_largest = DirectOperator(
+    "pack_largest_blocks",
+    "(Tensor scores, str among, int live) -> Tensor",
+    lambda scores, among, live: largest_on(scores, Largest(among), live),
+    fake=lambda scores, *_: scores.new_empty(
+        (*scores.shape[:-2], BlockMaskLayout(*scores.shape[-2:]).words), dtype=torch.uint64
+    ),
+    tensors=1,
+)
+"""The buffers of the masks of the blocks with the largest scores; see `largest_on`."""
 drop_blocks = DirectOperator(
     "block_dropout",
     "(Tensor x, Tensor state, float p, int block_rows, int block_columns) -> Tensor",

@@ -18,10 +18,11 @@ from sparsegen.matrix.bits import WORD_BITS
 from sparsegen.matrix.block_mask import BlockMaskLayout, grid, packed
 from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
 from sparsegen.plan.block_dropout import bind_block_dropout
-from sparsegen.plan.block_masks import BlockMaskMaker, Given
+from sparsegen.plan.block_masks import BlockMaskMaker, Given, Largest
 from sparsegen.plan.executors import made_here, shared_executor
 
 Key = tuple[Device, int, BlockMaskLayout, int]
+What = MaskDraw | Given | tuple[Largest, int]
 
 
 class _Makers(threading.local):
@@ -29,13 +30,13 @@ class _Makers(threading.local):
 
     def __init__(self) -> None:
         self.makers: dict[Key, BlockMaskMaker] = {}
-        self.launches: dict[tuple[Key, MaskDraw | Given, bool], Callable[..., None]] = {}
+        self.launches: dict[tuple[Key, What, bool], Callable[..., None]] = {}
 
     def launch(
         self,
         device: Device,
         layout: BlockMaskLayout,
-        what: MaskDraw | Given,
+        what: What,
         early: bool = False,
         masks: int = 1,
     ) -> Callable[..., None]:
@@ -47,9 +48,11 @@ class _Makers(threading.local):
                 if key not in self.makers:
                     self.makers[key] = BlockMaskMaker(layout, executor, masks)
                 maker = self.makers[key]
-                return (
-                    maker.bind_finish(what) if isinstance(what, Given) else maker.bind_draw(what, early=early)
-                )
+                if isinstance(what, Given):
+                    return maker.bind_finish(what)
+                if isinstance(what, MaskDraw):
+                    return maker.bind_draw(what, early=early)
+                return maker.bind_largest(*what)
 
             self.launches[key, what, early] = made_here(executor, bind)
         return self.launches[key, what, early]
@@ -89,6 +92,27 @@ def pack_on(live: Tensor) -> Tensor:
     if masks:
         launch = _here.launch(device, layout, Given.BOOLS, masks=masks)
         launch(stream_of(live), live.data_ptr(), words.data_ptr())
+    return words
+
+
+def largest_on(scores: Tensor, among: Largest, live: int) -> Tensor:
+    """The buffers of the masks of so many blocks with the largest scores (... × rows × columns of blocks), where these
+    lie; of equal ones the first. What is -inf or NaN never lives.
+    """
+    lead, layout = scores.shape[:-2], BlockMaskLayout(*scores.shape[-2:])
+    device, masks = kernel_device_of(scores.device), math.prod(lead)
+    scores = scores.detach().float().contiguous()
+    if device is None:
+        lines = scores if among is Largest.ROWS else scores.flatten(-2)
+        lines = lines.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        ordered, places = lines.sort(dim=-1, descending=True, stable=True)
+        kept = ordered[..., :live] > -torch.inf
+        found = torch.zeros_like(lines, dtype=torch.bool).scatter(-1, places[..., :live], kept)
+        return pack_on(found.reshape(scores.shape))
+    words = torch.empty((*lead, layout.words), dtype=torch.uint64, device=scores.device)
+    if masks:
+        launch = _here.launch(device, layout, (among, live), masks=masks)
+        launch(stream_of(scores), scores.data_ptr(), words.data_ptr())
     return words
 
 
