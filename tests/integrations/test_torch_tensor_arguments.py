@@ -49,6 +49,14 @@ def block_mask() -> Any:
     return integration.BlockMaskTensor.from_blocks(torch.ones(2, 2, dtype=torch.bool), (16, 16))
 
 
+def attended() -> dict[str, Any]:
+    return {name: torch.ones(1, 2, 32, 8) for name in "qkv"}
+
+
+def queried() -> dict[str, Any]:
+    return dict(zip(("query", "key", "value"), attended().values(), strict=True))
+
+
 def cells() -> Any:
     return torch.arange(5, dtype=torch.int32)[:, None] * torch.tensor([[0, 0, 0, 1]], dtype=torch.int32)
 
@@ -66,6 +74,8 @@ def eight_bit() -> Any:
 
 
 MASKS = (*NO_OBJECT, torch.ones(32, 32), BlockMask.from_blocks(np.ones((2, 2), np.bool_), (16, 16)))
+MASK_OR_NONE = tuple(one for one in MASKS if one is not None)
+NO_ELEMENTS = (*NO_TENSOR, torch.ones(32, 32), torch.ones(3, 32, 32) > 0, torch.ones(1, 1, 1, 32, 32) > 0)
 WORDS = {"words": (*NO_OBJECT, torch.ones(6), torch.ones(5, dtype=torch.uint64))}
 GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "dsd": lambda: {"x": torch.ones(32, 32), "weight": torch.ones(8, 32), "mask": block_mask()},
@@ -86,6 +96,21 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "transposed_product": lambda: {"y": torch.ones(4, 8), "values": torch.ones(64), "pattern": pattern()},
     "sampled_product": lambda: {"y": torch.ones(4, 8), "x": torch.ones(4, 8), "pattern": pattern()},
     "sparse_attention": lambda: {name: torch.ones(2, 8, 4) for name in "qkv"} | {"pattern": pattern()},
+    "block_attention": lambda: attended() | {"mask": block_mask()},
+    "flex_attention": lambda: queried() | {"block_mask": integration.to_flex(block_mask())},
+    "hugging_face_attention": lambda: queried() | {"module": None, "block_mask": block_mask()},
+    "masks.topk_blocks": lambda: {"scores": torch.ones(2, 2), "keep": 1, "block": 16, "shape": (32, 32)},
+    "masks.top_p_blocks": lambda: {"scores": torch.ones(2, 2), "p": 0.5, "block": 16, "shape": (32, 32)},
+    "masks.threshold_blocks": lambda: {"scores": torch.ones(2, 2), "least": 0.5, "block": 16, "shape": (32, 32)},
+    "masks.pooled_scores": lambda: {"q": torch.ones(1, 2, 32, 8), "k": torch.ones(1, 2, 32, 8), "block": 16},
+    "masks.window_blocks": lambda: {"shape": (32, 32), "block": 16, "causal": True, "window": 9},
+    "masks.document_blocks": lambda: {"ids": whole(32), "block": 16},
+    "masks.tree_blocks": lambda: {"parents": whole(32) - 2, "context": 5, "block": 16},
+    "masks.from_elements": lambda: {"elements": torch.ones(32, 32) > 0, "block": 16},
+    "masks.dilated": lambda: {"mask": block_mask(), "by": 1},
+    "masks.union_of_group": lambda: {
+        "mask": integration.BlockMaskTensor.from_blocks(torch.ones(4, 2, 2) > 0, 16), "group": 2,
+    },
     "block_dropout": lambda: {"x": torch.ones(32, 32), "block": 16},
     "draw_block_mask": lambda: {"shape": (32, 32), "block": (16, 16), "p": 0.5},
     "BlockMaskTensor": lambda: {"shape": (32, 32), "block": (16, 16), "words": block_mask().words},
@@ -96,6 +121,7 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "from_torch_bsr": lambda: {"tensor": torch.ones(32, 32).to_sparse_bsr((16, 16))},
     "from_flex": lambda: {"flex": integration.to_flex(block_mask()), "allow_partial": True},
+    "flex_elements": lambda: {"flex": integration.to_flex(block_mask())},
     "to_torch_bsr": lambda: {"mask": block_mask()},
     "to_counts": lambda: {"mask": block_mask()},
     "to_flex": lambda: {"mask": block_mask()},
@@ -152,6 +178,52 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     "sparse_attention": {
         **{name: tensors(2, 8, 4) for name in "qkv"}, "pattern": NO_OBJECT, "scale": NO_FACTOR,
     },
+    "block_attention": {
+        **{name: tensors(1, 2, 32, 8) for name in "qkv"}, "mask": MASK_OR_NONE, "elements": NO_ELEMENTS, "causal": FLAG,
+        "window": (*WHOLE, 0), "sinks": WHOLE, "from_start": FLAG, "scale": NO_FACTOR, "softcap": (*NO_FACTOR, 0, -1),
+        "order": WORD, "return_lse": FLAG, "deterministic": FLAG,
+    },
+    "flex_attention": {
+        **{name: tensors(1, 2, 32, 8) for name in ("query", "key", "value")}, "score_mod": NO_TENSOR,
+        "block_mask": NO_TENSOR, "scale": NO_FACTOR, "enable_gqa": FLAG, "return_lse": FLAG, "kernel_options": (),
+        "return_aux": NO_TENSOR,
+    },
+    "hugging_face_attention": {
+        "module": (), **{name: tensors(1, 2, 32, 8) for name in ("query", "key", "value")},
+        "attention_mask": (*NO_TENSOR, torch.ones(1, 1, 32, 32), torch.ones(3) > 0, torch.ones(3, 3) > 0),
+        "scaling": NO_FACTOR, "dropout": (*NUMBER, 0.1), "is_causal": FLAG, "sliding_window": (*WHOLE, 0),
+        "softcap": (*NO_FACTOR, 0, -1), "block_mask": MASK_OR_NONE,
+    },
+    "masks.topk_blocks": {
+        "scores": tensors(2, 2), "keep": (*WHOLE, 0, 3, 0.0), "block": SIDES, "shape": PAIR, "per": WORD,
+    },
+    "masks.top_p_blocks": {
+        "scores": tensors(2, 2), "p": NO_DENSITY, "block": SIDES, "shape": PAIR, "density": NO_DENSITY,
+    },
+    "masks.threshold_blocks": {
+        "scores": tensors(2, 2), "least": (*NUMBER, torch.ones(3, 1, 1, 1)), "block": SIDES, "shape": PAIR,
+        "density": NO_DENSITY,
+    },
+    "masks.pooled_scores": {
+        "q": tensors(1, 2, 32, 8), "k": tensors(1, 2, 32, 8), "block": SIDES, "pooling": WORD, "scale": NO_FACTOR,
+    },
+    "masks.window_blocks": {
+        "shape": PAIR, "block": SIDES, "causal": FLAG, "window": (*WHOLE, 0), "sinks": WHOLE, "from_start": FLAG,
+        "device": WHERE,
+    },
+    "masks.document_blocks": {
+        "ids": (*NO_OBJECT, torch.ones(32), torch.ones(32) > 0, whole(2, 2, 32), torch.tensor(1), whole(0)),
+        "block": SIDES, "key_ids": (*NO_TENSOR, torch.ones(32), whole(1, 32)), "density": NO_DENSITY,
+    },
+    "masks.tree_blocks": {
+        "parents": (*NO_OBJECT, torch.ones(32), torch.ones(32) > 0, whole(2, 2, 32), torch.tensor(1), whole(0)),
+        "context": WHOLE, "block": SIDES, "density": NO_DENSITY,
+    },
+    "masks.from_elements": {
+        "elements": (*NO_OBJECT, torch.ones(32, 32), torch.ones(32) > 0), "block": SIDES, "density": NO_DENSITY,
+    },
+    "masks.dilated": {"mask": MASKS, "by": WHOLE},
+    "masks.union_of_group": {"mask": (*MASKS, block_mask()), "group": (*WHOLE, 0, 3)},
     "block_dropout": {
         "x": (*NO_OBJECT, whole(32, 32), torch.ones(32, 32).to_sparse()), "p": NO_P, "block": NO_BLOCK,
         "training": FLAG,
@@ -172,6 +244,7 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "from_torch_bsr": {"tensor": (*NO_OBJECT, torch.ones(32, 32))},
     "from_flex": {"flex": NO_OBJECT, "item": (*PAIR, (1, 0)), "allow_partial": FLAG},
+    "flex_elements": {"flex": NO_OBJECT, "item": (*PAIR, (1, 0))},
     "to_torch_bsr": {"mask": MASKS, "dtype": (*NO_DTYPE, None)},
     "to_counts": {"mask": MASKS},
     "to_flex": {"mask": MASKS},

@@ -28,7 +28,7 @@ from sparsegen.integrations.torch.calls.autocast import cast_like_dense
 from sparsegen.integrations.torch.calls.direct import DirectOperator
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.operators import TokenOrder, member
-from sparsegen.operators.attention_span import Band
+from sparsegen.operators.attention_span import OPEN, Band
 
 
 @overload
@@ -131,8 +131,8 @@ def block_attention(
         softcap=0.0 if softcap is None else _above_zero(softcap, "softcap"),
         causal=arguments.flag(causal, "causal", OperandError),
         from_start=arguments.flag(from_start, "from_start", OperandError),
-        window=0 if window is None else arguments.whole(window, "window", OperandError, least=1),
-        sinks=arguments.whole(sinks, "sinks", OperandError, least=0),
+        window=0 if window is None else arguments.whole(window, "window", OperandError, least=1, most=OPEN),
+        sinks=arguments.whole(sinks, "sinks", OperandError, least=0, most=OPEN),
         block_rows=block[0],
         block_columns=block[1],
         density=density,

@@ -54,7 +54,7 @@ def flex_attention(
             "softcap= of block_attention"
         )
     has_groups = query.dim() == key.dim() == 4 and query.shape[1] != key.shape[1]
-    if has_groups and not arguments.flag(enable_gqa, "enable_gqa", OperandError):
+    if not arguments.flag(enable_gqa, "enable_gqa", OperandError) and has_groups:
         raise OperandError(
             f"key: expected query's {query.shape[1]} heads, got {key.shape[1]}; enable_gqa=True lets several query "
             "heads share one"
@@ -66,6 +66,10 @@ def flex_attention(
     wants_lse = arguments.flag(return_lse, "return_lse", OperandError) or bool(
         getattr(return_aux, "lse", False)
     )
+    if return_aux is not None and not hasattr(return_aux, "max_scores"):
+        raise OperandError(
+            f"return_aux: expected FlexAttention's AuxRequest, got {type(return_aux).__name__}"
+        )
     if getattr(return_aux, "max_scores", False):
         raise OperandError("return_aux: kernels give no largest scores; ask for the LSE alone")
     out, lse = block_attention(query, key, value, mask, elements=elements, scale=scale, return_lse=True)

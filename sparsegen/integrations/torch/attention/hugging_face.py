@@ -60,7 +60,12 @@ def hugging_face_attention(
         OperandError: dropout, a mask of numbers, what else no kernel takes, or tensors that do not fit.
     """
     require_tensors(query=query, key=key, value=value)
-    if dropout:
+    for name, tensor in (("query", query), ("key", key)):
+        if tensor.dim() != 4:
+            raise OperandError(
+                f"{name}: expected batch × heads × tokens × head_dim, got shape {tuple(tensor.shape)}"
+            )
+    if arguments.number(dropout, "dropout", OperandError):
         raise OperandError(
             f"dropout = {dropout:g}: block_attention drops no weights; set attention_dropout to 0"
         )

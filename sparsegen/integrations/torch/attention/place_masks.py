@@ -15,7 +15,8 @@ from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.calls.tensor_checks import checked_device, require_tensors
 from sparsegen.matrix.block_mask import checked_blocks, grid
-from sparsegen.operators.attention_span import Band
+from sparsegen.matrix.csr import MAX_INDEX
+from sparsegen.operators.attention_span import OPEN, Band
 
 Side = int | tuple[int, int]
 
@@ -49,8 +50,8 @@ def window_blocks(
         queries,
         keys,
         causal=arguments.flag(causal, "causal", OperandError),
-        window=0 if window is None else arguments.whole(window, "window", OperandError, least=1),
-        sinks=sinks,
+        window=0 if window is None else arguments.whole(window, "window", OperandError, least=1, most=OPEN),
+        sinks=arguments.whole(sinks, "sinks", OperandError, least=0, most=OPEN),
         from_start=arguments.flag(from_start, "from_start", OperandError),
     )
     place = checked_device(device)
@@ -128,7 +129,7 @@ def tree_blocks(
         raise OperandError(f"parents: expected integers, got {parents.dtype}")
     if parents.dim() not in (1, 2) or not parents.shape[-1]:
         raise OperandError(f"parents: expected tokens or batch × tokens, got shape {tuple(parents.shape)}")
-    context = arguments.whole(context, "context", OperandError, least=0)
+    context = arguments.whole(context, "context", OperandError, least=0, most=MAX_INDEX)
     tokens = parents.shape[-1]
     own = torch.arange(tokens, device=parents.device)
     reached = (parents[..., None] == own) | (own[:, None] == own)
@@ -171,6 +172,7 @@ def dilated(mask: BlockMaskTensor, by: Side) -> BlockMaskTensor:
     """The masks with all blocks that are at most so many rows and columns of blocks away from a live one."""
     check_mask(mask)
     rows, columns = arguments.sides(by, "by", OperandError, least=0)
+    arguments.whole(max(rows, columns), "by", OperandError, most=MAX_INDEX)
     flat = mask.blocks().float().reshape(-1, 1, mask.layout.rows, mask.layout.columns)
     size = 2 * rows + 1, 2 * columns + 1
     grown = functional.max_pool2d(flat, size, stride=1, padding=(rows, columns)) > 0

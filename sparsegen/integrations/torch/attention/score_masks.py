@@ -1,7 +1,7 @@
 """Masks of blocks by scores: the largest of each row or head, a share of their softmax, or those above a threshold.
 
-All is made where the scores lie, without waiting for their device, and CUDA graphs capture it. The largest scores become
-the words of all masks in one launch; other masks are bools by some operations of PyTorch on a number for each block,
+All is made where the scores lie, without waiting for their device, and CUDA graphs capture it. The largest scores
+become the words of all masks in one launch; other masks are bools by some operations of PyTorch on a number for each block,
 and one launch that makes words of them (`BlockMaskTensor.from_blocks`).
 """
 
@@ -16,6 +16,7 @@ from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, pack_largest, sizes_of
 from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
+from sparsegen.matrix.block_mask import checked_blocks
 from sparsegen.operators import member
 from sparsegen.plan.block_masks import Largest
 
@@ -129,6 +130,7 @@ def pooled_scores(
 
     Raises:
         OperandError: shapes that do not fit.
+        MatrixError: a block that is none.
     """
     require_tensors(q=q, k=k)
     for name, tensor in (("q", q), ("k", k)):
@@ -143,7 +145,7 @@ def pooled_scores(
             f"k: expected {q.shape[0]} × a divisor of {heads} heads × any keys × {q.shape[3]}, got {tuple(k.shape)}"
         )
     how = member(Pooling, pooling, "pooling", OperandError)
-    rows, columns = arguments.sides(block, "block", OperandError, least=1)
+    _, (rows, columns) = checked_blocks((q.shape[2], k.shape[2]), block)
     factor = q.shape[3] ** -0.5 if scale is None else arguments.factor(scale, "scale", OperandError)
     with torch.autocast(q.device.type, enabled=False):
         keys = _pooled(k, columns, how).repeat_interleave(heads // kv_heads, dim=1)
