@@ -30,7 +30,7 @@ from benchmarks.study import known_rows, result_file, torch_place, write_results
 from examples import structured_dropout as example
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch.blocks import dropout
-from sparsegen.integrations.torch.blocks.dropout_choice import choices
+from sparsegen.measure.decision import decisions
 
 NAME = "dropout_training"
 NETWORKS = ("mlp", "vit", "gpt")
@@ -120,7 +120,7 @@ def compared(
         "p": p,
         "block": block,
     }
-    before = len(choices())
+    before = len(decisions())
     for name, layer in example.layers_of(p, block).items():
         ms, losses, curves = [], [], []
         for seed in range(seeds):
@@ -136,7 +136,7 @@ def compared(
             "spread": round(statistics.stdev(losses), 5) if seeds > 1 else None,
             "curves": curves,
         }
-    ours = [choice.in_graph for choice in choices()[before:]]
+    ours = [found.on_device for *_, found in decisions()[before:]]
     plain, structured = (row[name] for name in example.layers_of(p, block))
     noise = max(plain["spread"] or 0.0, structured["spread"] or 0.0)
     difference = structured["unseen_loss"] - plain["unseen_loss"]

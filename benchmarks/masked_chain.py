@@ -18,13 +18,13 @@ import click
 import torch
 
 import sparsegen
-from benchmarks.study import write_results
+from benchmarks.study import times_in_turn, write_results
 from sparsegen import masks
 from sparsegen.backends import find_device
 from sparsegen.errors import CompileError
-from sparsegen.integrations.torch.calls.timing import in_turn
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.convolution.halo_conv import FAMILY, HaloConvConfig
+from sparsegen.measure.l2 import L2
 from sparsegen.operators import Density, Given, MaskedConv2dProblem
 
 # Small tiles spread few units over many multiprocessors.
@@ -35,7 +35,6 @@ CONFIGS = (
     HaloConvConfig(tile_n=32, group_units=1, input_stages=4, weight_stages=9, stage_taps=3),
 )
 MASKS = 20  # on which both chains are compared
-FLUSH_BYTES = 256 << 20
 
 
 class Chain:
@@ -119,11 +118,8 @@ def measured(
     require_equal(chain, layers, graphs)
     alone = chain.graph(1, (latest, latest))
     replays = [graph.replay for graph in (alone, *graphs)]
-    times = in_turn(replays, chain.first.device, is_ahead=True, rounds=repetitions)
-    written_over = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    cold = in_turn(
-        [alone.replay], chain.first.device, is_ahead=True, rounds=repetitions, before=written_over.zero_
-    )
+    times = times_in_turn(replays, rounds=repetitions)
+    cold = times_in_turn([alone.replay], l2=L2.COLD, rounds=repetitions)
     return {
         "channels": problem.channels,
         "config": str(config),

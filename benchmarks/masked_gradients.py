@@ -17,11 +17,10 @@ import click
 import torch
 from torch.nn import functional
 
-from benchmarks.study import write_results
+from benchmarks.study import times_in_turn, write_results
 from sparsegen.backends import find_device
 from sparsegen.bench.patterns import generators
 from sparsegen.integrations.torch import masked_conv2d
-from sparsegen.integrations.torch.calls.timing import in_turn
 
 BLOCK = 16
 ROUGH = 2e-2  # of the largest element: sums of 16-bit factors in another order, rounded to 16 bits
@@ -74,7 +73,7 @@ def measured(channels: int, images: int, side: int, sparsity: float, blobs: bool
         found = {}
         for way, y, incoming in (("masked", masked, dy), ("cudnn", dense, zeroed)):
             graph, of_graph = captured(partial(gradient, y, given[place], incoming))
-            row[f"{name}_{way}_us"] = in_turn([graph.replay], dy.device, is_ahead=True, rounds=15)[0]
+            row[f"{name}_{way}_us"] = times_in_turn([graph.replay])[0]
             found[way] = of_graph.float()
         off = (found["masked"] - found["cudnn"]).abs().max() / found["cudnn"].abs().max()
         row[f"{name}_off"] = float(off)

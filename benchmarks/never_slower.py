@@ -37,18 +37,18 @@ import torch
 from torch import nn
 
 import sparsegen
-from benchmarks.study import known_rows, write_results
+from benchmarks.study import known_rows, times_in_turn, write_results
 from benchmarks.study_tables import SLOWER
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import convert
-from sparsegen.integrations.torch.calls.timing import in_turn
+from sparsegen.measure.l2 import L2
+from sparsegen.tuning_db.records import Called
 
 SHAPES = ((512, 512), (512, 2048), (2048, 512), (1024, 1024), (256, 2304), (2048, 2048))
 SPARSITIES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 TOKENS = 256
 DTYPES = ("float32", "float16")
 NAME = "never_slower"
-ROUNDS, FLUSH_BYTES = 15, 256 << 20
 WIDTH, HEADS, HIDDEN, LAYERS = 384, 12, 1536, 6  # of MiniLM-L6
 DECODER = {"qkv": (6144, 4096), "out": (4096, 4096), "up": (11008, 4096), "down": (4096, 11008)}
 
@@ -69,27 +69,27 @@ class Sizes:
     layers: int
     batches: Sequence[int]
     decoder: Mapping[str, tuple[int, int]]
-    flush_bytes: int
+    l2: L2  # of products; a model's calls find it as they leave it
 
 
-FULL = Sizes("cuda", SHAPES, TOKENS, WIDTH, HEADS, HIDDEN, LAYERS, (16, 128, 512), DECODER, FLUSH_BYTES)
+FULL = Sizes("cuda", SHAPES, TOKENS, WIDTH, HEADS, HIDDEN, LAYERS, (16, 128, 512), DECODER, L2.COLD)
 TINY = Sizes(
     "cuda" if torch.cuda.is_available() else "cpu",
     ((32, 48), (48, 32)), 16, 32, 2, 64, 2, (8,),
-    {"qkv": (48, 32), "out": (32, 32), "up": (64, 32), "down": (32, 64)}, 1 << 16,
+    {"qkv": (48, 32), "out": (32, 32), "up": (64, 32), "down": (32, 64)}, L2.COLD,
 )  # fmt: skip
 
 
-def times_us(runs: Sequence[Run], flush_bytes: int, place: str, is_ahead: bool = True) -> list[float]:
-    """Medians of calls in turn, between events, each after writing over so many bytes; without a GPU by the clock.
+def times_us(runs: Sequence[Run], l2: L2, place: str, is_ahead: bool = True) -> list[float]:
+    """Medians of calls in turn, between events; without a GPU by the clock.
 
     Args:
+        l2: what the second-level cache holds before each call.
         is_ahead: the GPU waits while the host queues a call; otherwise the host's time counts too.
     """
     if place == "cpu":
         return [timeit(run, number=1) * 1e6 for run in runs]
-    flush = torch.empty(flush_bytes, dtype=torch.uint8, device="cuda")
-    return in_turn(runs, flush.device, is_ahead=is_ahead, rounds=ROUNDS, before=flush.zero_)
+    return times_in_turn(runs, called=Called.DEVICE if is_ahead else Called.HOST, l2=l2)
 
 
 def graph_of(run: Run) -> Run:
@@ -148,7 +148,7 @@ def products(
             x = torch.randn(sizes.tokens, matrix.shape[1], device=sizes.place, dtype=kind)
             ours = x if sizes.place == "cuda" else x.numpy()  # as the emulator takes it
             runs = (partial(chosen, ours), partial(never, ours), partial(nn.functional.linear, x, weight))
-            us = times_us(runs, sizes.flush_bytes, sizes.place)
+            us = times_us(runs, sizes.l2, sizes.place)
             yield {
                 "row": row, "part": "products", "case": name, "dtype": dtype, "default_us": us[0], "sparse_us": us[1],
                 "dense_us": us[2], "ran": "dense" if chosen.variant is None else chosen.variant.family,
@@ -224,9 +224,9 @@ def models(
             with torch.inference_mode():
                 for run in (*every, *graphs):
                     run()
-                times = {"eager": (called, times_us(every, 0, sizes.place, is_ahead=False))}
+                times = {"eager": (called, times_us(every, L2.WARM, sizes.place, is_ahead=False))}
                 if sizes.place == "cuda":
-                    times["graph"] = report, times_us([graph_of(run) for run in graphs], 0, sizes.place)
+                    times["graph"] = report, times_us([graph_of(run) for run in graphs], L2.WARM, sizes.place)
             names = ("dense_us", "converted_us", "converted_by_products_us")
             for mode, (made, us) in times.items():
                 yield {

@@ -28,7 +28,7 @@ import click
 import torch
 from torch import Tensor, nn
 
-from benchmarks.study import WrongResultError, torch_place, write_results
+from benchmarks.study import WrongResultError, times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import (
     BlockMaskTensor,
@@ -40,9 +40,8 @@ from sparsegen.integrations.torch import (
 )
 from sparsegen.integrations.torch.blocks import dropout
 from sparsegen.integrations.torch.blocks.block_masks import mask_of, new_state
-from sparsegen.integrations.torch.blocks.dropout_choice import choices
-from sparsegen.integrations.torch.calls.timing import in_turn
 from sparsegen.masks import Drawn, MaskDraw
+from sparsegen.measure.decision import decisions
 
 ROUNDS, WARM_UP, MASKS, STEPS = 10, 3, 20, 6
 TOLERANCE = 1e-2  # of the largest element, in float16
@@ -137,8 +136,8 @@ def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
         raise WrongResultError(f"{size}, p = {p}: the error is {error:.3g} of the largest element")
     step(layer)  # which tries both ways
     chosen = dropout.masked_products_pay(size, size, size, layer.block, p, x.dtype, str(x.device), True)
-    tried = choices()  # none without a GPU
-    in_graph = tried[-1].in_graph if tried else chosen
+    tried = decisions()  # none without a GPU
+    in_graph = tried[-1][-1].on_device if tried else chosen
     ways = [lambda: step(dense), forced(layer, True), forced(own, True), forced(layer, False)]
     us = median_us([replay(way, place) for way in ways])
     return {
@@ -257,7 +256,7 @@ def median_us(runs: list[Step]) -> list[float]:
             run()
 
     calls = [partial(five_calls, run) for run in runs]
-    times = in_turn(calls, torch.device("cuda"), is_ahead=True, rounds=ROUNDS)
+    times = times_in_turn(calls, rounds=ROUNDS)
     return [round(us / 5, 2) for us in times]
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,16 +29,34 @@ from sparsegen.kernels.config import Config
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.measure.clock import Clock
+from sparsegen.measure.l2 import L2
+from sparsegen.measure.race import in_turn, on_default_stream
 from sparsegen.operators import DType, SpmmProblem
 from sparsegen.plan.binding import BoundVariant, bind_variant
+from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variants import compile_variant
 from sparsegen.system.publish import publish_text
 from sparsegen.tuning_db.json_reader import read_text
+from sparsegen.tuning_db.records import Called
 from sparsegen.verify.variants import UNWRITTEN
 from sparsegen.verify.verifier import verifier
 
 HERE = Path(__file__).parent
+ROUNDS = 15  # of calls in turn
 Rows = list[dict[str, Any]]
+
+
+def times_in_turn(
+    runs: Sequence[Callable[[], Any]],
+    *,
+    called: Called = Called.DEVICE,
+    l2: L2 = L2.WARM,
+    rounds: int = ROUNDS,
+) -> list[float]:
+    """Median microseconds of calls of PyTorch on the first GPU, in turn; see `sparsegen.measure.race.in_turn`."""
+    executor = shared_executor(backends.find_device("cuda"))
+    with on_default_stream(executor):
+        return in_turn(runs, executor, called, l2, rounds=rounds, samples=1)
 
 
 class WrongResultError(SparsegenError):

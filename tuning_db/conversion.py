@@ -27,6 +27,7 @@ from sparsegen.operators import OPERATORS, Problem
 from sparsegen.tuning_db.records import (
     Baseline,
     Basis,
+    Called,
     Check,
     DeviceRates,
     MeasuredAs,
@@ -35,6 +36,7 @@ from sparsegen.tuning_db.records import (
     Prediction,
     Probe,
     Sample,
+    Task,
     Tuned,
     Variant,
     Workload,
@@ -182,6 +184,8 @@ def probe_columns(probe: Probe) -> Columns:
         "measured_as": str(probe.measured_as),
         "driver": printable(probe.driver)[:LONGEST_DRIVER],
         "measured_at": probe.measured_at,
+        "called": str(probe.called),
+        "task": str(probe.task),
     }
 
 
@@ -333,6 +337,8 @@ def to_probe(row: Row) -> Probe:
         measured_as=MeasuredAs(row["measured_as"]),
         driver=row["driver"],
         measured_at=to_moment(row["measured_at"]),
+        called=Called(row["called"]),
+        task=Task(row["task"]),
     )
 
 

@@ -32,6 +32,18 @@ BASES = ("model", "scaled")
 OUTCOMES = ("ok", "wrong", "crashed", "timed_out", "compile_failed")
 CHECKED = ("ok", "wrong", "crashed")
 KINDS = ("cold", "clean", "warm", "graph")  # of `records.MeasuredAs`
+CALLED = ("host", "device")  # of `records.Called`
+TASKS = ("product", "convolution", "dropout", "seeded-dropout")  # of `records.Task`
+PROBE_KEY = (
+    "problem_id",
+    "matrix_id",
+    "device_id",
+    "variant_id",
+    "measured_as",
+    "called",
+    "task",
+    "measured_at",
+)
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -243,18 +255,22 @@ class ObservedRow:
 
 
 class ProbeRow(ObservedRow, Base):
-    """A variant and the dense product, timed in turn."""
+    """Ours and the dense way, timed in turn."""
 
     __tablename__ = "probes"
     __table_args__ = (
-        UniqueConstraint("problem_id", "matrix_id", "device_id", "variant_id", "measured_as", "measured_at"),
+        UniqueConstraint(*PROBE_KEY),
         CheckConstraint(f"measured_as IN {KINDS}", name="measured_as"),
+        CheckConstraint(f"called IN {CALLED}", name="called"),
+        CheckConstraint(f"task IN {TASKS}", name="task"),
     )
 
     sparse_us: Mapped[float]
     dense_us: Mapped[float]
     sample_count: Mapped[int]
     measured_as: Mapped[str] = mapped_column(String(20))
+    called: Mapped[str] = mapped_column(String(20))
+    task: Mapped[str] = mapped_column(String(20))
 
     device: Mapped[DeviceRow] = relationship(lazy="raise")
     matrix: Mapped[MatrixRow] = relationship(lazy="raise")

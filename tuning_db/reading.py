@@ -90,7 +90,9 @@ def _of_variants(table: str, columns: Iterable[str]) -> str:
 
 
 MEASUREMENTS = _of_variants("measurements", _MEASUREMENT)
-PROBES = _of_variants("probes", (*_OBSERVED, "sparse_us", "dense_us", "sample_count", "measured_as"))
+PROBES = _of_variants(
+    "probes", (*_OBSERVED, "sparse_us", "dense_us", "sample_count", "measured_as", "called", "task")
+)
 CHECKS = _of_variants("checks", (*_OBSERVED, "outcome", "reason", "worst_error", "seconds"))
 # By this driver, whichever workload it was verified on; of a measurement without a driver nobody knows by which.
 VERIFIED = " UNION ALL ".join(

@@ -12,6 +12,7 @@ from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
+from sparsegen.system.quantities import microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +158,28 @@ class Baseline:
     measured_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
+class Called(StrEnum):
+    """How calls come, by which it depends what they take."""
+
+    HOST = "host"  # from Python, on an idle device: what the host does counts where the device waits for it
+    DEVICE = "device"  # behind a busy queue or in a CUDA graph: the device's time alone
+
+
+class Task(StrEnum):
+    """What a probe timed in both ways."""
+
+    PRODUCT = "product"  # a launch of the workload's operator
+    CONVOLUTION = "convolution"  # a masked convolution of PyTorch's tensors
+    DROPOUT = "dropout"  # a step of a layer behind structured dropout, forward and backward
+    SEEDED_DROPOUT = "seeded-dropout"  # likewise, with a seed of the layer's own
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A variant and the dense product, timed in turn where they were first needed; it stays where it was measured.
+    """Ours and the dense way, timed in turn where they were first needed; it stays where it was measured.
 
     Attributes:
+        variant: that ours ran; of several launches that of the first.
         sparse_us, dense_us: medians in microseconds.
         count: samples of each.
         driver: as of `Measurement`.
@@ -176,6 +194,16 @@ class Probe:
     measured_as: MeasuredAs = MeasuredAs.COLD
     driver: str = ""
     measured_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    called: Called = Called.DEVICE
+    task: Task = Task.PRODUCT
+
+    def __str__(self) -> str:
+        how = "from Python" if self.called is Called.HOST else "in a graph or behind a busy queue"
+        first = "sparse" if self.sparse_us < self.dense_us else "dense"
+        return (
+            f"{self.task} called {how}: sparse {microseconds(self.sparse_us)}, dense "
+            f"{microseconds(self.dense_us)}: {first} wins"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from sparsegen.kernels.rates import Rates
 from sparsegen.operators import MAX_INDEX
-from sparsegen.tuning_db.records import Basis, MeasuredAs, Outcome
+from sparsegen.tuning_db.records import Basis, Called, MeasuredAs, Outcome, Task
 
 Check = Callable[[Any], bool]
 BIG = 2**63 - 1
@@ -188,6 +188,8 @@ _CHECKS: Mapping[str, Mapping[str, Check]] = {
         "dense_us": _is_time,
         "sample_count": _whole(1, MAX_INDEX),
         "measured_as": lambda value: value in _KINDS,
+        "called": frozenset(Called).__contains__,
+        "task": frozenset(Task).__contains__,
         "driver": _text(LONGEST_DRIVER),
         "measured_at": _is_moment,
     },

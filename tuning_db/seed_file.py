@@ -31,7 +31,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-SCHEMA_VERSION = "0006"  # of `schema_versions`, that these tables are of
+SCHEMA_VERSION = "0007"  # of `schema_versions`, that these tables are of
 NAME = "seeds.db"  # beside the JSON files, in a wheel
 
 FORMAT = "sparsegen-seeds/1"
@@ -67,7 +67,8 @@ TABLES = {
     "worst_error REAL, registers INTEGER, spill_bytes INTEGER, compile_seconds REAL, prepare_seconds REAL, "
     "packed_bytes INTEGER, final BOOLEAN, driver TEXT",
     "baselines": f"{_TIMED}, {_SAMPLE}, throttle_reasons INTEGER, contender TEXT, version TEXT",
-    "probes": f"{_OBSERVED}, sparse_us REAL, dense_us REAL, sample_count INTEGER, measured_as TEXT",
+    "probes": f"{_OBSERVED}, sparse_us REAL, dense_us REAL, sample_count INTEGER, measured_as TEXT, "
+    "called TEXT, task TEXT",
     "checks": f"{_OBSERVED}, outcome TEXT, reason TEXT, worst_error REAL, seconds REAL",
     "predictions": "id INTEGER PRIMARY KEY, device_id INTEGER, matrix_id INTEGER, problem_id INTEGER, "
     "variant_id INTEGER, predicted_us REAL, basis TEXT, model TEXT, registers INTEGER, spill_bytes INTEGER, "

@@ -42,7 +42,7 @@ from sparsegen.operators import Problem
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layer import Layer, with_rates
-from sparsegen.tuning_db.records import Measurement, Probe, Workload
+from sparsegen.tuning_db.records import Called, Measurement, Probe, Task, Workload
 from sparsegen.tuning_db.remembered import Remembered
 
 BUCKET_RADIUS = 0.15  # octaves: about a tenth more nonzeros
@@ -314,7 +314,8 @@ class _Search:
     # --- the dense product -------------------------------------------------------------------------------
 
     def beside_dense(self, choice: Choice, near: Sequence[Neighbour]) -> Choice:
-        """The choice with what is known of the dense product, and of the variant beside it."""
+        """The choice with what is known of the dense product, and of the variant beside it; of layers, too."""
+        choice = replace(choice, raced=self.raced(choice.config))
         if not has_dense(self.problem):
             return choice
         probes = self.probes
@@ -342,9 +343,18 @@ class _Search:
 
     @cached_property
     def probes(self) -> list[Probe]:
-        """Those of this workload that count, the newest last."""
-        made = self.database.probes(self.workload, self.device)
-        return [p for p in made if p.measured_as is probed_as(self.kind)]
+        """Those of this workload's product that count, the newest last."""
+        wanted = probed_as(self.kind), Task.PRODUCT, Called.DEVICE
+        return [p for p in self.all_probes if (p.measured_as, p.task, p.called) == wanted]
+
+    @cached_property
+    def all_probes(self) -> list[Probe]:
+        return self.database.probes(self.workload, self.device)
+
+    def raced(self, config: Config) -> tuple[Probe, ...]:
+        """Of each task of a layer that ran this config, and each way of being called, the newest probe."""
+        made = {(p.task, p.called): p for p in self.all_probes if p.variant.config == config}
+        return tuple(p for p in made.values() if p.task is not Task.PRODUCT)
 
     @cached_property
     def own_dense_us(self) -> float | None:

@@ -14,6 +14,7 @@ from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config
 from sparsegen.operators import Problem
 from sparsegen.system.quantities import microseconds
+from sparsegen.tuning_db.records import Probe
 
 
 class How(StrEnum):
@@ -42,6 +43,7 @@ class Choice:
         policy: whether dense may run, as it was asked for.
         obstacle: why the dense product does not run though it should; else empty.
         neighbours: the measured workloads that were asked.
+        raced: of layers that run the variant, what they and the dense way take, for each way of being called.
     """
 
     problem: Problem
@@ -55,6 +57,7 @@ class Choice:
     policy: Dense = Dense.AUTO
     obstacle: str = ""
     neighbours: tuple[Neighbour, ...] = ()
+    raced: tuple[Probe, ...] = ()
 
     @property
     def family(self) -> AnyFamily:
@@ -124,6 +127,7 @@ class Choice:
             f"{n.distance:.2f} octaves away"
             for n in self.neighbours
         ]
+        lines += [f"  {probe}" for probe in self.raced]
         return "\n".join(lines)
 
     def _decision(self) -> str:

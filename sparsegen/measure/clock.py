@@ -103,6 +103,44 @@ class Clock:
         mhz, reasons = executor.clocks()
         return Timing(tuple(undisturbed(taken, samples)), mhz, reasons)
 
+    def time_from_host(
+        self,
+        call: Call,
+        *,
+        samples: int,
+        calls: int = 1,
+        l2: L2 = L2.COLD,
+        budget_s: float = 2.0,
+        warmup: int = 3,
+    ) -> Timing:
+        """Time calls as the host starts them on an idle device: where the device waits for it, that counts.
+
+        The first sample is taken whatever it takes, others within the budget.
+
+        Args:
+            calls: behind each other in a sample, whose time is divided by their number: the host may be ahead of a
+                device that takes longer.
+            l2, warmup: as of `time`.
+
+        Raises:
+            LaunchError: a call failed.
+        """
+        executor, taken = self._executor, list[float]()
+        for _ in range(warmup):
+            call()
+        deadline = time.perf_counter() + budget_s
+        while len(taken) < samples and (not taken or time.perf_counter() < deadline):
+            start, stop = executor.event(), executor.event()
+            self._ready(l2)
+            executor.synchronize()
+            start.record()
+            for _ in range(calls):
+                call()
+            stop.record()
+            executor.synchronize()
+            taken.append(stop.us_since(start) / calls)
+        return Timing(tuple(taken), *executor.clocks())
+
     def time_in_stages(
         self,
         call: Call,

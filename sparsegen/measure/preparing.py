@@ -6,28 +6,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparsegen import backends
 from sparsegen.dispatch.chosen import Choice, How
 from sparsegen.dispatch.dense_or_sparse import Source, Time, probed_as
 from sparsegen.dispatch.options import Dense
-from sparsegen.errors import DatabaseError, DeviceUnavailableError, LaunchError, WrongResultError
+from sparsegen.errors import DeviceUnavailableError, LaunchError, WrongResultError
 from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.first_use import can_be_checked, checked
-from sparsegen.measure.probe import ROUNDS, SAMPLES, is_capturing, probed_us
+from sparsegen.measure.race import Race, is_capturing, on_operands, record
 from sparsegen.operators import Launcher, Problem
 from sparsegen.plan.dense_launcher import DenseLauncher, obstacle
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variant_launcher import VariantLauncher
 from sparsegen.tuning_db.layer import Layer
-from sparsegen.tuning_db.records import Check, MeasuredAs, Outcome, Probe, Workload
-
-if TYPE_CHECKING:
-    from sparsegen.tuning_db.store import Store
+from sparsegen.tuning_db.records import Check, MeasuredAs, Outcome, Workload
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +31,6 @@ MOST_FAILED = 3  # variants in a row: then it is not they
 
 # What was found right in this process: device, driver, source digest.
 _verified: set[tuple[str, str, str]] = set()
-
-# Probes of this process that no database could take, so that each is made once.
-_unrecorded: dict[tuple[str, Workload, str], tuple[float, float]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,34 +176,12 @@ class Preparation:
 
     def _probed(self, choice: Choice, sparse: VariantLauncher, dense: DenseLauncher) -> Choice:
         """The choice with both times; as it was, by estimates, where they cannot be taken."""
-        workload, kind = self.workload, probed_as(self.kind)
-        key = (f"{self.device.key} {kind}", workload, sparse.variant.source_digest)
-        if key not in _unrecorded:
-            try:
-                # An executor for the moment: what it overwrites the L2 with is four times as large.
-                with closing(backends.open_executor(self.device)) as executor:
-                    times = probed_us(sparse, dense, choice.problem, self.matrix, executor, kind)
-            except LaunchError as error:
-                log.warning("dense or sparse is decided by estimates, as they cannot be timed: %s", error)
-                return choice
-            driver = backends.driver_version(self.device)
-            probe = Probe(workload, self.device, sparse.variant, *times, ROUNDS * SAMPLES, kind, driver)
-            if not record(self.location, lambda store: store.add_probe(probe)):
-                _unrecorded[key] = times
-            sparse_us, dense_us = times
-        else:
-            sparse_us, dense_us = _unrecorded[key]
-        return replace(choice, probed_us=sparse_us, dense=Time.of_dense(dense_us, Source.MEASURED))
-
-
-def record(location: str, write: Callable[[Store], None]) -> bool:
-    """Write to a database; False, and a warning, where that cannot be done."""
-    from sparsegen.tuning_db.store import Store
-
-    try:
-        with Store.open(location) as store:
-            write(store)
-    except DatabaseError as error:
-        log.warning("what was found out here is forgotten with this process: %s", error)
-        return False
-    return True
+        race = Race(self.workload, self.device, sparse.variant, probed_as(self.kind))
+        try:
+            probe = race.run(on_operands(sparse, dense, choice.problem, self.matrix), self.location)
+        except LaunchError as error:
+            log.warning("dense or sparse is decided by estimates, as they cannot be timed: %s", error)
+            return choice
+        return replace(
+            choice, probed_us=probe.sparse_us, dense=Time.of_dense(probe.dense_us, Source.MEASURED)
+        )

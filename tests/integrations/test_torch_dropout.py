@@ -18,6 +18,9 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import DropoutLinear, block_dropout, draw_block_mask  # noqa: E402
 from sparsegen.integrations.torch.blocks import dropout, dropout_choice, dropped_blocks  # noqa: E402
+from sparsegen.measure import decision  # noqa: E402
+from sparsegen.operators import DsdProblem, Epilogue  # noqa: E402
+from sparsegen.tuning_db.records import Called, Task  # noqa: E402
 
 TF32 = {"rtol": 5e-3, "atol": 5e-3}
 
@@ -226,39 +229,42 @@ def test_the_mask_does_not_depend_on_what_is_faster(monkeypatch: pytest.MonkeyPa
     torch.testing.assert_close(*results, **TF32)
 
 
-def test_what_is_faster_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = SimpleNamespace(backend="cuda")
-    tried = []
+def test_the_decision_of_the_way_of_being_called_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, captures = [], False
 
-    def both(sizes: Any, *_: Any, **__: Any) -> dropout_choice.Choice:
-        tried.append(sizes)
-        return dropout_choice.Choice(by_host=sizes[0] > 100, in_graph=sizes[0] > 50)
+    def decide(task: Task, problem: DsdProblem, *_: Any) -> decision.Decision | None:
+        asked.append((task, problem))
+        return decision.Decision(problem.m > 100, problem.m > 50, "") if problem.m != 16 else None
 
-    monkeypatch.setattr(dropout_choice, "kernel_device_of", lambda _: gpu)
-    monkeypatch.setattr(dropout_choice, "_tried", both)
-    monkeypatch.setattr(dropout_choice, "_decided", {})
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures)
+    monkeypatch.setattr(dropout_choice, "kernel_device_of", lambda _: SimpleNamespace(backend="cuda"))
+    monkeypatch.setattr(dropout_choice, "decide", decide)
+    monkeypatch.setattr(dropout_choice, "is_capturing", lambda: captures)
     rest = (48, 40, (32, 16), 0.5, torch.float16, "cuda:0")
-    captures = True
-    assert dropout_choice.masked_products_pay(128, *rest) is False, "nothing can be tried in a capture"
-    captures = False
-    for tokens, pays in ((128, True), (64, False), (128, True), (32, False), (0, False)):
+    for tokens, pays in ((128, True), (64, False), (32, False), (0, False), (16, False)):
         assert dropout_choice.masked_products_pay(tokens, *rest) is pays
     captures = True
     for tokens, pays in ((128, True), (64, True), (32, False), (16, False)):
         assert dropout_choice.masked_products_pay(tokens, *rest) is pays
-    assert tried == [(128, 48, 40), (64, 48, 40), (32, 48, 40)]
-    captures = False
-    assert dropout_choice.masked_products_pay(128, *rest, own_seed=True) is True
-    assert len(tried) == 4, "a mask that is drawn early is tried by itself"
-    assert [choice.in_graph for choice in dropout_choice.choices()] == [True, True, False, True]
+    assert dropout_choice.masked_products_pay(128, *rest, True, True, own_seed=True) is True
+    assert {task for task, _ in asked} == {Task.DROPOUT, Task.SEEDED_DROPOUT}
+    problem = asked[-1][1]
+    assert (problem.m, problem.k, problem.n) == (128, 48, 40) and problem.epilogue is Epilogue.BIAS_RELU
     for dtype, precision in ((torch.float64, "high"), (torch.float32, "highest")):
         torch.set_float32_matmul_precision(precision)
         assert not dropout_choice.masked_products_pay(128, 48, 40, (32, 16), 0.5, dtype, "cuda:0")
 
 
+def raced(relu: bool = False, own_seed: bool = False, dtype: Any = torch.float16) -> None:
+    """Each step of both races once, without a clock."""
+    facts = 64, 48, 40, (32, 16), 0.5, dtype, True, relu
+    problem = dropout_choice.forward_problem(*facts)
+    for called in Called:
+        for step in dropout_choice._both(problem, 0.5, torch.device("cpu"), called, own_seed=own_seed):
+            step()
+
+
 @pytest.mark.parametrize("relu", [False, True])
-def test_what_is_tried_goes_through_autograd_once(relu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_raced_goes_through_autograd(relu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A capture may take what no eager call ran: its launches, also those of autograd's thread, are there then."""
     products: list[tuple[Any, ...]] = []
     dsd = dropout_choice.dsd
@@ -269,39 +275,25 @@ def test_what_is_tried_goes_through_autograd_once(relu: bool, monkeypatch: pytes
         return y
 
     monkeypatch.setattr(dropout_choice, "dsd", seen)
-    monkeypatch.setattr(dropout_choice, "in_turn", run_each)
-    sizes, block = (64, 32, 48), (16, 16)
-    with torch.inference_mode(), torch.inference_mode(False):
-        dropout_choice._tried(
-            sizes, block, 0.5, torch.float16, torch.device("cpu"), has_bias=True, relu=relu, own_seed=relu
-        )
-    assert products == [(True, True, relu)] * (dropout_choice.STEPS + 1)
+    with torch.inference_mode():
+        raced(relu, own_seed=relu)
+    assert products == [(True, True, relu)] * len(Called)
 
 
-def run_each(runs: Any, *_: Any, **__: Any) -> list[float]:
-    """In the place of `timing.in_turn`, without a clock."""
-    return [float(run() or number) for number, run in enumerate(runs, 1)]
+def test_a_race_is_nothing_to_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it saves for its gradients is not what the layer saves: computed again, the layer races nothing."""
+    tried: list[int] = []
 
-
-def test_a_trial_is_nothing_to_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it saves for its gradients is not what the layer saves: computed again, the layer tries nothing."""
-    monkeypatch.setattr(dropout_choice, "in_turn", run_each)
-    tried = []
-
-    def decide(tokens: int, ins: int, outs: int, block: Any, p: float, *_: Any) -> bool:
+    def decide(*_: Any) -> bool:
         if not tried:
-            where, sizes = torch.device("cpu"), (tokens, ins, outs)
-            tried.append(
-                dropout_choice._tried(
-                    sizes, block, p, torch.float32, where, has_bias=True, relu=False, own_seed=False
-                )
-            )
-        return tried[0].by_host
+            raced(dtype=torch.float32)
+            tried.append(1)
+        return True
 
     monkeypatch.setattr(dropout, "masked_products_pay", decide)
     found, x = layer(), torch.randn(64, 48, requires_grad=True)
     checkpoint(found, x, use_reentrant=False).sum().backward()
-    assert x.grad is not None and tried[0].by_host
+    assert x.grad is not None and tried
 
 
 @pytest.mark.parametrize("shape", [(320, 48), (4, 80, 48)], ids=str)

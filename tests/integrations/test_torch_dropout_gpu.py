@@ -20,6 +20,8 @@ from sparsegen.integrations.torch import BlockMaskTensor, DropoutLinear, draw_bl
 from sparsegen.integrations.torch.blocks import dropout, dropout_choice  # noqa: E402
 from sparsegen.masks import BlockMask, Drawn, MaskDraw  # noqa: E402
 from sparsegen.matrix.block_mask_draw import draw_blocks  # noqa: E402
+from sparsegen.measure import decision, race  # noqa: E402
+from sparsegen.tuning_db.records import Called  # noqa: E402
 
 TOLERANCE = {torch.float32: 5e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 TOKENS, IN, OUT = 520, 392, 264
@@ -198,18 +200,19 @@ def test_a_replayed_step_with_seeds_of_the_layers_own() -> None:
 
 @pytest.mark.parametrize("own_seed", [False, True])
 def test_a_graph_captures_products_that_no_eager_call_ran(
-    own_seed: bool, monkeypatch: pytest.MonkeyPatch
+    own_seed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Where masked products are faster in graphs alone; autograd's thread has launches of its own."""
     monkeypatch.setattr(dropout, "masked_products_pay", dropout_choice.masked_products_pay)
-    monkeypatch.setattr(dropout_choice, "_decided", {})
+    monkeypatch.setattr(decision, "_decisions", {})
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
 
-    def timed(runs: list[Callable[[], None]], where: Any, *, is_ahead: bool = False) -> list[float]:
-        for run in runs:
+    def timed(enter: Any, executor: Any, called: Called, *_: Any) -> tuple[float, float]:
+        for run in enter(executor):
             run()
-        return [1.0, 2.0] if is_ahead else [2.0, 1.0]
+        return (1.0, 2.0) if called is Called.DEVICE else (2.0, 1.0)
 
-    monkeypatch.setattr(dropout_choice, "in_turn", timed)
+    monkeypatch.setattr(race, "pair_us", timed)
     found = DropoutLinear(
         IN + 8,
         OUT + 8,
@@ -232,7 +235,8 @@ def test_a_graph_captures_products_that_no_eager_call_ran(
         for _ in range(3):
             graph.replay()
     stream.synchronize()
-    assert dropout_choice.choices() == [dropout_choice.Choice(by_host=False, in_graph=True)]
+    ((*_, made),) = decision.decisions()
+    assert not made.from_host and made.on_device
     assert all(part.isfinite().all() and part.any() for part in results)
 
 

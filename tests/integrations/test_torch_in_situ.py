@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
+from sparsegen import backends  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, convert  # noqa: E402
 from sparsegen.integrations.torch.models import in_situ  # noqa: E402
@@ -229,9 +232,18 @@ def test_an_encoder_on_a_gpu_gives_the_same_in_its_forms() -> None:
 
 
 def test_graphs_are_captured_unless_calls_are_to_be_timed() -> None:
-    assert in_situ.TorchClock(on_gpu=True).captured
-    assert not in_situ.TorchClock(on_gpu=True, captures=False).captured
-    assert not in_situ.TorchClock(on_gpu=False).captured
+    gpu, host = SimpleNamespace(backend="cuda"), backends.emulator_device()
+    assert in_situ.TorchClock(gpu).captured
+    assert not in_situ.TorchClock(gpu, captures=False).captured
+    assert not in_situ.TorchClock(host).captured
+
+
+def test_calls_on_the_host_are_timed_by_the_clock_that_times_all() -> None:
+    arranged: list[int] = []
+    found = in_situ.TorchClock(backends.emulator_device()).compare(
+        lambda: time.sleep(0.002 * arranged[-1]), lambda: arranged.append(1), lambda: arranged.append(5)
+    )
+    assert 2e3 <= found[0] < found[1] and len(arranged) == 2 * (in_situ.ROUNDS + 1)
 
 
 @pytest.mark.gpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.nn import functional  # noqa: E402
 from sparsegen.errors import ConfigError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import MaskedConv2d, masked_conv2d  # noqa: E402
 from sparsegen.integrations.torch.convolution import conv_choice, masked_conv  # noqa: E402
+from sparsegen.measure import decision  # noqa: E402
 from sparsegen.operators import (  # noqa: E402
     ConvEpilogue,
     Density,
@@ -28,6 +30,8 @@ from sparsegen.operators import (  # noqa: E402
     Padding,
     Stride,
 )
+from sparsegen.tuning_db.records import Called  # noqa: E402
+from sparsegen.tuning_db.store import Store  # noqa: E402
 
 SIDES: list[dict[str, Any]] = [
     {"padding": 1},
@@ -216,56 +220,45 @@ def test_a_graph_asks_once_for_what_is_faster(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.gpu
-def test_a_graph_times_both_on_a_gpu_while_it_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    timed: list[tuple[float, float]] = []
-    both = conv_choice._both
-    monkeypatch.setattr(conv_choice, "_decided", {})
-    monkeypatch.setattr(conv_choice, "_both", lambda *given: timed.append(both(*given)) or timed[-1])
+def test_a_graph_races_both_on_a_gpu_while_it_is_traced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+    monkeypatch.setattr(decision, "_decisions", {})
     layer = MaskedConv2d(64, 64, 3, padding=1, mask_block=16, density=0.2, device="cuda", dtype=torch.float16)
     x = torch.randn(2, 64, 128, 128, device="cuda", dtype=torch.float16)
     x = x.contiguous(memory_format=torch.channels_last)
     mask = torch.rand(2, 8, 8, device="cuda") < 0.2
     with torch.no_grad():
         y = torch.compile(layer, fullgraph=True)(x, mask)
-        assert len(timed) == 1 and min(timed[0]) > 0
+        (first,) = decision.decisions()
         torch.testing.assert_close(y, layer(x, mask), rtol=1e-2, atol=1e-2)
-    assert len(timed) == 1, "the same problem without a graph"
+    assert decision.decisions() == [first], "the same problem without a graph"
+    with Store.open(tmp_path / "tuning.db") as store:
+        probes = store.all_probes()
+    assert {probe.called for probe in probes} == set(Called) and min(p.sparse_us for p in probes) > 0
+    monkeypatch.setattr(decision, "_decisions", {})
+    monkeypatch.setattr(conv_choice, "_both", None)  # what another process recorded decides
+    layer(x, mask)
+    assert decision.decisions()[0][-1] == first[-1]
 
 
-def test_what_is_faster_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu, tried = SimpleNamespace(backend="cuda"), []
-
-    def both(problem: MaskedConv2dProblem, _: torch.device) -> tuple[float, float]:
-        tried.append(problem.height)
-        return (1.0, 2.0) if problem.height > 100 else (2.0, 2.0)
-
-    monkeypatch.setattr(conv_choice, "kernel_device_of", lambda _: gpu)
-    monkeypatch.setattr(conv_choice, "_both", both)
-    monkeypatch.setattr(conv_choice, "_decided", {})
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: side == 7)
+def test_a_capture_is_decided_by_the_device_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {64: decision.Decision(False, True, ""), 128: decision.Decision(True, False, ""), 7: None}
+    monkeypatch.setattr(conv_choice, "kernel_device_of", lambda _: SimpleNamespace(backend="cuda"))
+    monkeypatch.setattr(conv_choice, "decide", lambda task, problem, *_: known[problem.height])
     where = torch.device("cuda:0")
-    for side, pays in ((128, True), (64, False), (128, True), (7, True), (7, True)):
-        problem = MaskedConv2dProblem(height=side, width=side, channels=4, filters=8, dtype=DType.FLOAT16)
-        assert conv_choice.masked_convolution_pays(problem, where) is pays
-    assert tried == [128, 64]
-    monkeypatch.setattr(conv_choice, "kernel_device_of", lambda _: SimpleNamespace(backend="emulator"))
-    small = MaskedConv2dProblem(height=64, width=64, channels=4, filters=8)
-    assert conv_choice.masked_convolution_pays(small, where)
+    for captures, runs in ((False, {64: False, 128: True, 7: True}), (True, {64: True, 128: False, 7: True})):
+        monkeypatch.setattr(conv_choice, "is_capturing", lambda captures=captures: captures)
+        for side, pays in runs.items():
+            problem = MaskedConv2dProblem(height=side, width=side, channels=4, filters=8, dtype=DType.FLOAT16)
+            assert conv_choice.masked_convolution_pays(problem, where) is pays
 
 
 @pytest.mark.parametrize("mask_of", [MaskOf.OUTPUT, MaskOf.INPUT])
 @pytest.mark.parametrize("layout", [ImageLayout.NHWC, ImageLayout.NCHW])
-def test_both_ways_that_are_timed_give_the_same(
-    monkeypatch: pytest.MonkeyPatch, mask_of: MaskOf, layout: ImageLayout
-) -> None:
+def test_both_ways_that_are_timed_give_the_same(mask_of: MaskOf, layout: ImageLayout) -> None:
     """The operands that are drawn fit the operator, and the two results differ in nothing but rounding."""
-    results: list[torch.Tensor] = []
-
-    def called(ways: list[Any], where: torch.device) -> list[float]:
-        results.extend(way() for way in ways)
-        return [1.0] * len(ways)
-
-    monkeypatch.setattr(conv_choice, "in_turn", called)
     problem = MaskedConv2dProblem(
         *(9, 10, 4, 6),
         batch=2,
@@ -279,7 +272,7 @@ def test_both_ways_that_are_timed_give_the_same(
         layout=layout,
         epilogue=ConvEpilogue.BIAS,
     )
-    conv_choice._both(problem, torch.device("cpu"))
+    results = [run() for run in conv_choice._both(problem, torch.device("cpu"))]
     assert results[0].shape == (2, 6, problem.out_height, problem.out_width)
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
 

@@ -16,7 +16,8 @@ from sparsegen import backends
 from sparsegen.dispatch.chosen import How
 from sparsegen.dispatch.dense_or_sparse import Source, Time
 from sparsegen.errors import DeviceUnavailableError, LaunchError
-from sparsegen.measure import preparing, probe
+from sparsegen.measure import preparing, race
+from sparsegen.tuning_db.records import Called
 from sparsegen.tuning_db.store import Store
 
 torch = pytest.importorskip("torch")
@@ -45,8 +46,8 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
             raise told["us"]
         return told["us"]  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(preparing, "probed_us", found)
-    monkeypatch.setattr(preparing, "_unrecorded", {})
+    monkeypatch.setattr(race, "pair_us", found)
+    monkeypatch.setattr(race, "_unrecorded", {})
     yield told
 
 
@@ -164,10 +165,10 @@ def test_both_are_timed_in_turn(matrix: sparsegen.CsrMatrix, database: Path) -> 
     for name, op in (("sparse", sparse), ("dense", dense)):
         run = op.launcher.run
         op.launcher.run = lambda *given, name=name, run=run: (order.append(name), run(*given))[1]
-    found = probe.probed_us(
-        sparse.launcher, dense.launcher, sparse.problem, matrix, preparing.shared_executor(DEVICE),
-        preparing.MeasuredAs.COLD,
-    )  # fmt: skip
-    assert min(found) > 0
-    turns = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
-    assert turns == ["sparse", "dense"] * probe.ROUNDS
+    enter = race.on_operands(sparse.launcher, dense.launcher, sparse.problem, matrix)
+    for called in Called:
+        order.clear()
+        found = race.pair_us(enter, preparing.shared_executor(DEVICE), called, race.L2.COLD, 2)
+        assert min(found) > 0
+        turns = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
+        assert turns == ["sparse", "dense"] * race.ROUNDS

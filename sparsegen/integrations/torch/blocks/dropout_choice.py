@@ -1,11 +1,8 @@
-"""Whether a linear layer behind structured dropout runs block-masked products, or dense ones: both are tried."""
+"""Whether a linear layer behind structured dropout runs block-masked products, or dense ones: both are raced."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,22 +13,19 @@ from sparsegen.integrations.torch.blocks.block_masks import drop_blocks, mask_of
 from sparsegen.integrations.torch.blocks.dropped_blocks import dropped
 from sparsegen.integrations.torch.blocks.masked_products import dsd
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
-from sparsegen.integrations.torch.calls.timing import in_turn
+from sparsegen.integrations.torch.calls.prepared_operators import operators
+from sparsegen.kernels.base import Device
+from sparsegen.matrix.block_mask import grid
 from sparsegen.matrix.block_mask_draw import MaskDraw
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Whether masked products take less time, of calls by the host and of replays of a CUDA graph."""
-
-    by_host: bool
-    in_graph: bool
-
+from sparsegen.measure.decision import Entrants, decide
+from sparsegen.measure.race import Pair, is_capturing
+from sparsegen.operators import Block, Density, DsdProblem, Epilogue, Layout
+from sparsegen.system.bounded import Bounded
+from sparsegen.tuning_db.records import Called, Task
 
 STEPS = 3  # behind each other, as in training, where the host is ahead of a device that takes longer
 
-_decided: dict[tuple[Any, ...], Choice] = {}
-_lock = threading.Lock()
+_problems: dict[tuple[object, ...], DsdProblem] = Bounded(1024)
 
 
 @torch.compiler.assume_constant_result
@@ -49,8 +43,8 @@ def masked_products_pay(
 ) -> bool:
     """Whether a mask and its three products take less time than dropout of blocks and three dense products.
 
-    On a GPU the first call with these sizes times both, forward and backward, in turn (`timing.in_turn`), and the
-    process remembers the answer. It needs memory for some operands beside the layer's own, and leaves PyTorch's
+    On a GPU the first call with these sizes races both, forward and backward, unless the tuning database knows; see
+    `sparsegen.measure.decision`. It needs memory for some operands beside the layer's own, and leaves PyTorch's
     generators as they are: states are drawn by another one. Both go through autograd, and are timed twice: some steps
     as the host starts them, so that its time counts where the device waits for it, and one behind other work of the
     device, as in a CUDA graph; the second answer is that of captures. With a seed of the layer's own, the mask of
@@ -67,39 +61,54 @@ def masked_products_pay(
     found = kernel_device_of(where)
     if found is None or found.backend == "emulator":
         return found is not None
-    key = tokens, in_features, out_features, block, p, dtype, where, has_bias, relu, own_seed
-    captures = torch.cuda.is_current_stream_capturing()
-    with _lock:
-        if key not in _decided:
-            if captures:
-                return False
-            with torch.inference_mode(False):
-                sizes = tokens, in_features, out_features
-                _decided[key] = _tried(
-                    sizes, block, p, dtype, where, has_bias=has_bias, relu=relu, own_seed=own_seed
-                )
-        return _decided[key].in_graph if captures else _decided[key].by_host
+    key = tokens, in_features, out_features, block, p, dtype, has_bias, relu
+    problem = _problems.get(key)
+    if problem is None:
+        problem = _problems[key] = forward_problem(*key)
+    task = Task.SEEDED_DROPOUT if own_seed else Task.DROPOUT
+    decision = decide(task, problem, found, lambda: _entrants(problem, p, where, found, own_seed=own_seed))
+    if decision is None:
+        return False
+    return decision.ours_runs(Called.DEVICE if is_capturing() else Called.HOST)
 
 
-def choices() -> list[Choice]:
-    """What was decided in this process, one for each problem that was tried."""
-    with _lock:
-        return list(_decided.values())
-
-
-def _tried(
-    sizes: tuple[int, int, int],
+def forward_problem(
+    tokens: int,
+    in_features: int,
+    out_features: int,
     block: tuple[int, int],
     p: float,
     dtype: torch.dtype,
-    where: torch.device,
-    *,
     has_bias: bool,
     relu: bool,
-    own_seed: bool,
-) -> Choice:
+) -> DsdProblem:
+    """The product of the layer's forward pass, by which a step is known."""
+    density = MaskDraw(p).density(grid((tokens, in_features), block))
+    epilogue = Epilogue.NONE if not has_bias else Epilogue.BIAS_RELU if relu else Epilogue.BIAS
+    return DsdProblem(
+        *(tokens, in_features, out_features, DTYPES[dtype], Block.parse(block), Density.parse(density)),
+        w_layout=Layout.COLUMN,
+        epilogue=epilogue,
+    )
+
+
+def _entrants(
+    problem: DsdProblem, p: float, where: torch.device, device: Device, *, own_seed: bool
+) -> Entrants:
+    with torch.inference_mode(False):
+        scale = 1 / MaskDraw(p).density(problem.mask_layout)
+        launcher = operators.get(problem, device, captures=False, scale=scale).launcher
+    return Entrants(
+        launcher.variant, lambda called: _both(problem, p, where, called, own_seed=own_seed), STEPS
+    )
+
+
+@torch.inference_mode(False)
+def _both(problem: DsdProblem, p: float, where: torch.device, called: Called, *, own_seed: bool) -> Pair:
     """A step with masked products beside one with dense products."""
-    tokens, ins, outs = sizes
+    tokens, ins, outs = problem.m, problem.k, problem.n
+    dtype, block = getattr(torch, problem.dtype.value), (problem.block.rows, problem.block.columns)
+    relu = problem.epilogue is Epilogue.BIAS_RELU
     generator = torch.Generator(where)
     generator.manual_seed(0)
     x, weight, dy = (
@@ -120,8 +129,11 @@ def _tried(
         return found
 
     given, parameter = x.requires_grad_(), weight.requires_grad_()
-    bias = torch.zeros(outs, dtype=dtype, device=where, requires_grad=True) if has_bias else None
+    bias = None
+    if problem.epilogue.has_bias:
+        bias = torch.zeros(outs, dtype=dtype, device=where, requires_grad=True)
     all_of = (given, parameter) if bias is None else (given, parameter, bias)
+    drop = dropped if called is Called.HOST else drop_in_graph
 
     def masked() -> None:
         mask = mask_of(named(), (tokens, ins), block, MaskDraw(p), early=own_seed)
@@ -129,24 +141,24 @@ def _tried(
         torch.autograd.grad(y, all_of, dy)
 
     def dense() -> None:
-        y = functional.linear(dropped(given, kept(), p, block), parameter, bias)
-        torch.autograd.grad(y, all_of, dy)
+        y = functional.linear(drop(given, kept(), p, block), parameter, bias)
+        torch.autograd.grad(y.relu() if relu else y, all_of, dy)
 
-    def dense_in_graph() -> None:
-        y = functional.linear(drop_blocks(given, kept(), p, *block), parameter, bias)
-        torch.autograd.grad(y, all_of, dy)
-
-    with saved_tensors_hooks(_as_it_is, _as_it_is):  # whose layer this is may count what it saves
-        host = in_turn([_steps(masked, STEPS), _steps(dense, STEPS)], where)
-        graph = in_turn([_steps(masked, 1), _steps(dense_in_graph, 1)], where, is_ahead=True)
-    return Choice(host[0] < host[1], graph[0] < graph[1])
+    return _alone(masked), _alone(dense)
 
 
-def _steps(step: Callable[[], None], count: int) -> Callable[[], None]:
+def drop_in_graph(x: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tensor:
+    """A matrix without the dropped blocks, as `dropped` gives it while a CUDA graph is captured."""
+    result: Tensor = drop_blocks(x, state, p, *block)
+    return result
+
+
+def _alone(step: Callable[[], None]) -> Callable[[], None]:
+    """The step with gradients, whatever the caller asks for, and unseen by whoever counts what a layer saves."""
+
     def run() -> None:
-        with torch.enable_grad():
-            for _ in range(count):
-                step()
+        with torch.inference_mode(False), torch.enable_grad(), saved_tensors_hooks(_as_it_is, _as_it_is):
+            step()
 
     return run
 

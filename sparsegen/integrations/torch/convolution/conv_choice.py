@@ -1,9 +1,8 @@
-"""Whether a convolution with a mask runs our kernel, or PyTorch's dense convolution: both are tried."""
+"""Whether a convolution with a mask runs our kernel, or PyTorch's dense convolution: both are raced."""
 
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,39 +12,40 @@ from torch.nn import functional
 
 from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
-from sparsegen.integrations.torch.calls.timing import in_turn
+from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.convolution.conv_problem import (
     memory_format,
     pixels_of,
     problem_of,
     sides_of,
 )
+from sparsegen.integrations.torch.convolution.masked_conv_operators import masked_conv2d
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.spatial_mask import words_of
-from sparsegen.operators import MaskedConv2dProblem, MaskOf
+from sparsegen.measure.decision import Entrants, decide
+from sparsegen.measure.race import Pair, is_capturing
+from sparsegen.operators import ConvEpilogue, MaskedConv2dProblem, MaskOf
+from sparsegen.tuning_db.records import Called, Task
 
-_decided: dict[tuple[MaskedConv2dProblem, torch.device], bool] = {}
-_lock = threading.Lock()
+CALLS = 4  # behind each other, as of a network's layers: the host is ahead of a device that takes longer
 
 
 def masked_convolution_pays(problem: MaskedConv2dProblem, device: torch.device) -> bool:
     """Whether the kernel takes less time than the dense convolution whose result is then set to zero outside the mask.
 
-    On a GPU the first call with this problem times both on a random mask of its density, forward, and the process
-    remembers the answer. It needs memory for the operands beside the layer's own, and leaves PyTorch's generators as
-    they are. Inside a CUDA graph's capture nothing can be timed, and problems that were never met run our kernel, as
-    they do on the emulator, which has no time.
+    On a GPU the first call with this problem races both on a random mask of its density, forward, unless the tuning
+    database knows; see `sparsegen.measure.decision`. Called from Python the host's time counts, in a CUDA graph the
+    device's alone. It needs memory for the operands beside the layer's own, and leaves PyTorch's generators as they
+    are. Inside a CUDA graph's capture nothing can be timed, and problems that were never met run our kernel, as they do
+    on the emulator, which has no time.
     """
     found = kernel_device_of(device)
-    if found is None or found.backend == "emulator":
+    if found is None:
         return True
-    key = problem, device
-    with _lock:
-        if key not in _decided:
-            if torch.cuda.is_current_stream_capturing():
-                return True
-            masked, dense = _both(*key)
-            _decided[key] = masked < dense
-        return _decided[key]
+    decision = decide(Task.CONVOLUTION, problem, found, lambda: _entrants(problem, device, found))
+    if decision is None:
+        return True
+    return decision.ours_runs(Called.DEVICE if is_capturing() else Called.HOST)
 
 
 def has_choice(x: Tensor) -> bool:
@@ -124,8 +124,14 @@ def dense_convolution(
     return found.contiguous(memory_format=memory_format(x))
 
 
-def _both(problem: MaskedConv2dProblem, where: torch.device) -> tuple[float, float]:
-    """Microseconds of a call of the kernel and of the dense convolution."""
+def _entrants(problem: MaskedConv2dProblem, where: torch.device, device: Device) -> Entrants:
+    """A call of the kernel on a mask of bools, and of the dense convolution."""
+    launcher = operators.get(problem, device, captures=False).launcher
+    return Entrants(launcher.variant, lambda _: _both(problem, where), CALLS)
+
+
+def _both(problem: MaskedConv2dProblem, where: torch.device) -> Pair:
+    """Both calls, on tensors that are drawn without PyTorch's own generators."""
     p, dtype = problem, getattr(torch, problem.dtype.value)
     generator = torch.Generator(where)
     generator.manual_seed(0)
@@ -138,20 +144,21 @@ def _both(problem: MaskedConv2dProblem, where: torch.device) -> tuple[float, flo
     weight = drawn(p.filters, p.group_channels, p.filter_size.rows, p.filter_size.columns)
     bias = drawn(p.filters) if p.epilogue.has_bias else None
     mask = torch.rand((p.batch, *p.mask_shape), device=where, generator=generator) < p.density.share
-    sides = sides_of(p)
+    sides, relu = sides_of(p), p.epilogue is ConvEpilogue.BIAS_RELU
 
+    @torch.no_grad()
     def masked() -> Tensor:
-        words = words_of(mask)
-        result: Tensor = torch.ops.sparsegen.masked_conv2d(
-            *(x, weight, bias, words, *sides, p.groups.count, p.mask_of.value, p.density.share, False)
+        result: Tensor = masked_conv2d(
+            *(x, weight, bias, words_of(mask), *sides, p.groups.count, str(p.mask_of), p.density.share, relu),
+            False,
         )
         return result
 
+    @torch.no_grad()
     def dense() -> Tensor:
-        return dense_convolution(x, weight, bias, mask, sides, p.groups.count, p.mask_of, relu=False)
+        return dense_convolution(x, weight, bias, mask, sides, p.groups.count, p.mask_of, relu)
 
-    found = in_turn([masked, dense], where)
-    return found[0], found[1]
+    return masked, dense
 
 
 def zero_outside(images: Tensor, mask: Tensor, block: tuple[int, int]) -> Tensor:

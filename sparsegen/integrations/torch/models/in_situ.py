@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -12,12 +11,17 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from sparsegen import backends
 from sparsegen.integrations.torch.calls.results import agree
-from sparsegen.integrations.torch.calls.timing import microseconds
 from sparsegen.integrations.torch.models.arrangement import PLAIN, Arranger, Form
 from sparsegen.integrations.torch.models.example_inputs import arguments_of
 from sparsegen.integrations.torch.models.model_trace import trace
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
+from sparsegen.kernels.base import Device
+from sparsegen.measure.clock import Clock
+from sparsegen.measure.l2 import L2
+from sparsegen.measure.race import on_default_stream
+from sparsegen.plan.executors import shared_executor
 
 log = logging.getLogger(__name__)
 
@@ -88,34 +92,41 @@ class TorchClock:
     A graph's launches find the L2 as the model itself leaves it. Of a call, the host's time counts too.
 
     Args:
+        device: where the model is; of one on the CPU the emulator's, whose clock is the host's.
         captures: whether graphs are captured where that is possible.
     """
 
-    def __init__(self, on_gpu: bool, captures: bool = True) -> None:
-        self.captured = on_gpu and captures
-        self._on_gpu = on_gpu
+    def __init__(self, device: Device, captures: bool = True) -> None:
+        self.captured = device.backend == "cuda" and captures
+        self._device = device
 
     def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
         """See `ModelClock`."""
-        times: tuple[list[float], list[float]] = ([], [])
         if self.captured:
             try:
                 replays = [self._graph(run, arrange) for arrange in (first, second)]
             except RuntimeError:  # a model that looks at its data: it is called from Python for good
                 torch.cuda.synchronize()
                 self.captured = False
-        for arrange in (first, second):
-            if not self.captured:
-                arrange()
-                for _ in range(WARMUP):
-                    run()
-        for _ in range(ROUNDS):
-            for i, arrange in enumerate((first, second)):
-                if self.captured:
-                    times[i].append(self._timed(replays[i]))
-                else:
+        executor = shared_executor(self._device)
+        times: tuple[list[float], list[float]] = ([], [])
+        with on_default_stream(executor):
+            clock = Clock(executor)
+            if self.captured:
+                leads = [clock.lead_for(replay) for replay in replays]
+            else:
+                for arrange in (first, second):
                     arrange()
-                    times[i].append(self._timed(run))
+                    for _ in range(WARMUP):
+                        run()
+            for _ in range(ROUNDS):
+                for i, arrange in enumerate((first, second)):
+                    if self.captured:
+                        timing = clock.time(replays[i], samples=1, l2=L2.WARM, warmup=0, lead=leads[i])
+                    else:
+                        arrange()
+                        timing = clock.time_from_host(run, samples=1, l2=L2.WARM, warmup=0)
+                    times[i].append(timing.median_us)
         return median(times[0]), median(times[1])
 
     @staticmethod
@@ -131,13 +142,6 @@ class TorchClock:
         with torch.cuda.graph(graph):
             run()
         return graph.replay
-
-    def _timed(self, run: Run) -> float:
-        if not self._on_gpu:
-            began = time.perf_counter()
-            run()
-            return (time.perf_counter() - began) * 1e6
-        return microseconds(run, is_ahead=self.captured)
 
 
 def decide(
@@ -186,9 +190,7 @@ def decide(
             seen = trace(model, dense, run)
             if fuse:
                 arranger = Arranger(model, dense, sparse, seen.sites, seen.shared)
-            trials = _Trials(
-                arranger, run, clock or TorchClock(any(p.is_cuda for p in model.parameters()), capture)
-            )
+            trials = _Trials(arranger, run, clock or TorchClock(_device_of(model), capture))
             for group in _groups(arranger, seen.tokens):
                 trials.group(group)
             found = trials.end()
@@ -273,6 +275,11 @@ class _Trials:
 
     def _arranged(self, forms: Mapping[str, Form]) -> Arrange:
         return lambda: self._arranger.arrange(forms)
+
+
+def _device_of(model: nn.Module) -> Device:
+    gpu = next((p.device for p in model.parameters() if p.is_cuda), None)
+    return backends.find_device("emulator" if gpu is None else str(gpu))
 
 
 def _groups(arranger: Arranger, tokens: Mapping[str, tuple[int, ...]]) -> list[tuple[str, ...]]:

@@ -1,0 +1,136 @@
+"""Whether a layer runs our kernels or PyTorch's own, for each way of being called: one decision for all layers.
+
+In this order: what is pinned runs; what was raced before, in this process or by any that wrote the database, decides;
+else both are raced now, from Python and behind a busy queue, and both probes are recorded. `sparsegen lookup` of the
+workload lists them (`Choice.explain`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import Choice, How
+from sparsegen.dispatch.options import Dense, DispatchOptions
+from sparsegen.errors import LaunchError, NoVariantError
+from sparsegen.kernels.base import Device
+from sparsegen.measure.race import Pair, Race, is_capturing
+from sparsegen.operators import Problem
+from sparsegen.settings import Settings
+from sparsegen.system.bounded import Bounded
+from sparsegen.tuning_db.records import Called, Probe, Task, Variant, Workload
+from sparsegen.tuning_db.shared_layers import shared_layers
+
+log = logging.getLogger(__name__)
+
+MOST_DECISIONS = 4096  # of this process: one more takes the place of all
+_BY_VARIANT = DispatchOptions(dense=Dense.NEVER)
+
+Question = tuple[Task, Problem, Device, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Entrants:
+    """What is raced.
+
+    Attributes:
+        variant: that ours runs, first.
+        pair: makes the two calls, for a way of being called; they work on PyTorch's current stream.
+        calls: behind each other, where they come from Python.
+    """
+
+    variant: Variant
+    pair: Callable[[Called], Pair]
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What runs.
+
+    Attributes:
+        from_host, on_device: whether ours does, where calls come from Python, and where the device's time alone counts.
+        why: in words.
+    """
+
+    from_host: bool
+    on_device: bool
+    why: str
+
+    def ours_runs(self, called: Called) -> bool:
+        """Whether ours does, for a way of being called."""
+        return self.from_host if called is Called.HOST else self.on_device
+
+
+_decisions: dict[Question, Decision] = Bounded(MOST_DECISIONS)
+_lock = threading.RLock()
+
+
+def decide(task: Task, problem: Problem, device: Device, enter: Callable[[], Entrants]) -> Decision | None:
+    """What runs of a task on a workload without a pattern; it is raced where nothing is known of it.
+
+    None where nothing is known and nothing can be timed: on the emulator, which has no time, and while a CUDA graph is
+    captured.
+
+    Args:
+        enter: prepares what is raced.
+
+    Raises:
+        DatabaseError, PinsError: as `sparsegen.lookup`.
+    """
+    question = task, problem, device, device.index
+    found = _decisions.get(question)
+    if found is None and device.backend != "emulator":
+        with _lock:
+            found = _decisions.get(question) or _found(task, problem, device, enter)
+            if found is not None:
+                _decisions[question] = found
+    return found
+
+
+def decisions() -> list[tuple[Task, Problem, Decision]]:
+    """What this process knows, in the order in which it was asked."""
+    with _lock:
+        return [(task, problem, found) for (task, problem, *_), found in _decisions.items()]
+
+
+def _found(task: Task, problem: Problem, device: Device, enter: Callable[[], Entrants]) -> Decision | None:
+    workload = Workload.of(problem, problem.without_pattern)
+    try:
+        choice = choose(workload, device, shared_layers(None), _BY_VARIANT)
+    except NoVariantError as error:
+        return Decision(False, False, f"no kernel of ours runs: {error}")
+    if choice.how is How.PINNED:
+        return Decision(True, True, choice.why)
+    probes = _known(choice, task)
+    if len(probes) == len(Called):
+        return _of(probes)
+    return None if is_capturing() else _raced(task, workload, device, enter())
+
+
+def _known(choice: Choice, task: Task) -> dict[Called, Probe]:
+    return {probe.called: probe for probe in choice.raced if probe.task is task}
+
+
+def _raced(task: Task, workload: Workload, device: Device, entrants: Entrants) -> Decision:
+    probes, location = dict[Called, Probe](), str(Settings.from_environment().db)
+    for called in Called:
+        race = Race(workload, device, entrants.variant, called=called, task=task)
+        try:
+            probes[called] = race.run(
+                lambda _, called=called: entrants.pair(called),  # type: ignore[misc]
+                location,
+                calls=entrants.calls,
+            )
+        except LaunchError as error:
+            log.warning("%s runs our kernels, as they cannot be timed beside PyTorch's: %s", task, error)
+            return Decision(True, True, f"they cannot be timed: {error}")
+    return _of(probes)
+
+
+def _of(probes: dict[Called, Probe]) -> Decision:
+    ours = {called: probe.sparse_us < probe.dense_us for called, probe in probes.items()}
+    return Decision(ours[Called.HOST], ours[Called.DEVICE], "; ".join(map(str, probes.values())))

@@ -1,0 +1,198 @@
+"""The race: ours and the dense way, timed in turn by the one clock where they are first needed; a probe records it.
+
+`prepare` races a variant and the dense product where estimates do not tell which is faster; layers of PyTorch race
+their kernels and PyTorch's own (`sparsegen.measure.decision`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sparsegen import backends
+from sparsegen.backends.executor import Executor
+from sparsegen.errors import DatabaseError, LaunchError
+from sparsegen.kernels.base import Device
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.measure.clock import Call, Clock
+from sparsegen.measure.l2 import L2
+from sparsegen.operators import Launcher, Problem
+from sparsegen.plan.arrays import numpy_type
+from sparsegen.tuning_db.records import Called, MeasuredAs, Probe, Task, Variant, Workload
+
+if TYPE_CHECKING:
+    from sparsegen.tuning_db.store import Store
+
+log = logging.getLogger(__name__)
+
+ROUNDS = 3
+SAMPLES = 3  # of each in a round
+SECONDS = 0.004  # at the most for the samples of each in a round
+L2_OF = {MeasuredAs.COLD: L2.COLD, MeasuredAs.CLEAN: L2.CLEAN, MeasuredAs.WARM: L2.WARM}
+
+Pair = tuple[Call, Call]  # ours, and the dense way
+
+# Probes of this process that no database could take, so that each is made once.
+_unrecorded: dict[Race, Probe] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """What is raced, where and how.
+
+    Attributes:
+        variant: that ours runs; of several launches that of the first.
+    """
+
+    workload: Workload
+    device: Device
+    variant: Variant
+    kind: MeasuredAs = MeasuredAs.COLD
+    called: Called = Called.DEVICE
+    task: Task = Task.PRODUCT
+
+    def run(self, enter: Callable[[Executor], Pair], location: str, calls: int = 1) -> Probe:
+        """Time both, and write a probe of it to the database.
+
+        Args:
+            enter: makes the two calls, whose work goes to PyTorch's current stream or to the default one.
+            location: of the database. What it does not take is kept in this process.
+            calls: as of `in_turn`.
+
+        Raises:
+            LaunchError: a call failed, or there is no memory for the operands.
+        """
+        if self in _unrecorded:
+            return _unrecorded[self]
+        # An executor for the moment: what it overwrites the L2 with is four times as large.
+        with closing(backends.open_executor(self.device)) as executor:
+            times = pair_us(enter, executor, self.called, L2_OF[self.kind], calls)
+        driver = backends.driver_version(self.device)
+        probe = Probe(
+            *(self.workload, self.device, self.variant, *times, ROUNDS * SAMPLES, self.kind, driver),
+            called=self.called,
+            task=self.task,
+        )
+        if not record(location, lambda store: store.add_probe(probe)):
+            _unrecorded[self] = probe
+        return probe
+
+
+def pair_us(
+    enter: Callable[[Executor], Pair], executor: Executor, called: Called, l2: L2, calls: int = 1
+) -> tuple[float, float]:
+    """Median microseconds of the two calls that ``enter`` makes; see `in_turn` and `Race.run`."""
+    try:
+        with on_default_stream(executor):
+            ours, dense = in_turn(enter(executor), executor, called, l2, calls=calls)
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # of PyTorch
+            raise
+        raise LaunchError(f"there is no memory for operands to time: {error}") from error
+    return ours, dense
+
+
+def in_turn(
+    runs: Sequence[Call],
+    executor: Executor,
+    called: Called = Called.DEVICE,
+    l2: L2 = L2.COLD,
+    *,
+    rounds: int = ROUNDS,
+    samples: int = SAMPLES,
+    calls: int = 1,
+    seconds: float = SECONDS,
+) -> list[float]:
+    """Median microseconds of each of several calls in the default stream, taken in turn.
+
+    Args:
+        called: behind a busy queue each is enqueued while the device does something else, so that its own time alone
+            counts; from Python the device is idle.
+        l2: what the second-level cache holds before.
+        calls: from Python, of each behind each other in a sample.
+        seconds: at the most for the samples of each in a round, but for the first of them.
+    """
+    clock = Clock(executor)
+    leads = [clock.lead_for(run) if called is Called.DEVICE else None for run in runs]
+    times: list[list[float]] = [[] for _ in runs]
+    for _ in range(rounds):
+        for run, lead, taken in zip(runs, leads, times, strict=True):
+            if called is Called.DEVICE:
+                timing = clock.time(run, samples=samples, l2=l2, budget_s=seconds, warmup=1, lead=lead)
+            else:
+                timing = clock.time_from_host(
+                    run, samples=samples, calls=calls, l2=l2, budget_s=seconds, warmup=1
+                )
+            taken += timing.samples_us
+    executor.synchronize()
+    return [float(np.median(taken)) for taken in times]
+
+
+@contextmanager
+def on_default_stream(executor: Executor) -> Iterator[None]:
+    """Lets PyTorch's work on the executor's GPU go to the default stream, where the clock's events are."""
+    torch = sys.modules.get("torch")
+    with executor.entered():
+        if torch is None or executor.device.backend != "cuda":
+            yield
+            return
+        place = torch.device("cuda", executor.device.index)
+        torch.cuda.synchronize(place)
+        with torch.cuda.stream(torch.cuda.default_stream(place)):
+            yield
+        torch.cuda.synchronize(place)
+
+
+def on_operands(
+    sparse: Launcher, dense: Launcher, problem: Problem, matrix: CsrMatrix
+) -> Callable[[Executor], Pair]:
+    """Makes the calls of a variant and of the dense product, on random operands."""
+    return lambda executor: (
+        _call(sparse, problem, matrix, executor),
+        _call(dense, problem, matrix, executor),
+    )
+
+
+def _call(launcher: Launcher, problem: Problem, matrix: CsrMatrix, executor: Executor) -> Callable[[], Any]:
+    """A launch on operands of its own: tensors on a GPU."""
+    specs, result = problem.operands(matrix.nnz), problem.result(matrix.nnz)
+    if executor.device.backend != "cuda":
+        rng = np.random.default_rng(0)
+        arrays = tuple(rng.standard_normal(spec.shape).astype(numpy_type(spec.dtype)) for spec in specs)
+        return lambda: launcher.run(arrays, None, None)
+    import torch
+
+    place = torch.device("cuda", executor.device.index)
+    kinds = [getattr(torch, str(spec.dtype)) for spec in (*specs, result)]
+    tensors = tuple(
+        torch.randn(spec.shape, device=place).to(kind) for spec, kind in zip(specs, kinds, strict=False)
+    )
+    out = torch.empty(result.shape, dtype=kinds[-1], device=place)
+    return lambda: launcher.run(tensors, out, None)
+
+
+def is_capturing() -> bool:
+    """Whether this thread captures a CUDA graph, by PyTorch or CuPy: nothing may be timed or checked then."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return True
+    return cupy is not None and bool(cupy.cuda.get_current_stream().is_capturing())
+
+
+def record(location: str, write: Callable[[Store], None]) -> bool:
+    """Write to a database; False, and a warning, where that cannot be done."""
+    from sparsegen.tuning_db.store import Store
+
+    try:
+        with Store.open(location) as store:
+            write(store)
+    except DatabaseError as error:
+        log.warning("what was found out here is forgotten with this process: %s", error)
+        return False
+    return True

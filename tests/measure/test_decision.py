@@ -1,0 +1,144 @@
+"""What runs of a layer: raced once, recorded, and found again; for each way of being called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tuning_samples import H100
+
+import sparsegen
+from sparsegen.errors import LaunchError
+from sparsegen.measure import decision, race
+from sparsegen.measure.decision import Decision, Entrants, decide
+from sparsegen.operators import MaskedConv2dProblem
+from sparsegen.tuning_db.pins import Pin, Pins
+from sparsegen.tuning_db.records import Called, Task, Variant
+from sparsegen.tuning_db.store import Store
+
+PROBLEM = MaskedConv2dProblem(height=64, width=48, channels=32, filters=32)
+TIMES = {Called.HOST: (9.0, 7.0), Called.DEVICE: (3.0, 6.0)}
+
+
+@pytest.fixture
+def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Called]]:
+    """The races that were run, of which each has its times; nothing is known before."""
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+    monkeypatch.setattr(decision, "_decisions", {})
+    monkeypatch.setattr(race, "_unrecorded", {})
+    monkeypatch.setattr(race.backends, "driver_version", lambda _: "580.1")
+    monkeypatch.setattr(race.backends, "open_executor", lambda _: Closed())
+    run: list[Called] = []
+
+    def timed(enter: Any, executor: Any, called: Called, l2: Any, calls: int) -> tuple[float, float]:
+        assert calls == 3 and enter(executor) == ("ours", "dense")
+        run.append(called)
+        return TIMES[called]
+
+    monkeypatch.setattr(race, "pair_us", timed)
+    yield run
+
+
+class Closed:
+    def close(self) -> None: ...
+
+
+def enter() -> Entrants:
+    config = sparsegen.lookup(problem=PROBLEM, device=H100).config
+    return Entrants(Variant(config, "ab" * 32), lambda _: ("ours", "dense"), 3)  # type: ignore[arg-type, return-value]
+
+
+def never() -> Entrants:
+    raise AssertionError("this is known")
+
+
+def again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in another process."""
+    monkeypatch.setattr(decision, "_decisions", {})
+
+
+def test_both_ways_of_being_called_are_raced_once_and_outlive_the_process(
+    entered: list[Called], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = decide(Task.CONVOLUTION, PROBLEM, H100, enter)
+    assert first is not None and entered == list(Called)
+    assert not first.ours_runs(Called.HOST) and first.ours_runs(Called.DEVICE)
+    assert decide(Task.CONVOLUTION, PROBLEM, H100, never) is first
+    again(monkeypatch)
+    assert decide(Task.CONVOLUTION, PROBLEM, H100, never) == first
+    with Store.open(tmp_path / "tuning.db") as store:
+        assert {(p.called, p.task, p.sparse_us) for p in store.all_probes()} == {
+            (Called.HOST, Task.CONVOLUTION, 9.0),
+            (Called.DEVICE, Task.CONVOLUTION, 3.0),
+        }
+    said = sparsegen.lookup(problem=PROBLEM, device=H100).explain()
+    assert "convolution called from Python: sparse 9 µs, dense 7 µs: dense wins" in said
+    assert "convolution called in a graph or behind a busy queue: sparse 3 µs" in said
+    assert first.why in said.replace("\n  ", "; ")
+
+
+def test_another_task_or_problem_is_raced_by_itself(entered: list[Called]) -> None:
+    decide(Task.CONVOLUTION, PROBLEM, H100, enter)
+    decide(Task.DROPOUT, PROBLEM, H100, enter)
+    decide(Task.CONVOLUTION, replace(PROBLEM, width=64), H100, enter)
+    assert len(entered) == 6 and len(decision.decisions()) == 3
+
+
+def test_a_capture_is_answered_by_what_is_known_and_by_nothing_else(
+    entered: list[Called], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as capturing:
+        capturing.setattr(decision, "is_capturing", lambda: True)
+        assert decide(Task.CONVOLUTION, PROBLEM, H100, never) is None
+    decide(Task.CONVOLUTION, PROBLEM, H100, enter)
+    again(monkeypatch)
+    monkeypatch.setattr(decision, "is_capturing", lambda: True)
+    found = decide(Task.CONVOLUTION, PROBLEM, H100, never)
+    assert found is not None and found.on_device
+
+
+def test_a_variant_that_was_not_raced_is(entered: list[Called], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a tuning, which found a faster one."""
+    made = enter()
+    config = replace(made.variant.config, **dict([other_value(made.variant.config)]))
+    decide(Task.CONVOLUTION, PROBLEM, H100, lambda: replace(made, variant=Variant(config, "cd" * 32)))
+    again(monkeypatch)
+    decide(Task.CONVOLUTION, PROBLEM, H100, enter)
+    assert len(entered) == 4
+
+
+def other_value(config: Any) -> tuple[str, Any]:
+    """One tunable with another value than the config has."""
+    tunable = next(t for t in type(config).tunables() if len(t.choices) > 1)
+    return tunable.name, next(value for value in tunable.choices if value != getattr(config, tunable.name))
+
+
+def test_what_is_pinned_runs(entered: list[Called], monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = sparsegen.lookup(problem=PROBLEM, device=H100)
+    fingerprint = PROBLEM.fingerprint(PROBLEM.without_pattern)
+    pins = Pins().with_pins([Pin(PROBLEM, fingerprint, H100.key, choice.config, "a test")])
+    layers = decision.shared_layers(None)
+    monkeypatch.setattr(
+        decision, "shared_layers", lambda _: replace(layers, rules=replace(layers.rules, pins=pins))
+    )
+    found = decide(Task.CONVOLUTION, PROBLEM, H100, never)
+    assert found is not None and found.from_host and found.on_device and "a test" in found.why
+
+
+def test_where_nothing_can_be_timed_ours_runs(
+    entered: list[Called], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise LaunchError("no memory")
+
+    monkeypatch.setattr(race, "pair_us", full)
+    found = decide(Task.CONVOLUTION, PROBLEM, H100, enter)
+    assert found == Decision(True, True, "they cannot be timed: no memory")
+    assert "no memory" in caplog.text
+
+
+def test_on_the_emulator_nothing_is_decided() -> None:
+    assert decide(Task.CONVOLUTION, PROBLEM, sparsegen.backends.emulator_device(), never) is None
