@@ -10,16 +10,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
+from unittest import mock
 
 import click
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 
 import sparsegen
 from benchmarks.study import write_results
 from sparsegen.backends import find_device
-from sparsegen.integrations.torch import SparseLinear
+from sparsegen.integrations.torch import BlockMaskTensor, DropoutLinear, SparseLinear, dsd, masked_conv2d
+from sparsegen.integrations.torch.blocks import dropout
+from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
 from sparsegen.matrix.generators import random_uniform
 
 IN_TURN = 36  # layers, as of a small encoder
@@ -71,6 +76,45 @@ def layer_costs() -> dict[str, float]:
     return costs
 
 
+def mask_costs() -> dict[str, float]:
+    """Operators whose mask comes with every call, beside PyTorch's own: host time of calls and of training steps.
+
+    A masked convolution with its mask packed and as bools; a product behind structured dropout; and the layer's step.
+    """
+    half: dict[str, Any] = {"device": "cuda", "dtype": torch.float16}
+    last = torch.channels_last
+    images = torch.randn(1, 32, 32, 32, **half).to(memory_format=last)
+    filters = torch.randn(32, 32, 3, 3, **half).to(memory_format=last)
+    bools = torch.ones(1, 2, 2, dtype=torch.bool, device="cuda")
+    packed = PackedMask.of(bools)
+    x, weight = torch.randn(128, 128, **half), torch.randn(128, 128, **half)
+    mask = BlockMaskTensor.from_blocks(torch.ones(2, 2, dtype=torch.bool, device="cuda"), 64)
+    masked = partial(masked_conv2d, images, filters, padding=1, dense="never")
+    calls = {
+        "conv2d": partial(functional.conv2d, images, filters, padding=1),
+        "masked_conv2d_packed": partial(masked, packed),
+        "masked_conv2d": partial(masked, bools),
+        "pack_mask": partial(PackedMask.of, bools),
+        "linear": partial(functional.linear, x, weight),
+        "dsd": partial(dsd, x, weight, mask),
+    }
+    with torch.inference_mode():
+        costs = {f"{name}_us": microseconds_per_call(call) for name, call in calls.items()}
+    leaf, dy = x.clone().requires_grad_(), torch.randn(128, 128, **half)
+    layers = {
+        "dropout_linear": nn.Sequential(nn.Dropout(0.5), nn.Linear(128, 128, **half)),
+        "masked_dropout_layer": DropoutLinear(128, 128, 0.5, 64, **half),
+        "dense_dropout_layer": DropoutLinear(128, 128, 0.5, 64, **half),
+    }
+    for name, layer in layers.items():
+        with mock.patch.object(dropout, "masked_products_pay", lambda *_, name=name: "masked" in name):
+            step = partial(
+                lambda layer: torch.autograd.grad(layer(leaf), (leaf, *layer.parameters()), dy), layer
+            )
+            costs[f"step_{name}_us"] = microseconds_per_call(step)
+    return costs
+
+
 @click.command()
 def main() -> None:
     device = find_device("cuda")
@@ -97,7 +141,7 @@ def main() -> None:
         row["cupy_with_out_us"] = microseconds_per_call(lambda: operator(cupy_b, cupy_out))
     except ImportError:
         click.echo("CuPy is not installed: its row is left out")
-    row |= layer_costs()
+    row |= layer_costs() | mask_costs()
     rounded = {name: round(us, 2) for name, us in row.items() if us is not None}
     click.echo(str(rounded))
     write_results(
@@ -112,6 +156,10 @@ def main() -> None:
             ),
             "training_layer_over_dense_us": round(
                 row["training_layer_us"] - row["training_dense_layer_us"], 2
+            ),
+            "masked_conv2d_packed_over_conv2d": round(row["masked_conv2d_packed_us"] / row["conv2d_us"], 2),
+            "step_masked_dropout_over_dropout_linear": round(
+                row["step_masked_dropout_layer_us"] / row["step_dropout_linear_us"], 2
             ),
             "training_layer_by_dense_products_over_dense_us": round(
                 row["training_layer_by_dense_products_us"] - row["training_dense_layer_us"], 2

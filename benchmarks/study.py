@@ -52,11 +52,12 @@ def times_in_turn(
     called: Called = Called.DEVICE,
     l2: L2 = L2.WARM,
     rounds: int = ROUNDS,
+    calls: int = 1,
 ) -> list[float]:
     """Median microseconds of calls of PyTorch on the first GPU, in turn; see `sparsegen.measure.race.in_turn`."""
     executor = shared_executor(backends.find_device("cuda"))
     with on_default_stream(executor):
-        return in_turn(runs, executor, called, l2, rounds=rounds, samples=1)
+        return in_turn(runs, executor, called, l2, rounds=rounds, samples=1, calls=calls)
 
 
 class WrongResultError(SparsegenError):

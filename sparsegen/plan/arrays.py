@@ -142,14 +142,16 @@ def current_stream_of(torch: Any) -> Callable[[int], int]:
     return found or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))
 
 
-def empty_tensors(torch: Any, shape: Sequence[int], dtype: Any, device: Any) -> Callable[[], Any]:
-    """What makes new contiguous tensors, in half the time of ``torch.empty``.
+def empty_tensors(
+    torch: Any, shape: Sequence[int], dtype: Any, device: Any, order: Any = None
+) -> Callable[[], Any]:
+    """What makes new tensors in a memory order, by default contiguous ones, in half the time of ``torch.empty``.
 
     They are made like one that has this shape by strides of 0, and of which one element is stored.
     """
     with torch.inference_mode(False):
         like = torch.empty(1, dtype=dtype, device=device).expand(tuple(shape))
-    return partial(torch.empty_like, like, memory_format=torch.contiguous_format)
+    return partial(torch.empty_like, like, memory_format=order or torch.contiguous_format)
 
 
 def torch_caller(torch: Any, target: Target) -> Call:

@@ -92,6 +92,17 @@ class VariantLauncher:
         """Names of the operands that calls need not bring."""
         return self._target.fixed.keys()
 
+    def kept_address(self, name: str) -> int:
+        """Where an operand lies that calls need not bring.
+
+        Raises:
+            OperandError: it is not kept.
+        """
+        buffer = self._target.fixed.get(name)
+        if buffer is None:
+            raise OperandError(f"{name}: expected an array of shape {self._specs[name].shape}, got none")
+        return buffer.address
+
     def kept_operand(self, name: str) -> Array | None:
         """The operand that is kept, in storage form; None if it is not."""
         buffer, executor = self._target.fixed.get(name), self.prepared.executor

@@ -11,9 +11,9 @@ import torch
 
 from sparsegen import api, backends
 from sparsegen.integrations.torch.calls import devices
+from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.prepared import Prepared
 from sparsegen.integrations.torch.calls.prepared_operators import operators
-from sparsegen.integrations.torch.convolution import masked_conv_kernels
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 
 
@@ -37,7 +37,7 @@ def idle_operators(monkeypatch: Any) -> None:
     """Have all operators on the CPU prepared so."""
     device = backends.find_device("emulator")
     monkeypatch.setattr(operators, "found", OrderedDict())
-    monkeypatch.setattr(masked_conv_kernels._ready, "_ready", {})
+    monkeypatch.setattr(calls, "known", {})
     monkeypatch.setitem(devices._gpus, torch.device("cpu"), device)
     monkeypatch.setattr(api, "prepare", lambda problem, device, **_: Idle(problem))
     monkeypatch.setattr(SparsePattern, "_prepare", lambda *_: Prepared(Idle()))

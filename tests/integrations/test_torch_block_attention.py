@@ -17,6 +17,7 @@ from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention  # noqa: E402
 from sparsegen.integrations.torch.attention import block_attention_kernels as kernels  # noqa: E402
 from sparsegen.integrations.torch.attention import plain_block_attention as plain  # noqa: E402
+from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
 from sparsegen.integrations.torch.calls.prepared_operators import operators  # noqa: E402
 from sparsegen.kernels.base import Constraint  # noqa: E402
 from sparsegen.operators import BlockAttentionProblem, DType, MasksOf, TokenOrder  # noqa: E402
@@ -306,7 +307,7 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> list[BlockAttentionProblem]:
 
     monkeypatch.setattr(kernels, "_has_kernel", lambda *_: True)
     monkeypatch.setattr(operators, "get", get)
-    monkeypatch.setattr(kernels, "_ready", kernels.ReadyCalls())
+    monkeypatch.setattr(calls, "known", {})
     return asked
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,22 +17,34 @@ from idle_operators import idle_operators  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from sparsegen import api  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import (  # noqa: E402
+    BlockMaskTensor,
     KernelMap,
     MaskedConv2d,
     SparseAttention,
     SparseLinear,
     SubmanifoldConv3d,
+    dsd,
+    dsd_transposed,
     masked_conv2d,
+    sdd_into,
 )
-from sparsegen.integrations.torch.calls import prepared_operators  # noqa: E402
-from sparsegen.integrations.torch.calls.ready_calls import MOST_READY, ReadyCalls  # noqa: E402
+from sparsegen.integrations.torch.calls import launches, prepared_operators  # noqa: E402
+from sparsegen.integrations.torch.calls.launches import Calls  # noqa: E402
 from sparsegen.integrations.torch.convolution import conv_problem  # noqa: E402
+from sparsegen.integrations.torch.convolution.packed_masks import PackedMask  # noqa: E402
+from sparsegen.plan.variant_launcher import VariantLauncher  # noqa: E402
+from sparsegen.system.bounded import Bounded  # noqa: E402
 
 # Functions of Python that are entered by a call without gradients, by one with them, and by a whole step; then of C.
 MOST = {
-    "masked_conv2d": ((78, 74), (82, 74), (190, 225)),
+    "masked_conv2d": (
+        (66, 82),
+        (67, 80),
+        (168, 250),
+    ),  # with some 16 and 10 of the emulator that packs the mask
     "submanifold_conv3d": ((76, 84), (76, 82), (165, 195)),
     "attention": ((108, 92), (104, 90), (248, 202)),
 }
@@ -201,17 +215,110 @@ def test_an_option_that_equals_one_before_is_another() -> None:
             masked_conv2d(x, weight, mask, stride=wrong, block=4)
 
 
-def test_ready_calls_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    idle_operators(monkeypatch)
-    calls, made = ReadyCalls(), []
+def test_known_calls_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
 
-    def first(x: Any, number: int) -> Any:
+    def make(x: Any, number: int) -> Any:
         made.append(number)
-        return x, lambda x: x
+        return lambda x: x
 
-    for number in range(MOST_READY + 1):
-        calls.run("it", (torch.ones(1),), (number,), first)
-    assert len(calls._ready) == 1
-    calls.run("it", (torch.ones(1),), (MOST_READY,), first)
-    calls.run("it", (torch.ones(2),), (MOST_READY,), first)
-    assert made == [*range(MOST_READY + 1), MOST_READY]
+    few = Calls()
+    few.known = Bounded(3)
+    call = few.of(1, make)
+    for number in range(4):
+        call(torch.ones(1), number)
+    assert len(few.known) == 1
+    call(torch.ones(1), 3)
+    call(torch.ones(2), 3)
+    assert made == [*range(4), 3]
+
+
+class Launched:
+    """What `sparsegen.prepare` gives on a GPU, of a launch that notes its addresses."""
+
+    device = SimpleNamespace(backend="cuda", index=-1)
+
+    def __init__(self, problem: Any) -> None:
+        self.addresses: list[tuple[int, ...]] = []
+        self.launcher = object.__new__(VariantLauncher)
+        self.launcher._target = SimpleNamespace(fixed={"scale": SimpleNamespace(address=7)})
+        self.launcher.prepared = SimpleNamespace(
+            bound=lambda: lambda stream, *addresses: self.addresses.append(addresses),
+            launching=threading.Lock(),
+            operands=problem.operands(0),
+            result=problem.result(0),
+        )
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launched]:
+    """The operators that are prepared, on the CPU as on a GPU."""
+    made: list[Launched] = []
+
+    def prepare(problem: Any, **_: Any) -> Launched:
+        made.append(Launched(problem))
+        return made[-1]
+
+    idle_operators(monkeypatch)
+    monkeypatch.setattr(api, "prepare", prepare)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    return made
+
+
+def test_a_launch_gets_the_tensors_where_they_lie(launched: list[Launched]) -> None:
+    x, weight, bias = torch.randn(32, 64), torch.randn(48, 64), torch.randn(48)
+    mask = BlockMaskTensor.from_blocks(torch.ones(2, 2, dtype=torch.bool), (16, 32))
+    y = dsd(x, weight, mask, bias, scale=2.0)
+    assert launched[0].addresses == [
+        (x.data_ptr(), weight.data_ptr(), mask.words.data_ptr(), 7, bias.data_ptr(), y.data_ptr())
+    ]
+    assert y.shape == (32, 48) and y.is_contiguous()
+    turned = weight.t().contiguous().t()
+    dsd(x, turned, mask, bias, scale=2.0)
+    assert launched[1].addresses[0][1] == turned.data_ptr(), "as k × n, where it lies"
+    shifted = torch.randn(32 * 64 + 1)[1:].view(32, 64)
+    dsd(shifted, weight, mask, bias, scale=2.0)
+    assert launched[0].addresses[1][0] % 16 == 0 and launched[0].addresses[1][0] != shifted.data_ptr()
+    out = torch.zeros(32, 64)
+    assert sdd_into(out, torch.randn(32, 48), weight, mask) is out
+    assert launched[2].addresses[0][-1] == out.data_ptr()
+
+
+def test_images_of_either_memory_order_are_read_where_they_lie(launched: list[Launched]) -> None:
+    mask = PackedMask.of(torch.ones(2, 1, 1, dtype=torch.bool))
+    weight = torch.randn(16, 8, 3, 3).to(memory_format=torch.channels_last)
+    for order in (torch.channels_last, torch.contiguous_format):
+        x = torch.randn(2, 8, 12, 16).to(memory_format=order)
+        y = masked_conv2d(x, weight, mask, padding=1, dense="never")
+        found = launched[-1].addresses[0]
+        assert found == (x.data_ptr(), weight.data_ptr(), mask.words.data_ptr(), y.data_ptr())
+        assert y.shape == (2, 16, 12, 16) and y.is_contiguous(memory_format=order)
+
+
+def test_frames_of_warm_calls(launched: list[Launched]) -> None:
+    """Functions that are entered before the launch, but for those that say where kernels run on a host."""
+    x, weight, bias = torch.randn(32, 64), torch.randn(48, 64), torch.randn(48)
+    mask = BlockMaskTensor.from_blocks(torch.ones(2, 2, dtype=torch.bool), (16, 32))
+    images = torch.randn(2, 8, 12, 16).to(memory_format=torch.channels_last)
+    filters = torch.randn(16, 8, 3, 3).to(memory_format=torch.channels_last)
+    spatial = PackedMask.of(torch.ones(2, 1, 1, dtype=torch.bool))
+    others = {"<lambda>", "kernel_device", "kernel_device_of"}
+    for call, most in (
+        (lambda: dsd(x, weight, mask, bias, scale=2.0), 7),
+        (lambda: masked_conv2d(images, filters, spatial, padding=1, dense="never"), 9),
+    ):
+        entered = {name: times for name, times in steps_of(call).python.items() if name not in others}
+        assert sum(entered.values()) <= most, entered
+
+
+def test_what_a_graph_captured_lives_on(launched: list[Launched], monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr(prepared_operators.operators, "_captured", kept)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 5)
+    x, d = torch.randn(32, 64), torch.randn(32, 48)
+    mask = BlockMaskTensor.from_blocks(torch.ones(2, 2, dtype=torch.bool), (16, 32))
+    for captures in (False, True, True, False):
+        monkeypatch.setattr(launches, "is_capturing", lambda _, captures=captures: captures)
+        dsd_transposed(x, d, mask)
+    (launch,) = kept
+    assert launch.was_captured and len(launched) == 1

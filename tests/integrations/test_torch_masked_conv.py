@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,14 +12,20 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from sparsegen import masks  # noqa: E402
 from sparsegen.errors import ConfigError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import MaskedConv2d, masked_conv2d  # noqa: E402
-from sparsegen.integrations.torch.convolution import conv_choice, masked_conv  # noqa: E402
+from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
+from sparsegen.integrations.torch.convolution import (  # noqa: E402
+    conv_choice,
+    masked_conv,
+    masked_conv_kernels,
+)
+from sparsegen.integrations.torch.convolution.packed_masks import PackedMask  # noqa: E402
 from sparsegen.measure import decision  # noqa: E402
 from sparsegen.operators import (  # noqa: E402
     ConvEpilogue,
     Density,
-    DType,
     FilterSize,
     Groups,
     ImageLayout,
@@ -198,24 +203,27 @@ def test_a_graph_runs_what_is_asked_for(dense: str, mask_of: str) -> None:
     assert any("masked_conv2d" in call for call in calls) is (dense == "never")
 
 
-def test_a_graph_asks_once_for_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_of_call_asks_once_for_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[MaskedConv2dProblem] = []
 
-    def pays(problem: MaskedConv2dProblem, _: torch.device) -> bool:
+    def decided(problem: MaskedConv2dProblem, _: torch.device) -> decision.Decision:
         asked.append(problem)
-        return problem.height > 100
+        return decision.Decision(problem.height > 100, problem.height > 100, "")
 
     for where in (conv_choice, masked_conv):
         monkeypatch.setattr(where, "has_choice", lambda _: True)
-    monkeypatch.setattr(conv_choice, "masked_convolution_pays", pays)
+    monkeypatch.setattr(calls, "known", {})
+    monkeypatch.setattr(conv_choice, "decided", decided)
     layer = MaskedConv2d(4, 6, 3, padding=1, mask_block=8, density=0.25)
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     for side, times in ((24, 1), (24, 0), (104, 1)):
         x, mask = torch.randn(2, 4, side, 24), torch.rand(2, side // 8, 3) < 0.25
         y = layer(x, mask)
-        plain = [asked.pop()]
+        plain = asked.copy()
+        assert len(plain) == times
+        asked.clear()
         torch.testing.assert_close(compiled(x, mask), y)
-        assert asked == plain * times, "the same problem as without a graph"
+        assert asked == plain, "the same problem as without a graph"
         asked.clear()
 
 
@@ -244,15 +252,39 @@ def test_a_graph_races_both_on_a_gpu_while_it_is_traced(
 
 
 def test_a_capture_is_decided_by_the_device_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {64: decision.Decision(False, True, ""), 128: decision.Decision(True, False, ""), 7: None}
-    monkeypatch.setattr(conv_choice, "kernel_device_of", lambda _: SimpleNamespace(backend="cuda"))
-    monkeypatch.setattr(conv_choice, "decide", lambda task, problem, *_: known[problem.height])
-    where = torch.device("cuda:0")
-    for captures, runs in ((False, {64: False, 128: True, 7: True}), (True, {64: True, 128: False, 7: True})):
+    known = {64: decision.Decision(False, True, ""), 128: decision.Decision(True, False, ""), 32: None}
+    monkeypatch.setattr(conv_choice, "has_choice", lambda _: True)
+    monkeypatch.setattr(conv_choice, "decided", lambda problem, _: known[problem.height])
+    dense: list[int] = []
+    monkeypatch.setattr(conv_choice, "dense_convolution", lambda *given: dense.append(1) or given[0])
+    layer = MaskedConv2d(4, 6, 3, padding=1, mask_block=8)
+    for captures, runs_kernel in (
+        (False, {64: False, 128: True, 32: True}),
+        (True, {64: True, 128: False, 32: True}),
+        (False, {64: False, 128: True, 32: True}),
+    ):
         monkeypatch.setattr(conv_choice, "is_capturing", lambda captures=captures: captures)
-        for side, pays in runs.items():
-            problem = MaskedConv2dProblem(height=side, width=side, channels=4, filters=8, dtype=DType.FLOAT16)
-            assert conv_choice.masked_convolution_pays(problem, where) is pays
+        for side, runs in runs_kernel.items():
+            layer(torch.randn(1, 4, side, 16), torch.rand(1, side // 8, 2) < 0.5)
+            assert bool(dense) is not runs
+            dense.clear()
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 5, 64), (3, 4, 65), (1, 7, 130)], ids=str)
+def test_packing_is_one_launch_of_the_same_words(place: str, shape: tuple[int, ...]) -> None:
+    mask = torch.rand(shape) < 0.5
+    for given in (mask, mask.flip(1).flip(1), mask.transpose(1, 2).contiguous().transpose(1, 2)):
+        packed = PackedMask.of(given)
+        assert packed.words.dtype is torch.int64 and torch.equal(packed.words, masks.words_of(mask))
+        assert torch.equal(masked_conv_kernels.live_blocks(packed.words, (1, 1), shape[1:]), mask)
+
+
+def test_words_of_another_mask_are_refused() -> None:
+    x, w, _ = tensors()
+    mask = torch.ones(2, 1, 2, dtype=torch.bool)
+    for words in (torch.zeros(3, 1, dtype=torch.int64), torch.zeros(2, 1)):
+        with pytest.raises(OperandError, match="mask: expected 2 words"):
+            masked_conv2d(x, w, PackedMask(mask, words), padding=1, dense="never")
 
 
 @pytest.mark.parametrize("mask_of", [MaskOf.OUTPUT, MaskOf.INPUT])

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import BlockMaskTensor, dsd, dsd_transposed, sdd, sdd_into  # noqa: E402
-from sparsegen.integrations.torch.blocks import masked_prepared  # noqa: E402
+from sparsegen.integrations.torch.blocks import masked_products  # noqa: E402
+from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
 from sparsegen.integrations.torch.calls.prepared_operators import Operators  # noqa: E402
 
 TOKENS, IN, OUT, BLOCK, SCALE = 40, 56, 24, (16, 32), 1.25
@@ -58,7 +59,8 @@ def test_products_and_gradients_are_those_of_dense_ones(
     place: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operators = Operators()
-    monkeypatch.setattr(masked_prepared, "operators", operators)
+    monkeypatch.setattr(masked_products, "operators", operators)
+    monkeypatch.setattr(calls, "known", {})
     mask, given = some_mask(), tensors(dtype, grad=True)
     wide = {name: t.detach().double().requires_grad_() for name, t in given.items()}
     expected = dense(wide, mask.expand())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -20,9 +20,9 @@ from sparsegen.integrations.torch.attention.attention_options import (
     statistics_like,
 )
 from sparsegen.integrations.torch.calls.devices import kernel_device
+from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.prepared import aligned, array_of, is_capturing
 from sparsegen.integrations.torch.calls.prepared_operators import operators
-from sparsegen.integrations.torch.calls.ready_calls import Computed, ReadyCalls
 from sparsegen.kernels import families_of
 from sparsegen.kernels.base import Device
 from sparsegen.operators import BlockAttentionBackwardProblem, BlockAttentionProblem, Problem, TokenOrder
@@ -30,26 +30,19 @@ from sparsegen.operators import BlockAttentionBackwardProblem, BlockAttentionPro
 P = TypeVar("P", bound=BlockAttentionProblem)
 
 log = logging.getLogger(__name__)
-_ready = ReadyCalls()
 
 
-def forward(
+def _forward_of(
     q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elements: Tensor | None, *rest: Any
-) -> tuple[Tensor, Tensor]:
-    """O and the log-sum-exp, of the operator ``block_attention``, whose arguments these are."""
-    return _ready.run("block_attention", (q, k, v, words, elements), rest, _first_forward)
-
-
-def _first_forward(
-    q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elements: Tensor | None, *rest: Any
-) -> Computed:
+) -> Callable[..., tuple[Tensor, Tensor]]:
     options = AttentionOptions(*rest)
     check(q, k, v, words, elements, options)
     found = _kernel(BlockAttentionProblem, q, k, words, elements, options)
-    if found is None:
-        return plain.attention(q, k, v, words, elements, options), None
-    ready = _Forward(*found)
-    return ready(q, k, v, words, elements), ready
+    return partial(_plainly, plain.attention, options) if found is None else _Forward(*found)
+
+
+# O and the log-sum-exp, of the operator ``block_attention``, whose arguments it takes.
+forward = calls.of(5, _forward_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,44 +57,25 @@ class _Forward:
     ) -> tuple[Tensor, Tensor]:
         order, out, lse = self.problem.order, empty_like(q, self.problem.order), statistics_like(q)
         given = {name: stored(tensor, order) for name, tensor in (("q", q), ("k", k), ("v", v))}
+        if is_capturing(q):
+            operators.keep(self)
         launch(self.problem, self.operator, given, words, {"lse": lse}, stored(out, order))
         return out, lse
 
 
-def backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    words: Tensor | None,
-    elements: Tensor | None,
-    *rest: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients by Q, K and V, of the operator ``block_attention_backward``, whose arguments these are."""
-    operands = dout, q, k, v, out, lse, words, elements
-    return _ready.run("block_attention_backward", operands, rest, _first_backward)
-
-
-def _first_backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    words: Tensor | None,
-    elements: Tensor | None,
-    *rest: Any,
-) -> Computed:
-    options = AttentionOptions(*rest)
-    operands = dout, q, k, v, out, lse, words, elements
+def _backward_of(*inputs: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    (_, q, k, _, _, _, words, elements), options = inputs[:8], AttentionOptions(*inputs[8:])
     found = _kernel(BlockAttentionBackwardProblem, q, k, words, elements, options)
-    if found is None:
-        return plain.attention_backward(*operands, options), None
-    ready = _Backward(*found)
-    return ready(*operands), ready
+    return partial(_plainly, plain.attention_backward, options) if found is None else _Backward(*found)
+
+
+# The gradients by Q, K and V, of the operator ``block_attention_backward``, whose arguments it takes.
+backward = calls.of(8, _backward_of)
+
+
+def _plainly(compute: Callable[..., Any], options: AttentionOptions, *tensors: Tensor | None) -> Any:
+    """What PyTorch computes in the place of a kernel."""
+    return compute(*tensors, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +101,8 @@ class _Backward:
         given = {name: stored(tensor, order) for name, tensor in given.items()} | {"lse": lse.contiguous()}
         dq, dk, dv = (empty_like(tensor, order) for tensor in (q, k, v))
         written = {"dk": stored(dk, order), "dv": stored(dv, order)}
+        if is_capturing(q):
+            operators.keep(self)
         launch(self.problem, self.operator, given, words, written, stored(dq, order))
         return dq, dk, dv
 

@@ -1,8 +1,8 @@
 """Masks of blocks by scores: the largest of each row or head, a share of their softmax, or those above a threshold.
 
 All is made where the scores lie, without waiting for their device, and CUDA graphs capture it. The largest scores
-become the words of all masks in one launch; other masks are bools by some operations of PyTorch on a number for each block,
-and one launch that makes words of them (`BlockMaskTensor.from_blocks`).
+become the words of all masks in one launch; other masks are bools by some operations of PyTorch on a number for each
+block, and one launch that makes words of them (`BlockMaskTensor.from_blocks`).
 """
 
 from __future__ import annotations

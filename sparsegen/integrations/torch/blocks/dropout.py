@@ -18,6 +18,7 @@ from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import mask_of, new_state
 from sparsegen.integrations.torch.blocks.dropout_choice import masked_products_pay
 from sparsegen.integrations.torch.blocks.dropped_blocks import dropped
+from sparsegen.integrations.torch.blocks.mask_launches import independent
 from sparsegen.integrations.torch.blocks.masked_products import dsd
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype
@@ -166,7 +167,8 @@ class DropoutLinear(nn.Linear):
             return self.activation.of(functional.linear(kept, self.weight, self.bias))
         bias = None if self.bias is None else self.bias.to(dtype)
         rows, weight = x.reshape(tokens, x.shape[-1]).to(dtype), self.weight.to(dtype)
-        mask = mask_of(state, sizes[:2], self.block, MaskDraw(self.p), early=self.own_seed)
+        draw = MaskDraw(self.p) if torch.compiler.is_dynamo_compiling() else independent(self.p)
+        mask = mask_of(state, sizes[:2], self.block, draw, early=self.own_seed)
         y = dsd(rows, weight, mask, bias, scale=1 / mask.density, relu=fuses)
         y = y.reshape(*x.shape[:-1], self.out_features)
         return y if fuses else self.activation.of(y)

@@ -17,7 +17,7 @@ from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.block_mask import grid
 from sparsegen.matrix.block_mask_draw import MaskDraw
-from sparsegen.measure.decision import Entrants, decide
+from sparsegen.measure.decision import Decision, Entrants, decide
 from sparsegen.measure.race import Pair, is_capturing
 from sparsegen.operators import Block, Density, DsdProblem, Epilogue, Layout
 from sparsegen.system.bounded import Bounded
@@ -25,7 +25,7 @@ from sparsegen.tuning_db.records import Called, Task
 
 STEPS = 3  # behind each other, as in training, where the host is ahead of a device that takes longer
 
-_problems: dict[tuple[object, ...], DsdProblem] = Bounded(1024)
+_decided: dict[tuple[object, ...], Decision] = Bounded(1024)  # on GPUs, by what tells calls apart
 
 
 @torch.compiler.assume_constant_result
@@ -53,22 +53,28 @@ def masked_products_pay(
     Where no kernel runs, and of float32 unless PyTorch may use TF32, dense products run. On the emulator, which has no
     time, the kernels do.
     """
-    where = torch.device(device)
     if dtype not in DTYPES or tokens * in_features * out_features == 0:
         return False
     if dtype is torch.float32 and torch.get_float32_matmul_precision() == "highest":
         return False
-    found = kernel_device_of(where)
-    if found is None or found.backend == "emulator":
-        return found is not None
-    key = tokens, in_features, out_features, block, p, dtype, has_bias, relu
-    problem = _problems.get(key)
-    if problem is None:
-        problem = _problems[key] = forward_problem(*key)
-    task = Task.SEEDED_DROPOUT if own_seed else Task.DROPOUT
-    decision = decide(task, problem, found, lambda: _entrants(problem, p, where, found, own_seed=own_seed))
+    key = tokens, in_features, out_features, block, p, dtype, has_bias, relu, own_seed, device
+    decision = _decided.get(key)
     if decision is None:
-        return False
+        where = torch.device(device)
+        found = kernel_device_of(where)
+        if found is None or found.backend == "emulator":
+            return found is not None
+        problem = forward_problem(*key[:-2])
+        task = Task.SEEDED_DROPOUT if own_seed else Task.DROPOUT
+        decision = decide(
+            task, problem, found, lambda: _entrants(problem, p, where, found, own_seed=own_seed)
+        )
+        if decision is None:
+            return False
+        if where.index is not None:
+            _decided[key] = decision
+    if decision.from_host == decision.on_device:
+        return decision.from_host
     return decision.ours_runs(Called.DEVICE if is_capturing() else Called.HOST)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from sparsegen.plan.block_dropout import bind_block_dropout
 from sparsegen.plan.block_masks import BlockMaskMaker, Given, Largest
 from sparsegen.plan.executors import made_here, shared_executor
 
-Key = tuple[Device, int, BlockMaskLayout, int]
+Key = tuple[str, int, BlockMaskLayout, int]
 What = MaskDraw | Given | tuple[Largest, int]
 
 
@@ -40,8 +41,9 @@ class _Makers(threading.local):
         early: bool = False,
         masks: int = 1,
     ) -> Callable[..., None]:
-        key = device, device.index, layout, masks
-        if (key, what, early) not in self.launches:
+        key = device.backend, device.index, layout, masks  # all that tells a device apart within a process
+        found = self.launches.get((key, what, early))
+        if found is None:
             executor = shared_executor(device)
 
             def bind() -> Callable[..., None]:
@@ -54,8 +56,14 @@ class _Makers(threading.local):
                     return maker.bind_draw(what, early=early)
                 return maker.bind_largest(*what)
 
-            self.launches[key, what, early] = made_here(executor, bind)
-        return self.launches[key, what, early]
+            found = self.launches[key, what, early] = made_here(executor, bind)
+        return found
+
+
+@lru_cache(maxsize=256)
+def independent(p: float) -> MaskDraw:
+    """Blocks dropped with probability p, independently; to check p takes longer than a launch."""
+    return MaskDraw(p)
 
 
 _here = _Makers()
@@ -118,7 +126,7 @@ def largest_on(scores: Tensor, among: Largest, live: int) -> Tensor:
 
 def drop_on(x: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tensor:
     """X, a matrix, without the blocks that the mask of a state drops, the others divided by the share that is left."""
-    shape, draw = (x.shape[0], x.shape[1]), MaskDraw(p)
+    shape, draw = (x.shape[0], x.shape[1]), independent(p)
     device = kernel_device(x)
     if device is None:
         live, density = _drawn(state, shape, block, draw)
@@ -132,7 +140,7 @@ def drop_on(x: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tenso
 
 def multiplier_on(like: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tensor:
     """What a matrix like this one is multiplied by to drop blocks as `drop_on` does: 0, or 1 over the share left."""
-    shape, draw = (like.shape[0], like.shape[1]), MaskDraw(p)
+    shape, draw = (like.shape[0], like.shape[1]), independent(p)
     device = kernel_device(like)
     if device is None:
         live, density = _drawn(state, shape, block, draw)

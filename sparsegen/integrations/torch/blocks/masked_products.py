@@ -12,6 +12,8 @@ with Structured Dropout). `torch.compile` sees each as one operator; a new mask 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,14 +23,28 @@ from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.blocks.column_sums import column_sums
-from sparsegen.integrations.torch.blocks.mask_launches import blocks_of, expanded
-from sparsegen.integrations.torch.blocks.masked_prepared import Call, Masked, run
-from sparsegen.integrations.torch.calls.direct import DirectOperator
-from sparsegen.integrations.torch.calls.ready_calls import Computed, ReadyCalls
+from sparsegen.integrations.torch.blocks.plain_products import plain
+from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
+from sparsegen.integrations.torch.calls.direct import PLAIN, DirectOperator
+from sparsegen.integrations.torch.calls.launches import Result, View, calls, launch_of
+from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.calls.tensor_checks import check_tensor, require_tensors
 from sparsegen.matrix.block_mask import grid
-from sparsegen.operators import Epilogue, Rest
+from sparsegen.operators import (
+    Block,
+    Density,
+    DsdProblem,
+    DsdTransposedProblem,
+    DType,
+    Epilogue,
+    Layout,
+    MaskedProblem,
+    Rest,
+    SddProblem,
+)
 from sparsegen.operators.masked import BLOCK_SIDES
+
+LARGEST = torch.finfo(torch.float32).max
 
 
 def dsd(
@@ -55,21 +71,22 @@ def dsd(
     Raises:
         OperandError: shapes, dtypes or devices that do not fit.
     """
-    check_mask(mask)
-    require_tensors(x=x, weight=weight, bias=bias)
-    scale, relu = arguments.factor(scale, "scale", OperandError), arguments.flag(relu, "relu", OperandError)
-    if relu and bias is None:
-        raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
-    shared = mask.words, scale, *mask.block, mask.density
-    result: Tensor = _dsd(x, weight, bias, *shared, relu)
+    if type(x) not in PLAIN or type(weight) not in PLAIN or (bias is not None and type(bias) not in PLAIN):
+        require_tensors(x=x, weight=weight, bias=bias)
+    if type(mask) is not BlockMaskTensor or type(scale) is not float or not abs(scale) <= LARGEST:
+        scale = _checked(mask, scale)
+    if type(relu) is not bool or (relu and bias is None):
+        relu = _checked_relu(relu, bias)
+    result: Tensor = _dsd(x, weight, bias, mask.words, scale, *mask.block, mask.density, relu)
     return result
 
 
 def dsd_transposed(x: Tensor, d: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0) -> Tensor:
     """scale · Dᵀ · (X ⊙ mask), out × in features, for D of tokens × out features; see `dsd`."""
-    check_mask(mask)
-    require_tensors(x=x, d=d)
-    scale = arguments.factor(scale, "scale", OperandError)
+    if type(x) not in PLAIN or type(d) not in PLAIN:
+        require_tensors(x=x, d=d)
+    if type(mask) is not BlockMaskTensor or type(scale) is not float or not abs(scale) <= LARGEST:
+        scale = _checked(mask, scale)
     result: Tensor = _dsd_transposed(x, d, mask.words, scale, *mask.block, mask.density)
     return result
 
@@ -78,9 +95,10 @@ def sdd(d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0)
     """scale · (D · W) ⊙ mask, tokens × in features, for D of tokens × out features: live blocks alone are computed, the
     others are zero; see `dsd`.
     """
-    check_mask(mask)
-    require_tensors(d=d, weight=weight)
-    scale = arguments.factor(scale, "scale", OperandError)
+    if type(d) not in PLAIN or type(weight) not in PLAIN:
+        require_tensors(d=d, weight=weight)
+    if type(mask) is not BlockMaskTensor or type(scale) is not float or not abs(scale) <= LARGEST:
+        scale = _checked(mask, scale)
     result: Tensor = _sdd(d, weight, mask.words, scale, *mask.block, mask.density)
     return result
 
@@ -96,94 +114,141 @@ def sdd_into(out: Tensor, d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, s
     Returns:
         ``out``.
     """
-    check_mask(mask)
     require_tensors(out=out, d=d, weight=weight)
-    scale = arguments.factor(scale, "scale", OperandError)
+    scale = _checked(mask, scale)
     torch.ops.sparsegen.sdd_into(out, d, weight, mask.words, scale, *mask.block, mask.density)
     return out
+
+
+def _checked(mask: Any, scale: Any) -> float:
+    """The scale as a number; what is usual is not looked at by more functions than a call itself."""
+    check_mask(mask)
+    return arguments.factor(scale, "scale", OperandError)
+
+
+def _checked_relu(relu: Any, bias: Tensor | None) -> bool:
+    relu = arguments.flag(relu, "relu", OperandError)
+    if relu and bias is None:
+        raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
+    return relu
 
 
 _MASK = "Tensor words, float scale, int block_rows, int block_columns, float density"
 
 
-_ready = ReadyCalls()
-
-
-def _dsd_of(x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, *rest: Any) -> Tensor:
-    return _ready.run(Masked.DSD, (x, weight, words, bias), rest, _checked_dsd)
-
-
-def _transposed_of(x: Tensor, d: Tensor, words: Tensor, *rest: Any) -> Tensor:
-    return _ready.run(Masked.DSD_TRANSPOSED, (x, d, words, None), rest, _checked_transposed)
-
-
-def _sdd_of(d: Tensor, weight: Tensor, words: Tensor, *rest: Any) -> Tensor:
-    return _ready.run(Masked.SDD, (d, weight, words, None), rest, _checked_sdd)
-
-
-def _checked_dsd(
-    x: Tensor,
-    weight: Tensor,
-    words: Tensor,
-    bias: Tensor | None,
-    scale: float,
-    block_rows: int,
-    block_columns: int,
-    density: float,
-    relu: bool,
-) -> Computed:
+def _launch_dsd(
+    x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, *rest: Any
+) -> Callable[..., Tensor]:
+    *mask, relu = rest
     check_tensor(x, "x", (None, None), x)
     check_tensor(weight, "weight", (None, x.shape[1]), x, free="out features")
     (m, k), n = x.shape, weight.shape[0]
     if bias is not None:
         check_tensor(bias, "bias", (n,), x)
     if not (m and n and k):
-        empty = x.new_zeros((m, n)) if bias is None else bias.detach().expand(m, n).clone()
-        return empty.relu() if relu else empty, None
+        return partial(_without_terms, (m, n), relu)
     epilogue = Epilogue.NONE if bias is None else Epilogue.BIAS_RELU if relu else Epilogue.BIAS
-    call = Call(Masked.DSD, m, k, n, (block_rows, block_columns), density, scale, epilogue)
-    check_words((call.m, call.k), call.block, words, x)
-    return run(call, x, weight, words, bias)
+    layout, w = _weight(weight)
+    problem = problem_of(DsdProblem, (m, k, n), x, words, *mask, w_layout=layout, epilogue=epilogue)
+    places = {"x": 0, "w": (1, w), "mask": 3} | ({} if bias is None else {"bias": 2})
+    return _launch(problem, mask[0], (x, weight, bias, words), places, (m, n))
 
 
-def _checked_transposed(
-    x: Tensor,
-    d: Tensor,
-    words: Tensor,
-    _: None,
-    scale: float,
-    block_rows: int,
-    block_columns: int,
-    density: float,
-) -> Computed:
+def _without_terms(
+    shape: tuple[int, int], relu: bool, x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor
+) -> Tensor:
+    """The result where nothing is multiplied."""
+    empty = x.new_zeros(shape) if bias is None else bias.detach().expand(shape).clone()
+    return empty.relu() if relu else empty
+
+
+def _launch_transposed(x: Tensor, d: Tensor, words: Tensor, *mask: Any) -> Callable[..., Tensor]:
     check_tensor(x, "x", (None, None), x)
     check_tensor(d, "d", (x.shape[0], None), x, free="out features")
     (m, k), n = x.shape, d.shape[1]
     if not (m and n and k):
-        return x.new_zeros((n, k)), None
-    call = Call(Masked.DSD_TRANSPOSED, m, k, n, (block_rows, block_columns), density, scale)
-    check_words((call.m, call.k), call.block, words, x)
-    return run(call, x, d, words)
+        return lambda x, d, words: x.new_zeros((n, k))
+    problem = problem_of(DsdTransposedProblem, (m, k, n), x, words, *mask, y_layout=Layout.COLUMN)
+    return _launch(problem, mask[0], (x, d, words), {"x": 0, "d": 1, "mask": 2}, (n, k))
 
 
-def _checked_sdd(
-    d: Tensor,
-    weight: Tensor,
+def _launch_sdd(
+    d: Tensor, weight: Tensor, words: Tensor, *mask: Any, rest: Rest = Rest.FILLED
+) -> Callable[..., Tensor]:
+    check_tensor(d, "d", (None, None), d)
+    check_tensor(weight, "weight", (d.shape[1], None), d, free="in features")
+    (m, n), k = d.shape, weight.shape[1]
+    if not (m and k):
+        return lambda d, weight, words, out=None: d.new_zeros((m, k)) if out is None else out
+    layout, w = _weight(weight)
+    if not n:
+        problem = problem_of(SddProblem, (m, k, 1), d, words, *mask, rest=rest)
+        return partial(plain, problem, mask[0])
+    problem = problem_of(SddProblem, (m, k, n), d, words, *mask, w_layout=layout, rest=rest)
+    return _launch(problem, mask[0], (d, weight, words), {"d": 0, "w": (1, w), "mask": 2}, (m, k))
+
+
+def _launch_sdd_into(
+    out: Tensor, d: Tensor, weight: Tensor, words: Tensor, *mask: Any
+) -> Callable[..., Tensor]:
+    launch = _launch_sdd(d, weight, words, *mask, rest=Rest.KEPT)
+    check_tensor(out, "out", (d.shape[0], weight.shape[1]), d)
+    if not out.is_contiguous():
+        raise OperandError("out: expected a contiguous tensor, which is written in place")
+    return lambda out, d, weight, words: launch(d, weight, words, out=out)
+
+
+def _weight(weight: Tensor) -> tuple[Layout, View]:
+    """How W, out × in features, lies in memory as k × n, and how it is taken."""
+    if not weight.is_contiguous() and weight.t().is_contiguous():
+        return Layout.ROW, Tensor.t
+    return Layout.COLUMN, Tensor.contiguous
+
+
+def problem_of(
+    kind: type[MaskedProblem],
+    sizes: tuple[int, int, int],
+    first: Tensor,
     words: Tensor,
-    _: None,
     scale: float,
     block_rows: int,
     block_columns: int,
     density: float,
-) -> Computed:
-    check_tensor(d, "d", (None, None), d)
-    check_tensor(weight, "weight", (d.shape[1], None), d, free="in features")
-    (m, n), k = d.shape, weight.shape[1]
-    if not (m and n and k):
-        return d.new_zeros((m, k)), None
-    call = Call(Masked.SDD, m, k, n, (block_rows, block_columns), density, scale)
-    check_words((call.m, call.k), call.block, words, d)
-    return run(call, d, weight, words)
+    **traits: Any,
+) -> MaskedProblem:
+    """The problem that tensors ask for; float64 as float32, which PyTorch computes itself.
+
+    Args:
+        sizes: rows and columns of the mask, and the third one.
+        first: the first operand.
+
+    Raises:
+        OperandError: words of another mask, or of one whose blocks no product takes.
+    """
+    block = block_rows, block_columns
+    check_words(sizes[:2], block, words, first)
+    dtype = DTYPES.get(first.dtype, DType.FLOAT32)
+    return kind(*sizes, dtype, Block.parse(block), Density.parse(density), **traits)
+
+
+def _launch(
+    problem: MaskedProblem,
+    scale: float,
+    tensors: tuple[Tensor | None, ...],
+    places: dict[str, Any],
+    shape: tuple[int, int],
+) -> Callable[..., Tensor]:
+    """What computes the problem: our kernel, or PyTorch's own without a device of ours."""
+    first = tensors[0]
+    assert first is not None
+    device = kernel_device(first)
+    if device is None:
+        return partial(plain, problem, scale)
+    operator = operators.get(problem, device, captures=False, scale=scale)
+    return launch_of(operator, problem, tensors, places, Result(shape))
+
+
+_sdd_into_of = calls.of(4, _launch_sdd_into)
 
 
 @torch.library.custom_op(
@@ -191,31 +256,8 @@ def _checked_sdd(
     mutates_args=("out",),
     schema=f"(Tensor(a!) out, Tensor d, Tensor weight, {_MASK}) -> ()",
 )
-def _sdd_into(
-    out: Tensor,
-    d: Tensor,
-    weight: Tensor,
-    words: Tensor,
-    scale: float,
-    block_rows: int,
-    block_columns: int,
-    density: float,
-) -> None:
-    check_tensor(d, "d", (None, None), d)
-    check_tensor(weight, "weight", (d.shape[1], None), d, free="in features")
-    (m, n), k = d.shape, weight.shape[1]
-    check_tensor(out, "out", (m, k), d)
-    if not out.is_contiguous():
-        raise OperandError("out: expected a contiguous tensor, which is written in place")
-    call = Call(Masked.SDD, m, k, n, (block_rows, block_columns), density, scale, rest=Rest.KEPT)
-    check_words((call.m, call.k), call.block, words, d)
-    if not (m and k):
-        return
-    if not n:
-        live = expanded(blocks_of(words, grid((m, k), call.block)), call.block, (m, k))
-        out.masked_fill_(live, 0)
-        return
-    run(call, d, weight, words, out=out)
+def _sdd_into(out: Tensor, *inputs: Any) -> None:
+    _sdd_into_of(out, *inputs)
 
 
 def check_words(shape: tuple[int, int], block: tuple[int, int], words: Tensor, like: Tensor) -> None:
@@ -291,7 +333,7 @@ def _sdd_backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
 _dsd = DirectOperator(
     "dsd",
     f"(Tensor x, Tensor weight, Tensor? bias, {_MASK}, bool relu) -> Tensor",
-    _dsd_of,
+    calls.of(4, _launch_dsd),
     fake=lambda x, weight, *_: x.new_empty((x.shape[0], weight.shape[0])),
     tensors=4,
     backward=_dsd_backward,
@@ -300,7 +342,7 @@ _dsd = DirectOperator(
 _dsd_transposed = DirectOperator(
     "dsd_transposed",
     f"(Tensor x, Tensor d, {_MASK}) -> Tensor",
-    _transposed_of,
+    calls.of(3, _launch_transposed),
     fake=lambda x, d, *_: x.new_empty((d.shape[1], x.shape[1])),
     tensors=3,
     backward=_transposed_backward,
@@ -309,7 +351,7 @@ _dsd_transposed = DirectOperator(
 _sdd = DirectOperator(
     "sdd",
     f"(Tensor d, Tensor weight, {_MASK}) -> Tensor",
-    _sdd_of,
+    calls.of(3, _launch_sdd),
     fake=lambda d, weight, *_: d.new_empty((d.shape[0], weight.shape[1])),
     tensors=3,
     backward=_sdd_backward,

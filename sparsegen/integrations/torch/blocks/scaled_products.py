@@ -8,7 +8,9 @@ factors are copies of Xᵀ and Dᵀ, which tensor cores need along the contracti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,12 +20,11 @@ from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.blocks.mask_launches import blocks_of, expanded
 from sparsegen.integrations.torch.blocks.masked_products import check_words
-from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
+from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.calls.direct import DirectOperator
-from sparsegen.integrations.torch.calls.prepared import aligned, is_capturing
+from sparsegen.integrations.torch.calls.launches import Result, calls, launch_of
 from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.calls.tensor_checks import require_dtype, require_tensors
-from sparsegen.matrix.block_mask import grid
 from sparsegen.operators import Block, Density, DsdProblem, FactorType, Layout, MaskedProblem, SddProblem
 
 NAMES = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
@@ -90,92 +91,67 @@ def scaled_sdd(
     return result
 
 
-def _dsd_of(
-    x: Tensor,
-    weight: Tensor,
-    scale: Tensor,
-    words: Tensor,
-    block_rows: int,
-    block_columns: int,
-    density: float,
-    dtype: torch.dtype,
-) -> Tensor:
+def _launch_dsd(x: Tensor, weight: Tensor, scale: Tensor, words: Tensor, *rest: Any) -> Callable[..., Tensor]:
     (m, k), n = _shape(x, "x"), _shape(weight, "weight")[0]
     _check_factors(x, weight, "x", (n, k), weight.is_contiguous(), "expected a contiguous tensor")
-    call = _Call(m, k, n, (block_rows, block_columns), density, dtype)
-    return call.run(DsdProblem, Layout.COLUMN, (m, n), x, weight, scale, words)
+    places = {"x": 0, "w": 1, "mask": 3, "scale": 2}
+    return _launch(DsdProblem, (m, k, n), Layout.COLUMN, (m, n), places, (x, weight, scale, words), rest)
 
 
-def _sdd_of(
-    d: Tensor,
-    weight: Tensor,
-    scale: Tensor,
-    words: Tensor,
-    block_rows: int,
-    block_columns: int,
-    density: float,
-    dtype: torch.dtype,
-) -> Tensor:
+def _launch_sdd(d: Tensor, weight: Tensor, scale: Tensor, words: Tensor, *rest: Any) -> Callable[..., Tensor]:
     (m, n), k = _shape(d, "d"), _shape(weight, "weight")[1]
     wanted = "expected one whose transpose is contiguous, such as weight.t().contiguous().t()"
     _check_factors(d, weight, "d", (n, k), weight.t().is_contiguous(), wanted)
-    call = _Call(m, k, n, (block_rows, block_columns), density, dtype)
-    return call.run(SddProblem, Layout.ROW, (m, k), d, weight, scale, words)
+    places = {"d": 0, "w": (1, Tensor.t), "mask": 3, "scale": 2}
+    return _launch(SddProblem, (m, k, n), Layout.ROW, (m, k), places, (d, weight, scale, words), rest)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A product but for its tensors: sizes and blocks of its mask, columns, the expected density, the result's type."""
+def _launch(
+    kind: type[MaskedProblem],
+    sizes: tuple[int, int, int],
+    layout: Layout,
+    shape: tuple[int, int],
+    places: dict[str, Any],
+    tensors: tuple[Tensor, ...],
+    rest: tuple[Any, ...],
+) -> Callable[..., Tensor]:
+    """What computes the product, of this shape, for tensors like these.
 
-    m: int
-    k: int
-    n: int
-    block: tuple[int, int]
-    density: float
-    dtype: torch.dtype
+    Args:
+        sizes: rows and columns of the mask, and the third one.
+        layout: of W as k × n.
+        rest: rows and columns of a block, the expected density, and the result's type.
+    """
+    first, weight, _, words = tensors
+    block, density, dtype = rest[:2], rest[2], rest[3]
+    if dtype not in DTYPES:
+        raise OperandError(f"dtype: results are float16, bfloat16 or float32, not {dtype}")
+    if not all(sizes):
+        return lambda first, *_: first.new_zeros(shape, dtype=dtype)
+    check_words(sizes[:2], block, words, first)
+    names = [NAMES[tensor.dtype] for tensor in (first, weight)]
+    problem = kind(  # type: ignore[call-arg]
+        *(*sizes, DTYPES[dtype], Block.parse(block), Density.parse(density)),
+        w_layout=layout,
+        factor_type=FactorType("-".join(dict.fromkeys(names))),
+    )
+    device = kernel_device_of(first.device)
+    if device is None:
+        return partial(_plain, problem, dtype)
+    operator = operators.get(problem, device, captures=False)
+    return launch_of(operator, problem, tensors, places, Result(shape, dtype=dtype))
 
-    def run(
-        self,
-        kind: type[MaskedProblem],
-        layout: Layout,
-        shape: tuple[int, int],
-        first: Tensor,
-        weight: Tensor,
-        scale: Tensor,
-        words: Tensor,
-    ) -> Tensor:
-        """The product, of this shape."""
-        if self.dtype not in DTYPES:
-            raise OperandError(f"dtype: results are float16, bfloat16 or float32, not {self.dtype}")
-        if not (self.m and self.k and self.n):
-            return first.new_zeros(shape, dtype=self.dtype)
-        check_words((self.m, self.k), self.block, words, first)
-        device = kernel_device(first)
-        if device is None:
-            return self._plain(kind, first, weight, scale, words)
-        names = [NAMES[tensor.dtype] for tensor in (first, weight)]
-        problem = kind(  # type: ignore[call-arg]
-            m=self.m, k=self.k, n=self.n, dtype=DTYPES[self.dtype], w_layout=layout,
-            block=Block.parse(self.block), density=Density.parse(self.density),
-            factor_type=FactorType("-".join(dict.fromkeys(names))),
-        )  # fmt: skip
-        operator = operators.get(problem, device, is_capturing(first))
-        stored = aligned(first), aligned(weight if layout is Layout.COLUMN else weight.t())
-        if first.is_cuda:
-            result: Tensor = operator(*stored, words, scale=scale)
-            return result
-        found = operator(*(t.float().numpy() for t in stored), words.numpy(), scale=scale.numpy())
-        return torch.from_numpy(found).to(self.dtype)
 
-    def _plain(
-        self, kind: type[MaskedProblem], first: Tensor, weight: Tensor, scale: Tensor, words: Tensor
-    ) -> Tensor:
-        """By PyTorch alone, in float32."""
-        live = expanded(blocks_of(words, grid((self.m, self.k), self.block)), self.block, (self.m, self.k))
-        left, right = first.float(), weight.float()
-        if kind is SddProblem:
-            return torch.where(live, left @ right * scale, 0).to(self.dtype)
-        return (torch.where(live, left, 0) @ right.t() * scale).to(self.dtype)
+def _plain(
+    problem: MaskedProblem, dtype: torch.dtype, first: Tensor, weight: Tensor, scale: Tensor, words: Tensor
+) -> Tensor:
+    """By PyTorch alone, in float32."""
+    block = problem.block.rows, problem.block.columns
+    live = expanded(blocks_of(words, problem.mask_layout), block, (problem.m, problem.k))
+    left, right = first.float(), weight.float()
+    if isinstance(problem, SddProblem):
+        return torch.where(live, left @ right * scale, 0).to(dtype)
+    return (torch.where(live, left, 0) @ right.t() * scale).to(dtype)
 
 
 def _shape(tensor: Tensor, name: str) -> tuple[int, int]:
@@ -228,14 +204,14 @@ _SCHEMA = "Tensor words, int block_rows, int block_columns, float density, Scala
 _scaled_dsd = DirectOperator(
     "scaled_dsd",
     f"(Tensor x, Tensor weight, Tensor scale, {_SCHEMA}",
-    _dsd_of,
+    calls.of(4, _launch_dsd),
     fake=lambda x, weight, *rest: x.new_empty((x.shape[0], weight.shape[0]), dtype=rest[-1]),
     tensors=4,
 )
 _scaled_sdd = DirectOperator(
     "scaled_sdd",
     f"(Tensor d, Tensor weight, Tensor scale, {_SCHEMA}",
-    _sdd_of,
+    calls.of(4, _launch_sdd),
     fake=lambda d, weight, *rest: d.new_empty((d.shape[0], weight.shape[1]), dtype=rest[-1]),
     tensors=4,
 )

@@ -84,6 +84,16 @@ class Held:
     restored: Callable[..., Any]
 
 
+def _applied(name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of autograd's, called with all inputs by position."""
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    made: Any = type(name, (torch.autograd.Function,), members)
+    # What `torch.autograd.Function.apply` does before is for transforms, of which none looks.
+    beside: Any = super(torch.autograd.Function, made)
+    applied: Callable[..., Any] = beside.apply
+    return applied
+
+
 class DirectOperator:
     """A custom operator that is called past PyTorch's dispatcher where nothing but a result or a gradient is asked for.
 
@@ -92,7 +102,8 @@ class DirectOperator:
 
     Attributes:
         apply: the function of autograd's, called with all inputs by position; of an operator without a gradient the
-            dispatcher's operator, which says so when a gradient is computed.
+            dispatcher's operator, which says so when a gradient is computed. `launched_by` calls it with a launch
+            behind the inputs.
     """
 
     def __init__(
@@ -140,11 +151,17 @@ class DirectOperator:
             remember(ctx, inputs, output)
             return output
 
-        members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        made: Any = type(name, (torch.autograd.Function,), members)
-        # What `torch.autograd.Function.apply` does before is for transforms, of which none looks.
-        beside: Any = super(torch.autograd.Function, made)
-        self.apply = beside.apply
+        def forward_by(ctx: Any, *inputs: Any) -> Any:
+            *given, launch = inputs
+            output = launch(*given[:tensors])
+            remember(ctx, given, output)
+            return output
+
+        def backward_by(ctx: Any, *gradients: Any) -> Any:
+            return (*backward(ctx, *gradients), None)
+
+        self.apply = _applied(name, forward, backward)
+        self._apply_by = _applied(name, forward_by, backward_by)
         self._transformed = _for_transforms(name, function, backward, remember)
 
     def _defined(
@@ -195,6 +212,17 @@ class DirectOperator:
         if what is Asked.NOTHING:
             return self._function(*inputs)
         return self.apply(*inputs) if what is Asked.GRADIENT else self.dispatched(*inputs)
+
+    def launched_by(self, launch: Callable[..., Any], what: Asked, *inputs: Any) -> Any:
+        """The same of an operator with a gradient, by what is known to compute it.
+
+        Args:
+            launch: takes the tensors among the inputs.
+            what: is asked of the call.
+        """
+        if what is Asked.NOTHING:
+            return launch(*inputs[: self._tensors])
+        return self._apply_by(*inputs, launch) if what is Asked.GRADIENT else self.dispatched(*inputs)
 
     def dispatched(self, *inputs: Any) -> Any:
         """The same by the dispatcher, or by a function of autograd's where a transform such as `torch.func.grad` looks.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sparsegen.kernels.base import Device
+from sparsegen.plan.arrays import current_stream_of
 from sparsegen.plan.executors import made_here, shared_executor
 
 Launched = Callable[..., None]  # (stream, *addresses)
@@ -29,13 +30,16 @@ class PlainLaunches(threading.local):
 
     def of(self, device: Device, *what: Any) -> Launched:
         """The launch for these arguments, bound when it is first asked for."""
-        key = device, device.index, *what
+        key = device.backend, device.index, *what  # of a device all that tells it apart within a process
         if key not in self._bound:
             executor = shared_executor(device)
             self._bound[key] = made_here(executor, partial(self._bind, executor, *what))
         return self._bound[key]
 
 
+_current = current_stream_of(torch)
+
+
 def stream_of(tensor: Tensor) -> int:
     """PyTorch's current stream on the tensor's device; 0 on the host."""
-    return int(torch.cuda.current_stream(tensor.device).cuda_stream) if tensor.is_cuda else 0
+    return _current(tensor.get_device()) if tensor.is_cuda else 0

@@ -13,6 +13,7 @@ from torch import Tensor
 from sparsegen.plan.variant_launcher import VariantLauncher
 
 VECTOR_BYTES = 16  # the widest load
+_OF_NUMPY = frozenset({torch.float32, torch.float16, torch.float64, torch.int64, torch.uint64})
 
 
 class Follower:
@@ -155,8 +156,8 @@ def aligned(tensor: Tensor) -> Tensor:
 
 
 def array_of(tensor: Tensor) -> Any:
-    """The tensor as the emulator takes it: a NumPy array, of float32 for bfloat16, which NumPy has not."""
-    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    """The tensor as the emulator takes it: a NumPy array, of float32 for types that NumPy has not."""
+    return (tensor if tensor.dtype in _OF_NUMPY else tensor.float()).numpy()
 
 
 def is_capturing(tensor: Tensor) -> bool:

@@ -34,7 +34,13 @@ class Operators:
 
     def __init__(self) -> None:
         self.found: OrderedDict[tuple[Any, ...], _Prepared] = OrderedDict()
+        self._captured: list[object] = []
         self._lock = threading.Lock()
+
+    def keep(self, launch: object) -> None:
+        """Have what a CUDA graph was captured with live as long as the process."""
+        with self._lock:
+            self._captured.append(launch)
 
     def get(self, problem: Problem, device: Device, captures: bool, **kept: Any) -> Any:
         """The operator of a problem, prepared unless it is there.

@@ -20,9 +20,9 @@ from sparsegen.integrations.torch.convolution.conv_problem import (
     sides_of,
 )
 from sparsegen.integrations.torch.convolution.masked_conv_operators import masked_conv2d
+from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
 from sparsegen.kernels.base import Device
-from sparsegen.matrix.spatial_mask import words_of
-from sparsegen.measure.decision import Entrants, decide
+from sparsegen.measure.decision import Decision, Entrants, decide
 from sparsegen.measure.race import Pair, is_capturing
 from sparsegen.operators import ConvEpilogue, MaskedConv2dProblem, MaskOf
 from sparsegen.tuning_db.records import Called, Task
@@ -30,21 +30,23 @@ from sparsegen.tuning_db.records import Called, Task
 CALLS = 4  # behind each other, as of a network's layers: the host is ahead of a device that takes longer
 
 
-def masked_convolution_pays(problem: MaskedConv2dProblem, device: torch.device) -> bool:
+def decided(problem: MaskedConv2dProblem, device: torch.device) -> Decision | None:
     """Whether the kernel takes less time than the dense convolution whose result is then set to zero outside the mask.
 
     On a GPU the first call with this problem races both on a random mask of its density, forward, unless the tuning
     database knows; see `sparsegen.measure.decision`. Called from Python the host's time counts, in a CUDA graph the
     device's alone. It needs memory for the operands beside the layer's own, and leaves PyTorch's generators as they
-    are. Inside a CUDA graph's capture nothing can be timed, and problems that were never met run our kernel, as they do
-    on the emulator, which has no time.
+    are. None inside a CUDA graph's capture, where nothing can be timed, of problems that were never met, and on the
+    emulator, which has no time: then the kernel runs.
     """
     found = kernel_device_of(device)
     if found is None:
-        return True
-    decision = decide(Task.CONVOLUTION, problem, found, lambda: _entrants(problem, device, found))
-    if decision is None:
-        return True
+        return None
+    return decide(Task.CONVOLUTION, problem, found, lambda: _entrants(problem, device, found))
+
+
+def runs_as_called(decision: Decision) -> bool:
+    """Whether the kernel runs in a call that comes now: captured by a CUDA graph, or from Python."""
     return decision.ours_runs(Called.DEVICE if is_capturing() else Called.HOST)
 
 
@@ -61,7 +63,8 @@ def runs_masked_kernel(dense: Dense, problem: MaskedConv2dProblem | None, device
     """
     if dense is not Dense.AUTO or problem is None:
         return dense is not Dense.ALWAYS
-    return masked_convolution_pays(problem, device)
+    decision = decided(problem, device)
+    return decision is None or runs_as_called(decision)
 
 
 @torch.compiler.assume_constant_result
@@ -149,7 +152,17 @@ def _both(problem: MaskedConv2dProblem, where: torch.device) -> Pair:
     @torch.no_grad()
     def masked() -> Tensor:
         result: Tensor = masked_conv2d(
-            *(x, weight, bias, words_of(mask), *sides, p.groups.count, str(p.mask_of), p.density.share, relu),
+            *(
+                x,
+                weight,
+                bias,
+                PackedMask.of(mask).words,
+                *sides,
+                p.groups.count,
+                str(p.mask_of),
+                p.density.share,
+                relu,
+            ),
             False,
         )
         return result

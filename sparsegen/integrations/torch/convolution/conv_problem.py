@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,21 +10,17 @@ from torch import Tensor
 
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.devices import DTYPES
-from sparsegen.integrations.torch.calls.ready_calls import kind_of
 from sparsegen.integrations.torch.calls.tensor_checks import require_real
 from sparsegen.operators import (
     ConvEpilogue,
     Groups,
     ImageLayout,
     MaskedConv2dProblem,
+    MaskedConv2dWeightsProblem,
     MaskOf,
 )
-from sparsegen.system.bounded import Bounded
 
 Side = tuple[int, int]
-
-MOST_PROBLEMS = 1024  # of calls before: to make one takes longer than a call
-_problems: dict[Hashable, MaskedConv2dProblem] = Bounded(MOST_PROBLEMS)
 
 
 def problem_of(
@@ -45,22 +41,7 @@ def problem_of(
     Raises:
         OperandError, ConfigError: shapes, dtypes, devices or sides that do not fit.
     """
-    options = sides, groups, mask_of, density, relu
-    # Options as text, in which 1, 1.0 and True differ, as they do to the checks.
-    key = kind_of(x, weight, bias), repr(options)
-    found = _problems.get(key)
-    if found is None:
-        found = _problems[key] = _checked(x, weight, bias, options)
-    return found
-
-
-def _checked(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    options: tuple[Any, ...],
-) -> MaskedConv2dProblem:
-    (stride, padding, dilation, block), groups, mask_of, density, relu = options
+    stride, padding, dilation, block = sides
     require_real(x, "x")
     require_real(weight, "weight")
     groups = Groups.named(groups, "groups").count
@@ -114,7 +95,9 @@ def pixels_of(blocks: Tensor, block: Side, like: Tensor) -> Tensor:
     return wide[:, :, : like.shape[2], : like.shape[3]]
 
 
-def sides_of(problem: MaskedConv2dProblem) -> tuple[Side, Side, Side, Side]:
+def sides_of(
+    problem: MaskedConv2dProblem | MaskedConv2dWeightsProblem,
+) -> tuple[Side, Side, Side, Side]:
     """Rows and columns of stride, padding, dilation and of a block of the mask, as the operator takes them."""
     p = problem
     stride, padding, dilation, block = (

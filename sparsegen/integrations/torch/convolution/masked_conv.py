@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.integrations.torch.calls.autocast import cast_like_dense
+from sparsegen.integrations.torch.calls.direct import Asked, asked
+from sparsegen.integrations.torch.calls.launches import calls, kind_of
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution import masked_conv_operators
+from sparsegen.integrations.torch.convolution.conv_call import ConvCall, check
 from sparsegen.integrations.torch.convolution.conv_choice import (
     dense_convolution,
     has_choice,
     runs_masked_in_graph,
-    runs_masked_kernel,
     sizes_of,
 )
-from sparsegen.integrations.torch.convolution.conv_problem import memory_format, problem_of, sides_of
+from sparsegen.integrations.torch.convolution.conv_problem import memory_format
+from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
 from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
 from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks, own_parameter
 from sparsegen.matrix.spatial_mask import words_of
@@ -32,22 +33,6 @@ from sparsegen.operators import (
     MaskOf,
     member,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PackedMask:
-    """A mask with its words, which several layers take without packing it again.
-
-    Attributes:
-        blocks: bools, images × rows × columns of blocks.
-        words: of the mask.
-        is_earlier: the words, and the layer's filters and bias, were written before the kernel began that comes before
-            the layer's on the stream; then that of the layer reads them while the other still ends.
-    """
-
-    blocks: Tensor
-    words: Tensor
-    is_earlier: bool = False
 
 
 def masked_conv2d(
@@ -91,39 +76,70 @@ def masked_conv2d(
     Raises:
         OperandError, ConfigError: shapes, dtypes, devices or sides that do not fit.
     """
-    packed = mask if isinstance(mask, PackedMask) else None
-    mask = mask.blocks if isinstance(mask, PackedMask) else mask
+    blocks, words, earlier = (
+        (mask.blocks, mask.words, mask.is_earlier) if isinstance(mask, PackedMask) else (mask, None, False)
+    )
+    sides: tuple[Any, ...] = stride, padding, dilation, block
+    options: Any = sides, groups, mask_of, density, relu, dense
+    if is_dynamo_compiling():  # a problem is no tensor: operators make and check it when they run
+        return _traced(x, weight, blocks, bias, words, earlier, *options)
+    if not (isinstance(x, Tensor) and isinstance(weight, Tensor) and isinstance(blocks, Tensor)) or (
+        bias is not None and not isinstance(bias, Tensor)
+    ):
+        require_tensors(x=x, weight=weight, mask=blocks, bias=bias)
+    tensors = x, weight, bias, blocks, words
+    what = asked(*tensors)
+    if what is Asked.MORE and is_compiling():
+        return _traced(x, weight, blocks, bias, words, earlier, *options)
+    kind: Any = masked_conv2d, earlier, options, _types(options), kind_of(tensors)
+    try:
+        call = calls.known.get(kind)
+    except TypeError:  # lists and symbolic sizes, of which nothing is kept
+        call = kind = None
+    if call is None:
+        call = ConvCall.of(*tensors, earlier, *options)
+        if kind is not None:
+            calls.known[kind] = call
+    result: Tensor = call(what, x, weight, bias, blocks, words)
+    return result
+
+
+def _types(options: tuple[Any, ...]) -> tuple[Any, ...]:
+    """By which 1, 1.0 and True differ, as they do to the checks."""
+    types = list(map(type, options))
+    for side in options[0]:
+        types += map(type, side) if type(side) is tuple else (type(side),)
+    return tuple(types)
+
+
+def _traced(
+    x: Tensor,
+    weight: Tensor,
+    mask: Tensor,
+    bias: Tensor | None,
+    words: Tensor | None,
+    is_earlier: bool,
+    sides: tuple[Any, ...],
+    groups: int,
+    mask_of: MaskOf | str,
+    density: float,
+    relu: bool,
+    dense: Dense | str,
+) -> Tensor:
+    """The same while a graph is traced."""
     require_tensors(x=x, weight=weight, mask=mask, bias=bias)
-    relu = arguments.flag(relu, "relu", OperandError)
-    if relu and bias is None:
-        raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
-    if mask.dtype != torch.bool or mask.dim() != 3 or mask.device != x.device:
-        raise OperandError(
-            f"mask: expected bools, images × rows × columns of blocks, on {x.device}, got {mask.dtype} of shape "
-            f"{tuple(mask.shape)} on {mask.device}"
-        )
-    sides: Sequence[Any] = stride, padding, dilation, block
-    if torch.compiler.is_compiling():  # a problem is no tensor: operators make and check it when they run
-        sides = [_pair(side) for side in sides]
-        tried = sizes_of(x, weight) if dense == Dense.AUTO and has_choice(x) else None
-        runs_masked = runs_masked_in_graph(
-            *(str(dense), tried, bias is not None, x.dtype, str(x.device), memory_format(x)),
-            *(tuple(map(tuple, sides)), groups, str(mask_of), density, relu),
-        )
-    else:
-        problem = problem_of(x, weight, bias, sides, groups, mask_of, density, relu)
-        wanted = problem.batch, *problem.mask_shape
-        if tuple(mask.shape) != wanted:
-            raise OperandError(
-                f"mask: expected {wanted} blocks of {problem.mask_block}, got {tuple(mask.shape)}"
-            )
-        sides, groups = sides_of(problem), problem.groups.count
-        runs_masked = runs_masked_kernel(Dense.parse(dense), problem if has_choice(x) else None, x.device)
+    check(bias, mask, x, relu)
+    pairs = [_pair(side) for side in sides]
+    tried = sizes_of(x, weight) if dense == Dense.AUTO and has_choice(x) else None
+    runs_masked = runs_masked_in_graph(
+        *(str(dense), tried, bias is not None, x.dtype, str(x.device), memory_format(x)),
+        *(tuple(map(tuple, pairs)), groups, str(mask_of), density, relu),
+    )
     if not runs_masked:
-        return dense_convolution(x, weight, bias, mask, sides, groups, MaskOf(mask_of), relu)
+        return dense_convolution(x, weight, bias, mask, pairs, groups, MaskOf(mask_of), relu)
     result: Tensor = masked_conv_operators.masked_conv2d(
-        *(x, weight, bias, words_of(mask) if packed is None else packed.words, *sides),
-        *(groups, str(mask_of), density, relu, packed is not None and packed.is_earlier),
+        *(x, weight, bias, words_of(mask) if words is None else words, *pairs),
+        *(groups, str(mask_of), density, relu, is_earlier),
     )
     return result
 

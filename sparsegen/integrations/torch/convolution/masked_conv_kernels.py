@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -11,9 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
-from sparsegen.integrations.torch.calls.prepared import is_capturing
-from sparsegen.integrations.torch.calls.prepared_operators import called, operators
-from sparsegen.integrations.torch.calls.ready_calls import Computed, ReadyCalls
+from sparsegen.integrations.torch.calls.launches import Place, Result, launch_of
+from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.convolution.conv_problem import (
     Side,
     memory_format,
@@ -29,6 +29,7 @@ from sparsegen.operators import (
     ConvEpilogue,
     Density,
     Dilation,
+    DType,
     FilterSize,
     Given,
     Groups,
@@ -40,69 +41,30 @@ from sparsegen.operators import (
     Stride,
 )
 
-_ready = ReadyCalls()
 
-
-def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, *rest: Any) -> Tensor:
-    """The convolution of the operator ``masked_conv2d``, whose arguments these are."""
-    return _ready.run("masked_conv2d", (x, weight, words, bias), rest, _first_convolution)
-
-
-def gradient_by_weights(x: Tensor, dy: Tensor, words: Tensor, *rest: Any) -> Tensor:
-    """The gradient of the operator ``masked_conv2d_weights``, likewise."""
-    return _ready.run("masked_conv2d_weights", (x, dy, words), rest, _first_gradient)
-
-
-def _first_convolution(
-    x: Tensor,
-    weight: Tensor,
-    words: Tensor,
-    bias: Tensor | None,
-    stride: Side,
-    padding: Side,
-    dilation: Side,
-    block: Side,
-    groups: int,
-    mask_of: str,
-    density: float,
-    relu: bool,
-    earlier: bool = False,
-) -> Computed:
-    sides = stride, padding, dilation, block
+def launch_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, *rest: Any
+) -> Callable[..., Tensor]:
+    """What computes the operator ``masked_conv2d``, whose arguments these are, for tensors like these."""
+    sides, (groups, mask_of, density, relu, *earlier) = rest[:4], rest[4:]  # the dispatcher passes no default
     problem = problem_of(x, weight, bias, sides, groups, mask_of, density, relu)
     device = kernel_device(x)
     if device is None:
-        return _plain(problem, x, weight, bias, words), None
-    if earlier:
+        return partial(_plain, problem)
+    if any(earlier):
         problem = replace(problem, given=Given.EARLIER)
-    ready = _Convolution.of(problem, operators.get(problem, device, is_capturing(x)))
-    return ready(x, weight, words, bias), ready
+    operator = operators.get(problem, device, captures=False)
+    by_pixels = None if problem.layout.has_planes else _by_pixels
+    places: dict[str, Place] = {"x": (0, by_pixels), "w": (1, _by_pixels), "mask": 3}
+    if bias is not None:
+        places["bias"] = 2
+    shape = problem.batch, problem.filters, problem.out_height, problem.out_width
+    result = Result(shape, torch.contiguous_format if problem.layout.has_planes else torch.channels_last)
+    return launch_of(operator, problem, (x, weight, bias, words), places, result)
 
 
-@dataclass(frozen=True, slots=True)
-class _Convolution:
-    """What calls with tensors of one kind go to; shapes as the operator takes and gives arrays."""
-
-    operator: Any
-    has_planes: bool
-    images: tuple[int, ...]
-    mask: tuple[int, ...]
-    result: tuple[int, ...]
-
-    @classmethod
-    def of(cls, problem: MaskedConv2dProblem, operator: Any) -> _Convolution:
-        """For a problem and its operator."""
-        p, shapes = problem, {spec.name: spec.shape for spec in problem.operands(0)}
-        result = p.batch, *p.layout.shape(p.out_height, p.out_width, p.filters)
-        return cls(operator, p.layout.has_planes, shapes["x"], shapes["mask"], result)
-
-    def __call__(self, x: Tensor, weight: Tensor, words: Tensor, bias: Tensor | None) -> Tensor:
-        images = (x if self.has_planes else x.permute(0, 2, 3, 1)).reshape(self.images)
-        added = {} if bias is None else {"bias": bias}
-        live = words.reshape(self.mask).view(torch.uint64)
-        found = called(self.operator, [images, weight.permute(0, 2, 3, 1)], live, **added)
-        found = found.reshape(self.result)
-        return (found if self.has_planes else found.permute(0, 3, 1, 2)).detach()
+def _by_pixels(images: Tensor) -> Tensor:
+    return images.permute(0, 2, 3, 1)
 
 
 def _plain(
@@ -124,7 +86,7 @@ def _plain(
     return found.to(x.dtype).contiguous(memory_format=memory_format(x))
 
 
-def _first_gradient(
+def launch_gradient(
     x: Tensor,
     dy: Tensor,
     words: Tensor,
@@ -135,14 +97,12 @@ def _first_gradient(
     block: Side,
     groups: int,
     density: float,
-) -> Computed:
+) -> Callable[..., Tensor]:
+    """What computes the operator ``masked_conv2d_weights``, likewise."""
     device = kernel_device(x)
-    sides = stride, padding, dilation
-    if device is None:
-        return _plain_gradient(x, dy, words, filter_size, sides, block, groups), None
     problem = MaskedConv2dWeightsProblem(
         *(int(x.shape[2]), int(x.shape[3]), int(x.shape[1]), int(dy.shape[1]), int(x.shape[0])),
-        DTYPES[x.dtype],
+        DTYPES.get(x.dtype, DType.FLOAT32),
         FilterSize(*filter_size),
         Stride(*stride),
         Padding(*padding),
@@ -151,22 +111,12 @@ def _first_gradient(
         MaskBlock(*block),
         Density.parse(density),
     )
-    if not _has_kernel(problem, device):
-        return _plain_gradient(x, dy, words, filter_size, sides, block, groups), None
-    ready = _Gradient(operators.get(problem, device, is_capturing(x)))
-    return ready(x, dy, words), ready
-
-
-@dataclass(frozen=True, slots=True)
-class _Gradient:
-    """What calls with tensors of one kind go to."""
-
-    operator: Any
-
-    def __call__(self, x: Tensor, dy: Tensor, words: Tensor) -> Tensor:
-        given = [x.permute(0, 2, 3, 1), dy.permute(0, 2, 3, 1)]
-        found = called(self.operator, given, words.reshape(-1).view(torch.uint64))
-        return found.permute(0, 3, 1, 2).detach()
+    if device is None or not _has_kernel(problem, device):
+        return partial(_plain_gradient, problem)
+    operator = operators.get(problem, device, captures=False)
+    places: dict[str, Place] = {"x": (0, _by_pixels), "dy": (1, _by_pixels), "mask": 2}
+    shape = problem.filters, problem.channels // groups, *filter_size
+    return launch_of(operator, problem, (x, dy, words), places, Result(shape, torch.channels_last))
 
 
 @lru_cache(maxsize=1024)
@@ -179,13 +129,16 @@ def _has_kernel(problem: MaskedConv2dWeightsProblem, device: Device) -> bool:
     )
 
 
-def _plain_gradient(
-    x: Tensor, dy: Tensor, words: Tensor, filter_size: Side, sides: tuple[Side, ...], block: Side, groups: int
-) -> Tensor:
+def _plain_gradient(problem: MaskedConv2dWeightsProblem, x: Tensor, dy: Tensor, words: Tensor) -> Tensor:
     """By PyTorch alone; 16-bit numbers are multiplied and summed as float32."""
-    wide = x.dtype if x.dtype in WIDE else torch.float32
+    wide, p = x.dtype if x.dtype in WIDE else torch.float32, problem
+    stride, padding, dilation, block = sides_of(p)
+    groups = p.groups.count
     gradient = torch.where(live_pixels(words, block, dy), dy, 0).detach().to(wide)
-    weight = gradient.new_empty((dy.shape[1], x.shape[1] // groups, *filter_size))
+    weight = gradient.new_empty(
+        (dy.shape[1], x.shape[1] // groups, p.filter_size.rows, p.filter_size.columns)
+    )
+    sides = stride, padding, dilation
     _, found = dense_gradients(gradient, x.detach().to(wide), weight, sides, groups, (False, True))
     assert found is not None
     return found.to(x.dtype).contiguous(memory_format=torch.channels_last)

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch.calls.direct import DirectOperator
+from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.convolution.conv_problem import Side, memory_format
 from sparsegen.integrations.torch.convolution.masked_conv_kernels import (
-    convolution,
     dense_gradients,
-    gradient_by_weights,
+    launch_convolution,
+    launch_gradient,
     live_blocks,
     live_pixels,
 )
@@ -180,7 +181,7 @@ masked_conv2d = DirectOperator(
     "masked_conv2d",
     "(Tensor x, Tensor weight, Tensor? bias, Tensor words, int[] stride, int[] padding, int[] dilation, int[] block, "
     "int groups, str mask_of, float density, bool relu, bool earlier=False) -> Tensor",
-    convolution,
+    calls.of(4, launch_convolution),
     fake=_fake,
     tensors=4,
     backward=_backward,
@@ -192,7 +193,7 @@ _by_weights = DirectOperator(
     "masked_conv2d_weights",
     "(Tensor x, Tensor dy, Tensor words, int[] filter_size, int[] stride, int[] padding, int[] dilation, int[] block, "
     "int groups, float density) -> Tensor",
-    gradient_by_weights,
+    calls.of(3, launch_gradient),
     fake=_fake_by_weights,
     tensors=3,
     backward=_backward_by_weights,

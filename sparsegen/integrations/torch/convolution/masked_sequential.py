@@ -14,9 +14,10 @@ from sparsegen.errors import ConfigError, OperandError
 from sparsegen.integrations.torch.calls.autocast import cast_like_dense
 from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
 from sparsegen.integrations.torch.convolution.conv_problem import pixels_of
-from sparsegen.integrations.torch.convolution.masked_conv import PackedMask, masked_conv2d
+from sparsegen.integrations.torch.convolution.masked_conv import masked_conv2d
+from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
 from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
-from sparsegen.matrix.spatial_mask import Reach, both, dilate, resize, words_of
+from sparsegen.matrix.spatial_mask import Reach, both, dilate, resize
 from sparsegen.operators import Density
 
 # Of zeros they make zeros, so that what the mask leaves out stays zero.
@@ -104,7 +105,7 @@ class MaskedSequential(nn.Module):
                 steps.append(layer)
             else:
                 if not packed or packed[-1].blocks is not mask:
-                    packed.append(PackedMask(mask, words_of(mask)))
+                    packed.append(PackedMask.of(mask))
                 weight, bias, number, relu = self._weights(own, layer)
                 device = mask.device
                 weight, bias = cast_like_dense(weight, device), cast_like_dense(bias, device)

@@ -1,0 +1,145 @@
+"""A masked convolution as it is called: its problem, whether our kernel runs, and its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsegen import arguments
+from sparsegen.dispatch.options import Dense
+from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.calls.direct import Asked
+from sparsegen.integrations.torch.calls.launches import WORDS
+from sparsegen.integrations.torch.convolution import conv_choice
+from sparsegen.integrations.torch.convolution.conv_problem import problem_of, sides_of
+from sparsegen.integrations.torch.convolution.masked_conv_kernels import launch_convolution
+from sparsegen.integrations.torch.convolution.masked_conv_operators import masked_conv2d
+from sparsegen.integrations.torch.convolution.packed_masks import packing_of
+from sparsegen.matrix.bits import words_for
+from sparsegen.matrix.spatial_mask import words_of
+from sparsegen.measure.decision import Decision
+from sparsegen.operators import MaskedConv2dProblem, MaskOf
+
+
+@dataclass(slots=True, eq=False)
+class ConvCall:
+    """What calls with tensors of one kind and with equal options go to.
+
+    Attributes:
+        problem: what the tensors ask for.
+        rest: the operator's arguments behind the tensors.
+        runs_kernel: whether our kernel runs, once that no longer depends on how the call comes.
+        decision: what was raced, for each way of being called.
+        launch, pack: made when the kernel first runs; pack of masks that come as bools.
+    """
+
+    problem: MaskedConv2dProblem
+    rest: tuple[Any, ...]
+    runs_kernel: bool | None
+    decision: Decision | None = None
+    launch: Callable[..., Tensor] | None = None
+    pack: Callable[[Tensor], Tensor] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        mask: Tensor,
+        words: Tensor | None,
+        is_earlier: bool,
+        sides: Sequence[Any],
+        groups: int,
+        mask_of: MaskOf | str,
+        density: float,
+        relu: bool,
+        dense: Dense | str,
+    ) -> ConvCall:
+        """Look at tensors and options.
+
+        Raises:
+            OperandError, ConfigError: shapes, dtypes, devices or options that do not fit.
+        """
+        check(bias, mask, x, relu)
+        problem = problem_of(x, weight, bias, sides, groups, mask_of, density, relu)
+        wanted = problem.batch, *problem.mask_shape
+        if tuple(mask.shape) != wanted:
+            raise OperandError(
+                f"mask: expected {wanted} blocks of {problem.mask_block}, got {tuple(mask.shape)}"
+            )
+        size = problem.batch * wanted[1] * words_for(wanted[2])
+        if words is not None and (words.numel() != size or words.dtype not in WORDS):
+            raise OperandError(
+                f"mask: expected {size} words of 64 bits, got {words.dtype} of shape {tuple(words.shape)}"
+            )
+        policy = Dense.parse(dense)
+        settled = None
+        if policy is not Dense.AUTO or not conv_choice.has_choice(x):
+            settled = policy is not Dense.ALWAYS
+        own = problem.groups.count, str(problem.mask_of), problem.density.share, relu, is_earlier
+        return cls(problem, (*sides_of(problem), *own), settled)
+
+    def __call__(
+        self,
+        what: Asked,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        mask: Tensor,
+        words: Tensor | None,
+    ) -> Tensor:
+        """The convolution.
+
+        Args:
+            what: is asked of the call.
+            mask: bools.
+            words: the mask's, if it is packed.
+        """
+        runs = self.runs_kernel
+        if not (self._decided(x.device) if runs is None else runs):
+            groups, mask_of, _, relu, _ = self.rest[4:]
+            return conv_choice.dense_convolution(
+                x, weight, bias, mask, self.rest[:4], groups, MaskOf(mask_of), relu
+            )
+        if what is Asked.MORE:
+            words = words_of(mask) if words is None else words
+            result: Tensor = masked_conv2d.dispatched(x, weight, bias, words, *self.rest)
+            return result
+        if words is None:
+            if self.pack is None:
+                self.pack = packing_of(mask)
+            words = self.pack(mask)
+        if self.launch is None:
+            self.launch = launch_convolution(x, weight, bias, words, *self.rest)
+        result = masked_conv2d.launched_by(self.launch, what, x, weight, bias, words, *self.rest)
+        return result
+
+    def _decided(self, device: torch.device) -> bool:
+        """Whether our kernel runs, by how this call comes; where nobody knows yet it does."""
+        if self.decision is None:
+            self.decision = conv_choice.decided(self.problem, device)
+        if self.decision is None:
+            return True
+        if self.decision.from_host == self.decision.on_device:
+            self.runs_kernel = self.decision.from_host
+        return conv_choice.runs_as_called(self.decision)
+
+
+def check(bias: Tensor | None, mask: Tensor, x: Tensor, relu: Any) -> None:
+    """Hold what no problem knows of.
+
+    Raises:
+        OperandError: a mask that is none, or a ReLU without a bias.
+    """
+    if arguments.flag(relu, "relu", OperandError) and bias is None:
+        raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
+    if mask.dtype != torch.bool or mask.dim() != 3 or mask.device != x.device:
+        raise OperandError(
+            f"mask: expected bools, images × rows × columns of blocks, on {x.device}, got {mask.dtype} of shape "
+            f"{tuple(mask.shape)} on {mask.device}"
+        )
