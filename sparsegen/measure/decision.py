@@ -107,8 +107,17 @@ def _found(task: Task, problem: Problem, device: Device, enter: Callable[[], Ent
         return Decision(True, True, choice.why)
     probes = _known(choice, task)
     if len(probes) == len(Called):
-        return _of(probes)
+        known = _of(probes)
+        if known.from_host != known.on_device and not is_capturing():
+            _ready(enter())
+        return known
     return None if is_capturing() else _raced(task, workload, device, enter())
+
+
+def _ready(entrants: Entrants) -> None:
+    """Run both once, as a race does: a capture may take what no call from Python ran, and can load and bind nothing."""
+    for run in entrants.pair(Called.DEVICE):
+        run()
 
 
 def _known(choice: Choice, task: Task) -> dict[Called, Probe]:

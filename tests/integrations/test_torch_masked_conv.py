@@ -22,7 +22,7 @@ from sparsegen.integrations.torch.convolution import (  # noqa: E402
     masked_conv_kernels,
 )
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask  # noqa: E402
-from sparsegen.measure import decision  # noqa: E402
+from sparsegen.measure import decision, race  # noqa: E402
 from sparsegen.operators import (  # noqa: E402
     ConvEpilogue,
     Density,
@@ -246,7 +246,8 @@ def test_a_graph_races_both_on_a_gpu_while_it_is_traced(
         probes = store.all_probes()
     assert {probe.called for probe in probes} == set(Called) and min(p.sparse_us for p in probes) > 0
     monkeypatch.setattr(decision, "_decisions", {})
-    monkeypatch.setattr(conv_choice, "_both", None)  # what another process recorded decides
+    monkeypatch.setattr(calls, "known", {})
+    monkeypatch.setattr(race.Race, "run", None)  # what another process recorded decides
     layer(x, mask)
     assert decision.decisions()[0][-1] == first[-1]
 

@@ -34,7 +34,7 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Ca
     run: list[Called] = []
 
     def timed(enter: Any, executor: Any, called: Called, l2: Any, calls: int) -> tuple[float, float]:
-        assert calls == 3 and enter(executor) == ("ours", "dense")
+        assert calls == 3 and enter(executor) == (ours, dense)
         run.append(called)
         return TIMES[called]
 
@@ -46,9 +46,20 @@ class Closed:
     def close(self) -> None: ...
 
 
+ran: list[str] = []
+
+
+def ours() -> None:
+    ran.append("ours")
+
+
+def dense() -> None:
+    ran.append("dense")
+
+
 def enter() -> Entrants:
     config = sparsegen.lookup(problem=PROBLEM, device=H100).config
-    return Entrants(Variant(config, "ab" * 32), lambda _: ("ours", "dense"), 3)  # type: ignore[arg-type, return-value]
+    return Entrants(Variant(config, "ab" * 32), lambda _: (ours, dense), 3)
 
 
 def never() -> Entrants:
@@ -68,7 +79,9 @@ def test_both_ways_of_being_called_are_raced_once_and_outlive_the_process(
     assert not first.ours_runs(Called.HOST) and first.ours_runs(Called.DEVICE)
     assert decide(Task.CONVOLUTION, PROBLEM, H100, never) is first
     again(monkeypatch)
-    assert decide(Task.CONVOLUTION, PROBLEM, H100, never) == first
+    ran.clear()
+    assert decide(Task.CONVOLUTION, PROBLEM, H100, enter) == first and len(entered) == 2
+    assert ran == ["ours", "dense"], "each once, for a graph captures what calls from Python do not run"
     with Store.open(tmp_path / "tuning.db") as store:
         assert {(p.called, p.task, p.sparse_us) for p in store.all_probes()} == {
             (Called.HOST, Task.CONVOLUTION, 9.0),
@@ -78,6 +91,15 @@ def test_both_ways_of_being_called_are_raced_once_and_outlive_the_process(
     assert "convolution called from Python: sparse 9 µs, dense 7 µs: dense wins" in said
     assert "convolution called in a graph or behind a busy queue: sparse 3 µs" in said
     assert first.why in said.replace("\n  ", "; ")
+
+
+def test_one_answer_for_both_ways_needs_nothing_more(
+    entered: list[Called], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TIMES, Called.HOST, (5.0, 7.0))
+    first = decide(Task.CONVOLUTION, PROBLEM, H100, enter)
+    again(monkeypatch)
+    assert decide(Task.CONVOLUTION, PROBLEM, H100, never) == first
 
 
 def test_another_task_or_problem_is_raced_by_itself(entered: list[Called]) -> None:
