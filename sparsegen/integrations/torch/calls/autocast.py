@@ -15,8 +15,6 @@ is_any_autocast = torch._C._is_any_autocast_enabled
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
     """What autocast asks for on a device; None without autocast, and where there is none (meta tensors)."""
-    if not is_any_autocast():
-        return None
     kind = device.type
     return torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else None
 
