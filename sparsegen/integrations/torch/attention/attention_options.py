@@ -73,7 +73,7 @@ class AttentionOptions:
             kind: that of the forward or of the backward pass.
         """
         batch, heads, queries, head_dim = q.shape
-        masks, shared = MasksOf.NOBODY, {}
+        masks, shared = MasksOf.NOBODY, dict[str, Any]()
         if words is not None:
             masks = masks_of(words.shape[0] > 1, words.shape[1] > 1)
             shared = {"block": Block.parse(self.block), "density": Density.parse(self.density)}

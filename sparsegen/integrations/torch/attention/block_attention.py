@@ -7,7 +7,7 @@ buffer. `torch.compile` sees one operator forward and one backward.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,30 +29,6 @@ from sparsegen.integrations.torch.calls.direct import DirectOperator
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.operators import TokenOrder, member
 from sparsegen.operators.attention_span import OPEN, Band
-
-
-@overload
-def block_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: BlockMaskTensor | None = ...,
-    *,
-    return_lse: Literal[False] = ...,
-    **options: Any,
-) -> Tensor: ...
-
-
-@overload
-def block_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: BlockMaskTensor | None = ...,
-    *,
-    return_lse: Literal[True],
-    **options: Any,
-) -> tuple[Tensor, Tensor]: ...
 
 
 def block_attention(

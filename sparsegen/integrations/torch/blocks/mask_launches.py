@@ -93,8 +93,8 @@ def pack_on(live: Tensor) -> Tensor:
     device, masks = kernel_device_of(live.device), math.prod(lead)
     if device is None:
         each = live.cpu().numpy().reshape(-1, layout.rows, layout.columns)
-        words = np.array([packed(one) for one in each], dtype=np.uint64).reshape(*lead, layout.words)
-        return torch.from_numpy(words).to(live.device)
+        made = np.array([packed(one) for one in each], dtype=np.uint64).reshape(*lead, layout.words)
+        return torch.from_numpy(made).to(live.device)
     live = live.contiguous()
     words = torch.empty((*lead, layout.words), dtype=torch.uint64, device=live.device)
     if masks:
