@@ -378,12 +378,21 @@ def encoded(values: Any, spec: TensorSpec) -> Array:
     Raises:
         OperandError: it has another shape.
     """
-    found = np.asarray(values) if isinstance(spec.dtype, WordType) else host_values(values)
+    found = host_words(values) if isinstance(spec.dtype, WordType) else host_values(values)
     if found.shape != spec.shape:
         raise OperandError(f"{spec.name}: expected shape {spec.shape}, got {found.shape}")
     if isinstance(spec.dtype, DType | Float8):
         require_values(found, spec.dtype, spec.name)
     return spec.dtype.to_storage(found)
+
+
+def host_words(array: Any) -> Array:
+    """A NumPy, PyTorch or CuPy array of words on the host, as it is."""
+    if hasattr(array, "detach"):
+        return array.cpu().numpy()  # type: ignore[no-any-return]
+    if hasattr(array, "get") and not isinstance(array, np.ndarray):
+        array = array.get()
+    return np.asarray(array)
 
 
 def host_values(array: Any) -> Array:
