@@ -53,7 +53,7 @@ class BlockHeads:
         )
         self.scale = float(bench.operand("scale")[0])
         self.band = Band(*(int(word) for word in bench.operand("band")))
-        self.shares_keys = {"enable_gqa": True} if p.group > 1 else {}
+        self.shares_keys: dict[str, Any] = {"enable_gqa": True} if p.group > 1 else {}
 
     def _by_heads(self, stored: Any, heads: int, tokens: int) -> Any:
         p = self.problem
