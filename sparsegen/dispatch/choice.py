@@ -232,7 +232,7 @@ class _Search:
         left_out: dict[str, list[str]] = {}  # families by what keeps them from it
         for family in by_predicted_time(self.problem, self.workload.features, self.device):
             try:
-                heuristic = family.heuristic(self.problem, self.workload.features, self.device)
+                heuristic = self.heuristic(family)
             except ConfigError as error:
                 why_not = f"its heuristic fails: {error}"
             else:
@@ -242,6 +242,15 @@ class _Search:
             left_out.setdefault(why_not, []).append(family.name)
         reasons = "; ".join(f"{', '.join(names)} ({why_not})" for why_not, names in left_out.items())
         raise NoVariantError(f"no family has a variant for {self.problem} on {self.device.name}: {reasons}")
+
+    def heuristic(self, family: AnyFamily) -> Config:
+        """The family's heuristic config; where equal bits are wanted that it need not give, an alternative that does."""
+        asked = self.problem, self.workload.features, self.device
+        found: Config = family.heuristic(*asked)
+        if not self.deterministic or family.is_deterministic(self.problem, found):
+            return found
+        others = (c for c in family.alternatives(*asked) if family.is_deterministic(self.problem, c))
+        return next(others, found)
 
     def why_not(self, family: AnyFamily, config: Config) -> str | None:
         """What keeps a config from running untried, in words; None if nothing does."""

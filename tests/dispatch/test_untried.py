@@ -22,7 +22,7 @@ from sparsegen.dispatch.chosen import Choice, How
 from sparsegen.dispatch.untried import FEW_TRIED, WORTH_UNTRIED, left_to_try
 from sparsegen.kernels import families_of, family, family_of
 from sparsegen.kernels.config import Config
-from sparsegen.operators import DType
+from sparsegen.operators import BlockAttentionBackwardProblem, DType, MasksOf
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Variant, Workload
 
@@ -108,3 +108,13 @@ def test_a_search_ends_with_nothing_left_that_a_look_up_would_take() -> None:
     assert ask(measured, half).how is How.EXACT
     assert left_to_try(half, H100, [], is_allowed) is None, "nothing was right"
     assert left_to_try(half, H100, [timed(40, half, tile_n=32)], lambda config: False) is None
+
+
+def test_equal_bits_take_an_alternative_to_a_heuristic_without_them() -> None:
+    problem = BlockAttentionBackwardProblem(16384, 16384, 8, 1, 64, DType.FLOAT16, masks=MasksOf.NOBODY)
+    of = Workload.of(problem, problem.without_pattern)
+    passes = []
+    for deterministic in (False, True):
+        choice = ask([], of, on_miss="default", deterministic=deterministic)
+        passes.append(choice.config.passes)
+    assert passes == [1, 2]

@@ -169,6 +169,13 @@ class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBac
             key=lambda config: self.analytic_us(problem, features, config, device),
         )
 
+    def alternatives(
+        self, problem: BlockAttentionBackwardProblem, features: Features, device: Device
+    ) -> tuple[TmaAttentionBackwardConfig, ...]:
+        """That of the other number of passes: masks differ in what they gain, and one pass gives no equal bits."""
+        passes = self.heuristic(problem, features, device).passes
+        return (self.config_type(passes=3 - passes),)
+
     def analytic_us(
         self,
         problem: BlockAttentionBackwardProblem,
