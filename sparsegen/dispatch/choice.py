@@ -244,7 +244,7 @@ class _Search:
         raise NoVariantError(f"no family has a variant for {self.problem} on {self.device.name}: {reasons}")
 
     def heuristic(self, family: AnyFamily) -> Config:
-        """The family's heuristic config; where equal bits are wanted that it need not give, an alternative that does."""
+        """The family's heuristic config; where equal bits are wanted that it need not give, one that does."""
         asked = self.problem, self.workload.features, self.device
         found: Config = family.heuristic(*asked)
         if not self.deterministic or family.is_deterministic(self.problem, found):
