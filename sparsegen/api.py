@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar, Unpack, overload
 
@@ -312,12 +312,15 @@ def tune(
         trials, seconds: when the search ends instead; at whichever comes first.
         sampler: ``"candidates"`` (our own), or ``"tpe"``, ``"gp"`` (needs PyTorch) and ``"random"`` of Optuna: what
             chooses the next variant.
-        families, baselines, again, seed, progress: see `sparsegen.tuning.tuner.tune`.
+        families, baselines, again, seed: see `sparsegen.tuning.tuner.tune`. Where a search with this budget, or a
+            longer one, had ended before, its result comes at once, unless ``again`` is set.
+        progress: is told where the search stands; default a line on standard error, if that is a terminal or notebook.
         db: where to record; default SPARSEGEN_DB, else the user's own.
         deterministic: try only variants of which equal inputs give equal bits on every call; default as for `prepare`.
 
     Raises:
         What `sparsegen.tuning.tuner.tune` raises, and MatrixError for a malformed matrix.
+        KeyboardInterrupt: Ctrl-C; all that was measured is recorded, and the same call goes on from there.
     """
     _begin_driver(device)
     from sparsegen.dispatch.options import parse_deterministic
@@ -326,6 +329,7 @@ def tune(
     from sparsegen.settings import Settings
     from sparsegen.tuning import tuner
     from sparsegen.tuning.report import Budget, Effort, SamplerName, silent
+    from sparsegen.tuning.status_line import StatusLine
     from sparsegen.tuning_db.shared_layers import place_of
 
     wanted = Wanted.of(matrix, problem, operator, transpose, options)
@@ -336,25 +340,31 @@ def tune(
     compares, anew = arguments.flag(baselines, "baselines"), arguments.flag(again, "again")
     start, equal_bits = arguments.whole(seed, "seed", least=0), parse_deterministic(deterministic)
     overflows = arguments.flag(allow_overflow, "allow_overflow")
-    told = silent if progress is None else progress
-    if not callable(told):
+    if progress is not None and not callable(progress):
         raise ConfigError(f"progress = {progress!r} is no function")
     where, place = _device(device), place_of(db)
-    return tuner.tune(
-        wanted.matrix,
-        wanted.problem,
-        device=where,
-        store=place or Settings.from_environment().db,
-        budget=budget,
-        families=names,
-        baselines=compares,
-        again=anew,
-        seed=start,
-        deterministic=Settings.from_environment().deterministic if equal_bits is None else equal_bits,
-        sampler=member(SamplerName, sampler, "sampler"),
-        allow_overflow=overflows,
-        progress=told,
-    )
+    line = StatusLine.of_standard_error() if progress is None else None
+    told = progress or line or silent
+    with nullcontext() if line is None else line:
+        result = tuner.tune(
+            wanted.matrix,
+            wanted.problem,
+            device=where,
+            store=place or Settings.from_environment().db,
+            budget=budget,
+            families=names,
+            baselines=compares,
+            again=anew,
+            seed=start,
+            deterministic=Settings.from_environment().deterministic if equal_bits is None else equal_bits,
+            sampler=member(SamplerName, sampler, "sampler"),
+            allow_overflow=overflows,
+            progress=told,
+            even_if_ended=False,
+        )
+    if result.was_interrupted:
+        raise KeyboardInterrupt
+    return result
 
 
 def pruned_times(

@@ -36,7 +36,7 @@ class Transposition:
     source: Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CsrMatrix:
     """Compressed sparse rows: sorted, unique column indices in every row.
 
@@ -60,6 +60,10 @@ class CsrMatrix:
     values: Array
     # Of the pattern, by name; matrices of one pattern that `with_values` made of each other share it.
     _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        rows, columns = self.shape
+        return f"<CsrMatrix: {rows} × {columns}, {self.nnz} nonzeros, {self.values.dtype}>"
 
     def __post_init__(self) -> None:
         shape = check_shape(self.shape)

@@ -92,6 +92,11 @@ class SparseNetwork:
         self._device, self._db, self._family, self._config = device, db, family, config
         self._forget()
 
+    def __repr__(self) -> str:
+        layers = len(self.network.layers)
+        weights = sum(layer.nnz for layer in self.network.layers)
+        return f"<SparseNetwork: {layers} layers, {weights} weights, {self.activation}, {self.dtype}>"
+
     def _forget(self) -> None:
         """Nothing is prepared yet."""
         self._matrix: CsrMatrix | None = None

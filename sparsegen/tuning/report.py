@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -168,7 +169,7 @@ class Flip:
         return cls(before, after, None if old is None or new is None else old / new)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TuneResult:
     """The end of a run.
 
@@ -196,6 +197,30 @@ class TuneResult:
     seconds: float
     was_interrupted: bool
     flip: Flip | None = None
+
+    def __repr__(self) -> str:
+        return f"<TuneResult: {self.summary}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the summary, and the best of each family."""
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td><td>{m.sample.median_us:.4g} µs</td>"
+            f"<td>{html.escape(m.variant.config.settings)}</td></tr>"
+            for name, m in self.family_winners.items()
+            if m.sample is not None
+        )
+        head = "<tr><th>family</th><th>time</th><th>config</th></tr>"
+        return f"<p>{html.escape(self.summary)}</p><table>{head}{rows}</table>"
+
+    @property
+    def summary(self) -> str:
+        """The winner, its time and what was tried, in a line."""
+        sample = self.winner.sample
+        took = "" if sample is None else f", {sample.median_us:.4g} µs"
+        return (
+            f"{self.winner.variant.family}{took} on {self.device.name}, the fastest of {self.counts.tried} variants, "
+            f"for {self.workload.problem}"
+        )
 
     def speedup_over(self, contender: str) -> float | None:
         """How many times faster than a baseline (below 1: slower); None if that was not timed."""

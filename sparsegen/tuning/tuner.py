@@ -26,6 +26,7 @@ from sparsegen.measure.session import OPEN_EXECUTOR, Session
 from sparsegen.operators import Problem
 from sparsegen.operators.base.overflow import require_held
 from sparsegen.settings import Settings
+from sparsegen.tuning.ended import Asked, note, result_of_before
 from sparsegen.tuning.loop import background
 from sparsegen.tuning.loop.claims import Claims
 from sparsegen.tuning.loop.early_search import EarlySearch
@@ -139,6 +140,7 @@ def tune(
     allow_overflow: bool = False,
     backend: Backend | None = None,
     stop: threading.Event | None = None,
+    even_if_ended: bool = True,
 ) -> TuneResult:
     """Find and record the fastest variant for ``problem`` on ``matrix``.
 
@@ -159,6 +161,7 @@ def tune(
         allow_overflow: let finite values of the matrix become infinite in the problem's dtype.
         backend: by default the device's own.
         stop: set by somebody else to end the search as Ctrl-C does.
+        even_if_ended: go on where an equal search ended by its own budget; else what that one found is the result.
 
     Raises:
         MatrixError: values overflow, and ``allow_overflow`` is not set; or the operands take more memory than there is.
@@ -181,8 +184,16 @@ def tune(
     taken = sum(spec.nbytes for spec in (*problem.operands(matrix.nnz), problem.result(matrix.nnz)))
     MemoryBudget.of_machine(str(problem)).require(taken, "operands and result")
     backend = backend or Backend.of(device, problem, baselines=baselines)
-    locks = Settings.from_environment().cache / "locks"
+    cache = Settings.from_environment().cache
+    locks, notes = cache / "locks", cache / "searches"
     stop = stop or threading.Event()
+    asked = Asked.of(
+        budget, families, deterministic=deterministic, sampler=sampler.value, seed=seed, baselines=baselines
+    )
+    if not even_if_ended and not again:
+        found = _found_before(notes, asked, Workload.of(problem, matrix), device, store, backend)
+        if found is not None:
+            return replace(found, seconds=time.monotonic() - began)
     with ExitStack() as resources:
         resources.enter_context(interruptible(stop))
         resources.enter_context(short_turns())
@@ -277,7 +288,7 @@ def tune(
             if run.was_interrupted:
                 raise KeyboardInterrupt
             raise NoVariantError(_why_nothing_works(ledger, space))
-        return TuneResult(
+        result = TuneResult(
             workload=workload,
             device=device,
             winner=next(iter(winners.values())),
@@ -292,6 +303,21 @@ def tune(
             was_interrupted=run.was_interrupted,
             flip=Flip.between(before, next(iter(winners.values())), ledger.measurements),
         )
+        if not run.was_interrupted:
+            note(notes / f"{_search_name(workload, device, store)}.json", asked, result)
+        return result
+
+
+def _found_before(
+    notes: Path, asked: Asked, workload: Workload, device: Device, store: Store | str | Path, backend: Backend
+) -> TuneResult | None:
+    """What an equal search found that ended by its own budget."""
+    path = notes / f"{_search_name(workload, device, store)}.json"
+    if not path.exists():
+        return None
+    with ExitStack() as resources:
+        known, _ = _databases(store, resources)
+        return result_of_before(path, asked, workload, device, known, backend.toolchain)
 
 
 def _made_ready(toolchain: Toolchain) -> float:

@@ -138,6 +138,10 @@ class Operator(DeviceBound):
         self.launcher = launcher
         self._run = launcher.run
 
+    def __repr__(self) -> str:
+        runs = self.explain().partition(" ")[0]
+        return f"<{type(self).__name__}: {self.problem}, {runs} on {self.device.name}>"
+
     @property
     def device(self) -> Device:
         """Where it runs."""
