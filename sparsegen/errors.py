@@ -136,6 +136,10 @@ class DatabaseNewerError(DatabaseError):
     """The database was written by a newer sparsegen."""
 
 
+class DatabaseOlderError(DatabaseError):
+    """The database was written by a sparsegen of before the first release, whose schema is not read any more."""
+
+
 class DatabaseReadOnlyError(DatabaseError):
     """The database, or the folder that it is in, cannot be written."""
 

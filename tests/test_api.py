@@ -106,4 +106,4 @@ def test_operators_say_all_that_commands_and_documents_need() -> None:
         for field in problem.fields.values():
             assert field.doc and not field.doc.endswith(".") and field.flags[0].startswith("-")
             assert (field.default is None) == (field.name in (*kind.matrix_sizes, *kind.dense_sizes))
-            assert not (field.later and field.default is None)
+            assert field.is_trait or not field.unsaid

@@ -21,6 +21,7 @@ from sparsegen.operators import (
     SparseAttentionProblem,
     SpmmProblem,
 )
+from sparsegen.tuning_db.conversion import canonical, problem_digest
 from sparsegen.tuning_db.records import (
     Baseline,
     Basis,
@@ -156,10 +157,15 @@ def checked(
     return Check(of or workload(), H100, variant(**values), driver, outcome, 0.02, reason, 0.5, when)
 
 
-WHEN_COLD = "measured_as <> 'warm' AS cold"  # what stood in the column of before schema 0005
+UNWRITTEN = (
+    "batch",
+    "item_values",
+)  # defaults of `other_operators` and `SpmmProblem` that schema 0006 left out
 
 
-def columns_of_before(problem: Problem) -> dict[str, int | str]:
-    """A problem's row as schema 0002 had it, with a column for each field of any operator."""
-    none = {"m": 0, "k": 0, "n": 0, "dtype": "", "layout": "", "epilogue": "", "batch": 1, "item_values": ""}
-    return {"operator": problem.operator} | none | {name: getattr(problem, name) for name in problem.fields}
+def columns_of_before(problem: Problem) -> dict[str, str]:
+    """A problem's row as schema 0006 had it: with all fields but those that came last."""
+    distinct = problem.distinct()
+    fields = {n: v for n, v in problem.to_dict().items() if n in distinct or n not in UNWRITTEN}
+    text = canonical(fields)
+    return {"fields": text, "digest": problem_digest(problem.operator, text)}

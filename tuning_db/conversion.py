@@ -125,7 +125,7 @@ def matrix_columns(workload: Workload) -> Columns:
 
 
 def problem_columns(problem: Problem) -> Columns:
-    fields = canonical(problem.to_dict())
+    fields = canonical(problem.distinct())
     digest = problem_digest(problem.operator, fields)
     return {"operator": problem.operator, "fields": fields, "digest": digest}
 

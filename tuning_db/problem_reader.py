@@ -10,8 +10,8 @@ from sparsegen.tuning_db.json_reader import Node
 
 
 def problem_dict(problem: Problem) -> dict[str, Any]:
-    """JSON values; `read_problem` is the inverse."""
-    return {"operator": problem.operator, **problem.to_dict()}
+    """Return its operator and what differs from defaults, as JSON values; `read_problem` is the inverse."""
+    return {"operator": problem.operator, **problem.distinct()}
 
 
 def read_problem(node: Node) -> Problem:
@@ -29,8 +29,8 @@ def read_problem(node: Node) -> Problem:
         operator.refuse(f"one of {', '.join(OPERATORS)}")
     problem_type = OPERATORS[operator.value]
     fields = fields_of(problem_type)
-    first = [name for name, field in fields.items() if not field.later]
-    f = node.fields(("operator", *first), tuple(name for name, field in fields.items() if field.later))
+    needed = [name for name, field in fields.items() if field.default is None]
+    f = node.fields(("operator", *needed), tuple(fields.keys() - set(needed)))
     for name, field in fields.items():
         if field.is_size and name in f:
             f[name].integer(0, MAX_INDEX)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")  # every schema version, oldest first
+REVISIONS = ("0006", "0007", "0008")  # those that are read, oldest first; no release had an earlier one
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "sparsegen_version"  # not Alembic's default name, which another application's file may hold
 PUBLISHED_TABLE = "published"  # of a layer that `published` wrote, beside the others

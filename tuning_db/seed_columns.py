@@ -111,9 +111,9 @@ def pack(document: Mapping[str, Any]) -> Document:
         groups.setdefault((b.pop("workload"), b.pop("device")), ([], []))[1].append(b)
     for w in document["workloads"]:
         patterns.place([w["fingerprint"], *(w["features"][name] for name in PATTERN)])
-    for ours, _ in groups.values():
-        for m in ours:
-            m["variant"] = variants.name(m["variant"])
+    pattern_names, variant_names = patterns.names(), variants.names()
+    for m in measured:
+        m["variant"] = variant_names[m["variant"]]
     results = []
     for (number, device), (ours, others) in groups.items():
         workload = document["workloads"][number]
@@ -122,7 +122,7 @@ def pack(document: Mapping[str, Any]) -> Document:
         results.append(
             {
                 "problem": workload["problem"],
-                "pattern": patterns.name(pattern),
+                "pattern": pattern_names[pattern],
                 "device": device,
                 "from": start.isoformat(),
                 "measurements": [_row(MEASUREMENT, m, usual, start) for m in ours],
@@ -146,7 +146,6 @@ class _Table:
 
     def __init__(self) -> None:
         self._rows: dict[str, list[Any]] = {}
-        self._length = SHORT
 
     def place(self, row: list[Any]) -> str:
         """Add a row, unless it is there; return its whole digest."""
@@ -154,15 +153,16 @@ class _Table:
         self._rows[digest] = row
         return digest
 
-    def name(self, digest: str) -> str:
-        """The first digits of a digest, as many as tell all rows apart; asked when all are there."""
-        while len({other[: self._length] for other in self._rows}) < len(self._rows):
-            self._length += 1
-        return digest[: self._length]
+    def names(self) -> dict[str, str]:
+        """The first digits of all digests, as many as tell them apart, in the order of the rows' contents."""
+        length = SHORT
+        while len({digest[:length] for digest in self._rows}) < len(self._rows):
+            length += 1
+        return {digest: digest[:length] for digest in sorted(self._rows, key=lambda d: str(self._rows[d]))}
 
     def rows(self) -> dict[str, list[Any]]:
-        """All rows by their names, in the order of their contents."""
-        return {self.name(digest): row for digest, row in sorted(self._rows.items(), key=lambda i: str(i[1]))}
+        """All rows by their names."""
+        return {name: self._rows[digest] for digest, name in self.names().items()}
 
 
 def _members(record: Mapping[str, Any]) -> Document:

@@ -31,7 +31,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-SCHEMA_VERSION = "0007"  # of `schema_versions`, that these tables are of
+SCHEMA_VERSION = "0008"  # of `schema_versions`, that these tables are of
 NAME = "seeds.db"  # beside the JSON files, in a wheel
 
 FORMAT = "sparsegen-seeds/1"

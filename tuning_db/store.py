@@ -13,7 +13,13 @@ from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 
-from sparsegen.errors import DatabaseCorruptError, DatabaseError, DatabaseNewerError, DatabaseReadOnlyError
+from sparsegen.errors import (
+    DatabaseCorruptError,
+    DatabaseError,
+    DatabaseNewerError,
+    DatabaseOlderError,
+    DatabaseReadOnlyError,
+)
 from sparsegen.tuning_db import forgetting, migrations, schema_versions
 from sparsegen.tuning_db.engine import (
     WRITES,
@@ -75,8 +81,8 @@ class Store(RecordsReader):
             lock_timeout: seconds to wait for another process.
 
         Raises:
-            DatabaseCorruptError, DatabaseNewerError, DatabaseReadOnlyError, DatabaseLockedError,
-            DatabaseFullError: see there; the file is left as it is.
+            DatabaseCorruptError, DatabaseNewerError, DatabaseOlderError, DatabaseReadOnlyError,
+            DatabaseLockedError, DatabaseFullError: see there; the file is left as it is.
             DatabaseError: a server that does not answer, a missing driver, no file to read.
         """
         place = Location.parse(location)
@@ -84,7 +90,7 @@ class Store(RecordsReader):
         store = cls(engine, place, read_only=read_only)
         try:
             store._persistently(lambda: store._make_ready(lock_timeout), has_answered)
-        except (DatabaseCorruptError, DatabaseNewerError) as error:
+        except (DatabaseCorruptError, DatabaseNewerError, DatabaseOlderError) as error:
             store.close()
             if str(place) in str(error):
                 raise

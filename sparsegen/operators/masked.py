@@ -180,7 +180,7 @@ class MaskedProblem(Problem):
     density: Density = parameter(USUAL_DENSITY, "expected share of live blocks")
     batch: int = items()
     factor_type: FactorType = trait(
-        FactorType.SAME, "element types of the two dense operands: the result's, or 8-bit ones", later=True
+        FactorType.SAME, "element types of the two dense operands: the result's, or 8-bit ones", unsaid=True
     )
 
     # --- its sparsity ---

@@ -118,8 +118,8 @@ class MaskedConv2dProblem(Problem):
         ConvEpilogue.NONE, "what is done to the result before it is stored", near=True
     )
     batch: int = items()
-    layout: ImageLayout = trait(ImageLayout.NHWC, "memory order of images and result", later=True)
-    given: Given = trait(Given.LATEST, "when mask, filters and bias were written", near=True, later=True)
+    layout: ImageLayout = trait(ImageLayout.NHWC, "memory order of images and result", unsaid=True)
+    given: Given = trait(Given.LATEST, "when mask, filters and bias were written", near=True, unsaid=True)
 
     def __post_init__(self) -> None:
         Problem.__post_init__(self)

@@ -64,7 +64,7 @@ class SddProblem(MaskedProblem):
 
     w_layout: Layout = trait(Layout.ROW, "memory order of W: k × n in row, n × k in column")
     rest: Rest = trait(
-        Rest.FILLED, "what becomes of dead blocks: filled with zeros, or kept as they were", later=True
+        Rest.FILLED, "what becomes of dead blocks: filled with zeros, or kept as they were", unsaid=True
     )
 
     def dense_operands(self) -> tuple[TensorSpec, ...]:

@@ -103,7 +103,7 @@ class SpmmProblem(Problem):
         ItemValues.SHARED,
         "whether all items of a batch have the matrix's values, or each its own",
         near=True,
-        later=True,
+        unsaid=True,
         of_batch=True,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from sparsegen.bench.results.results import UNTUNED, BenchDevice, Protocol, Resu
 from sparsegen.bench.run.request import TUNED_AHEAD, Step, planned
 from sparsegen.bench.run.run import Finished, run
 from sparsegen.bench.run.runner import Limits
-from sparsegen.bench.run.state import state
 from sparsegen.bench.suites import load_suite
 from sparsegen.errors import ResultsError, ResultsMismatchError
 from sparsegen.measure.l2 import L2
@@ -198,24 +196,6 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     anew = run(request(Fake("a"), Fake("b"), count=1, output=output, remeasure=True), quiet)
     assert len(anew.results.rows) == 3 and len(anew.results.rows[0].cells) == 2, "one row was replaced"
     assert anew.results.rows[1:] == held.rows[1:]
-
-
-def test_a_run_goes_on_with_a_file_of_the_first_schema(tmp_path: Path) -> None:
-    output = tmp_path / "r.json"
-    first = run(request(Fake("a"), count=1, output=output), quiet)
-    document = json.loads(output.read_text())
-    document["schema"] = "sparsegen-bench/1"
-    [row] = document["rows"]
-    for name in ("problem", "state", "measured"):
-        del row[name]
-    row |= {"operator": "spmm", "m": 32, "k": 24, "n": 1, "dtype": "float32", "layout": "row"}
-    output.write_text(json.dumps(document))
-    second = run(request(Fake("a"), count=2, output=output), quiet)
-    assert (second.kept, len(second.measured)) == (1, 1)
-    held, added = result_file.read(output).rows
-    assert held == replace(first.results.rows[0], state="", measured=None), "it does not say what measured it"
-    assert added.state == state() and added.measured is not None
-    assert json.loads(output.read_text())["schema"] == "sparsegen-bench/3"
 
 
 def test_an_explorer_tries_every_config(tmp_path: Path) -> None:

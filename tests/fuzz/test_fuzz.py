@@ -34,6 +34,7 @@ from fuzz_mutations import damaged_bytes, damaged_json, matrix_market, npy, safe
 from fuzz_report import ATTEMPTS
 from tuning_samples import H100, MEASURED_RATES, baseline, failed, timed, workload
 
+import sparsegen
 from sparsegen import backends
 from sparsegen.bench.results import result_file, result_reader
 from sparsegen.bench.results.results import Results
@@ -49,12 +50,14 @@ from sparsegen.errors import (
     SparsegenError,
 )
 from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.matrix.generators import random_rows
 from sparsegen.matrix.load import load_matrix
 from sparsegen.matrix.readers.smtx import read_smtx_shape
 from sparsegen.networks.files.packed_file import FIRST_LINE, MAGIC, load_packed, save_packed
 from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.networks.packed_header import padded
 from sparsegen.networks.sparse_network import SparseNetwork
+from sparsegen.operators import SparseOperator
 from sparsegen.plan import saved_operator
 from sparsegen.pruning.files.open import open_weights
 from sparsegen.tuning.jobs import job
@@ -70,7 +73,6 @@ from sparsegen.tuning_db.store import Store
 
 TURN = 100  # attempts between two looks at the clock
 TARGETS = 15  # among which the seconds are divided
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 MEMORY = 2**26  # bytes that a damaged file may take
 Fuzz = Callable[[st.SearchStrategy[Any], Callable[[Any], None]], None]
 
@@ -482,7 +484,17 @@ def test_rows_of_databases(tmp_path: Path, database: bytes, fuzz: Fuzz) -> None:
 # --- saved operators ---
 
 
+def saved_bytes() -> bytes:
+    """A file of an operator."""
+    matrix, file = random_rows(64, 48, 0.3, 0.6, 0), io.BytesIO()
+    operator = sparsegen.prepare(matrix, n=16, dtype="float16", family="csr_spmm", device="emulator")
+    assert isinstance(operator, SparseOperator)
+    sparsegen.save_operator(operator, file)
+    return file.getvalue()
+
+
 def test_saved_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fuzz: Fuzz) -> None:
+    whole = saved_bytes()
     monkeypatch.setattr(saved_operator, "VariantLauncher", lambda *_, **__: None)  # nothing is compiled
     monkeypatch.setattr(saved_operator, "SparseOperator", lambda *_: None)
     monkeypatch.setattr(saved_operator, "shared_executor", lambda device: None)
@@ -496,4 +508,4 @@ def test_saved_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fuzz: 
         except SparsegenError as error:
             assert isinstance(error, SavedOperatorError) or error.exit_code == 3
 
-    fuzz(damaged_bytes({"npz": (FIXTURES / "before_wings" / "operator.npz").read_bytes()}), read)
+    fuzz(damaged_bytes({"npz": whole}), read)

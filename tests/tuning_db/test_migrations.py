@@ -4,40 +4,30 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from patience import LONG
-from tuning_samples import (
-    H100,
-    MEASURED_RATES,
-    WHEN_COLD,
-    baseline,
-    checked,
-    columns_of_before,
-    other_operators,
-    probe,
-    timed,
-    workload,
-)
+from tuning_samples import H100, baseline, columns_of_before, other_operators, timed, workload
 
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import How
-from sparsegen.errors import DatabaseError, DatabaseReadOnlyError
-from sparsegen.operators import ItemValues, SpmmProblem
+from sparsegen.errors import DatabaseError, DatabaseOlderError, DatabaseReadOnlyError
+from sparsegen.operators import OPERATORS, ItemValues, SddmmProblem, SpmmProblem, fields_of
 from sparsegen.tuning_db import migrations, schema_versions
 from sparsegen.tuning_db.check import check
+from sparsegen.tuning_db.conversion import problem_columns, problem_digest
 from sparsegen.tuning_db.models import BASES, CHECKED, KINDS, OUTCOMES, Base
-from sparsegen.tuning_db.records import Basis, DeviceRates, MeasuredAs, Measurement, Outcome
+from sparsegen.tuning_db.records import Basis, MeasuredAs, Measurement, Outcome
 from sparsegen.tuning_db.store import Added, Store
 
 BATCH = SpmmProblem(128, 256, 64, batch=8, item_values=ItemValues.OWN)
@@ -50,20 +40,9 @@ def test_revisions_are_those_on_disk() -> None:
     assert tuple(s.revision for s in reversed(list(scripts.walk_revisions()))) == schema_versions.REVISIONS
 
 
-@pytest.mark.parametrize("is_new", [True, False])
-def test_the_models_match_the_migrations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
-) -> None:
-    """A new database gets the models' tables at once, an older one by migrations."""
+def test_a_new_database_gets_the_tables_of_the_models(tmp_path: Path) -> None:
     path = tmp_path / "tuning.db"
-    with monkeypatch.context() as patched:
-        if not is_new:
-            upgrade = command.upgrade
-            patched.setattr(schema_versions, "HEAD", "0001")
-            patched.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
-        Store.open(path).close()
-    with Store.open(path) as store:
-        assert store.found_schema == (schema_versions.HEAD if is_new else "0001")
+    Store.open(path).close()
     engine = sa.create_engine(f"sqlite:///{path}")
     with engine.connect() as connection:
         context = MigrationContext.configure(
@@ -93,73 +72,49 @@ def test_opening_again_migrates_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     Store.open(path).close()
 
 
-@pytest.fixture(params=["0001", "0002"])
-def older(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Path, list[Measurement]]:
-    """A database as an older version of sparsegen left it, and what it holds."""
-    revision = request.param
-    others = other_operators()
-    if revision == "0001":
-        others = [m for m in others if m.workload.problem.batch == 1]  # batches came later
+@pytest.fixture
+def older(tmp_path: Path) -> tuple[Path, list[Measurement]]:
+    """A database as sparsegen left it before the first release, and what it holds."""
     warm = timed(4.0, workload(n=48), measured_as=MeasuredAs.WARM)
-    written = [timed(10.0), timed(20.0, workload(n=96)), warm, *others]
-    current = tmp_path / "current.db"
-    with Store.open(current) as store:
-        store.add_all(written, [baseline(5.0)])
-        problems = list(dict.fromkeys(m.workload.problem for m in written))
+    written = [timed(10.0), timed(20.0, workload(n=96)), warm, *other_operators()]
     path = tmp_path / "old.db"
-    with monkeypatch.context() as patched:
-        upgrade = command.upgrade
-        patched.setattr(schema_versions, "HEAD", revision)
-        patched.setattr(command, "upgrade", lambda config, _: upgrade(config, revision))
-        Store.open(path).close()
-    old, new = sqlite3.connect(path), sqlite3.connect(current)
-
-    def columns_of(table: str) -> list[str]:
-        return [row[1] for row in old.execute(f"PRAGMA table_info({table})")]
-
-    def insert(table: str, row: Sequence[object]) -> None:
-        old.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-
-    for table in ("devices", "matrices", "variants", "measurements", "baselines"):
-        wanted = [WHEN_COLD if column == "cold" else column for column in columns_of(table)]
-        for row in new.execute(f"SELECT {', '.join(wanted)} FROM {table}"):
-            insert(table, row)
-    for number, problem in enumerate(problems, 1):
-        row = {"id": number} | columns_of_before(problem)
-        insert(
-            "problems", [str(row[c]) if isinstance(row[c], str) else row[c] for c in columns_of("problems")]
-        )
-    old.commit()
-    old.close()
-    new.close()
+    with Store.open(path) as store:
+        store.add_all(written, [baseline(5.0)])
+    with closing(sqlite3.connect(path)) as old, old:
+        for problem in dict.fromkeys(m.workload.problem for m in written):
+            row = columns_of_before(problem)
+            old.execute(
+                "UPDATE problems SET fields = ?, digest = ? WHERE digest = ?",
+                (row["fields"], row["digest"], problem_columns(problem)["digest"]),
+            )
+        old.execute(f"UPDATE {schema_versions.VERSION_TABLE} SET version_num = '0006'")
     return path, written
+
+
+def test_the_defaults_of_the_migration_are_those_of_today() -> None:
+    """Until one of an operator's fields is added; a default never changes."""
+    script = import_module("sparsegen.tuning_db.migrations.versions.0007_distinct_fields")
+    for operator, defaults in script.DEFAULTS.items():
+        fields = fields_of(OPERATORS[operator])
+        for name, value in (script.EVERY | defaults).items():
+            assert fields[name].from_json(value) == fields[name].default, (operator, name)
+        assert {n for n, f in fields.items() if f.default is not None} == {*script.EVERY, *defaults}
 
 
 def test_an_older_file_is_migrated_with_what_it_holds(older: tuple[Path, list[Measurement]]) -> None:
     path, written = older
     with Store.open(path) as store:
-        assert store.found_schema in schema_versions.REVISIONS[:2] and store.all_measurements() == written
+        assert store.found_schema == "0006" and store.all_measurements() == written
         assert store.all_baselines() == [baseline(5.0)] and not check(store)
-        assert store.rates(H100) is None
-        store.add_rates(DeviceRates(H100, MEASURED_RATES))
-        assert store.rates(H100) == MEASURED_RATES
         again = replace(written[0], workload=replace(written[0].workload, problem=BATCH))
         store.add_measurement(again)
         assert store.measurements(again.workload, H100) == [again]
         assert store.measurements(written[0].workload, H100) == [written[0]]
-        store.add_probe(probe(10.0, 8.0))
-        store.add_check(checked())
-        assert store.all_probes() == [probe(10.0, 8.0)] and store.all_checks() == [checked()]
-        assert store.add_all(written, [baseline(5.0)]) == Added(0, 0), (
-            "each problem has the form that it gets today"
+        assert store.add_all(written, [baseline(5.0)]) == Added(0, 0), "each problem has today's form"
+    with Store.open(path) as store:
+        assert (
+            store.found_schema == schema_versions.HEAD and len(store.all_measurements()) == len(written) + 1
         )
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-    held = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'measurements'").fetchone()[0]
-    assert "problems" in held and "_alembic" not in held
-    connection.close()
 
 
 def test_an_older_file_is_read_without_being_changed(older: tuple[Path, list[Measurement]]) -> None:
@@ -167,7 +122,6 @@ def test_an_older_file_is_read_without_being_changed(older: tuple[Path, list[Mea
     before = path.read_bytes()
     with Store.open(path, read_only=True) as store:
         assert store.all_measurements() == written
-        assert store.rates(H100) is None
         for m in written:
             assert store.measurements(m.workload, H100) == [m]
             found = choose(m.workload, H100, store)
@@ -179,20 +133,43 @@ def test_an_older_file_is_read_without_being_changed(older: tuple[Path, list[Mea
     assert path.read_bytes() == before
 
 
-def test_rows_that_sparsegen_would_not_write_stay_apart(older: tuple[Path, list[Measurement]]) -> None:
-    """An unknown operator's row, and one that differs from another in a column that says nothing of its problem."""
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"operator": "row_sums"}, "no operator 'row_sums'"),
+        ({"digest": "0" * 64}, "not as this sparsegen writes"),
+        ({"fields": "no JSON", "digest": problem_digest("sddmm", "no JSON")}, "no problem of sddmm"),
+        ({"fields": "[1]", "digest": problem_digest("sddmm", "[1]")}, "no problem of sddmm"),
+    ],
+)
+def test_rows_that_sparsegen_would_not_write_stay_apart(
+    older: tuple[Path, list[Measurement]], changed: dict[str, str], why: str
+) -> None:
     path, written = older
-    with sqlite3.connect(path) as old:
-        columns = [row[1] for row in old.execute("PRAGMA table_info(problems)")][1:]
-        for changed, value in (("operator", "'row_sums'"), ("layout", "'row'")):
-            chosen = ", ".join(value if column == changed else column for column in columns)
-            old.execute(
-                f"INSERT INTO problems ({', '.join(columns)}) SELECT {chosen} FROM problems WHERE operator = 'sddmm'"
-            )
+    row = columns_of_before(SddmmProblem(128, 256, 48)) | {"operator": "sddmm"} | changed
+    if "operator" in changed:
+        row["digest"] = problem_digest(row["operator"], row["fields"])
+    with closing(sqlite3.connect(path)) as old, old:
+        old.execute(
+            "INSERT INTO problems (operator, fields, digest) VALUES (:operator, :fields, :digest)", row
+        )
     with Store.open(path) as store:
         assert store.all_measurements() == written
-        told = [problem.why for problem in store.unknown_problems()]
-        assert len(told) == 4 and sum("no operator 'row_sums'" in why for why in told) == 2
+        [told] = store.unknown_problems()
+        assert why in told.why
+
+
+def test_databases_of_before_that_are_refused(older: tuple[Path, list[Measurement]]) -> None:
+    path, _ = older
+    with closing(sqlite3.connect(path)) as old, old:
+        old.execute(f"UPDATE {schema_versions.VERSION_TABLE} SET version_num = '0003'")
+    before = path.read_bytes()
+    for read_only in (True, False):
+        with pytest.raises(
+            DatabaseOlderError, match=r"old\.db: .*version 0003, which no release had; .*db export"
+        ):
+            Store.open(path, read_only=read_only)
+    assert path.read_bytes() == before
 
 
 def open_once(path: str) -> None:

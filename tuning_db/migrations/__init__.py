@@ -12,7 +12,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from sparsegen.errors import DatabaseCorruptError, DatabaseNewerError
+from sparsegen.errors import DatabaseCorruptError, DatabaseNewerError, DatabaseOlderError
 from sparsegen.tuning_db import schema_versions
 from sparsegen.tuning_db.models import Base
 
@@ -26,6 +26,7 @@ def current_revision(connection: sa.Connection) -> str | None:
     Raises:
         DatabaseCorruptError: it holds tables, but not sparsegen's.
         DatabaseNewerError: a newer sparsegen wrote it.
+        DatabaseOlderError: a sparsegen of before the first release wrote it.
     """
     tables = set(sa.inspect(connection).get_table_names())
     if schema_versions.VERSION_TABLE not in tables:
@@ -44,6 +45,12 @@ def current_revision(connection: sa.Connection) -> str | None:
     if len(found) != 1:
         raise DatabaseCorruptError(f"the database records {len(found)} schema versions instead of one")
     revision = str(found[0])
+    if revision < schema_versions.REVISIONS[0]:
+        raise DatabaseOlderError(
+            f"the database has schema version {revision}, which no release had; this sparsegen reads "
+            f"{schema_versions.REVISIONS[0]} and later ones. Export it with the sparsegen that wrote it (sparsegen db "
+            "export), and import that into a new database"
+        )
     if revision not in schema_versions.REVISIONS:
         raise DatabaseNewerError(
             f"the database has schema version {revision}, this sparsegen knows up to {schema_versions.HEAD}; "

@@ -1,6 +1,6 @@
 """Result files: JSON that is validated when read and replaced whole when written, and CSV for spreadsheets.
 
-Their schema is ``sparsegen-bench/3``; files of ``sparsegen-bench/1`` and ``/2`` are read too.
+Their schema is ``sparsegen-bench/3``.
 """
 
 from __future__ import annotations

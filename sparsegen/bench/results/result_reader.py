@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -21,13 +20,13 @@ from sparsegen.bench.results.results import (
     Timing,
     WayTime,
 )
-from sparsegen.errors import ConfigError, ResultsError, ResultsNewerError
+from sparsegen.errors import ResultsError, ResultsNewerError
 from sparsegen.kernels import read_config
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.measure.l2 import L2
 from sparsegen.measure.rates import Arithmetic
-from sparsegen.operators import MAX_INDEX, DType, Layout, Problem, SddmmProblem, SpmmProblem
+from sparsegen.operators import MAX_INDEX
 from sparsegen.tuning_db.json_reader import Node, parse_json
 from sparsegen.tuning_db.problem_reader import read_problem
 
@@ -41,11 +40,11 @@ E = TypeVar("E", bound=StrEnum)
 def load(text: str, source: str) -> Results:
     """The results of a document; see `read`."""
     root = parse_json(text, source, ResultsError)
-    schema = SCHEMAS[_version(root)]
+    _require_version(root)
     f = root.fields(("schema", "device", "versions", "protocol", "rates", "invocations", "rows"))
     rows: dict[Any, Row] = {}
     for node in f["rows"].items():
-        row = _row(node, schema)
+        row = _row(node)
         if row.key in rows:
             raise ResultsError(f"{source}: {node.path}: a second row for {row.key}")
         rows[row.key] = row
@@ -59,8 +58,8 @@ def load(text: str, source: str) -> Results:
     )
 
 
-def _version(root: Node) -> int:
-    """Of the schema; one that can be read."""
+def _require_version(root: Node) -> None:
+    """Refuse other schemas."""
     schema = root.members().get("schema")
     name, _, version = str(schema.value if schema else "").partition("/")
     if name != NAME or not version.isdecimal():
@@ -71,9 +70,8 @@ def _version(root: Node) -> int:
         raise ResultsNewerError(
             f"{root.source}: written by a newer sparsegen ({name}/{version}); this one reads {NAME}/{VERSION}"
         )
-    if int(version) not in SCHEMAS:
-        raise ResultsError(f"{root.source}: {name}/{version} is no schema that sparsegen ever wrote")
-    return int(version)
+    if int(version) < VERSION:
+        raise ResultsError(f"{root.source}: {name}/{version} is a schema that no release of sparsegen wrote")
 
 
 def _device(node: Node) -> BenchDevice:
@@ -120,46 +118,11 @@ def _invocation(node: Node) -> Invocation:
     return Invocation(f["command"].text(LONG), f["started"].moment(), f["seconds"].number())
 
 
-@dataclass(frozen=True, slots=True)
-class RowSchema:
-    """How the rows of a version tell their problem.
-
-    Attributes:
-        required, optional: the members of a row that do.
-        problem: what they mean; it gets the row and its members.
-    """
-
-    required: tuple[str, ...]
-    optional: tuple[str, ...]
-    problem: Callable[[Node, Mapping[str, Node]], Problem]
+ROW = ("suite", "case", "problem", "source", "nnz", "fingerprint", "features", "floor", "cells")
 
 
-def _first_problem(row: Node, f: Mapping[str, Node]) -> Problem:
-    """Version 1 knew two operators, without epilogues, and gave every row sizes and a layout."""
-    operator = f["operator"].text(40, f"{SpmmProblem.operator}|{SddmmProblem.operator}")
-    m, k, n = (f[name].integer(0, MAX_INDEX) for name in "mkn")
-    dtype, layout = _word(f["dtype"], DType), _word(f["layout"], Layout)
-    batch = f["batch"].integer(2, MAX_INDEX) if "batch" in f else 1
-    try:
-        if operator == SpmmProblem.operator:
-            return SpmmProblem(m, k, n, dtype, layout, batch=batch)
-        if layout is not Layout.COLUMN:
-            f["layout"].refuse(f"{Layout.COLUMN}, as B of an {operator} is stored")
-        return SddmmProblem(m, n, k, dtype, batch=batch)
-    except ConfigError as error:
-        raise ResultsError(f"{row.source}: {row.path}: {error}") from None
-
-
-SCHEMAS = {
-    1: RowSchema(("operator", "m", "k", "n", "dtype", "layout"), ("batch",), _first_problem),
-    2: RowSchema(("problem",), (), lambda row, f: read_problem(f["problem"])),
-    VERSION: RowSchema(("problem",), ("state", "measured"), lambda row, f: read_problem(f["problem"])),
-}
-OTHERS = ("suite", "case", "source", "nnz", "fingerprint", "features", "floor", "cells")
-
-
-def _row(node: Node, schema: RowSchema) -> Row:
-    f = node.fields((*OTHERS, *schema.required), ("reference", *schema.optional))
+def _row(node: Node) -> Row:
+    f = node.fields(ROW, ("reference", "state", "measured"))
     cells = tuple(_cell(cell) for cell in f["cells"].items())
     if len({cell.contender for cell in cells}) != len(cells):
         f["cells"].refuse("each contender once")
@@ -170,7 +133,7 @@ def _row(node: Node, schema: RowSchema) -> Row:
     return Row(
         suite=f["suite"].text(200, ".+"),
         case=f["case"].text(LONG, ".+"),
-        problem=schema.problem(node, f),
+        problem=read_problem(f["problem"]),
         source=f["source"].text(LONG),
         nnz=nnz,
         fingerprint=f["fingerprint"].text(64, "[0-9a-f]{64}"),

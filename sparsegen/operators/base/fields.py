@@ -69,8 +69,7 @@ class Field:
         default: None where it must be given.
         usual: of a size without a default: what a command line takes where nothing is given; None if it must be.
         near: whether it changes little, so that times with another value still compare.
-        later: whether it came after the first databases and files: it is left out where it has its default, so that
-            what was written before reads as before, and one problem has one form.
+        unsaid: a trait that texts leave out where it has its default, as nearly all problems do.
         of_batch: whether it says something of the items of a batch: one item alone has its default.
     """
 
@@ -81,7 +80,7 @@ class Field:
     default: int | StrEnum | Parameter | None
     usual: int | None = None
     near: bool = False
-    later: bool = False
+    unsaid: bool = False
     of_batch: bool = False
 
     @property
@@ -121,11 +120,10 @@ def size(
     default: int | None = None,
     usual: int | None = None,
     flags: tuple[str, ...] = (),
-    later: bool = False,
     of_batch: bool = False,
 ) -> Any:
     """Declare a size among the fields of a problem; see `Field`. Flags are ``-x`` or ``--long-name`` by default."""
-    return _declared(doc, default, usual=usual, flags=flags, later=later, of_batch=of_batch)
+    return _declared(doc, default, usual=usual, flags=flags, of_batch=of_batch)
 
 
 def trait(
@@ -134,11 +132,11 @@ def trait(
     *,
     flags: tuple[str, ...] = (),
     near: bool = False,
-    later: bool = False,
+    unsaid: bool = False,
     of_batch: bool = False,
 ) -> Any:
     """Declare a trait among the fields of a problem; see `Field`. Its flag is ``--long-name`` by default."""
-    return _declared(doc, default, flags=flags, near=near, later=later, of_batch=of_batch)
+    return _declared(doc, default, flags=flags, near=near, unsaid=unsaid, of_batch=of_batch)
 
 
 def parameter(default: Parameter, doc: str, *, flags: tuple[str, ...] = ()) -> Any:
@@ -154,7 +152,7 @@ def element_type() -> Any:
 def items() -> Any:
     """Declare the field ``batch``, which all problems have."""
     doc = "items on the same pattern that one launch computes, such as heads of attention"
-    return size(doc, default=1, flags=("--batch", "--heads"), later=True, of_batch=True)
+    return size(doc, default=1, flags=("--batch", "--heads"), of_batch=True)
 
 
 def _declared(doc: str, default: int | StrEnum | Parameter | None, **metadata: Any) -> Any:

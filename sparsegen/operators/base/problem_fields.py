@@ -46,7 +46,7 @@ class ProblemFields(ABC):
         traits = (
             f"{name}={trait}" if field.near else trait.value
             for name, trait in self.traits.items()
-            if not (field := self.fields[name]).later or trait != field.default
+            if not (field := self.fields[name]).unsaid or trait != field.default
         )
         return " ".join([self.operator, *sizes, *traits])
 
@@ -91,9 +91,7 @@ class ProblemFields(ABC):
         )
 
     def to_dict(self) -> dict[str, int | float | str]:
-        """The fields as JSON values, without those that came `later` and have their defaults; `from_dict` is the
-        inverse.
-        """
+        """Return all fields as JSON values; `from_dict` is the inverse."""
         values = {name: getattr(self, name) for name in self.fields}
         return {
             name: value.json
@@ -102,18 +100,29 @@ class ProblemFields(ABC):
             if self.fields[name].is_size
             else str(value)
             for name, value in values.items()
-            if not self.fields[name].later or value != self.fields[name].default
         }
+
+    def distinct(self) -> dict[str, int | float | str]:
+        """Return the fields that have no default or another value, as JSON values: the form that databases and files
+        keep, so that an operator may get more fields; `from_dict` is the inverse.
+        """
+        fields = self.fields
+        return {n: value for n, value in self.to_dict().items() if getattr(self, n) != fields[n].default}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Raises KeyError for a missing field, ValueError or ConfigError for a value that the field cannot have."""
+        """Make a problem of fields as JSON values; those that are left out have their defaults.
+
+        Raises:
+            KeyError: a field without a default is missing.
+            ValueError, ConfigError: a value that its field cannot have.
+        """
         fields = fields_of(cls).items()
         return cls(
             **{
                 name: field.from_json(values[name])
                 for name, field in fields
-                if name in values or not field.later
+                if name in values or field.default is None
             }
         )
 
