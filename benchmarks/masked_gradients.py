@@ -21,6 +21,7 @@ from benchmarks.study import times_in_turn, write_results
 from sparsegen.backends import find_device
 from sparsegen.bench.patterns import generators
 from sparsegen.integrations.torch import masked_conv2d
+from sparsegen.system.integers import ceil_div
 
 BLOCK = 16
 ROUGH = 2e-2  # of the largest element: sums of 16-bit factors in another order, rounded to 16 bits
@@ -54,7 +55,7 @@ def measured(channels: int, images: int, side: int, sparsity: float, blobs: bool
     x, w = drawn(images, channels, side, side).to(memory_format=last), drawn(channels, channels, 3, 3)
     w, bias = (w / (9 * channels) ** 0.5).to(memory_format=last), drawn(channels)
     dy = drawn(images, channels, side, side).to(memory_format=last) / 64
-    blocks = -(-side // BLOCK)
+    blocks = ceil_div(side, BLOCK)
     mask = torch.rand(images, blocks, blocks, device="cuda", generator=generator) >= sparsity
     if blobs:
         shape = (images, blocks, blocks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparsegen.matrix.csr import Array
+from sparsegen.system.integers import ceil_div
 
 WORD_BITS = 64
 WORD = np.dtype("<u8")
@@ -12,7 +13,7 @@ WORD = np.dtype("<u8")
 
 def words_for(bits: int) -> int:
     """How many words a row of so many bits takes."""
-    return -(-bits // WORD_BITS)
+    return ceil_div(bits, WORD_BITS)
 
 
 def packed_rows(rows: Array) -> Array:

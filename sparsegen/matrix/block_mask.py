@@ -20,6 +20,7 @@ from sparsegen import arguments
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.bits import WORD, packed_rows, unpacked_rows, words_for
 from sparsegen.matrix.csr import Array, check_shape
+from sparsegen.system.integers import ceil_div
 
 _SOURCE = "block mask"
 _ORDER = np.dtype("<i4")
@@ -207,7 +208,7 @@ class BlockMask:
 
 def grid(shape: tuple[int, int], block: tuple[int, int]) -> BlockMaskLayout:
     """The layout of a mask over so many elements in blocks of this size."""
-    return BlockMaskLayout(-(-shape[0] // block[0]), -(-shape[1] // block[1]))
+    return BlockMaskLayout(ceil_div(shape[0], block[0]), ceil_div(shape[1], block[1]))
 
 
 def checked_blocks(
@@ -263,7 +264,7 @@ def _natural(words: Array, layout: BlockMaskLayout) -> Array:
 
 def _words_of_order(count: int) -> int:
     """Words that so many int32 take."""
-    return -(-count // 2)
+    return ceil_div(count, 2)
 
 
 def _bools(given: Any) -> Array:

@@ -16,6 +16,7 @@ from sparsegen.errors import MatrixError
 from sparsegen.matrix.block_mask import BlockMaskLayout
 from sparsegen.matrix.csr import Array
 from sparsegen.matrix.philox import philox
+from sparsegen.system.integers import ceil_div
 
 _HIGHEST = 2**32 - 1
 _MOST_STEPS = 2**64
@@ -97,7 +98,7 @@ def smallest(words: Array, count: int) -> Array:
 def random_words(layout: BlockMaskLayout, seed: int, step: int) -> Array:
     """uint32, rows × columns: each block's random word; see `draw_blocks`."""
     check_state(seed, step)
-    quads = np.arange(-(-layout.columns // 4), dtype=np.uint64)
+    quads = np.arange(ceil_div(layout.columns, 4), dtype=np.uint64)
     rows = np.arange(layout.rows, dtype=np.uint64)[:, None]
     words = philox((quads, rows, *_halves(step)), _halves(seed))
     found: Array = words.reshape(layout.rows, -1)[:, : layout.columns]

@@ -10,6 +10,7 @@ import scipy.sparse
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.block_mask import BlockMask, checked_blocks, grid
 from sparsegen.matrix.csr import Array, check_compressed
+from sparsegen.system.integers import round_up
 
 _SOURCE = "block mask"
 
@@ -118,7 +119,7 @@ def require_whole_blocks(mask: BlockMask, what: str) -> None:
     """
     if any(size % side for size, side in zip(mask.shape, mask.block, strict=True)):
         whole = " × ".join(
-            str(-(-size // side) * side) for size, side in zip(mask.shape, mask.block, strict=True)
+            str(round_up(size, side)) for size, side in zip(mask.shape, mask.block, strict=True)
         )
         raise MatrixError(
             f"{what} needs blocks that divide the shape, and {mask.block[0]} × {mask.block[1]} do not divide "

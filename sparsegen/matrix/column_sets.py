@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparsegen.matrix.csr import Array
+from sparsegen.system.integers import ceil_div
 
 SIDE = 16  # rows of a group, columns of a tile
 
@@ -64,4 +65,4 @@ def tiles_of_groups(offsets: Array, columns: Array, width: int) -> int:
     rank[together(offsets, columns, width)] = np.arange(rank.size)
     group = np.repeat(rank // SIDE, np.diff(offsets))
     used = distinct(group * max(1, width) + columns) // max(1, width)
-    return int((-(-np.bincount(used) // SIDE)).sum())
+    return int((ceil_div(np.bincount(used), SIDE)).sum())

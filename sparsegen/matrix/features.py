@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.system.integers import ceil_div
 from sparsegen.system.threads import in_threads
 
 BLOCK = 16
@@ -61,8 +62,8 @@ class Features:
 def occupied_blocks(matrix: CsrMatrix, size: int) -> int:
     """How many size × size blocks of an aligned grid hold a nonzero."""
     m = matrix.shape[0]
-    parts = max(1, -(-matrix.nnz // NONZEROS_AT_ONCE))
-    rows = max(1, -(-m // (size * parts))) * size
+    parts = max(1, ceil_div(matrix.nnz, NONZEROS_AT_ONCE))
+    rows = max(1, ceil_div(m, size * parts)) * size
     return sum(in_threads(lambda first: _occupied(matrix, size, first, rows), range(0, m, rows)))
 
 
@@ -71,7 +72,7 @@ def _occupied(matrix: CsrMatrix, size: int, first: int, rows: int) -> int:
     offsets = matrix.row_offsets[first : first + rows + 1]
     columns = matrix.column_indices[offsets[0] : offsets[-1]]
     m, k = offsets.size - 1, matrix.shape[1]
-    height, width = -(-m // size), -(-k // size)
+    height, width = ceil_div(m, size), ceil_div(k, size)
     begins = np.arange(m, dtype=np.int64) // size * width
     blocks = np.repeat(begins, np.diff(offsets))
     blocks += columns // size

@@ -11,6 +11,7 @@ import numpy as np
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.csr import Array, CsrMatrix, check_shape
 from sparsegen.matrix.formats import Compressed, as_csr
+from sparsegen.system.integers import ceil_div
 
 # Rows fuller than this are drawn as a permutation of all columns, the others by rejection.
 _FULL = 1 / 16
@@ -83,7 +84,7 @@ def random_blocks(m: int, k: int, block: int | tuple[int, int], density: float, 
     height, width = (block, block) if isinstance(block, int) else block
     if height < 1 or width < 1:
         raise MatrixError(f"a block needs at least one row and column, got {block}", source="random_blocks")
-    grid = random_uniform(-(-m // height), -(-k // width), density, seed)
+    grid = random_uniform(ceil_div(m, height), ceil_div(k, width), density, seed)
     values = normal_values(grid.nnz * height * width, np.random.default_rng([seed, 1]))
     whole = as_csr(
         Compressed(

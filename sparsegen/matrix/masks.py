@@ -13,6 +13,7 @@ from sparsegen.errors import MatrixError
 from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import MAX_INDEX, Array, CsrMatrix, check_shape
 from sparsegen.matrix.random_words import Words
+from sparsegen.system.integers import ceil_div
 
 _CHUNK = 1 << 20  # elements looked at together: bounds memory, and stays in the processor's cache
 _HIGHEST = 2**32 - 1
@@ -137,7 +138,7 @@ def blocks(
     length, block = _checked("block", length, least=1, block=block)
     length, neighbours, extra = _checked("block", length, least=0, neighbours=neighbours, extra=extra)
     causal, seed = _flag(causal), _seed(seed)
-    across = -(-length // block)
+    across = ceil_div(length, block)
     words, columns = Words(seed), np.arange(across, dtype=np.int64)
     lines, found = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     step = max(1, _CHUNK // max(across, 1))

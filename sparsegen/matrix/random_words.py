@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparsegen.matrix.csr import Array
+from sparsegen.system.integers import ceil_div
 
 
 class Words:
@@ -18,7 +19,7 @@ class Words:
 
     def halves(self, rows: int, columns: int) -> Array:
         """uint32, rows × columns; every row starts with a new word, so that chunks of rows do not matter."""
-        per_row = -(-columns // 2)
+        per_row = ceil_div(columns, 2)
         return self._raw(rows * per_row).view("<u4").reshape(rows, 2 * per_row)[:, :columns]
 
     def fractions(self, count: int) -> Array:

@@ -24,6 +24,7 @@ from sparsegen.errors import MatrixError
 from sparsegen.matrix.bits import WORD_BITS, words_for
 from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import MAX_INDEX
+from sparsegen.system.integers import ceil_div
 
 _SOURCE = "spatial mask"
 BYTES_PER_BLOCK = 5  # while a mask is made: a float32 and a bool
@@ -89,7 +90,7 @@ def reduce_mask(
         raise MatrixError("threshold = nan is no number to compare scores with", source=_SOURCE)
     kind = arguments.word(Pool, pool, "pool", MatrixError)
     images, rows, columns = _dimensions(scores)
-    across, down = -(-columns // block[1]), -(-rows // block[0])
+    across, down = ceil_div(columns, block[1]), ceil_div(rows, block[0])
     wide = _as_float(scores)
     fill = -float("inf") if kind == Pool.MAX else 0.0
     padded = _filled(library, (images, down * block[0], across * block[1]), fill, wide)
@@ -148,11 +149,11 @@ def from_boxes(boxes: Any, size: tuple[int, int, int], block: int | tuple[int, i
     if not isinstance(size, Sequence) or isinstance(size, str | bytes) or len(size) != 3:
         raise MatrixError(f"size = {size!r} is not images, rows and columns", source=_SOURCE)
     images, *sides = (arguments.whole(side, "size", MatrixError, least=1) for side in size)
-    _require_room(library, images, -(-sides[0] // block[0]), -(-sides[1] // block[1]))
+    _require_room(library, images, ceil_div(sides[0], block[0]), ceil_div(sides[1], block[1]))
     wide = _as_float(boxes)
     touched = []
     for i in range(2):
-        edges = _arange(library, -(-sides[i] // block[i]), wide) * block[i]
+        edges = _arange(library, ceil_div(sides[i], block[i]), wide) * block[i]
         ends = library.clip(edges + block[i], None, sides[i])
         first, last = wide[:, 1 + i, None], wide[:, 3 + i, None]
         touched.append((first < ends) & (last > edges) & (first < last))
@@ -287,9 +288,9 @@ def resize(
     live = _as_float(mask)
     covers = []
     for i in range(2):
-        starts = _arange(library, -(-out_size[i] // target[i]), live, library.int64) * target[i]
+        starts = _arange(library, ceil_div(out_size[i], target[i]), live, library.int64) * target[i]
         ends = library.clip(starts + target[i], None, out_size[i])
-        begins = _arange(library, -(-size[i] // block[i]), live, library.int64) * block[i]
+        begins = _arange(library, ceil_div(size[i], block[i]), live, library.int64) * block[i]
         stops = library.clip(begins + block[i], None, size[i])
         # Both in pixels of the mask times pixels of the layer, so that numbers stay whole.
         before = starts[:, None] * size[i] < (stops + margin) * out_size[i]
@@ -334,7 +335,7 @@ def both(value: Any, name: str, least: int) -> tuple[int, int]:
 def require_blocks(mask: Any, size: tuple[int, int], block: tuple[int, int]) -> None:
     """Raises MatrixError unless a mask has the blocks of so many pixels."""
     _, rows, columns = _dimensions(mask)
-    wanted = -(-size[0] // block[0]), -(-size[1] // block[1])
+    wanted = ceil_div(size[0], block[0]), ceil_div(size[1], block[1])
     if (rows, columns) != wanted:
         raise MatrixError(
             f"{size[0]} × {size[1]} pixels in blocks of {block[0]} × {block[1]} are {wanted[0]} × {wanted[1]} blocks, "
@@ -347,7 +348,7 @@ def _touches(
     library: Any, axis: int, size: int, block: int, out_size: int, out_block: int, reach: Reach, like: Any
 ) -> Any:
     """Float, output blocks × input blocks along an axis: how often one reads the other."""
-    outputs, inputs = -(-out_size // out_block), -(-size // block)
+    outputs, inputs = ceil_div(out_size, out_block), ceil_div(size, block)
     pixels = _arange(library, out_size, like, library.int64)
     taps = _arange(library, reach.kernel[axis], like, library.int64) * reach.dilation[axis]
     read = pixels[:, None] * reach.stride[axis] - reach.padding[axis] + taps
@@ -432,5 +433,5 @@ def _arange(library: Any, count: int, like: Any, dtype: Any = None) -> Any:
 
 def _extents(library: Any, size: int, block: int, like: Any) -> Any:
     """Pixels of each block along an axis: the block's, but for the last one."""
-    starts = _arange(library, -(-size // block), like) * block
+    starts = _arange(library, ceil_div(size, block), like) * block
     return library.clip(size - starts, None, block)

@@ -37,6 +37,7 @@ from sparsegen.operators.base.scale import kept_scale
 from sparsegen.operators.base.sides import Sides
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
+from sparsegen.system.integers import ceil_div
 
 BLOCK_SIDES = (16, 32, 64, 128, 256)
 
@@ -359,7 +360,7 @@ class MaskedProblem(Problem):
         steps = (columns, 1) if by_rows else (1, rows)
         factors = np.asarray(operands["scale"], np.float32), self._widening(operands, rows)
         sizes, given = (rows, columns, inner), tuple(map(device.upload, (a, b, *factors)))
-        warps = -(-rows * columns // WARP)
+        warps = ceil_div(rows * columns, WARP)
         device.run("product.cu:product", warps, *sizes, *given, *steps, into.exact, into.magnitude)
         self.finish_on(operands, device, into, steps)
 

@@ -33,6 +33,7 @@ from sparsegen.operators.convolution.mask_words import as_mask_words
 from sparsegen.operators.convolution.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
 from sparsegen.operators.masked import Density
 from sparsegen.system.device_memory import WARP, PlainDevice
+from sparsegen.system.integers import ceil_div, round_up
 
 UNIT = 8  # rows and columns of the outputs that are left as they were, or written, together
 
@@ -168,7 +169,7 @@ class MaskedConv2dProblem(Problem):
     def mask_shape(self) -> tuple[int, int]:
         """Rows and columns of blocks."""
         height, width = self.masked_shape
-        return -(-height // self.mask_block.rows), -(-width // self.mask_block.columns)
+        return ceil_div(height, self.mask_block.rows), ceil_div(width, self.mask_block.columns)
 
     # --- its sparsity ---
 
@@ -207,7 +208,7 @@ class MaskedConv2dProblem(Problem):
         if self.mask_of is MaskOf.OUTPUT:
             return live
         height, width = self.out_height, self.out_width
-        reached = np.zeros((-(-height // UNIT) * UNIT, -(-width // UNIT) * UNIT), dtype=np.bool_)
+        reached = np.zeros((round_up(height, UNIT), round_up(width, UNIT)), dtype=np.bool_)
         for part, _ in self.taps_of(live):
             reached[:height, :width] |= part
         units = reached.reshape(reached.shape[0] // UNIT, UNIT, -1, UNIT).any(axis=(1, 3))
@@ -348,7 +349,7 @@ class MaskedConv2dProblem(Problem):
             list(ConvEpilogue).index(self.epilogue),
             int(self.layout.has_planes),
         )
-        warps = -(-self.out_height * self.out_width * self.filters // WARP)
+        warps = ceil_div(self.out_height * self.out_width * self.filters, WARP)
         device.run("convolution.cu:convolution", warps, *sizes, *given, computed, into.exact, into.magnitude)
 
     def checkable_rows(self, matrix: CsrMatrix) -> Array:

@@ -23,6 +23,7 @@ from sparsegen.operators.base.rest import Rest
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.masked import MaskedOperator, MaskedProblem, stored
 from sparsegen.system.device_memory import WARP, PlainDevice
+from sparsegen.system.integers import ceil_div
 
 
 class SddOperator(MaskedOperator):
@@ -100,7 +101,7 @@ class SddProblem(MaskedProblem):
         live = device.upload(self.mask_of(given).expand().astype(np.uint8))
         count, is_kept = self.m * self.k, int(self.rest is Rest.KEPT)
         device.run(
-            "product.cu:fill_unless", -(-count // WARP), count, is_kept, live, into.exact, into.magnitude
+            "product.cu:fill_unless", ceil_div(count, WARP), count, is_kept, live, into.exact, into.magnitude
         )
 
     def lone_row(

@@ -19,6 +19,7 @@ from sparsegen.operators.base.problem import LoneRow, Problem
 from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
+from sparsegen.system.integers import ceil_div
 from sparsegen.system.threads import in_threads
 
 CHECKED_NONZEROS = 64  # of a row that is computed again
@@ -118,7 +119,7 @@ class SddmmProblem(Problem):
         rows = device.upload(np.repeat(np.arange(self.m, dtype=np.int32), np.diff(matrix.row_offsets)))
         columns = device.upload(matrix.column_indices)
         a, b = device.upload(operands["a"]), device.upload(operands["b"])
-        found, warps = (into.exact, into.magnitude), -(-matrix.nnz // WARP)
+        found, warps = (into.exact, into.magnitude), ceil_div(matrix.nnz, WARP)
         device.run("reference.cu:sddmm_reference", warps, matrix.nnz, self.k, rows, columns, a, b, *found)
         if self.epilogue is SddmmEpilogue.SCALE:
             values = device.upload(self.dtype.rounded(matrix.values))

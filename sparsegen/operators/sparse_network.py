@@ -25,6 +25,7 @@ from sparsegen.operators.base.problem import LoneRow, Problem
 from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
+from sparsegen.system.integers import ceil_div
 
 BIAS_COLUMNS = 3  # behind the neurons' columns of the matrix
 MOST_OF_AN_INPUT = 0.32  # of the neurons of a random input are on, at most
@@ -113,7 +114,7 @@ class SparseNetworkProblem(Problem):
         """How many there are; one without neurons gives biases only, and is the last."""
         if not self.neurons:
             return min(1, self.m)
-        return -(-self.m // self.neurons)
+        return ceil_div(self.m, self.neurons)
 
     @property
     def outputs(self) -> int:
@@ -343,7 +344,7 @@ class SparseNetworkProblem(Problem):
         )
         for first in range(0, self.n, step):
             count = min(step, self.n - first)
-            warps = -(-count // WARP)
+            warps = ceil_div(count, WARP)
             device.run("network.cu:start", self.neurons * warps, self.neurons, count, first, given, *here)
             for layer in range(self.layers):
                 rows = self.layer_rows(layer)

@@ -22,6 +22,7 @@ from sparsegen.operators.base.problem import LoneRow, Problem
 from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
+from sparsegen.system.integers import ceil_div
 from sparsegen.system.threads import in_threads
 
 
@@ -183,7 +184,7 @@ class SpmmProblem(Problem):
         if self.m == 1:
             b = b[matrix.column_indices]
 
-        step = max(1, -(-self.n // threads))
+        step = max(1, ceil_div(self.n, threads))
 
         def columns(start: int) -> None:
             mine = slice(start, start + step)
@@ -223,7 +224,7 @@ class SpmmProblem(Problem):
         )
         pattern = device.upload(matrix.row_offsets), device.upload(matrix.column_indices)
         values, b = device.upload(self.dtype.rounded(matrix.values)), device.upload(operands["b"])
-        sizes, found, warps = (self.m, self.n), (into.exact, into.magnitude), -(-self.m * self.n // WARP)
+        sizes, found, warps = (self.m, self.n), (into.exact, into.magnitude), ceil_div(self.m * self.n, WARP)
         device.run(
             "reference.cu:spmm_reference", warps, *sizes, *pattern, values, b, *b_steps, *c_steps, *found
         )

@@ -12,6 +12,7 @@ from sparsegen.matrix.block_mask import grid
 from sparsegen.matrix.block_mask_draw import MaskDraw
 from sparsegen.operators import DType
 from sparsegen.plan.block_masks import as_signed, may_start_early
+from sparsegen.system.integers import ceil_div
 
 ROWS = 4  # of a thread, as in block_dropout.cu
 THREADS = 128
@@ -41,7 +42,7 @@ def bind_block_dropout(
     if shape[1] % width:
         width = 1
     (kernel,) = compiled_kernels(executor, ("block_dropout.cu", f"drop_{dtype}_{width}"))
-    across, down = -(-shape[1] // (width * THREADS)), -(-shape[0] // ROWS)
+    across, down = ceil_div(shape[1], width * THREADS), ceil_div(shape[0], ROWS)
     (scale,) = struct.unpack("<i", struct.pack("<f", 1 / draw.density(layout)))
     arguments = [*shape, *block, as_signed(draw.amount(layout)), scale, None, None, None]
     grid_sides = (across, min(down, MOST_BLOCKS), 1)

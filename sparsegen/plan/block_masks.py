@@ -14,6 +14,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.block_mask import BlockMaskLayout
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, check_state
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 MOST_LINES = 4096  # rows or columns of blocks, as in block_mask.cu; the same holds for the next two
 MOST_MASKS = 65535  # that a grid's y counts
@@ -102,7 +103,7 @@ class BlockMaskMaker:
             masks: made side by side.
         """
         (kernel,) = compiled_kernels(self._executor, ("block_mask.cu", entry))
-        bands = -(-self.layout.rows // BAND)
+        bands = ceil_div(self.layout.rows, BAND)
         is_small = self.layout.rows <= OWN_ROWS and self.layout.columns <= OWN_COLUMNS
         grid, block = (1 if is_small and is_quick else bands, masks, 1), (WARP * BAND, 1, 1)
         launch = Launch(grid, block, starts_early=may_start_early(self._executor))
@@ -119,7 +120,7 @@ class BlockMaskMaker:
 def scratch_words(layout: BlockMaskLayout) -> int:
     """64-bit words of scratch memory that a launch needs."""
     bits = layout.rows * layout.row_words + layout.columns * layout.column_words
-    return COUNTER_WORDS + 2 * -(-layout.rows // BAND) + bits
+    return COUNTER_WORDS + 2 * ceil_div(layout.rows, BAND) + bits
 
 
 def may_start_early(executor: Executor) -> bool:

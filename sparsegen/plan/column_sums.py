@@ -9,6 +9,7 @@ from sparsegen.backends.plain import compiled_kernels
 from sparsegen.kernels.launch import Launch
 from sparsegen.operators import DType
 from sparsegen.plan.block_masks import may_start_early
+from sparsegen.system.integers import ceil_div
 
 THREADS = 512  # as in column_sums.cu
 VECTOR_BYTES = 16
@@ -33,6 +34,6 @@ def bind_column_sums(executor: Executor, shape: tuple[int, int], dtype: DType) -
     if shape[1] % width:
         width, lanes = 1, UNEVEN
     (kernel,) = compiled_kernels(executor, ("column_sums.cu", f"add_{dtype}_{width}x{lanes}"))
-    blocks = -(-shape[1] // (width * lanes))
+    blocks = ceil_div(shape[1], width * lanes)
     launch = Launch((blocks, 1, 1), (THREADS, 1, 1), starts_early=may_start_early(executor))
     return executor.bind(kernel, launch, [*shape, None, None])

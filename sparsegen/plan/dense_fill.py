@@ -8,6 +8,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.system.device_memory import Buffer
+from sparsegen.system.integers import ceil_div
 
 
 class DenseFill(OwnLaunch):
@@ -30,7 +31,7 @@ class DenseFill(OwnLaunch):
         with executor.entered():
             (self._kernel,) = compiled_kernels(executor, ("scatter.cu", f"scatter_{8 * itemsize}"))
             executor.synchronize()  # calls may come on other streams than those that the places were made on
-        self._launch = Launch((-(-count // THREADS), 1, 1), (THREADS, 1, 1))
+        self._launch = Launch((ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1))
         self._arguments: list[Buffer | int | TensorMap | None] = [count, places, None, full]
 
     def _bind(self) -> Bound:

@@ -10,6 +10,7 @@ from sparsegen.backends.plain import compiled_kernels
 from sparsegen.errors import MatrixError
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.kernel_map import BINS
+from sparsegen.system.integers import ceil_div, round_up
 
 FILE = "kernel_map.cu"
 THREADS, CHUNK = 256, 1024  # as in the file
@@ -48,7 +49,7 @@ class KernelMapShape:
     @property
     def chunks(self) -> int:
         """Parts of the points that blocks sort."""
-        return -(-self.points // CHUNK)
+        return ceil_div(self.points, CHUNK)
 
     @property
     def scratch_parts(self) -> tuple[int, int, int, int]:
@@ -84,7 +85,7 @@ def bind_kernel_map(executor: Executor, shape: KernelMapShape) -> Callable[..., 
     clear, insert, look_up, count, scan, place = compiled_kernels(executor, *((FILE, name) for name in names))
 
     def launch(work: int, threads: int, rows: int = 1) -> Launch:
-        return Launch((-(-work // threads), rows, 1), (threads, 1, 1))
+        return Launch((ceil_div(work, threads), rows, 1), (threads, 1, 1))
 
     size, step = shape.filter_size, shape.dilation
     bind = executor.bind
@@ -112,4 +113,4 @@ def bind_kernel_map(executor: Executor, shape: KernelMapShape) -> Callable[..., 
 
 
 def _padded(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return round_up(nbytes, ALIGNMENT)

@@ -18,6 +18,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.system.device_memory import Buffer
+from sparsegen.system.integers import ceil_div
 
 LARGE = 1 << 22  # nonzeros from which the device packs; below the host takes some 0.05 s
 SETS = 8  # of values for each thread, as in gather.cu
@@ -139,6 +140,6 @@ class Gather(OwnLaunch):
         self.bound()(stream, values.address)
 
     def _bind(self) -> Bound:
-        launch = Launch((-(-self._count // THREADS), -(-self._sets // SETS), 1), (THREADS, 1, 1))
+        launch = Launch((ceil_div(self._count, THREADS), ceil_div(self._sets, SETS), 1), (THREADS, 1, 1))
         sizes = (self._count, self._nnz, self._sets)
         return self.executor.bind(self._kernel, launch, [*sizes, self.source, None, self._target])

@@ -8,6 +8,7 @@ import numpy as np
 
 from sparsegen.matrix.csr import Array
 from sparsegen.pruning.groups import Groups, largest_per_row, squares
+from sparsegen.system.integers import ceil_div
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Grid:
     def norms(self, magnitudes: Array) -> Array:
         """The l2 norm of every block: float64, rows of blocks × columns of blocks."""
         m, k = magnitudes.shape
-        energy = np.zeros((-(-m // self.height), -(-k // self.width)), np.float64)
+        energy = np.zeros((ceil_div(m, self.height), ceil_div(k, self.width)), np.float64)
         left = np.arange(0, k, self.width)
         if k:
             for row in range(energy.shape[0]):

@@ -14,6 +14,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DeviceReference, Problem, Reference, TensorSpec, terms_stride
 from sparsegen.operators.base.dtype import Array
 from sparsegen.system.device_memory import WARP, Buffer
+from sparsegen.system.integers import ceil_div
 from sparsegen.verify import bounds
 from sparsegen.verify.bounds import ErrorBound
 from sparsegen.verify.sample import ROWS, require_sample
@@ -123,7 +124,7 @@ class DeviceVerifier:
         sizes = (self._count, terms_stride(self._written.shape, terms.shape), terms.size)
         arrays = (result, self._reference.exact, self._reference.magnitude, self._terms)
         factors = self._factors_of(bound or ErrorBound.ours(dtype))
-        warps = min(-(-self._count // WARP), MOST_WARPS)
+        warps = min(ceil_div(self._count, WARP), MOST_WARPS)
         device.run(f"{COMPARING}:worst_error_{dtype}", warps, *sizes, *arrays, factors, worst)
         found = float(device.download(worst, 1, np.float32)[0])
         device.finish()

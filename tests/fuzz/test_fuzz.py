@@ -54,8 +54,8 @@ from sparsegen.matrix.generators import random_rows
 from sparsegen.matrix.load import load_matrix
 from sparsegen.matrix.readers.smtx import read_smtx_shape
 from sparsegen.networks.files.packed_file import FIRST_LINE, MAGIC, load_packed, save_packed
+from sparsegen.networks.files.packed_header import padded
 from sparsegen.networks.model.radixnet import radixnet
-from sparsegen.networks.packed_header import padded
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators import SparseOperator
 from sparsegen.plan import saved_operator

@@ -12,9 +12,9 @@ import pytest
 
 from sparsegen.errors import SavedOperatorError
 from sparsegen.networks.files.packed_file import FIRST_LINE, MAGIC, load_packed, save_packed
+from sparsegen.networks.files.packed_header import header_of, padded
 from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.networks.packed.packed_network import PackedNetwork
-from sparsegen.networks.packed_header import header_of, padded
 from sparsegen.networks.sparse_network import SparseNetwork
 
 ODD = (None, True, -1, 2**31, 10**30, 0.5, "x", "\x1b[31m", [], {}, [[]], {"a": 1})

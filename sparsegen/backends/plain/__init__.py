@@ -16,6 +16,7 @@ from sparsegen.kernels.base import Array
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import empty_as_one
 from sparsegen.system.device_memory import WARP, Buffer
+from sparsegen.system.integers import ceil_div
 
 THREADS = 256
 _INCLUDED = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
@@ -78,7 +79,7 @@ class PlainKernels:
     def run(self, entry: str, warps: int, *arguments: Buffer | int) -> None:
         file, _, name = entry.partition(":")
         (kernel,) = compiled_kernels(self._executor, (file, name))
-        launch = Launch((-(-warps * WARP // THREADS), 1, 1), (THREADS, 1, 1))
+        launch = Launch((ceil_div(warps * WARP, THREADS), 1, 1), (THREADS, 1, 1))
         if warps:
             self._executor.launch(kernel, launch, arguments)
             self._kept += arguments

@@ -15,6 +15,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MaskedConv2dProblem, Problem
 from sparsegen.system.device_memory import Address
+from sparsegen.system.integers import ceil_div
 
 FILE = "tiles.cu"
 WIDEST = 16  # bytes that a thread copies
@@ -86,7 +87,7 @@ class Copier:
         each = WIDEST if nbytes % WIDEST == 0 else 2
         words = nbytes // each
         [kernel] = compiled_kernels(executor, (FILE, f"{name}_{each}"))
-        launch = Launch((-(-blocks * rows * columns * words // THREADS), 1, 1), (THREADS, 1, 1))
+        launch = Launch((ceil_div(blocks * rows * columns * words, THREADS), 1, 1), (THREADS, 1, 1))
         listed = Address(self._places.data_ptr(), self._places.nbytes)
         self._bound = executor.bind(
             kernel, launch, [blocks, rows, columns, *image, words, listed, None, None]

@@ -14,6 +14,7 @@ from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout, Problem, SpmmProblem
+from sparsegen.system.integers import ceil_div
 
 
 class Torch2to4(Contender):
@@ -63,7 +64,7 @@ class Torch2to4(Contender):
 def is_2to4(matrix: CsrMatrix) -> bool:
     """Whether every aligned four columns of every row hold at most two nonzeros."""
     rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.row_offsets))
-    fours = rows * -(-matrix.shape[1] // 4) + matrix.column_indices // 4
+    fours = rows * ceil_div(matrix.shape[1], 4) + matrix.column_indices // 4
     # Sorted as CSR is, so that three of one four stand next to each other.
     return not bool(np.any(fours[2:] == fours[:-2]))
 

@@ -24,6 +24,7 @@ from sparsegen.matrix.features import BLOCK, Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import DType, SparseAttentionProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div, round_up
 
 WIDEST = 256  # of a head
 PRODUCTS = 0.7  # of the rate of tensor cores, as measured on an H100
@@ -132,7 +133,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         shared = self._shared_bytes(problem, c)
         yield shared_memory_fits("stages", shared, device)
         yield resident_blocks_fit(c.resident_blocks, shared, device)
-        blocks = -(-problem.m // c.tile_m) * problem.batch
+        blocks = ceil_div(problem.m, c.tile_m) * problem.batch
         yield Constraint(
             blocks <= MAX_INDEX, f"tiles of queries of a batch of heads ({blocks}) are at most {MAX_INDEX}"
         )
@@ -151,7 +152,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
     @staticmethod
     def _registers(problem: SparseAttentionProblem, config: FusedAttentionConfig) -> int:
         """Of a thread: sums of results and of scores, fragments and running totals, and about 34 for addresses."""
-        padded = -(-problem.k // 16) * 16
+        padded = round_up(problem.k, 16)
         fragments = padded // 4 if config.queries == "registers" else 4
         row_tiles = config.tile_m // (16 * config.warps)
         return row_tiles * (padded // 2 + config.tile_n // 2 + fragments + 4) + 34
@@ -159,7 +160,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
     @staticmethod
     def _shared_bytes(problem: SparseAttentionProblem, config: FusedAttentionConfig) -> int:
         """The stages of K, V and bits, and the queries if they stay there; rows are padded as the kernel's are."""
-        padded = 1 << (max(16, problem.k) - 1).bit_length() if problem.k <= 64 else -(-problem.k // 64) * 64
+        padded = 1 << (max(16, problem.k) - 1).bit_length() if problem.k <= 64 else round_up(problem.k, 64)
         rows = 2 * config.stages * config.tile_n + (config.tile_m if config.queries == "shared" else 0)
         return rows * padded * problem.dtype.itemsize + config.stages * config.tile_m * config.tile_n // 8
 
@@ -200,7 +201,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
     def expected_sizes(
         self, problem: SparseAttentionProblem, features: Features, config: FusedAttentionConfig
     ) -> Mapping[str, int]:
-        return {"tasks": -(-features.m // config.tile_m)}
+        return {"tasks": ceil_div(features.m, config.tile_m)}
 
     def launch(
         self,
@@ -234,7 +235,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
     ) -> float:
         """Expected time of a head; too few blocks for the multiprocessors take as long as enough of them."""
         c = config
-        tasks = max(1, -(-features.m // c.tile_m))
+        tasks = max(1, ceil_div(features.m, c.tile_m))
         elements = expected_tiles(features, c.tile_m, c.tile_n) * c.tile_m * c.tile_n + tasks * START_ELEMENTS
         idle = max(1.0, device.multiprocessors / (tasks * problem.batch))
         # Fragments of K and V serve 16 queries or 32, and what a step costs beside products is for its keys.
@@ -263,8 +264,8 @@ def expected_tiles(features: Features, height: int, width: int) -> float:
     """
     if not features.nnz:
         return 0.0
-    tiles = -(-features.m // height) * -(-features.k // width)
-    blocks = -(-features.m // BLOCK) * -(-features.k // BLOCK)
+    tiles = ceil_div(features.m, height) * ceil_div(features.k, width)
+    blocks = ceil_div(features.m, BLOCK) * ceil_div(features.k, BLOCK)
     held = min(1.0, features.nnz / (features.block_fill * BLOCK * BLOCK) / blocks)
     unlike = 1 + (height * width / (BLOCK * BLOCK) - 1) * (1 - features.block_fill)
     return tiles * (1 - math.pow(1 - held, unlike))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.system.integers import ceil_div
 
 WORD = 32  # keys whose bits are a word
 CHUNK = 1 << 23  # nonzeros, or tiles that might be listed, worked on at a time: bounds memory
@@ -35,7 +36,7 @@ class KeyTiles:
     @classmethod
     def of(cls, mask: CsrMatrix, height: int, width: int) -> KeyTiles:
         """List them. ``width`` is a multiple of 32; rows hold rising columns, as those of a `CsrMatrix` do."""
-        tiles = -(-mask.shape[0] // height)
+        tiles = ceil_div(mask.shape[0], height)
         counts = np.zeros(tiles, dtype=np.int64)
         keys, bits = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
         words = [np.zeros((0, height, width // WORD), np.uint32)]
@@ -65,9 +66,9 @@ class _Partial:
 
 def _chunks(mask: CsrMatrix, height: int, width: int) -> Iterator[tuple[int, int]]:
     """Ranges of tiles of queries with about `CHUNK` nonzeros, and tiles at most, or one tile each."""
-    tiles = -(-mask.shape[0] // height)
+    tiles = ceil_div(mask.shape[0], height)
     ends = mask.row_offsets[np.minimum(np.arange(1, tiles + 1) * height, mask.shape[0])].astype(np.int64)
-    most = max(1, CHUNK // max(1, -(-mask.shape[1] // width)))
+    most = max(1, CHUNK // max(1, ceil_div(mask.shape[1], width)))
     start = 0
     while start < tiles:
         begin = int(ends[start - 1]) if start else 0
@@ -82,7 +83,7 @@ def _of_rows(
 ) -> tuple[Array, Array, _Partial]:
     """Some tiles of queries: of each listed tile that of queries (from ``start``) and of keys, and those with bits."""
     m, n = mask.shape
-    across = max(1, -(-n // width))
+    across = max(1, ceil_div(n, width))
     first, last = start * height, min(stop * height, m)
     offsets = mask.row_offsets[first : last + 1].astype(np.int64)
     columns = mask.column_indices[offsets[0] : offsets[-1]]

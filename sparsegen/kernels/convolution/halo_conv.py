@@ -22,6 +22,7 @@ from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.operators import ConvEpilogue, DType, Given, MaskedConv2dProblem, MaskOf
 from sparsegen.operators.masked_conv2d import UNIT
+from sparsegen.system.integers import ceil_div, round_up
 
 ITEM_BYTES = 2
 ALIGNMENT = 1024  # bytes, of boxes and weights in shared memory
@@ -146,7 +147,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
                 p.stride.rows == 1 and p.taps <= LONGEST_WORD,
                 f"with a mask of the input the stride is 1 and a filter has at most {LONGEST_WORD} taps ({p.taps})",
             )
-        rows, columns = -(-p.out_height // UNIT) * p.batch, -(-p.out_width // UNIT)
+        rows, columns = ceil_div(p.out_height, UNIT) * p.batch, ceil_div(p.out_width, UNIT)
         yield Constraint(
             rows < MOST_UNIT_ROWS and columns <= MOST_UNIT_COLUMNS,
             f"units have less than {MOST_UNIT_ROWS} rows ({rows}), at most {MOST_UNIT_COLUMNS} columns ({columns})",
@@ -171,7 +172,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             f"stages of {c.stage_taps} taps divide a filter's ({p.taps}), none of which is left out",
         )
         # About how many pipeline stages of weights are used with one box of pixels.
-        of_box = -(-p.taps // (c.stage_taps * p.stride.rows**2))
+        of_box = ceil_div(p.taps, c.stage_taps * p.stride.rows**2)
         yield Constraint(
             c.lead < c.weight_stages and c.lead < c.input_stages * max(1, of_box),
             f"the lead ({c.lead}) is less than the stages that there are",
@@ -262,7 +263,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         p, rates = problem, device.expected_rates
         units = live_share(p) * units_of(p)
         parts = max(1, device.multiprocessors // max(1, p.filters // 64))
-        items = max(1.0, -(-units // parts) * parts)
+        items = max(1.0, round_up(units, parts))
         products = items * UNIT_OUTPUTS * p.filters * p.channels * p.taps
         computing = PRODUCTS * products / rates.tensor_products_per_us(p.dtype)
         moving = MOVED * p.cost(0).bytes / rates.copy_bytes_per_us
@@ -344,7 +345,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
     @staticmethod
     def _weight_stages_in_all(problem: MaskedConv2dProblem, config: HaloConvConfig) -> int:
         """The number of pipeline stages that the weights of one tile of filters fill."""
-        return -(-problem.channels // config.chunk) * -(-problem.taps // config.stage_taps)
+        return ceil_div(problem.channels, config.chunk) * ceil_div(problem.taps, config.stage_taps)
 
     def _is_resident(self, problem: MaskedConv2dProblem, config: HaloConvConfig) -> bool:
         """Whether all weights of a tile of filters fit into the pipeline stages, so that they are loaded once."""
@@ -355,14 +356,14 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         p, c, size = problem, config, problem.filter_size
         row = c.chunk * ITEM_BYTES
         box = self._box_side(size.rows, p) * self._box_side(size.columns, p) * row
-        place = -(-box // ALIGNMENT) * ALIGNMENT
+        place = round_up(box, ALIGNMENT)
         taken = c.input_stages * 2 * c.group_units * place
-        taken += -(-c.weight_stages * c.stage_taps * c.tile_n * row // ALIGNMENT) * ALIGNMENT
+        taken += round_up(c.weight_stages * c.stage_taps * c.tile_n * row, ALIGNMENT)
         taken += WARPS * 16 * min(64, c.tile_n) * ITEM_BYTES
         listed = LISTED_UNITS * (2 if p.mask_of.is_of_input else 1) + THREADS + THREADS // 32
         input_barriers = 3 if p.mask_of is MaskOf.ANY_INPUT else 2
         taken += 4 * (listed + c.tile_n) + 8 * (input_barriers * c.input_stages + 2 * c.weight_stages + 1)
-        return -(-taken // ALIGNMENT) * ALIGNMENT
+        return round_up(taken, ALIGNMENT)
 
 
 FAMILY = HaloConv()

@@ -24,6 +24,7 @@ from sparsegen.kernels.tensor_map import LARGEST_BOX_SIDE, LARGEST_STEP, Swizzle
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dWeightsProblem
 from sparsegen.operators.masked_conv2d import UNIT
+from sparsegen.system.integers import ceil_div, round_up
 
 ITEM_BYTES = 2
 COUNTER_BYTES = 32  # of a tile
@@ -240,7 +241,7 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
     def _tap_rows(problem: MaskedConv2dWeightsProblem) -> list[int]:
         """Taps of a column for a thread block: first those with which the fewest blocks read the same pixels."""
         rows = problem.filter_size.rows
-        return sorted(range(1, min(rows, 4) + 1), key=lambda taps: (-(-rows // taps), taps))
+        return sorted(range(1, min(rows, 4) + 1), key=lambda taps: (ceil_div(rows, taps), taps))
 
     def _with_parts(
         self, problem: MaskedConv2dWeightsProblem, config: HaloConvWeightsConfig, device: Device
@@ -263,7 +264,7 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
         p, c, rates = problem, config, device.expected_rates
         units, tiles = p.density.share * units_of(p.forward), self._tiles(p, c)
         # Thread blocks beyond those that the device holds at once come in another wave.
-        waves = -(-tiles * c.parts // device.multiprocessors)
+        waves = ceil_div(tiles * c.parts, device.multiprocessors)
         idle = waves * device.multiprocessors / (tiles * c.parts)
         products = units * UNIT_OUTPUTS * tiles * c.tile_m * c.tile_n * c.tap_rows
         computing = idle * products / (REACHED * rates.tensor_products_per_us(p.dtype))
@@ -288,8 +289,8 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
     @staticmethod
     def _tiles(problem: MaskedConv2dWeightsProblem, config: HaloConvWeightsConfig) -> int:
         p, c = problem, config
-        taps = p.filter_size.columns * -(-p.filter_size.rows // c.tap_rows)
-        return taps * -(-p.filters // c.tile_m) * -(-p.channels // c.tile_n)
+        taps = p.filter_size.columns * ceil_div(p.filter_size.rows, c.tap_rows)
+        return taps * ceil_div(p.filters, c.tile_m) * ceil_div(p.channels, c.tile_n)
 
     def scratch(self, problem: MaskedConv2dWeightsProblem, config: HaloConvWeightsConfig) -> dict[str, int]:
         """Bytes of the counters and of the parts of whole tiles."""
@@ -316,7 +317,7 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
         """The bytes of all stages, of the list of units, the counts of a sheet, barriers and flags."""
         stages = config.stages * self._stage_bytes(problem, config)
         taken = stages + 12 * LISTED_UNITS + 8 * SHEET_WORDS + 4 * LISTING_WARPS + 20 * config.stages + 4
-        return -(-taken // ALIGNMENT) * ALIGNMENT
+        return round_up(taken, ALIGNMENT)
 
 
 FAMILY = HaloConvWeights()

@@ -13,6 +13,7 @@ from sparsegen.matrix.bits import words_for
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import MaskedConv2dProblem, MaskedConv2dWeightsProblem, MaskOf, Rest
 from sparsegen.operators.masked_conv2d import UNIT
+from sparsegen.system.integers import ceil_div
 
 UNIT_OUTPUTS = UNIT * UNIT
 LARGEST_COORDINATE = 1 << 31
@@ -78,7 +79,7 @@ def mask_sizes(problem: MaskedConv2dProblem) -> dict[str, int]:
 
 def units_of_image(problem: MaskedConv2dProblem) -> int:
     """The number of units of one image, live or not."""
-    return -(-problem.out_height // UNIT) * -(-problem.out_width // UNIT)
+    return ceil_div(problem.out_height, UNIT) * ceil_div(problem.out_width, UNIT)
 
 
 def units_of(problem: MaskedConv2dProblem) -> int:
@@ -148,4 +149,4 @@ def result_constants(problem: MaskedConv2dProblem) -> dict[str, Value]:
 def filter_tiles(problem: MaskedConv2dProblem, tile_n: int) -> int:
     """The number of tiles of at most ``tile_n`` filters; none holds filters of two groups."""
     groups = problem.groups.count
-    return groups * -(-(problem.filters // groups) // tile_n)
+    return groups * ceil_div(problem.filters // groups, tile_n)

@@ -22,6 +22,7 @@ from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threa
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import round_up
 
 MOST_COPIES = 32  # of a thread, in a step
 FIRST_PIXEL_BYTES = 16  # of an output in shared memory: where its first tap reads
@@ -121,7 +122,7 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         self, problem: MaskedConv2dProblem, features: Features, config: MmaConvConfig, device: Device
     ) -> float:
         p, c, rates = problem, config, device.expected_rates
-        items, inner = self.items(p, c, device), -(-p.group_channels * p.taps // c.step) * c.step
+        items, inner = self.items(p, c, device), round_up(p.group_channels * p.taps, c.step)
         computing = items * c.tile_m * c.tile_n * inner / (REACHED * rates.tensor_products_per_us(p.dtype))
         loading = LOADED * items * (c.tile_m + c.tile_n) * inner * p.dtype.itemsize / device.l2_bytes_per_us
         if self._vector(p) * p.dtype.itemsize < 8:

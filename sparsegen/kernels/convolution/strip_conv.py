@@ -18,6 +18,7 @@ from sparsegen.kernels.layouts.limits import shared_memory_fits
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MaskedConv2dProblem, MaskOf
 from sparsegen.operators.masked_conv2d import UNIT
+from sparsegen.system.integers import ceil_div, round_up
 
 MOST_CHANNELS, MOST_FILTERS, MOST_WEIGHTS = 8, 32, 4096
 OWN_OUTPUTS = 4  # of a row, of a thread
@@ -127,7 +128,7 @@ class StripConv(MaskedConvolution[StripConvConfig]):
     @staticmethod
     def _tiles(problem: MaskedConv2dProblem, config: StripConvConfig) -> int:
         rows, columns = config.units_down * UNIT, config.units_across * UNIT
-        return problem.batch * -(-problem.out_height // rows) * -(-problem.out_width // columns)
+        return problem.batch * ceil_div(problem.out_height, rows) * ceil_div(problem.out_width, columns)
 
     @staticmethod
     def _shared_bytes(problem: MaskedConv2dProblem, config: StripConvConfig) -> int:
@@ -136,7 +137,7 @@ class StripConv(MaskedConvolution[StripConvConfig]):
         pitch = (c.units_across * UNIT + size.columns - 1) * p.channels + 1
         pixels = (c.units_down * UNIT + size.rows - 1) * pitch
         floats = pixels + p.filters * (p.taps * p.channels + 1)
-        return -(-(4 * (floats + 1) + c.units_down * c.units_across) // 16) * 16
+        return round_up(4 * (floats + 1) + c.units_down * c.units_across, 16)
 
 
 FAMILY = StripConv()

@@ -21,6 +21,7 @@ from sparsegen.kernels.layouts.batches import items_in_grid
 from sparsegen.kernels.layouts.limits import MAX_GRID_Y
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MaskedConv2dProblem
+from sparsegen.system.integers import round_up
 
 THREAD_FILTERS = 4
 START_US = 3.0
@@ -99,7 +100,7 @@ class TileConv(MaskedConvolution[TileConvConfig]):
         outputs = p.batch * p.out_height * p.out_width
         # Tiles and steps that filters and channels do not fill take their whole time.
         filters = filter_tiles(p, config.tile_n) * config.tile_n
-        channels = -(-p.group_channels // config.step) * config.step
+        channels = round_up(p.group_channels, config.step)
         flop = 2 * live_share(p) * outputs * filters * channels * p.taps
         computing = flop / (REACHED * FLOP_PER_CYCLE * device.cycles_per_us)
         return rates.launch_us + START_US + computing + p.cost(0).bytes / rates.copy_bytes_per_us

@@ -6,6 +6,7 @@ from sparsegen.kernels.layouts.loads import LOAD_BYTES
 from sparsegen.operators import MaskedConv2dProblem, MaskOf
 from sparsegen.operators.masked_conv2d import UNIT
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import round_up
 
 LISTED_UNITS, SHEET_WORDS = 128, 1024  # that a thread block lists and counts at a time
 
@@ -22,4 +23,4 @@ def list_bytes(problem: MaskedConv2dProblem, threads: int, beside: int = 0) -> i
     """Bytes of shared memory for the list of units, the counts of a sheet, and of what a family keeps beside them."""
     units = LISTED_UNITS * (12 if problem.mask_of is MaskOf.OUTPUT else 20)
     taken = units + 8 * SHEET_WORDS + 4 * (threads // WARP) + beside
-    return -(-taken // LOAD_BYTES) * LOAD_BYTES
+    return round_up(taken, LOAD_BYTES)

@@ -20,6 +20,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.warp_tiles import threads_of
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MaskedConv2dProblem
+from sparsegen.system.integers import ceil_div
 
 
 class UnitTilesConfig(Config):
@@ -76,7 +77,7 @@ class UnitTiles(MaskedConvolution[C]):
         """Expected items of all thread blocks, if each had as many as the one with most."""
         tiles, parts = filter_tiles(problem, config.tile_n), self._parts(problem, config, device)
         outputs = live_share(problem) * units_of(problem) * UNIT_OUTPUTS
-        return -(-outputs // (config.tile_m * parts)) * parts * tiles
+        return ceil_div(outputs, config.tile_m * parts) * parts * tiles
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> C:
         """The largest tiles of which every multiprocessor gets one; none is twice as wide as a group's filters."""

@@ -23,6 +23,7 @@ from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threa
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import round_up
 
 MOST_TAPS = 64  # of a filter: one bit of a word for each
 # Fitted to three masks on an H100 with eight configs each, float16, which these describe within 12 %: microseconds
@@ -117,7 +118,7 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         self, problem: MaskedConv2dProblem, features: Features, config: WindowConvConfig, device: Device
     ) -> float:
         p, c, rates = problem, config, device.expected_rates
-        items, inner = self.items(p, c, device), -(-p.group_channels // c.chunk) * c.chunk
+        items, inner = self.items(p, c, device), round_up(p.group_channels, c.chunk)
         is_float32 = p.dtype is DType.FLOAT32
         products = items * c.tile_m * c.tile_n * inner * p.taps
         products *= BESIDE_FRAGMENTS + FRAGMENTS * (c.warps_m / c.tile_m + c.warps_n / c.tile_n)

@@ -25,6 +25,7 @@ from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dWeightsProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 MOST_PARTS = 65535  # blocks along a grid's y
 # Fitted to a gradient on an H100 with 24 configs: microseconds beside the products, and the share of the tensor cores'
@@ -231,7 +232,7 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
 
     def _tiles(self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig) -> int:
         filters, channels = self._of_group(problem)
-        of_group = -(-filters // config.tile_m) * -(-channels // config.tile_n)
+        of_group = ceil_div(filters, config.tile_m) * ceil_div(channels, config.tile_n)
         return problem.groups.count * of_group * (problem.taps // config.taps)
 
     def scratch(self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparsegen.kernels.base import Constraint, Device
+from sparsegen.system.integers import ceil_div
 
 REGISTERS_PER_MULTIPROCESSOR = 65536  # as many as a block may have
 THREADS_PER_MULTIPROCESSOR, BLOCKS_PER_MULTIPROCESSOR = 2048, 32
@@ -81,5 +82,5 @@ def resident_blocks_fit(blocks: int, taken: int, device: Device) -> Constraint:
 
 def tiles_in_grid(what: str, extent: int, tile: int) -> Constraint:
     """A grid counts so many tiles along y; ``what`` is the quotient in words."""
-    tiles = -(-extent // tile)
+    tiles = ceil_div(extent, tile)
     return Constraint(tiles <= MAX_GRID_Y, f"{what} ({tiles}) is at most {MAX_GRID_Y}")

@@ -9,6 +9,7 @@ import numpy as np
 
 from sparsegen.kernels.layouts.tile_groups import BANKS, NONE, SIDE, LayerKind, TileGroups, in_rows, spread
 from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.system.integers import ceil_div
 
 if TYPE_CHECKING:  # what other families take of this module is the form of a tile
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -99,7 +100,7 @@ class NetworkTiles:
 
 def positions_of(problem: SparseNetworkProblem) -> int:
     """Places of neurons between layers, and of outputs: whole blocks."""
-    return max(1, -(-max(problem.neurons, problem.outputs) // SIDE)) * SIDE
+    return max(1, ceil_div(max(problem.neurons, problem.outputs), SIDE)) * SIDE
 
 
 def network_tiles(
@@ -160,7 +161,7 @@ def passes_of(groups: TileGroups, count: int, pass_groups: int) -> int:
 
     A layer is filled up to whole passes, unless that makes too many groups of few.
     """
-    passes = -(-count // pass_groups)
+    passes = ceil_div(count, pass_groups)
     is_filled = passes * pass_groups <= PADDED * max(1, count)
     return passes if groups.kind is not LayerKind.GENERAL and is_filled else 0
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.system.integers import ceil_div, round_up
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,10 +50,10 @@ def align_runs(lengths: Array, starts: Array, alignment: int, tail: int) -> Alig
     Raises:
         MatrixError: padded, the nonzeros pass the 32-bit range of the kernels' offsets.
     """
-    padded = -(-lengths.astype(np.int64) // alignment) * alignment
+    padded = round_up(lengths.astype(np.int64), alignment)
     offsets = np.zeros(lengths.size + 1, dtype=np.int64)
     np.cumsum(padded, out=offsets[1:])
-    total = max(tail, -(-int(offsets[-1]) // tail) * tail)
+    total = max(tail, round_up(int(offsets[-1]), tail))
     if total > MAX_INDEX:
         raise MatrixError(
             f"{int(lengths.sum())} nonzeros take {total} places when padded to vectors of {alignment}, more than "
@@ -91,7 +92,7 @@ def order_rows(lengths: Array, order: str, bundle: int) -> Array:
     if order == "sorted":
         return np.argsort(-lengths, kind="stable").astype(np.int32)
     bundled = rows if order == "binned" else np.argsort(-lengths, kind="stable").astype(np.int32)
-    bundles = -(-rows.size // bundle)
+    bundles = ceil_div(rows.size, bundle)
     key = np.full(bundles * bundle, -1, dtype=np.int64)
     if order == "binned":
         key[: rows.size] = lengths

@@ -15,6 +15,7 @@ import numpy as np
 from sparsegen.matrix import column_sets
 from sparsegen.matrix.column_sets import distinct, together
 from sparsegen.matrix.csr import Array
+from sparsegen.system.integers import round_up
 
 SIDE = column_sets.SIDE  # rows of a group, columns of a block
 BANKS = 8  # runs of 16 bytes that shared memory delivers in one access
@@ -167,7 +168,7 @@ def _partners(vertex: Array) -> Array:
 
 def in_rows(order: Array) -> Array:
     """The order in rows of 16, of which the last is padded with `NONE`."""
-    padded = np.full(-(-order.size // SIDE) * SIDE, NONE, dtype=np.int64)
+    padded = np.full(round_up(order.size, SIDE), NONE, dtype=np.int64)
     padded[: order.size] = order
     return padded.reshape(-1, SIDE)
 

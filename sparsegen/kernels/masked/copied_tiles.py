@@ -36,6 +36,7 @@ from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DsdProblem, DType, FactorType, Float8, MaskedProblem
+from sparsegen.system.integers import ceil_div
 
 EVEN_DENSITY = (
     0.97  # density from which on rows are so equally long that a short tail costs more than it saves
@@ -180,7 +181,7 @@ class CopiedTiles(Family[P, C]):
         columns = (
             PIECE if side.samples else config.tile_n * config.cluster
         )  # of the narrowest tile of a cluster
-        tiles = problem.batch * self._row_tiles(side) * -(-side.columns // columns)
+        tiles = problem.batch * self._row_tiles(side) * ceil_div(side.columns, columns)
         return persistent_launch(max(1, tiles), config.cluster, device)
 
     def heuristic(self, problem: P, features: Features, device: Device) -> C:
@@ -214,11 +215,11 @@ class CopiedTiles(Family[P, C]):
         share = problem.density.share
         # The probability that a block is live in at least one of a tile's rows.
         union = share if side.row_block % TILE_M == 0 else 1 - (1 - share) ** 2
-        tiles = problem.batch * self._row_tiles(side) * -(-side.columns // c.tile_n)
+        tiles = problem.batch * self._row_tiles(side) * ceil_div(side.columns, c.tile_n)
         live = tiles * (union if side.samples else 1.0)
         rounds = max(1.0, live / device.multiprocessors)
         inner = ROW_BYTES // problem.factor_types[0].itemsize  # of the contraction in a stage
-        steps: float = -(-side.inner // inner)
+        steps: float = ceil_div(side.inner, inner)
         if not side.samples:
             longest = min(1.0, union + 2 * math.sqrt(union * (1 - union) * side.inner_block / side.inner))
             steps *= union + (longest - union) / rounds
@@ -237,7 +238,7 @@ class CopiedTiles(Family[P, C]):
 
     @staticmethod
     def _row_tiles(side: Side) -> int:
-        return -(-side.mask_rows * (side.row_block // PIECE) // 2)
+        return ceil_div(side.mask_rows * (side.row_block // PIECE), 2)
 
     @staticmethod
     def _unit(side: Side, config: CopiedTilesConfig) -> int:

@@ -32,6 +32,7 @@ from sparsegen.operators import (
     SddProblem,
 )
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 PITCH_BYTES = (
     16  # padding of each row in shared memory, so that the rows of a fragment are in different banks
@@ -104,7 +105,7 @@ class Side:
     @property
     def mask_rows(self) -> int:
         """The number of mask blocks along the result's rows."""
-        return -(-self.rows // self.row_block)
+        return ceil_div(self.rows, self.row_block)
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ class MaskedTiles(Family[P, C]):
     def launch(self, problem: P, config: C, sizes: Mapping[str, int], device: Device) -> Launch:
         side = Side.of(problem)
         return Launch(
-            grid=(self._row_tiles(side, config) * -(-side.columns // config.tile_n), 1, problem.batch),
+            grid=(self._row_tiles(side, config) * ceil_div(side.columns, config.tile_n), 1, problem.batch),
             block=(threads_of(config), 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
@@ -239,7 +240,7 @@ class MaskedTiles(Family[P, C]):
                 stages=min(5, stages + (step < longest)),
                 ahead=problem.dtype is not DType.FLOAT32 and step * problem.dtype.itemsize > PRODUCT_BYTES,
             )
-            tiles = self._row_tiles(side, found) * -(-side.columns // tile_n) * problem.batch
+            tiles = self._row_tiles(side, found) * ceil_div(side.columns, tile_n) * problem.batch
             fits = self._shared_bytes(problem, found) <= device.shared_memory_per_block
             if fits and tiles >= device.multiprocessors:
                 return found
@@ -248,7 +249,7 @@ class MaskedTiles(Family[P, C]):
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
         """Waves of resident blocks, each as long as the arrivals of its stages and the products of all its blocks."""
         c, rates, side, share = config, device.expected_rates, Side.of(problem), problem.density.share
-        tiles = self._row_tiles(side, c) * -(-side.columns // c.tile_n) * problem.batch
+        tiles = self._row_tiles(side, c) * ceil_div(side.columns, c.tile_n) * problem.batch
         mask_rows = max(1, c.tile_m // side.row_block)  # of a tile
         if side.samples:
             blocks = mask_rows * max(1, c.tile_n // side.inner_block)
@@ -261,8 +262,8 @@ class MaskedTiles(Family[P, C]):
             of_a = share / mean  # what is live in such a step
         rounds = max(1, math.ceil(live / device.multiprocessors))
         registers = sums_of(c) + EXTRA_REGISTERS
-        waves = -(
-            -rounds // resident_blocks(threads_of(c), registers, self._shared_bytes(problem, c), device)
+        waves = ceil_div(
+            rounds, resident_blocks(threads_of(c), registers, self._shared_bytes(problem, c), device)
         )
         arriving = ARRIVAL_US / (c.stages - 1) * side.inner / c.step * (waves * mean + longest - mean)
         rate = REACHED * rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
@@ -279,7 +280,7 @@ class MaskedTiles(Family[P, C]):
     def _row_tiles(side: Side, config: MaskedTilesConfig) -> int:
         """The number of tiles along the rows; a tile spans several mask blocks, or a mask block several tiles."""
         if config.tile_m >= side.row_block:
-            return -(-side.mask_rows // (config.tile_m // side.row_block))
+            return ceil_div(side.mask_rows, config.tile_m // side.row_block)
         return side.mask_rows * (side.row_block // config.tile_m)
 
     @staticmethod

@@ -41,6 +41,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators.sparse_network import Readout, SparseNetworkProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 CLUSTERS = (9, 0)  # compute capability with clusters of blocks
 LARGE_CLUSTERS = (9, 10)  # major compute capabilities with larger ones, of GPUs of servers
@@ -188,7 +189,7 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
             own={"places": tiles.places, "copies": tiles.copies, "in_use": tiles.kept},
             scratch=self.kept(problem, tiles.positions, c.cluster),
             width=positions_of(problem),
-            output_share=SIDE * -(-positions_of(problem) // SIDE // c.cluster),
+            output_share=SIDE * ceil_div(ceil_div(positions_of(problem), SIDE), c.cluster),
             rank_groups=tiles.places.shape[1],
             rank_general=tiles.general.shape[1],
             rank_tiles=tiles.blocks.shape[1],
@@ -203,7 +204,7 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
         device: Device,
     ) -> Launch:
         c = config
-        clusters = min(max(1, device.multiprocessors // c.cluster), -(-problem.n // 8))
+        clusters = min(max(1, device.multiprocessors // c.cluster), ceil_div(problem.n, 8))
         shared = self._shared_bytes(problem, c)
         return launch_of(problem, clusters * c.cluster, c.warps, shared, persistent_cluster=c.cluster)
 
@@ -212,9 +213,9 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
     ) -> float:
         """The time of each block's groups, as in `fused_network`, and of sending neurons to other multiprocessors."""
         c = config
-        tiles = -(-problem.n // (resident_clusters(device, c.cluster) * c.inputs))
+        tiles = ceil_div(problem.n, resident_clusters(device, c.cluster) * c.inputs)
         shared = tiles_of_a_group(problem, features)  # copies of a neuron are for as many groups
-        groups = -(-problem.neurons // (SIDE * c.cluster))
+        groups = ceil_div(problem.neurons, SIDE * c.cluster)
         of_group = group_cycles(shared, c.inputs)
         away = shared * positions_of(problem) / c.cluster * (1 - 1 / c.cluster) * c.inputs
         cycles = groups * of_group + away / SENT_BYTES_PER_CYCLE[c.cluster]

@@ -15,6 +15,7 @@ import numpy as np
 from sparsegen.kernels.layouts.network_tiles import LayerTiles
 from sparsegen.kernels.layouts.tile_groups import SIDE, LayerKind
 from sparsegen.matrix.csr import Array
+from sparsegen.system.integers import ceil_div
 
 SWEEPS = 2  # over all layers; more change little
 COPIED_AS = (
@@ -24,7 +25,7 @@ COPIED_AS = (
 
 def share_of(count: int, run: int, cluster: int) -> int:
     """Groups of each block of a cluster, in whole runs; the last ones may have fewer."""
-    return -(-count // (cluster * run)) * run
+    return ceil_div(count, cluster * run) * run
 
 
 def dealt_layers(layers: list[LayerTiles], run: int, cluster: int, spare: int) -> list[LayerTiles]:
@@ -67,7 +68,7 @@ class _Pieces:
     @classmethod
     def of(cls, layer: LayerTiles, cluster: int, share: int, size: int) -> _Pieces:
         """The first pieces, which make a share, to the first block of the cluster, and so on."""
-        pieces = -(-layer.groups.count // size)
+        pieces = ceil_div(layer.groups.count, size)
         return cls(layer, cluster, size, np.arange(pieces) * size // share)
 
     @property

@@ -25,6 +25,7 @@ from sparsegen.kernels.layouts.tile_groups import NONE, SIDE, LayerKind
 from sparsegen.kernels.network.cluster_shares import dealt_layers, share_of
 from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.operators.sparse_network import SparseNetworkProblem
+from sparsegen.system.integers import ceil_div
 
 SPARE_BLOCKS = 4  # of neurons that a block of the cluster may keep beyond its share
 HOLDERS = 2  # of a block of neurons, at most
@@ -277,7 +278,7 @@ def _general(tiles: LayerTiles) -> LayerTiles:
 
 
 def _share(count: int, parts: int) -> int:
-    return -(-count // parts)
+    return ceil_div(count, parts)
 
 
 def _turn(ascending: Array) -> Array:

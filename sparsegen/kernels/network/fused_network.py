@@ -36,6 +36,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators.sparse_network import SparseNetworkProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
 MOST_NEURONS = 4096  # blocks have 8 bits
@@ -157,7 +158,7 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
     @staticmethod
     def _registers(config: FusedNetworkConfig) -> int:
         """Weights of a run, what is loaded beside them, two blocks and sums of a part's tiles, and addresses."""
-        tiles = -(-min(config.inputs, TWO_BUFFERS) // 8 // config.parts)
+        tiles = ceil_div(ceil_div(min(config.inputs, TWO_BUFFERS), 8), config.parts)
         return 11 * config.run + 8 * tiles + OTHER_REGISTERS
 
     @staticmethod
@@ -193,7 +194,7 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
         device: Device,
     ) -> Launch:
         of_a_block = config.inputs if in_ring(config) else 8  # at least
-        blocks = min(device.multiprocessors, -(-problem.n // of_a_block))
+        blocks = min(device.multiprocessors, ceil_div(problem.n, of_a_block))
         return launch_of(problem, blocks, config.warps, self._shared_bytes(problem, config))
 
     def analytic_us(
@@ -201,7 +202,7 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
     ) -> float:
         c = config
         groups = problem.layers * groups_of(problem)
-        tiles = -(-problem.n // (device.multiprocessors * c.inputs))
+        tiles = ceil_div(problem.n, device.multiprocessors * c.inputs)
         of_group = group_cycles(tiles_of_a_group(problem, features), c.inputs)
         cycles = groups * tiles * living(problem) * of_group * (RING_CYCLES if in_ring(c) else 1.0)
         return device.expected_rates.launch_us + cycles / device.expected_rates.clock_mhz

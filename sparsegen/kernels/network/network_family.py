@@ -19,6 +19,7 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import BIAS_COLUMNS, Activation, SparseNetworkProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 LEAST_FILLED = 1 / 8  # of the places of tiles; of rows that share no columns it is 1 / 16 or little more
 # Cycles of a multiprocessor for a group of 16 neurons with two tiles of weights: these and addresses, and each input of
@@ -133,7 +134,7 @@ def drops_inputs(problem: SparseNetworkProblem, config: Dropping) -> Iterator[Co
 
 def groups_of(problem: SparseNetworkProblem) -> int:
     """Groups of 16 neurons in a layer."""
-    return -(-problem.neurons // SIDE)
+    return ceil_div(problem.neurons, SIDE)
 
 
 def warps_for(groups: int) -> int:

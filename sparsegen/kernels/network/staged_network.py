@@ -30,6 +30,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators.sparse_network import BIAS_COLUMNS, SparseNetworkProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 BANK_BYTES = 128  # that shared memory delivers in a cycle
 VECTOR_BYTES = (4, 8, 16)
@@ -140,8 +141,8 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
 
         A plane is longer than the buffer, such that what is stored together meets different banks.
         """
-        planes, nbytes = -(-config.minibatch // config.vector), config.vector * problem.dtype.itemsize
-        pitch = config.buffer + -(-BANK_BYTES // nbytes // planes)
+        planes, nbytes = ceil_div(config.minibatch, config.vector), config.vector * problem.dtype.itemsize
+        pitch = config.buffer + ceil_div(ceil_div(BANK_BYTES, nbytes), planes)
         return planes * pitch * nbytes + 2 * 4 * config.warps
 
     @staticmethod
@@ -213,7 +214,7 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
     def _blocks(problem: SparseNetworkProblem, config: StagedNetworkConfig, device: Device) -> int:
         """As many as are resident at once, have tiles, and have a minibatch each."""
         resident = device.multiprocessors * config.resident_blocks
-        return min(resident, INPUTS_AT_A_TIME // config.minibatch, -(-problem.n // config.minibatch))
+        return min(resident, INPUTS_AT_A_TIME // config.minibatch, ceil_div(problem.n, config.minibatch))
 
     def analytic_us(
         self, problem: SparseNetworkProblem, features: Features, config: StagedNetworkConfig, device: Device

@@ -16,6 +16,7 @@ from sparsegen.kernels.layouts.ell import interleave_classes
 from sparsegen.matrix.csr import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators.sparse_network import BIAS_COLUMNS, SparseNetworkProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 PARTS = BIAS_COLUMNS + 1  # values of a neuron's bias, the last one is padding
 NONE = -1
@@ -109,7 +110,7 @@ def _of_layer(
     row = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
     numbers = np.flatnonzero(columns < problem.neurons)
     columns, row = columns[numbers], row[numbers]
-    blocks = -(-(here.stop - here.start) // rows)
+    blocks = ceil_div(here.stop - here.start, rows)
 
     # Which neurons each block stages, in ascending order, and where.
     block = row // rows
@@ -122,7 +123,7 @@ def _of_layer(
     ends = np.searchsorted(staged, np.arange(1, blocks + 1) * problem.neurons)
     counts = np.diff(ends, prepend=0)
     place = place_of[key] - (ends - counts).astype(np.int32)[block]
-    buffers = -(-counts // buffer)
+    buffers = ceil_div(counts, buffer)
     first_buffer = np.cumsum(buffers) - buffers
     held = np.full(int(buffers.sum()), buffer, dtype=np.int64)
     held[(first_buffer + buffers - 1)[buffers > 0]] = (counts - (buffers - 1) * buffer)[buffers > 0]

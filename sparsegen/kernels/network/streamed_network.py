@@ -35,6 +35,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators.sparse_network import SparseNetworkProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div, round_up
 
 STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
 WIDEST_TILE = 64  # inputs
@@ -177,7 +178,7 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
         alive = StreamedNetwork._block_warps(config) * (config.inputs // 8) * 4
         if config.sharing != Sharing.LAYERS:
             return config.warps * of_warp + alive
-        slot = -(-config.run * (2 * PAIR + 4 * SIDE) // LINE) * LINE
+        slot = round_up(config.run * (2 * PAIR + 4 * SIDE), LINE)
         barriers = config.warps * 2 * (config.stages + WEIGHT_SLOTS) + 2 * config.sets
         return config.warps * (of_warp + WEIGHT_SLOTS * slot) + alive + 8 * barriers
 
@@ -190,12 +191,12 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
         self, problem: SparseNetworkProblem, config: StreamedNetworkConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
         tiles = network_tiles(problem, matrix, config.run, config.warps * config.run)
-        room = problem.n + WIDEST_TILE * min(MOST_BLOCKS, -(-problem.n // LEAST_OF_A_BLOCK))
+        room = problem.n + WIDEST_TILE * min(MOST_BLOCKS, ceil_div(problem.n, LEAST_OF_A_BLOCK))
         own = {"places": tiles.places, "pairs": tiles.pairs}
         numbers = 8 * problem.n
         scratch_bytes = 4 * (tiles.positions + SPARE_ROWS) * room
         if config.sharing != Sharing.INPUTS:
-            most = -(-problem.n // LEAST_OF_A_BLOCK)  # tiles; configs with others share what is packed
+            most = ceil_div(problem.n, LEAST_OF_A_BLOCK)  # tiles; configs with others share what is packed
             # Behind the last layer, and where inputs are gathered before one; and of a batch, twice between layers.
             room = places_of(problem.n) * (2 if dies(problem) else 1)
             # Counters; numbers of inputs, now and then, lists of the living.
@@ -213,10 +214,10 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
     ) -> Launch:
         shared = self._shared_bytes(config)
         if config.sharing != Sharing.INPUTS:
-            groups = groups_of(problem) * -(-problem.n // config.inputs)
-            blocks = max(1, min(device.multiprocessors, -(-groups // config.warps)))
+            groups = groups_of(problem) * ceil_div(problem.n, config.inputs)
+            blocks = max(1, min(device.multiprocessors, ceil_div(groups, config.warps)))
             return replace(launch_of(problem, blocks, self._block_warps(config), shared), together=True)
-        blocks = min(device.multiprocessors, MOST_BLOCKS, -(-problem.n // LEAST_OF_A_BLOCK))
+        blocks = min(device.multiprocessors, MOST_BLOCKS, ceil_div(problem.n, LEAST_OF_A_BLOCK))
         return launch_of(problem, blocks, config.warps, shared)
 
     def analytic_us(
@@ -235,7 +236,7 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
         if shares_layers:
             tiles = max(1.0, inputs / c.inputs) / device.multiprocessors
         else:
-            tiles = living(problem) * -(-problem.n // (device.multiprocessors * c.inputs))
+            tiles = living(problem) * ceil_div(problem.n, device.multiprocessors * c.inputs)
         groups = problem.layers * groups_of(problem) * tiles
         cycles = groups * group_cycles(shared, c.inputs)
         moving = copied / (NEURON_BYTES_PER_CYCLE * device.multiprocessors)

@@ -20,6 +20,7 @@ from sparsegen.kernels.points.gathered_tiles import (
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, SubmanifoldConv3dProblem
+from sparsegen.system.integers import ceil_div, round_up
 
 MAX_GRID = 2**31 - 1
 INDEX_BYTES = 4
@@ -43,7 +44,7 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
 
     def scope(self, problem: SubmanifoldConv3dProblem) -> Iterator[Constraint]:
         yield from GatheredTiles.scope(self, problem)
-        blocks = -(-problem.points // 32) * -(-problem.filters // 16)
+        blocks = ceil_div(problem.points, 32) * ceil_div(problem.filters, 16)
         yield Constraint(blocks <= MAX_GRID, f"a grid has at most {MAX_GRID} blocks ({blocks})")
 
     def extent(self, problem: SubmanifoldConv3dProblem) -> tuple[int, int]:
@@ -109,11 +110,11 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
     ) -> float:
         p, c = problem, config
         taps = min(float(p.filter_volume.taps), TILE_TAPS * p.live_taps / p.points)
-        across = -(-p.filters // c.tile_n) * c.tile_n
-        along = -(-p.channels // c.step) * c.step
-        products = -(-p.points // c.tile_m) * c.tile_m * taps * across * along
+        across = round_up(p.filters, c.tile_n)
+        along = round_up(p.channels, c.step)
+        products = round_up(p.points, c.tile_m) * taps * across * along
         computing = products_us(device, p.dtype, self._blocks(p, c), products)
-        gathered = p.points * taps * p.channels * p.dtype.itemsize * -(-p.filters // c.tile_n)
+        gathered = p.points * taps * p.channels * p.dtype.itemsize * ceil_div(p.filters, c.tile_n)
         moved = p.cost(0).bytes / device.expected_rates.copy_bytes_per_us
         return max(computing, gathered / device.l2_bytes_per_us, moved)
 
@@ -132,7 +133,7 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
 
     @staticmethod
     def _blocks(problem: SubmanifoldConv3dProblem, config: GatherConvConfig) -> int:
-        return -(-problem.points // config.tile_m) * -(-problem.filters // config.tile_n)
+        return ceil_div(problem.points, config.tile_m) * ceil_div(problem.filters, config.tile_n)
 
 
 FAMILY = GatherConv()

@@ -21,6 +21,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, SubmanifoldConv3dWeightsProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div, round_up
 
 WINDOW = 1024  # places whose live pairs a block lists at a time
 PAIR_BYTES = 8
@@ -134,10 +135,10 @@ class GatherConvWeights(GatheredTiles[SubmanifoldConv3dWeightsProblem, GatherCon
         device: Device,
     ) -> float:
         p, c = problem, config
-        across = -(-p.filters // c.tile_m) * c.tile_m * -(-p.channels // c.tile_n) * c.tile_n
+        across = round_up(p.filters, c.tile_m) * ceil_div(p.channels, c.tile_n) * c.tile_n
         computing = products_us(device, p.dtype, self._tiles(p, c) * c.parts, p.live_taps * across)
         row = (
-            -(-p.channels // c.tile_n) * c.tile_m + -(-p.filters // c.tile_m) * c.tile_n
+            ceil_div(p.channels, c.tile_n) * c.tile_m + ceil_div(p.filters, c.tile_m) * c.tile_n
         ) * p.dtype.itemsize
         gathered = p.live_taps * row / device.l2_bytes_per_us
         sums = 2 * self._scratch(p, c)["partial_sums"] / device.l2_bytes_per_us
@@ -168,7 +169,7 @@ class GatherConvWeights(GatheredTiles[SubmanifoldConv3dWeightsProblem, GatherCon
     @staticmethod
     def _tiles(problem: SubmanifoldConv3dWeightsProblem, config: GatherConvWeightsConfig) -> int:
         """Of all taps."""
-        of_tap = -(-problem.filters // config.tile_m) * -(-problem.channels // config.tile_n)
+        of_tap = ceil_div(problem.filters, config.tile_m) * ceil_div(problem.channels, config.tile_n)
         return problem.filter_volume.taps * of_tap
 
 

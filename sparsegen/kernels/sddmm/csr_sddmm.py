@@ -18,6 +18,7 @@ from sparsegen.kernels.sddmm.sampled import VALUES, SampledProduct
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import DType, SddmmProblem
+from sparsegen.system.integers import ceil_div
 
 STATIC_SHARED_BYTES = 48 * 1024
 REGISTERS = 208  # of 255 for sums and elements under way; addresses and counters take the rest
@@ -96,7 +97,7 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
             problem.k + step <= MAX_INDEX,
             f"k ({problem.k}) and a step ({step}) stay within 32 bits",
         )
-        words = -(-c.vector_width * itemsize // 4)
+        words = ceil_div(c.vector_width * itemsize, 4)
         held = c.strip + c.unroll_k * (c.batch * words + c.vector_width)
         yield Constraint(
             held <= REGISTERS,
@@ -151,7 +152,7 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
     ) -> Launch:
         c = config
         return Launch(
-            grid=(-(-sizes["tasks"] // c.strips_per_block), 1, problem.batch),
+            grid=(ceil_div(sizes["tasks"], c.strips_per_block), 1, problem.batch),
             block=(c.threads_per_strip * c.strips_per_block, 1, 1),
         )
 
@@ -172,7 +173,7 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
 
     def heuristic(self, problem: SddmmProblem, features: Features, device: Device) -> CsrSddmmConfig:
         vector = widest_vector(problem.k, problem.dtype)
-        threads = max(2, min(16, 1 << (-(-problem.k // vector) - 1).bit_length()))
+        threads = max(2, min(16, 1 << (ceil_div(problem.k, vector) - 1).bit_length()))
         strip = 16
         # Rows shorter than a strip leave batches of it idle, and so does a grid that is too small.
         while strip > 4 and (
@@ -192,7 +193,7 @@ def cut(matrix: CsrMatrix, strip: int) -> Array:
     """The strips of all rows, in CSR order: int64 [strips, 3] of row, first nonzero and number of nonzeros."""
     offsets = matrix.row_offsets.astype(np.int64)
     lengths = np.diff(offsets)
-    per_row = -(-lengths // strip)
+    per_row = ceil_div(lengths, strip)
     row = np.repeat(np.arange(lengths.size), per_row)
     within = np.arange(row.size) - np.repeat(np.cumsum(per_row) - per_row, per_row)
     first = offsets[:-1][row] + within * strip

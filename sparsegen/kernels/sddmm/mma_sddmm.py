@@ -21,6 +21,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import DType, SddmmProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div, round_up
 
 PITCH_PADDING = 8  # floats of a row of results in shared memory
 PARTIAL_SUMS = 20  # registers for each of several rows of instructions
@@ -122,7 +123,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         rows, columns = c.tile_m // (16 * c.warps_m), c.tile_n // (8 * c.warps_n)
         operands = (2 if problem.dtype is DType.FLOAT32 else 1) * (4 + 2 * columns)
         chunks = c.tile_k * itemsize // 16
-        listed = -(-c.tile_m * chunks // threads) - (-c.tile_n * chunks // threads)
+        listed = ceil_div(c.tile_m * chunks, threads) - (-c.tile_n * chunks // threads)
         partial = PARTIAL_SUMS * rows if problem.dtype is DType.FLOAT32 and rows > 1 else 0
         needed = 4 * rows * columns + operands + listed + partial + 40
         yield enough_registers(needed, threads * c.resident_blocks)
@@ -155,7 +156,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
             return False
         if threads_of(c) not in (64, 128, 256) or (threads_of(c) == 64) != (c.tile_m * c.tile_n <= 2048):
             return False
-        if c.resident_blocks * threads_of(c) > 512 or c.stages > 1 + max(1, -(-problem.k // c.tile_k)):
+        if c.resident_blocks * threads_of(c) > 512 or c.stages > 1 + max(1, ceil_div(problem.k, c.tile_k)):
             return False
         # Each warp's part of the tile is near a square: fragments of both operands are used often.
         rows, columns = c.tile_m // c.warps_m, c.tile_n // c.warps_n
@@ -214,7 +215,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         c = config
         products = PRODUCTS[problem.dtype] * device.expected_rates.tensor_products_per_us(problem.dtype)
         moved = (c.tile_m + c.tile_n) * problem.dtype.itemsize / device.l2_bytes_per_us
-        row = -(-problem.k * problem.dtype.itemsize // 64) * 64 // problem.dtype.itemsize
+        row = round_up(problem.k * problem.dtype.itemsize, 64) // problem.dtype.itemsize
         places = c.tile_m * c.tile_n
         of_tile = row * max(places / products, moved) + places * PLACE_CYCLES / device.cycles_per_us
         tiles = problem.batch * expected_tiles(features, c.tile_m, c.tile_n)
@@ -251,7 +252,7 @@ def _interleaved(panels: Panels, batch: int) -> tuple[Array, Array]:
     Returns:
         Of each tile where it begins, in batches; and the places (uint16).
     """
-    batches = -(-panels.counts // batch)
+    batches = ceil_div(panels.counts, batch)
     begins = np.cumsum(batches) - batches
     whole, rest = np.divmod(panels.number, batch)
     position = (begins[panels.tile] + whole) * batch + rest % WARP * (batch // WARP) + rest // WARP

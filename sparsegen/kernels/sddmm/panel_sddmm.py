@@ -27,6 +27,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, SddmmProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div, round_up
 
 ASYNCHRONOUS_COPIES = (8, 0)  # compute capability
 CHUNK_BYTES = 16
@@ -138,7 +139,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
     @staticmethod
     def _chunks(problem: SddmmProblem, config: PanelSddmmConfig) -> int:
         """16-byte chunks of a row for each thread of a subwarp."""
-        return max(1, -(-problem.k * problem.dtype.itemsize // (CHUNK_BYTES * config.threads_per_strip)))
+        return max(1, ceil_div(problem.k * problem.dtype.itemsize, CHUNK_BYTES * config.threads_per_strip))
 
     def _left_values(self, problem: SddmmProblem, config: PanelSddmmConfig) -> int:
         """Elements of a row of A that a thread keeps, as floats."""
@@ -153,7 +154,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
 
     def is_worth_trying(self, problem: SddmmProblem, config: PanelSddmmConfig, device: Device) -> bool:
         c = config
-        narrowest = -(-problem.k * problem.dtype.itemsize // BANK_BYTES) * BANK_BYTES
+        narrowest = round_up(problem.k * problem.dtype.itemsize, BANK_BYTES)
         return (
             8 <= c.warps * c.resident_blocks <= 32
             and c.panel_n < max(128, 2 * problem.n)
@@ -207,14 +208,14 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         c = config
         blocks = self._blocks_per_panel(problem, c, device.multiprocessors)
         return Launch(
-            grid=(min(blocks, -(-sizes["longest"] // c.warps)), self._panels(problem, c), problem.batch),
+            grid=(min(blocks, ceil_div(sizes["longest"], c.warps)), self._panels(problem, c), problem.batch),
             block=(WARP * c.warps, 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, c),
         )
 
     @staticmethod
     def _panels(problem: SddmmProblem, config: PanelSddmmConfig) -> int:
-        return -(-problem.n // config.panel_n)
+        return ceil_div(problem.n, config.panel_n)
 
     def _blocks_per_panel(self, problem: SddmmProblem, config: PanelSddmmConfig, multiprocessors: int) -> int:
         """The blocks that fill the device at this occupancy, ``turns`` times over."""

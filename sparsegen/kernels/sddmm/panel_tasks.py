@@ -8,6 +8,7 @@ import numpy as np
 
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.system.integers import ceil_div
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +47,7 @@ class Groups:
         Raises:
             MatrixError: the strips, filled up, pass the 32-bit range of the kernel's offsets.
         """
-        panels = -(-matrix.shape[1] // panel_n)
+        panels = ceil_div(matrix.shape[1], panel_n)
         lengths = np.diff(matrix.row_offsets)
         row = np.repeat(np.arange(lengths.size, dtype=np.int32), lengths)
         panel = matrix.column_indices // panel_n
@@ -55,10 +56,10 @@ class Groups:
         begins = np.flatnonzero(in_run % (strip * strips) == 0)
         counts = np.diff(begins, append=matrix.nnz)
 
-        used = -(-counts // strip)
+        used = ceil_div(counts, strip)
         order = np.lexsort((-used if sort_rows else begins, panel[begins]))
         in_panel = np.bincount(panel[begins], minlength=panels)
-        groups = -(-in_panel // tasks_per_group)
+        groups = ceil_div(in_panel, tasks_per_group)
         first = np.r_[0, np.cumsum(groups)]
         within = np.arange(order.size) - np.repeat(np.cumsum(in_panel) - in_panel, in_panel)
         slot = np.empty(order.size, dtype=np.int64)  # of each task, its place among those of all groups

@@ -9,6 +9,7 @@ import numpy as np
 
 from sparsegen.matrix.features import BLOCK, GRID_PER_NONZERO, Features
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.system.integers import ceil_div
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,10 +57,10 @@ class Panels:
         slot_of_row = np.zeros(lengths.size, dtype=np.int64)
         slot_of_row[rows] = np.arange(rows.size)
         panel, slot = np.divmod(np.repeat(slot_of_row, lengths), height)
-        panels = -(-rows.size // height)
+        panels = ceil_div(rows.size, height)
         used, columns, rank = used_columns(panel, matrix.column_indices, panels, matrix.shape[1])
 
-        tiles = -(-used // width)
+        tiles = ceil_div(used, width)
         total = int(tiles.sum())
         first_tile = np.cumsum(tiles) - tiles
         # A panel's columns fill its tiles but for the last places, which repeat the last column.
@@ -121,4 +122,4 @@ def expected_tiles(features: Features, height: int, width: int) -> float:
     share = min(1.0, features.row_mean / (in_strip * features.k))
     unlike = 1 + (height / BLOCK - 1) * (1 - fill)
     columns = features.k * (1 - math.pow(1 - share, unlike))
-    return -(-features.m // height) * max(1, math.ceil(columns / width))
+    return ceil_div(features.m, height) * max(1, math.ceil(columns / width))

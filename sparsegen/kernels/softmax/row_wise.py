@@ -19,6 +19,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 VALUES_KEPT = 64  # of a thread, in registers
 WIDEST = 8  # values of a vector
@@ -123,7 +124,7 @@ class RowWise(Family[P, R]):
     def launch(self, problem: P, config: R, sizes: Mapping[str, int], device: Device) -> Launch:
         c = config
         return Launch(
-            grid=(-(-sizes["rows"] // c.rows_per_block), 1, problem.batch),
+            grid=(ceil_div(sizes["rows"], c.rows_per_block), 1, problem.batch),
             block=(c.threads_per_row * c.rows_per_block, 1, 1),
         )
 

@@ -20,6 +20,7 @@ from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
+from sparsegen.system.integers import ceil_div, round_up
 
 ITEM_BYTES = 2
 WIDEST = 256  # columns of a tile
@@ -100,7 +101,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
         c = config
         yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
         yield shared_memory_fits("tiles", SHARED_BYTES, device)
-        steps = -(-problem.k // TILE_K)
+        steps = ceil_div(problem.k, TILE_K)
         yield Constraint(
             c.splits <= steps, f"each of splits ({c.splits}) parts has some of {steps} steps along k"
         )
@@ -120,7 +121,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
 
     def is_worth_trying(self, problem: SpmmProblem, config: BitmapConfig, device: Device) -> bool:
         c = config
-        tiles = _row_tiles(problem) * -(-problem.n // c.tile_n)
+        tiles = _row_tiles(problem) * ceil_div(problem.n, c.tile_n)
         if c.splits > 1 and tiles * c.splits >= 3 * device.multiprocessors:
             return False
         return c.tile_n < 2 * max(PIECE, problem.n) and c.cluster <= _row_tiles(problem)
@@ -172,7 +173,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
         self, problem: SpmmProblem, config: BitmapConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
         c = config
-        units = -(-sizes["row_tiles"] // c.cluster) * -(-problem.n // c.tile_n) * c.splits
+        units = ceil_div(sizes["row_tiles"], c.cluster) * ceil_div(problem.n, c.tile_n) * c.splits
         return persistent_launch(units, c.cluster, device)
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> BitmapConfig:
@@ -190,7 +191,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
         read = problem.m * problem.k / ELEMENTS * (4 + slots * c.granule * ITEM_BYTES)
         moved = (read + (problem.k + problem.m) * problem.n * ITEM_BYTES) / (READ * rates.copy_bytes_per_us)
 
-        column_tiles = -(-problem.n // c.tile_n)
+        column_tiles = ceil_div(problem.n, c.tile_n)
         of_b = _row_tiles(problem) / c.cluster * problem.k * c.tile_n * ITEM_BYTES
         brought = BROUGHT * column_tiles * (read + of_b) / device.l2_bytes_per_us
 
@@ -200,7 +201,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
         of_one = rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
         multiplied = TILE_M * c.tile_n * TILE_K / (REACHED * of_one)
         step = max(multiplied, (STEP_CYCLES[c.granule] + WIDER_CYCLES * (c.tile_n // PIECE - 1)) / clock)
-        computed = rounds * math.ceil(-(-problem.k // TILE_K) / c.splits) * step
+        computed = rounds * math.ceil(ceil_div(problem.k, TILE_K) / c.splits) * step
         of_c = problem.m * problem.n * ITEM_BYTES
         last = LAST * of_c / rates.copy_bytes_per_us / rounds  # nothing hides the last tiles' stores
         us = rates.launch_us + START_US + max(moved, brought, computed) + last
@@ -218,12 +219,12 @@ def expected_slots(density: float, granule: int, row_cov: float = 0.0) -> float:
 
 
 def _row_tiles(problem: SpmmProblem) -> int:
-    return -(-problem.m // TILE_M)
+    return ceil_div(problem.m, TILE_M)
 
 
 def _columns(problem: SpmmProblem) -> int:
     """Of C, as the widest tiles pad them: scratch memory does not depend on their width."""
-    return -(-problem.n // WIDEST) * WIDEST
+    return round_up(problem.n, WIDEST)
 
 
 def _parts_bytes(problem: SpmmProblem, config: BitmapConfig) -> int:

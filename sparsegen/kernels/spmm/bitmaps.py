@@ -9,6 +9,7 @@ import numpy as np
 from sparsegen.kernels.spmm.strips import Strip, by_strips
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 TILE_M = 128  # rows of a tile, 16 for each of eight warps
 TILE_K = 64  # columns: 32 elements for each lane
@@ -71,7 +72,7 @@ def bitmaps(matrix: CsrMatrix, granule: int) -> Bitmaps:
 def _strip_bitmaps(matrix: Strip, granule: int) -> Bitmaps:
     """The same of a strip, with the whole matrix's numbers of nonzeros."""
     m, k = matrix.shape
-    row_tiles, steps = -(-m // TILE_M), -(-k // TILE_K)
+    row_tiles, steps = ceil_div(m, TILE_M), ceil_div(k, TILE_K)
     lanes = row_tiles * steps * WARPS * WARP
     bits_of_lane = ELEMENTS // granule
     # Of every element, not of nonzeros alone: putting numbers to places sorts them.

@@ -17,6 +17,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 ITEM_BYTES = 2
 BARRIER_BYTES = 8
@@ -129,13 +130,13 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
     def expected_sizes(
         self, problem: SpmmProblem, features: Features, config: BlockSpmmConfig
     ) -> Mapping[str, int]:
-        return {"row_block_count": -(-problem.m // config.tile_m)}
+        return {"row_block_count": ceil_div(problem.m, config.tile_m)}
 
     def launch(
         self, problem: SpmmProblem, config: BlockSpmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
         c = config
-        work = sizes["row_block_count"] * -(-problem.n // (c.tile_n * c.cluster))
+        work = sizes["row_block_count"] * ceil_div(problem.n, c.tile_n * c.cluster)
         clusters = min(work, max(1, c.resident_blocks * device.multiprocessors // c.cluster))
         return Launch(
             grid=(clusters * c.cluster, 1, problem.batch),
@@ -147,11 +148,11 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
         self, problem: SpmmProblem, features: Features, config: BlockSpmmConfig, device: Device
     ) -> float:
         c, rates = config, device.expected_rates
-        panels, held = -(-problem.k // TILE_K), held_share(features, c.tile_m, TILE_K)
+        panels, held = ceil_div(problem.k, TILE_K), held_share(features, c.tile_m, TILE_K)
         columns = c.tile_n * c.cluster
-        tiles = problem.batch * -(-problem.m // c.tile_m) * -(-problem.n // columns) * c.cluster
-        each = -(-tiles // device.multiprocessors)
-        rounds = -(-tiles // (c.resident_blocks * device.multiprocessors))
+        tiles = problem.batch * ceil_div(problem.m, c.tile_m) * ceil_div(problem.n, columns) * c.cluster
+        each = ceil_div(tiles, device.multiprocessors)
+        rounds = ceil_div(tiles, c.resident_blocks * device.multiprocessors)
         # Of the block of rows that has most tiles with a nonzero: it is computed first, beside several others.
         fullest = panels * max(held, features.row_max / max(1, problem.k))
         steps = device.multiprocessors * max(each * panels * held, fullest)

@@ -14,6 +14,7 @@ from sparsegen.kernels.spmm.tensor_tiles import (
 )
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
+from sparsegen.system.integers import ceil_div
 
 TILE_K = 64  # columns of a stage's tiles of A; rows of 128 bytes, as the swizzled operands of wgmma need
 HALF_K = TILE_K // 2  # columns of a narrow tile: half of a stage
@@ -51,7 +52,7 @@ def packed_blocks(problem: SpmmProblem, tile_m: int, tile_k: int, matrix: CsrMat
     together, area = TILE_K // tile_k, tile_m * TILE_K
     held = tile_lengths(matrix, tile_m, tile_k) > 0
     counts = np.count_nonzero(held, axis=1)
-    stages = -(-counts // together)
+    stages = ceil_div(counts, together)
     row_blocks = np.argsort(-stages, kind="stable").astype(np.int32)
     offsets = np.concatenate([[0], np.cumsum(stages[row_blocks])])
     first = np.empty_like(stages)  # tile of each block, if all stages before were full

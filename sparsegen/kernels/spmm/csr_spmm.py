@@ -33,6 +33,7 @@ from sparsegen.kernels.spmm.gather_time import (
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.system.integers import ceil_div
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +329,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     ) -> Launch:
         c = config
         return Launch(
-            grid=(-(-problem.m // c.rows_per_block), -(-problem.n // c.tile_n), problem.batch),
+            grid=(ceil_div(problem.m, c.rows_per_block), ceil_div(problem.n, c.tile_n), problem.batch),
             block=(c.threads_per_row * c.row_splits * c.rows_per_block, 1, 1),
         )
 
@@ -339,9 +340,9 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             return self._strided_us(problem, features, config, device)
         c, rates = config, device.expected_rates
         itemsize, costs = problem.dtype.itemsize, COSTS[problem.dtype]
-        tiles = -(-problem.n // c.tile_n)
+        tiles = ceil_div(problem.n, c.tile_n)
         blocks, resident = self._blocks(problem, c, device)
-        turns = -(-blocks // (resident * device.multiprocessors))
+        turns = ceil_div(blocks, resident * device.multiprocessors)
         products, rows = features.nnz * tiles * c.tile_n, problem.m * tiles * c.row_splits
         idle = idle_share(blocks, device)
         lines = features.nnz * tiles * max(1.0, c.tile_n * itemsize / LINE_BYTES)
@@ -374,7 +375,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     def _blocks(self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device) -> tuple[int, int]:
         """The blocks of all items, and how many a multiprocessor holds at once."""
         c = config
-        blocks = problem.batch * -(-problem.n // c.tile_n) * -(-problem.m // c.rows_per_block)
+        blocks = problem.batch * ceil_div(problem.n, c.tile_n) * ceil_div(problem.m, c.rows_per_block)
         threads = c.threads_per_row * c.row_splits * c.rows_per_block
         return blocks, resident_blocks(threads, c.registers, self._static_shared_bytes(problem, c), device)
 
@@ -382,7 +383,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         self, problem: SpmmProblem, features: Features, config: CsrSpmmConfig, device: Device
     ) -> float:
         c, rates = config, device.expected_rates
-        tiles = -(-problem.n // c.tile_n)
+        tiles = ceil_div(problem.n, c.tile_n)
         cycles = features.nnz * tiles * c.tile_n * STRIDED_PRODUCT_CYCLES
         cycles += problem.m * tiles * STRIDED_ROW_CYCLES
         if c.row_splits > 1:
@@ -390,7 +391,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         read = STRIDED_LOADS_OF_A * features.nnz * tiles * (problem.dtype.itemsize + c.index_bits // 8)
         # Rows that follow one another on their threads, or the longest one, which blocks do not share.
         blocks, resident = self._blocks(problem, c, device)
-        turns = -(-blocks // (resident * device.multiprocessors))
+        turns = ceil_div(blocks, resident * device.multiprocessors)
         longest = max(features.row_max, turns * features.row_mean) / c.row_splits
         longest *= STRIDED_FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else STRIDED_NONZERO_CYCLES
         brought = STRIDED_LOADS_OF_B * min(problem.k, features.nnz) * problem.n * problem.dtype.itemsize
@@ -432,7 +433,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         tile_n = min(64, max(8, 1 << (problem.n - 1).bit_length()))
         threads_per_row = tile_n // 2
         # A grid that leaves multiprocessors idle gains from splitting rows.
-        blocks = max(1, problem.batch * problem.m * -(-problem.n // tile_n) * threads_per_row // 128)
+        blocks = max(1, problem.batch * problem.m * ceil_div(problem.n, tile_n) * threads_per_row // 128)
         row_splits = 1
         while (
             row_splits < 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparsegen.kernels.base import Device
+from sparsegen.system.integers import round_up
 
 LINE_BYTES = 128  # of global memory, which a load brings at the least
 LARGE_TILE_BYTES = 600_000  # of B, beyond which rows that run together do not share what L1 holds
@@ -10,7 +11,7 @@ LARGE_TILE_BYTES = 600_000  # of B, beyond which rows that run together do not s
 
 def idle_share(blocks: int, device: Device) -> float:
     """The multiprocessors that have none of the last blocks, as a share of all blocks."""
-    return -(-blocks // device.multiprocessors) * device.multiprocessors / max(1, blocks) - 1
+    return round_up(blocks, device.multiprocessors) / max(1, blocks) - 1
 
 
 def missing_share(tile_bytes: int, held_bytes: int) -> float:

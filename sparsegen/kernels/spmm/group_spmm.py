@@ -19,6 +19,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div, round_up
 
 # Fitted to 138 configs on 58 products on an H100, which these describe within 17 %: multiples of the L2's time for rows
 # of B and of the memory's for all, and microseconds of a step to the next tile.
@@ -108,7 +109,7 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
         self, problem: SpmmProblem, config: GroupSpmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
         return Launch(
-            grid=(-(-sizes["groups"] // config.warps), -(-problem.n // config.tile_n), 1),
+            grid=(ceil_div(sizes["groups"], config.warps), ceil_div(problem.n, config.tile_n), 1),
             block=(WARP * config.warps, 1, 1),
             shared_memory_bytes=self._shared_bytes(config),
         )
@@ -116,7 +117,7 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
     def expected_sizes(
         self, problem: SpmmProblem, features: Features, config: GroupSpmmConfig
     ) -> Mapping[str, int]:
-        return {"groups": -(-problem.m // SIDE)}
+        return {"groups": ceil_div(problem.m, SIDE)}
 
     def analytic_us(
         self, problem: SpmmProblem, features: Features, config: GroupSpmmConfig, device: Device
@@ -127,9 +128,9 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
         in_blocks = features.row_mean / features.block_fill if features.block_fill else 0.0
         columns = min(problem.k, SIDE * features.row_mean, in_blocks)
         shared = problem.k * (1 - (1 - min(1.0, features.density)) ** SIDE)
-        steps = -(-min(columns, shared) // SIDE)
-        tiles = -(-problem.m // SIDE) * steps
-        width = -(-problem.n // c.tile_n) * c.tile_n
+        steps = ceil_div(min(columns, shared), SIDE)
+        tiles = ceil_div(problem.m, SIDE) * steps
+        width = round_up(problem.n, c.tile_n)
         products = tiles * TILE * width / rates.tensor_products_per_us(problem.dtype)
         loaded = LOADS * tiles * SIDE * width * problem.dtype.itemsize / device.l2_bytes_per_us
         moved = MOVED * problem.cost(features.nnz).bytes / rates.copy_bytes_per_us

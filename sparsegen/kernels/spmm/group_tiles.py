@@ -10,6 +10,7 @@ from sparsegen.kernels.layouts.network_tiles import TILE, in_fragment
 from sparsegen.kernels.layouts.tile_groups import NONE, SIDE, in_rows
 from sparsegen.matrix.column_sets import together
 from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.system.integers import ceil_div
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +42,7 @@ def group_tiles(matrix: CsrMatrix) -> GroupTiles:
     group, in_group = np.divmod(place, SIDE)
     used, which = np.unique(group * width + matrix.column_indices, return_inverse=True)
     counts = np.bincount(used // width, minlength=len(rows))
-    tiles = -(-counts // SIDE)
+    tiles = ceil_div(counts, SIDE)
     first = np.concatenate((np.zeros(1, np.int64), np.cumsum(tiles)))
     number = np.arange(used.size) - np.repeat(np.cumsum(counts) - counts, counts)
     slot = SIDE * first[used // width] + number  # of each used column of a group, among all tiles' columns

@@ -36,6 +36,7 @@ import numpy as np
 
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.system.integers import ceil_div, round_up
 
 LANES = 32
 TILE = 32  # rows and columns
@@ -89,12 +90,12 @@ class Partition:
 
     @property
     def groups(self) -> int:
-        return -(-self.m // (self.strip_rows * self.warps_m))
+        return ceil_div(self.m, self.strip_rows * self.warps_m)
 
     @property
     def steps(self) -> int:
         """The steps of one group."""
-        return max(1, -(-self.k // (self.step_columns * self.warps_k)))
+        return max(1, ceil_div(self.k, self.step_columns * self.warps_k))
 
     @property
     def total(self) -> int:
@@ -184,7 +185,7 @@ def pack(
 
 def pairs_of(farthest: Array) -> Array:
     """Pairs of chunks that streams have (int64), by the most elements that a lane of each has gone through."""
-    return -(-(farthest.astype(np.int64) + 2) // PAIR)  # as `_needed`
+    return ceil_div(farthest.astype(np.int64) + 2, PAIR)  # as `_needed`
 
 
 def starts_of(pairs: Array, head_pairs: int, nnz: int) -> Array:
@@ -274,7 +275,7 @@ def _positions(
     at = np.zeros((p.used_blocks, p.warps, LANES), dtype=np.int32)
     filled = np.zeros(at.shape[:2], dtype=np.int32)
     positions = np.empty(counts.shape, dtype=np.int32)
-    orders = np.zeros((p.total, -(-p.warps // ORDERS_AT_ONCE) * ORDERS_AT_ONCE), dtype=np.uint32)
+    orders = np.zeros((p.total, round_up(p.warps, ORDERS_AT_ONCE)), dtype=np.uint32)
     for step in range(int(runs.max(initial=0))):
         going = np.flatnonzero(step < runs)
         which = begins[going] + step
@@ -299,7 +300,7 @@ def _positions(
 
 def _needed(positions: Array) -> Array:
     """Elements that a ring must have got for its lanes to come so far: two more than the farthest, in whole pairs."""
-    needed: Array = -(-(positions.max(axis=-1) + 2) // PAIR) * PAIR
+    needed: Array = round_up(positions.max(axis=-1) + 2, PAIR)
     return needed
 
 

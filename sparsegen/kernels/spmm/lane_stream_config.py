@@ -8,6 +8,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config, tunable
 from sparsegen.kernels.spmm.lane_stream import TILE, Partition
 from sparsegen.operators import SpmmProblem
+from sparsegen.system.integers import ceil_div
 
 MAX_N = 64
 NEARLY_ALL = 0.9  # of the room that is taken, if equal runs leave some
@@ -127,7 +128,7 @@ def has_many_steps(problem: SpmmProblem, config: LaneStreamConfig, warps: int, d
 
 def _unevenness(problem: SpmmProblem, config: LaneStreamConfig, blocks: int) -> tuple[bool, int]:
     """Whether blocks end within groups that others go on with, then the steps of the block that has the most."""
-    most_steps = -(-partition_of(problem, config).total // blocks)
+    most_steps = ceil_div(partition_of(problem, config).total, blocks)
     return not _ends_with_groups(problem, config, blocks), most_steps
 
 

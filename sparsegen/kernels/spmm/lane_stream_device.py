@@ -18,6 +18,7 @@ from sparsegen.kernels.spmm.lane_stream import (
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType
 from sparsegen.system.device_memory import Buffer, PlainDevice
+from sparsegen.system.integers import round_up
 
 FILE = "lane_stream.cu"
 
@@ -74,7 +75,7 @@ class DeviceStreams:
             row_order,
         )
         masks, positions = device.filled(4 * max(1, words)), device.filled(4 * words)
-        orders_of_step = -(-p.warps // ORDERS_AT_ONCE) * ORDERS_AT_ONCE
+        orders_of_step = round_up(p.warps, ORDERS_AT_ONCE)
         orders, farthest = device.filled(4 * max(1, p.total * orders_of_step)), device.filled(4 * streams)
         sizes = (p.m, p.total, p.steps, p.warps_m, p.warps_k, p.strip_rows)
         device.run(f"{FILE}:lane_stream_masks", p.total * p.warps, *sizes, *pattern, masks)

@@ -30,6 +30,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP, Buffer, PlainDevice
+from sparsegen.system.integers import ceil_div, round_up
 
 ROW_BYTES = 128  # of a ring: a word for each lane
 BARRIER_BYTES = 256
@@ -130,7 +131,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         # Sums and fragments of B, and what nvcc was seen to need beside them. Warps are given registers by fours.
         column_tiles = _column_tiles(problem)
         needed = 64 + 11 * column_tiles if c.strip_rows == TILE else 84 + 20 * column_tiles
-        given = -(-(warps + 1) // 4) * 4 * WARP
+        given = round_up(warps + 1, 4) * WARP
         yield enough_registers(needed, given, at_a_time=8)
         shared = self._shared_bytes(problem, c)
         yield shared_memory_fits("rings and slots", shared, device)
@@ -155,7 +156,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         columns = c.warps_k * partition_of(problem, c).step_columns
         slot = (
             warps * WARP * 8
-            + -(-warps // ORDERS_AT_ONCE) * ORDERS_AT_ONCE * 4
+            + round_up(warps, ORDERS_AT_ONCE) * 4
             + columns * 8 * _column_tiles(problem) * problem.dtype.itemsize
         )
         ring = (c.ring_rows + PAIR) * ROW_BYTES + c.depth * PAIR * WARP * 2
@@ -324,7 +325,7 @@ def _order_us(problem: SpmmProblem, features: Features, row_order: str, device: 
     rate, itemsize = device.expected_rates.copy_bytes_per_us, problem.dtype.itemsize
     if row_order == "natural":
         return UNEVEN_ROWS * features.density * features.row_cov * features.nnz * itemsize / rate
-    of_a_row = -(-problem.n * itemsize // SECTOR) if problem.layout is Layout.ROW else problem.n
+    of_a_row = ceil_div(problem.n * itemsize, SECTOR) if problem.layout is Layout.ROW else problem.n
     return SORTED_US + SECTOR_TWICE * SECTOR * problem.m * of_a_row / rate
 
 
@@ -338,7 +339,7 @@ def _row_order(config: LaneStreamConfig, matrix: CsrMatrix, partition: Partition
 
 
 def _column_tiles(problem: SpmmProblem) -> int:
-    return -(-problem.n // 8)
+    return ceil_div(problem.n, 8)
 
 
 def _part_bytes(problem: SpmmProblem, strip_rows: int) -> int:

@@ -40,6 +40,7 @@ from sparsegen.kernels.spmm.tensor_tiles import (
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.system.integers import ceil_div
 
 A_BUFFERS = 3  # tiles of A that nonzeros are put into: one is multiplied, one filled, one cleared
 
@@ -226,7 +227,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         self, problem: SpmmProblem, config: MmaSpmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
         return Launch(
-            grid=(-(-problem.m // config.tile_m), -(-problem.n // config.tile_n), problem.batch),
+            grid=(ceil_div(problem.m, config.tile_m), ceil_div(problem.n, config.tile_n), problem.batch),
             block=(config.threads, 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
@@ -289,7 +290,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     @staticmethod
     def _blocks(problem: SpmmProblem, tile_m: int, tile_n: int) -> int:
-        return problem.batch * -(-problem.m // tile_m) * -(-problem.n // tile_n)
+        return problem.batch * ceil_div(problem.m, tile_m) * ceil_div(problem.n, tile_n)
 
 
 def _power_of_two(x: float) -> int:

@@ -16,6 +16,7 @@ from sparsegen.kernels.spmm.mma_spmm_config import MmaSpmmConfig
 from sparsegen.kernels.spmm.tensor_tiles import STEP, held_share
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.system.integers import ceil_div
 
 SECTOR = 32  # bytes that the L2 gives at the least
 # More nonzeros of a tile than its mean, so that most tiles have fewer.
@@ -144,9 +145,12 @@ def modelled_us(
     costs, is_whole, clock = COSTS[problem.dtype], c.storage == "tiles", rates.clock_mhz
     registers, lacking = _registers(c, itemsize)
     resident = resident_blocks(c.threads, registers, shared_bytes, device)
-    blocks = problem.batch * -(-problem.m // c.tile_m) * -(-problem.n // c.tile_n)
-    each, rounds = -(-blocks // device.multiprocessors), -(-blocks // (resident * device.multiprocessors))
-    panels, held = -(-problem.k // c.tile_k), held_share(features, c.tile_m, c.tile_k)
+    blocks = problem.batch * ceil_div(problem.m, c.tile_m) * ceil_div(problem.n, c.tile_n)
+    each, rounds = (
+        ceil_div(blocks, device.multiprocessors),
+        ceil_div(blocks, resident * device.multiprocessors),
+    )
+    panels, held = ceil_div(problem.k, c.tile_k), held_share(features, c.tile_m, c.tile_k)
     # Of the block of rows that has most tiles with a nonzero, beyond the mean: it may come last.
     behind = panels * max(0.0, features.row_max / max(1, problem.k) - held)
     tiles, chain = each * panels * held + behind, rounds * panels * held + behind  # of a multiprocessor

@@ -31,6 +31,7 @@ from sparsegen.kernels.spmm.panel_entries import (
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.system.integers import ceil_div, round_up
 
 ADDRESS_REGISTERS = 24  # that a thread holds beside sums and two steps
 PHASE = 8  # threads whose 16 bytes shared memory gives at once
@@ -332,10 +333,10 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
     def pack(self, problem: SpmmProblem, config: PanelSpmmConfig, matrix: CsrMatrix) -> Packed[Array]:
         c, m = config, problem.m
         panel_k = c.panel_k or max(1, problem.k)
-        panels = max(1, -(-problem.k // panel_k))
+        panels = max(1, ceil_div(problem.k, panel_k))
         lengths = np.diff(matrix.row_offsets)
         order = order_rows(lengths, c.row_order, self._rows_per_warp(c))
-        groups = -(-m // c.rows_per_group)
+        groups = ceil_div(m, c.rows_per_group)
         columns, runs, entry_source = entries_by_panel(c.rows_per_group, panel_k, matrix, order, panels)
         banked = bank_order(self._reading(problem, c), columns % panel_k, runs, panels)
         if banked is not None:
@@ -388,14 +389,14 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
     def expected_sizes(
         self, problem: SpmmProblem, features: Features, config: PanelSpmmConfig
     ) -> Mapping[str, int]:
-        return {"groups": -(-problem.m // config.rows_per_group)}
+        return {"groups": ceil_div(problem.m, config.rows_per_group)}
 
     def launch(
         self, problem: SpmmProblem, config: PanelSpmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
         c = config
-        columns = -(-problem.n // c.tile_n)
-        blocks = -(-sizes["groups"] // (c.warps * (32 // c.threads_per_row)))
+        columns = ceil_div(problem.n, c.tile_n)
+        blocks = ceil_div(sizes["groups"], c.warps * (32 // c.threads_per_row))
         if c.panel_k == 0:
             # A persistent kernel: as many blocks of all items as are resident at once, which load their panel once.
             slots = self._resident_blocks(problem, c, device) * device.multiprocessors
@@ -410,21 +411,21 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         self, problem: SpmmProblem, features: Features, config: PanelSpmmConfig, device: Device
     ) -> float:
         c, rates, itemsize = config, device.expected_rates, problem.dtype.itemsize
-        items, tiles, costs = problem.batch, -(-problem.n // c.tile_n), self._costs(problem)
+        items, tiles, costs = problem.batch, ceil_div(problem.n, c.tile_n), self._costs(problem)
         resident = self._resident_blocks(problem, c, device) * device.multiprocessors
         rows = c.warps * (32 // c.threads_per_row) * c.rows_per_group
-        row_blocks = -(-problem.m // rows)
+        row_blocks = ceil_div(problem.m, rows)
         if c.panel_k == 0:
             row_blocks = min(row_blocks, max(1, resident // (tiles * items)))
         blocks = max(1, items * tiles * row_blocks)
         # In a persistent kernel, a block computes several sets of rows; otherwise it goes through all panels.
-        turns = 1 if c.panel_k == 0 else -(-blocks // resident)
-        panels = 0 if c.panel_k == 0 else -(-problem.k // c.panel_k)
-        rounds = -(-problem.m // max(1, row_blocks * rows))
+        turns = 1 if c.panel_k == 0 else ceil_div(blocks, resident)
+        panels = 0 if c.panel_k == 0 else ceil_div(problem.k, c.panel_k)
+        rounds = ceil_div(problem.m, max(1, row_blocks * rows))
         longest = turns * max(features.row_max, rounds * features.row_mean) / c.row_splits
         chain = longest * (costs.nonzero + costs.step * self._loads(problem, c) / c.step)
         chain += turns * (rounds * costs.round + panels * costs.panel)
-        idle = -(-blocks // device.multiprocessors) * device.multiprocessors / blocks
+        idle = round_up(blocks, device.multiprocessors) / blocks
         moved = items * (costs.b * problem.k + costs.c * problem.m) * problem.n * itemsize
         moved += costs.a * problem.value_sets * features.nnz * (itemsize + c.index_bits // 8)
         loaded = max(device.multiprocessors, blocks) * problem.k * c.tile_n * itemsize
@@ -458,12 +459,12 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
     def _tile_cycles(self, problem: SpmmProblem, features: Features, config: PanelSpmmConfig) -> float:
         """Cycles of a multiprocessor for all rows of one tile of columns, if it were alone."""
         c, costs = config, self._costs(problem)
-        groups = -(-problem.m // c.rows_per_group)
+        groups = ceil_div(problem.m, c.rows_per_group)
         warps, threads = groups * c.threads_per_row / 32, c.threads_per_row // c.row_splits
         columns = c.tile_n // threads
         # Of the columns of a group's rows, as if nonzeros lay anywhere. Its last steps in each panel are half empty.
         entries = problem.k * (1 - (1 - min(1.0, features.density)) ** c.rows_per_group)
-        panels = 1 if c.panel_k == 0 else min(-(-problem.k // c.panel_k), max(1.0, features.row_mean))
+        panels = 1 if c.panel_k == 0 else min(ceil_div(problem.k, c.panel_k), max(1.0, features.row_mean))
         entries += (c.step * c.row_splits - 1) / 2 * panels
         held = columns * c.rows_per_group + 2 * sum(self._step_bytes(problem, c)) // 4 + ADDRESS_REGISTERS
         spilled = lacking_share(held, c.registers)

@@ -19,6 +19,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 VECTORS = (1, 2, 4)
 MOST_SUM_BYTES = 25 << 20  # half of an H100's L2: from there on, each addition reads and writes DRAM
@@ -119,7 +120,7 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
         }
 
     def pack(self, problem: SpmmProblem, config: ScatterSpmmConfig, matrix: CsrMatrix) -> Packed[Array]:
-        panels = -(-problem.m // config.panel_m)
+        panels = ceil_div(problem.m, config.panel_m)
         by_column = matrix.transposition()
         panel = by_column.column_indices // config.panel_m
         narrow = panel.astype(np.min_scalar_type(panels))  # what fits 16 bits is sorted several times faster
@@ -142,14 +143,17 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
             value_source=lambda: source,
             scratch={
                 "sums": _sum_bytes(problem),
-                "counters": 4 * problem.batch * panels * -(-problem.n // WARP),  # with the narrowest tiles
+                "counters": 4
+                * problem.batch
+                * panels
+                * ceil_div(problem.n, WARP),  # with the narrowest tiles
             },
         )
 
     def expected_sizes(
         self, problem: SpmmProblem, features: Features, config: ScatterSpmmConfig
     ) -> Mapping[str, int]:
-        panels = max(1, -(-problem.m // config.panel_m))
+        panels = max(1, ceil_div(problem.m, config.panel_m))
         of_panel = math.ceil(features.nnz / (panels * config.task_nonzeros))
         return {"task_count": panels * max(1, of_panel)}
 
@@ -158,8 +162,8 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
     ) -> Launch:
         return Launch(
             grid=(
-                -(-sizes["task_count"] // config.warps),
-                -(-problem.n // (WARP * config.vector)),
+                ceil_div(sizes["task_count"], config.warps),
+                ceil_div(problem.n, WARP * config.vector),
                 problem.batch,
             ),
             block=(WARP * config.warps, 1, 1),
@@ -171,7 +175,7 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
         c, rates = config, device.expected_rates
         products = problem.batch * features.nnz * problem.n
         moved = _sum_bytes(problem) + problem.batch * problem.k * problem.n * problem.dtype.itemsize
-        in_panel = features.nnz / max(1, -(-problem.m // c.panel_m))
+        in_panel = features.nnz / max(1, ceil_div(problem.m, c.panel_m))
         return (
             rates.launch_us
             + products * ADDITION_CYCLES / device.cycles_per_us
@@ -182,7 +186,7 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> ScatterSpmmConfig:
         """The widest vectors that n fills, and tasks that are short where there are few."""
         vector = max(v for v in VECTORS if problem.n % v == 0 and (v == 1 or WARP * v <= problem.n))
-        tiles = problem.batch * -(-problem.n // (WARP * vector))
+        tiles = problem.batch * ceil_div(problem.n, WARP * vector)
         is_small = features.nnz * tiles < 1024 * ENOUGH_TASKS * device.multiprocessors
         return ScatterSpmmConfig(vector=vector, task_nonzeros=256 if is_small else 1024)
 
@@ -201,7 +205,7 @@ def _tasks(lengths: Array, most: int) -> Array:
     Returns:
         int32 [tasks, 4]: first nonzero, number of nonzeros, panel, tasks of that panel.
     """
-    of_panel = np.maximum(1, -(-lengths // most))
+    of_panel = np.maximum(1, ceil_div(lengths, most))
     panel = np.repeat(np.arange(lengths.size), of_panel)
     number = np.arange(panel.size) - np.repeat(np.cumsum(of_panel) - of_panel, of_panel)
     begin = (np.cumsum(lengths) - lengths)[panel] + number * most

@@ -30,6 +30,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 QUAD = 4  # nonzeros that are loaded at once; segments are padded to whole quads
 NARROWEST_TILE = 4
@@ -223,7 +224,7 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
         runs = align_runs(cut[:, 1], cut[:, 0], QUAD, tail=QUAD)
         segments = np.stack([runs.offsets[:-1], np.diff(runs.offsets), cut[:, 2], cut[:, 3]], axis=1)
         index_type = np.uint16 if config.index_bits == 16 else np.uint32
-        width = -(-problem.n // NARROWEST_TILE)
+        width = ceil_div(problem.n, NARROWEST_TILE)
         return Packed(
             arrays={
                 "segments": empty_as_one(segments.astype(np.int32).ravel()),
@@ -249,7 +250,7 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
         self, problem: SpmmProblem, features: Features, config: SegmentSpmmConfig
     ) -> Mapping[str, int]:
         """Long rows are cut into segments of equal lengths, and every row has one at least."""
-        of_longest = max(1, -(-features.row_max // config.segment))
+        of_longest = max(1, ceil_div(features.row_max, config.segment))
         cut = math.ceil(features.nnz / config.segment) if of_longest > 1 else 0
         return {"segment_count": problem.m + cut}
 
@@ -259,7 +260,7 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
         c = config
         of_block = WARP * c.warps // c.threads_per_segment
         return Launch(
-            grid=(-(-sizes["segment_count"] // of_block), -(-problem.n // c.tile_n), problem.batch),
+            grid=(ceil_div(sizes["segment_count"], of_block), ceil_div(problem.n, c.tile_n), problem.batch),
             block=(WARP * c.warps, 1, 1),
         )
 
@@ -268,14 +269,14 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
     ) -> float:
         c, rates = config, device.expected_rates
         itemsize, costs = problem.dtype.itemsize, COSTS[problem.dtype]
-        tiles, threads = -(-problem.n // c.tile_n), WARP * c.warps
+        tiles, threads = ceil_div(problem.n, c.tile_n), WARP * c.warps
         is_cut = features.row_max > c.segment
         cut = problem.m * _longer(features, c.segment) if is_cut else 0.0
         parts = cut * max(2.0, features.row_mean / c.segment + 0.5)  # the last one of a row is half full
         segments = problem.m - cut + parts
-        blocks = problem.batch * tiles * -(-int(segments) * c.threads_per_segment // threads)
+        blocks = problem.batch * tiles * ceil_div(int(segments) * c.threads_per_segment, threads)
         places = resident_blocks(threads, c.registers, 0, device) * device.multiprocessors
-        turns = -(-blocks // places)
+        turns = ceil_div(blocks, places)
         idle = idle_share(blocks, device)
         products, row_bytes = features.nnz * tiles * c.tile_n, c.tile_n * itemsize
         cycles = products * (costs.product + idle * costs.idle)
@@ -357,10 +358,10 @@ def _cut(offsets: Array, most: int) -> tuple[Array, Array]:
         [parts, 2]: of each part the first one of its row, and how many these are.
     """
     lengths = np.diff(offsets)
-    pieces = np.maximum(1, -(-lengths // most))
+    pieces = np.maximum(1, ceil_div(lengths, most))
     row = np.repeat(np.arange(lengths.size), pieces)
     number = np.arange(row.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    size = -(-lengths // pieces)[row]
+    size = ceil_div(lengths, pieces)[row]
     begin = number * size
     count = np.clip(lengths[row] - begin, 0, size)
     is_part = pieces[row] > 1

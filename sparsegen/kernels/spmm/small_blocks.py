@@ -13,6 +13,7 @@ from sparsegen.kernels.spmm.tensor_tiles import (
 )
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import SpmmProblem
+from sparsegen.system.integers import ceil_div
 
 SIDE = 32  # rows and columns of a block
 AREA = SIDE * SIDE
@@ -39,7 +40,7 @@ def packed_small_blocks(problem: SpmmProblem, tile_m: int, matrix: CsrMatrix) ->
     blocks = tile_m // SIDE
     lengths = tile_lengths(matrix, SIDE, SIDE)
     block_rows, panels = lengths.shape
-    tiles = -(-block_rows // blocks)
+    tiles = ceil_div(block_rows, blocks)
     held = np.zeros((tiles * blocks, panels), dtype=bool)
     held[:block_rows] = lengths > 0
     held = held.reshape(tiles, blocks, panels).transpose(0, 2, 1)  # by tile, panel and row of blocks
@@ -48,7 +49,7 @@ def packed_small_blocks(problem: SpmmProblem, tile_m: int, matrix: CsrMatrix) ->
     row_tiles = np.argsort(-work, kind="stable").astype(np.int32)
     held, met = held[row_tiles], met[row_tiles]
     numbers = np.cumsum(held).reshape(held.shape) - 1
-    offsets = np.concatenate([[0], np.cumsum(-(-np.count_nonzero(met, axis=1) // TOGETHER))])
+    offsets = np.concatenate([[0], np.cumsum(ceil_div(np.count_nonzero(met, axis=1), TOGETHER))])
     rank, panel = np.nonzero(met)
     place = (np.cumsum(met, axis=1) - 1)[met]  # of a panel among its tile's
     stage, slot = offsets[rank] + place // TOGETHER, place % TOGETHER

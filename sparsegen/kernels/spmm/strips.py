@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.system.integers import ceil_div
 from sparsegen.system.threads import in_threads
 
 NONZEROS = 1 << 18  # of a strip, about
@@ -61,10 +62,10 @@ def by_strips(
         elements: zeros and nonzeros of a strip, about, if its zeros take memory too.
     """
     m, k = matrix.shape
-    tiles = max(1, -(-m // height))
-    of_strip = -(-tiles * NONZEROS // max(1, matrix.nnz))
+    tiles = max(1, ceil_div(m, height))
+    of_strip = ceil_div(tiles * NONZEROS, max(1, matrix.nnz))
     if elements is not None:
-        of_strip = min(of_strip, -(-elements // max(1, height * k)))
+        of_strip = min(of_strip, ceil_div(elements, max(1, height * k)))
     each = height * max(1, of_strip)  # rows of a strip
     strips = [_strip(matrix, first, min(m, first + each), k) for first in range(0, max(1, m), each)]
     return in_threads(work, strips)

@@ -13,6 +13,7 @@ from sparsegen.matrix.features import BLOCK, Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import DType
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div, round_up
 
 STEP = 8  # nonzeros per load
 BATCH = WARP * STEP  # nonzeros that a warp loads at once
@@ -95,7 +96,7 @@ def tile_lists(lengths: Array, step: int) -> tuple[Array, Array]:
         columns, then the end of the last one's, in ``panels + 1`` places a block (int32).
     """
     blocks, panels = lengths.shape
-    padded = -(-lengths.astype(np.int64) // step) * step
+    padded = round_up(lengths.astype(np.int64), step)
     ends = np.cumsum(padded).reshape(blocks, panels)
     counts = (lengths > 0).sum(axis=1)
     panel = np.argsort(lengths == 0, axis=1, kind="stable")  # those with nonzeros first
@@ -109,13 +110,13 @@ def tile_lists(lengths: Array, step: int) -> tuple[Array, Array]:
 
 def tile_lengths(matrix: CsrMatrix, tile_m: int, tile_k: int) -> Array:
     """Nonzeros by tile: blocks of rows × panels of columns."""
-    panels = max(1, -(-matrix.shape[1] // tile_k))
+    panels = max(1, ceil_div(matrix.shape[1], tile_k))
     panel = np.arange(matrix.shape[1]) // tile_k
 
     def counted(strip: Strip) -> Array:
         tile = strip.each(np.arange(strip.shape[0]) // tile_m * panels)
         tile += panel[strip.column_indices]
-        return np.bincount(tile, minlength=-(-strip.shape[0] // tile_m) * panels)
+        return np.bincount(tile, minlength=ceil_div(strip.shape[0], tile_m) * panels)
 
     return np.concatenate(by_strips(matrix, tile_m, counted)).reshape(-1, panels)
 
@@ -169,7 +170,7 @@ def stored_tiles(
 
     def lay(strip: Strip) -> None:
         row, columns = np.arange(strip.shape[0]), strip.column_indices
-        first, blocks = strip.first_row // tile_m, -(-strip.shape[0] // tile_m)
+        first, blocks = strip.first_row // tile_m, ceil_div(strip.shape[0], tile_m)
         if blocks * k <= columns.size:  # then one table of all columns of each block
             begins_of_columns = begins[first : first + blocks, panel] ^ of_column
             at = begins_of_columns.ravel()[strip.each(row // tile_m * k) + columns]
@@ -190,7 +191,7 @@ def padded_places(lengths: Array) -> Array:
     Raises:
         MatrixError: all of them pass the 32-bit range of the kernel's offsets.
     """
-    padded: Array = -(-lengths // STEP) * STEP
+    padded: Array = round_up(lengths, STEP)
     total = int(padded.sum())
     if total > MOST_PLACES:
         raise MatrixError(
@@ -214,14 +215,14 @@ def stored_nonzeros(
         MatrixError: padded, the nonzeros pass the 32-bit range of the kernel's offsets.
     """
     padded_places(lengths)  # of all strips together
-    panels = max(1, -(-matrix.shape[1] // tile_k))
+    panels = max(1, ceil_div(matrix.shape[1], tile_k))
     panel, within = np.divmod(np.arange(matrix.shape[1], dtype=np.int32), tile_k)
 
     def lay(strip: Strip) -> tuple[Array, Array, Array]:
         block, row = np.divmod(np.arange(strip.shape[0], dtype=np.int32), tile_m)
         tile = strip.each(block * panels)
         tile += panel[strip.column_indices]
-        tiles = -(-strip.shape[0] // tile_m) * panels
+        tiles = ceil_div(strip.shape[0], tile_m) * panels
         few = tile.astype(np.uint16) if tiles <= 1 << 16 else tile  # sorted by their digits
         order = np.argsort(few, kind="stable").astype(np.int32)
         element = (strip.each(row * tile_k) + within[strip.column_indices])[order]

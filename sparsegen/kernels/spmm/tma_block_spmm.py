@@ -27,6 +27,7 @@ from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
+from sparsegen.system.integers import ceil_div
 
 ITEM_BYTES = 2
 # Fitted to 1,524 configs on 82 products on an H100, which these describe within 5 % of one another on each.
@@ -124,12 +125,12 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
     def expected_sizes(
         self, problem: SpmmProblem, features: Features, config: TmaBlockSpmmConfig
     ) -> Mapping[str, int]:
-        return {"row_block_count": -(-problem.m // TILE_M)}
+        return {"row_block_count": ceil_div(problem.m, TILE_M)}
 
     def launch(
         self, problem: SpmmProblem, config: TmaBlockSpmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
-        tiles = sizes["row_block_count"] * -(-problem.n // (config.tile_n * config.cluster))
+        tiles = sizes["row_block_count"] * ceil_div(problem.n, config.tile_n * config.cluster)
         return persistent_launch(tiles, config.cluster, device)
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> TmaBlockSpmmConfig:
@@ -175,7 +176,7 @@ def _comes_again(problem: SpmmProblem, features: Features, device: Device) -> bo
 
 def _rounds(problem: SpmmProblem, width: int, device: Device) -> float:
     """Tiles for each multiprocessor, one at the least."""
-    return max(1.0, -(-problem.m // TILE_M) * -(-problem.n // width) / device.multiprocessors)
+    return max(1.0, ceil_div(problem.m, TILE_M) * ceil_div(problem.n, width) / device.multiprocessors)
 
 
 FAMILY = TmaBlockSpmm()

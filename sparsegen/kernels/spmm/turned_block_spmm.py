@@ -24,6 +24,7 @@ from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
+from sparsegen.system.integers import ceil_div
 
 ITEM_BYTES = 2
 TILE_N = 128  # columns of the result per thread block, 64 for each consumer warpgroup
@@ -125,7 +126,7 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
     def expected_sizes(
         self, problem: SpmmProblem, features: Features, config: TurnedBlockSpmmConfig
     ) -> Mapping[str, int]:
-        return {"row_tile_count": -(-problem.m // config.tile_m)}
+        return {"row_tile_count": ceil_div(problem.m, config.tile_m)}
 
     def launch(
         self,
@@ -134,7 +135,7 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
         sizes: Mapping[str, int],
         device: Device,
     ) -> Launch:
-        tiles = sizes["row_tile_count"] * -(-problem.n // (TILE_N * config.cluster))
+        tiles = sizes["row_tile_count"] * ceil_div(problem.n, TILE_N * config.cluster)
         return persistent_launch(tiles, config.cluster, device)
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> TurnedBlockSpmmConfig:
@@ -148,7 +149,7 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
     ) -> float:
         c, rates = config, device.expected_rates
         held = held_share(features, SIDE, SIDE)
-        blocks, panels = c.tile_m // SIDE, -(-problem.k // SIDE)
+        blocks, panels = c.tile_m // SIDE, ceil_div(problem.k, SIDE)
         met = 1 - (1 - held) ** max(1.0, c.tile_m / max(SIDE, block_side(features)))
         tile_blocks = panels * blocks * held
         read = tile_blocks * 2 * BLOCK_BYTES + met * panels * PANEL_BYTES  # by two warpgroups
@@ -169,7 +170,7 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
 
 def _rounds(problem: SpmmProblem, height: int, device: Device) -> float:
     """Tiles for each multiprocessor, one at the least."""
-    return max(1.0, -(-problem.m // height) * -(-problem.n // TILE_N) / device.multiprocessors)
+    return max(1.0, ceil_div(problem.m, height) * ceil_div(problem.n, TILE_N) / device.multiprocessors)
 
 
 FAMILY = TurnedBlockSpmm()

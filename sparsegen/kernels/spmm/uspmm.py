@@ -25,6 +25,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 # Of a multiprocessor's cycles, as fitted: for a product, and more of it in a row-major B the less lanes, which are
 # neighbouring rows, share columns; and for a place of a row on its way.
@@ -106,7 +107,7 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
         self, problem: SpmmProblem, config: UspmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
         return Launch(
-            grid=(-(-problem.m // WARP), -(-problem.n // config.vsize), 1),
+            grid=(ceil_div(problem.m, WARP), ceil_div(problem.n, config.vsize), 1),
             block=(WARP, config.nwarp * config.vsize, 1),
         )
 
@@ -118,7 +119,7 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
         self, problem: SpmmProblem, features: Features, config: UspmmConfig, device: Device
     ) -> float:
         c, rates = config, device.expected_rates
-        products = problem.m * features.row_max * -(-problem.n // c.vsize) * c.vsize
+        products = problem.m * features.row_max * ceil_div(problem.n, c.vsize) * c.vsize
         apart = APART_CYCLES * (1 - features.block_fill) if problem.layout is Layout.ROW else 0.0
         multiplied = products * (PRODUCT_CYCLES + apart) / device.cycles_per_us
         stored = problem.m * features.row_max * (problem.dtype.itemsize + INDEX_BYTES)

@@ -36,6 +36,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 UNIT_BYTES = 16  # of one load of B
 BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
@@ -303,7 +304,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             return False
         # Rows and columns of C give so many warps. Where those do not fill the device, places are split and tiles are
         # narrow; where they more than fill it, nothing is split and tiles are as wide as they fit.
-        tasks = -(-problem.m // self._slice_rows(c)) * -(-problem.n // c.tile_n)
+        tasks = ceil_div(problem.m, self._slice_rows(c)) * ceil_div(problem.n, c.tile_n)
         enough = 8 * device.multiprocessors
         row_bytes = c.tile_n * problem.dtype.itemsize
         if tasks * c.k_splits < enough // 2 and (row_bytes > 32 or c.k_splits == 1):
@@ -347,9 +348,9 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         width = self._ell_width(c, lengths)
         indices = self._stored_indices(problem, c, matrix.column_indices)
         places = self._places(c, matrix, indices)
-        steps = -(-width // c.step)
+        steps = ceil_div(width, c.step)
         slice_rows = self._slice_rows(c)
-        slices = -(-problem.m // slice_rows)
+        slices = ceil_div(problem.m, slice_rows)
         by_row = ell_sources(matrix, slices * slice_rows, steps * c.step, places)
         # A load's elements are neighbours: by slice, step, thread of the slice, place of the step, row of the thread.
         shape = (slices, slice_rows // c.vec_size, c.vec_size, steps, c.step)
@@ -406,13 +407,13 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         self, problem: SpmmProblem, config: UspmmVecConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
         c = config
-        columns = -(-problem.n // c.tile_n)
-        blocks = -(-problem.m // (self._slice_rows(c) * c.row_warps))
+        columns = ceil_div(problem.n, c.tile_n)
+        blocks = ceil_div(problem.m, self._slice_rows(c) * c.row_warps)
         if c.staging == "shared" and blocks:
             # A persistent kernel: as many blocks as are resident at once. Each loads its tile once.
             slots = self._resident_blocks(problem, c, device) * device.multiprocessors
-            turns = -(-blocks // max(1, slots // columns))
-            blocks = -(-blocks // turns)
+            turns = ceil_div(blocks, max(1, slots // columns))
+            blocks = ceil_div(blocks, turns)
         return Launch(
             grid=(blocks, columns, 1),
             block=(WARP * c.k_splits * c.row_warps, 1, 1),
@@ -429,13 +430,13 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             width = min(width, features.row_mean * (1 + ABOVE_MEAN * features.row_cov))
         warps, sets, sums = c.k_splits * c.row_warps, WARP // c.threads_per_row, c.tile_n // c.threads_per_row
         rows = sets * c.vec_size * c.row_warps
-        columns, row_blocks, turns = -(-problem.n // c.tile_n), -(-problem.m // rows), 1
+        columns, row_blocks, turns = ceil_div(problem.n, c.tile_n), ceil_div(problem.m, rows), 1
         slots = self._resident_blocks(problem, c, device) * device.multiprocessors
         if is_staged:
-            turns = max(1, -(-row_blocks // max(1, slots // columns)))
-            row_blocks = -(-row_blocks // turns)
+            turns = max(1, ceil_div(row_blocks, max(1, slots // columns)))
+            row_blocks = ceil_div(row_blocks, turns)
         blocks = max(1, row_blocks * columns)
-        rounds, each = -(-blocks // slots), -(-blocks // device.multiprocessors)
+        rounds, each = ceil_div(blocks, slots), ceil_div(blocks, device.multiprocessors)
         # The rows of tiles of the multiprocessor that has most, the products of each, and a warp's steps.
         most = each * min(problem.m / max(1, row_blocks), turns * rows)
         products = most * c.tile_n * width

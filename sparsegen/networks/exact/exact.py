@@ -22,6 +22,7 @@ from sparsegen.networks.run.inputs import Inputs
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation, largest
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 CHUNK = 1 << 22  # neurons times inputs that are computed together on the host
 DEVICE_CHUNK = 1 << 26  # the same on a device, 16 bytes each
@@ -138,7 +139,7 @@ def _live_together(network: Network, activation: Activation, y: Array, device: P
         arrays = (layer.row_offsets.astype(np.int32), layer.column_indices, layer.values, bias)
         given = [device.upload(array) for array in arrays]
         there = device.filled(8 * rows * count)
-        warps = rows * -(-count // WARP)
+        warps = rows * ceil_div(count, WARP)
         device.run("network.cu:exact_layer", warps, rows, count, *traits, *given, limit, here, there)
         device.finish()
         here = there

@@ -22,6 +22,7 @@ from sparsegen.operators.sparse_network import Activation, Readout, SparseNetwor
 from sparsegen.plan.binding import BoundVariant, bind_variant, zeroed
 from sparsegen.plan.own_launch import Bound
 from sparsegen.system.device_memory import WARP, Address, Buffer
+from sparsegen.system.integers import ceil_div, round_up
 
 THREADS = 256  # as in network_selection.cu
 COUNTS = (
@@ -330,19 +331,19 @@ class ExactRun:
         return found.copy()
 
     def _bound(self, kernel: LoadedKernel, threads: int, *arguments: Buffer | int | None) -> Bound:
-        launch = Launch((-(-threads // THREADS), 1, 1), (THREADS, 1, 1))
+        launch = Launch((ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1))
         return self._executor.bind(kernel, launch, arguments)
 
 
 def capacity_for(wanted: int) -> int:
     """A sixteenth more than wanted, in steps of a thirty-second or more, so that about as many find room again."""
     step = max(WARP, (1 << wanted.bit_length() - 1) // 32)
-    return -(-(wanted + wanted // 16) // step) * step
+    return round_up(wanted + wanted // 16, step)
 
 
 def words_of(count: int) -> int:
     """Words of counts and a bit for each of so many inputs."""
-    return COUNTS + -(-count // 32)
+    return COUNTS + ceil_div(count, 32)
 
 
 def bits_of(results: Buffer) -> Buffer:

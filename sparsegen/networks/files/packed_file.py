@@ -18,8 +18,8 @@ import numpy as np
 
 from sparsegen.errors import SavedOperatorError
 from sparsegen.matrix.csr import Array
+from sparsegen.networks.files.packed_header import header_of, packed_of, padded
 from sparsegen.networks.packed.packed_network import PackedNetwork
-from sparsegen.networks.packed_header import header_of, packed_of, padded
 from sparsegen.system.publish import publish_file, reported
 from sparsegen.system.regular import open_regular
 from sparsegen.tuning_db.json_reader import Node, parse_json

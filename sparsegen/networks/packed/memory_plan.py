@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sparsegen.errors import DeviceMemoryError
+from sparsegen.system.integers import ceil_div
 from sparsegen.system.quantities import counted, microseconds, size_text
 
 HOST_BYTES_PER_US = 25_000.0  # from pinned memory to a device, over 16 lanes of PCIe 4
@@ -118,7 +119,7 @@ def planned(
     for batch in batches:
         whole = batch_bytes(batch, False)
         if batch <= most_whole and whole + constant_bytes + layers * layer_bytes <= budget:
-            us = count * layers * layer_us + -(-count // batch) * LAUNCH_US
+            us = count * layers * layer_us + ceil_div(count, batch) * LAUNCH_US
             compute = batch * layers * layer_us
             found.append(
                 (
@@ -142,14 +143,14 @@ def planned(
         if fitting < 1:
             continue
         segments = max(
-            2, -(-layers // fitting)
+            2, ceil_div(layers, fitting)
         )  # whole it did not fit, though both slots may be large enough
-        own = -(-layers // segments)
+        own = ceil_div(layers, segments)
         compute = batch * own * layer_us
         nbytes = constant_bytes + own * layer_bytes
         copy = nbytes / HOST_BYTES_PER_US
         us = (
-            -(-count // batch)
+            ceil_div(count, batch)
             * segments
             * (max(compute, copy) + BETWEEN_SEGMENTS * batch * layer_us + LAUNCH_US)
         )

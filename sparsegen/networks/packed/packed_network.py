@@ -21,6 +21,7 @@ from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import BIAS_COLUMNS, Activation, Readout, SparseNetworkProblem
 from sparsegen.plan.packing import with_all_values
 from sparsegen.system.device_memory import Address
+from sparsegen.system.integers import ceil_div, round_up
 
 ALIGNMENT = 256  # of arrays in an image
 CLIP_BYTES = 4
@@ -62,7 +63,7 @@ class Segment:
         places, end = {}, 0
         for name, array in arrays.items():
             places[name] = (end, array.nbytes)
-            end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+            end += round_up(array.nbytes, ALIGNMENT)
         image = np.zeros(end, dtype=np.uint8)
         for name, array in arrays.items():
             begin, nbytes = places[name]
@@ -75,7 +76,7 @@ class Segment:
 
     def with_checksums(self) -> Segment:
         """The same with what its image should sum to."""
-        parts = range(-(-self.image.nbytes // CHECKED_BYTES))
+        parts = range(ceil_div(self.image.nbytes, CHECKED_BYTES))
         return replace(self, checksums=tuple(self.checked_part(number) for number in parts))
 
     def require_whole(self, first: int, last: int) -> None:
@@ -202,6 +203,6 @@ def batch_bytes(
     """
     neurons = batch * network.neurons * dtype.itemsize
     results = 4 * batch if readout is Readout.TOTALS else batch * network.outputs * dtype.itemsize
-    bits = batch * -(-network.inputs // 8)
+    bits = batch * ceil_div(network.inputs, 8)
     between = neurons + 8 * batch if is_cut else 0
     return neurons + bits + RESULT_BUFFERS * results + between + CLIP_BYTES

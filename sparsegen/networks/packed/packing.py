@@ -35,6 +35,7 @@ from sparsegen.operators import DType
 from sparsegen.operators.base.overflow import require_held
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
 from sparsegen.plan.variants import RenderedVariant
+from sparsegen.system.integers import ceil_div, round_up
 from sparsegen.system.quantities import size_text
 from sparsegen.tuning_db.shared_layers import described
 
@@ -73,7 +74,7 @@ class Wanted:
     @property
     def share(self) -> int:
         """Inputs of a device, where all do the same."""
-        return -(-self.count // len(self.devices))
+        return ceil_div(self.count, len(self.devices))
 
 
 def inputs_at_once(config: Config, device: Device) -> int:
@@ -212,7 +213,7 @@ class _Packing:
     def _layer_bytes(self) -> tuple[int, int]:
         """Bytes of each packed layer, and of a segment beside its layers, as the probed ones have them."""
         one, several = (self._segment(layers).image.nbytes for layers in (range(1), self.probed))
-        per = -(-(several - one) // max(1, len(self.probed) - 1))
+        per = ceil_div(several - one, max(1, len(self.probed) - 1))
         return max(1, per), max(0, one - per)
 
     def _inputs_of_a_turn(self) -> int:
@@ -220,9 +221,9 @@ class _Packing:
         computed.
         """
         wanted = self.wanted
-        turns = max(1, min(TURNS, wanted.share * -(-self.network.inputs // 8) // TURN_BYTES))
+        turns = max(1, min(TURNS, wanted.share * ceil_div(self.network.inputs, 8) // TURN_BYTES))
         step = granule(self.choice.config, wanted.devices[0])
-        return min(wanted.share, _rounded_up(-(-wanted.share // turns), step))
+        return min(wanted.share, _rounded_up(ceil_div(wanted.share, turns), step))
 
     def _layer_us(self) -> float:
         """Microseconds of a layer for an input."""
@@ -301,7 +302,7 @@ class _Packing:
 
 
 def _rounded_up(count: int, step: int) -> int:
-    return -(-count // step) * step
+    return round_up(count, step)
 
 
 def _weightless(problem: SparseNetworkProblem) -> CsrMatrix:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.matrix.csr import Array
+from sparsegen.system.integers import ceil_div
 
 LARGER = 4  # times as many inputs as in a device's first chunk: nothing is computed before those are there
 WIDTHS = (
@@ -75,7 +76,7 @@ def chunks_of(count: int, devices: int, most: int, granule: int, *, is_spread: b
         is_spread: whether each chunk has inputs of everywhere, for those that die to be in all chunks alike; else its
             inputs follow each other.
     """
-    turns = -(-count // (devices * most))
+    turns = ceil_div(count, devices * most)
     while True:
         larger = LARGER if most >= LARGER else 1
         weights = [1] * devices + [larger] * (devices * (turns - 1))
@@ -88,7 +89,7 @@ def chunks_of(count: int, devices: int, most: int, granule: int, *, is_spread: b
 def _contiguous(count: int, most: int, granule: int, weights: list[int]) -> list[Chunk] | None:
     """Chunks of inputs that follow each other, as large as their weights say; None if one has too many."""
     step = granule if most % granule == 0 else 1
-    units = -(-count // step)
+    units = ceil_div(count, step)
     ends = [min(count, step * (units * sum(weights[: i + 1]) // sum(weights))) for i in range(len(weights))]
     sizes = [(begin, end - begin) for begin, end in zip([0, *ends], ends, strict=False)]
     if max(size for _, size in sizes) > most:

@@ -24,6 +24,7 @@ from sparsegen.operators.sparse_network import Activation, Readout
 from sparsegen.plan.binding import launch_arguments, zeroed
 from sparsegen.plan.variants import RenderedVariant
 from sparsegen.system.device_memory import Address, Buffer
+from sparsegen.system.integers import ceil_div
 
 NextChunk = Callable[[], Chunk | None]
 
@@ -39,7 +40,7 @@ class DeviceRun:
         self._packed, self._executor = packed, executor
         batch, itemsize = packed.plan.batch, packed.dtype.itemsize
         self._row_bytes = packed.neurons * itemsize
-        self._bit_bytes = -(-packed.inputs // 8)
+        self._bit_bytes = ceil_div(packed.inputs, 8)
         self._stream = executor.copy_stream()
         most = max(packed.slot_bytes, batch * self._row_bytes)
         writers = Writers()

@@ -11,6 +11,7 @@ from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import Array
 from sparsegen.networks.run.chunks import Chunk
 from sparsegen.operators import DType
+from sparsegen.system.integers import ceil_div
 
 
 class Inputs(Protocol):
@@ -68,7 +69,7 @@ class BitInputs:
     neurons: int
 
     def __post_init__(self) -> None:
-        wanted = -(-self.neurons // 8)
+        wanted = ceil_div(self.neurons, 8)
         if self.bits.dtype != np.uint8 or self.bits.ndim != 2 or self.bits.shape[1] != wanted:
             raise OperandError(
                 f"bits: expected uint8, inputs × {wanted} for {self.neurons} neurons, got {self.bits.dtype} "
@@ -123,7 +124,7 @@ class ByteInputs:
 
     @property
     def row_bytes(self) -> int:
-        return -(-self.neurons // 8)
+        return ceil_div(self.neurons, 8)
 
     def write(self, part: Chunk, rows: Array) -> None:
         rows[:] = np.packbits(part.rows_of(self.bytes), axis=2, bitorder="little").reshape(rows.shape)

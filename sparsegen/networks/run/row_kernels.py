@@ -6,6 +6,7 @@ from sparsegen.backends.executor import Executor, LoadedKernel
 from sparsegen.backends.plain import compiled_kernels
 from sparsegen.kernels.launch import Launch
 from sparsegen.system.device_memory import WARP, Buffer
+from sparsegen.system.integers import ceil_div
 
 FILE = "network_inputs.cu"
 THREADS = 256  # of a block
@@ -36,7 +37,7 @@ class RowKernels:
             one: how a neuron that is on is stored.
         """
         arguments = (count, given, neurons, row_bytes, one, bits, y)
-        self._run(self._unpack, count * -(-neurons // PART), *arguments)
+        self._run(self._unpack, count * ceil_div(neurons, PART), *arguments)
 
     def find_alive(self, count: int, neurons: int, y: Buffer, alive: Buffer) -> None:
         """int32, of each row whether a neuron is not zero."""
@@ -44,8 +45,8 @@ class RowKernels:
 
     def gather(self, count: int, neurons: int, rows: Buffer, source: Buffer, to: Buffer) -> None:
         """The rows whose numbers are listed."""
-        self._run(self._gather, count * -(-neurons // PART), count, neurons, rows, source, to)
+        self._run(self._gather, count * ceil_div(neurons, PART), count, neurons, rows, source, to)
 
     def _run(self, kernel: LoadedKernel, warps: int, *arguments: Buffer | int) -> None:
-        launch = Launch((-(-warps * WARP // THREADS), 1, 1), (THREADS, 1, 1))
+        launch = Launch((ceil_div(warps * WARP, THREADS), 1, 1), (THREADS, 1, 1))
         self._executor.launch(kernel, launch, arguments)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sparsegen.system.integers import ceil_div
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -18,4 +20,4 @@ def matrix_bytes(rows: int, columns: int, nnz: int, value_bytes: int) -> int:
 
     Its places are as in CSR with 32-bit indices, or one bit each, where that is less.
     """
-    return nnz * value_bytes + min(4 * (nnz + rows + 1), -(-rows * columns // 8))
+    return nnz * value_bytes + min(4 * (nnz + rows + 1), ceil_div(rows * columns, 8))

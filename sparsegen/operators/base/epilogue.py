@@ -13,6 +13,7 @@ from sparsegen.operators.base.dtype import Array
 from sparsegen.operators.base.reference import DeviceReference
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
+from sparsegen.system.integers import ceil_div
 
 # Of an error, by an activation whose slope is at most 1.13 (GELU) or 1.1 (SiLU), and some roundings of evaluating it.
 GROWTH = 1.5
@@ -99,7 +100,7 @@ class Epilogue(BiasEpilogue):
         nothing = np.zeros(1, np.float32)
         added = (device.upload(operands.get(name, nothing)) for name in ("bias", "residual"))
         does = (self.has_residual, self is Epilogue.BIAS_RELU, self is Epilogue.BIAS_GELU)
-        warps, found = -(-shape[0] * shape[1] // WARP), (into.exact, into.magnitude)
+        warps, found = ceil_div(shape[0] * shape[1], WARP), (into.exact, into.magnitude)
         device.run("reference.cu:spmm_epilogue", warps, *shape, *steps, *map(int, does), *added, *found)
 
 

@@ -29,6 +29,7 @@ from sparsegen.kernels.config import Config
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.render import render
+from sparsegen.system.integers import ceil_div
 from sparsegen.system.publish import publish_file, reported, require_place
 from sparsegen.tuning.jobs import bootstrap
 from sparsegen.tuning.jobs.bundle import (
@@ -200,7 +201,7 @@ def _choose(w: Wanted, target: Device, known: Layer, count: int, names: Sequence
         f.name: [c for c in space.candidates if c.family_name == f.name and c not in chosen]
         for f in space.families
     }
-    share = -(-max(0, count - len(chosen)) // max(1, len(rest)))
+    share = ceil_div(max(0, count - len(chosen)), max(1, len(rest)))
     spread = [_spread(configs, share) for configs in rest.values()]
     for turn in range(share):
         chosen |= dict.fromkeys(configs[turn] for configs in spread if turn < len(configs))

@@ -18,6 +18,7 @@ from sparsegen.kernels.config import Config
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import REGISTERS_PER_MULTIPROCESSOR, RESERVED_PER_BLOCK
 from sparsegen.kernels.rates import architecture
+from sparsegen.system.integers import ceil_div, round_up
 from sparsegen.tuning_db.records import Workload
 
 WARP = 32
@@ -62,7 +63,7 @@ def resident_blocks(launch: Launch, registers: int, static_shared_bytes: int, de
     """Blocks that a multiprocessor holds at once (CUDA programming guide, "Multiprocessor Level"), at least 1."""
     known = architecture(device.compute_capability)
     warps = warps_of(launch)
-    of_thread = -(-max(1, registers) // REGISTERS_AT_ONCE) * REGISTERS_AT_ONCE
+    of_thread = round_up(max(1, registers), REGISTERS_AT_ONCE)
     shared = launch.shared_memory_bytes + static_shared_bytes + RESERVED_PER_BLOCK
     return max(
         1,
@@ -76,7 +77,7 @@ def resident_blocks(launch: Launch, registers: int, static_shared_bytes: int, de
 
 
 def warps_of(launch: Launch) -> int:
-    return max(1, -(-math.prod(launch.block) // WARP))
+    return max(1, ceil_div(math.prod(launch.block), WARP))
 
 
 @dataclass(frozen=True, slots=True)

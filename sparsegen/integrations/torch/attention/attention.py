@@ -26,6 +26,7 @@ from sparsegen.integrations.torch.pattern.carried_patterns import HELD
 from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern
 from sparsegen.integrations.torch.pattern.pattern_module import PatternModule
 from sparsegen.matrix.csr import MAX_INDEX
+from sparsegen.system.integers import round_up
 
 PADDING = 8  # elements: rows of weights begin at multiples of 16 bytes, whatever the dtype
 
@@ -231,7 +232,7 @@ class Turns:
 
 
 def _padded(nnz: int) -> int:
-    return -(-nnz // PADDING) * PADDING
+    return round_up(nnz, PADDING)
 
 
 def _weights(like: Tensor, pattern: SparsePattern, *, heads: int) -> Tensor:

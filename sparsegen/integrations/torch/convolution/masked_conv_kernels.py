@@ -40,6 +40,7 @@ from sparsegen.operators import (
     Padding,
     Stride,
 )
+from sparsegen.system.integers import ceil_div
 
 
 def launch_convolution(
@@ -160,7 +161,7 @@ def dense_gradients(
 
 def live_blocks(words: Tensor, block: Side, size: tuple[int, int]) -> Tensor:
     """bool, images × rows × columns of blocks, of the words of masks over so many pixels."""
-    rows, columns = -(-size[0] // block[0]), -(-size[1] // block[1])
+    rows, columns = ceil_div(size[0], block[0]), ceil_div(size[1], block[1])
     bits = words.view(torch.int64).reshape(
         -1, rows, words.numel() // (_images(words, rows, columns) * rows), 1
     )
@@ -169,7 +170,7 @@ def live_blocks(words: Tensor, block: Side, size: tuple[int, int]) -> Tensor:
 
 
 def _images(words: Tensor, rows: int, columns: int) -> int:
-    return words.numel() // (rows * -(-columns // WORD_BITS))
+    return words.numel() // (rows * ceil_div(columns, WORD_BITS))
 
 
 def live_pixels(words: Tensor, block: Side, like: Tensor) -> Tensor:

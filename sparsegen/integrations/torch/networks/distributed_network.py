@@ -15,13 +15,14 @@ import torch.distributed as dist
 from sparsegen.errors import ConfigError, SavedOperatorError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import Array
+from sparsegen.networks.files.packed_header import header_of, packed_of
 from sparsegen.networks.packed.packed_network import PackedNetwork
-from sparsegen.networks.packed_header import header_of, packed_of
 from sparsegen.networks.run.chunks import Chunk
 from sparsegen.networks.run.inputs import Inputs, as_inputs
 from sparsegen.networks.run.packed_inference import PackedInference
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators.sparse_network import Readout
+from sparsegen.system.integers import ceil_div
 from sparsegen.tuning_db.json_reader import Node
 
 PIECE_BYTES = 256 << 20  # of images, sent at a time
@@ -66,7 +67,7 @@ class DistributedNetwork:
         if device is None:
             device = f"cuda:{local}" if torch.cuda.is_available() else "emulator"
         self._place = torch.device("cuda", local) if _needs_cuda() else torch.device("cpu")
-        self.packed = self._shared(network, -(-count // self.world_size), readout, memory)
+        self.packed = self._shared(network, ceil_div(count, self.world_size), readout, memory)
         self._inference = PackedInference(self.packed, device=device)
 
     def __call__(self, y: Any) -> tuple[Array, Array]:

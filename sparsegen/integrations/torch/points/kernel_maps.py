@@ -18,6 +18,7 @@ from sparsegen.integrations.torch.calls.prepared import aligned
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.matrix.kernel_map import NONE, kernel_map, odd_sides, three_steps
 from sparsegen.plan.kernel_maps import KernelMapShape, bind_kernel_map
+from sparsegen.system.integers import round_up
 
 LEAST_PLACES = 256
 STEPS_OF_OCTAVE = 8  # numbers of places from one power of two to the next
@@ -100,7 +101,7 @@ class KernelMap:
 def places_for(points: int) -> int:
     """Places of a map of so many points: the next of `STEPS_OF_OCTAVE` numbers in an octave."""
     step = max(LEAST_PLACES, 1 << max(0, points.bit_length() - 1)) // STEPS_OF_OCTAVE
-    return -(-points // step) * step
+    return round_up(points, step)
 
 
 _launches = PlainLaunches(bind_kernel_map)
