@@ -167,8 +167,7 @@ class _Table:
 
 def _members(record: Mapping[str, Any]) -> Document:
     """A record with the members of its sample beside its own."""
-    members = dict(record)
-    return members | members.pop("sample", {})
+    return {**{n: value for n, value in record.items() if n != "sample"}, **record.get("sample", {})}
 
 
 def _row(columns: Sequence[str], record: Document, usual: Mapping[str, Any], start: datetime) -> list[Any]:

@@ -41,9 +41,9 @@ def packed_small_blocks(problem: SpmmProblem, tile_m: int, matrix: CsrMatrix) ->
     lengths = tile_lengths(matrix, SIDE, SIDE)
     block_rows, panels = lengths.shape
     tiles = ceil_div(block_rows, blocks)
-    held = np.zeros((tiles * blocks, panels), dtype=bool)
-    held[:block_rows] = lengths > 0
-    held = held.reshape(tiles, blocks, panels).transpose(0, 2, 1)  # by tile, panel and row of blocks
+    padded = np.zeros((tiles * blocks, panels), dtype=bool)
+    padded[:block_rows] = lengths > 0
+    held = padded.reshape(tiles, blocks, panels).transpose(0, 2, 1)  # by tile, panel and row of blocks
     met = np.any(held, axis=2)
     work = np.count_nonzero(held, axis=(1, 2)) + np.count_nonzero(met, axis=1)
     row_tiles = np.argsort(-work, kind="stable").astype(np.int32)
