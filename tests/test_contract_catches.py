@@ -21,6 +21,7 @@ from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.operators import (
     Activation,
+    BlockAttentionBackwardProblem,
     BlockAttentionProblem,
     DType,
     Epilogue,
@@ -276,6 +277,25 @@ RIGHT = {
                 "lse[static_cast<long long>(head) *",
                 "lse[static_cast<long long>(head ^ 1) *",
             ),
+        },
+        many_keys,
+    ),
+    "block_attention_backward": Right(
+        family("tma_attention_backward"),
+        Kind(
+            BlockAttentionBackwardProblem,
+            (("kv_heads", 1), ("group", 2), ("head_dim", 64)),
+            (("dtype", DType.FLOAT16), ("masks", MasksOf.HEADS), ("order", TokenOrder.HEADS)),
+            parameters=(("block", "64x64"), ("density", 0.6), ("span", "causal:600+20")),
+        ),
+        {"passes": 1},
+        {
+            "a column of the mask shifted": ("ranks_of(item, head)[shape.query_blocks() + column]", "column"),
+            "no row's sum": ("kUnshifted, -delta.element[i])", "kUnshifted, 0.0f)"),
+            "dS of the step before": ("steps - ago, number", "steps - ago - 1, number"),
+            "a step's sums left out": ("add_query_sums(dq, row_before);", ""),
+            "dead parts that count": ("is_dead || key >= shape.keys ? -1", "key >= shape.keys ? -1"),
+            "no end of the band": ("key < band.sinks ? 64 : key - band.least - column", "64"),
         },
         many_keys,
     ),
