@@ -94,7 +94,7 @@ class BlockAttentionProblem(Problem):
     keys: int = size("key tokens of a head")
     kv_heads: int = size("heads of K and V, of an item", usual=8)
     group: int = size("query heads that share a head of K and V", usual=1)
-    head_dim: int = size("columns of Q, K and V, of a head", usual=128, flags=("--head-size",))
+    head_dim: int = size("columns of Q, K and V, of a head", usual=128, flags=("--head-dim",))
     dtype: DType = element_type()
     block: Block = parameter(USUAL_BLOCK, "rows and columns of a block of the mask")
     density: Density = parameter(USUAL_DENSITY, "expected share of live blocks")

@@ -73,40 +73,6 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[8][4], KMajor a, KMa
 #endif
 }
 
-// Starts adding the product of 64 rows of A, of which each warp has 16 as fragments of mma, and 64 columns of B, 16 places of k, to sums that lie over the
-// warpgroup as those of mma do over a warp. Without `add` the product takes the sums' place.
-__device__ __forceinline__ void warpgroup_mma(float (&sums)[8][4], const unsigned (&a)[4], KMajor b, bool add = true) {
-#if defined(SPARSEGEN_EMULATOR)
-  if (!add) {
-    for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
-  }
-  sparsegen::emulator::wgmma_16bit<Element, 8>(sums, a, b.matrix);
-#else
-  asm volatile(
-      "{ .reg .pred add; setp.ne.b32 add, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 { "
-      "%0, %1, %2, %3, "
-      "%4, %5, %6, %7, "
-      "%8, %9, %10, %11, "
-      "%12, %13, %14, %15, "
-      "%16, %17, %18, %19, "
-      "%20, %21, %22, %23, "
-      "%24, %25, %26, %27, "
-      "%28, %29, %30, %31 "
-      "}, { %32, %33, %34, %35}, %36, add, 1, 1, 0;\n"
-      "}\n"
-      : "+f"(sums[0][0]), "+f"(sums[0][1]), "+f"(sums[0][2]), "+f"(sums[0][3]),
-        "+f"(sums[1][0]), "+f"(sums[1][1]), "+f"(sums[1][2]), "+f"(sums[1][3]),
-        "+f"(sums[2][0]), "+f"(sums[2][1]), "+f"(sums[2][2]), "+f"(sums[2][3]),
-        "+f"(sums[3][0]), "+f"(sums[3][1]), "+f"(sums[3][2]), "+f"(sums[3][3]),
-        "+f"(sums[4][0]), "+f"(sums[4][1]), "+f"(sums[4][2]), "+f"(sums[4][3]),
-        "+f"(sums[5][0]), "+f"(sums[5][1]), "+f"(sums[5][2]), "+f"(sums[5][3]),
-        "+f"(sums[6][0]), "+f"(sums[6][1]), "+f"(sums[6][2]), "+f"(sums[6][3]),
-        "+f"(sums[7][0]), "+f"(sums[7][1]), "+f"(sums[7][2]), "+f"(sums[7][3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor()), "r"(static_cast<unsigned>(add)));
-#endif
-}
-
 // Starts adding the product of 64 rows of A, of which each warp has 16 as fragments of mma, and 128 columns of B, 16 places of k, to sums that lie over the
 // warpgroup as those of mma do over a warp. Without `add` the product takes the sums' place.
 __device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const unsigned (&a)[4], MnMajor b, bool add = true) {
