@@ -287,7 +287,7 @@ def python_call(problem: Problem, config: Config) -> str:
     ``matrix`` stands for the user's own.
     """
     has_default = problem.operator == DEFAULT_OPERATOR
-    given = {} if has_default else {"operator": problem.operator}
+    given: dict[str, Any] = {} if has_default else {"operator": problem.operator}
     for name, value in (
         problem.sizes | problem.parameters | problem.traits | {"batch": problem.batch}
     ).items():

@@ -234,11 +234,11 @@ class _Search:
             try:
                 heuristic = self.heuristic(family)
             except ConfigError as error:
-                why_not = f"its heuristic fails: {error}"
-            else:
-                why_not = self.why_not(family, heuristic)
-                if why_not is None:
-                    return self.choice(heuristic, How.DEFAULT, why)
+                left_out.setdefault(f"its heuristic fails: {error}", []).append(family.name)
+                continue
+            why_not = self.why_not(family, heuristic)
+            if why_not is None:
+                return self.choice(heuristic, How.DEFAULT, why)
             left_out.setdefault(why_not, []).append(family.name)
         reasons = "; ".join(f"{', '.join(names)} ({why_not})" for why_not, names in left_out.items())
         raise NoVariantError(f"no family has a variant for {self.problem} on {self.device.name}: {reasons}")

@@ -162,8 +162,10 @@ class BlockAttentionBackwardProblem(BlockAttentionProblem):
                     if masks is not None:
                         own = masks[head][np.arange(part.start, part.stop) // self.block.rows]
                         seen &= own.repeat(self.block.columns, axis=1)[:, : self.keys]
-                    given = (a[head, part] for a in (q, o, do, lse))
-                    found = gradients_of(*given, k[of_key], v[of_key], seen, scale, self.dtype)  # type: ignore[misc]
+                    own_q, own_o, own_do, own_lse = (a[head, part] for a in (q, o, do, lse))
+                    found = gradients_of(
+                        own_q, own_o, own_do, own_lse, k[of_key], v[of_key], seen, scale, self.dtype
+                    )
                     of_queries["exact"][head, part], of_queries["magnitude"][head, part] = found["dq"]
                     for name in ("dk", "dv"):
                         for which, values in zip(("exact", "magnitude"), found[name], strict=True):

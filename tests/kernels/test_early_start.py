@@ -27,7 +27,7 @@ from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
 from sparsegen.plan.block_masks import as_signed, scratch_words
 
 EARLY = [
-    *("bitmap_spmm", "halo_conv", "halo_conv_weights"),
+    *("bitmap_spmm", "halo_conv", "halo_conv_weights", "tma_attention"),
     *("tma_block_spmm", "tma_dsd", "tma_dsd_transposed", "tma_sdd", "turned_block_spmm"),
 ]
 WAIT, LET = "wait_for_kernel_before() {\n", "let_next_kernel_begin() {\n"

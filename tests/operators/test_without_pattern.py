@@ -23,7 +23,10 @@ CONV = {
     **{"height": 2**20, "width": 2**11 - 1, "channels": 16, "filters": 16},
     **{"mask_block": "16x16", "density": 0.5},
 }
+ATTENTION = {"queries": MAX_INDEX, "keys": 64, "kv_heads": 1, "group": 1, "head_dim": 16, "density": 0.5}
 LARGEST: dict[str, dict[str, Any]] = {
+    "block_attention": ATTENTION,
+    "block_attention_backward": ATTENTION,
     "dsd": {"m": MAX_INDEX, **BLOCKS},
     "dsd_transposed": {"m": MAX_INDEX, **BLOCKS},
     "sdd": {"m": MAX_INDEX, **BLOCKS},

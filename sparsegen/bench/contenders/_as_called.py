@@ -22,6 +22,7 @@ from sparsegen.bench.contender.contender import Contender, Stopwatch, Unsupporte
 from sparsegen.bench.contender.workbench import Workbench
 from sparsegen.bench.contenders._torch import TensorResult, import_torch, open_torch, to_tensor, wait
 from sparsegen.bench.results.results import Kind
+from sparsegen.dispatch.options import Dense
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Float8, MaskedConv2dProblem, Problem, Rest
 
@@ -124,7 +125,7 @@ def _convolution(bench: Workbench) -> Called:
         UnsupportedError: the function does not compute it.
     """
     from sparsegen.integrations.torch import masked_conv2d
-    from sparsegen.integrations.torch.convolution.conv_choice import has_choice, masked_convolution_pays
+    from sparsegen.integrations.torch.convolution.conv_choice import has_choice, runs_masked_kernel
 
     p = bench.problem_as(MaskedConv2dProblem)
     if p.rest is not Rest.FILLED or p.epilogue.has_residual:
@@ -160,6 +161,6 @@ def _convolution(bench: Workbench) -> Called:
         return found.reshape(p.result(0).shape)
 
     call(None)
-    pays = not has_choice(images) or masked_convolution_pays(p, images.device)
+    pays = not has_choice(images) or runs_masked_kernel(Dense.AUTO, p, images.device)
     ran = "the masked kernel" if pays else "the dense convolution"
     return Called(f"masked_conv2d, dense=auto: {ran}", call, 0)

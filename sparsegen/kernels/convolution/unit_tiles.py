@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TypeVar
 
 from sparsegen.kernels.base import Device
@@ -96,7 +95,7 @@ class UnitTiles(MaskedConvolution[C]):
     def _with_room(self, problem: MaskedConv2dProblem, config: C, device: Device) -> C:
         """The config with as many blocks on a multiprocessor as there is room for, at most as many as it has."""
         while config.resident > 1 and self.broken_constraints(problem, config, device):
-            config = replace(config, resident=config.resident - 1)
+            config = self.config(**(config.to_dict() | {"resident": config.resident - 1}))
         return config
 
     def alternatives(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> tuple[C, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, cast
 
 import numpy as np
 
@@ -188,7 +188,9 @@ def _sparse(
     if form == "coo":
         return Coordinates(shape, part("row"), part("col"), data)
     if form != "dia":
-        return Compressed(form, shape, part("indptr"), part("indices"), data)
+        return Compressed(
+            cast(Literal["csr", "csc", "bsr"], form), shape, part("indptr"), part("indices"), data
+        )
     return _from_diagonals(path, shape, part("offsets"), data)
 
 

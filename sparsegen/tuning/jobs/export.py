@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -333,5 +334,5 @@ def _write(contents: Mapping[str, bytes], path: Path) -> tuple[str, str]:
             for name in sorted(contents.keys() - {"__main__.py"}):
                 archive.writestr(zipfile.ZipInfo(name, EPOCH), contents[name], zipfile.ZIP_DEFLATED)
         out.seek(0)
-        whole = hashlib.file_digest(out, "sha256").hexdigest()
+        whole = hashlib.file_digest(cast(Any, out), "sha256").hexdigest()
     return hashlib.sha256(manifest).hexdigest(), whole

@@ -7,7 +7,7 @@ from typing import Any
 from sparsegen.errors import ConfigError
 
 
-def padding_in_numbers(padding: Any, kernel: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int]:
+def padding_in_numbers(padding: Any, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, int]:
     """The zeros above and below, left and right, of a convolution's padding; of ``"same"`` and ``"valid"`` too.
 
     Raises:

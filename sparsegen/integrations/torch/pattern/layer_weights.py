@@ -50,11 +50,11 @@ def current_weight(layer: nn.Module) -> Tensor:
                 continue
             made: Any = hook
             if isinstance(hook, BasePruningMethod):
-                return made.apply_mask(layer).detach()  # type: ignore[no-any-return]
+                return made.apply_mask(layer).detach()
             if isinstance(hook, SpectralNorm):
-                return made.compute_weight(layer, do_power_iteration=False).detach()  # type: ignore[no-any-return]
-            return made.compute_weight(layer).detach()  # type: ignore[no-any-return]
-        weight: Tensor = layer.weight  # type: ignore[assignment]
+                return made.compute_weight(layer, do_power_iteration=False).detach()
+            return made.compute_weight(layer).detach()
+        weight: Any = layer.weight
         return weight.detach()
 
 
