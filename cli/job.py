@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import click
+from click.shell_completion import CompletionItem
 from rich.text import Text
 
 from sparsegen.cli.parts.common import (
@@ -80,7 +81,9 @@ def job_options(function: F) -> F:
             "target",
             required=True,
             metavar="DEVICE",
-            help="sm_90 or another compute capability, a device's key (see `sparsegen db list`), or emulator.",
+            shell_complete=job_target_names,
+            help="h100 or another name, as of `tune --for`; sm_90 or another compute capability; a device's key (see "
+            "`sparsegen db list`); or emulator.",
         ),
         click.option(
             *OUTPUT,
@@ -116,6 +119,17 @@ def job_options(function: F) -> F:
         force_option,
     )
     return apply_options(options, cast(F, command))
+
+
+def job_target_names(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Completes the devices that a job can be made for."""
+    from sparsegen.tuning.jobs.target import USUAL
+    from sparsegen.tuning.prediction.targets import targets
+
+    names = (*targets(), *(f"sm_{major}{minor}" for major, minor in USUAL), "emulator")
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 @click.group()

@@ -55,6 +55,7 @@ from sparsegen.tuning_db.location import Location
 
 F = TypeVar("F", bound=Callable[..., Any])
 USUAL_IMAGES = 1000
+USUAL_BATCH, EMULATED_BATCH = 60000, 64
 SHOWN = 10  # inputs of which a category is wrong
 
 
@@ -88,6 +89,20 @@ def inputs_options(function: F) -> F:
         click.option(
             "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the images."
         ),
+    )
+    return apply_options(options, function)
+
+
+def function_options(function: F) -> F:
+    """``bias``, ``clip``, ``activation``: what each layer does with its sums."""
+    options = (
+        click.option(
+            "--bias", type=float, help="Of every neuron; default the file's, of a folder the challenge's."
+        ),
+        click.option(
+            "--clip", type=float, help="Where activations end; default likewise (the challenge's: 32)."
+        ),
+        click.option("--activation", type=click.Choice(["relu", "none"]), default="relu", show_default=True),
     )
     return apply_options(options, function)
 
@@ -143,7 +158,12 @@ def generate(
 
 @command.command()
 @network_argument
-@click.option("--batch", default=60000, show_default=True, type=click.IntRange(min=1), help="Inputs.")
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    help=f"Inputs; default {USUAL_BATCH}, on the emulator {EMULATED_BATCH}.",
+)
+@function_options
 @click.option(
     "--readout",
     type=EnumChoice(Readout),
@@ -157,7 +177,10 @@ def generate(
 @json_option
 def tune(
     network: Path,
-    batch: int,
+    batch: int | None,
+    bias: float | None,
+    clip: float | None,
+    activation: str,
     readout: Readout,
     limits: Budget,
     device: str | None,
@@ -166,7 +189,9 @@ def tune(
 ) -> None:
     """Search for the fastest variant for a network and a batch, verify it and record it."""
     where, place = backends.find_device(device), db or Settings.from_environment().db
-    net = SparseNetwork(_read(network), device=where, db=place)
+    net = SparseNetwork(_read(network, bias, clip), activation=activation, device=where, db=place)
+    if batch is None:
+        batch = EMULATED_BATCH if where.backend == "emulator" else USUAL_BATCH
     note_emulator([where], as_json=as_json)
     with shown(as_json=as_json) as progress:
         result = net.tune(
@@ -236,6 +261,7 @@ def pack(
 @command.command()
 @network_argument
 @inputs_options
+@function_options
 @click.option("--exact", is_flag=True, help="Categories as float64 gives them.")
 @click.option(*OUTPUT, type=click.Path(path_type=Path), help="A file of categories to write.")
 @force_option
@@ -248,6 +274,9 @@ def run(
     inputs: Path | None,
     images: int | None,
     seed: int,
+    bias: float | None,
+    clip: float | None,
+    activation: str,
     exact: bool,
     output: Path | None,
     force: bool,
@@ -271,13 +300,15 @@ def run(
             raise ConfigError(
                 f"{network} is packed, with a plan of memory: give neither --exact nor --memory"
             )
+        if (bias, clip, activation) != (None, None, "relu"):
+            raise ConfigError(f"{network} is packed, with its bias, clip and activation: give none of them")
         inference = PackedInference(load_packed(network), device=device, devices=devices)
         given = _inputs(inference.packed.inputs, inputs, images, seed)
         categories = partial(inference.categories, given)
         edges, explained = inference.packed.edges, inference.packed.explain
         described = partial(_packed_data, inference.packed)
     else:
-        net = SparseNetwork(_read(network), device=device, db=db)
+        net = SparseNetwork(_read(network, bias, clip), activation=activation, device=device, db=db)
         given = _inputs(net.network.inputs, inputs, images, seed)
         categories = partial(net.categories, given, exact=exact, memory=memory, devices=devices)
         edges = net.network.edges
@@ -303,6 +334,7 @@ def run(
 @command.command()
 @network_argument
 @inputs_options
+@function_options
 @click.option(
     "--truth", type=click.Path(path_type=Path), help="The categories that should come out; default float64's."
 )
@@ -315,6 +347,9 @@ def verify(
     inputs: Path | None,
     images: int | None,
     seed: int,
+    bias: float | None,
+    clip: float | None,
+    activation: str,
     truth: Path | None,
     exact: bool,
     device: str | None,
@@ -325,7 +360,7 @@ def verify(
 
     Ends with exit code 5 when one is wrong.
     """
-    net = SparseNetwork(_read(network), device=device, db=db)
+    net = SparseNetwork(_read(network, bias, clip), activation=activation, device=device, db=db)
     given = _inputs(net.network.inputs, inputs, images, seed)
     found = net.categories(given, exact=exact)
     right = (
@@ -350,12 +385,18 @@ def verify(
         raise click.exceptions.Exit(NoVariantError.exit_code)
 
 
-def _read(path: Path) -> Network:
+def _read(path: Path, bias: float | None = None, clip: float | None = None) -> Network:
+    """The network of a file or folder; with another bias of all neurons, and another clip, where they are given."""
     if is_packed(path):
         raise ConfigError(
             f"{path} is packed, which `sparsegen network run` alone takes: name the network itself"
         )
-    return read_challenge(path) if path.is_dir() else load_network(path)
+    found = read_challenge(path) if path.is_dir() else load_network(path)
+    if bias is None and clip is None:
+        return found
+    return Network.of(
+        found.layers, found.biases if bias is None else bias, found.clip if clip is None else clip
+    )
 
 
 def _require_one(device: str | None, devices: str | None) -> None:

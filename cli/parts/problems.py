@@ -162,7 +162,13 @@ def _decorated(command: Any, operator: str | None, merged: Mapping[str, _Merged]
     """With an option for the operator, and one for each of the fields."""
     for field in reversed(list(merged.values())):
         command = click.option(
-            *field.flags, field.name, type=field.type, help=field.help, multiple=repeatable
+            *field.flags,
+            field.name,
+            cls=_FieldOption,
+            merged=field,
+            type=field.type,
+            help=field.help,
+            multiple=repeatable,
         )(command)
     return _operator_option(operator)(command)
 
@@ -177,14 +183,54 @@ def _require_in_range(wanted: ProblemOptions) -> None:
 
 
 def _operator_option(default: str | None) -> Callable[[F], F]:
-    summaries = ". ".join(f"{name}: {kind.summary}" for name, kind in OPERATORS.items())
     return click.option(
         "--operator",
+        cls=_OperatorOption,
         type=click.Choice(list(OPERATORS)),
         default=default,
         show_default=default is not None,
-        help=f"{summaries}.",
+        is_eager=True,  # so that a --help behind it knows
+        help="What is computed; `--operator NAME --help` shows what that one takes.",
     )
+
+
+def _operator_of_help(context: click.Context) -> str | None:
+    """The operator that help is about: the one named before --help, else the default; None where any is meant."""
+    if "operator" in context.params:
+        return cast("str | None", context.params["operator"])
+    option = next(param for param in context.command.params if param.name == "operator")
+    return cast("str | None", option.get_default(context))
+
+
+class _OperatorOption(click.Option):
+    """Whose help says what the operator at hand computes."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Flags and help."""
+        record, operator = super().get_help_record(ctx), _operator_of_help(ctx)
+        if record is None or operator is None:
+            return record
+        return record[0], f"{operator}: {OPERATORS[operator].summary}. {record[1]}"
+
+
+class _FieldOption(click.Option):
+    """One for the fields of one name, whose help is about those of the operator at hand."""
+
+    def __init__(self, *names: Any, merged: _Merged, **options: Any) -> None:
+        super().__init__(*names, **options)
+        self._merged = merged
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Flags and help; None where the operator has no such field."""
+        operator = _operator_of_help(ctx)
+        if operator is None:
+            return super().get_help_record(ctx)
+        field = self._merged.fields.get(operator)
+        if field is None:
+            return None
+        alone = _Merged(self.name or "", {operator: field})
+        shown = click.Option([*alone.flags, alone.name], type=alone.type, help=alone.help_of_one)
+        return shown.get_help_record(ctx)
 
 
 class FieldValue(click.ParamType[Any]):
@@ -229,6 +275,14 @@ class _Merged:
         if len(enums) == 1:
             return EnumChoice(enums[0])
         return click.Choice(list(dict.fromkeys(word.value for enum in enums for word in enum)))
+
+    @property
+    def help_of_one(self) -> str:
+        """What the field of one operator is, and its default."""
+        ((_, field),) = self.fields.items()
+        default = field.usual if field.default is None else field.default
+        known = "" if default is None else f"; default {default}"
+        return f"{field.doc[0].upper()}{field.doc[1:]}{known}."
 
     @property
     def help(self) -> str:

@@ -7,11 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from sparsegen.cli.main import cli
+from sparsegen.matrix.formats import as_csr
 from sparsegen.networks.files.challenge_files import read_categories
+from sparsegen.networks.files.network_file import save_network
+from sparsegen.networks.model.network import Network
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.settings import Settings
 
@@ -148,3 +152,35 @@ def read_live(call: Any) -> list[int]:
 def test_missing_files_are_told(call: Any) -> None:
     error = call("run", "nothing.npz", exit_code=3)["error"]
     assert error["type"] == "MatrixError" and "nothing.npz" in error["message"]
+
+
+def test_bias_clip_and_activation_are_options(call: Any) -> None:
+    matrix = as_csr(np.diag([1.0, -1.0] * 8).astype(np.float32))
+    save_network(Network.of([matrix, matrix], -0.5, 32.0), "net.npz")
+    np.save("y.npy", np.eye(16, dtype=np.float32))
+
+    def live(*options: str) -> int:
+        return int(call("run", "net.npz", "--inputs", "y.npy", *options)["live"])
+
+    assert live() == 0  # 1 - 0.5 - 0.5
+    assert live("--bias", "-0.25") == 8
+    assert live("--bias", "-0.25", "--activation", "none") == 16
+    assert live("--bias", "-0.25", "--clip", "0.125") == 0
+    assert call("verify", "net.npz", "--inputs", "y.npy", "--bias", "-0.25")["live"] == 8
+    call("pack", "net.npz", "--batch", "4", "-o", "packed.npz")
+    said = call("run", "packed.npz", "--images", "4", "--bias", "-0.25", exit_code=3)["error"]["message"]
+    assert "give none of them" in said
+
+
+def test_tuning_on_the_emulator_takes_a_small_batch(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = []
+    real = SparseNetwork.tune
+
+    def tune(self: SparseNetwork, batch: int, *given: Any, **options: Any) -> Any:
+        batches.append(batch)
+        return real(self, batch, *given, **options)
+
+    monkeypatch.setattr(SparseNetwork, "tune", tune)
+    call("generate", "--neurons", "64", "--layers", "2", "-o", "net.npz")
+    call("tune", "net.npz", "--trials", "1")
+    assert batches == [64]

@@ -7,6 +7,7 @@ import re
 from sparsegen import backends
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
+from sparsegen.tuning.prediction.targets import named_target, targets
 from sparsegen.tuning_db.layer import Layer
 
 # Shared memory of a block (with the opt-in limit) and of a multiprocessor, and a usual number of multiprocessors and
@@ -23,7 +24,8 @@ CAPABILITY = re.compile(r"sm_(\d{1,2})(\d)")
 
 
 def find_target(name: str, known: Layer) -> Device:
-    """A device by its key in a database, ``emulator``, or ``sm_90`` for what is usual with that compute capability.
+    """A device by its key in a database, by the name of a description (``h100``, as for `sparsegen tune --for`),
+    ``emulator``, or ``sm_90`` for what is usual with that compute capability.
 
     Raises:
         ConfigError: nobody knows it; the message lists what is known.
@@ -33,13 +35,18 @@ def find_target(name: str, known: Layer) -> Device:
     devices = {tuned.device.key: tuned.device for tuned in known.list_workloads()}
     if name in devices:
         return devices[name].typical
+    described = named_target(name)
+    if described is not None:
+        return described.device.typical
+    name = name.lower()
     found = CAPABILITY.fullmatch(name)
     capability = (int(found[1]), int(found[2])) if found else None
     if capability not in USUAL:
         usual = ", ".join(f"sm_{major}{minor}" for major, minor in USUAL)
         keys = ", ".join(sorted(devices)) or "none"
         raise ConfigError(
-            f"no device {name!r} to make a job for: there are {usual}, emulator, and by key {keys}"
+            f"no device {name!r} to make a job for: there are {usual}, emulator, by name {', '.join(targets())}, and "
+            f"by key {keys}"
         )
     per_block, per_multiprocessor, multiprocessors, l2_bytes = USUAL[capability]
     return Device(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,14 +19,22 @@ from sparsegen.tuning_db.records import Measurement, Variant
 DRAWING = 1  # of operands that the search has not seen
 
 
-def time_in_turn(best: Sequence[Measurement], seconds: float, measuring: Measuring, ledger: Ledger) -> bool:
-    """Time and record each of the best, for about so many seconds; whether any is still right."""
+def time_in_turn(
+    best: Sequence[Measurement], seconds: float, measuring: Measuring, ledger: Ledger, ends: float = math.inf
+) -> bool:
+    """Time and record each of the best, for about so many seconds; whether any is still right.
+
+    Args:
+        ends: by `time.monotonic`; from then on no further one is timed, but for the first that is right.
+    """
     running = {m.variant: measuring.binary(m.variant) for m in best}
     timings: dict[Variant, list[Timing]] = {variant: [] for variant in running}
     first: dict[Variant, Attempt] = {}  # of each: it holds the verified error
     rounds, samples = finalists.schedule(best, seconds)
     for number in range(rounds):
         for variant, compiled in list(running.items()):
+            if any(timings.values()) and time.monotonic() >= ends:
+                break
             request = Measure(
                 compiled,
                 samples=samples,
@@ -41,6 +51,8 @@ def time_in_turn(best: Sequence[Measurement], seconds: float, measuring: Measuri
             timings[variant].append(attempt.measured.timing)
             first.setdefault(variant, attempt)
     for variant, compiled in running.items():
+        if not timings[variant]:
+            continue
         measurement = measuring.measurement(variant, compiled, first[variant], None)
         ledger.record(replace(measurement, sample=summarize(timings[variant]), final=True))
     return bool(running)

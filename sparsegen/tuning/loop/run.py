@@ -325,7 +325,8 @@ class Run:
             return  # an earlier run timed them
         while best:
             self._enter(Phase.FINALISTS)
-            if time_in_turn(best, self._limits.finalists_seconds, self._measuring, self._ledger):
+            limits = self._limits
+            if time_in_turn(best, limits.finalists_seconds, self._measuring, self._ledger, limits.ends):
                 break
             best = finalists.pick(self._ledger.measurements, self._defaults)
         self._progress(self._status())

@@ -46,7 +46,11 @@ def targets() -> dict[str, Target]:
 
 
 def find_target(name: str) -> Target:
-    """A packaged description by its name, with or without ``nvidia-``, or the one in a JSON file.
+    """A packaged description, or the one in a JSON file.
+
+    Args:
+        name: in capitals or not, with or without ``nvidia-``; a device's key; or ``sm_80``, where one description alone
+            has that compute capability.
 
     Raises:
         ConfigError: there is none of that name; the message lists those there are. Or a file is no description.
@@ -54,13 +58,30 @@ def find_target(name: str) -> Target:
     name = arguments.text(name, "target")
     if name.endswith(".json"):
         return read_target(Path(name))
-    found = targets().get(name) or targets().get(f"{MAKER}{name}")
-    if found is None:
-        raise ConfigError(
-            f"no description of a device {name!r}: there are {', '.join(targets())}; or name a JSON file like those in "
-            f"{FOLDER}"
-        )
-    return found
+    found = named_target(name)
+    if found is not None:
+        return found
+    alike = [t.name for t in targets().values() if capability_name(t.device) == name.lower()]
+    if len(alike) == 1:
+        return targets()[alike[0]]
+    several = f"{name} is {' and '.join(alike)}: name one of them. T" if alike else "t"
+    raise ConfigError(
+        f"no description of a device {name!r}: {several}here are {', '.join(targets())}; or name a JSON file like "
+        f"those in {FOLDER}"
+    )
+
+
+def named_target(name: str) -> Target | None:
+    """The packaged description of a device's name or key; None where there is none."""
+    plain = name.lower().replace("_", "-").replace(" ", "-")
+    by_key = {target.device.key: target for target in targets().values()}
+    return targets().get(plain) or targets().get(f"{MAKER}{plain}") or by_key.get(name)
+
+
+def capability_name(device: Device) -> str:
+    """Its compute capability as compilers name it, such as ``sm_90``."""
+    major, minor = device.compute_capability
+    return f"sm_{major}{minor}"
 
 
 def described(device: Device) -> Device:

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from job_samples import NOTHING_KNOWN
 from tuning_samples import H100
 
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.rates import architecture
+from sparsegen.tuning.jobs.target import find_target as find_job_target
 from sparsegen.tuning.prediction.targets import FOLDER, described, find_target, read_target, targets
 from sparsegen.tuning_db.seeds_reader import seeds
 
@@ -60,3 +62,16 @@ def test_a_wrong_description_is_refused(tmp_path: Path, name: str, value: object
         read_target(file)
     with pytest.raises(ConfigError, match="No such file"):
         find_target(str(tmp_path / "none.json"))
+
+
+def test_names_are_those_that_jobs_take_too() -> None:
+    h100, key = targets()["nvidia-h100"], targets()["nvidia-h100"].device.key
+    for name in ("h100", "H100", "NVIDIA H100", "nvidia_h100", key):
+        assert find_target(name) is h100
+        assert find_job_target(name, NOTHING_KNOWN) == h100.device.typical
+    assert find_target("sm_80").name == "nvidia-a100"
+    assert find_job_target("SM_80", NOTHING_KNOWN).compute_capability == (8, 0)
+    with pytest.raises(ConfigError, match="nvidia-h100 and nvidia-h200: name one"):
+        find_target("sm_90")
+    with pytest.raises(ConfigError, match=r"sm_90.*emulator, by name nvidia-a100"):
+        find_job_target("h1000", NOTHING_KNOWN)
