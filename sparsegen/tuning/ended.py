@@ -49,7 +49,7 @@ class Asked:
 
     @classmethod
     def of(cls, budget: Budget, families: Any, **options: Any) -> Asked:
-        """Of a call's arguments."""
+        """Make it of a call's arguments."""
         trials, seconds = budget.limits
         names = None if families is None else tuple(sorted(families))
         return cls(min(trials, UNLIMITED), min(seconds, UNLIMITED), names, **options)

@@ -24,7 +24,7 @@ class StatusLine:
 
     @classmethod
     def of_standard_error(cls) -> StatusLine | None:
-        """On standard error, where that is a terminal's or a notebook's; else None."""
+        """Make one on standard error, where that is a terminal's or a notebook's; else None."""
         is_notebook = "ipykernel" in sys.modules
         return cls(sys.stderr) if sys.stderr is not None and (is_notebook or sys.stderr.isatty()) else None
 

@@ -16,7 +16,7 @@ import numpy as np
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import MAX_INDEX, check_shape
-from sparsegen.matrix.formats import Array, Compressed, Coordinates, as_real
+from sparsegen.matrix.formats import Array, Compressed, CompressedLayout, Coordinates, as_real
 from sparsegen.matrix.readers.files import clipped, hint
 from sparsegen.system.numpy_load import without_numpys_warnings
 
@@ -153,7 +153,7 @@ def _sparse(
         return read_member(path, archive, members[name], name, budget)
 
     if is_pydata_archive(members):
-        form = "coo" if "coords" in members else "gcxs"
+        form: Any = "coo" if "coords" in members else "gcxs"
         if part("fill_value").any():
             raise MatrixError("what is not stored must be 0", source=path, place="array 'fill_value'")
     else:
@@ -184,7 +184,8 @@ def _sparse(
             raise MatrixError(
                 f"compressed axes {axes} are not one", source=path, place="array 'compressed_axes'"
             )
-        return Compressed("csr" if axes == [0] else "csc", shape, part("indptr"), part("indices"), data)
+        layout: CompressedLayout = "csr" if axes == [0] else "csc"
+        return Compressed(layout, shape, part("indptr"), part("indices"), data)
     if form == "coo":
         return Coordinates(shape, part("row"), part("col"), data)
     if form != "dia":
