@@ -13,6 +13,7 @@ from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import BlockAttentionBackwardProblem, DType, TokenOrder
+from sparsegen.system.integers import ceil_div
 
 TILE = 128  # keys or queries
 STEP = 64  # queries or keys of a stage, rows of a box
@@ -23,6 +24,7 @@ STEPS_AHEAD = {64: 4, 128: 3}  # pairs of stages, by head_dim
 NOTES_BYTES = 3 * 1024  # barriers, values of rows, what the producer says of stages
 COUNTER_BYTES = 64
 MOST_TOKENS = 1 << 29
+FEW_ROUNDS = 4  # of tiles over the multiprocessors, below which the last one leaves many idle
 REACHED = {(1, 64): 0.44, (1, 128): 0.54, (2, 64): 0.43, (2, 128): 0.61}  # of the tensor cores' rate
 PRODUCTS = {1: 5, 2: 7}  # for each live place
 START_US, TILE_US = 10.0, 3.0
@@ -185,9 +187,11 @@ class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBac
     ) -> float:
         rates, passes = device.expected_rates, config.passes
         cost, tiles = problem.cost(0), sum(self._tiles(problem, config))
-        rate = REACHED[passes, problem.head_dim] * rates.tensor_products_per_us(problem.dtype)
+        reached = REACHED[passes, 64 if problem.head_dim <= 64 else 128]  # others are not computed, and get a time
+        rate = reached * rates.tensor_products_per_us(problem.dtype)
         products = cost.flop / 2 / PRODUCTS[1] * PRODUCTS[passes]
         rounds = max(1.0, tiles / device.multiprocessors)
+        products *= ceil_div(tiles, device.multiprocessors) / rounds if rounds < FEW_ROUNDS else 1.0
         sums = 4 * problem.batch * problem.heads * problem.queries * problem.head_dim if passes == 1 else 0
         moved = (cost.bytes + 2 * sums) / rates.copy_bytes_per_us
         return rates.launch_us + START_US + moved + rounds * TILE_US + products / rate
