@@ -69,7 +69,7 @@ def main(
     began, device = time.monotonic(), find_device(name)
     rows = known_rows(device, NAME, "network")
     if draws:
-        path = result_file(device, NAME).with_suffix(".svg")
+        path = result_file(device, NAME).with_name(f"{NAME}.svg")
         plot(list(rows.values()), path)
         click.echo(f"wrote {path}")
         return
