@@ -31,10 +31,9 @@ from torch import Tensor, nn
 from torch.nn.attention import flex_attention
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
-from benchmarks.study import WrongResultError, torch_place, write_results
+from benchmarks.study import WrongResultError, times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention, masks
-from sparsegen.integrations.torch.calls.timing import in_turn
 
 BAND = 256
 SYMBOLS = 256
@@ -221,7 +220,7 @@ class Study:
             us: list[float | None] = [None] * len(ways)
             if self.place.type == "cuda":
                 calls = [partial(run, attend) for attend in ways.values()]
-                us = [*in_turn(calls, self.place, rounds=ROUNDS)]
+                us = [*times_in_turn(calls, rounds=ROUNDS)]
             tokens = self.sizes.batch * self.sizes.tokens
             for name, taken in zip(ways, us, strict=True):
                 speed = None if taken is None else round(tokens / taken * 1e6)

@@ -112,6 +112,12 @@ def test_structured_dropout_of_one_kind(studies: Studies) -> None:
     assert [row.get("chain") for row in rows] == ["64 x 64 x 64"]
 
 
+def test_attention_masks(studies: Studies) -> None:
+    rows, output = studies.run("attention_masks", "--tiny")
+    assert [row["kind"] for row in rows] == ["independent", "largest"] and "0.500 live" in output
+    assert all(0 < error < 4e-3 for row in rows for error in row["errors"].values())
+
+
 def test_attention_transformer(studies: Studies) -> None:
     rows, output = studies.run("attention_transformer", "--tiny")
     assert [(row["what"], row["attention"]) for row in rows] == [
