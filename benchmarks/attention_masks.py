@@ -131,7 +131,8 @@ def attended(attend: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]
 
 
 def gradients(attend: Callable[..., Tensor], given: list[Tensor]) -> Callable[[], Any]:
-    """Calls of the backward pass alone."""
+    """Calls of the backward pass alone, several for one forward pass."""
+    torch._functorch.config.donated_buffer = False  # compiled backward passes may run once alone else
     inputs = [tensor.detach().requires_grad_() for tensor in given[:3]]
     out = attend(*inputs)
     return lambda: torch.autograd.grad(out, inputs, given[3], retain_graph=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 
@@ -57,3 +58,19 @@ def test_a_change_makes_other_digests_where_it_is_included(monkeypatch: pytest.M
     render.template_digest.cache_clear()
     assert changed == {n for n in digests if "lib/mma/tensor_core.cuh.j2" in whole(families()[n].template)}
     assert {"mma_spmm", "lane_stream_spmm"} <= changed and "csr_spmm" not in changed
+
+
+def test_sources_name_no_builtin_that_only_some_compilers_have() -> None:
+    """NVRTC knows __builtin_expect, but no __builtin_inff: INFINITY and __int_as_float do it everywhere."""
+    for name in of_all_families():
+        found = set(
+            re.findall(
+                r"__builtin_\w+", files("sparsegen.templates").joinpath(name).read_text(encoding="utf-8")
+            )
+        )
+        assert found <= {"__builtin_expect"}, name
+
+
+def of_all_families() -> set[str]:
+    """All templates that any family renders."""
+    return set().union(*(render.parts_of(family.template) for family in families().values()))

@@ -164,7 +164,7 @@ def _set(*path: Any, to: Any) -> Callable[[Any], None]:
         (_set("rows", 0, "problem", "n", to=0), r"\$\.rows\[0\]\.problem: n = 0 is outside"),
         (
             _set("rows", 0, "problem", "operator", to="dense_sparse_add"),
-            r"\.problem\.operator: expected one of spmm, dsd, .*, found \"dense_sparse_add\"",
+            r"\.problem\.operator: expected one of spmm, block_attention, .*, found \"dense_sparse_add\"",
         ),
         (_set("rows", 0, "operator", to="spmm"), r"\$\.rows\[0\]: expected no member 'operator'"),
         (_set("rows", 0, "nnz", to=7), r"\$\.rows\[0\]\.features: expected nnz = 7"),

@@ -529,7 +529,9 @@ constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 // Weights are exponentials against the reference that a row has before its scores are known; the sums of weights, which are needed
 // anyway, tell whether it will do. Weights of up to this sum are as exact in 16 bits as those below 1, and none of them overflows.
 constexpr float kMostWeight = 8192.0f;
-constexpr float kUnseen = __builtin_nanf("");  // the reference of a row that has seen no live place
+
+// The reference of a row that has seen no live place: NaN, which no sum of weights passes.
+__device__ __forceinline__ float unseen() { return __int_as_float(0x7fffffff); }
 
 // A lane's rows of a warp's 16 x kTiles * 8 scores: row lane / 4 and the eighth behind it.
 template <int kTiles>
@@ -567,7 +569,7 @@ struct Scores {
       #pragma unroll
       for (int i = 0; i < kPartKeys / 8; ++i) {
         float (&tile)[4] = sums[part * (kPartKeys / 8) + i];
-        tile[0] = tile[1] = tile[2] = tile[3] = -__builtin_inff();
+        tile[0] = tile[1] = tile[2] = tile[3] = -INFINITY;
       }
     }
   }
@@ -585,8 +587,8 @@ struct Scores {
         #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int key = first_key + i * 8 + e;
-          if (key > upper0 || (key < lower0 && key >= band.sinks)) tile[e] = -__builtin_inff();
-          if (key > upper1 || (key < lower1 && key >= band.sinks)) tile[2 + e] = -__builtin_inff();
+          if (key > upper0 || (key < lower0 && key >= band.sinks)) tile[e] = -INFINITY;
+          if (key > upper1 || (key < lower1 && key >= band.sinks)) tile[2 + e] = -INFINITY;
         }
       }
     }
@@ -599,7 +601,7 @@ struct Rows {
   float total[2];
 
   __device__ __forceinline__ void start() {
-    reference[0] = reference[1] = kUnseen;
+    reference[0] = reference[1] = unseen();
     total[0] = total[1] = 0.0f;
   }
 
@@ -629,7 +631,7 @@ struct Rows {
     for (int row = 0; row < 2; ++row) {
       before[row] = reference[row];
       after[row] = fmaxf(before[row], largest[row] * scale);  // of NaN and a number the number
-      reference[row] = after[row] == -__builtin_inff() ? 0.0f : after[row];
+      reference[row] = after[row] == -INFINITY ? 0.0f : after[row];
     }
     float sums[2];
     weigh(scores, scale, weights, sums);
@@ -637,7 +639,7 @@ struct Rows {
     for (int row = 0; row < 2; ++row) {
       shrunk[row] = before[row] != before[row] ? 0.0f : fast_exp2(before[row] - reference[row]);
       total[row] = total[row] * shrunk[row] + sums[row];
-      if (after[row] == -__builtin_inff()) reference[row] = kUnseen;
+      if (after[row] == -INFINITY) reference[row] = unseen();
     }
   }
 
@@ -650,7 +652,7 @@ struct Rows {
       all += __shfl_xor_sync(0xffffffffu, all, 2);
       if (reference[row] != reference[row]) all = 0.0f;
       inverse[row] = all > 0.0f ? 1.0f / all : 0.0f;
-      logarithm[row] = all > 0.0f ? kLn2 * (reference[row] + __log2f(all)) : -__builtin_inff();
+      logarithm[row] = all > 0.0f ? kLn2 * (reference[row] + __log2f(all)) : -INFINITY;
     }
   }
 };

@@ -20,7 +20,7 @@ from sparsegen.integrations.torch import SparseLinear, SparsePattern  # noqa: E4
 from sparsegen.integrations.torch.calls import dense_products  # noqa: E402
 from sparsegen.integrations.torch.calls.dense_products import DensePrepared, SharedWeight  # noqa: E402
 from sparsegen.integrations.torch.pattern.pattern import Product  # noqa: E402
-from sparsegen.measure import preparing  # noqa: E402
+from sparsegen.measure import race  # noqa: E402
 from sparsegen.plan.binding import BoundVariant  # noqa: E402
 from sparsegen.plan.dense_weight import DenseWeight  # noqa: E402
 
@@ -212,7 +212,7 @@ def alive() -> Counter[type]:
 def test_what_lost_a_probe_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where sparse won, no full weight is left; where dense won, the packed one goes."""
     for times, won in (((1.0, 9.0), "sparse"), ((9.0, 1.0), "dense")):
-        monkeypatch.setattr(preparing, "probed_us", lambda *given, times=times: times)
+        monkeypatch.setattr(race, "pair_us", lambda *given, times=times: times)
         monkeypatch.setattr(Choice, "is_open", property(lambda self: True))
         before = alive()
         sparse = layer("auto").requires_grad_(False)

@@ -326,7 +326,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(OperandError, match="bias: expected 6 values"):
         masked_conv2d(x, w, mask, bias[:2], padding=1)
     with pytest.raises(ConfigError, match="padded by a number of zeros"):
-        MaskedConv2d(4, 6, 3, padding="same")
+        MaskedConv2d(4, 6, 3, padding=1, padding_mode="reflect")
     with pytest.raises(OperandError, match=r"x: expected floating-point numbers, got torch\.int32"):
         masked_conv2d(x.int(), w.int(), mask, padding=1)
     with pytest.raises(OperandError, match=r"mask: expected a torch\.Tensor, got numpy\.ndarray"):

@@ -149,7 +149,7 @@ def test_what_does_not_fit_is_refused(pattern: Any) -> None:
 
 def problems(batch: int) -> dict[str, Problem]:
     options: dict[str, Any] = {"dtype": "float16", "n": 8, "k": 16, "layout": Layout.COLUMN}
-    options |= {"channels": 16, "filters": 32, "images": 2}
+    options |= {"channels": 16, "filters": 32, "images": 2, "kv_heads": 2, "group": 1, "head_dim": 16}
     return {
         name: kind.of((M, N), batch=batch, **{o: options[o] for o in ("dtype", *kind.dense_sizes)})
         for name, kind in OPERATORS.items()

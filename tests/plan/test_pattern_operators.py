@@ -180,7 +180,7 @@ def test_wrong_options_are_refused(pattern: Any) -> None:
         ({"operator": "sddmm", "k": 4, "bias": [1.0]}, "sddmm takes no bias; spmm does"),
         (
             {"operator": "sddmm", "k": 4, "scale": 2.0},
-            "sddmm takes no scale; dsd, .* sparse_softmax, .* do",
+            "sddmm takes no scale; block_attention, .* dsd, .* sparse_softmax, .* do",
         ),
         ({"operator": "sparse_softmax", "layout": "row"}, "sparse_softmax takes no layout"),
         ({"n": 4, "k": 4}, "spmm takes no k"),

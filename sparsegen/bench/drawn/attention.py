@@ -1,4 +1,4 @@
-"""Attention with masks of seven kinds."""
+"""Attention: masks of seven kinds by nonzeros, and masks of blocks that every call brings."""
 
 from __future__ import annotations
 
@@ -10,13 +10,25 @@ from sparsegen.bench.drawn.draw import Draw
 from sparsegen.bench.patterns.patterns import (
     Band,
     Documents,
+    Drawn,
     GlobalTokens,
     MaskBlocks,
     Pattern,
     SlidingWindow,
     Strided,
 )
-from sparsegen.operators import DType, Problem, SparseAttentionProblem
+from sparsegen.operators import (
+    Block,
+    BlockAttentionBackwardProblem,
+    BlockAttentionProblem,
+    Density,
+    DType,
+    MasksOf,
+    Problem,
+    Span,
+    SparseAttentionProblem,
+    TokenOrder,
+)
 
 HEAD_DIMS = (32, 64, 80, 96, 128)
 
@@ -83,4 +95,53 @@ class Attention(Distribution):
         return length * length // 2
 
 
-DISTRIBUTIONS = (Attention(),)
+class BlockAttention(Distribution):
+    """Forward: heads of tokens, and a mask of blocks for each."""
+
+    operator: ClassVar[str] = BlockAttentionProblem.operator
+    kind: ClassVar[type[BlockAttentionProblem]] = BlockAttentionProblem
+    words: ClassVar[Mapping[str, str]] = {
+        "sizes": "300 to 8192 queries, as many keys or (in one of five) others, 1 to 8 heads of keys of 64 or 128 columns, "
+        "each for 1, 2 or 4 heads of queries, 1 to 2 items",
+        "mask": "blocks of 64 or 128, one mask for all, each head or each head of each item, .05 to 1 of them live; none in "
+        "one of five; all places seen, or causal, or a causal window of 64 to 1024 with 0 or 16 sinks",
+        "types": "float16, bfloat16; both orders of tokens and heads",
+    }
+
+    def drawn(self, draw: Draw) -> Row:
+        queries = draw.size(300, 8192)
+        keys = draw.size(300, 8192) if draw.chance(0.2) else queries
+        side = draw.one_of((64, 128))
+        masks = MasksOf.NOBODY
+        if not draw.chance(0.2):
+            masks = draw.one_of((MasksOf.ALL, MasksOf.HEADS, MasksOf.ITEMS_AND_HEADS))
+        sees = draw.one_of(("full", "causal", f"causal:{draw.whole(64, 1024)}+{draw.one_of((0, 16))}"))
+        problem = self.kind(
+            queries=queries,
+            keys=keys,
+            kv_heads=draw.whole(1, 8),
+            group=draw.one_of((1, 2, 4)),
+            head_dim=draw.one_of((64, 128)),
+            dtype=draw.one_of((DType.FLOAT16, DType.BFLOAT16)),
+            block=Block(side, side),
+            density=Density(draw.share(0.05, 1.0)),
+            span=Span.parse(sees.removesuffix("+0")),
+            masks=masks,
+            order=draw.one_of(list(TokenOrder)),
+            batch=draw.whole(1, 2),
+        )
+        return problem, Drawn(*problem.matrix_shape), sees.partition(":")[0]
+
+    def dense_flop(self, problem: Problem) -> float:
+        assert isinstance(problem, BlockAttentionProblem)
+        return 4.0 * problem.queries * problem.keys * problem.head_dim * problem.heads * problem.batch
+
+
+class BlockAttentionBackward(BlockAttention):
+    """Its gradients."""
+
+    operator: ClassVar[str] = BlockAttentionBackwardProblem.operator
+    kind = BlockAttentionBackwardProblem
+
+
+DISTRIBUTIONS = (Attention(), BlockAttention(), BlockAttentionBackward())

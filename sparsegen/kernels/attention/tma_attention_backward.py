@@ -187,7 +187,9 @@ class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBac
     ) -> float:
         rates, passes = device.expected_rates, config.passes
         cost, tiles = problem.cost(0), sum(self._tiles(problem, config))
-        reached = REACHED[passes, 64 if problem.head_dim <= 64 else 128]  # others are not computed, and get a time
+        reached = REACHED[
+            passes, 64 if problem.head_dim <= 64 else 128
+        ]  # others are not computed, and get a time
         rate = reached * rates.tensor_products_per_us(problem.dtype)
         products = cost.flop / 2 / PRODUCTS[1] * PRODUCTS[passes]
         rounds = max(1.0, tiles / device.multiprocessors)

@@ -11,7 +11,7 @@ from sparsegen import arguments
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.blocks.mask_launches import expanded
-from sparsegen.integrations.torch.calls.tensor_checks import require_dtype, require_tensors
+from sparsegen.integrations.torch.calls.tensor_checks import no_tensor, require_dtype, require_tensors
 from sparsegen.matrix import block_mask_formats
 from sparsegen.matrix.block_mask import checked_blocks, grid
 
@@ -23,7 +23,8 @@ def from_torch_bsr(tensor: Tensor) -> BlockMaskTensor:
         OperandError: no tensor.
         MatrixError: another layout, or a batch of matrices.
     """
-    require_tensors(tensor=tensor)
+    if not isinstance(tensor, Tensor):
+        raise no_tensor(tensor, "tensor")
     if tensor.layout != torch.sparse_bsr or tensor.dim() != 2:
         raise MatrixError(
             f"expected a matrix of layout torch.sparse_bsr, got {tensor.layout} of shape {tuple(tensor.shape)}; use "
