@@ -95,7 +95,7 @@ def test_the_page_says_what_is_drawn(operator: str) -> None:
 
 @each_operator
 def test_every_type_is_drawn(operator: str) -> None:
-    wanted = {DType.FLOAT16, DType.BFLOAT16} | ({DType.FLOAT32} if operator != "sparse_attention" else set())
+    wanted = {DType.FLOAT16, DType.BFLOAT16} | (set() if "attention" in operator else {DType.FLOAT32})
     assert set(values(operator, "dtype")) == wanted
 
 
