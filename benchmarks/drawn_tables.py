@@ -25,7 +25,7 @@ from sparsegen.errors import SparsegenError
 from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DType, MaskedProblem
 
-KIND = "drawn"  # of files: drawn_*.json
+KIND = "drawn"  # of files: drawn_*.json.xz
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def drawn(folder: Path) -> str:
     """The table of a folder's files, with where they come from."""
     files = read(folder, KIND)
     if not files:
-        return f"Not measured yet: there is no `{KIND}_*.json` (benchmarks/README.md)."
+        return f"Not measured yet: there is no `{KIND}_*.json.xz` (benchmarks/README.md)."
     return summary(files) + "".join(dict.fromkeys(origin([file]) for file in files))
 
 

@@ -50,7 +50,7 @@ def test_cases_are_of_single_rows(tables: Any, tmp_path: Path) -> None:
         one = row(f"{size}x{size}x{size} .50 b128", suite="block", dtype=HALF)
         cells = (cell(UNTUNED, Kind.OURS, ours, HALF), cell("cublas", Kind.DENSE, dense, HALF))
         rows.append(replace(one, cells=(*cells, cell("copy", Kind.OTHER, 1.0, HALF))))
-    result_file.write(replace(results(), rows=tuple(rows)), tmp_path / "bench_block.json")
+    result_file.write(replace(results(), rows=tuple(rows)), tmp_path / "bench_block.json.xz")
     made = tables.TABLES["cases-overview"]()
     assert "| blocks of 128, 50 % zeros | 0.90 × | 1.60 × | 1 of 2 |" in made
     assert "blocks of 32" not in made, "no row"

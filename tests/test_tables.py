@@ -117,9 +117,9 @@ def test_drawn_rows(tables: Any, tmp_path: Path) -> None:
 
     from benchmarks import drawn_tables
 
-    assert "no `drawn_*.json`" in made(tables, "drawn")
+    assert "no `drawn_*.json.xz`" in made(tables, "drawn")
     half = replace(drawn_row("third", 5.0, 5.0), problem=DsdProblem(1000, 1200, 900, DType.FLOAT16), cells=())
-    file = tables.RESULTS / "drawn_dsd_7.json"
+    file = tables.RESULTS / "drawn_dsd_7.json.xz"
     result_file.write(results(drawn_row("first", 5.0, 5.5), drawn_row("second", 10.0, 5.0), half), file)
     shown = made(tables, "drawn")
     ratios = "1.250 (1.25) | 1.414 (2.00) | 1.049 (1.10) | 0.667 (0.67) | 1.333 (1.33)"
@@ -151,7 +151,7 @@ def test_the_commands_of_drawn_rows(tables: Any, tmp_path: Path, monkeypatch: py
     done = CliRunner().invoke(drawn_rows.main, asked)
     assert done.exit_code == 0 and "| drawn-dsd-7 | 2 |" in done.output, done.output
     assert [words[words.index("--operator") + 1] for words in ran] == ["dsd", "sdd"]
-    assert (tmp_path / "drawn_sdd_7.json").exists() and "--rows 3" in " ".join(ran[0])
+    assert (tmp_path / "drawn_sdd_7.json.xz").exists() and "--rows 3" in " ".join(ran[0])
     late = CliRunner().invoke(drawn_rows.main, [*asked, "--limit", "5"])
     assert "time is up before dsd" in late.output and len(ran) == 2
 
