@@ -110,7 +110,11 @@ def test_a_search_ends_with_nothing_left_that_a_look_up_would_take() -> None:
     assert left_to_try(half, H100, [timed(40, half, tile_n=32)], lambda config: False) is None
 
 
-def test_equal_bits_take_an_alternative_to_a_heuristic_without_them() -> None:
+def test_equal_bits_take_an_alternative_to_a_heuristic_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    backward = family("tma_attention_backward")
+    one, two = (backward.config(passes=passes) for passes in (1, 2))
+    monkeypatch.setattr(type(backward), "heuristic", lambda *_: one)
+    monkeypatch.setattr(type(backward), "alternatives", lambda *_: (two,))
     problem = BlockAttentionBackwardProblem(16384, 16384, 8, 1, 64, DType.FLOAT16, masks=MasksOf.NOBODY)
     of = Workload.of(problem, problem.without_pattern)
     passes = []
