@@ -108,7 +108,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory, emulator_settings: Setti
     np.save(installed.folder / "a.npy", dense)
     tuned = installed.json("tune", "--matrix", "a.npy", *OPERATOR, "--trials", "3")
     assert tuned["problem"] == {
-        "operator": "dense_sparse_add", "m": 24, "k": 50, "dtype": "float32", "sign": "minus",
+        "operator": "dense_sparse_add", "m": 24, "k": 50, "dtype": "float32", "sign": "minus", "batch": 1,
     }  # fmt: skip
     assert tuned["winner"]["family"] == "csr_dense_add" and tuned["winner"]["worst_error"] <= 1
     assert "dense and vendor baselines are skipped" in tuned["baselines_skipped"]
@@ -125,8 +125,8 @@ def test_it_is_listed(installed: Installation) -> None:
     assert (told["name"], told["operator"]) == ("csr_dense_add", "dense_sparse_add")
     [told] = installed.json("families", "--sign", "minus")["families"]
     assert told["problem"]["sign"] == "minus"
-    text = " ".join(installed("tune", "--help").split())
-    assert "dense_sparse_add: C = B ± alpha · A." in text and "--sign [plus|minus]" in text
+    text = " ".join(installed("tune", *OPERATOR[:2], "--help").split())
+    assert "--sign [plus|minus]" in text and "--batch" in text
 
 
 def test_it_is_looked_up_verified_and_read(installed: Installation) -> None:
@@ -155,7 +155,10 @@ def test_it_is_benchmarked(installed: Installation) -> None:
     command += ("--only", "sparsegen", "--only", "sparsegen-untuned", "--only", "cublas")
     found = installed.json(*command, "--tune", "1", "-o", "bench.json")
     rows = found["results"]["rows"]
-    assert [(row["case"], row["problem"]["sign"], row["problem"]["dtype"]) for row in rows] == [
+    assert [
+        (row["case"], row["problem"].get("sign", "plus"), row["problem"].get("dtype", "float32"))
+        for row in rows
+    ] == [
         ("24x50 .70", "plus", "float32"),
         ("24x50 .70 sign=minus", "minus", "float32"),
     ]

@@ -12,7 +12,7 @@ import numpy as np
 from sparsegen import arguments
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.operators.base.dtype import Array
-from sparsegen.operators.base.fields import Parameter
+from sparsegen.operators.base.fields import NoValueError, Parameter
 
 OPEN = 1 << 30  # a distance that no two tokens have
 _WRITTEN = re.compile(r"(full|causal)(@start)?(?::(\d+))?(?:\+(\d+))?")
@@ -120,7 +120,7 @@ class Span(Parameter):
             return value
         found = _WRITTEN.fullmatch(value) if isinstance(value, str) else None
         if found is None or (found[4] and not found[3]):
-            raise ValueError(_EXPECTED)
+            raise NoValueError(_EXPECTED)
         return cls(found[1] == "causal", bool(found[2]), int(found[3] or 0), int(found[4] or 0))
 
     def __str__(self) -> str:

@@ -25,6 +25,7 @@ from sparsegen.operators import (
     Problem,
     fields_of,
 )
+from sparsegen.operators.attention_span import Span
 from sparsegen.operators.base.fields import Field
 from sparsegen.operators.convolution.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload
@@ -41,6 +42,7 @@ PARAMETERS: dict[type[Parameter], tuple[str, ...]] = {
     Dilation: ("1", "2", "3x1", "16"),
     Groups: ("1", "2", "4", "8"),
     MaskBlock: ("16", "1", "8", "8x24", "5x7", "32", "64", "256"),
+    Span: ("full", "causal", "full@start", "causal:12", "causal@start:12+3"),
     FilterVolume: ("3x3x3", "1x1x1", "5x1x3", "1x3x5"),
 }
 # What fields of an operator have first, where it computes little of the usual.
