@@ -222,8 +222,8 @@ RIGHT = {
         {
             "missing barrier": ("__syncthreads();", ""),
             "neighbours' values": ("position + i >= begin && ", ""),
-            "no largest value": ("subtrahend(row_largest), inverse", "0.0f, inverse"),
-            "unscaled": ("*scale * kLog2E", "kLog2E"),
+            "no largest value": ("subtrahend(row_largest), factor", "0.0f, factor"),
+            "unscaled": ("fabsf(given) * kLog2E", "kLog2E"),
         },
     ),
     "sparse_softmax_backward": Right(

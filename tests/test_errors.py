@@ -19,9 +19,11 @@ from sparsegen.errors import (
     ResultsMismatchError,
     SparsegenError,
 )
-from sparsegen.system.child import ChildDiedError
 
 # Those with a constructor of their own; the others take a message.
+from sparsegen.operators.base.fields import NoValueError
+from sparsegen.system.child import ChildDiedError
+
 SPECIAL: dict[type[SparsegenError], Callable[[], SparsegenError]] = {
     MatrixError: lambda: MatrixError("a row is missing", source=Path("w.mtx"), place="line 3"),
     OutputError: lambda: OutputError("the disk is full", path="w.npz"),
@@ -29,6 +31,7 @@ SPECIAL: dict[type[SparsegenError], Callable[[], SparsegenError]] = {
     ResultsMismatchError: lambda: ResultsMismatchError("not the same", differences=("n is 3", "m is 4")),
     CompileError: lambda: CompileError("it failed", log="kernel.cu(3): error: nonsense"),
     ChildDiedError: lambda: ChildDiedError("it ended by signal SIGKILL", was_killed=True),
+    NoValueError: lambda: NoValueError("no density"),
 }
 
 

@@ -76,7 +76,7 @@ class CheckedCall:
         if self._trespass:
             return self._trespass
         with self._executor.entered():
-            if self._own_worst <= 1.0 < self.worst:
+            if self._own_worst <= 1.0 and self._written.worst_error() > 1.0:
                 return self._written.explain()
             return self._verifier.explain(self._result)
 

@@ -51,6 +51,17 @@ USUAL: dict[tuple[str, str], tuple[Any, ...]] = {
     ("sparse_attention", "k"): (64, 16, 32, 128),
     ("sparse_attention", "m"): (64, 36, 131, 257),
     ("sparse_attention", "n"): (64, 36, 131, 257),
+    **{
+        (operator, name): values
+        for operator in ("block_attention", "block_attention_backward")
+        for name, values in {
+            "dtype": (DType.FLOAT16, DType.BFLOAT16),
+            "head_dim": (64, 128),
+            "block": ("128x128", "64x64", "64x128", "128x64"),
+            "kv_heads": (2, 1, 7),
+            "group": (1, 2, 3),
+        }.items()
+    },
 }
 PAIRS = 60  # of all fields at random, for each operator
 

@@ -44,6 +44,11 @@ def test_an_older_database_is_migrated_with_what_it_holds(postgres: str) -> None
                     "UPDATE problems SET fields = %(fields)s, digest = %(digest)s WHERE digest = %(today)s",
                     row,
                 )
+            connection.execute("ALTER TABLE probes DROP COLUMN called, DROP COLUMN task")
+            connection.execute(
+                "ALTER TABLE probes ADD CONSTRAINT uq_probes UNIQUE "
+                "(problem_id, matrix_id, device_id, variant_id, measured_as, measured_at)"
+            )
             connection.execute(f"UPDATE {schema_versions.VERSION_TABLE} SET version_num = '0006'")
         with Store.open(old) as store:
             assert store.found_schema == "0006"
