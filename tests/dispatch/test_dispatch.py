@@ -74,7 +74,9 @@ def test_operators_are_asked_about_their_own_measurements() -> None:
 def test_the_packaged_seeds_are_of_single_items_and_chosen_as_they_were_measured() -> None:
     some = seeds().list_workloads()[:60:6]
     exact = [tuned for tuned in some if choose(tuned.workload, tuned.device, seeds()).how is How.EXACT]
-    assert 2 * len(exact) > len(some), "of the others a family that was not tried is expected to be much faster"
+    assert 2 * len(exact) > len(some), (
+        "of the others a family that was not tried is expected to be much faster"
+    )
     for tuned in exact[:5]:
         of = tuned.workload
         assert of.problem.batch == 1
