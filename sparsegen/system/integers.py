@@ -30,4 +30,4 @@ def round_up(number: T, step: Any) -> T: ...
 
 def round_up(number: Any, step: Any) -> Any:
     """Return the least multiple of ``step`` that is not less; of arrays and tensors element by element."""
-    return ceil_div(number, step) * step
+    return -(-number // step) * step  # one call, as hot paths come here

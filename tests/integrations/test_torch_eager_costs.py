@@ -41,12 +41,12 @@ from sparsegen.system.bounded import Bounded  # noqa: E402
 # Functions of Python that are entered by a call without gradients, by one with them, and by a whole step; then of C.
 MOST = {
     "masked_conv2d": (
-        (66, 84),
-        (67, 82),
-        (170, 252),
+        (66, 82),
+        (67, 80),
+        (168, 250),
     ),  # with some 16 and 10 of the emulator that packs the mask
     "submanifold_conv3d": ((76, 84), (76, 82), (165, 195)),
-    "attention": ((116, 92), (112, 90), (264, 202)),
+    "attention": ((108, 92), (104, 90), (248, 202)),
 }
 
 

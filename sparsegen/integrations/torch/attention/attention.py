@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.system.integers import round_up
 
 PADDING = 8  # elements: rows of weights begin at multiples of 16 bytes, whatever the dtype
+_padded = partial(round_up, step=PADDING)
 
 
 def sparse_attention(
@@ -229,10 +231,6 @@ class Turns:
         """A turn's weights, heads × nonzeros."""
         used = self.heads * self._nnz
         return weights.view(-1)[turn * _padded(used) :][:used].view(self.heads, self._nnz)
-
-
-def _padded(nnz: int) -> int:
-    return round_up(nnz, PADDING)
 
 
 def _weights(like: Tensor, pattern: SparsePattern, *, heads: int) -> Tensor:

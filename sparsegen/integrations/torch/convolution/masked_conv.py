@@ -211,7 +211,7 @@ class MaskedConv2d(nn.Conv2d):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """The convolution, with operands cast under autocast; without a mask, and of no images, the dense one."""
         require_tensors(x=x)
-        if x.dim() not in (3, 4):
+        if x.ndim not in (3, 4):
             raise OperandError(
                 f"x: expected images × channels × rows × columns, or one image, got shape {tuple(x.shape)}"
             )
