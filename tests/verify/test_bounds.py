@@ -20,6 +20,7 @@ from sparsegen.operators import (
     SddmmEpilogue,
     SddmmProblem,
     SoftmaxBackwardProblem,
+    SoftmaxProblem,
     SparseAttentionProblem,
     SpmmProblem,
 )
@@ -67,6 +68,16 @@ def bound_of_sddmm(p: SddmmProblem, a: Array, given: dict[str, Array], exact: Ar
     return of_sums(p.dtype, exact, magnitude, p.k)
 
 
+def bound_of_softmax(p: SoftmaxProblem, a: Array, given: dict[str, Array], exact: Array) -> Array:
+    starts = MATRIX.row_offsets[:-1]
+    z = given["x"] * SCALE
+    below = np.repeat(np.maximum.reduceat(z, starts), LENGTHS) - z
+    of_sum = np.repeat(np.add.reduceat(exact * below, starts), LENGTHS)
+    roundings = 16 + 16 * (below + of_sum) + 4 * np.sqrt(np.repeat(LENGTHS, LENGTHS))
+    found: Array = exact * (FLOAT_ROUNDING * roundings + 2 * p.dtype.unit_roundoff) + smallest(p.dtype)
+    return found
+
+
 def bound_of_gradient(p: SoftmaxBackwardProblem, a: Array, given: dict[str, Array], exact: Array) -> Array:
     sums = np.repeat(np.add.reduceat(np.abs(given["y"] * given["dy"]), MATRIX.row_offsets[:-1]), LENGTHS)
     magnitude = np.abs(SCALE * given["y"]) * (np.abs(given["dy"]) + sums)
@@ -95,6 +106,7 @@ SCALE = 0.25
 OLD: dict[type[Problem], Callable[[Any, Array, dict[str, Array], Array], Array]] = {
     SpmmProblem: bound_of_spmm,
     SddmmProblem: bound_of_sddmm,
+    SoftmaxProblem: bound_of_softmax,
     SoftmaxBackwardProblem: bound_of_gradient,
     SparseAttentionProblem: bound_of_attention,
 }
@@ -106,6 +118,7 @@ PROBLEMS: list[Problem] = [
         for epilogue in Epilogue
     ),
     *(SddmmProblem(24, 40, 13, dtype, epilogue) for dtype in DType for epilogue in SddmmEpilogue),
+    *(SoftmaxProblem(24, 40, dtype) for dtype in DType),
     *(SoftmaxBackwardProblem(24, 40, dtype) for dtype in DType),
     *(SparseAttentionProblem(24, 40, 8, dtype) for dtype in DType),
 ]
