@@ -235,7 +235,8 @@ def repeated(packed: PackedNetwork, repeats: int) -> PackedNetwork:
         )
         for i in range(repeats)
     )
-    return replace(packed, segments=segments, plan=replace(packed.plan, segments=repeats))
+    plan = replace(packed.plan, segments=repeats)
+    return replace(packed, segments=segments, edges=repeats * first.problem.edges(first.nnz), plan=plan)
 
 
 @dataclass

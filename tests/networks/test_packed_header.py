@@ -94,6 +94,7 @@ def test_it_is_what_was_packed(saved: tuple[Path, dict[str, Any]], packed: Packe
         ({"dtype": "bfloat16"}, "dtype of segment 1"),
         ({"activation": "gelu"}, "one of"),
         ({"readout": "neurons"}, "readout of segment"),
+        ({"edges": 1}, "edges as of its segments"),
         ({"inputs": 65}, "no more inputs than neurons"),
         ({"packing_version": 10**6}, "by another version of"),
         ({"segments": []}, "segments, as many as the plan has"),

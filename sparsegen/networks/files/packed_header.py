@@ -214,5 +214,8 @@ def _require_fitting(header: Node, packed: PackedNetwork) -> None:
             if value != wanted[name]:
                 header.refuse(f"{name} of segment {number + 1} to be {wanted[name]}, not {value}")
         layer = segment.layers.stop
+    edges = sum(segment.problem.edges(segment.nnz) for segment in packed.segments)
+    if packed.edges != edges:
+        header.refuse(f"{edges} edges as of its segments")
     if packed.inputs > packed.neurons:
         header.refuse("no more inputs than neurons")
