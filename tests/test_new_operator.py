@@ -126,7 +126,7 @@ def test_it_is_listed(installed: Installation) -> None:
     [told] = installed.json("families", "--sign", "minus")["families"]
     assert told["problem"]["sign"] == "minus"
     text = " ".join(installed("tune", *OPERATOR[:2], "--help").split())
-    assert "--sign [plus|minus]" in text and "--batch" in text
+    assert "dense_sparse_add: C = B ± alpha · A." in text and "--sign [plus|minus]" in text
 
 
 def test_it_is_looked_up_verified_and_read(installed: Installation) -> None:

@@ -26,15 +26,48 @@ TOLERANCES = {DType.FLOAT32: 1e-4, DType.FLOAT16: 1e-2, DType.BFLOAT16: 5e-2}  #
 
 
 class TorchAttention(Contender):
-    """One of PyTorch's attentions."""
+    """One of PyTorch's attentions, of the operator that `operators` names."""
 
     operators = (SparseAttentionProblem,)
-    takes_variations = True  # heads
+    takes_variations = True  # heads, items
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
-        return None if isinstance(problem, SparseAttentionProblem) else "it computes sparse_attention"
+        [of] = self.operators
+        return None if isinstance(problem, of) else f"it computes {of.operator}"
 
     open = staticmethod(open_torch)
+
+
+def attention_way(
+    detail: str, result: TensorResult, attend: Callable[[], Any], own_error: Callable[[Any], float] | None
+) -> Way:
+    """An attention as a way; whatever PyTorch raises on its first call means that there is none such.
+
+    Args:
+        attend: gives what the result holds, in its shape.
+        own_error: of that, where it is not the problem's.
+
+    Raises:
+        UnsupportedError: PyTorch's reason, in its first line.
+    """
+
+    def run() -> None:
+        result.tensor = attend()
+
+    try:
+        with import_torch().no_grad():
+            memory = memory_beside(run)
+    except Exception as error:  # PyTorch raises many kinds
+        lines = str(error).strip().splitlines()
+        raise UnsupportedError(f"{detail}: {lines[0][:200] if lines else type(error).__name__}") from error
+    check = None if own_error is None else lambda: own_error(result.tensor)
+    return Way(detail, run, result.clear, result.read, 0.0, memory, own_error=check)
+
+
+def over_tolerance(found: Any, exact: Any, dtype: DType) -> float:
+    """The largest error over the largest element and the dtype's tolerance; infinite where anything is NaN."""
+    worst = float((found - exact).abs().max() / exact.abs().max())
+    return worst / TOLERANCES[dtype] if worst == worst else float("inf")
 
 
 class Heads:
@@ -60,30 +93,10 @@ class Heads:
     def way(
         self, detail: str, attend: Callable[[], Any], own_error: Callable[[Any], float] | None = None
     ) -> Way:
-        """An attention as a way; whatever PyTorch raises on its first call means that there is none such.
-
-        Args:
-            attend: gives 1 × heads × queries × columns.
-            own_error: of its result, where that is not the problem's.
-
-        Raises:
-            UnsupportedError: PyTorch's reason, in its first line.
-        """
-        result = TensorResult(self._bench, self.problem.result(self._bench.features.nnz).shape)
-
-        def run() -> None:
-            result.tensor = attend().reshape(result.tensor.shape)
-
-        try:
-            with import_torch().no_grad():
-                memory = memory_beside(run)
-        except Exception as error:  # PyTorch raises many kinds
-            lines = str(error).strip().splitlines()
-            raise UnsupportedError(
-                f"{detail}: {lines[0][:200] if lines else type(error).__name__}"
-            ) from error
-        check = None if own_error is None else lambda: own_error(result.tensor)
-        return Way(detail, run, result.clear, result.read, 0.0, memory, own_error=check)
+        """See `attention_way`; ``attend`` gives 1 × heads × queries × columns."""
+        shape = self.problem.result(self._bench.features.nnz).shape
+        result = TensorResult(self._bench, shape)
+        return attention_way(detail, result, lambda: attend().reshape(shape), own_error)
 
     def causal_error(self, result: Any) -> float:
         """The largest error of dense causal attention over its tolerance, against float64 on some queries."""
@@ -94,5 +107,4 @@ class Heads:
         future = torch.arange(p.n, device=rows.device) > rows[:, None]
         exact = torch.softmax(scores.masked_fill(future, -torch.inf), dim=2) @ self.v[0].double()
         found = result.reshape(p.batch, p.m, p.k)[:, rows].double()
-        worst = float((found - exact).abs().max() / exact.abs().max())
-        return worst / TOLERANCES[p.dtype] if worst == worst else float("inf")
+        return over_tolerance(found, exact, p.dtype)

@@ -8,33 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.bench.contender.contender import Contender, UnsupportedError, Way
+from sparsegen.bench.contender.contender import Way
 from sparsegen.bench.contender.workbench import Workbench
-from sparsegen.bench.contenders._torch import (
-    TensorResult,
-    import_torch,
-    memory_beside,
-    open_torch,
-    place,
-    to_tensor,
+from sparsegen.bench.contenders._attention import (
+    CHECKED_QUERIES,
+    TorchAttention,
+    attention_way,
+    over_tolerance,
 )
-from sparsegen.matrix.features import Features
-from sparsegen.operators import Band, BlockAttentionProblem, DType, Problem, TokenOrder
-
-CHECKED_QUERIES = 24
-TOLERANCES = {DType.FLOAT32: 1e-4, DType.FLOAT16: 1e-2, DType.BFLOAT16: 5e-2}  # of the largest result
+from sparsegen.bench.contenders._torch import TensorResult, import_torch, place, to_tensor
+from sparsegen.operators import Band, BlockAttentionProblem, TokenOrder
 
 
-class TorchBlockAttention(Contender):
-    """One of PyTorch's attentions."""
+class TorchBlockAttention(TorchAttention):
+    """One of PyTorch's attentions, with masks of blocks."""
 
     operators = (BlockAttentionProblem,)
-    takes_variations = True  # items
-
-    def why_not(self, problem: Problem, features: Features) -> str | None:
-        return None if isinstance(problem, BlockAttentionProblem) else "it computes block_attention"
-
-    open = staticmethod(open_torch)
 
 
 class BlockHeads:
@@ -77,33 +66,15 @@ class BlockHeads:
     def way(
         self, detail: str, attend: Callable[[], Any], own_error: Callable[[Any], float] | None = None
     ) -> Way:
-        """An attention as a way; whatever PyTorch raises on its first call means that there is none such.
-
-        Args:
-            attend: gives items × heads × queries × columns.
-            own_error: of its result, where that is not the problem's.
-
-        Raises:
-            UnsupportedError: PyTorch's reason, in its first line.
-        """
+        """See `attention_way`; ``attend`` gives items × heads × queries × columns."""
         p = self.problem
-        result = TensorResult(self._bench, p.result(0).shape)
 
-        def run() -> None:
+        def ordered() -> Any:
             found = attend()
-            ordered = found if p.order is TokenOrder.HEADS else found.transpose(1, 2)
-            result.tensor = ordered if p.batch > 1 else ordered[0]
+            found = found if p.order is TokenOrder.HEADS else found.transpose(1, 2)
+            return found if p.batch > 1 else found[0]
 
-        try:
-            with import_torch().no_grad():
-                memory = memory_beside(run)
-        except Exception as error:  # PyTorch raises many kinds
-            lines = str(error).strip().splitlines()
-            raise UnsupportedError(
-                f"{detail}: {lines[0][:200] if lines else type(error).__name__}"
-            ) from error
-        check = None if own_error is None else lambda: own_error(result.tensor)
-        return Way(detail, run, result.clear, result.read, 0.0, memory, own_error=check)
+        return attention_way(detail, TensorResult(self._bench, p.result(0).shape), ordered, own_error)
 
     def dense_error(self, result: Any, is_causal: bool) -> float:
         """The largest error of dense attention over its tolerance, against float64 on queries of the first head."""
@@ -118,5 +89,4 @@ class BlockHeads:
         exact = torch.softmax(scores, dim=1) @ self.v[0, 0].double()
         found = result if p.batch == 1 else result[0]
         first = found[0] if p.order is TokenOrder.HEADS else found[:, 0]
-        worst = float((first[rows].double() - exact).abs().max() / exact.abs().max())
-        return worst / TOLERANCES[p.dtype] if worst == worst else float("inf")
+        return over_tolerance(first[rows].double(), exact, p.dtype)
