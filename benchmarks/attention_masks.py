@@ -23,10 +23,11 @@ import click
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, flex_attention, sdpa_kernel
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.study import WrongResultError, times_in_turn, torch_place, write_results
+from benchmarks.attention_checks import Attend, attended, flex_way, largest_errors
+from benchmarks.study import times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention, masks
 from sparsegen.measure.l2 import L2
@@ -80,57 +81,12 @@ def drawn_mask(row: Row, place: torch.device, seed: int) -> BlockMaskTensor:
     return BlockMaskTensor.from_blocks(live, block, shape, density=float(live.float().mean()))
 
 
-def flex_way(mask: BlockMaskTensor) -> Callable[..., Tensor]:
-    """FlexAttention, compiled, with the same blocks, all of them full."""
-    kv = [part[None] for part in masks.to_counts(mask)]
-    none = [torch.zeros_like(part) for part in kv]
-    live, side = mask.blocks(), mask.block[0]
-
-    def seen(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return live[h, q // side, k // side]
-
-    block_mask = flex_attention.BlockMask.from_kv_blocks(
-        *none, *kv, BLOCK_SIZE=mask.block, mask_mod=seen, seq_lengths=mask.shape
-    )
-    compiled = torch.compile(flex_attention.flex_attention, dynamic=False)
-    return lambda q, k, v: compiled(q, k, v, block_mask=block_mask)
-
-
 def by_cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         return scaled_dot_product_attention(q, k, v)
 
 
-def check(name: str, attend: Callable[..., Tensor], given: list[Tensor], mask: BlockMaskTensor) -> float:
-    """The largest error of O and the gradients over the largest element, of two heads.
-
-    Raises:
-        WrongResultError: it is too large.
-    """
-    found, worst = attended(attend, given), 0.0
-    for head in (0, given[0].shape[1] - 1):
-        seen = mask[head].expand()
-
-        def dense(q: Tensor, k: Tensor, v: Tensor, seen: Tensor = seen) -> Tensor:
-            return scaled_dot_product_attention(q, k, v, attn_mask=seen)
-
-        right = attended(dense, [t[:, head : head + 1].float() for t in given])
-        for result, wanted in zip(found, right, strict=True):
-            off = (result[:, head : head + 1].float() - wanted).abs().max() / wanted.abs().max()
-            worst = max(worst, float(off))
-    if not worst <= TOLERANCE:
-        raise WrongResultError(f"{name}: the error is {worst:.3g} of the largest element")
-    return worst
-
-
-def attended(attend: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
-    """O and the gradients by Q, K and V."""
-    q, k, v = (tensor.detach().requires_grad_() for tensor in given[:3])
-    out = attend(q, k, v)
-    return [out.detach(), *torch.autograd.grad(out, (q, k, v), given[3])]
-
-
-def gradients(attend: Callable[..., Tensor], given: list[Tensor]) -> Callable[[], Any]:
+def gradients(attend: Attend, given: list[Tensor]) -> Callable[[], Any]:
     """Calls of the backward pass alone, several for one forward pass."""
     torch._functorch.config.donated_buffer = False  # compiled backward passes may run once alone else
     inputs = [tensor.detach().requires_grad_() for tensor in given[:3]]
@@ -145,17 +101,17 @@ def measured(row: Row, place: torch.device, seed: int) -> dict[str, Any]:
     given = [torch.randn(shape, device=place, dtype=torch.float16) for _ in range(4)]
     mask = drawn_mask(row, place, seed)
     live = float(mask.blocks().float().mean())
-    ways: dict[str, Callable[..., Tensor]] = {
+    ways: dict[str, Attend] = {
         "ours": lambda q, k, v: block_attention(q, k, v, mask),
         "ours_deterministic": lambda q, k, v: block_attention(q, k, v, mask, deterministic=True),
     }
     failed: dict[str, str] = {}
     if place.type == "cuda":
         ways["flex"] = flex_way(mask)
-    errors = {}
+    results = {}
     for name in list(ways):
         try:
-            errors[name] = check(name, ways[name], given, mask)
+            results[name] = attended(ways[name], given)
         except (
             Exception
         ) as error:  # FlexAttention's compiler fails in many ways: that is what the row says then
@@ -163,6 +119,8 @@ def measured(row: Row, place: torch.device, seed: int) -> dict[str, Any]:
                 raise
             failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
             del ways[name]
+    ends = dict.fromkeys((0, row.heads - 1))
+    errors = largest_errors(results, given, lambda head: mask[head].expand(), ends, TOLERANCE)
     found: dict[str, Any] = asdict(row) | {"live": round(live, 4), "errors": errors, "failed": failed}
     if place.type != "cuda":
         return found

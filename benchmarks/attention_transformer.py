@@ -28,10 +28,10 @@ from typing import Any
 import click
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import flex_attention
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
-from benchmarks.study import WrongResultError, times_in_turn, torch_place, write_results
+from benchmarks.attention_checks import Attend, attended, flex_way, largest_errors
+from benchmarks.study import times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention, masks
 
@@ -40,8 +40,6 @@ SYMBOLS = 256
 TOLERANCE = 2e-2  # of the largest element, in bfloat16
 ROUNDS = 5
 DTYPE = torch.bfloat16
-
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -122,27 +120,8 @@ def ways_of(mask: BlockMaskTensor, has_flex: bool) -> dict[str, Attend]:
         "dense_causal": lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),
     }
     if has_flex:
-        block_mask, compiled = flex_mask(mask), torch.compile(flex_attention.flex_attention, dynamic=False)
-        ways["flex_attention"] = lambda q, k, v: compiled(q, k, v, block_mask=block_mask)
+        ways["flex_attention"] = flex_way(mask, causal=True)
     return ways
-
-
-def flex_mask(mask: BlockMaskTensor) -> Any:
-    """FlexAttention's mask: blocks on the diagonal live in part, all others that live are full."""
-    live = mask.blocks()
-    diagonal = torch.eye(live.shape[-1], dtype=torch.bool, device=live.device)
-    parts = []
-    for blocks in (live & diagonal, live & ~diagonal):
-        parts += masks.to_counts(BlockMaskTensor.from_blocks(blocks, mask.block, mask.shape))
-    side = mask.block[0]
-
-    def seen(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        return (q >= kv) & live[h, q // side, kv // side]
-
-    counts = [part[None] for part in parts]
-    return flex_attention.BlockMask.from_kv_blocks(
-        *counts, BLOCK_SIZE=mask.block, mask_mod=seen, seq_lengths=mask.shape
-    )
 
 
 def checked(
@@ -155,32 +134,12 @@ def checked(
     """
     torch.manual_seed(1)
     shape = (1, s.heads, s.tokens, s.head_dim)
-    *given, seed = (torch.randn(shape, device=place, dtype=DTYPE) for _ in range(4))
-    found = {name: attended(attend, given, seed) for name, attend in ways.items() if name != "dense_causal"}
-    errors = dict.fromkeys(found, 0.0)
+    given = [torch.randn(shape, device=place, dtype=DTYPE) for _ in range(4)]
+    found = {name: attended(attend, given) for name, attend in ways.items() if name != "dense_causal"}
     triangle = torch.ones(mask.shape, dtype=torch.bool, device=place).tril()
-    for head in range(s.heads):  # one after the other: scores of all would take much memory
-        one, seen = slice(head, head + 1), mask[head].expand() & triangle
-
-        def dense(q: Tensor, k: Tensor, v: Tensor, seen: Tensor = seen) -> Tensor:
-            return scaled_dot_product_attention(q, k, v, attn_mask=seen)
-
-        right = attended(dense, [t[:, one].float() for t in given], seed[:, one].float())
-        for name, results in found.items():
-            for result, wanted in zip(results, right, strict=True):
-                off = (result[:, one].float() - wanted).abs().max() / wanted.abs().max()
-                errors[name] = max(errors[name], float(off))
-    for name, error in errors.items():
-        if not error <= TOLERANCE:
-            raise WrongResultError(f"{name}: the error is {error:.3g} of the largest element")
-    return errors
-
-
-def attended(attend: Attend, given: list[Tensor], seed: Tensor) -> list[Tensor]:
-    """O and the gradients by Q, K and V."""
-    q, k, v = (tensor.detach().requires_grad_() for tensor in given)
-    out = attend(q, k, v)
-    return [out.detach(), *torch.autograd.grad(out, (q, k, v), seed)]
+    return largest_errors(
+        found, given, lambda head: mask[head].expand() & triangle, range(s.heads), TOLERANCE
+    )
 
 
 class Study:
