@@ -306,13 +306,14 @@ def sample(name: str) -> tuple[Variant, ...]:
     rng = random.Random(name)
     usable = matrices_of(family)
     names = itertools.cycle(usable)
-    found: dict[str, Variant] = {}
+    found: dict[tuple[str, Traits], Variant] = {}  # traits that no source tells are kinds of their own
     met: set[Pair] = set()
 
     def add(config: Any, kind: Kind, focus: str) -> None:
         source = render(family, kind.problem(matrices()[focus]), config)
         found.setdefault(
-            source, Variant(family, config, kind, _matrices_of(family, config, kind, focus), source)
+            (source, kind.traits),
+            Variant(family, config, kind, _matrices_of(family, config, kind, focus), source),
         )
         met.update(_pairs(config, kind))
 

@@ -193,7 +193,7 @@ def test_configs_with_one_packing_key_share_one_packing(family: AnyFamily) -> No
             for name in first.arrays:
                 np.testing.assert_array_equal(first.arrays[name], second.arrays[name])
             compared += 1
-    assert compared > 0
+    assert compared > 0 or packs == {t.name for t in family.config_type.tunables()}
 
 
 @each_family

@@ -110,6 +110,7 @@ def test_a_graph_needs_a_gpu(tmp_path: Path) -> None:
 
 
 def test_what_the_function_does_not_compute(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     kept = replace(CONVOLUTION, rest=Rest.KEPT)
     with pytest.raises(UnsupportedError, match="fills what the mask leaves out"):
         list(contenders()[DEFAULT].ways(bench_of(tmp_path, kept, Drawn(19, 22))))
