@@ -31,6 +31,7 @@ from benchmarks.study import times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention, masks
 from sparsegen.measure.l2 import L2
+from sparsegen.system.integers import ceil_div
 
 TOLERANCE = 4e-3  # of the largest element, in float16
 ROUNDS = 7
@@ -69,7 +70,7 @@ def drawn_rows(seed: int, count: int) -> list[Row]:
 def drawn_mask(row: Row, place: torch.device, seed: int) -> BlockMaskTensor:
     """A mask for each head, whose diagonal lives."""
     generator = torch.Generator(place).manual_seed(seed)
-    count = -(-row.tokens // row.block)
+    count = ceil_div(row.tokens, row.block)
     scores = torch.rand(row.heads, count, count, device=place, generator=generator)
     shape, block = (row.tokens, row.tokens), (row.block, row.block)
     if row.kind == "largest":

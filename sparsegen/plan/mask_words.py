@@ -7,6 +7,7 @@ from sparsegen.backends.plain import compiled_kernels
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.bits import words_for
 from sparsegen.plan.own_launch import Bound, OwnLaunch
+from sparsegen.system.integers import ceil_div
 
 THREADS = 128
 
@@ -29,5 +30,5 @@ class MaskPacking(OwnLaunch):
     def _bind(self) -> Bound:
         with self.executor.entered():
             (kernel,) = compiled_kernels(self.executor, ("mask_words.cu", "pack_rows"))
-            launch = Launch((-(-self.words // THREADS), 1, 1), (THREADS, 1, 1))
+            launch = Launch((ceil_div(self.words, THREADS), 1, 1), (THREADS, 1, 1))
             return self.executor.bind(kernel, launch, [self._rows, self._columns, None, None])

@@ -24,6 +24,7 @@ from sparsegen.operators import (
     Problem,
     Stride,
 )
+from sparsegen.system.integers import round_up
 
 BLOCKS = ("8", "16", "32", "64", "128", "8x16", "16x8", "12x20")
 
@@ -55,9 +56,7 @@ class Convolution(Distribution):
         groups = draw.one_of((2, 4)) if draw.chance(1 / 12) else 1
         channels = 3 if draw.chance(0.1) and groups == 1 else draw.size(9, 512)
         filters = draw.size(9, 512)
-        channels, filters = (
-            size if groups == 1 else -(-size // groups) * groups for size in (channels, filters)
-        )
+        channels, filters = (size if groups == 1 else round_up(size, groups) for size in (channels, filters))
         height = draw.size(30, 1080)
         return {
             "height": height,

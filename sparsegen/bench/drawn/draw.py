@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from sparsegen.matrix.random_words import Words
+from sparsegen.system.integers import ceil_div
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ class Draw:
     def multiple(self, of: int, low: int, high: int) -> int:
         """A multiple of a number from low to high, no power of two; each octave is as likely."""
         while True:
-            found = self.whole(-(-low // of), high // of) * of
+            found = self.whole(ceil_div(low, of), high // of) * of
             if found & (found - 1):
                 return found
 

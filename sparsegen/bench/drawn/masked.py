@@ -22,6 +22,7 @@ from sparsegen.operators import (
     Rest,
     SddProblem,
 )
+from sparsegen.system.integers import round_up
 
 SIDES = (16, 32, 64, 128)
 EIGHT_BITS = 16  # sizes of 8-bit factors are multiples of it
@@ -54,7 +55,7 @@ class MaskedProducts(Distribution):
         factor_type = FactorType.SAME
         if self.takes_8_bits and draw.chance(0.1):
             factor_type = draw.one_of((FactorType.E4M3, FactorType.E5M2_E4M3))
-            tokens, *sides = [-(-size // EIGHT_BITS) * EIGHT_BITS for size in (tokens, *sides)]
+            tokens, *sides = [round_up(size, EIGHT_BITS) for size in (tokens, *sides)]
         side = draw.one_of(SIDES)
         block = Block(side, draw.one_of(SIDES) if draw.chance(0.2) else side)
         is_plain = factor_type is FactorType.SAME

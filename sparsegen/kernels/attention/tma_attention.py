@@ -13,6 +13,7 @@ from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import BlockAttentionProblem, DType, TokenOrder
+from sparsegen.system.integers import ceil_div, round_up
 
 QUERIES = 128  # of a tile
 STAGE_KEYS = 128
@@ -180,7 +181,7 @@ class TmaAttention(Family[BlockAttentionProblem, TmaAttentionConfig]):
     @staticmethod
     def _columns(problem: BlockAttentionProblem) -> int:
         """Of a row in shared memory."""
-        return -(-problem.head_dim // CHUNK) * CHUNK
+        return round_up(problem.head_dim, CHUNK)
 
     def _stages(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
         rings, keys = (2, STAGE_KEYS // 2) if config.warpgroups == "apart" else (1, STAGE_KEYS)
@@ -195,15 +196,15 @@ class TmaAttention(Family[BlockAttentionProblem, TmaAttentionConfig]):
         heads = problem.batch * problem.kv_heads
         if heads * of_head <= CACHED_BYTES:
             return heads * problem.group
-        sections = -(-heads * of_head // (config.section << 20))
-        return -(-heads // sections) * problem.group
+        sections = ceil_div(heads * of_head, config.section << 20)
+        return ceil_div(heads, sections) * problem.group
 
     @staticmethod
     def _tiles(problem: BlockAttentionProblem) -> int:
-        rows = -(-problem.queries // QUERIES)
+        rows = ceil_div(problem.queries, QUERIES)
         if problem.has_mask:
             side, of_mask = problem.block.rows, problem.mask_layout.rows
-            rows = -(-of_mask * side // QUERIES) if side < QUERIES else of_mask * (side // QUERIES)
+            rows = ceil_div(of_mask * side, QUERIES) if side < QUERIES else of_mask * (side // QUERIES)
         return rows * problem.heads * problem.batch
 
 

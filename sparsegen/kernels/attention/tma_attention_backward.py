@@ -13,7 +13,7 @@ from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import BlockAttentionBackwardProblem, DType, TokenOrder
-from sparsegen.system.integers import ceil_div
+from sparsegen.system.integers import ceil_div, round_up
 
 TILE = 128  # keys or queries
 STEP = 64  # queries or keys of a stage, rows of a box
@@ -143,7 +143,7 @@ class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBac
                 problem.heads if masks.are_of_heads else 1
             )
             masks_bytes = 4 * count * (problem.mask_layout.rows + problem.mask_layout.columns)
-        rows = problem.batch * problem.heads * -(-problem.queries // STEP) * STEP
+        rows = problem.batch * problem.heads * round_up(problem.queries, STEP)
         scratch = {
             "counters": COUNTER_BYTES,
             "row_values": 2 * 4 * rows,
@@ -198,8 +198,8 @@ class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBac
     @staticmethod
     def _tiles(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> tuple[int, int]:
         """Tiles of keys, and of queries."""
-        of_keys = problem.batch * problem.kv_heads * -(-problem.keys // TILE)
-        of_queries = problem.batch * problem.heads * -(-problem.queries // TILE)
+        of_keys = problem.batch * problem.kv_heads * ceil_div(problem.keys, TILE)
+        of_queries = problem.batch * problem.heads * ceil_div(problem.queries, TILE)
         return of_keys, of_queries if config.passes == 2 else 0
 
     @staticmethod

@@ -8,6 +8,7 @@ from sparsegen.errors import MatrixError
 from sparsegen.kernels.base import Constraint
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
+from sparsegen.system.integers import round_up
 
 MOST_PADDING = 2  # places of ELL for each nonzero
 
@@ -76,7 +77,7 @@ def filled_rows(matrix: CsrMatrix, rows: int) -> Array:
 
     The padding of a row without nonzeros meets a row of B that is none of its own; kernels give up such sums.
     """
-    filled = np.zeros(-(-max(1, rows) // 32) * 32, dtype=bool)
+    filled = np.zeros(round_up(max(1, rows), 32), dtype=bool)
     filled[: matrix.shape[0]] = np.diff(matrix.row_offsets) > 0
     words: Array = np.packbits(filled, bitorder="little").view(np.uint32)
     return words

@@ -15,6 +15,7 @@ from sparsegen.networks.packed.memory_plan import MemoryPlan
 from sparsegen.networks.packed.packed_network import CHECKED_BYTES, PackedNetwork, Segment
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem
+from sparsegen.system.integers import ceil_div, round_up
 from sparsegen.tuning_db.config_reader import read_config
 from sparsegen.tuning_db.json_reader import Node
 from sparsegen.tuning_db.problem_reader import read_problem
@@ -27,7 +28,7 @@ MOST_LAYERS = 10**6
 
 def padded(nbytes: int) -> int:
     """Bytes up to the next page."""
-    return -(-nbytes // PAGE) * PAGE
+    return round_up(nbytes, PAGE)
 
 
 # --- write -------------------------------------------------------------------------------------------------
@@ -173,7 +174,7 @@ def _place(node: Node, nbytes: int) -> tuple[int, int]:
 
 def _checksums(node: Node, nbytes: int) -> tuple[int, ...]:
     found = tuple(number.integer(0, 2**32 - 1) for number in node.items())
-    if found and len(found) != -(-nbytes // CHECKED_BYTES):
+    if found and len(found) != ceil_div(nbytes, CHECKED_BYTES):
         node.refuse(f"the checksums of {nbytes} bytes, or none")
     return found
 

@@ -16,6 +16,7 @@ from sparsegen.errors import MatrixError, PruningError
 from sparsegen.matrix.csr import Array, check_shape
 from sparsegen.pruning.files.container import Masks, WeightFile
 from sparsegen.pruning.weights import WeightSpec
+from sparsegen.system.integers import ceil_div
 
 ORIGINAL, MASK = "_orig", "_mask"
 COMPRESSED, BITMASK, SHAPE, OFFSETS = ".compressed", ".bitmask", ".shape", ".row_offsets"
@@ -77,7 +78,7 @@ class StoredLayers:
     def _expanded(self, name: str) -> Array:
         rows, columns = shape = self._compressed[name]
         values, bits = self._file.read(name + COMPRESSED).ravel(), self._file.read_any(name + BITMASK)
-        wide = -(-columns // 8)
+        wide = ceil_div(columns, 8)
         if bits.dtype != np.uint8 or bits.shape != (rows, wide):
             raise MatrixError(
                 f"expected a bit for each weight, {rows} × {wide} bytes, got {bits.dtype} of shape {bits.shape}",

@@ -17,6 +17,7 @@ from sparsegen.integrations.torch.calls.tensor_checks import checked_device, req
 from sparsegen.matrix.block_mask import checked_blocks, grid
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators.attention_span import OPEN, Band
+from sparsegen.system.integers import ceil_div
 
 Side = int | tuple[int, int]
 
@@ -195,7 +196,7 @@ def union_of_group(mask: BlockMaskTensor, group: int) -> BlockMaskTensor:
 
 def _ends(ids: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """The least and the greatest id of each block, ... × blocks."""
-    blocks = -(-ids.shape[-1] // size)
+    blocks = ceil_div(ids.shape[-1], size)
     missing = blocks * size - ids.shape[-1]
     tiles = torch.cat((ids, ids[..., -1:].expand(*ids.shape[:-1], missing)), -1).unflatten(-1, (blocks, size))
     return tiles.amin(-1), tiles.amax(-1)
