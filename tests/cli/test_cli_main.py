@@ -246,7 +246,7 @@ def test_the_documented_line_gives_a_script(shell: str) -> None:
     ("words", "command"),
     [
         (["bench", "-o", "/tmp/outs/bench_a.json"], "sparsegen bench -o bench_a.json"),
-        (["bench", "--db=/root/t.db", "--data", "/mnt/dlmc/"], "sparsegen bench --db=t.db --data dlmc"),
+        (["bench", "--db=/private/t.db", "--data", "/sets/dlmc/"], "sparsegen bench --db=t.db --data dlmc"),
         (["bench", "--matrix", "examples/a b.npz"], "sparsegen bench --matrix 'examples/a b.npz'"),
         (["tune", "--db", "postgresql://h/db", "-n", "64"], "sparsegen tune --db postgresql://h/db -n 64"),
     ],
