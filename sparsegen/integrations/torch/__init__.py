@@ -54,6 +54,7 @@ from sparsegen.integrations.torch.convolution.masked_sequential import (
 from sparsegen.integrations.torch.convolution.sparse_conv import SparseConv2d
 from sparsegen.integrations.torch.models.conversion import convert
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
+from sparsegen.integrations.torch.models.held_zeros import hold_zeros
 from sparsegen.integrations.torch.models.loading import load
 from sparsegen.integrations.torch.models.model_tuning import InSituTuning, tune_model
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
@@ -95,6 +96,7 @@ __all__ = [
     "from_counts",
     "from_flex",
     "from_torch_bsr",
+    "hold_zeros",
     "hugging_face_attention",
     "linear",
     "load",
