@@ -32,6 +32,7 @@ PATTERNS: dict[str, dict[str, Any]] = {
     "blocked uniform 2": {"pattern": "blocked-uniform", "block": (2, 2)},
     "blocked uniform 4": {"pattern": "blocked-uniform", "block": (4, 4)},
 }
+AGAIN = "dense, trained again"  # what pruned networks are held against: they were trained so long, too
 SCORES = ("sum", "max", "taylor")
 ITERATIVE = 3  # rounds
 EXCLUDED = {  # small layers at both ends, and embeddings
@@ -77,7 +78,7 @@ WHOLE = Sizes(
     60000,
     10000,
 )
-ON_CPU = Sizes((0.5, 0.8, 0.9), (0.9,), 3, 3, 60, 32, 8, 32, 2, 32, 8192, 1000)
+ON_CPU = Sizes((0.5, 0.9), (0.9,), 3, 3, 60, 16, 8, 32, 2, 32, 8192, 1000)
 TINY = Sizes((0.5,), (0.5,), 2, 1, 2, 8, 4, 16, 1, 8, 64, 32)
 
 
@@ -98,6 +99,8 @@ class UniformAccuracy(Study):
         "The networks are small (a Transformer of text bytes, a ResNet of 9 layers on MNIST); the paper's are "
         "Transformer-Big on WMT14 and ResNet50 on ImageNet. Smaller networks have less to spare.",
         "Loss of the Transformer is in bits per byte, not BLEU.",
+        "Pruned networks are held against a dense one that was trained again like them, without which those that were "
+        "hardly pruned would look better than dense. The paper's dense errors are of one training.",
         "A CPU runs smaller networks at fewer sparsities than a GPU does; the raw file tells the sizes.",
     )
     needs_gpu = False
@@ -108,6 +111,7 @@ class UniformAccuracy(Study):
             for network in ("transformer", "resnet"):
                 trained = cache(lambda n=network, s=seed: Trained(n, s, sizes, setting))
                 yield Point(f"{network}, dense, seed {seed}", lambda t=trained: t().dense())
+                yield Point(f"{network}, {AGAIN}, seed {seed}", lambda t=trained: t().dense_again())
                 for name, options, sparsity, rounds in _prunings(sizes):
                     yield Point(
                         f"{network}, {name}, {sparsity:.0%}, seed {seed}",
@@ -120,14 +124,14 @@ class UniformAccuracy(Study):
         lines = []
         for network in ("transformer", "resnet"):
             rows = [row for row in document["rows"] if row["network"] == network]
-            dense = [row["error"] for row in rows if row["pattern"] == "dense"]
-            for pattern in dict.fromkeys(row["pattern"] for row in rows if row["pattern"] != "dense"):
+            dense = [row["error"] for row in rows if row["pattern"] == AGAIN]
+            for pattern in dict.fromkeys(row["pattern"] for row in rows if row["sparsity"]):
                 errors = {p: _errors(rows, pattern, p) for p in _sparsities(document)}
                 lines.append(
                     [f"{network}, {pattern}", _spread(dense), *(_spread(some) for some in errors.values())]
                 )
         return table(
-            ["error (mean ± deviation over seeds)", "dense", *(f"{p:.0%}" for p in _sparsities(document))],
+            ["error (mean ± deviation over seeds)", AGAIN, *(f"{p:.0%}" for p in _sparsities(document))],
             lines,
         )
 
@@ -135,7 +139,7 @@ class UniformAccuracy(Study):
         found = []
         for network in ("transformer", "resnet"):
             rows = [row for row in document["rows"] if row["network"] == network]
-            dense = [row["error"] for row in rows if row["pattern"] == "dense"]
+            dense = [row["error"] for row in rows if row["pattern"] == AGAIN]
             within = [
                 p for p in _sparsities(document) if _within(_errors(rows, "uniform", p), dense, network)
             ]
@@ -165,7 +169,7 @@ class UniformAccuracy(Study):
                 axes.plot(
                     list(known), [statistics.mean(some) for some in known.values()], marker="o", label=pattern
                 )
-            dense = [row["error"] for row in rows if row["pattern"] == "dense"]
+            dense = [row["error"] for row in rows if row["pattern"] == AGAIN]
             if dense:
                 axes.axhline(
                     statistics.mean(dense), color="black", linewidth=0.8, linestyle="--", label="dense"
@@ -239,6 +243,12 @@ class Trained:
 
     def dense(self) -> dict[str, Any]:
         return self.told(self.task.error(self.model), pattern="dense", sparsity=0.0)
+
+    def dense_again(self) -> dict[str, Any]:
+        """Trained once more without pruning, as long as pruned networks are."""
+        self.model.load_state_dict(self.weights)
+        self.train(self.model, range(self.sizes.epochs))
+        return self.told(self.task.error(self.model), pattern=AGAIN, sparsity=0.0)
 
     def pruned(self, options: dict[str, Any], sparsity: float, rounds: int) -> dict[str, Any]:
         """Prune it and train it again, once or in rounds."""
