@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from benchmarks.papers.data import Data
-from benchmarks.study import known_rows, torch_place, write_results
+from benchmarks.study import known_rows, read_document, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.kernels.base import Device
 
@@ -107,6 +107,10 @@ class Study(ABC):
         """Draw the paper's figure with our points into an SVG; False where there is none."""
         return False
 
+    def read(self, path: Path) -> Document:
+        """What a raw file holds, for the page."""
+        return read_document(path)
+
     @property
     def raw(self) -> str:
         """Name of the raw file, without its suffix."""
@@ -136,7 +140,10 @@ class Study(ABC):
             measured = point.measure()
             taken = round(time.monotonic() - began, 2)
             rows[point.name] = {KEY: point.name, **measured, "seconds": taken}
-            told = self.invocation + (" --tiny" if setting.tiny else "")
+            given = {} if setting.data.folder is None else {str(setting.data.folder): "DATA"}
+            told = " ".join(
+                ["python -m", f"benchmarks.papers.{self.name}", *(given.get(w, w) for w in sys.argv[1:])]
+            )
             write_results(setting.device, self.raw, list(rows.values()), command=told, seed=self.seed)
             click.echo(f"{point.name}: " + ", ".join(f"{k} {v}" for k, v in measured.items() if _is_short(v)))
         click.echo(f"{self.name}: complete")
