@@ -39,6 +39,7 @@ from sparsegen.integrations.torch.blocks.dropout import DropoutLinear, block_dro
 from sparsegen.integrations.torch.blocks.masked_products import dsd, dsd_transposed, sdd, sdd_into
 from sparsegen.integrations.torch.blocks.scaled_products import scaled_dsd, scaled_sdd
 from sparsegen.integrations.torch.calls.activations import Activation
+from sparsegen.integrations.torch.convolution.drop_block import DropBlockConv2d
 from sparsegen.integrations.torch.convolution.masked_conv import MaskedConv2d, masked_conv2d
 from sparsegen.integrations.torch.convolution.masked_conversion import (
     ConvolutionReport,
@@ -71,6 +72,7 @@ __all__ = [
     "ConvertedLayer",
     "ConvolutionReport",
     "DenseLayer",
+    "DropBlockConv2d",
     "DropoutLinear",
     "InSituTuning",
     "KernelMap",
