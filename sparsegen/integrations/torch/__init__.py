@@ -55,11 +55,13 @@ from sparsegen.integrations.torch.convolution.masked_sequential import (
 from sparsegen.integrations.torch.convolution.sparse_conv import SparseConv2d
 from sparsegen.integrations.torch.models.conversion import convert
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
+from sparsegen.integrations.torch.models.folding import fold_batch_norms
 from sparsegen.integrations.torch.models.held_zeros import hold_zeros
 from sparsegen.integrations.torch.models.loading import load
 from sparsegen.integrations.torch.models.model_tuning import InSituTuning, tune_model
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
+from sparsegen.integrations.torch.pattern.pointwise import PointwiseConv2d
 from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.pattern.products import linear, sampled_product, transposed_product
 from sparsegen.integrations.torch.points.kernel_maps import KernelMap
@@ -79,6 +81,7 @@ __all__ = [
     "MaskSource",
     "MaskedConv2d",
     "MaskedSequential",
+    "PointwiseConv2d",
     "PreparedLinear",
     "SourcedConv2d",
     "SparseAttention",
@@ -95,6 +98,7 @@ __all__ = [
     "dsd_transposed",
     "flex_attention",
     "flex_elements",
+    "fold_batch_norms",
     "from_counts",
     "from_flex",
     "from_torch_bsr",
