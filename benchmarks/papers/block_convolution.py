@@ -84,8 +84,12 @@ class Images:
         self.operator(self.problem.batch)(self.x, self.w, self.words, out=self.y)
 
     def on_device(self, out: Any) -> None:
-        """The kernel alone."""
-        self.operator(self.problem.batch)(self.images, self.w, self.words, out=out)
+        """The kernel alone; the emulator takes NumPy's arrays."""
+        given = (self.images, self.w, self.words)
+        if self.is_timed:
+            self.operator(self.problem.batch)(*given, out=out)
+        else:
+            self.operator(self.problem.batch)(*(one.numpy() for one in given), out=out.numpy())
 
     def copied(
         self, chunk: int, streams: int, convolve: Callable[[Any, Any, Any], None]

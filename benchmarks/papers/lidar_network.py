@@ -57,7 +57,7 @@ def layers(channels: int, count: int) -> nn.Sequential:
 class LidarNetwork(Study):
     name = "lidar_network"
     title = "LiDAR bird's-eye view"
-    paper = "A. Shah, A. Nair: Block Sparse Convolution, CS6023 report, 2018, future work; M. Ren et al.: SBNet, CVPR 2018"
+    paper = "A. Shah, A. Nair: Block Sparse Convolution, 2018, future work; M. Ren et al.: SBNet, CVPR 2018"
     gpu = "GTX 1080 Ti (SBNet)"
     claims = (
         Claim("the report's own kernels on real data", "future work: no data", "Future Work, 3"),

@@ -27,6 +27,13 @@ STUDIES = (  # in the order of the page
     "uniform_accuracy",
     "uniform_kernels",
     "sputnik_kernels",
+    "mobilenet",
+    "sparse_transformer",
+    "sparsedrop_layer",
+    "sparsedrop_training",
+    "sparse_dnn",
+    "block_convolution",
+    "lidar_network",
 )
 HEAD = """# The papers' own experiments
 
