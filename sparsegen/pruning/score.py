@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import StrEnum
 
 import numpy as np
@@ -28,9 +27,9 @@ class Score(StrEnum):
     def needs_gradients(self) -> bool:
         return self is Score.TAYLOR
 
-    @property
-    def _of_weights(self) -> Callable[[Array], Array]:
-        return squares if self in (Score.L2, Score.TAYLOR) else np.float64
+    def _of_weights(self, importance: Array) -> Array:
+        """What is added up, or compared: float64."""
+        return squares(importance) if self in (Score.L2, Score.TAYLOR) else importance.astype(np.float64)
 
     @property
     def _joined(self) -> np.ufunc:

@@ -132,4 +132,4 @@ class DropBlockConv2d(MonteCarloDropout, nn.Conv2d):
         return torch.rand(x.shape[0], rows, columns, device=x.device) >= self.p
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, p={self.p}, block={self.block}"
+        return f"{nn.Conv2d.extra_repr(self)}, p={self.p}, block={self.block}"

@@ -25,7 +25,12 @@ from sparsegen.integrations.torch.models.in_situ import InSitu, decide
 from sparsegen.integrations.torch.pattern.layer_weights import current_weight, is_made_of_others
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
-from sparsegen.integrations.torch.pattern.pointwise import PointwiseConv2d, is_pointwise
+from sparsegen.integrations.torch.pattern.pointwise import (
+    Convertible,
+    PointwiseConv2d,
+    is_convertible,
+    is_pointwise,
+)
 from sparsegen.kernels.base import Device
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.pruned_layers import LEAST_SPARSITY
@@ -278,15 +283,9 @@ def obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, n
             yield name, module, f"{type(holder).__name__} reads its weight itself"
 
 
-def is_convertible(module: nn.Module) -> bool:
-    """Whether a module is a plain linear layer or 1 × 1 convolution."""
-    return type(module) is nn.Linear or is_pointwise(module)
-
-
-def _on_pattern(module: nn.Module, pattern: SparsePattern, values: Tensor) -> SparseLinear:
+def _on_pattern(module: Convertible, pattern: SparsePattern, values: Tensor) -> SparseLinear:
     if isinstance(module, nn.Conv2d):
         return PointwiseConv2d.on_convolution(module, pattern, values)
-    assert isinstance(module, nn.Linear)
     return SparseLinear.on_pattern(module, pattern, values)
 
 
@@ -302,7 +301,7 @@ def _kind(module: nn.Module) -> str:
     return type(module).__name__
 
 
-def _require_data(layers: Mapping[str, nn.Module]) -> None:
+def _require_data(layers: Mapping[str, Convertible]) -> None:
     """Raises PruningError where the weights are not there yet."""
     without = [name for name, layer in layers.items() if any(p.is_meta for p in layer.parameters())]
     if without:
@@ -319,7 +318,7 @@ def _zeros(weight: Tensor) -> float:
 
 def _times(
     report: PruneReport,
-    layers: Mapping[str, nn.Module],
+    layers: Mapping[str, Convertible],
     tokens: Sequence[int],
     device: Device | str | None,
     db: str | Path | None,

@@ -63,8 +63,10 @@ def _is_foldable(conv: nn.Module, norm: nn.Module) -> bool:
 @torch.no_grad()
 def _fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
     trains = conv.weight.requires_grad
+    mean, variance = norm.running_mean, norm.running_var
+    assert mean is not None and variance is not None
     weight, bias = fuse_conv_bn_weights(
-        conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+        conv.weight, conv.bias, mean, variance, norm.eps, norm.weight, norm.bias
     )
     conv.weight = nn.Parameter(weight, requires_grad=trains)
     conv.bias = nn.Parameter(bias, requires_grad=trains)

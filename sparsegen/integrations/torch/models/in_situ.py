@@ -17,6 +17,7 @@ from sparsegen.integrations.torch.models.arrangement import PLAIN, Arranger, For
 from sparsegen.integrations.torch.models.example_inputs import arguments_of
 from sparsegen.integrations.torch.models.model_trace import trace
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
+from sparsegen.integrations.torch.pattern.pointwise import Convertible
 from sparsegen.kernels.base import Device
 from sparsegen.measure.clock import Clock
 from sparsegen.measure.l2 import L2
@@ -146,7 +147,7 @@ class TorchClock:
 
 def decide(
     model: nn.Module,
-    dense: Mapping[str, nn.Module],
+    dense: Mapping[str, Convertible],
     sparse: Mapping[str, SparseLinear],
     example_inputs: Any,
     clock: ModelClock | None = None,

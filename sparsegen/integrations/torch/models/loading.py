@@ -14,7 +14,7 @@ from sparsegen.errors import MatrixError, OperandError
 from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
-from sparsegen.integrations.torch.pattern.pointwise import PointwiseConv2d, is_pointwise
+from sparsegen.integrations.torch.pattern.pointwise import Convertible, PointwiseConv2d, is_convertible
 
 PARTS = ("values", "row_offsets", "column_indices")  # of a sparse layer in a state dict
 
@@ -50,9 +50,7 @@ def load(
     made: dict[str, tuple[nn.Module, SparseLinear]] = {}
     for name, module in model.named_modules():
         parts = [state_dict.get(f"{name}.{part}" if name else part) for part in PARTS]
-        if (type(module) is nn.Linear or is_pointwise(module)) and all(
-            isinstance(part, Tensor) for part in parts
-        ):
+        if is_convertible(module) and all(isinstance(part, Tensor) for part in parts):
             if not name:
                 raise OperandError(
                     "the model is a linear layer itself: use SparseLinear and its load_state_dict"
@@ -70,11 +68,11 @@ def load(
 
 
 def _sparse(
-    name: str, dense: nn.Module, parts: list[Any], run_dense: Dense, db: str | Path | None
+    name: str, dense: Convertible, parts: list[Any], run_dense: Dense, db: str | Path | None
 ) -> SparseLinear:
     values, offsets, columns = parts
     try:
-        shape = (int(dense.weight.shape[0]), int(dense.weight.shape[1]))
+        shape = (dense.weight.shape[0], dense.weight.shape[1])
         pattern = SparsePattern.of_csr(shape, offsets, columns, run_dense=run_dense, db=db)
     except MatrixError as error:
         raise OperandError(f"{name}: the pattern does not fit the layer: {error}") from error

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from sparsegen.integrations.torch.calls.activations import Activation, recognized
 from sparsegen.integrations.torch.calls.results import tensors_in
-from sparsegen.integrations.torch.pattern.pointwise import rows_seen
+from sparsegen.integrations.torch.pattern.pointwise import Convertible, rows_seen
 
 Run = Callable[[], Any]
 LOOKS_ONLY = frozenset(  # at what an activation leaves as it is
@@ -58,7 +58,7 @@ class Trace:
     sites: tuple[ActivationSite, ...]
 
 
-def trace(model: nn.Module, layers: Mapping[str, nn.Module], run: Run) -> Trace:
+def trace(model: nn.Module, layers: Mapping[str, Convertible], run: Run) -> Trace:
     """Call a model once, and see what becomes of the inputs and results of these layers of it.
 
     What the model raises is passed on.
@@ -136,7 +136,7 @@ class _Watch(TorchFunctionMode):
         self._live: dict[int, _Result] = {}
         self._numbers: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self._readers: dict[str, _Reader] = {}
-        self._layers: dict[str, nn.Module] = {}
+        self._layers: dict[str, Convertible] = {}
         self._calls: list[_Call] = []
         self._ends: dict[tuple[str, ...], list[_Result | None]] = {}
         self._order, self._next = 0, 0
@@ -166,7 +166,7 @@ class _Watch(TorchFunctionMode):
             if in_place and result.uses == 1:
                 del self._live[id(tensor)]  # whoever reads it from now on reads the activation
 
-    def hooked(self, name: str, layer: nn.Module) -> Iterator[Any]:
+    def hooked(self, name: str, layer: Convertible) -> Iterator[Any]:
         self._layers[name] = layer
 
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

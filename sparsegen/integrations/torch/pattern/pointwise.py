@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard
 
 from torch import Tensor, nn
 
@@ -11,6 +11,13 @@ from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.pattern.layer_weights import current_weight, keep_hooks, weight_trains
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
+
+Convertible: TypeAlias = nn.Linear | nn.Conv2d
+
+
+def is_convertible(module: nn.Module) -> TypeGuard[Convertible]:
+    """Whether a module is a plain linear layer or 1 × 1 convolution."""
+    return type(module) is nn.Linear or is_pointwise(module)
 
 
 def is_pointwise(module: nn.Module) -> bool:
@@ -52,7 +59,7 @@ class PointwiseConv2d(SparseLinear):
             raise OperandError(f"expected a 1 × 1 convolution of one group without padding, got {conv}")
         rows = nn.Linear(conv.in_channels, conv.out_channels, conv.bias is not None, device="meta")
         rows.weight = nn.Parameter(current_weight(conv).flatten(1), requires_grad=weight_trains(conv))
-        if conv.bias is not None:
+        if isinstance(conv.bias, nn.Parameter):
             rows.bias = conv.bias
         layer = cls.on_pattern(rows.train(conv.training), pattern, values)
         assert isinstance(layer, cls)
