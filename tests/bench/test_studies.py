@@ -118,28 +118,6 @@ def test_attention_masks(studies: Studies) -> None:
     assert all(0 < error < 4e-3 for row in rows for error in row["errors"].values())
 
 
-def test_attention_transformer(studies: Studies) -> None:
-    rows, output = studies.run("attention_transformer", "--tiny")
-    assert [(row["what"], row["attention"]) for row in rows] == [
-        (what, how) for what in ("training", "inference") for how in ("block_attention", "dense_causal")
-    ]
-    assert all(0.3 < row["live_share"] < 0.6 and 0 < row["errors"]["block_attention"] < 2e-2 for row in rows)
-    assert "a mask of 2 × 96 × 96 places in blocks of 16 × 16" in output
-
-
-def test_dropout_training(studies: Studies) -> None:
-    rows, output = studies.run("dropout_training", "--tiny", "--network", "mlp", "--network", "vit")
-    assert [row["network"] for row in rows] == ["mlp", "vit"] and "of the spread" in output
-    for row in rows:
-        for name in ("dropout, dense", "structured dropout"):
-            assert [len(curve) for curve in row[name]["curves"]] == [row["steps"]] * 2
-            assert row[name]["curves"][0] != row[name]["curves"][1]
-            assert 0 < row[name]["unseen_loss"] < 10
-    pytest.importorskip("matplotlib")
-    studies.run("dropout_training", "--plot")
-    assert (studies.folder / "dropout_training.svg").read_text().startswith("<?xml")
-
-
 def test_a_study_whose_time_is_up_says_what_is_left_out(studies: Studies) -> None:
     publish_text(studies.folder / "training.json.xz", NOTHING_MEASURED)
     rows, output = studies.run("training", "--tiny", "--limit", "-1")
