@@ -9,6 +9,7 @@ docs/papers/.
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,7 +64,8 @@ def page(results: Path = RESULTS) -> str:
 
 
 def anchor(study: Study) -> str:
-    return study.title.lower().replace(":", "").replace(",", "").replace(" ", "-")
+    """As GitHub makes it of the heading."""
+    return re.sub(r"[^\w -]", "", study.title.lower()).replace(" ", "-")
 
 
 def documents(study: Study, results: Path = RESULTS) -> dict[Path, Document]:
