@@ -247,8 +247,10 @@ class BlockConvolution(Study):
     def draw(self, document: Document, path: Path) -> bool:
         from matplotlib.figure import Figure
 
-        made = Figure(figsize=(11, 3.2), layout="constrained")
         rows = [row for row in document["rows"] if "kernel_ms" in row]
+        if not rows:
+            return False
+        made = Figure(figsize=(11, 3.2), layout="constrained")
         at = {"sparsity": (512, 8, None), "side": (None, 8, 0.7), "block": (512, None, 0.7)}
         for axes, (key, fixed) in zip(made.subplots(1, 3), at.items(), strict=True):
             wanted = dict(zip(("side", "block", "sparsity"), fixed, strict=True))

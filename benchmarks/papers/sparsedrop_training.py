@@ -57,7 +57,7 @@ class Sizes:
     learnt_bytes: int = 524288
 
 
-TINY = Sizes(64, (1, 1, 1), (64, 4, 1), 16, (0.5,), 1, 2, 1, 4, 128, 64, 8192)
+TINY = Sizes(64, (1, 1, 1), (32, 4, 1), 16, (0.5,), 1, 1, 1, 2, 64, 8, 8192)
 
 
 class BlockDropout(nn.Module):
@@ -114,9 +114,10 @@ def data_of(network: str, sizes: Sizes, setting: Setting) -> tuple[Known, Known,
         return found[0], found[1], what
     texts = setting.data.text()
     found = []
-    for text, stride in ((texts[0][: sizes.learnt_bytes], 16), (texts[1], example.CONTEXT)):
+    learnt = texts[0][: sizes.learnt_bytes]
+    for text, stride, most in ((learnt, 16, 64 * sizes.tested), (texts[1], example.CONTEXT, sizes.tested)):
         signs = torch.from_numpy(np.minimum(text, example.CHARACTERS - 1).astype(np.int64)).to(place)
-        excerpts = signs.unfold(0, example.CONTEXT + 1, stride)[: 64 * sizes.tested]
+        excerpts = signs.unfold(0, example.CONTEXT + 1, stride)[:most]
         found.append(Known(excerpts[:, :-1], excerpts[:, 1:]))
     return found[0], found[1], texts[2]
 
@@ -301,7 +302,8 @@ class SparseDropTraining(Study):
                         label=method,
                     )
             axes.set(title=told, xlabel="dropped, %", ylabel="ms a step")
-            axes.legend()
+            if axes.lines:
+                axes.legend()
         return svg(made, path)
 
 
