@@ -126,7 +126,8 @@ class SputnikKernels(BenchStudy):
             known = [(100 * row.sparsity, us) for row in lstm if (us := row.us(name))]
             first.plot(*zip(*known, strict=True), marker=".", label=name) if known else None
         first.set(title="LSTM, 8192 × 2048 × 128", xlabel="sparsity, %", ylabel="µs", yscale="log")
-        first.legend()
+        if first.lines:
+            first.legend()
         uneven = sorted(of_suites(document, "imbalance"), key=lambda row: row.features.row_cov)
         for name in (TUNED, SPMM, "spmm-load-balancing", CUSPARSE):
             base = tera_flops(uneven[0], name) if uneven else None
@@ -139,7 +140,8 @@ class SputnikKernels(BenchStudy):
         second.set(
             title="8192 × 2048 × 128 at 75 %", xlabel="CoV of row lengths", ylabel="throughput kept, %"
         )
-        second.legend()
+        if second.lines:
+            second.legend()
         return svg(made, path)
 
 
