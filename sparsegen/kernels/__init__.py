@@ -76,7 +76,7 @@ def family_of(config: Config) -> AnyFamily:
 
 
 def is_of_operator(config: Config, operator: str) -> bool:
-    """Whether an installed family that computes the operator declares a config."""
+    """True if an installed family of the operator declares the config."""
     return config.is_known and family_of(config).problem_type.operator == operator
 
 

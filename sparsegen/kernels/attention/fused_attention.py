@@ -151,7 +151,9 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
 
     @staticmethod
     def _registers(problem: SparseAttentionProblem, config: FusedAttentionConfig) -> int:
-        """Of a thread: sums of results and of scores, fragments and running totals, and about 34 for addresses."""
+        """Estimates a thread's registers: sums of results and of scores, fragments, running totals, and about 34 for
+        addresses.
+        """
         padded = round_up(problem.k, 16)
         fragments = padded // 4 if config.queries == "registers" else 4
         row_tiles = config.tile_m // (16 * config.warps)

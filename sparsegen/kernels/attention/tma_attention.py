@@ -180,7 +180,7 @@ class TmaAttention(Family[BlockAttentionProblem, TmaAttentionConfig]):
 
     @staticmethod
     def _columns(problem: BlockAttentionProblem) -> int:
-        """Of a row in shared memory."""
+        """Returns the columns of a row in shared memory: the head's, rounded up to whole chunks."""
         return round_up(problem.head_dim, CHUNK)
 
     def _stages(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:

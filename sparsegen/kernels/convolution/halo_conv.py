@@ -348,7 +348,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         return ceil_div(problem.channels, config.chunk) * ceil_div(problem.taps, config.stage_taps)
 
     def _is_resident(self, problem: MaskedConv2dProblem, config: HaloConvConfig) -> bool:
-        """Whether all weights of a tile of filters fit into the pipeline stages, so that they are loaded once."""
+        """True if all weights of a tile of filters fit into the pipeline stages, so that they are loaded once."""
         return self._weight_stages_in_all(problem, config) <= config.weight_stages
 
     def _shared_bytes(self, problem: MaskedConv2dProblem, config: HaloConvConfig) -> int:

@@ -246,7 +246,7 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
     def _with_parts(
         self, problem: MaskedConv2dWeightsProblem, config: HaloConvWeightsConfig, device: Device
     ) -> HaloConvWeightsConfig:
-        """With as many parts as the device holds at once, of a few units each."""
+        """Returns the config with the most parts that the device holds at once and that have a few units each."""
         units = problem.density.share * units_of(problem.forward)
         tiles, found = self._tiles(problem, config), replace(config, parts=1)
         for parts in PARTS:

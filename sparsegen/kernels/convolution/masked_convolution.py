@@ -1,4 +1,6 @@
-"""What families of masked convolutions share: nothing is packed, and outputs come in units, of which some are live."""
+"""Base class of the families of masked convolutions: they pack nothing, and compute outputs in units, live ones
+only.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,7 @@ def filling_us(problem: MaskedConv2dProblem, rates: Rates) -> float:
 
 
 def has_whole_units(problem: MaskedConv2dProblem) -> bool:
-    """Whether the blocks of the mask are whole units."""
+    """True if the mask's blocks are whole units."""
     return problem.mask_block.rows % UNIT == 0 and problem.mask_block.columns % UNIT == 0
 
 

@@ -1,4 +1,4 @@
-"""What families of masked convolutions share that list live units, and may bring the windows of pixels these read."""
+"""Base class of the families of masked convolutions that list live units and may load the pixel windows of these."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
     def _with_parts(
         self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, device: Device
     ) -> WindowConvWeightsConfig:
-        """With the fewest parts that fill three quarters of the device, and a few units for each."""
+        """Returns the config with the fewest parts that fill three quarters of the device and have a few units each."""
         units = problem.density.share * units_of(problem.forward)
         found = replace(config, parts=1)
         for parts in (4, 8, 16, 32, 64):
@@ -190,7 +190,7 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
     def _fills(
         self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, device: Device
     ) -> bool:
-        """Whether there are blocks for three quarters of the device."""
+        """True if there are enough blocks for three quarters of the device."""
         blocks = self._tiles(problem, config) * config.parts
         return 4 * blocks >= 3 * device.multiprocessors * config.resident
 

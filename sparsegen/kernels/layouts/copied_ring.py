@@ -1,4 +1,4 @@
-"""What families share whose tiles a producer warp loads by TMA, Hopper's copy engine: sizes, configs and the launch."""
+"""Shared parts of the families whose tiles a producer warp loads by TMA: sizes, configs and the launch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READ = 0.71  # of the rate of copies that reading a packed A reaches, likewise
 
 
 class Order(StrEnum):
-    """How clusters of thread blocks get their next tile."""
+    """The order in which clusters of thread blocks get their tiles."""
 
     COUNTED = "counted"  # dynamically: a cluster that is done increments a counter in device memory
     PLACED = "placed"  # statically: by the cluster's index, forwards and backwards in alternation
@@ -61,7 +61,7 @@ class WalkedTilesConfig(CopiedTilesConfig):
 
 
 def persistent_launch(tiles: int, cluster: int, device: Device) -> Launch:
-    """The launch of clusters of so many blocks, as many as the device holds, or as there are tiles for."""
+    """Launches clusters of ``cluster`` blocks: as many clusters as the device holds, at most one for each tile."""
     clusters = min(tiles, max(1, device.multiprocessors // cluster))
     return Launch(
         grid=(clusters * cluster, 1, 1),
@@ -72,11 +72,11 @@ def persistent_launch(tiles: int, cluster: int, device: Device) -> Launch:
 
 
 def ring_constraints(device: Device) -> Iterator[Constraint]:
-    """That a device has warpgroups, and room for the tiles that are on their way."""
+    """Yields constraints: the device has warpgroups, and shared memory for the tiles in flight."""
     yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
     yield shared_memory_fits("tiles", SHARED_BYTES, device)
 
 
 def walk_constraint(raster: int, tail: int) -> Constraint:
-    """That the last group of row tiles is walked in parts which are no larger than a group."""
+    """Requires that the last group of row tiles is walked in parts no larger than a group."""
     return Constraint(tail <= raster, f"groups of raster ({raster}) are walked in parts of tail ({tail})")

@@ -1,4 +1,4 @@
-"""What several families ask of loads, in the same words."""
+"""Constraints on loads that several families share, in the same words."""
 
 from __future__ import annotations
 

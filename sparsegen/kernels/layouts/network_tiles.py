@@ -179,7 +179,7 @@ def places_of_inputs(problem: SparseNetworkProblem, layers: list[LayerTiles]) ->
 def _rows_and_places(
     problem: SparseNetworkProblem, rows: Array, following: Array | None
 ) -> tuple[Array, Array]:
-    """What `LayerTiles` says of rows and places, by the columns of the next layer."""
+    """Returns the rows and places of a layer for `LayerTiles`, ordered by the columns of the next layer."""
     if following is None:
         return rows, rows
     columns = following.ravel()
@@ -292,7 +292,7 @@ class NumberedLayers:
         )
 
     def _fill(self, source: Array, number: int, starts: Array) -> None:
-        """Where the values of a layer's nonzeros are, as far as these groups have their rows.
+        """Records the positions of the nonzeros' values of a layer, for the rows of these groups.
 
         Args:
             source: to be filled.
@@ -355,13 +355,13 @@ def _tile_of(groups: TileGroups, group: Array, lengths: Array, columns: Array) -
 
 
 def in_fragment(row: Array, column: Array) -> Array:
-    """Where a value of a 16 × 16 tile is in the operand A of m16n8k16, lane by lane."""
+    """Returns the position of a value of a 16 × 16 tile in operand A of m16n8k16, lane by lane."""
     lane = row % 8 * 4 + column % 8 // 2
     found: Array = lane * 8 + column % 2 + 2 * (row // 8) + 4 * (column // 8)
     return found
 
 
 def _joined(parts: list[Array], shape: tuple[int, ...]) -> Array:
-    """Of int32, at least one element."""
+    """Concatenates parts to int32; an empty result is one row of zeros."""
     whole = np.concatenate(parts) if parts else np.zeros(shape, dtype=np.int64)
     return whole.astype(np.int32) if whole.size else np.zeros((1, *shape[1:]), dtype=np.int32)

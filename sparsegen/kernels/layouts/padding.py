@@ -1,4 +1,4 @@
-"""Places of packed matrices, of which some have no nonzero: NumPy only."""
+"""Places of packed matrices, those without a nonzero included: NumPy only."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ class CopiedTiles(Family[P, C]):
         return rates.launch_us + START_US + max(moved, rounds * (TILE_US + each / rate))
 
     def _leaves_l2(self, problem: P, raster: int, device: Device) -> bool:
-        """Whether the rows of A that so many tiles of rows read take too much of the L2 to stay there."""
+        """True if the rows of A for ``raster`` row tiles take too much of the L2 to stay there."""
         side = Side.of(problem)
         return raster * TILE_M * side.inner * problem.factor_types[0].itemsize > KEPT * device.l2_bytes
 

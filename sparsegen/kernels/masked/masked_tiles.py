@@ -94,7 +94,7 @@ class Side:
 
     @property
     def constants(self) -> dict[str, Value]:
-        """What every template knows of the mask's blocks, and of how A and B lie."""
+        """Returns the constants of every template: block sizes of the mask, and the orientation of A and B."""
         return {
             "row_block": self.row_block,
             "inner_block": self.inner_block,

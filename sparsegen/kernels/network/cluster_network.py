@@ -59,12 +59,14 @@ SEVERAL = 6  # resident clusters from which on a heuristic takes 16 blocks: part
 
 
 def most_neurons_kept(cluster: int) -> int:
-    """How many neurons a block may keep: one more place is for those that nobody reads, all in whole blocks."""
+    """Returns the most neurons that a block may keep: all whole blocks but one place, which is for unread neurons."""
     return (1 << position_bits(cluster)) - SIDE
 
 
 def resident_clusters(device: Device, cluster: int) -> int:
-    """How many clusters of that many blocks a device probably has at once, one block on each multiprocessor."""
+    """Estimates how many clusters of ``cluster`` blocks are resident on a device, with one block on each
+    multiprocessor.
+    """
     return max(1, int(RESIDENT_SHARE[cluster] * device.multiprocessors / cluster))
 
 
@@ -249,12 +251,12 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
 
 
 def _has_clusters(device: Device, blocks: int) -> bool:
-    """Whether a device may have clusters of so many blocks, if it has any."""
+    """True if a device that has clusters may have them with ``blocks`` blocks."""
     return blocks <= PORTABLE_CLUSTER or device.compute_capability[0] in LARGE_CLUSTERS
 
 
 def _has_several(device: Device, blocks: int) -> bool:
-    """Whether clusters of so many blocks are portable, or several should be resident at once."""
+    """True if clusters of ``blocks`` blocks are portable, or if several should be resident at once."""
     is_large = blocks > PORTABLE_CLUSTER
     return not is_large or (_has_clusters(device, blocks) and resident_clusters(device, blocks) >= SEVERAL)
 

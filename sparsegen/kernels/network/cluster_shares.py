@@ -1,4 +1,4 @@
-"""Which block of a cluster computes which groups of a layer, such that few neurons change the multiprocessor.
+"""Assigns the groups of a layer to the blocks of a cluster such that few neurons change the multiprocessor.
 
 A layer's groups lie in trails through the blocks of neurons that they share. Pieces of these trails are dealt to the
 blocks of the cluster: each piece goes where most of the neurons that it reads are made, and where most of those that
@@ -107,7 +107,7 @@ class _Pieces:
         return found
 
     def cost(self, before: _Pieces | None, behind: _Pieces | None) -> int:
-        """Of neurons that blocks of the cluster get from others, read and made by this layer."""
+        """Number of neurons that blocks of the cluster get from others, read or made by this layer."""
         return sum(own._received(other) for own, other in ((self, before), (behind, self)) if own and other)
 
     def _received(self, before: _Pieces) -> int:

@@ -209,12 +209,12 @@ class _Dealt:
         return self.kept.size
 
     def destinations(self, places: Array, sender: Array, positions: int) -> tuple[Array, Array]:
-        """Where neurons go that this layer reads, as first and second destinations; their own block first.
+        """Returns the first and second destinations of neurons that this layer reads; a neuron's own block comes first.
 
         Args:
             places: int64, of any shape: among the neurons that this layer reads.
-            sender: int64, of that shape: who computes them.
-            positions: the place for neurons that nobody reads.
+            sender: int64, of that shape: the block that computes each.
+            positions: the place for neurons that no block reads.
         """
         block, slot = np.divmod(places, SIDE)
         nobody = np.full((1, HOLDERS), NONE, dtype=np.int64)  # has places behind the last block
@@ -230,7 +230,7 @@ class _Dealt:
         return first | COPIED * is_copied, np.where(is_copied, word[..., 1], 0)
 
     def sent(self, following: _Dealt | None, outputs: int, positions: int) -> tuple[Array, Array]:
-        """Where this layer's rows go: first and second destinations, groups × 16.
+        """Returns the first and second destinations of this layer's rows, groups × 16.
 
         Args:
             following: the layer that reads them; without one each block keeps ``outputs`` of the network's.
@@ -259,7 +259,7 @@ class _Dealt:
         return slice(begin, end)
 
     def part(self, rank: int, destinations: Array) -> LayerTiles:
-        """What a block of the cluster computes."""
+        """Returns the tiles that the block ``rank`` of the cluster computes."""
         return replace(self.tiles, places=destinations).part(self.groups_of(rank))
 
     def number(self, rank: int, blocks: Array) -> Array:
@@ -282,7 +282,7 @@ def _share(count: int, parts: int) -> int:
 
 
 def _turn(ascending: Array) -> Array:
-    """Of each element how many equal ones stand before it."""
+    """Returns, for each element, the number of equal ones before it."""
     found: Array = np.arange(ascending.size) - np.searchsorted(ascending, ascending)
     return found
 

@@ -257,7 +257,7 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
 
 
 def in_ring(config: FusedNetworkConfig) -> bool:
-    """Whether a tile is in a ring of pairs of chunks, of which one is free, in place of two buffers."""
+    """True if tiles go through a ring of pairs of chunks, one of them free, instead of two buffers."""
     return config.inputs > TWO_BUFFERS
 
 

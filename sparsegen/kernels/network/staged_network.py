@@ -212,7 +212,9 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
 
     @staticmethod
     def _blocks(problem: SparseNetworkProblem, config: StagedNetworkConfig, device: Device) -> int:
-        """As many as are resident at once, have tiles, and have a minibatch each."""
+        """Returns the number of blocks: as many as are resident at once and have a minibatch each, within the scratch
+        memory.
+        """
         resident = device.multiprocessors * config.resident_blocks
         return min(resident, INPUTS_AT_A_TIME // config.minibatch, ceil_div(problem.n, config.minibatch))
 
@@ -242,7 +244,9 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
     def heuristic(
         self, problem: SparseNetworkProblem, features: Features, device: Device
     ) -> StagedNetworkConfig:
-        """The largest minibatch of which all multiprocessors have one, and the largest useful buffer for two blocks."""
+        """Returns the largest minibatch that gives each multiprocessor one, and the largest useful buffer that fits
+        twice.
+        """
         minibatch = next((b for b in (16, 8) if problem.n >= b * device.multiprocessors), 4)
         warps = next((w for w in (16, 8) if WARP * w <= problem.neurons), 4)
         config = StagedNetworkConfig(

@@ -61,7 +61,7 @@ MEETING_US = 4.0
 
 
 class Sharing(StrEnum):
-    """What thread blocks share."""
+    """The work that thread blocks divide among themselves."""
 
     INPUTS = "inputs"  # each takes some of them through all layers, and waits for nobody
     LAYERS = (
@@ -100,7 +100,7 @@ class StreamedNetworkConfig(Config):
 
 
 def batch_bytes(problem: SparseNetworkProblem, inputs: int) -> int:
-    """The bytes of neurons between layers, before and behind one, of so many inputs."""
+    """Bytes of the neurons between layers, those before and behind one, of ``inputs`` inputs."""
     return 4 * (positions_of(problem) + SPARE_ROWS) * inputs
 
 

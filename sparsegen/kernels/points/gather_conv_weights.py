@@ -168,7 +168,7 @@ class GatherConvWeights(GatheredTiles[SubmanifoldConv3dWeightsProblem, GatherCon
 
     @staticmethod
     def _tiles(problem: SubmanifoldConv3dWeightsProblem, config: GatherConvWeightsConfig) -> int:
-        """Of all taps."""
+        """Returns the tiles of all taps."""
         of_tap = ceil_div(problem.filters, config.tile_m) * ceil_div(problem.channels, config.tile_n)
         return problem.filter_volume.taps * of_tap
 

@@ -1,4 +1,4 @@
-"""What families share that gather rows by a kernel map and multiply them on warps' tensor cores."""
+"""Base class of the families that gather rows by a kernel map and multiply them on warps' tensor cores."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class GatheredTiles(Family[P, C]):
 
 
 def products_us(device: Device, dtype: DType, blocks: int, products: float) -> float:
-    """Microseconds of so many multiply-adds that blocks share evenly, and of the kernel's start."""
+    """Estimates microseconds of ``products`` multiply-adds that blocks share evenly, with the kernel's start."""
     rates = device.expected_rates
     idle = max(1.0, device.multiprocessors / max(1, blocks))  # where blocks do not fill the device
     rate = REACHED * rates.tensor_products_per_us(dtype)

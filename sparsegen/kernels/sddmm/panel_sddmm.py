@@ -146,7 +146,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         return self._chunks(problem, config) * (CHUNK_BYTES // problem.dtype.itemsize)
 
     def _row_bytes(self, problem: SddmmProblem, config: PanelSddmmConfig) -> int:
-        """Of a row of B in shared memory, with the zeros behind its end."""
+        """Bytes of a row of B in shared memory, with the zeros behind its end."""
         return self._chunks(problem, config) * config.threads_per_strip * CHUNK_BYTES
 
     def _shared_bytes(self, problem: SddmmProblem, config: PanelSddmmConfig) -> int:

@@ -92,5 +92,5 @@ class Groups:
 
 
 def _changes(of_nonzero: Array) -> Array:
-    """Where an array over nonzeros differs from its element before; true at the first."""
+    """True where an array over nonzeros differs from its element before; true at the first."""
     return np.asarray(np.diff(of_nonzero, prepend=-1) != 0)

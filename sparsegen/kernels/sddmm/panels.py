@@ -16,8 +16,8 @@ from sparsegen.system.integers import ceil_div
 class Panels:
     """A pattern as panels of rows, each cut to tiles of the columns that have a nonzero in it.
 
-    Rows without nonzeros are in no panel. Lists are filled up by repeating their last entry, so that whoever follows
-    them computes something that nobody asked for, and nothing undefined.
+    Rows without nonzeros are in no panel. Lists are filled up by repeating their last entry, so that reads beyond the
+    end stay within bounds and their results are discarded.
 
     Attributes:
         of_tile: int32, of each tile its panel; the tiles of a panel follow each other.

@@ -1,4 +1,4 @@
-"""What the families of sampled products share: values are there only where they scale the result."""
+"""Shared parts of the families of sampled products: the matrix's values count only where they scale the result."""
 
 from __future__ import annotations
 

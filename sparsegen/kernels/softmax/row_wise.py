@@ -1,4 +1,4 @@
-"""What families of one value for each nonzero share that give each row a subwarp, a warp or a block."""
+"""Base class of the families that give each row a subwarp, a warp or a block, with one value for each nonzero."""
 
 from __future__ import annotations
 

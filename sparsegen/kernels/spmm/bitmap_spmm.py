@@ -223,7 +223,7 @@ def _row_tiles(problem: SpmmProblem) -> int:
 
 
 def _columns(problem: SpmmProblem) -> int:
-    """Of C, as the widest tiles pad them: scratch memory does not depend on their width."""
+    """Columns of C as the widest tiles pad them, so that scratch memory does not depend on the width of tiles."""
     return round_up(problem.n, WIDEST)
 
 

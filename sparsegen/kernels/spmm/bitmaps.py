@@ -23,7 +23,7 @@ HEAD_WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Bitmaps:
-    """What stands for A, tile after tile along k, and then along its rows.
+    """The packed form of A: tiles in order along k, then along its rows.
 
     Attributes:
         heads: uint32, tiles × `HEAD_WORDS`. The first words say at which byte of the tile's elements each warp's begin.
@@ -31,7 +31,7 @@ class Bitmaps:
         source: int32, for each element of the slots the nonzero's number in CSR order, or -1 for a zero.
         row_tiles: tiles along A's rows.
         steps: tiles along k.
-        slot_bytes: of one slot.
+        slot_bytes: bytes of one slot.
     """
 
     heads: Array

@@ -196,7 +196,7 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
 
 
 def _has_columns(problem: SpmmProblem, config: BlockSpmmConfig) -> bool:
-    """Whether every thread block of a cluster has columns to compute."""
+    """True if every thread block of a cluster has columns to compute."""
     return config.cluster * config.tile_n <= problem.n
 
 

@@ -23,7 +23,7 @@ BLOCK_NAMES = ("row_blocks", "offsets", "panels", "values")  # of the packed arr
 
 
 def whole_chunks(problem: SpmmProblem) -> Constraint:
-    """What accesses of 16 bytes to B and C need of their sizes."""
+    """Requires sizes of B and C that accesses of 16 bytes divide."""
     if problem.layout is Layout.ROW:
         return Constraint(
             problem.n % CHUNK == 0, f"rows of B and C ({problem.n}) are whole chunks of 16 bytes"

@@ -38,7 +38,7 @@ from sparsegen.system.integers import ceil_div
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the parts of the time take with a row-major B, as fitted, in a multiprocessor's cycles if nothing is said.
+    """Fitted costs of the parts of the time with a row-major B; in a multiprocessor's cycles unless stated.
 
     Attributes:
         start_us: microseconds of the kernel's start.

@@ -55,7 +55,7 @@ _BITS = np.array([i.bit_count() for i in range(256)], dtype=np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """How tiles are dealt to blocks and warps.
+    """Division of tiles among blocks and warps.
 
     A group is ``strip_rows · warps_m`` rows, a step of it ``step_columns · warps_k`` columns. Group by group, and step
     by step in each, the steps are given out to the blocks in equal runs (stream-K: Osama et al., PPoPP 2023). Of a
@@ -189,12 +189,12 @@ def pairs_of(farthest: Array) -> Array:
 
 
 def starts_of(pairs: Array, head_pairs: int, nnz: int) -> Array:
-    """Where what is behind the streams' heads begins, and where the last one ends, in pairs (int32).
+    """Returns where the pairs behind each stream's head begin, and the end of the last, in pairs (int32).
 
     Args:
-        pairs: of each stream.
-        head_pairs: of its head; a stream that has fewer is filled up.
-        nnz: for the message.
+        pairs: number of pairs in each stream.
+        head_pairs: pairs in each head; a stream with fewer is padded.
+        nnz: nonzeros of the matrix, for the message.
 
     Raises:
         MatrixError: the values pass the 32-bit range of their numbers.
@@ -264,10 +264,10 @@ def _nonzeros(matrix: CsrMatrix, begin: int, end: int, rows: Array | None) -> tu
 def _positions(
     counts: Array, partition: Partition, refill_tiles: int, ring_rows: int
 ) -> tuple[Array, Array, Array]:
-    """Where in its stream each lane is before each tile, and what that asks of the rings.
+    """Returns each lane's position in its stream before each tile, and the refill orders that follow for the rings.
 
     Returns:
-        int32 of the shape of ``counts``; the orders; and how far the farthest of each stream's lanes gets.
+        Positions, int32 in the shape of ``counts``; the orders; and the final position of each stream's farthest lane.
     """
     p = partition
     begins = p.begins()

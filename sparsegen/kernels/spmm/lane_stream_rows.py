@@ -1,4 +1,4 @@
-"""Which row goes where in lane streams, so that the lanes of a warp have equally many nonzeros.
+"""Assigns rows to lanes of the lane streams, so that the lanes of a warp have equally many nonzeros.
 
 Streams of a warp are as long as that of its fullest lane, in every run of tiles. Rows of different lengths are the
 greater part of what makes them differ; where in its row a nonzero stands is the rest.
@@ -132,5 +132,5 @@ def _level(places: Array, in_runs: Array) -> None:
 
 
 def _stored(longest: Array) -> Array:
-    """What streams of these lengths take in all, whole pairs; among equals the shorter ones are better."""
+    """Returns what streams of these lengths take in all, in whole pairs, plus their lengths: shorter ones win ties."""
     return ((longest + 2 + PAIR - 1) // PAIR * PAIR + longest).sum(axis=1)  # type: ignore[no-any-return]

@@ -321,7 +321,9 @@ def _of_size(
 
 
 def _order_us(problem: SpmmProblem, features: Features, row_order: str, device: Device) -> float:
-    """What rows of different lengths take more: the longest are waited for, or C is written row by row."""
+    """Estimates the extra microseconds of rows of different lengths: waits for the longest, or stores of C row by
+    row.
+    """
     rate, itemsize = device.expected_rates.copy_bytes_per_us, problem.dtype.itemsize
     if row_order == "natural":
         return UNEVEN_ROWS * features.density * features.row_cov * features.nnz * itemsize / rate
@@ -343,7 +345,7 @@ def _column_tiles(problem: SpmmProblem) -> int:
 
 
 def _part_bytes(problem: SpmmProblem, strip_rows: int) -> int:
-    """Of a warp's sums."""
+    """Bytes of a warp's sums."""
     return strip_rows * 8 * _column_tiles(problem) * 4
 
 

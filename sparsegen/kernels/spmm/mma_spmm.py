@@ -130,7 +130,9 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     @staticmethod
     def _registers(problem: SpmmProblem, config: MmaSpmmConfig) -> int:
-        """Of a thread: sums, fragments of operands (warpgroups have none), nonzeros on their way, some addresses."""
+        """Estimates a thread's registers: sums, fragments of operands (warpgroups have none), nonzeros in flight,
+        addresses.
+        """
         c, itemsize = config, problem.dtype.itemsize
         rows, columns = c.tile_m // (16 * c.warps_m), c.tile_n // (8 * c.warps_n)
         operands = 0 if c.warpgroups else (2 if problem.dtype is DType.FLOAT32 else 1) * (4 + 2 * columns)
@@ -277,12 +279,14 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     def alternatives(
         self, problem: SpmmProblem, features: Features, device: Device
     ) -> tuple[MmaSpmmConfig, ...]:
-        """How large blocks are features do not tell: large whole tiles, and small ones."""
+        """Returns configs of large and small whole tiles: features do not tell how large blocks are."""
         whole_tiles = (LARGE_TILE_CONFIG, NARROW_TILE_CONFIG) if fills_blocks(features) else ()
         return tuple(c for c in whole_tiles if self.is_valid(problem, c, device))
 
     def _with_prefetch(self, config: MmaSpmmConfig, features: Features) -> MmaSpmmConfig:
-        """As many vectors ahead as hold a thread's nonzeros of a tile that is a little fuller than most."""
+        """Returns the config with enough prefetched vectors for a thread's nonzeros of a tile a little fuller than
+        average.
+        """
         if config.storage == "tiles":
             return config
         vectors = config.tile_m * config.tile_k * features.density / (STEP * config.threads)

@@ -16,10 +16,10 @@ ENTRIES = 1 << 17  # that are put in order together
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the threads of a warp read rows of a panel.
+    """Access pattern of a warp's threads to the rows of a panel.
 
     Attributes:
-        row_bytes: of a panel's row.
+        row_bytes: bytes of a panel's row.
         threads_per_row: threads that share a group of rows of A.
         row_splits: of them, sets that take every ``row_splits``-th step of entries.
         step: entries that a thread takes together.

@@ -39,7 +39,7 @@ PHASE = 8  # threads whose 16 bytes shared memory gives at once
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the parts of the time take, as fitted, in a multiprocessor's cycles if nothing else is said.
+    """Fitted costs of the parts of the time; in a multiprocessor's cycles unless stated.
 
     Attributes:
         start_us: microseconds of the kernel's start.
@@ -49,7 +49,7 @@ class Costs:
         nonzero: of a nonzero of the longest row on its way; and ``step``, of each load of A there.
         round: of a set of rows that follows another on its threads.
         panel: until all warps have gone on to the next panel.
-        spilling: how much more work for a share of registers that there are too few.
+        spilling: factor of additional work by the fraction of registers that a thread lacks.
         unaligned: multiples of the L2's time for a tile of B in single elements, and ``tile``, for any.
         a, b, c: multiples of the memory's time for the three matrices.
     """
@@ -368,7 +368,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
 
     @staticmethod
     def _reading(problem: SpmmProblem, config: PanelSpmmConfig) -> Reading:
-        """How a warp's threads read rows of a panel."""
+        """Returns the access pattern of a warp's threads to the rows of a panel."""
         row_bytes = config.tile_n * problem.dtype.itemsize
         return Reading(row_bytes, config.threads_per_row, config.row_splits, config.step)
 
@@ -448,12 +448,12 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
 
     @staticmethod
     def _step_bytes(problem: SpmmProblem, config: PanelSpmmConfig) -> tuple[int, int]:
-        """Of the offsets and of the values that one step of a group brings."""
+        """Bytes of the offsets and of the values that one step of a group loads."""
         c = config
         return c.step * c.index_bits // 8, c.step * c.rows_per_group * problem.dtype.itemsize
 
     def _loads(self, problem: SpmmProblem, config: PanelSpmmConfig) -> float:
-        """Of A, that a step takes."""
+        """Number of loads of A in one step."""
         return sum(max(1.0, nbytes / CHUNK_BYTES) for nbytes in self._step_bytes(problem, config))
 
     def _tile_cycles(self, problem: SpmmProblem, features: Features, config: PanelSpmmConfig) -> float:

@@ -192,12 +192,12 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
 
 
 def _sum_bytes(problem: SpmmProblem) -> int:
-    """Of a float32 sum for each element of C."""
+    """Bytes of a float32 sum for each element of C."""
     return 4 * problem.batch * problem.m * problem.n
 
 
 def _tasks(lengths: Array, most: int) -> Array:
-    """Runs of at most so many nonzeros that do not leave a panel; one without nonzeros where a panel has none.
+    """Splits panels into tasks of at most ``most`` nonzeros; an empty panel has one task without nonzeros.
 
     Args:
         lengths: nonzeros of each panel; panels follow each other.

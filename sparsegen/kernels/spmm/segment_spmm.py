@@ -42,7 +42,7 @@ L1_BYTES = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the parts of the time take, as fitted, in a multiprocessor's cycles if nothing else is said.
+    """Fitted costs of the parts of the time; in a multiprocessor's cycles unless stated.
 
     Attributes:
         start_us: microseconds of the kernel's start.
@@ -348,10 +348,10 @@ def _registers(problem: SpmmProblem, config: SegmentSpmmConfig) -> int:
 
 
 def _cut(offsets: Array, most: int) -> tuple[Array, Array]:
-    """Every row whole, or in even parts of at most so many nonzeros.
+    """Splits rows into segments: whole ones, or even parts of at most ``most`` nonzeros.
 
     Args:
-        offsets: int64 [m + 1], of the rows.
+        offsets: row offsets of CSR, int64 [m + 1].
 
     Returns:
         int64 [segments, 4]: first nonzero, number of nonzeros, row, number of the part or `NO_PART`; and int64

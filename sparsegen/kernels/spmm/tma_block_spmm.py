@@ -169,7 +169,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
 
 
 def _comes_again(problem: SpmmProblem, features: Features, device: Device) -> bool:
-    """Whether most of B comes from memory again for every group of rows of tiles that meets it."""
+    """True if most of B is read from memory again for every group of row tiles."""
     met = (problem.k + problem.m) * problem.n * ITEM_BYTES
     return met > device.l2_bytes and held_share(features, TILE_M, TILE_K) > MOST
 

@@ -51,7 +51,7 @@ MOST_VARIATION = 1.0  # row-length CoV up to which ELL with a rest is tried
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the parts of the time take, as fitted, in a multiprocessor's cycles if nothing else is said.
+    """Fitted costs of the parts of the time; in a multiprocessor's cycles unless stated.
 
     Attributes:
         start_us: microseconds of the kernel's start.
@@ -286,7 +286,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
 
     @staticmethod
     def _place(row: Any, tile_n: int, chunk: int) -> Any:
-        """Where a row of B (or each of an array) starts in its tile, in units: `place_of` of the template."""
+        """Position in its tile, in units, of a row of B (or of each of an array): `place_of` of the template."""
         return row * (tile_n // chunk) + row // chunk
 
     def _resident_blocks(self, problem: SpmmProblem, config: UspmmVecConfig, device: Device) -> int:
@@ -384,7 +384,9 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         return int(np.quantile(lengths, QUARTILE, method="lower"))
 
     def _stored_indices(self, problem: SpmmProblem, config: UspmmVecConfig, columns: Array) -> Array:
-        """What the kernel finds a row of B by, int32: its number, or its place in the tile, in shared memory."""
+        """Indices of B's rows as the kernel needs them, int32: row numbers, or positions in the tile in shared
+        memory.
+        """
         if config.staging == "gather":
             return columns
         placed: Array = self._place(columns, config.tile_n, self._chunk(problem))
@@ -475,13 +477,15 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         )
 
     def _is_aligned(self, problem: SpmmProblem) -> bool:
-        """Whether rows of B, or columns of a column-major one, begin at whole chunks."""
+        """True if rows of B, or columns of a column-major one, begin at whole chunks."""
         contiguous = problem.n if problem.layout is Layout.ROW else problem.k
         return contiguous % self._chunk(problem) == 0
 
     @staticmethod
     def _lack_of_registers(problem: SpmmProblem, config: UspmmVecConfig) -> float:
-        """By what share of its registers a thread should need more: sums, two loads of A, one of B and addresses."""
+        """Fraction of its registers that a thread should need in addition: for sums, two loads of A, one of B,
+        addresses.
+        """
         c, itemsize = config, problem.dtype.itemsize
         sums = c.tile_n // c.threads_per_row
         held = sums * c.vec_size + (sums if c.ell_width == "quartile" else 0)
@@ -557,7 +561,7 @@ def _gathered(usual: UspmmVecConfig, n: int) -> tuple[UspmmVecConfig, ...]:
 
 
 def _halved(config: UspmmVecConfig) -> UspmmVecConfig:
-    """With half the warps."""
+    """Returns the config with half the warps."""
     if config.row_warps > 1:
         return replace(config, row_warps=config.row_warps // 2)
     return replace(config, k_splits=config.k_splits // 2)
