@@ -116,7 +116,7 @@ class BlockAttentionProblem(Problem):
 
     @property
     def mask_layout(self) -> BlockMaskLayout:
-        """Where the parts of a mask lie in its buffer."""
+        """Layout of the parts of a mask in its buffer."""
         return grid((self.queries, self.keys), (self.block.rows, self.block.columns))
 
     @property
@@ -204,7 +204,7 @@ class BlockAttentionProblem(Problem):
         return TensorSpec(name, self.of_batch(shape), self.dtype, 16, is_written=is_written)
 
     def of_call(self) -> tuple[TensorSpec, ...]:
-        """What forward and backward are told beside Q, K and V: masks, scale and band."""
+        """Operands of forward and backward besides Q, K and V: masks, scale and band."""
         shape: tuple[int, ...] = (self.mask_layout.words,)
         if self.masks.are_of_heads:
             shape = (self.heads, *shape)
@@ -341,7 +341,7 @@ class BlockAttentionProblem(Problem):
         return real if self.order is TokenOrder.HEADS else real.swapaxes(0, 1)
 
     def _live_of_heads(self, words: Array | None) -> list[Array] | None:
-        """Of each query head of an item the live blocks; None where all are."""
+        """Returns the live blocks of each query head of a batch element; None if all are live."""
         if words is None:
             return None
         masks = [self.mask_of(one).blocks() for one in words.reshape(-1, self.mask_layout.words)]

@@ -1,4 +1,4 @@
-"""``masked_conv2d``: a convolution of images of which a mask of spatial blocks names the parts that count.
+"""``masked_conv2d``: convolution of images restricted by a mask of spatial blocks.
 
 Shah and Nair, Block Sparse Convolution (CS6023), after Ren et al., SBNet: Sparse Blocks Network for Fast Inference,
 CVPR 2018.
@@ -196,7 +196,7 @@ class MaskedConv2dProblem(Problem):
         return wide[:height, :width]
 
     def counted(self, image: Array, words: Array) -> Array:
-        """What counts of an image of height × width × channels: of any input that of live blocks alone."""
+        """Returns the image with blocks set to zero that do not count; only masks of any input have such blocks."""
         if self.mask_of is not MaskOf.ANY_INPUT:
             return image
         of_live: Array = np.where(self.live(words)[..., None], image, np.zeros(1, image.dtype))
@@ -311,7 +311,9 @@ class MaskedConv2dProblem(Problem):
         )
 
     def taps_of(self, image: Array) -> Any:
-        """What the outputs read of an image for each tap, by row and column: zeros, or False, outside of it."""
+        """Yields the pixels that the outputs read for each tap, by row and column; zeros, or False, outside the
+        image.
+        """
         rows, columns = self.padding.rows, self.padding.columns
         margins = ((rows, rows), (columns, columns), *[(0, 0)] * (image.ndim - 2))
         padded = np.pad(image, margins)

@@ -209,7 +209,7 @@ class MaskedConv2dWeightsProblem(Problem):
         return Reference(exact, magnitude, self.terms(matrix), self.dtype)
 
     def _images(self, operands: dict[str, Array]) -> Iterator[tuple[Array, Array, Array]]:
-        """Of each image its pixels and gradient in float64, and the words of its mask."""
+        """Yields, for each image, its pixels and gradient in float64, and the words of its mask."""
         masks = operands["mask"].reshape(self.images, -1)
         for image, gradient, words in zip(operands["x"], operands["dy"], masks, strict=True):
             pixels, outputs = (

@@ -28,7 +28,7 @@ SPARSE = 16  # from one nonzero among so many places on, rows are gathered rathe
 
 
 class SddmmEpilogue(StrEnum):
-    """What is done to D before it is stored."""
+    """The operation on D before it is stored."""
 
     NONE = "none"
     SCALE = "scale"  # each element times the pattern's own value there
@@ -43,8 +43,8 @@ class SddmmOperator(Operator):
         """Multiply and sample; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:
-            a, b: m × k and n × k, contiguous, of the problem's dtype; D has nnz values. With a batch all three have so
-                many of these.
+            a, b: m × k and n × k, contiguous, of the problem's dtype; D has nnz values. With a batch all three have a
+                leading batch dimension.
         """
         return self._run((a, b), out, stream)
 

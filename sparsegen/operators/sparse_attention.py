@@ -34,9 +34,9 @@ class SparseAttentionOperator(Operator):
         """Attend; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:
-            q, k, v: m × k, n × k and n × k, contiguous, of the problem's dtype, with a batch so many of each. Keys and
-                values must be finite also where no query sees them: a weight of 0 times infinity is NaN. ``out`` may be
-                q, but share no memory with the others.
+            q, k, v: m × k, n × k and n × k, contiguous, of the problem's dtype; with a batch each has a leading batch
+                dimension. Keys and values must be finite even if no query sees them: a weight of 0 times infinity is
+                NaN. ``out`` may be q, but share no memory with the others.
         """
         if out is not None and (out is k or out is v):
             raise OperandError(

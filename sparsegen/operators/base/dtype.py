@@ -41,7 +41,7 @@ class DType(StrEnum):
         return {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[self.value]
 
     def overflows(self, values: Array) -> int:
-        """How many finite numbers become infinite where they are rounded to this type."""
+        """Number of finite values that become infinite when they are rounded to this type."""
         # Halfway between the largest number and the next power of two rounds to even, which is infinite.
         limit = {"float32": 2.0**128 - 2.0**103, "float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}[
             self.value

@@ -39,7 +39,7 @@ class Float8(StrEnum):
         return float(_values(self)[LARGEST_CODES[self.value]])
 
     def overflows(self, values: Array) -> int:
-        """How many finite numbers become infinite, or NaN in e4m3, where they are rounded to this type."""
+        """Number of finite values that become infinite, or NaN in e4m3, when they are rounded to this type."""
         limit, largest_is_even = _middles(self)[-1], LARGEST_CODES[self.value] % 2 == 0
         if values.dtype.kind not in "fiu":
             return 0
@@ -84,7 +84,7 @@ class FactorType(StrEnum):
 
 @cache
 def _values(kind: Float8) -> Array:
-    """What each of the 256 codes stands for, float32."""
+    """Returns the value of each of the 256 codes, float32."""
     exponent_bits = 4 if kind is Float8.E4M3 else 5
     fraction_bits = 7 - exponent_bits
     bias = (1 << exponent_bits - 1) - 1
