@@ -211,7 +211,7 @@ class _Search:
         return self.choice(config, How.NEAREST, why, expected_us=expected_us, neighbours=asked)
 
     def predictions(self, near: Sequence[Neighbour]) -> list[Prediction]:
-        """What the cost model and the nearest measured workloads say, the best first; asked once."""
+        """Predictions of the cost model and the nearest measured workloads, the best first; computed once."""
 
         def make() -> list[Prediction]:
             asked = [self.kept.evidence(n, self.device, self.database) for n in near_enough(near)]
@@ -253,7 +253,7 @@ class _Search:
         return next(others, found)
 
     def why_not(self, family: AnyFamily, config: Config) -> str | None:
-        """What keeps a config from running untried, in words; None if nothing does."""
+        """Returns why a config may not run untried, in words; None if it may."""
         broken = family.broken_constraints(self.problem, config, self.device) or family.broken_requirements(
             self.problem, self.workload.features, config
         )
@@ -363,7 +363,7 @@ class _Search:
         return self.database.probes(self.workload, self.device)
 
     def raced(self, config: Config) -> tuple[Probe, ...]:
-        """Of each task of a layer that ran this config, and each way of being called, the newest probe."""
+        """Returns the newest probe of each task of a layer that ran this config, for each way of being called."""
         made = {(p.task, p.called): p for p in self.all_probes if p.variant.config == config}
         return tuple(p for p in made.values() if p.task is not Task.PRODUCT)
 
@@ -382,7 +382,7 @@ def near_enough(near: Sequence[Neighbour]) -> list[Neighbour]:
 
 
 def _not_near(near: Sequence[Neighbour]) -> str:
-    """Why a heuristic is used."""
+    """Explains why a heuristic is used."""
     reason = "a heuristic: nothing measured is near"
     if not near or near[0].distance <= FARTHEST:
         return reason

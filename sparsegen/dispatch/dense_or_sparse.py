@@ -19,7 +19,7 @@ DENSE = "cublas"  # the contender that a dense product is
 
 
 class Source(StrEnum):
-    """What a time rests on, the surest first."""
+    """The source of a time, the surest first."""
 
     MEASURED = "measured"
     SAME_SIZES = "measured on equal sizes"
@@ -38,10 +38,10 @@ DENSE_WITHIN = {Source.MEASURED: 1.02, Source.SAME_SIZES: 1.05, Source.NEAR: 1.2
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """A time in microseconds, and what it rests on.
+    """A time in microseconds, and its source.
 
     Attributes:
-        within: the factor that nine of ten such times are off by at the most.
+        within: error factor that nine of ten such times do not exceed.
     """
 
     us: float
@@ -66,7 +66,7 @@ class Time:
 
 
 class Verdict(StrEnum):
-    """What two times say."""
+    """The outcome of comparing two times."""
 
     SPARSE = "sparse"
     DENSE = "dense"
@@ -74,7 +74,7 @@ class Verdict(StrEnum):
 
 
 def has_dense(problem: Problem) -> bool:
-    """Whether a dense product computes it."""
+    """True if a dense product computes the problem."""
     return problem.batch == 1 and _has_dense(type(problem))
 
 
@@ -95,7 +95,7 @@ def require_dense(problem: Problem) -> None:
 
 
 def compare(sparse: Time | None, dense: Time | None) -> Verdict:
-    """Which is faster, if one of them is beyond what the times may be off; two measured times always tell."""
+    """Returns the faster one, if the times differ by more than their errors; two measured times always tell."""
     if dense is None:
         return Verdict.SPARSE
     if sparse is None:
@@ -116,7 +116,7 @@ def measured_dense_us(baselines: Iterable[Baseline], wanted: MeasuredAs | None) 
 
 
 def probed_as(wanted: MeasuredAs | None) -> MeasuredAs:
-    """What a probe measures as, where these times count: a graph's launches find the L2 warm."""
+    """Returns how a probe is measured whose times are to count as ``wanted``: a graph's launches find the L2 warm."""
     return MeasuredAs.WARM if wanted is MeasuredAs.GRAPH else wanted or MeasuredAs.COLD
 
 

@@ -1,4 +1,4 @@
-"""How long products with pruned layers take, as far as it was measured: on the very pattern or on one that is near."""
+"""Times of products with pruned layers, as far as measured: on the same pattern or on one that is near."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEAR = 1.0  # octaves in feature space, see `sparsegen.dispatch.places.position`
 
 
 class KnownLayer(Protocol):
-    """A pruned layer of which only name and pattern matter."""
+    """A pruned layer, known by name and pattern only."""
 
     @property
     def name(self) -> str: ...
@@ -34,7 +34,7 @@ class KnownLayer(Protocol):
 
 
 class Grounds(StrEnum):
-    """What a time rests on."""
+    """The source of a time."""
 
     EXACT = "exact"  # measured on this very pattern
     NEAR = "near"  # scaled from a measured pattern at most `NEAR` octaves away
@@ -150,7 +150,7 @@ def layer_time(
     database: Layer,
     epilogue: Epilogue = Epilogue.NONE,
 ) -> LayerTime:
-    """What dispatch knows of ``layer · B`` with n columns, if it rests on a measurement that is near."""
+    """Returns the time that dispatch knows for ``layer · B`` with n columns, if a measurement is near."""
     problem = SpmmProblem(layer.features.m, layer.features.k, n, dtype, layout, epilogue)
     try:
         choice = choose(Workload(problem, layer.fingerprint, layer.features), device, database)

@@ -1,4 +1,4 @@
-"""How far the cost model is off, by Gaussian-process regression (Rasmussen and Williams, 2006, section 2.2).
+"""Error of the cost model, by Gaussian-process regression (Rasmussen and Williams, 2006, section 2.2).
 
 A point is a workload's place and a config, and its value the log of a measured time over the modelled one. How alike
 two points are is a share that all have in common, as of a device that is faster than its description, and the product
@@ -42,7 +42,7 @@ class Point:
 
 
 class Regression:
-    """What some points let others expect."""
+    """Gaussian process fitted to known points; predicts others."""
 
     def __init__(self, known: Sequence[Point], logs: Array) -> None:
         """The process, given what is known.
@@ -57,9 +57,9 @@ class Regression:
         self._weights = _solution(COMMON + own, np.clip(logs, usual - FARTHEST_OFF, usual + FARTHEST_OFF))
 
     def expected(self, wanted: Sequence[Point]) -> tuple[Array, Array]:
-        """What is to be expected of some points, and how much of it is doubtful: float64 [wanted], logs.
+        """Predicts the values of points, and their doubt: float64 [wanted], logs.
 
-        Doubt is the standard deviation that the one known point leaves that tells most.
+        Doubt is the standard deviation that remains given the most informative known point alone.
         """
         near = _Encoded.of(wanted).likeness(self._known)
         mean: Array = ((COMMON + near) * self._weights).sum(axis=1)
