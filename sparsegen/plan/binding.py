@@ -99,7 +99,7 @@ class BoundVariant(OwnLaunch):
 
     @property
     def digest(self) -> str:
-        """What names the binary in the database."""
+        """The binary's name in the database."""
         return self.compiled.rendered.digest
 
     def _bind(self) -> Bound:

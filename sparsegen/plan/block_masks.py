@@ -24,7 +24,7 @@ COUNTER_WORDS = 2  # of scratch; behind it two for each band, and the bits of ro
 
 
 class Given(StrEnum):
-    """What a mask is made of that is not drawn; each is the name of a kernel's second half."""
+    """The source of a mask that is not drawn; each is the name of a kernel's second half."""
 
     BITS = "bits"  # rows of 64-bit words in their own order, as `sparsegen.matrix.bits` packs them
     BOOLS = "bools"  # a byte for each block, row by row, live unless it is zero
@@ -89,8 +89,8 @@ class BlockMaskMaker:
         return self._bind(f"finish_{given}", True, None, masks=self._masks)
 
     def bind_largest(self, among: Largest, live: int) -> Callable[..., None]:
-        """Likewise ``bound(stream, scores, mask)``: the masks of so many blocks with the largest scores; of equal ones
-        the first. The scores are float32, row by row; what is -inf or NaN never lives.
+        """Returns ``bound(stream, scores, mask)``, which keeps the ``live`` blocks with the largest scores; of equal
+        ones the first. The scores are float32, row by row; blocks with -inf or NaN never live.
         """
         return self._bind(f"finish_largest_{among}", False, live, None, masks=self._masks)
 
@@ -124,7 +124,7 @@ def scratch_words(layout: BlockMaskLayout) -> int:
 
 
 def may_start_early(executor: Executor) -> bool:
-    """Whether kernels may begin while the one before them on the stream still ends."""
+    """True if kernels may begin while the previous one on the stream still ends."""
     return executor.device.compute_capability[0] >= 9
 
 

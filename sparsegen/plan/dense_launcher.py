@@ -31,7 +31,7 @@ EMULATED = ("emulator", "cpu")  # PyTorch runs on the CPU for them
 
 
 def obstacle(device: Device, policy: Dense) -> str:
-    """Why no dense product can run here, in words; empty where it can.
+    """Returns why no dense product can run here, in words; empty if it can.
 
     PyTorch takes seconds to import, so that where dense is one of two choices it has to be imported already.
     """
@@ -177,7 +177,7 @@ class DenseLauncher:
         return self._weight.nbytes
 
     def explain(self) -> str:
-        """What runs, and why, in words."""
+        """Describes what runs, and why."""
         (rows, columns), problem = self._pattern.shape, self._problem
         itemsize = problem.dtype.itemsize
         least = matrix_bytes(rows, columns, self._pattern.nnz, itemsize)
