@@ -37,10 +37,10 @@ class Verifier(Protocol):
         """The largest error over its bound, by default ours; at most 1 is right, NaN counts as infinite."""
 
     def explain(self, result: Buffer) -> str:
-        """How many values are wrong by our bound, and the worst one."""
+        """Describes the wrong values by our bound: their number, and the worst one."""
 
     def reference(self) -> Reference:
-        """What it must be, on the host."""
+        """The reference on the host."""
 
 
 def verifier(
