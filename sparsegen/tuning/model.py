@@ -61,7 +61,7 @@ class SharedSearch:
 
 
 class Fate(StrEnum):
-    """What became of a search."""
+    """Outcome of a search."""
 
     SEARCHED = "searched"
     KNOWN = "known from before"
@@ -93,7 +93,7 @@ class SearchOutcome:
 
     @property
     def reason(self) -> str:
-        """Why it failed; else empty."""
+        """Reason why it failed; else empty."""
         return "" if self.error is None else str(self.error)
 
     def to_dict(self) -> dict[str, Any]:

@@ -83,7 +83,7 @@ REASONS_SHOWN = 3
 
 @dataclass(frozen=True)
 class Backend:
-    """What compiles, what runs, and what is compared with; child processes import the latter two by name.
+    """Parts that compile, run, and time baselines; child processes import the latter two by name.
 
     Attributes:
         open_executor: a function of the device, as ``"module:function"``.
@@ -144,24 +144,24 @@ def tune(
 ) -> TuneResult:
     """Find and record the fastest variant for ``problem`` on ``matrix``.
 
-    Every measurement is in the store before the next one starts, so that nothing is lost when this process is
-    killed; what the store already holds of the same variants is not measured again, but that a variant that
-    failed is tried once more in a later search. Ctrl-C ends the search and returns the best so far.
+    Every measurement is in the store before the next one starts, so that nothing is lost when this process is killed;
+    what the store already holds of the same variants is not measured again, but that a variant that failed is tried
+    once more in a later search. Ctrl-C ends the search and returns the best so far.
 
     Args:
-        matrix: of the shape that the problem says.
+        matrix: the sparse matrix, in the problem's shape.
         store: open, or where it is: then it is opened while the worker starts, and closed at the end.
         families: names; by default every family of the operator.
         budget: by default normal effort.
         baselines: also time dense and vendor routines, unless the store has them.
         again: measure again what the store holds.
-        seed: of the dense operands, and of samplers that draw.
-        deterministic: try only variants of which equal inputs give equal bits on every call.
-        sampler: what chooses the next variant.
+        seed: seed of the dense operands, and of samplers that draw.
+        deterministic: try only variants that give equal bits for equal inputs on every call.
+        sampler: chooses the next variant.
         allow_overflow: let finite values of the matrix become infinite in the problem's dtype.
         backend: by default the device's own.
-        stop: set by somebody else to end the search as Ctrl-C does.
-        even_if_ended: go on where an equal search ended by its own budget; else what that one found is the result.
+        stop: an event that, once set, ends the search as Ctrl-C does.
+        even_if_ended: continue if an equal search ended by its own budget; else return what that one found.
 
     Raises:
         MatrixError: values overflow, and ``allow_overflow`` is not set; or the operands take more memory than there is.
@@ -169,8 +169,8 @@ def tune(
         DeviceUnavailableError: the device or its compiler is missing.
         PackageMissingError: the sampler needs a package that is not installed.
         NoVariantError: not one variant is valid, compiles and gives right results; the message says why.
-        MachineError: a disk is full, memory ran out, the device is lost, somebody killed a process: no variant's
-            fault, so that nothing is recorded of it. The same call goes on once that is mended.
+        MachineError: a disk is full, memory ran out, the device is lost, a process was killed: no variant's fault, so
+            that nothing is recorded of it. The same call goes on once that is mended.
         DatabaseError: a result could not be recorded.
         KeyboardInterrupt: Ctrl-C (or ``stop``) before anything was measured or all configs were listed, or a second
             one; what was measured is recorded.
@@ -311,7 +311,7 @@ def tune(
 def _found_before(
     notes: Path, asked: Asked, workload: Workload, device: Device, store: Store | str | Path, backend: Backend
 ) -> TuneResult | None:
-    """What an equal search found that ended by its own budget."""
+    """Returns the result of an equal search that ended by its own budget."""
     path = notes / f"{_search_name(workload, device, store)}.json"
     if not path.exists():
         return None
@@ -328,7 +328,7 @@ def _made_ready(toolchain: Toolchain) -> float:
 
 
 def _databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, Future[Recorder]]:
-    """What can be read at once, and what will be written: the store, or a promise of it where its place is given.
+    """Returns a layer to read at once, and the recorder: the store, or a promise of it if its place is given.
 
     A place is read as it is, without SQLAlchemy.
 

@@ -149,7 +149,7 @@ class _Worker:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """Process ID, while there is a process."""
         return None if self._child is None else self._child.pid
 
     def begin(self, assignment: Assignment) -> None:
@@ -160,7 +160,7 @@ class _Worker:
         self._child.send_in_background(assignment)
 
     def messages(self) -> list[Status | Found | Failure]:
-        """What it said since; lines for the log are logged here.
+        """Returns its messages since the last call; lines for the log are logged here.
 
         Raises:
             ChildDiedError, ChildTimeoutError: the process has gone, or says nothing any more.

@@ -181,7 +181,7 @@ class RayEngine:
             self._inbox[number].append(message)
 
     def taken(self, number: int) -> tuple[list[Any], bool]:
-        """What a search said up to the last look, and whether its task was done then."""
+        """Returns a search's messages up to the last look, and whether its task was done then."""
         return self._inbox.pop(number, []), number in self._done
 
     def give_up(self, number: int) -> None:
@@ -261,7 +261,7 @@ class RaySearch:
         return heard
 
     def _given_up(self) -> str:
-        """Why there is no more to be expected of it; empty if there is."""
+        """Returns why nothing more is expected of it; empty otherwise."""
         now = time.monotonic()
         if self.where:
             is_silent = now - self._heard > SILENT_SECONDS
@@ -276,8 +276,9 @@ class RaySearch:
         )
 
     def _end(self) -> End:
-        """What it came to. A node that is dead to Ray may only be cut off: its search has a moment to end by itself,
-        so that no other measures at the same time what it measures."""
+        """Returns its end. A node that is dead to Ray may only be cut off: its search gets a moment to end by itself,
+        so that no other one measures the same at the same time.
+        """
         try:
             came_to = ray.get(self.task)
         except ray.exceptions.RayTaskError as error:

@@ -1,4 +1,4 @@
-"""What runs beside a device: one search after another, in a process that the local engine or Ray started."""
+"""Code that runs beside a device: one search after another, in a process that the local engine or Ray started."""
 
 from __future__ import annotations
 

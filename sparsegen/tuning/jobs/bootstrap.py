@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where sparsegen would keep what it compiles: locks of devices are shared with an installed one."""
+    """Returns sparsegen's cache folder, so that locks of devices are shared with an installed one."""
     named = environment.get("SPARSEGEN_CACHE")
     if named:
         return Path(named).absolute()

@@ -148,7 +148,7 @@ class Bundle:
 
     @cached_property
     def job(self) -> Job:
-        """What is asked for.
+        """Returns the job that is asked for.
 
         Raises:
             BundleError: it is damaged, or not what a job has.
@@ -158,7 +158,7 @@ class Bundle:
 
     @property
     def has_kernels(self) -> bool:
-        """Whether the candidates were compiled beforehand."""
+        """True if the candidates were compiled beforehand."""
         return f"{KERNELS}/{LIST}" in self.files
 
     def source(self, digest: str) -> str:

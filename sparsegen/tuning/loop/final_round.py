@@ -22,10 +22,10 @@ DRAWING = 1  # of operands that the search has not seen
 def time_in_turn(
     best: Sequence[Measurement], seconds: float, measuring: Measuring, ledger: Ledger, ends: float = math.inf
 ) -> bool:
-    """Time and record each of the best, for about so many seconds; whether any is still right.
+    """Times and records each of the best, for about ``seconds`` seconds; returns True if any is still right.
 
     Args:
-        ends: by `time.monotonic`; from then on no further one is timed, but for the first that is right.
+        ends: deadline by `time.monotonic`, after which only a first right one is still timed.
     """
     running = {m.variant: measuring.binary(m.variant) for m in best}
     timings: dict[Variant, list[Timing]] = {variant: [] for variant in running}

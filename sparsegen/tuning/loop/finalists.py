@@ -22,7 +22,7 @@ def median_us(measurement: Measurement | None) -> float:
 
 
 def is_finished(measurements: Iterable[Measurement]) -> bool:
-    """Whether a search of the workload that these are of came to its last round."""
+    """True if a search of the measurements' workload reached its last round."""
     return any(m.final for m in measurements)
 
 
@@ -50,7 +50,7 @@ def pick(measurements: Iterable[Measurement], defaults: Collection[Config] = ())
 
 
 def schedule(finalists: Iterable[Measurement], seconds: float) -> tuple[int, int]:
-    """Rounds, and samples in each, that fit into about so many seconds; at least two rounds of one."""
+    """Returns rounds, and samples in each, that fit into about ``seconds`` seconds; at least two rounds of one."""
     once = sum(median_us(m) for m in finalists) * 1e-6
     samples = max(2, min(ROUNDS * SAMPLES_PER_ROUND, int(seconds / max(once, 1e-9))))
     rounds = min(ROUNDS, samples)

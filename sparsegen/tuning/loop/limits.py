@@ -1,4 +1,4 @@
-"""When a search ends: a budget on the clock."""
+"""The end of a search: a budget on the clock."""
 
 from __future__ import annotations
 

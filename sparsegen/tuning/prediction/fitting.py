@@ -158,9 +158,9 @@ class _Design:
 
 
 def _unlike(variants: Sequence[Known], design: _Design) -> float:
-    """How the error of a log grows with the difference from the configs that a model was fitted to; at least 0.
+    """Slope of the error of a log with the difference from the configs that a model was fitted to; at least 0.
 
-    Parts of the configs take turns to be left out, whole regions of the tuning space with them.
+    It is cross-validated: each part of the configs is left out in turn, a whole region of the tuning space with it.
     """
     configs = list(dict.fromkeys(v.config for v in variants))
     apart: dict[Config, float] = {}  # of each from those of its family in other parts

@@ -1,4 +1,4 @@
-"""What the cost model sees of a variant: its launch on a device, its compiled code, and its tunables.
+"""Terms of the cost model for a variant: its launch on a device, its compiled code, and its tunables.
 
 Terms are logarithms to base 2, so that a coefficient says by what power the time goes with what is counted. General
 ones mean the same for every family; a family's own tell its tunables apart.
@@ -38,12 +38,12 @@ Terms = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What compiled code takes.
+    """Resources of compiled code.
 
     Attributes:
-        registers, spill_bytes: of a thread.
-        static_shared_bytes: of a block, beside what the launch asks for.
-        instructions: of the machine code; None where there is no disassembler.
+        registers, spill_bytes: for each thread.
+        static_shared_bytes: for each block, besides what the launch asks for.
+        instructions: counts of the machine code; None without a disassembler.
     """
 
     registers: int

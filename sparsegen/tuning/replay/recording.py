@@ -32,7 +32,7 @@ DIGITS = 5  # of a time; medians of a variant vary more
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of a candidate: its median in µs, or None where it failed."""
+    """Outcome of a candidate: its median in µs, or None if it failed."""
 
     config: Config
     outcome: Outcome

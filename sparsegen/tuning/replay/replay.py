@@ -40,7 +40,7 @@ class Replay:
         self._tried = {t.config: t for t in recording.tried}
 
     def measure(self, config: Config) -> Measurement:
-        """What was recorded of a config of the space."""
+        """Returns the recorded measurement of a config of the space."""
         t = self._tried[config]
         sample = None if t.time_us is None else Sample(t.time_us, t.time_us, t.time_us, 1)
         return Measurement(
@@ -54,7 +54,7 @@ class Replay:
         )
 
     def start(self, seed: int) -> list[Config]:
-        """Where a search begins: a config of each family, by chance; the same for every sampler."""
+        """Draws the start of a search: a config of each family, the same for every sampler."""
         rng = np.random.default_rng(seed)
         by_family = [
             [c for c in self.space.candidates if c.family_name == name] for name in self.space.family_names
@@ -115,7 +115,7 @@ class Comparison:
 
     @property
     def best_of_optuna(self) -> SamplerName:
-        """That of the others that needs the fewest trials."""
+        """The sampler of Optuna's that needs the fewest trials."""
         return min((name for name in self.samplers if name is not OURS), key=self.typical)
 
     @property
@@ -125,7 +125,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Whether ours stays the default."""
+        """States whether ours stays the default."""
         theirs = self.best_of_optuna
         needs = (
             f"{OURS} needs {self.share:.2f} of the trials of {theirs} "

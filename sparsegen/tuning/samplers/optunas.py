@@ -1,6 +1,6 @@
 """Optuna's own samplers over a list of candidates.
 
-They draw from a product of choices, of which most is not valid. What they draw is moved to the most similar valid,
+They draw from a product of choices, most of which is not valid. What they draw is moved to the most similar valid,
 unseen candidate (`sparsegen.kernels.similarity`), and the trial says what was tried in fact: so they learn from valid
 points alone and repeat none. Penalties or pruning instead would cost them trials, and one ordered index would hide from
 them which candidates are alike.

@@ -108,12 +108,12 @@ class Surrogate:
         self._log_times.append(np.nan)
 
     def learn(self, number: int, log_time: float) -> None:
-        """What a candidate took; infinite if it failed, NaN if that is not known yet."""
+        """Records the log of a candidate's time; infinite if it failed, NaN if it is not known yet."""
         self.expect(number)
         self._log_times[self._place[number]] = log_time
 
     def _far_behind(self) -> npt.NDArray[np.bool_]:
-        """Which families are out of the question by what is known, bool [families]."""
+        """True for families that are too slow by what is known, bool [families]."""
         times, family = np.array(self._log_times), self._family[self._known]
         timed = np.isfinite(times)
         best, count = np.full(int(self._family.max()) + 1, np.inf), np.zeros(int(self._family.max()) + 1)
