@@ -63,10 +63,10 @@ class Levels:
 
 
 def _least(wanted: float, sums: Array, bias: Array, off: Array) -> Array:
-    """Of each neuron the number that all those before it have at least, so that it has no less than what is wanted.
+    """For each neuron, the lower bound on its inputs that guarantees the wanted output.
 
-    Its sum of products is off by ``off`` at most, relatively. The bias is added to that by rounding, which is monotone,
-    so that a sum that is large enough stays so.
+    The relative error of its sum of products is at most ``off``. The bias is added to that by rounding, which is
+    monotone, so that a sum that is large enough stays so.
     """
     if wanted <= 0:
         return np.zeros(sums.size)
@@ -79,7 +79,7 @@ def _least(wanted: float, sums: Array, bias: Array, off: Array) -> Array:
 
 
 def _most(allowed: float, sums: Array, bias: Array, off: Array, clip: float) -> float:
-    """What neurons before may have at most, so that all have no more than what is allowed; -1 where nothing will do."""
+    """Upper bound on the neurons before that keeps all outputs at or below the allowed one; -1 if none does."""
     if allowed >= clip:
         return np.inf
     if allowed < 0:

@@ -111,9 +111,9 @@ def exact_categories(
 
 
 def live_on(network: Network, activation: Activation, y: Array, executor: Executor) -> Array:
-    """Whether each input lives, in float64 by plain kernels on a device, layer by layer.
+    """Computes which inputs live, in float64 by plain kernels on a device, layer by layer.
 
-    Now and then inputs that died are dropped, and of those with all neurons at the clip one goes on for all, as in
+    Now and then dead inputs are dropped, and one input stands for all whose neurons are all at the clip, as in
     `inferred`. The device holds one layer at a time.
 
     Args:

@@ -70,7 +70,7 @@ class Float64Run:
         self._most_kept = None if free is None else int(free * KEPT_SHARE)
 
     def enough_behind(self, layers: int) -> Buffer:
-        """Where the number stands that is enough behind so many layers; see `Levels`."""
+        """Address of the number that is enough after ``layers`` layers; see `Levels`."""
         return Address(self._levels.address + 16 * (layers - 1), 8)
 
     @property

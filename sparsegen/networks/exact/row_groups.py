@@ -61,7 +61,7 @@ class RowGroups:
 
 
 def group_bytes(layer: CsrMatrix) -> int:
-    """A layer takes at most so many bytes."""
+    """Upper bound on the bytes of a layer's `RowGroups`."""
     return 8 * layer.nnz + 144 * layer.shape[0]
 
 

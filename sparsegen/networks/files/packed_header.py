@@ -1,4 +1,4 @@
-"""What a packed network is without its images, as JSON values, and the strict reader of these.
+"""Header of a packed network, all but its images, as JSON values, and the strict reader of these.
 
 A file that was changed on purpose can still hold wrong indices in its images, which no header tells.
 """

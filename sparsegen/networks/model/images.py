@@ -64,7 +64,7 @@ def stroke_images(count: int, neurons: int, *, seed: int = 0, first: int = 0) ->
 
 
 def _enlarged(pixels: Array, side: int, axis: int) -> Array:
-    """Linear interpolation between pixels' centres along one axis, from 28 to so many."""
+    """Interpolates linearly between pixels' centres along one axis, from 28 to ``side`` pixels."""
     at = np.clip((np.arange(side) + 0.5) * DRAWN / side - 0.5, 0, DRAWN - 1)
     left = np.minimum(at.astype(np.int64), DRAWN - 2)
     shape = [1] * pixels.ndim

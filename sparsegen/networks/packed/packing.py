@@ -52,12 +52,12 @@ EXPECTED_BYTES = 8  # of memory for a weight, where all layers together are sure
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be inferred, and where.
+    """Request: a network, its inputs and its devices.
 
     Attributes:
-        count: inputs in all.
-        devices: all of them; the first one's variant is taken.
-        budget: bytes of memory on each; None for as many as it takes.
+        count: number of all inputs.
+        devices: all devices; the variant is chosen for the first one.
+        budget: bytes of memory on each; None for as many as needed.
     """
 
     network: Network
@@ -78,7 +78,7 @@ class Wanted:
 
 
 def inputs_at_once(config: Config, device: Device) -> int:
-    """Inputs of which every multiprocessor has one tile: batches of so many leave none idle."""
+    """Number of inputs that gives every multiprocessor one tile: batches of as many leave none idle."""
     match config:
         case StreamedNetworkConfig() | FusedNetworkConfig():
             return config.inputs * device.multiprocessors
@@ -171,7 +171,7 @@ class _Packing:
 
     @cached_property
     def features(self) -> Features:
-        """Of these layers."""
+        """Features of these layers."""
         return self._problem(self.probed).features(self.matrix)
 
     def _problem(self, layers: range) -> SparseNetworkProblem:
@@ -234,12 +234,12 @@ class _Packing:
         return float(alone / (self.wanted.share * len(self.probed)))
 
     def _batch_bytes(self, batch: int, is_cut: bool) -> int:
-        """What a batch takes on a device, beside the weights."""
+        """Bytes of a batch on a device, besides the weights."""
         scratch = sum(self._scratch(batch).values())
         return scratch + batch_bytes(self.network, batch, *self.kind, is_cut=is_cut)
 
     def _scratch(self, batch: int) -> Mapping[str, int]:
-        """Bytes of scratch memory for so many inputs, as the family's packing says of a layer without weights."""
+        """Bytes of scratch memory for ``batch`` inputs: those of the family's packing of a layer without weights."""
         if batch not in self.scratches:
             problem = replace(self._problem(range(1)), n=batch)
             packed = self.choice.family.pack(problem, self.choice.config, _weightless(problem))

@@ -66,15 +66,16 @@ class Chunk:
 
 
 def chunks_of(count: int, devices: int, most: int, granule: int, *, is_spread: bool) -> list[Chunk]:
-    """All inputs in chunks: as many for each device, equally large but for a granule; first chunks are smaller.
+    """Divides all inputs into chunks: as many for each device, equally large but for a granule; first chunks are
+    smaller.
 
     Args:
-        count: inputs in all.
-        most: inputs of a chunk, at the most.
+        count: number of all inputs.
+        most: upper limit of inputs of a chunk.
         granule: inputs that a device computes together anyway, such as those of a tile: chunks are multiples of it, if
             ``most`` is.
-        is_spread: whether each chunk has inputs of everywhere, for those that die to be in all chunks alike; else its
-            inputs follow each other.
+        is_spread: spread the inputs of each chunk over all inputs, so that dying ones are evenly distributed; else they
+            are contiguous.
     """
     turns = ceil_div(count, devices * most)
     while True:

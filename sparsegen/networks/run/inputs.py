@@ -25,7 +25,7 @@ class Inputs(Protocol):
 
     @property
     def are_bits(self) -> bool:
-        """Whether rows are bits, as of `BitInputs`, and else numbers in storage form."""
+        """True if rows are bits, as those of `BitInputs`; else they are numbers in storage form."""
 
     @property
     def row_bytes(self) -> int: ...

@@ -24,7 +24,7 @@ class Parked:
 
     @property
     def count(self) -> int:
-        """How many wait."""
+        """Number of waiting inputs."""
         return self._end - self._begin
 
     def put(self, numbers: Array) -> Array:
@@ -40,7 +40,7 @@ class Parked:
         return self._rows[some]
 
     def take(self, most: int) -> tuple[Array, Array]:
-        """Remove so many, or as many as there are, the first ones first.
+        """Removes up to ``most`` inputs, the first ones first.
 
         Returns:
             Their numbers, and their rows, which the next `put` may overwrite.

@@ -1,4 +1,4 @@
-"""Where a network is inferred when it is not one device's memory: within a budget, on several devices."""
+"""Devices and memory of a network that is not in one device's memory: within a budget, on several devices."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Devices: TypeAlias = str | Sequence[Device | str]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Devices, and how many bytes of each may be taken.
+    """Devices, and the bytes of each that may be used.
 
     Attributes:
-        devices: of which every one computes some inputs with all layers.
-        budget: of each; None for what is free.
+        devices: each computes some inputs with all layers.
+        budget: bytes of each; None for what is free.
     """
 
     devices: tuple[Device, ...]
@@ -33,7 +33,7 @@ class Placement:
 
     @classmethod
     def of(cls, memory: Any, devices: Devices | None, device: Device | str | None) -> Placement:
-        """What a call asked for.
+        """Parses a call's arguments.
 
         Args:
             memory: bytes, or text such as ``"8 GiB"``; None for what is free.
@@ -60,7 +60,7 @@ class Placement:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What tells placements apart; equal GPUs compare equal, and so do not."""
+        """Key of a placement. It holds the devices' indices, since equal GPUs compare equal."""
         return (self.budget, *((one.backend, one.index) for one in self.devices))
 
     def usable_bytes(self) -> int | None:

@@ -29,7 +29,7 @@ class ResultBuffers:
     def __init__(self, executor: Executor, writers: Writers, batch: int, width: int) -> None:
         """
         Args:
-            batch: inputs of a launch, at the most.
+            batch: upper limit of inputs of a launch.
             width: bytes of an input's results.
         """
         nobody = np.zeros(0, np.int64)

@@ -29,7 +29,7 @@ class Writers:
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="staging")
 
     def copy(self, count: int, width: int, copy: Callable[[int, int], object]) -> None:
-        """Call ``copy(begin, end)`` for parts of so many elements of ``width`` bytes, and wait for all of them.
+        """Calls ``copy(begin, end)`` for parts of ``count`` elements of ``width`` bytes, and waits for all of them.
 
         Raises:
             What ``copy`` raises, when no thread is in it any more.
@@ -53,8 +53,8 @@ class Staging:
     ) -> None:
         """
         Args:
-            nbytes: as many may be sent together.
-            row_bytes: of a row of inputs, at the most; a piece holds one.
+            nbytes: upper limit of bytes that are sent together.
+            row_bytes: upper limit of a row of inputs; a piece holds one.
         """
         size = max(1, row_bytes, min(PIECE_BYTES, nbytes))
         self._executor, self._writers = executor, writers

@@ -1,4 +1,4 @@
-"""A packed network's segments on a device: all of them, or two, of which one comes while the other is computed."""
+"""Slots for a packed network's segments on a device: all of them, or two, to copy one while the other is computed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WeightSlots:
         self.copies = 0
 
     def has(self, segment: int) -> bool:
-        """Whether it is there, or on its way."""
+        """True if a segment is there, or on its way."""
         return segment in self._holds
 
     def hold_kernels_for(self, segment: int) -> Packed[Buffer]:
