@@ -234,7 +234,7 @@ class Turns:
 
 
 def _weights(like: Tensor, pattern: SparsePattern, *, heads: int) -> Tensor:
-    """Room for the weights of so many heads, in `Turns`; what is between and behind them is zero."""
+    """Buffer for the weights of ``heads`` heads, in `Turns`; padding is zero."""
     made = like.new_empty((heads, _padded(pattern.nnz)))
     if made.numel():
         size = Turns(heads, pattern.nnz, like.element_size()).heads

@@ -33,7 +33,7 @@ class Steps(Protocol):
 
 
 def steps(pattern: SparsePattern, like: Tensor, scale: float, heads: int) -> Steps:
-    """Those that run for so many heads at once of tensors like this one, ... × rows × head_dim."""
+    """Returns the steps for ``heads`` heads at once of tensors like this one, ... × rows × head_dim."""
     if kernel_device(like) is None:
         return PlainSteps(pattern, scale)
     return KernelSteps(pattern, like, scale, heads)

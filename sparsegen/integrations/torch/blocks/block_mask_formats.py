@@ -131,7 +131,7 @@ def from_flex(
 
 
 def may_be_partial(flex: Any) -> bool:
-    """Whether a ``BlockMask`` has room for blocks that are live in part, and a function that says where."""
+    """True if a ``BlockMask`` has room for partial blocks, and a function that masks within them."""
     return bool(flex.kv_indices.shape[-1]) and not _has_no_function(flex)
 
 

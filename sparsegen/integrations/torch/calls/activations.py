@@ -1,4 +1,4 @@
-"""What a layer does to its result, and the same as an epilogue of its kernel."""
+"""Activations of layers, and the equivalent epilogues of kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsegen.operators import Epilogue
 
 
 class Activation(StrEnum):
-    """What a layer does to its result."""
+    """A layer's operation on its result."""
 
     NONE = "none"
     RELU = "relu"
@@ -48,7 +48,7 @@ _WITH_BIAS = {
 
 
 def epilogue_of(activation: Activation, *, has_bias: bool) -> Epilogue:
-    """What a kernel does of a bias and an activation; without a bias, nothing of either."""
+    """Returns the epilogue for a bias and an activation; without a bias, the kernel does neither."""
     return _WITH_BIAS[activation] if has_bias else Epilogue.NONE
 
 

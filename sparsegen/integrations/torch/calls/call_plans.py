@@ -35,7 +35,7 @@ class Plan(Protocol):
 
     @property
     def prepared(self) -> Any:
-        """What it calls, which the pattern may drop, and then the plan with it."""
+        """The prepared operator that it calls. The pattern may drop it, and then the plan with it."""
 
     def run(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor | None:
         """The result; None, and nothing done, where the tensors are not as they were when the plan was made."""

@@ -99,7 +99,7 @@ class Result:
     dtype: torch.dtype | None = None
 
     def viewed(self, written: Tensor) -> Tensor:
-        """What the operator wrote, in its own shape, as the result; no view to autograd."""
+        """Returns the operator's output, in its own shape, as the result; no view to autograd."""
         if self.order is torch.channels_last:
             images, channels, rows, columns = self.shape
             return written.reshape(images, rows, columns, channels).permute(0, 3, 1, 2).detach()
@@ -113,11 +113,11 @@ def launch_of(
     places: Mapping[str, Place],
     result: Result,
 ) -> Launch:
-    """What computes a problem for tensors like these.
+    """Returns the function that computes a problem for tensors like these.
 
     Args:
         operator: prepared for the problem; operands without a place are kept in it.
-        places: by operand its place among the tensors, with how it is seen if not as it is.
+        places: for each operand its place among the tensors, with a view of it if needed.
 
     Raises:
         OperandError: a tensor has another number of elements than the problem's operand.
@@ -165,7 +165,7 @@ class _Taken:
 
     @property
     def address_view(self) -> View | None:
-        """What brings it into that order; None where it lies so."""
+        """The function that brings it into that order; None if it lies so."""
         return None if self.lies_so else (self.view or Tensor.contiguous)
 
     def stored(self, tensors: tuple[Tensor | None, ...]) -> Tensor:

@@ -114,7 +114,7 @@ class Prepared:
 
     @property
     def launcher(self) -> VariantLauncher | None:
-        """What takes addresses of tensors as they lie; None where they are sent to the emulator."""
+        """The launcher that takes addresses of tensors; None if they are sent to the emulator."""
         found = self.operator.launcher if self._takes_tensors else None
         return found if isinstance(found, VariantLauncher) else None
 

@@ -27,7 +27,7 @@ AROUND = 9  # blocks, of which one that is live makes a block of the output live
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What a convolution is besides its tensors; rows and columns each."""
+    """Parameters of a convolution besides its tensors; rows and columns each."""
 
     stride: Side
     padding: Side

@@ -151,7 +151,7 @@ class SparseConv2d(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=3)
 
     def extra_repr(self) -> str:
-        """What of the filters is read."""
+        """Describes which part of the filters is read."""
         taps = self.reach.kernel[0] * self.reach.kernel[1]
         return f"{len(self._taps)} of {taps} taps, {len(self.columns)} of {taps * self.channels} columns"
 

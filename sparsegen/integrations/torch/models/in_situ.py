@@ -1,4 +1,4 @@
-"""Which layers become sparse, decided inside the model: by how long the whole of it takes, with and without them."""
+"""Choice of a model's sparse layers, decided inside the model: by the time of the whole model with and without them."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class InSitu:
-    """What became of a model.
+    """Decision for a model.
 
     Attributes:
         dense_us, final_us: microseconds of the dense model and of the converted one, timed in turn at the end; equal
             where all layers are dense.
-        captured: whether CUDA graphs were timed; else calls from Python.
-        steps: in the order in which they were tried.
+        captured: true if CUDA graphs were timed; else calls from Python were.
+        steps: those tried, in order.
         uncalled: layers that the example inputs do not reach.
     """
 
@@ -80,7 +80,7 @@ class ModelClock(Protocol):
 
     @property
     def captured(self) -> bool:
-        """Whether CUDA graphs are timed."""
+        """True if CUDA graphs are timed."""
 
     def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
         """Median microseconds of ``run`` after each; which was arranged last is not said."""
@@ -260,7 +260,7 @@ class _Trials:
                     yield form
 
     def _agrees(self, forms: Mapping[str, Form], plain: Mapping[str, Form]) -> bool:
-        """Whether the model gives the same in these forms as with plain layers; one that cannot run does not."""
+        """True if the model gives the same in these forms as with plain layers; false for forms that cannot run."""
         self._arranger.arrange(plain)
         expected = self._run()
         self._arranger.arrange(forms)

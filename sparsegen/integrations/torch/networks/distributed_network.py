@@ -98,7 +98,7 @@ class DistributedNetwork:
         return np.flatnonzero(self.totals(y))
 
     def _dealt(self, y: Any) -> tuple[Inputs, list[Chunk]]:
-        """All inputs, in chunks of which every process has the same list and takes its own."""
+        """Returns all inputs and their chunks; every process has the same list and takes its own."""
         inputs = as_inputs(y, self.packed.inputs, self.packed.dtype)
         return inputs, self._inference.chunks(inputs.count, self.world_size)
 
@@ -110,7 +110,7 @@ class DistributedNetwork:
         """The results of all processes in the order of the inputs.
 
         Args:
-            found: for all inputs, of which this process has inferred its own; the others are filled in.
+            found: results of all inputs. This process has inferred its own; the others are filled in.
         """
         numbers = [_numbers(self._own(chunks, rank)) for rank in range(self.world_size)]
         padded = np.zeros((max(some.size for some in numbers), *found.shape[1:]), found.dtype)
@@ -159,10 +159,10 @@ class DistributedNetwork:
 
 
 def _numbers(chunks: list[Chunk]) -> Array:
-    """Of all inputs in some chunks."""
+    """Numbers of all inputs in some chunks."""
     return np.concatenate([np.zeros(0, np.int64), *(chunk.numbers for chunk in chunks)])
 
 
 def _needs_cuda() -> bool:
-    """Whether tensors must lie on a GPU to be sent."""
+    """True if tensors must lie on a GPU to be sent."""
     return "nccl" in str(dist.get_backend())

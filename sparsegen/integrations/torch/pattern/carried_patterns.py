@@ -24,7 +24,7 @@ FIELDS = 5  # of the schema
 
 
 def leaves_the_process() -> bool:
-    """Whether a program is being written that another process may read.
+    """True if a program is being written that another process may read.
 
     What `torch.compile` makes stays here; it traces too, in a context of its own.
     """
@@ -53,10 +53,10 @@ def carried(pattern: SparsePattern | Outline) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What is known of a pattern whose index tensors have no data.
+    """Outline of a pattern whose index tensors have no data.
 
     Attributes:
-        given: as arguments of `SCHEMA`.
+        given: the arguments of `SCHEMA`.
     """
 
     shape: tuple[int, int]

@@ -74,5 +74,5 @@ def _arrays(pattern: SparsePattern) -> dict[str, Tensor]:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether integers are the same, of whatever type and on whatever device."""
+    """True if integers are the same, of whatever type and on whatever device."""
     return one.shape == other.shape and bool((one.cpu() == other.cpu()).all())
