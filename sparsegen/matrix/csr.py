@@ -142,7 +142,7 @@ class CsrMatrix:
         return other
 
     def known(self, name: str, work: Callable[[], T]) -> T:
-        """What ``work`` gives of the pattern, under a name: worked out at the first use, for all matrices of it."""
+        """Returns ``work()``, cached under a name for all matrices of this pattern."""
         if name not in self._known:
             self._known[name] = work()
         found: T = self._known[name]
@@ -288,7 +288,7 @@ def row_of(offsets: Array, nonzero: int) -> int:
 
 
 def is_canonical(offsets: Array, columns: Array) -> bool:
-    """Whether the columns increase strictly within every row: sorted and without duplicates."""
+    """True if the columns increase strictly within every row: sorted and without duplicates."""
     return _first_unsorted(offsets, columns) is None
 
 

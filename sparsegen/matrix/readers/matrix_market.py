@@ -32,7 +32,7 @@ _AT_ONCE = 4096  # lines among which one that cannot be read is looked for
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What the lines before the entries say; ``lines`` is their number, ``start`` their length in bytes."""
+    """Contents of the lines before the entries; ``lines`` is their number, ``start`` their length in bytes."""
 
     path: Path
     coordinate: bool
@@ -147,7 +147,7 @@ def _numbered(header: _Header, content: bytes) -> Iterator[tuple[int, str]]:
 
 
 def _most_entries(header: _Header, content: bytes) -> int:
-    """How many can be there: a digit and a blank are the least that one takes."""
+    """Upper bound on the number of entries: each takes at least a digit and a blank."""
     return (len(content) - header.start) // 2 + 1
 
 

@@ -100,12 +100,12 @@ def archive_members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 
 def is_sparse_archive(members: Container[str]) -> bool:
-    """Whether the arrays are those of one matrix that ``scipy.sparse.save_npz`` wrote."""
+    """True if the arrays are those of one matrix that ``scipy.sparse.save_npz`` wrote."""
     return all(name in members for name in ("format", "shape", "data")) or is_pydata_archive(members)
 
 
 def is_pydata_archive(members: Container[str]) -> bool:
-    """Whether the arrays are those of one array that ``sparse.save_npz`` (pydata) wrote, of the formats COO or GCXS."""
+    """True if the arrays are those of one array that ``sparse.save_npz`` (pydata) wrote, of the formats COO or GCXS."""
     own = ("coords",) if "coords" in members else ("indices", "indptr", "compressed_axes")
     return "format" not in members and all(name in members for name in ("data", "shape", "fill_value", *own))
 
@@ -241,7 +241,7 @@ def _choose(path: Path, names: list[str], tensor: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ArrayHeader:
-    """What the head of a .npy stream declares; ``length`` is its own length in bytes."""
+    """Declarations in the head of a .npy stream; ``length`` is its own length in bytes."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]

@@ -54,7 +54,7 @@ class TensorEntry:
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """What its raw elements are read as (bfloat16 as uint16); None for a type that is not read here."""
+        """Type to read its raw elements as (bfloat16 as uint16); None for a type that is not read here."""
         return np.dtype(_DTYPES[self.kind]) if self.kind in _DTYPES else None
 
 
