@@ -31,11 +31,11 @@ Scored = Callable[[], Iterable[tuple[str, Groups]]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """What stays of one layer: groups above the threshold, and of those on it as many as there is room for.
+    """The part of one layer that stays: groups above the threshold, and as many of those on it as there is room for.
 
     Attributes:
         threshold: a score, as an array of one element, whose type takes part in comparisons: a number would be rounded
-            to the scores' own type, and be equal to what it is not. Infinite when nothing stays.
+            to the scores' own type, and so equal other scores. Infinite when nothing stays.
         room: weights that groups on the threshold may hold, less those of equal groups that go before them in
             other layers; below 0 when these fill it.
     """

@@ -1,4 +1,4 @@
-"""What is asked of the pruner, checked: a pattern, a sparsity and its scope."""
+"""Request to the pruner, checked: a pattern, a sparsity and its scope."""
 
 from __future__ import annotations
 
