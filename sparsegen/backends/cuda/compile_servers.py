@@ -50,7 +50,7 @@ class CompileServers:
         atexit.register(self.close)
 
     def start(self, count: int) -> None:
-        """Have so many servers at least that nobody waits for, and let them load the compiler in the background."""
+        """Have at least ``count`` idle servers, and let them load the compiler in the background."""
         with self._lock:
             missing = count - len(self._idle)
         if isinstance(self._installation, Installation):

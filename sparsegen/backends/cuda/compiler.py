@@ -39,7 +39,7 @@ SOURCE_NAME, CUBIN_NAME = "kernel.cu", "kernel.cubin"
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What ptxas says of a kernel: registers per thread, bytes spilled per thread, static shared bytes per block."""
+    """Resources of a kernel by ptxas: registers per thread, bytes spilled per thread, static shared bytes per block."""
 
     registers: int | None
     spill_bytes: int | None
@@ -119,7 +119,7 @@ class CudaToolchain:
 
     @property
     def compiler(self) -> Compiler:
-        """What compiles."""
+        """The compiler in use."""
         if self.nvrtc is not None:
             return Compiler.NVRTC
         return wanted_compiler(self.settings) or Compiler.NVCC
@@ -144,7 +144,7 @@ class CudaToolchain:
             self._servers.start(jobs)
 
     def make_ready(self) -> None:
-        """Nothing: compiles share nothing that takes long."""
+        """Does nothing: compiles share nothing that takes long."""
 
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
         """See `Toolchain.compile`."""

@@ -74,7 +74,7 @@ def beside_captures() -> Iterator[None]:
 
 
 def device_uuid(index: int) -> str:
-    """What names a GPU, or the part of one that MIG gives, to every process of its machine: ``GPU-`` and a UUID.
+    """Returns the name of a GPU, or of a part of one by MIG, for every process of its machine: ``GPU-`` and a UUID.
 
     Raises:
         LaunchError: there is no such device.
@@ -86,7 +86,7 @@ def device_uuid(index: int) -> str:
 
 
 def error_text(status: int) -> str:
-    """What the driver says of a CUresult."""
+    """Returns the driver's description of a CUresult."""
     text = ctypes.c_char_p()
     libcuda().cuGetErrorString(status, ctypes.byref(text))
     return (text.value or b"unknown error").decode()

@@ -1,4 +1,4 @@
-"""What a disassembled kernel issues: its instructions, and those of its main loop for each multiply-add.
+"""Instruction counts of a disassembled kernel: all instructions, and those of its main loop for each multiply-add.
 
 Reads what cuobjdump and nvdisasm print (CUDA binary utilities, NVIDIA): one instruction a line behind its address, and
 branches to labels or to addresses. A loop is what lies between the target of a backward branch and the branch.

@@ -252,7 +252,7 @@ class EmulatorToolchain:
 
 
 def _own_digest() -> str:
-    """Of the emulator's C++ files."""
+    """Digest of the emulator's C++ files."""
     files = sorted(path for path in FOLDER.iterdir() if path.suffix in (".h", ".cpp"))
     return _digest(*(part for path in files for part in (path.name, path.read_text(encoding="utf-8"))))[:12]
 
