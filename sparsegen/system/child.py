@@ -52,7 +52,7 @@ FAULTS = frozenset(
 
 
 def is_from_outside(number: int) -> bool:
-    """Whether a signal that ended a process was not for its own faults."""
+    """True if a signal that ended a process was sent by others, and not for its own faults."""
     return number not in FAULTS
 
 
@@ -119,8 +119,8 @@ class ChildProcess:
     """Runs ``target``, a function of one `Connection` named as ``"module:function"``, in a fresh interpreter.
 
     Args:
-        arguments: of the function, behind the connection.
-        stop: set by somebody else when `receive` shall give up waiting.
+        arguments: the function's arguments after the connection.
+        stop: an event that, once set, ends the waiting of `receive`.
 
     Raises:
         MachineError: no process can be started.
@@ -159,7 +159,7 @@ class ChildProcess:
         return self._process.pid
 
     def send(self, message: Any) -> None:
-        """Raises ChildDiedError when nobody is there to read it."""
+        """Sends a message; raises ChildDiedError if the child has ended."""
         try:
             with self._sending:
                 self._connection.send(message)
@@ -209,7 +209,7 @@ class ChildProcess:
         return answer
 
     def has_answer(self) -> bool:
-        """Whether `receive` would return at once (or raise that the child died)."""
+        """True if `receive` would return at once (or raise that the child died)."""
         try:
             return self._connection.poll(0)
         except OSError:
@@ -265,7 +265,7 @@ def _search_path() -> list[str]:
 
 
 def main(descriptor: int, target: str, *arguments: int) -> None:
-    """What runs in the child."""
+    """Entry point of the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     connection = Connection(descriptor)

@@ -54,7 +54,7 @@ def publish_folder(final: Path) -> Iterator[Path]:
 
 
 def is_in_use(work: Path) -> bool:
-    """Whether a process is still writing a temporary folder of `publish_folder`."""
+    """True if a process is still writing a temporary folder of `publish_folder`."""
     try:
         age = time.time() - work.stat().st_mtime
         descriptor = os.open(work, os.O_RDONLY)
@@ -102,7 +102,7 @@ def publish_text(final: Path, text: str) -> int:
 
 @contextmanager
 def reported(path: str | Path, advice: str = "") -> Iterator[None]:
-    """What the system says of an output that the block writes, as an error that names it.
+    """Turns an OSError of the block into an error that names the output.
 
     Args:
         advice: what to do, after a semicolon.
