@@ -21,7 +21,7 @@ DATABASE = "database"  # stands for the suite of points that come from there
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Whose, and how long."""
+    """A baseline's name and its time in microseconds."""
 
     contender: str
     us: float
@@ -60,7 +60,7 @@ class Point(HasProblem):
 
     @property
     def over_dense(self) -> float | None:
-        """How many times faster than the dense product ours is."""
+        """Speedup over the dense product."""
         return self.dense.us / self.ours if self.dense and self.ours else None
 
     @property

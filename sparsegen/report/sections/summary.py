@@ -95,7 +95,7 @@ def _with_count(text: str, mean: Mean, rows: int) -> str:
 
 
 def _contenders(parts: Sequence[Results]) -> Table:
-    """How often each contender was timed, and why not."""
+    """Table of how often each baseline was timed, and why not."""
     statuses: dict[str, Counter[Status]] = {}
     reasons: dict[str, Counter[str]] = {}
     for part in parts:
