@@ -103,10 +103,11 @@ def prepare_attention(
 
 
 def at_once(heads: int, scores_bytes: int) -> int:
-    """How many heads run at once: the most that divide them and have scores of `MOST_SCORES_BYTES` in all; at least 1.
+    """Number of heads that run at once: the most that divide them and have scores of `MOST_SCORES_BYTES` in all; at
+    least 1.
 
     Args:
-        scores_bytes: of one head, a score for each nonzero of the mask.
+        scores_bytes: bytes of one head's scores, one for each nonzero of the mask.
     """
     fit = min(heads, MOST_AT_ONCE, MOST_SCORES_BYTES // max(1, scores_bytes))
     return next((batch for batch in range(fit, 1, -1) if heads % batch == 0), 1)
@@ -203,7 +204,7 @@ class AttentionOperator(DeviceBound, OwnLaunch):
         return {name: part.choice for name, part in self._parts.items()}
 
     def explain(self) -> str:
-        """What runs, and why, in words."""
+        """Describes what runs, and why."""
         queries, keys, heads = self._rows["q"], self._rows["k"], self.heads or 1
         turns = heads // self.heads_at_once
         at_a_time = f" for {self.heads_at_once} heads at a time" if turns > 1 else ""
