@@ -35,7 +35,7 @@ def select(weights: Weights, include: Sequence[str] = (), exclude: Sequence[str]
     """Selects matrices and convolutions of floating-point numbers, among those that the globs leave.
 
     Args:
-        include: globs (``*``, ``?``, ``[...]``, case matters) a name must match one of them; empty for all.
+        include: globs (``*``, ``?``, ``[...]``, case matters); a name must match one of them; empty for all.
         exclude: globs that it must not match.
 
     Raises:
