@@ -179,7 +179,7 @@ def _driver(device: Device) -> str:
 
 @contextmanager
 def _kernels(bundle: Bundle) -> Iterator[None]:
-    """What was compiled beforehand, in a private folder for as long as the block lasts."""
+    """Unpacks kernels that were compiled beforehand to a private folder, for as long as the block lasts."""
     folder = Settings.from_environment().kernels
     if folder is None:
         yield

@@ -271,7 +271,7 @@ def _nvrtc(settings: Settings) -> str:
 
 
 def _library(name: str) -> str:
-    """Where one of NVIDIA's libraries was loaded from."""
+    """Returns the path from which one of NVIDIA's libraries was loaded."""
     return str(find_library(name)._name)
 
 

@@ -43,7 +43,7 @@ LOOK_UPS = {"lookup", "source"}  # they ask it where no description of a GPU is 
 
 
 def module_of(command: str) -> str:
-    """Where a command is."""
+    """Returns the module of a command."""
     return f"sparsegen.cli.{command.replace('-', '_')}"
 
 
@@ -101,7 +101,7 @@ class LazyGroup(click.Group):
 
 
 def _asks_driver(command: str) -> bool:
-    """Whether a command will wait for NVIDIA's driver, as far as its name and the environment tell."""
+    """True if a command will wait for NVIDIA's driver, as far as its name and the environment tell."""
     if command in LOOK_UPS:
         return backends.remembered_device() is None and backends.may_be_gpu(None)
     return command in ON_A_DEVICE and backends.may_be_gpu(None)

@@ -136,7 +136,7 @@ def _named(name: str, config: dict[str, str], workload: Workload, device: Device
 
 
 def _dispatched(workload: Workload, device: Device, db: str | None) -> Choice:
-    """What would run."""
+    """Returns dispatch's choice."""
     with open_layers(Settings.from_environment(), db) as layers:
         chosen = choose(workload, device, layers)
     return Choice(chosen.family, chosen.config, f"dispatch ({chosen.how}): {chosen.why}")

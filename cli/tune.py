@@ -276,7 +276,7 @@ def _as_text(result: TuneResult, location: str, lookup: str) -> list[Part]:
 
 
 def _in_turn(winner: Measurement) -> str:
-    """Why the time may be another than the best that the search showed."""
+    """Explains why the time may differ from the best that the search showed."""
     return "; timed again, in turn with the other finalists" * winner.final
 
 

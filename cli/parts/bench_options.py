@@ -69,7 +69,7 @@ def cases_of_sizes(combinations: Iterable[ProblemOptions]) -> list[Case]:
 
 
 def _name(problem: Problem) -> str:
-    """What tells the problems of one matrix apart, beside dtype and layout: ``n=8 batch=4``, ``sddmm k=64``."""
+    """Names a problem among those of one matrix, besides dtype and layout: ``n=8 batch=4``, ``sddmm k=64``."""
     operator = () if problem.operator == DEFAULT_OPERATOR else (problem.operator,)
     sizes = (f"{name}={problem.sizes[name]}" for name in problem.dense_sizes)
     return " ".join((*operator, *sizes, *variations(problem)))
@@ -77,7 +77,7 @@ def _name(problem: Problem) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What the suite ``drawn`` is to be: so many rows of an operator, by a seed."""
+    """Parameters of the suite ``drawn``: rows of an operator, by a seed."""
 
     operator: str
     seed: int

@@ -1,4 +1,4 @@
-"""How ``sparsegen bench`` shows rows, means, missing contenders and comparisons."""
+"""Output of ``sparsegen bench``: rows, means, missing baselines and comparisons."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def summary_table(rows: Iterable[Row]) -> Table:
 
 
 def config_parts(rows: Iterable[Row], most: int) -> list[Table | str]:
-    """The fastest configs of each row and set, so many at the most; nothing for 0."""
+    """The fastest configs of each row and set, at most ``most``; empty for 0."""
     parts: list[Table | str] = []
     for row in rows:
         for cell in row.cells:
@@ -173,7 +173,7 @@ def missing_lines(results: Results, missing: Sequence[tuple[str, str]]) -> list[
 
 
 def comparison_parts(comparison: Comparison) -> list[Table | str]:
-    """What became faster and slower, and the drift of each contender."""
+    """The tables of what became faster and slower, and the drift of each baseline."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("row", "contender", "old µs", "new µs", "new / old", ""):
         table.add_column(heading, justify="right" if "µs" in heading or "/" in heading else "left")
@@ -227,7 +227,7 @@ def _shown(us: float | None) -> str:
 
 
 def _layout_text(row: Row) -> str:
-    """What tells rows of one name apart, where it is not as usual."""
+    """Names the layout of a row if it is not the usual one, to tell rows of one name apart."""
     is_told = row.problem.multiplies_by_b if isinstance(row.layout, Layout) else True
     return f", {row.layout}" if is_told and row.layout in (Layout.COLUMN, ImageLayout.NCHW) else ""
 

@@ -26,7 +26,7 @@ def rates(workload: Workload, median_us: float) -> tuple[float, float]:
 
 
 def facts(status: Status) -> list[tuple[str, str]]:
-    """What is worth showing, as labels and values; of the best only what is known."""
+    """Facts to show, as labels and values; of the best variant only the known ones."""
     shown: list[tuple[str, str]] = []
     if status.best is not None and status.best.sample is not None:
         time_us = status.best.sample.median_us
@@ -47,7 +47,7 @@ def facts(status: Status) -> list[tuple[str, str]]:
 
 
 def plain_lines(write: Callable[[str], None]) -> Progress:
-    """A line for every new phase and every better variant, and else one a second at the most."""
+    """Returns a progress that writes a line for every new phase and every better variant, else at most one a second."""
     last_time, last_phase, last_best = -math.inf, None, math.inf
 
     def show(status: Status, measurement: Measurement | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What ``sparsegen prune`` prints: the layers of one pattern, or the patterns side by side."""
+"""Output of ``sparsegen prune``: the layers of one pattern, or the patterns side by side."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def target_names(context: click.Context, parameter: click.Parameter, incomplete:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the command line asked for; see `tune_for`."""
+    """Options of a search for a device by description; see `tune_for`."""
 
     target: str
     families: tuple[str, ...]
@@ -144,7 +144,7 @@ def _line(status: Status) -> str:
 
 
 def _lines(write: Callable[[str], None]) -> Progress:
-    """One a second at the most."""
+    """Returns a progress that writes at most one line a second."""
     last = -math.inf
 
     def show(status: Status) -> None:

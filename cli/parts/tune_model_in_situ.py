@@ -117,7 +117,7 @@ def _model(model: Path) -> nn.Module:
 
 
 def _table(found: InSituTuning) -> Table:
-    """What was tried inside the model."""
+    """Table of the layers that were tried inside the model."""
     table = Table("layers", "sparse", "before", "", box=None, padding=(0, 2, 0, 0))
     report = found.report
     for step in () if report is None or report.in_situ is None else report.in_situ.steps:

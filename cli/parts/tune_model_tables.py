@@ -1,4 +1,4 @@
-"""What ``sparsegen tune-model`` prints: every layer's time beside a dense product's, and what gains."""
+"""Output of ``sparsegen tune-model``: every layer's time beside a dense product's, and the gains."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _cells(time: LayerTime) -> tuple[str, ...]:
 
 
 def _verdict(times: PrunedTimes, *, named: bool) -> Iterator[str]:
-    """Which layers gain over dense ones, and all of them together."""
+    """Yields lines on which layers gain over dense ones, and on all of them together."""
     tokens = f"{times.n} token{'s' if times.n > 1 else ''}" + (f" on {times.device.name}" if named else "")
     known = [time for time in times.layers if time.speedup is not None]
     if not known:
