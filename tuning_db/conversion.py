@@ -84,7 +84,7 @@ def canonical(values: Mapping[str, Value] | Mapping[str, int | float | str]) -> 
 
 
 def problem_digest(operator: str, fields: str) -> str:
-    """What a problem is found by: the SHA-256 of the operator's name and the fields in canonical JSON."""
+    """Returns the key of a problem: the SHA-256 of the operator's name and the fields in canonical JSON."""
     return hashlib.sha256(f"{operator} {fields}".encode()).hexdigest()
 
 
@@ -105,7 +105,9 @@ def _read_config(family: str, text: str) -> Config:
 
 
 def described(device: Device) -> Columns:
-    """What identifies a device and what its configs depend on; nothing of its place here or of its speed."""
+    """Returns the columns that identify a device and those that its configs depend on, without its place and its
+    speed.
+    """
     return {f.name: getattr(device, f.name) for f in fields(device) if f.compare}
 
 
@@ -357,7 +359,7 @@ def to_check(row: Row) -> Check:
 
 
 def is_of_kind(row: Row, kind: tuple[str, ...]) -> bool:
-    """Whether a row's problem is of this kind, or unknown: then reading it says so."""
+    """True if a row's problem is of this kind, or unknown, which reading the row then reports."""
     try:
         return _kind(to_problem(row)) == kind
     except UnknownProblemError:

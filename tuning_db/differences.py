@@ -1,4 +1,4 @@
-"""What two databases would run, and what the one's choices cost by the other's times."""
+"""Differences between two databases: their choices, and the cost of one's choices by the other's times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsegen.tuning_db.records import Workload
 
 
 class Verdict(StrEnum):
-    """How the choices of two databases for one workload and device compare."""
+    """Comparison of two databases' choices for one workload and device."""
 
     ONLY_A = "only in A"
     ONLY_B = "only in B"
@@ -66,7 +66,7 @@ class Comparison:
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """The costs of all workloads of which B timed A's choice: 1 where both choose the same."""
+        """Costs of all workloads for which B timed A's choice: 1 if both choose the same."""
         return tuple(d.cost for d in self.differences if d.cost is not None)
 
     @property
@@ -76,7 +76,7 @@ class Comparison:
 
     @property
     def worst(self) -> Difference | None:
-        """Where A's choice costs most."""
+        """The workload for which A's choice costs most."""
         return max(
             (d for d in self.differences if d.cost is not None), key=lambda d: d.cost or 0.0, default=None
         )

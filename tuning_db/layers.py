@@ -184,7 +184,7 @@ class Layers:
         return [check for layer in self.layers for check in layer.failed_checks(device)]
 
     def is_verified(self, device: Device, driver: str, digest: str) -> bool:
-        """Whether any layer says so."""
+        """True if any layer says so."""
         return any(layer.is_verified(device, driver, digest) for layer in self.layers)
 
     def list_workloads(self, *, kind: Kind | None = None, like: Device | None = None) -> list[Tuned]:

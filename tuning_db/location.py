@@ -1,4 +1,4 @@
-"""Where a tuning database is. SQLAlchemy, slow to import, is asked only about URLs."""
+"""Location of a tuning database. SQLAlchemy, slow to import, is asked only about URLs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a database is: a SQLite file, or the URL of a server."""
+    """Location of a database: a SQLite file, or the URL of a server."""
 
     path: Path | None
     url: URL | None

@@ -63,7 +63,7 @@ def rates_dict(measured: DeviceRates) -> dict[str, Any]:
 
 
 def read_rates(node: Node, device: Device) -> DeviceRates:
-    """What a device was measured to do, as `rates_dict` gives it."""
+    """Reads a device's measured rates, as `rates_dict` writes them."""
     names = tuple(field.name for field in dataclasses.fields(Rates))
     f = node.fields((*names, "measured_at"))
     rates = Rates(**{name: f[name].number(above=True) for name in names})

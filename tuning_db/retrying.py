@@ -23,10 +23,10 @@ T = TypeVar("T")
 def persistently(
     location: Location, work: Callable[[], T], is_passing: Callable[[DatabaseError], bool] = is_passing
 ) -> T:
-    """What a transaction gives, by one attempt or several; a file has one.
+    """Runs a transaction and returns its result; tries again after passing errors, except on a file.
 
     Args:
-        location: of the database.
+        location: the database's location.
         is_passing: says after which errors another attempt is made.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Whether rows hold what sparsegen writes: SQLite keeps text in columns of numbers, and files can be edited.
+"""Checks that rows hold what sparsegen writes: SQLite keeps text in columns of numbers, and files can be edited.
 
 A row that does not is passed over where it is read, by a warning that names it, so that one bad row breaks no look-up.
 """
@@ -29,7 +29,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Row(Protocol):
-    """What a query gave, by the names of its columns."""
+    """Row of a query, by the names of its columns."""
 
     def __getitem__(self, name: str, /) -> Any: ...
 

@@ -63,5 +63,5 @@ def upgrade() -> None:
 
 
 def digest_of(operator: str, fields: str) -> str:
-    """What the row of a problem is found by."""
+    """Returns the key of a problem's row."""
     return hashlib.sha256(f"{operator} {fields}".encode()).hexdigest()
