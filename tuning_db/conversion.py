@@ -1,4 +1,4 @@
-"""Between the plain values of `records` and the columns of `models`: as they are written, and as `reading` lists them.
+"""Conversion between the plain values of `records` and the columns of `models`.
 
 No SQLAlchemy here.
 

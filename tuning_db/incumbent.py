@@ -80,7 +80,7 @@ def incumbent(finals: Iterable[Measurement], in_order: Best) -> Variant | None:
 
 
 def _ends_of_rounds(listed: Sequence[Measurement]) -> list[int]:
-    """Behind the last final of each round; failures belong to the round after them, or to the last one."""
+    """Positions after the last final of each round; failures belong to the round after them, or to the last one."""
     ends: list[int] = []
     last = None
     for number, m in enumerate(listed):

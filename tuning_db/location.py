@@ -43,5 +43,5 @@ class Location:
         return cls(None, url)
 
     def __str__(self) -> str:
-        """For people: the path, or the URL without its password."""
+        """The path, or the URL without its password, for messages."""
         return str(self.path) if self.url is None else self.url.render_as_string(hide_password=True)

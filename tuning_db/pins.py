@@ -89,7 +89,7 @@ class Pins:
         return self.by_key.get((workload.problem, workload.fingerprint, device.key)) if self.by_key else None
 
     def with_pins(self, pins: Iterable[Pin]) -> Pins:
-        """These too, in the place of those for the same."""
+        """Returns the pins with these added; each replaces the one with the same key."""
         return Pins(self.by_key | {pin.key: pin for pin in pins}, self.place)
 
     def without(self, pins: Iterable[Pin]) -> Pins:

@@ -317,7 +317,7 @@ class RecordsReader(ABC):
         return [t for t in listed if fields.items() <= _values(t.workload).items()] if fields else listed
 
     def unknown_problems(self) -> list[UnknownProblem]:
-        """Those that reading passes over with a warning."""
+        """Returns the problems that reading passes over with a warning."""
         found = []
         for row in self._rows(PROBLEMS, {}):
             try:

@@ -1,4 +1,4 @@
-"""From the options of ``sparsegen bench`` to its cases, contenders and protocol."""
+"""Cases, baselines and protocol of ``sparsegen bench``, from its options."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Drawing:
 
 
 def cases_of_suites(names: Sequence[str], data: Path | None, drawing: Drawing) -> list[Case]:
-    """Those of all suites named.
+    """Returns the cases of all suites named.
 
     Raises:
         SuiteError: a suite is unknown, or its data is missing or malformed.
@@ -139,11 +139,11 @@ def chosen_contenders(
     configs: Sequence[str] = (),
     unseen: Sequence[Contender] = (),
 ) -> list[Contender]:
-    """Those that take part, users' own last.
+    """Returns the implementations that take part, users' own last.
 
     Args:
-        configs: texts and files of ``--configs``; their contenders take part also where ``only`` names others.
-        unseen: of ``--untuned-without``, in the same way.
+        configs: texts and files of ``--configs``; they take part even if ``only`` names others.
+        unseen: those of ``--untuned-without``, in the same way.
 
     Raises:
         ConfigError: an unknown name, a name taken twice, or a shared object that is not there.

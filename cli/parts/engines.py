@@ -1,4 +1,4 @@
-"""From the options ``--device``, ``--devices`` and ``--engine`` to what runs searches."""
+"""Engines that run searches, from the options ``--device``, ``--devices`` and ``--engine``."""
 
 from __future__ import annotations
 

@@ -61,7 +61,9 @@ class Checked:
 
 @contextmanager
 def checked_output() -> Iterator[None]:
-    """While the block runs, failures to write standard output are `OutputError`; after it nothing is left to write."""
+    """Turns failures to write standard output inside the block into `OutputError`; after it nothing is left to
+    write.
+    """
     honest = sys.stdout
     replace_unencodable(honest)
     checked: Any = Checked(honest)

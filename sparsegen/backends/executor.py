@@ -98,7 +98,7 @@ class Event(Protocol):
     """A moment in what a device does, to be recorded once."""
 
     def record(self) -> None:
-        """It is when the device has done what was queued so far."""
+        """Marks the moment at which the device has done what was queued so far."""
 
     def has_passed(self) -> bool:
         """True if the device has passed it, and so may have waited for what the host queued afterwards."""
@@ -112,7 +112,7 @@ class PinnedMemory(Protocol):
 
     @property
     def array(self) -> Array:
-        """Its bytes: uint8."""
+        """The memory's bytes: uint8."""
 
 
 class Moment(Protocol):

@@ -1,12 +1,12 @@
-"""From a problem and a matrix's features to the variant that runs: measured, inferred, or a heuristic.
+"""Choice of the variant that runs, from a problem and a matrix's features: measured, inferred, or a heuristic.
 
-In this order: what is pinned; the same problem and sparsity pattern, unless few variants were tried there, none beats
-the dense product, and a family that was not tried should be clearly faster; a workload of equal sizes and close
+The sources, in order: what is pinned; the same problem and sparsity pattern, unless few variants were tried there, none
+beats the dense product, and a family that was not tried should be clearly faster; a workload of equal sizes and close
 features, unless something else should be clearly faster by the cost model and all that is near; what that says; the
-family's heuristic. What was predicted for this workload and
-device (`sparsegen tune --for`) comes before what is near on other devices, and after this one's: it is trusted less
-than what was measured here, and the first `sparsegen tune` on the device measures it. Dispatch never tunes. A config
-from a database was checked when it was read; whether it may run here, its family's constraints say.
+family's heuristic. What was predicted for this workload and device (`sparsegen tune --for`) comes before what is near
+on other devices, and after this one's: it is trusted less than what was measured here, and the first `sparsegen tune`
+on the device measures it. Dispatch never tunes. A config from a database was checked when it was read; whether it may
+run here, its family's constraints say.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class _Search:
 
     @property
     def is_free(self) -> bool:
-        """To use what was not measured."""
+        """True if an unmeasured config may be used."""
         return self.options.on_miss in (OnMiss.NEAREST, OnMiss.DEFAULT)
 
     def is_allowed(self, config: Config) -> bool:
@@ -354,7 +354,7 @@ class _Search:
 
     @cached_property
     def probes(self) -> list[Probe]:
-        """Those of this workload's product that count, the newest last."""
+        """Probes of this workload's product that count, the newest last."""
         wanted = probed_as(self.kind), Task.PRODUCT, Called.DEVICE
         return [p for p in self.all_probes if (p.measured_as, p.task, p.called) == wanted]
 
@@ -377,7 +377,7 @@ class _Search:
 
 
 def near_enough(near: Sequence[Neighbour]) -> list[Neighbour]:
-    """Those that are asked."""
+    """Returns the neighbours that are asked."""
     return [n for n in near if n.distance <= FARTHEST][:NEIGHBOURS]
 
 

@@ -64,7 +64,7 @@ def is_modelled(problem: Problem, device: Device) -> bool:
 
 
 def known_products(times: Mapping[Problem, float]) -> list[Known]:
-    """Those of one item, of the times in microseconds of any problems' dense products."""
+    """Selects the dense products of one batch element, from times in microseconds of any problems' dense products."""
     return [
         Known(problem, us)
         for problem, us in times.items()

@@ -72,7 +72,7 @@ class LayerTime:
 
     @property
     def speedup(self) -> float | None:
-        """Over the dense product, below 1 where that is faster; None unless both times are known."""
+        """Speedup over the dense product, below 1 if that is faster; None unless both times are known."""
         if self.sparse_us is None or self.dense_us is None:
             return None
         return self.dense_us / max(self.sparse_us, 1e-9)

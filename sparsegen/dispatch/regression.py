@@ -104,7 +104,7 @@ class _Encoded:
         return cls(np.array(list(positions.values())), workload, Points.of([p.config for p in points]))
 
     def likeness(self, others: _Encoded) -> Array:
-        """Beside what all have in common: float64 [points, other points]."""
+        """Covariance of points without the common part: float64 [points, other points]."""
         squares = ((self.places[:, None, :] - others.places[None, :, :]) ** 2).sum(axis=2)
         near = np.exp(-squares / (2 * REACH**2))
         found = np.zeros((self.workload.size, others.workload.size))

@@ -149,7 +149,9 @@ class Family(ABC, Generic[P, C]):
         )
 
     def item_size_names(self, problem: P) -> tuple[str, ...]:
-        """Its SIZE parameters behind `size_names` that only a batch needs, to find its items' arrays; default none."""
+        """SIZE parameters after `size_names` that only a batch needs, to find its elements' arrays; empty by
+        default.
+        """
         return ()
 
     def tensor_map(self, problem: P, config: C, name: str) -> TensorMap:

@@ -105,7 +105,7 @@ def differences(some: Sequence[Config], others: Sequence[Config]) -> Array:
 
 @cache
 def _tunables(kind: type[Config]) -> tuple[tuple[Tunable, ...], tuple[Tunable, ...]]:
-    """Those whose choices are numbers, and the others."""
+    """Tunables whose choices are numbers, and the others."""
     ordered = tuple(t for t in kind.tunables() if is_ordered(t))
     return ordered, tuple(t for t in kind.tunables() if t not in ordered)
 

@@ -105,7 +105,7 @@ class CsrMatrix:
         return empty
 
     def __getstate__(self) -> list[Any]:
-        """Without what is known of the pattern, which takes memory and depends on the version."""
+        """Returns the matrix without what is cached of its pattern, which takes memory and depends on the version."""
         return [self.shape, self.row_offsets, self.column_indices, self.values]
 
     def __setstate__(self, state: Sequence[Any]) -> None:

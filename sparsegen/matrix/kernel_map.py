@@ -131,7 +131,7 @@ def _neighbours(coordinates: Array, offsets: Array) -> Array:
 
 
 def _bins(found: Array, row_taps: int) -> Array:
-    """For each point, which rows of its filter have a live tap: a bit each, of very many rows some share one."""
+    """Bins each point by the rows of its filter that have a live tap: a bit for each; very many rows share bits."""
     live: Array = np.logical_or.reduce((found >= 0).reshape(-1, row_taps, found.shape[1]), axis=1)
     bins = np.zeros(found.shape[1], dtype=np.int64)
     for row, is_live in enumerate(live):

@@ -132,7 +132,7 @@ class BlockAttentionProblem(Problem):
         return (self.density.share if self.has_mask else 1.0) * self.span.share(self.queries, self.keys)
 
     def features(self, matrix: CsrMatrix) -> Features:
-        """Those of the live places that are expected: rows of blocks differ as independent ones do."""
+        """Returns the expected features of the live places: rows of blocks differ as independent ones do."""
         dense = self.density.features(self.queries, self.keys, self.mask_layout.columns)
         mean = self.live_share * self.keys
         return Features(

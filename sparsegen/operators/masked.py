@@ -197,7 +197,7 @@ class MaskedProblem(Problem):
         return self.density.live_of(self.m, self.k)
 
     def features(self, matrix: CsrMatrix) -> Features:
-        """Those of the masks that are expected: rows differ as independent blocks make them."""
+        """Returns the expected features of the masks: rows differ as independent blocks make them."""
         return self.density.features(self.m, self.k, self.mask_layout.columns)
 
     def fingerprint(self, matrix: CsrMatrix) -> str:

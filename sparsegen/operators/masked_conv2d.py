@@ -179,7 +179,7 @@ class MaskedConv2dProblem(Problem):
         return self.masked_shape
 
     def features(self, matrix: CsrMatrix) -> Features:
-        """Those of the masks that are expected."""
+        """Returns the expected features of the masks."""
         return self.density.features(*self.masked_shape, self.mask_shape[1])
 
     def fingerprint(self, matrix: CsrMatrix) -> str:

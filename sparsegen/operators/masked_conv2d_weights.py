@@ -127,7 +127,7 @@ class MaskedConv2dWeightsProblem(Problem):
         return self.forward.features_shape
 
     def features(self, matrix: CsrMatrix) -> Features:
-        """Those of the masks that are expected."""
+        """Returns the expected features of the masks."""
         return self.forward.features(matrix)
 
     def fingerprint(self, matrix: CsrMatrix) -> str:

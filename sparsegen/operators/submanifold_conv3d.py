@@ -96,7 +96,7 @@ class PointsProblem(Problem):
     # --- its sparsity ---
 
     def features(self, matrix: CsrMatrix) -> Features:
-        """Those of the kernel maps that are expected."""
+        """Returns the expected features of the kernel maps."""
         return self.density.features(self.points, self.channels, self.filter_volume.taps)
 
     def fingerprint(self, matrix: CsrMatrix) -> str:

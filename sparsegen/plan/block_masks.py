@@ -31,7 +31,7 @@ class Given(StrEnum):
 
 
 class Largest(StrEnum):
-    """Among which blocks those with the largest scores are chosen; each is the end of a kernel's name."""
+    """Set of blocks among which those with the largest scores are chosen; each is the end of a kernel's name."""
 
     ROWS = "rows"  # of each row of blocks
     WHOLE = "whole"  # of a whole mask
@@ -85,7 +85,9 @@ class BlockMaskMaker:
         return self._bind(entry, draw.drawn is Drawn.BERNOULLI, amount, int(early), None)
 
     def bind_finish(self, given: Given) -> Callable[..., None]:
-        """Likewise ``bound(stream, given, mask)``: the masks of live blocks on the device, one behind the other."""
+        """Returns ``bound(stream, given, mask)``, which makes the masks of live blocks on the device, one behind the
+        other.
+        """
         return self._bind(f"finish_{given}", True, None, masks=self._masks)
 
     def bind_largest(self, among: Largest, live: int) -> Callable[..., None]:

@@ -133,7 +133,7 @@ class DenseLauncher:
             return self._multiply(torch, self._weight.tensor, given, out)
 
     def _cupy(self, cupy: Any, operands: tuple[Any, ...], out: Any, stream: Any) -> Any:
-        """On CuPy's current stream, with tensors over the same memory."""
+        """Runs on CuPy's current stream, with tensors over the same memory."""
         torch = self._torch
         handle = stream_handle(cupy.cuda.get_current_stream() if stream is None else stream)
         with torch.cuda.stream(torch.cuda.ExternalStream(handle, device=self._place)):

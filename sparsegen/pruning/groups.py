@@ -16,7 +16,7 @@ _FEW_COLUMNS = 16  # up to which comparing all pairs is faster than np.partition
 
 
 class Scope(StrEnum):
-    """Over which weights the sparsity holds."""
+    """Set of weights over which the sparsity holds."""
 
     GLOBAL = "global"  # one threshold over all layers: each gets its own sparsity
     LAYER = "layer"  # every layer has the sparsity asked for

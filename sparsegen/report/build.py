@@ -1,4 +1,4 @@
-"""From inputs to a report, and to its files."""
+"""The report: from inputs to a page, and to its files."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ class Estimate:
                 self._elsewhere.setdefault(found.variant.config, (described(other), found.time_us))
 
     def times(self, configs: Sequence[Config]) -> list[float]:
-        """Before anything is compiled."""
+        """Predicts the times of configs before anything is compiled."""
         apart = self._differences(configs)
         return [self._time(c, None, d)[0] for c, d in zip(configs, apart, strict=True)]
 
@@ -265,7 +265,7 @@ class _Search:
         *,
         again: bool,
     ) -> None:
-        """Until all is compiled, the time is over or Ctrl-C; what is under way by then is still recorded."""
+        """Runs until all is compiled, the time is over or Ctrl-C; compiles under way by then are still recorded."""
         toolchain.make_ready()
         known = {} if again else self._known(toolchain)
         waiting = []

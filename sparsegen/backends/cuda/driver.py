@@ -60,10 +60,10 @@ def check(status: int, message: str) -> None:
 
 @contextmanager
 def beside_captures() -> Iterator[None]:
-    """While this thread takes or frees memory: captures that any thread has begun go on.
+    """Keeps captures of all threads going while this thread takes or frees memory.
 
     The driver would end them, as it cannot tell that the memory is none of theirs (CUDA driver API,
-    ``cuThreadExchangeStreamCaptureMode``). Memory may be freed at any time: where a plan makes room for another one.
+    ``cuThreadExchangeStreamCaptureMode``). Memory may be freed at any time: a plan may make room for another one.
     """
     mode = ctypes.c_int(CAPTURE_RELAXED)
     libcuda().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))

@@ -58,7 +58,7 @@ class HostCopyStream:
         moment.wait()
 
     def wait_for_kernels(self) -> None:
-        """Those that were launched have ended."""
+        """Waits for the kernels that were launched."""
 
     def _queue(self, copy: Callable[[], object]) -> Future[None]:
         def made() -> None:

@@ -204,7 +204,7 @@ class EmulatorExecutor:
         return HostCopyStream()
 
     def free_bytes(self) -> None:
-        """It is the host's memory."""
+        """Returns None: the memory is the host's."""
 
     def event(self) -> HostEvent:
         return HostEvent()

@@ -317,7 +317,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         return tuple((c, rounds) for c, rounds in fitted if self.is_valid(p, c, device))
 
     def _of_filters(self, problem: MaskedConv2dProblem, chunk: int) -> list[tuple[HaloConvConfig, int]]:
-        """For such filters, from many live units to few."""
+        """Returns configs for such filters, from many live units to few, each with the rounds that it needs."""
         p = problem
         if p.taps == 1:
             return [(c, ENOUGH_ROUNDS) for c in PIXELS]

@@ -56,7 +56,7 @@ class LayerTiles:
         return replace(self, groups=own, rows=self.rows[share], places=self.places[share])
 
     def in_order(self, order: Array) -> LayerTiles:
-        """Its groups in another order, which suits their kind."""
+        """Returns the layer with its groups in another order, which suits their kind."""
         groups = self.groups
         counts = np.diff(groups.first)[order]
         first = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts)))

@@ -254,7 +254,7 @@ class _Dealt:
         return np.bincount(np.concatenate((away, copied)).astype(np.int64), minlength=self.cluster)
 
     def groups_of(self, rank: int) -> slice:
-        """Those that a block of the cluster computes."""
+        """Slice of the groups that a block of the cluster computes."""
         begin, end = (min(x * self.share, self.tiles.groups.count) for x in (rank, rank + 1))
         return slice(begin, end)
 

@@ -63,7 +63,7 @@ def balanced_rows(lengths: Array, partition: Partition) -> Array:
 
 
 def _exchange(places: Array, lengths: Array, held: Array) -> None:
-    """In each strip, exchange those rows of the fullest and the emptiest place that level the two best."""
+    """Exchanges in each strip those rows of the fullest and the emptiest place that level the two best."""
     strip, share = np.arange(held.shape[0]), places.shape[1]
     full, empty = held.argmax(axis=1), held.argmin(axis=1)
     surplus = held[strip, full] - held[strip, empty]

@@ -35,7 +35,7 @@ class Levels:
 
     @classmethod
     def of(cls, network: Network, activation: Activation) -> Levels:
-        """Those of a network without negative weights, whose activation is ReLU."""
+        """Computes the levels of a network without negative weights, whose activation is ReLU."""
         count, clip = len(network.layers), network.clip
         enough, little = np.empty(count), np.empty(count)
         with ThreadPoolExecutor() as pool:
@@ -63,7 +63,7 @@ class Levels:
 
 
 def _least(wanted: float, sums: Array, bias: Array, off: Array) -> Array:
-    """For each neuron, the lower bound on its inputs that guarantees the wanted output.
+    """Lower bound on each neuron's inputs that guarantees the wanted output.
 
     The relative error of its sum of products is at most ``off``. The bias is added to that by rounding, which is
     monotone, so that a sum that is large enough stays so.
@@ -94,7 +94,7 @@ def _most(allowed: float, sums: Array, bias: Array, off: Array, clip: float) -> 
 
 
 def _sums_of_rows(layer: CsrMatrix) -> Array:
-    """They are rounded once, where the machine adds in more digits than float64 has."""
+    """Sums of rows, rounded once if the machine adds in more digits than float64 has."""
     lengths = np.diff(layer.row_offsets)
     found = np.zeros(lengths.size)
     filled = np.flatnonzero(lengths)

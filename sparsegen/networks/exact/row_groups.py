@@ -56,7 +56,7 @@ class RowGroups:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """They stand in the order in which the kernel takes them."""
+        """The arrays in the order of the kernel's parameters."""
         return self.before, self.groups, self.rows, self.biases, self.columns, self.values
 
 

@@ -1,4 +1,4 @@
-"""From a network to a packed one: variant, plan of memory, segments."""
+"""Packing of a network: variant, plan of memory, segments."""
 
 from __future__ import annotations
 

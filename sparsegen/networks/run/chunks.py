@@ -45,7 +45,7 @@ class Chunk:
         return found
 
     def parts(self, begin: int, end: int) -> Iterator[Chunk]:
-        """Its inputs from the one at ``begin`` to the one before ``end``, as at most three chunks of whole runs."""
+        """Splits the inputs from ``begin`` to before ``end`` into at most three chunks of whole runs."""
         while begin < end:
             run, place = divmod(begin, self.width)
             runs = 1 if place else max(1, (end - begin) // self.width)
@@ -55,9 +55,9 @@ class Chunk:
             begin += runs * width
 
     def rows_of(self, array: Array) -> Array:
-        """Its rows of an array that has one for each input, runs × width × columns, without a copy.
+        """The chunk's rows of an array that has one for each input, runs × width × columns, without a copy.
 
-        Only of a chunk of whole runs; see `parts`.
+        The chunk must consist of whole runs; see `parts`.
         """
         here = array[self.first :]
         shape = (self.count // self.width, self.width, *array.shape[1:])

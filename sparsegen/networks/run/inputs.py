@@ -41,7 +41,7 @@ class Inputs(Protocol):
         """All of them as real numbers, inputs × neurons, as the device has them."""
 
     def some(self, numbers: Array) -> Inputs:
-        """These inputs alone."""
+        """Selects the inputs with these numbers."""
 
 
 def write_rows(inputs: Inputs, chunk: Chunk, begin: int, end: int, rows: Array) -> None:

@@ -50,7 +50,7 @@ class Parked:
         return self._numbers[some].copy(), self._rows[some]
 
     def _make_room(self, size: int) -> None:
-        """Those that wait to the front, in larger memory if that is not enough."""
+        """Moves the waiting inputs to the front, in larger memory if that is not enough."""
         waiting, here = self.count, slice(self._begin, self._end)
         numbers, rows = self._numbers, self._rows
         if waiting + size > numbers.size:

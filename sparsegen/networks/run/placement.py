@@ -88,5 +88,5 @@ class Placement:
         return packed.pin(self._executors()[0]) if is_streamed else packed
 
     def _executors(self) -> list[Any]:
-        """Those of this process; the first one's is opened last, so that its context stays the calling thread's."""
+        """Executors of this process; the first one's is opened last, so that its context stays the calling thread's."""
         return [shared_executor(device) for device in reversed(self.devices)][::-1]

@@ -54,7 +54,7 @@ class Parameter(ABC):
 
     @property
     def octaves(self) -> tuple[float, ...]:
-        """Its place among other values, for what finds workloads alike; none where the features tell it already."""
+        """Coordinates among other values, to find similar workloads; empty if the features hold them already."""
         return ()
 
 

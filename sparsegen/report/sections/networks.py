@@ -100,7 +100,7 @@ def _title(dies: bool) -> str:
 
 
 def _contenders(measured: Sequence[Measured]) -> list[str]:
-    """Those with a time, ours first."""
+    """Names with a time, ours first."""
     cells = [cell for m in measured for cell in m.row.cells if cell.timing is not None]
     return list(
         dict.fromkeys(cell.contender for cell in sorted(cells, key=lambda c: c.kind is not Kind.OURS))

@@ -142,7 +142,7 @@ class _Dealer:
         self.outcomes = [Outcome()] * len(tasks)
 
     def run(self) -> None:
-        """Until every search has ended, or may not begin any more."""
+        """Runs until every search has ended, or none may begin any more."""
         self._watch.planned(len(self._tasks))
         while True:
             may_begin = self._may_begin()

@@ -189,7 +189,7 @@ class RayEngine:
         self._board.give_up.remote(number)
 
     def ended(self, search: RaySearch) -> None:
-        """It takes no GPU any more."""
+        """Forgets a search, which takes no GPU any more."""
         self._searches.remove(search)
 
     def stop(self) -> None:

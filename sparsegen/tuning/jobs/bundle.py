@@ -235,7 +235,7 @@ class Bundle:
                 (folder / file).write_bytes(self.read(name))
 
     def _unpacked(self, name: str, largest: int) -> bytes:
-        """At most one byte more than ``largest``, however much the archive would give."""
+        """Reads at most one byte more than ``largest``, however much the archive would give."""
         try:
             info = self._archive.getinfo(name)
             if info.file_size > largest:

@@ -27,8 +27,8 @@ def is_finished(measurements: Iterable[Measurement]) -> bool:
 
 
 def pick(measurements: Iterable[Measurement], defaults: Collection[Config] = ()) -> list[Measurement]:
-    """Those worth a second look, best first: the best few, each family's best if it is not far off, the winner of
-    earlier finals, which only another final can replace, and the defaults.
+    """Picks the finalists, best first: the best few, each family's best if it is not far off, the winner of earlier
+    finals, which only another final can replace, and the defaults.
 
     Args:
         defaults: what would run without a search, however far off it seems: no search is to end with something slower.

@@ -24,7 +24,7 @@ Render = Callable[[Config], RenderedVariant]
 
 
 def cores() -> int:
-    """Those that this process may run on."""
+    """Number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -144,7 +144,7 @@ class Run:
         return self._limits.ends - self._limits.finalists_seconds
 
     def _goes_on(self) -> bool:
-        """Until its time is over, and what was proposed first has been tried.
+        """True until its time is over, and what was proposed first has been tried.
 
         A slow start may use up a short budget, and the first proposals are what seeds, heuristics and similar
         workloads say.

@@ -53,7 +53,7 @@ class Resources:
 
     @classmethod
     def of(cls, kernel: CompiledKernel, instructions: Instructions | None = None) -> Resources | None:
-        """Those of a compiled kernel; None where the compiler did not tell its registers."""
+        """Returns the resources of a compiled kernel; None if the compiler did not report its registers."""
         if kernel.registers is None:
             return None
         return cls(kernel.registers, kernel.spill_bytes or 0, kernel.static_shared_bytes or 0, instructions)

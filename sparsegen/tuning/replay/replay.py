@@ -101,7 +101,7 @@ class Comparison:
 
     @property
     def samplers(self) -> tuple[SamplerName, ...]:
-        """Those that were compared on every space."""
+        """Samplers that were compared on every space."""
         shared = set.intersection(*(set(found) for found in self.trials.values())) if self.trials else set()
         return tuple(name for name in SamplerName if name in shared)
 

@@ -23,7 +23,7 @@ class Steps(Protocol):
         """The softmax of scale · values over each row; ``out`` may be the values."""
 
     def softmax_backward(self, y: Tensor, dy: Tensor, out: Tensor) -> None:
-        """Its gradient with respect to the values, where it gave y; ``out`` may be dy."""
+        """Computes the softmax's gradient with respect to the values, given its result y; ``out`` may be dy."""
 
     def weighted(self, b: Tensor, values: Tensor, out: Tensor) -> None:
         """W · B."""

@@ -24,7 +24,7 @@ Side = int | tuple[int, int]
 
 
 class Per(StrEnum):
-    """Among which blocks the largest scores are chosen."""
+    """Set of blocks among which the largest scores are chosen."""
 
     ROW = "row"  # of a row of blocks
     HEAD = "head"  # of a whole mask

@@ -207,7 +207,7 @@ def _has_no_function(flex: Any) -> bool:
 
 
 def _sizes(flex: Any) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Its shape and block."""
+    """Returns a FlexAttention mask's shape and block."""
     (queries, keys), (rows, columns) = flex.seq_lengths, flex.BLOCK_SIZE
     return (int(queries), int(keys)), (int(rows), int(columns))
 

@@ -90,7 +90,9 @@ def memory_format(x: Tensor) -> torch.memory_format:
 
 
 def pixels_of(blocks: Tensor, block: Side, like: Tensor) -> Tensor:
-    """Its block's value for each pixel of ``like``, images × 1 × height × width; blocks: images × rows × columns."""
+    """Expands blocks' values to the pixels of ``like``, images × 1 × height × width; blocks: images × rows ×
+    columns.
+    """
     wide = blocks[:, None].repeat_interleave(block[0], 2).repeat_interleave(block[1], 3)
     return wide[:, :, : like.shape[2], : like.shape[3]]
 

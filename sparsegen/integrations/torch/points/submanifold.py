@@ -237,7 +237,7 @@ def _plain_conv(x: Tensor, weight: Tensor, words: Tensor, bias: Tensor | None, r
 
 
 def _plain_weights(x: Tensor, dy: Tensor, words: Tensor, filter_size: tuple[int, ...]) -> Tensor:
-    """Likewise the gradient by the weights."""
+    """Computes the gradient by the weights by PyTorch alone, tap by tap."""
     wide, gradient = _wide(x), _wide(dy)
     found = [gradient[outputs].t() @ wide[inputs] for outputs, inputs in _pairs(words)]
     return torch.stack(found, 1).reshape(dy.shape[1], *filter_size, x.shape[1]).to(x.dtype)
