@@ -326,9 +326,7 @@ class Family(ABC, Generic[P, C]):
         ]
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
-        """True if the tuner should spend time on a valid config at normal effort; overrides are rules taken from
-        measurements.
-        """
+        """True if the tuner should spend time on a valid config at normal effort; overrides say what they rest on."""
         return True
 
     def packing_key(self, problem: P, config: C) -> tuple[Value, ...]:

@@ -169,6 +169,10 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
     def is_worth_trying(
         self, problem: SparseAttentionProblem, config: FusedAttentionConfig, device: Device
     ) -> bool:
+        """True unless tiles are twice as large as the problem or larger, heads would be shared in a batch of one, or
+        two blocks of 256 queries and 8 warps should share a multiprocessor. It rests on arithmetic: the padding of
+        large tiles, and the registers of so many threads.
+        """
         c = config
         if c.tile_m >= 2 * max(64, problem.m) or c.tile_n >= 2 * max(32, problem.n):
             return False

@@ -184,6 +184,10 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         yield shared_memory_fits("stages", self._shared_bytes(p, c), device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: HaloConvConfig, device: Device) -> bool:
+        """True for chunks, stages and a lead of a useful size. It rests on runs on an H100 and an H200
+        (docs/notes/masked-convolution.md): fewer stages than 3 do not even out loads, and chunks below 64 channels pay
+        only where they leave room for all weights.
+        """
         c, stages = config, self._weight_stages_in_all(problem, config)
         stays = stages <= c.weight_stages  # narrow chunks leave room for all weights
         if c.chunk < min(32 if stays else 64, problem.channels & -problem.channels):

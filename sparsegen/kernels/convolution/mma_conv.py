@@ -95,6 +95,9 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         yield resident_blocks_fit(c.resident, taken, device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: MmaConvConfig, device: Device) -> bool:
+        """True unless a tile or step is twice as large as its group's filters or channels, or a thread has fewer than
+        16 sums. It rests on arithmetic: such tiles are mostly padding or loads.
+        """
         c, of_group = config, problem.filters // problem.groups.count
         inner = problem.taps * problem.group_channels
         return c.tile_n < 2 * max(16, of_group) and c.step < 2 * max(16, inner) and sums_of(c) >= 16

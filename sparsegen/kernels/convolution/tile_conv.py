@@ -68,6 +68,9 @@ class TileConv(MaskedConvolution[TileConvConfig]):
         yield Constraint(threads >= 32, f"a block has a warp at least ({threads} threads)")
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: TileConvConfig, device: Device) -> bool:
+        """True unless a tile or step is twice as large as its group's filters or channels. It rests on arithmetic: such
+        tiles are mostly padding.
+        """
         p = problem
         few_filters = config.tile_n >= 2 * max(16, p.filters // p.groups.count)
         return not few_filters and config.step < 2 * max(8, p.group_channels)

@@ -100,6 +100,9 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         yield resident_blocks_fit(c.resident, taken, device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: WindowConvConfig, device: Device) -> bool:
+        """True unless a tile or chunk is twice as large as its group's filters or channels, or a thread has fewer than
+        16 sums. It rests on arithmetic: such tiles are mostly padding or loads.
+        """
         c, of_group = config, problem.filters // problem.groups.count
         is_large = c.tile_n >= 2 * max(16, of_group) or c.chunk >= 2 * max(16, problem.group_channels)
         return not is_large and sums_of(c) >= 16

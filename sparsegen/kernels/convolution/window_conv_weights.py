@@ -96,6 +96,9 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
     def is_worth_trying(
         self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, device: Device
     ) -> bool:
+        """True for tiles not twice as large as a group's filters and channels, with at least 16 sums a thread, and for
+        at most 4 blocks a multiprocessor if there are parts. It rests on arithmetic: more parts only add partial sums.
+        """
         p, c = problem, config
         is_large = c.tile_m >= 2 * max(16, self._of_group(p)[0]) or c.tile_n >= 2 * max(
             16, self._of_group(p)[1]

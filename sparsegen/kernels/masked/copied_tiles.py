@@ -125,6 +125,7 @@ class CopiedTiles(Family[P, C]):
         yield from ring_constraints(device)
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
+        """True unless a cluster's tiles are twice as wide as the result or wider: such tiles are mostly padding."""
         side = Side.of(problem)
         return config.tile_n * config.cluster < 2 * max(PIECE, side.columns)
 

@@ -187,6 +187,9 @@ class MaskedTiles(Family[P, C]):
         yield shared_memory_fits("stages", self._shared_bytes(problem, c), device)
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
+        """True unless a tile is twice as large as the result, or a thread has fewer than 16 or more than 128 sums. It
+        rests on arithmetic: padding, loads for each product, and registers.
+        """
         side = Side.of(problem)
         is_large = config.tile_n >= 2 * max(16, side.columns) or config.tile_m >= 2 * max(16, side.rows)
         return not is_large and 16 <= sums_of(config) <= 128

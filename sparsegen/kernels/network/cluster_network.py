@@ -168,6 +168,7 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
     def is_worth_trying(
         self, problem: SparseNetworkProblem, config: ClusterNetworkConfig, device: Device
     ) -> bool:
+        """True unless a cluster's warps take more groups at a time than a layer has: the others would idle."""
         return config.cluster * config.warps * config.run <= max(4, groups_of(problem))
 
     def constants(self, problem: SparseNetworkProblem, config: ClusterNetworkConfig) -> Mapping[str, Value]:

@@ -171,6 +171,9 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
     def is_worth_trying(
         self, problem: SparseNetworkProblem, config: FusedNetworkConfig, device: Device
     ) -> bool:
+        """True unless the warps take more groups at a time than a layer has, and the others would idle; and for runs of
+        groups, which share loads of inputs.
+        """
         return config.warps * config.run <= max(4, groups_of(problem)) and config.run > 1
 
     def constants(self, problem: SparseNetworkProblem, config: FusedNetworkConfig) -> Mapping[str, Value]:

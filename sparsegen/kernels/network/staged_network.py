@@ -154,6 +154,9 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
     def is_worth_trying(
         self, problem: SparseNetworkProblem, config: StagedNetworkConfig, device: Device
     ) -> bool:
+        """True for the widest loads, and for buffers and blocks that are not twice as large as a layer: the rest of
+        them would be empty.
+        """
         widest = 2 * max(1, problem.neurons)
         return (
             config.vector == self._vector(problem, config.minibatch)

@@ -185,6 +185,7 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
     def is_worth_trying(
         self, problem: SparseNetworkProblem, config: StreamedNetworkConfig, device: Device
     ) -> bool:
+        """True unless the warps take more groups at a time than a layer has: the others would idle."""
         return config.warps * config.run <= max(4, groups_of(problem))
 
     def pack(

@@ -69,6 +69,7 @@ class GatherConvWeights(GatheredTiles[SubmanifoldConv3dWeightsProblem, GatherCon
     def is_worth_trying(
         self, problem: SubmanifoldConv3dWeightsProblem, config: GatherConvWeightsConfig, device: Device
     ) -> bool:
+        """True if each part has at least a step of points, and the tile is of a useful size (`GatheredTiles`)."""
         enough = problem.points >= config.parts * config.step or config.parts == 1
         return enough and GatheredTiles.is_worth_trying(self, problem, config, device)
 

@@ -64,6 +64,9 @@ class GatheredTiles(Family[P, C]):
         yield shared_memory_fits("stages and lists", self.shared_bytes(problem, c), device)
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
+        """True unless a tile is twice as large as the result, or a thread has fewer than 8 or more than 64 sums. It
+        rests on arithmetic: padding, loads for each product, and registers.
+        """
         rows, columns = self.extent(problem)
         is_large = config.tile_n >= 2 * max(16, columns) or config.tile_m >= 2 * max(32, rows)
         return not is_large and 8 <= sums_of(config) <= 64

@@ -111,6 +111,9 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
         )
 
     def is_worth_trying(self, problem: SddmmProblem, config: CsrSddmmConfig, device: Device) -> bool:
+        """True for blocks of 128 or 256 threads, the widest loads or half of these, and strips that a row of A and B
+        fills. It rests on arithmetic: narrower loads take more instructions, and longer strips idle.
+        """
         c = config
         widest = widest_vector(problem.k, problem.dtype)
         return (

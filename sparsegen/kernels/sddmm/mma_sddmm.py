@@ -151,6 +151,9 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         return max(stages, c.tile_m * (c.tile_n + PITCH_PADDING) * 4) + c.tile_m * 4
 
     def is_worth_trying(self, problem: SddmmProblem, config: MmaSddmmConfig, device: Device) -> bool:
+        """True for 64 to 256 threads with nearly square parts of a tile, and no more stages than steps along k. It
+        rests on arithmetic: loads for each product, and threads that would idle.
+        """
         c = config
         if c.tile_m >= 2 * max(16, problem.m) or c.tile_n >= 2 * max(32, problem.n):
             return False

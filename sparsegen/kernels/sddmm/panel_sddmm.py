@@ -153,6 +153,10 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         return config.panel_n * self._row_bytes(problem, config)
 
     def is_worth_trying(self, problem: SddmmProblem, config: PanelSddmmConfig, device: Device) -> bool:
+        """True for 8 to 32 warps on a multiprocessor, panels not twice as wide as the result, and threads that keep at
+        least `FEWEST_LEFT_VALUES` of a row of A. It rests on arithmetic: warps to hide loads, padding, and sums that
+        are long enough.
+        """
         c = config
         narrowest = round_up(problem.k * problem.dtype.itemsize, BANK_BYTES)
         return (

@@ -120,6 +120,9 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
         )
 
     def is_worth_trying(self, problem: SpmmProblem, config: BitmapConfig, device: Device) -> bool:
+        """True unless a tile is twice as wide as the result, a cluster is higher than it, or splits make three waves of
+        tiles or more. It rests on arithmetic: further splits only add partial sums.
+        """
         c = config
         tiles = _row_tiles(problem) * ceil_div(problem.n, c.tile_n)
         if c.splits > 1 and tiles * c.splits >= 3 * device.multiprocessors:

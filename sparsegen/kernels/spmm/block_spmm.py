@@ -104,6 +104,9 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
         yield whole_tiles_requirement(features)
 
     def is_worth_trying(self, problem: SpmmProblem, config: BlockSpmmConfig, device: Device) -> bool:
+        """True unless a tile is twice as large as the result, or blocks of a cluster have no columns. It rests on
+        arithmetic: such tiles are mostly padding.
+        """
         c = config
         if c.tile_n >= 2 * max(CHUNK, problem.n) or c.tile_m >= 2 * max(16, problem.m):
             return False

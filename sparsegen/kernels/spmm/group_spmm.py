@@ -75,6 +75,7 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
         return config.warps * config.stages * SIDE * 2 * config.tile_n
 
     def is_worth_trying(self, problem: SpmmProblem, config: GroupSpmmConfig, device: Device) -> bool:
+        """True unless a tile is twice as wide as the result or wider: such tiles are mostly padding."""
         return config.tile_n < 2 * max(SIDE, problem.n)
 
     def skips_zeros(self, problem: SpmmProblem, config: GroupSpmmConfig) -> bool:

@@ -164,6 +164,10 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         return BARRIER_BYTES + c.slots * slot + warps * ring + handed_over
 
     def is_worth_trying(self, problem: SpmmProblem, config: LaneStreamConfig, device: Device) -> bool:
+        """True for balanced numbers of blocks, at least 4 warps, and as many resident blocks as shared memory holds.
+        Strips of two tiles are for more than 8 columns (docs/notes/decode.md), and bulk copies for every device that
+        has them.
+        """
         c = config
         warps = c.warps_m * c.warps_k
         resident = max(1, USUAL_WARPS // warps)

@@ -150,6 +150,10 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         return max(tiles, sums, rows * (columns * itemsize + 16))
 
     def is_worth_trying(self, problem: SpmmProblem, config: MmaSpmmConfig, device: Device) -> bool:
+        """True for tiles that fill the device and are no smaller than that needs, with nearly square parts for each
+        warp and loads ahead that cover a tile of A. It rests on arithmetic about padding, loads and waves;
+        docs/notes/tensor-cores.md has the measurements of the tiles that it keeps.
+        """
         c, threads = config, config.threads
         if (
             c.tile_n >= 2 * max(8, problem.n)

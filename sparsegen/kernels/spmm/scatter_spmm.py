@@ -107,7 +107,7 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
         )
 
     def is_worth_trying(self, problem: SpmmProblem, config: ScatterSpmmConfig, device: Device) -> bool:
-        """A panel is not twice as high as A."""
+        """True unless a panel is twice as high as A or higher: such panels are mostly padding."""
         return config.panel_m < 2 * max(WARP, problem.m)
 
     def constants(self, problem: SpmmProblem, config: ScatterSpmmConfig) -> Mapping[str, Value]:

@@ -198,6 +198,10 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
         yield tiles_in_grid("n / tile_n", problem.n, c.tile_n)
 
     def is_worth_trying(self, problem: SpmmProblem, config: SegmentSpmmConfig, device: Device) -> bool:
+        """True for the widest loads, tiles between half and twice the useful width, the fewest registers that suffice,
+        and the narrowest index type. It rests on arithmetic; docs/notes/gather-kernels.md has measurements of the
+        configs that it keeps.
+        """
         c = config
         vectors = c.tile_n // (c.threads_per_segment * c.vector)
         return (

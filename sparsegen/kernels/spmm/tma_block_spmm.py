@@ -96,6 +96,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
         yield whole_tiles_requirement(features)
 
     def is_worth_trying(self, problem: SpmmProblem, config: TmaBlockSpmmConfig, device: Device) -> bool:
+        """True unless a cluster's tiles are twice as wide as the result or wider: such tiles are mostly padding."""
         return config.tile_n * config.cluster < 2 * max(PIECE, problem.n)
 
     def skips_zeros(self, problem: SpmmProblem, config: TmaBlockSpmmConfig) -> bool:

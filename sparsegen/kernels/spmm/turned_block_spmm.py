@@ -100,6 +100,9 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
         yield whole_tiles_requirement(features)
 
     def is_worth_trying(self, problem: SpmmProblem, config: TurnedBlockSpmmConfig, device: Device) -> bool:
+        """True unless a tile or a cluster's tiles are twice as large as the result or larger: such tiles are mostly
+        padding.
+        """
         c = config
         return TILE_N * c.cluster < 2 * max(TILE_N, problem.n) and c.tile_m < 2 * max(PIECE, problem.m)
 

@@ -76,6 +76,7 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
         yield tiles_in_grid("n / vsize", problem.n, config.vsize)
 
     def is_worth_trying(self, problem: SpmmProblem, config: UspmmConfig, device: Device) -> bool:
+        """True unless a warp's vector is twice as wide as the result or wider: such vectors are mostly padding."""
         return config.vsize < 2 * problem.n
 
     def constants(self, problem: SpmmProblem, config: UspmmConfig) -> Mapping[str, Value]:

@@ -295,6 +295,10 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         return resident_blocks(threads, config.registers, self._shared_bytes(problem, config), device)
 
     def is_worth_trying(self, problem: SpmmProblem, config: UspmmVecConfig, device: Device) -> bool:
+        """True for loads of 16 bytes, 8 to 64 sums a thread, and blocks that give a multiprocessor 16 warps or more. It
+        rests on arithmetic about waves, registers and shared memory, and on searches of the uniform suites on an H100
+        (docs/notes/uniform.md).
+        """
         c = config
         sums, warps = self._sums(c), c.k_splits * c.row_warps
         # 16 bytes of values per load, and registers for the loads in flight.
