@@ -104,7 +104,7 @@ def own_imports(name: str) -> set[str]:
 
 
 def is_within(name: str, allowed: set[str]) -> bool:
-    """Whether a module is one of these, or part of one of these packages."""
+    """True if a module is one of these, or part of one of these packages."""
     return any(name == one or name.startswith(f"{one}.") for one in allowed)
 
 
@@ -134,7 +134,7 @@ def test_every_package_is_installed() -> None:
 
 
 def test_the_top_level_is_small() -> None:
-    """Whoever opens the package sees the architecture: files and folders of source at its top."""
+    """The package's top shows the architecture: few files and folders of source."""
     rooms = {path.stem for path in (ROOT / "sparsegen").iterdir() if path.suffix == ".py"}
     rooms |= {path.parent.name for path in (ROOT / "sparsegen").glob("*/__init__.py")}
     assert len(rooms) <= MOST_ROOMS, sorted(rooms)

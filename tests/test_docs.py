@@ -1,4 +1,4 @@
-"""What the documentation shows exists: commands and their options, links, names in the Python code."""
+"""Names in the documentation exist: commands and their options, links, names in the Python code."""
 
 from __future__ import annotations
 

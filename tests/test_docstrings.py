@@ -31,7 +31,7 @@ def public_docstrings(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
 
 
 def incomplete(source: str) -> list[str]:
-    """What begins without a sentence of its own."""
+    """Returns the docstrings that begin without a sentence of their own."""
     found = public_docstrings(ast.parse(source))
     return [
         f"{line} {name}: {text.partition(chr(10))[0]}" for name, line, text in found if is_incomplete(text)

@@ -327,7 +327,7 @@ def test_what_cannot_be_made_is_told(tables: Any, text: str, complaint: str) -> 
 
 
 def test_what_was_dispatched_without_its_suite(tables: Any) -> None:
-    """Of a suite and type the newest file counts, whichever kind it is."""
+    """The newest file counts for a suite and type, whichever kind it is."""
 
     def seen(ratios: dict[str, float]) -> list[Row]:
         made = ((row(case), ratio) for case, ratio in ratios.items())

@@ -115,7 +115,7 @@ def failed(outcome: Outcome, reason: str = "it failed", *, at: int = 0, **values
 
 
 def predicted(microseconds: float, of: Workload | None = None, *, at: int = 0, **values: Any) -> Prediction:
-    """A predicted time on the H100, so many seconds after `START`."""
+    """Makes a predicted time on the H100, ``at`` seconds after `START`."""
     return Prediction(
         of or workload(),
         H100,

@@ -1,4 +1,4 @@
-"""What counts as faster or slower, and what must not be compared."""
+"""Comparisons of results: thresholds for faster and slower, and refusals."""
 
 from __future__ import annotations
 

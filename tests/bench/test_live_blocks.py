@@ -1,4 +1,4 @@
-"""Of a whole product, live elements are read; elsewhere stands what the problem has there."""
+"""Live elements of a whole product are read; elsewhere stands the problem's own value."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def of(problem: Problem) -> Row:
 
 
 def explored() -> Row:
-    """A row that says what measured it and when, one cell of which tells its ways."""
+    """A row with its state and time of measurement; one cell lists its implementations."""
     made = row()
     ways = (WayTime("tile_n=32", 5.0, variant=VARIANT), WayTime("tile_n=64", None, "wrong: by far"))
     first = replace(made.cells[0], ways=ways, digest="ab" * 32)

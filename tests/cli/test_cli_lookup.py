@@ -118,7 +118,7 @@ def test_wrong_usage(run: Command, matrix: Path) -> None:
 
 
 def test_lookup_says_where_dense_wins(run: Command, matrix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what `tune` records on a GPU."""
+    """Records what `tune` records on a GPU."""
     csr = load_matrix(matrix)
     problem = SpmmProblem(*csr.shape, 24)
     workload = Workload(problem, csr.fingerprint(), Features.of(csr))

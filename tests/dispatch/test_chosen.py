@@ -1,4 +1,4 @@
-"""What a choice says of dense and sparse: as sure as the evidence is, and no surer."""
+"""Statements of a choice on dense and sparse: as sure as the evidence is, and no surer."""
 
 from __future__ import annotations
 

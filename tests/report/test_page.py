@@ -152,7 +152,9 @@ def test_batches_are_left_out_and_that_is_said(tmp_path: Path) -> None:
 
 
 def test_rows_of_any_operator_are_reported(tmp_path: Path) -> None:
-    """With their own sizes, and the source of what ran: a softmax has no k, and an epilogue is part of the source."""
+    """Each row has its own sizes, and the source of what ran: a softmax has no k, and an epilogue is part of the
+    source.
+    """
     problems = SoftmaxProblem(512, 512), SpmmProblem(512, 512, 64, epilogue=Epilogue.BIAS_GELU)
     rows = []
     for problem, name in zip(problems, ("row_softmax", "csr_spmm"), strict=True):

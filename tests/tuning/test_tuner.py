@@ -267,7 +267,7 @@ class SwiftConfig(ToyConfig):
 
 
 class Swift(Toy):
-    """What the cost model takes for twice as fast as the toy family."""
+    """A family that the cost model takes for twice as fast as the toy family."""
 
     name, config_type = "swift", SwiftConfig
 

@@ -173,7 +173,7 @@ JSON = st.recursive(
 @settings(max_examples=150)
 @given(data=st.data())
 def test_any_replaced_value_is_refused_or_harmless(data: st.DataObject) -> None:
-    """Whatever stands at any place of a document: it loads as records, or an ImportFileError says why not."""
+    """Any value at any place of a document: it loads as records, or an ImportFileError says why not."""
     spoilt = document()
     here: Any = spoilt
     while True:

@@ -177,7 +177,7 @@ def test_what_choices_cost_by_the_others_times() -> None:
 
 
 def test_a_choice_that_is_faster_by_the_others_times() -> None:
-    """As where B's finals name another one than its fastest single time."""
+    """B's finals name another one than its fastest single time."""
     a = MemoryLayer([final(5, "x", 32)], [])
     b = MemoryLayer([final(10, "x", 64), timed(8, workload(tag="x"), tile_n=32)], [])
     (difference,) = compare(a, b).differences
