@@ -60,7 +60,7 @@ def _needs_gpu(file: Path) -> bool:
 
 
 def scheduler(config: pytest.Config, log: Any, *, has_gpu: bool) -> Any:
-    """xdist's, with these scopes. (Its own marks for groups are lost on pytest 9.2.)
+    """Makes xdist's scheduler with these scopes; its own marks for groups are lost on pytest 9.2.
 
     The test at which a process died has failed, and the others go on: by xdist's own scheduler the next process would
     get that test again, or wait for ever.

@@ -187,7 +187,7 @@ def test_it_is_called_from_python(installed: Installation) -> None:
 
 
 def test_a_sparsegen_without_it_passes_its_records_over(installed: Installation) -> None:
-    """This one, for example."""
+    """The present one is an example."""
     command = [sys.executable, "-m", "sparsegen", "db"]
     environment = installed.environment | {"PYTHONPATH": ""}
 

@@ -123,7 +123,6 @@ def render_toy(family: AnyFamily, problem: SpmmProblem, config: Any) -> str:
 
 def install(patch: Callable[[Any, str, Any], None]) -> None:
     """Make the toy family known, and rendered; ``patch`` is like `setattr`."""
-
     kernels._loaded[TOY.name] = TOY
     patch(variants, "render", render_toy)
 

@@ -62,7 +62,6 @@ def publish_(
 
     SPARSEGEN_LAYERS names layers that are read.
     """
-
     refuse_existing(output, force=force)
     refuse_own_database(output, db)
 

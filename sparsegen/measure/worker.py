@@ -208,7 +208,8 @@ class Bench:
 
     def measure(self, m: Measure, wait_for_turn: Callable[[], None]) -> Measured:
         """Verified first and again after timing, so that a result that depends on luck or on what an
-        earlier launch left in the output is caught."""
+        earlier launch left in the output is caught.
+        """
         launched = False
         facts: dict[str, Any] = {}
         try:

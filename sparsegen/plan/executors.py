@@ -16,7 +16,7 @@ _executors_lock = threading.Lock()
 
 
 def shared_executor(device: Device) -> Executor:
-    """This process's executor of a device; operators share it, and it lives as long as the process."""
+    """The process's executor of a device; operators share it, and it lives as long as the process."""
     from sparsegen import backends
 
     with _executors_lock:

@@ -253,7 +253,7 @@ class ChildProcess:
 
 
 def _search_path() -> list[str]:
-    """This process's module search path for a child, whose first entry is not the working folder.
+    """The module search path of this process for a child, whose first entry is not the working folder.
 
     An interactive Python has "" there, which means the working folder of the moment. A sparsegen found by way of it is
     the child's too, wherever this process has gone since.

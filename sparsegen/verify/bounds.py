@@ -16,7 +16,7 @@ CHUNK = 1 << 20  # elements compared at once, so that they stay in cache
 
 @dataclass(frozen=True, slots=True)
 class ErrorBound:
-    """Allowed error of a result against the exact one, by linear factors on a `Reference`, element by element:
+    """Allowed error of a result against the exact one, by linear factors on a `Reference`, element by element.
 
     4 · magnitude · (sums · √(terms + 2) + typical / √(terms + 2)) + exact · |exact| + smallest
 

@@ -167,7 +167,8 @@ def over_bitmap_and_values(matrix: CsrMatrix, blocks: int, *, balanced: bool, re
 @pytest.mark.parametrize("density", [0.5, 0.4, 0.3, 0.2])
 def test_uneven_rows_cost_no_more_than_even_ones(density: float, row_cov: float) -> None:
     """In runs as long as those of 28672 x 8192 on 132 blocks within 5 % of bitmap and values. What remains is chance
-    and the ends of runs. A place has four rows: one longer than four mean ones cannot be made up for."""
+    and the ends of runs. A place has four rows: one longer than four mean ones cannot be made up for.
+    """
     matrix, refill_tiles = uneven(1024, 2048, density, row_cov), 1 if density >= 0.45 else 2
     lengths = np.diff(matrix.row_offsets)
     even, natural, balanced = (

@@ -148,5 +148,5 @@ class CompileServers:
 def compile_servers(
     installation: Installation | NvccOfPycuda, target: str = NVRTC_SERVES, compiler: str = "NVRTC"
 ) -> CompileServers:
-    """This process's servers of a compiler; all toolchains share them."""
+    """The process's servers of a compiler; all toolchains share them."""
     return CompileServers(installation, target, compiler)

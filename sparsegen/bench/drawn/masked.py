@@ -1,5 +1,6 @@
 """Products with a mask of blocks that comes with the call: what block dropout and sparse feed-forward layers "
-"compute."""
+"compute.
+"""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class DType(StrEnum):
         return held
 
     def from_storage(self, stored: Array) -> Array:
-        """This type's storage to float32 (exact) for bfloat16; other types are returned as they are."""
+        """Converts storage of bfloat16 to float32 (exact); returns other types as they are."""
         if self is not DType.BFLOAT16:
             return stored
         return (np.ascontiguousarray(stored, dtype=np.uint16).astype(np.uint32) << 16).view(np.float32)

@@ -58,7 +58,7 @@ class Float8(StrEnum):
         return bits.astype(np.uint8)
 
     def from_storage(self, stored: Array) -> Array:
-        """This type's bits as float32, exactly."""
+        """Converts bits of the type to float32, exactly."""
         found: Array = _values(self)[np.asarray(stored, dtype=np.uint8)]
         return found
 

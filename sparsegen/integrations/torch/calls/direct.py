@@ -131,7 +131,6 @@ class DirectOperator:
             backward, remember: its gradient, as `torch.library.register_autograd` takes them; both or none.
             held: how the last argument is written, where it is an object: `schema` has ``int NAME`` for it.
         """
-
         self._function, self._tensors, self._held = function, tensors, held
         self._operator, self._portable = self._defined(name, schema, fake, backward, remember), None
         if held is not None:

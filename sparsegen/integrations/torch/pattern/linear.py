@@ -183,7 +183,7 @@ class SparseLinear(PatternModule):
         l2: MeasuredAs | str | None = None,
         db: str | Path | None = None,
     ) -> PreparedLinear:
-        """This layer for inference with one number of tokens: its weights are packed for a kernel, and not followed.
+        """The layer for inference with one number of tokens: its weights are packed for a kernel, and not followed.
 
         In place of this layer it frees the values and the pattern, which take more memory than the packed weights.
 
