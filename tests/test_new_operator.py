@@ -150,7 +150,7 @@ def test_it_is_in_databases_and_files(installed: Installation) -> None:
 
 
 def test_it_is_benchmarked(installed: Installation) -> None:
-    """By its suite alone; others' contenders say that they compute something else."""
+    """By its suite alone; others' baselines say that they compute something else."""
     command = ("bench", "--suite", "dense-sparse-add", "--db", "bench.db", "--rounds", "1", "--samples", "2")
     command += ("--only", "sparsegen", "--only", "sparsegen-untuned", "--only", "cublas")
     found = installed.json(*command, "--tune", "1", "-o", "bench.json")
