@@ -35,7 +35,7 @@ def command(operator: str, seed: int, rows: int, folder: Path, seconds: float, *
 
     Args:
         seconds: no row is begun after so much time.
-        whole: with the slow contenders.
+        whole: with the slow baselines.
     """
     left_out = () if whole else SLOW
     return [
@@ -59,7 +59,7 @@ def command(operator: str, seed: int, rows: int, folder: Path, seconds: float, *
 @click.option(
     "--into", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder of files."
 )
-@click.option("--all", "whole", is_flag=True, help="With contenders that take long.")
+@click.option("--all", "whole", is_flag=True, help="With baselines that take long.")
 def main(seed: int, operators: tuple[str, ...], rows: int, limit: float, into: Path, whole: bool) -> None:
     ends = time.monotonic() + limit
     into.mkdir(parents=True, exist_ok=True)

@@ -158,7 +158,7 @@ def _dense_us(row: Row) -> float | None:
     """The fastest dense product of a row; of attention the dense one under a causal mask."""
     if us := row.us(CAUSAL):
         return us
-    times = [us for one in row.cells if one.kind is Kind.DENSE and (us := row.us(one.contender))]
+    times = [us for one in row.cells if one.kind is Kind.DENSE and (us := row.us(one.baseline))]
     return min(times, default=None)
 
 

@@ -310,7 +310,7 @@ def compare(
     expected = held_out_times(recordings) if aided else {}
     comparison = compare_all(recordings, wanted, seeds, most, Counts(keep), expected)
     judged = SamplerName.CANDIDATES in wanted and len(wanted) > 1
-    verdict = comparison.verdict if judged else ""
+    conclusion = comparison.conclusion if judged else ""
     if picture is not None:
         plot(comparison, title, picture)
     if as_json:
@@ -324,12 +324,12 @@ def compare(
             },
             "typical": {name: round(comparison.typical(name), 2) for name in comparison.samplers},
             "ms_for_a_proposal": {name: round(1e3 * s, 2) for name, s in comparison.seconds.items()},
-            "verdict": verdict,
+            "conclusion": conclusion,
         }
         click.echo(json.dumps(document, indent=1))
         return
     Console().print(table(comparison))
-    click.echo(f"{title}, {seeds} starts: {verdict}")
+    click.echo(f"{title}, {seeds} starts: {conclusion}")
 
 
 if __name__ == "__main__":

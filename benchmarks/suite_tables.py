@@ -192,7 +192,7 @@ def _sparse_times(row: Row, peers: Peers) -> dict[str, float]:
     known = peers.get((row.suite, row.case, row.dtype.value), {})
     found = {name: us for name, us in known.items() if name in ANCHORED}
     best = row.best_sparse()
-    return found | ({best.contender: best.timing.us} if best is not None and best.timing else {})
+    return found | ({best.baseline: best.timing.us} if best is not None and best.timing else {})
 
 
 def _over(found: Sequence[tuple[float, dict[str, float]]], name: str) -> str:
@@ -228,7 +228,7 @@ def _cases(rows: Sequence[Row]) -> str:
             [
                 row.case,
                 *(figure(us) for us in (row.us(TUNED), row.us(UNTUNED), dense, sparse)),
-                best.contender if best else NONE,
+                best.baseline if best else NONE,
                 f"{dense / ours:.2f}" if dense and ours else NONE,
                 f"{sparse / ours:.2f}" if sparse and ours else NONE,
                 f"{100 * row.floor.us / ours:.0f} %" if row.floor.us and ours else NONE,
@@ -306,13 +306,13 @@ def reproduction(folder: Path) -> str:
     first, second = whole(folder), whole(folder, "repeat")
     groups: dict[tuple[str, str], dict[str, Mean]] = {}
     for drift in compare(first, second).drifts:
-        groups.setdefault((drift.suite, drift.dtype), {})[drift.contender] = drift.ratio
-    contenders = list(dict.fromkeys(name for means in groups.values() for name in means))
+        groups.setdefault((drift.suite, drift.dtype), {})[drift.baseline] = drift.ratio
+    baselines = list(dict.fromkeys(name for means in groups.values() for name in means))
     rows = [
-        [f"{suite}, {TYPES[dtype]}", *(f"{means[n].value:.3f}" if n in means else NONE for n in contenders)]
+        [f"{suite}, {TYPES[dtype]}", *(f"{means[n].value:.3f}" if n in means else NONE for n in baselines)]
         for (suite, dtype), means in groups.items()
     ]
-    return table(["second run's time over the first's", *contenders], rows) + origin(read(folder, "repeat"))
+    return table(["second run's time over the first's", *baselines], rows) + origin(read(folder, "repeat"))
 
 
 def sddmm(folder: Path, peers: Peers) -> str:

@@ -29,7 +29,7 @@ from sparsegen.system.quantities import counted, size_text
 from sparsegen.tuning.jobs.bundle import Bundle, open_bundle
 from sparsegen.tuning.jobs.job import Job, Task
 from sparsegen.tuning.jobs.results import ResultFile, begun
-from sparsegen.tuning.jobs.runner import Fate, TaskOutcome, require_fits, run_job
+from sparsegen.tuning.jobs.runner import TaskOutcome, TaskState, require_fits, run_job
 from sparsegen.tuning.loop.interrupt import interruptible
 from sparsegen.tuning.report import Progress
 
@@ -231,19 +231,19 @@ def _finish(
     *,
     was_interrupted: bool,
 ) -> int:
-    is_whole = all(o.fate in (Fate.MEASURED, Fate.KNOWN) for o in outcomes)
+    is_whole = all(o.state in (TaskState.MEASURED, TaskState.KNOWN) for o in outcomes)
     data = {
         "job": bundle.digest,
         "result": str(out),
         "device": device.key,
         "is_whole": is_whole,
         "tasks": [
-            {**_task_data(o.task), "outcome": o.fate, "tried": o.tried, "left_out": o.left_out}
+            {**_task_data(o.task), "outcome": o.state, "tried": o.tried, "left_out": o.left_out}
             for o in outcomes
         ],
     }
     lines = [
-        f"{o.task.workload.problem}: {o.fate}, {o.tried} of {len(o.task.candidates)} tried"
+        f"{o.task.workload.problem}: {o.state}, {o.tried} of {len(o.task.candidates)} tried"
         + (f", {o.left_out} not valid on this device" if o.left_out else "")
         for o in outcomes
     ]

@@ -141,7 +141,7 @@ def describe_workload(tuned: Tuned, measurements: list[Measurement], baselines: 
         if count:
             example = next(m.reason for m in failures if m.outcome is outcome).partition("\n")[0]
             lines.append(Text(f"{count} {outcome}, such as: {example}"))
-    lines += [Text(f"{b.contender} ({b.version}): {microseconds(b.sample.median_us)}") for b in baselines]
+    lines += [Text(f"{b.name} ({b.version}): {microseconds(b.sample.median_us)}") for b in baselines]
     return lines
 
 

@@ -128,9 +128,9 @@ def predicted(microseconds: float, of: Workload | None = None, *, at: int = 0, *
     )
 
 
-def baseline(microseconds: float, of: Workload | None = None, contender: str = "cublas") -> Baseline:
+def baseline(microseconds: float, of: Workload | None = None, baseline: str = "cublas") -> Baseline:
     sample = Sample(microseconds, microseconds, microseconds, 50)
-    return Baseline(of or workload(), H100, contender, "torch 2.9", sample, START)
+    return Baseline(of or workload(), H100, baseline, "torch 2.9", sample, START)
 
 
 def probe(

@@ -165,7 +165,7 @@ def measurement_columns(measurement: Measurement) -> Columns:
 def baseline_columns(baseline: Baseline) -> Columns:
     """All but the references to other tables."""
     return sample_columns(baseline.sample) | {
-        "contender": baseline.contender,
+        "contender": baseline.name,
         "version": printable(baseline.version)[:LONGEST_VERSION],
         "measured_at": baseline.measured_at,
     }
@@ -307,7 +307,7 @@ def to_baseline(row: Row) -> Baseline:
     return Baseline(
         workload=to_workload(row),
         device=to_device(row),
-        contender=row["contender"],
+        name=row["contender"],
         version=row["version"],
         sample=sample,
         measured_at=to_moment(row["measured_at"]),

@@ -152,7 +152,7 @@ class Baseline:
 
     workload: Workload
     device: Device
-    contender: str  # "cublas" or "cusparse"
+    name: str  # "cublas" or "cusparse"
     version: str  # of the library that ran it, e.g. "torch 2.11.0+cu130"
     sample: Sample
     measured_at: datetime = field(default_factory=lambda: datetime.now(UTC))

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparsegen.bench.contender.contender import Contender
-from sparsegen.bench.contender.shared_object import SharedObject
-from sparsegen.bench.contenders import contenders
+from sparsegen.bench.baseline.baseline import Baseline
+from sparsegen.bench.baseline.shared_object import SharedObject
+from sparsegen.bench.baselines import baselines
 from sparsegen.bench.drawn import SUITE, drawn_cases
 from sparsegen.bench.patterns.case import Case, variations
 from sparsegen.bench.patterns.patterns import Drawn, MatrixFile
@@ -132,13 +132,13 @@ def named(cases: Sequence[Case], parts: Sequence[str]) -> list[Case]:
     return found
 
 
-def chosen_contenders(
+def chosen_baselines(
     only: Sequence[str],
     left_out: Sequence[str],
     own: Sequence[str],
     configs: Sequence[str] = (),
-    unseen: Sequence[Contender] = (),
-) -> list[Contender]:
+    unseen: Sequence[Baseline] = (),
+) -> list[Baseline]:
     """Returns the implementations that take part, users' own last.
 
     Args:
@@ -148,16 +148,16 @@ def chosen_contenders(
     Raises:
         ConfigError: an unknown name, a name taken twice, or a shared object that is not there.
     """
-    known = dict(contenders())
+    known = dict(baselines())
     explored = config_sets(configs)
-    for option, contender in (
-        *(("--contender", one) for one in map(SharedObject.parse, own)),
+    for option, baseline in (
+        *(("--baseline", one) for one in map(SharedObject.parse, own)),
         *(("--configs", one) for one in explored),
         *(("--untuned-without", one) for one in unseen),
     ):
-        if contender.name in known:
-            raise ConfigError(f"{option} {contender.name}: there is a contender of this name already")
-        known[contender.name] = contender
+        if baseline.name in known:
+            raise ConfigError(f"{option} {baseline.name}: there is a baseline of this name already")
+        known[baseline.name] = baseline
     only = (*only, *(one.name for one in (*explored, *unseen))) if only else ()
     for option, names in (("--only", only), ("--except", left_out)):
         for name in names:
@@ -167,5 +167,5 @@ def chosen_contenders(
                 raise ConfigError(f"{option} {name}: there are {', '.join(known)}{hint}")
     chosen = [c for name, c in known.items() if (not only or name in only) and name not in left_out]
     if not chosen:
-        raise ConfigError("no contender is left")
+        raise ConfigError("no baseline is left")
     return chosen

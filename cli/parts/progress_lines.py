@@ -10,7 +10,7 @@ from sparsegen.tuning.report import Progress, Status
 from sparsegen.tuning_db.records import Measurement, Workload
 
 SECONDS_BETWEEN_LINES = 1.0
-CONTENDERS = {"cublas": "dense", "cusparse": "cuSPARSE"}
+BASELINES = {"cublas": "dense", "cusparse": "cuSPARSE"}
 
 
 def figure(value: float) -> str:
@@ -33,7 +33,7 @@ def facts(status: Status) -> list[tuple[str, str]]:
         gflops, gbytes = rates(status.workload, time_us)
         shown += [("best", microseconds(time_us)), ("GFLOP/s", figure(gflops)), ("GB/s", figure(gbytes))]
         for baseline in status.baselines:
-            name = CONTENDERS.get(baseline.contender, baseline.contender)
+            name = BASELINES.get(baseline.name, baseline.name)
             shown.append((f"× {name}", f"{baseline.sample.median_us / max(time_us, 1e-9):.2f}"))
     counts = status.counts
     of = f" of {status.planned}" if math.isfinite(status.planned) else ""

@@ -29,7 +29,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The way that runs, and on what grounds, in a sentence."""
+    """The way that runs, and why, in a sentence."""
 
     way: Way
     why: str
@@ -97,19 +97,19 @@ def decide(request: Request, way: Way | None) -> Decision:
         return Decision(Way.FUSED, f"the three steps cannot run: {steps}")
     turns = request.heads // request.at_once
     times = [_known(steps, turns), _known(fused, 1)]
-    grounds = "measured or estimated from what was"
+    source = "measured or estimated from what was"
     if None in times:
         device = described(request.device, request.db)
         times = [
             turns * _steps_estimate(steps, request.mask, device),
             _fused_estimate(fused[0], request.mask, device),
         ]
-        grounds = "a heuristic, for not all of it was measured near by"
+        source = "a heuristic, for not all of it was measured near by"
     by_steps, by_fused = (float(time or 0.0) for time in times)
     way = Way.FUSED if by_fused <= by_steps else Way.STEPS
     return Decision(
         way,
-        f"{by_fused:.1f} µs for the fused kernel against {by_steps:.1f} µs for the three steps ({grounds})",
+        f"{by_fused:.1f} µs for the fused kernel against {by_steps:.1f} µs for the three steps ({source})",
     )
 
 

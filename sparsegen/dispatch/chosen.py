@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sparsegen.dispatch.dense_or_sparse import Source, Time, Verdict, compare
+from sparsegen.dispatch.dense_or_sparse import Faster, Source, Time, compare
 from sparsegen.dispatch.options import Dense
 from sparsegen.dispatch.places import Neighbour
 from sparsegen.kernels import family_of
@@ -94,14 +94,14 @@ class Choice:
         return self.dense is not None and self.sparse is not None and self.dense.us < self.sparse.us
 
     @property
-    def verdict(self) -> Verdict:
+    def faster(self) -> Faster:
         """The faster one of dense and sparse; OPEN if estimates overlap or the variant's time is not known."""
         return compare(self.sparse, self.dense)
 
     @property
     def is_open(self) -> bool:
         """True if estimates overlap, so that a probe decides."""
-        return self.policy is Dense.AUTO and not self.obstacle and self.verdict is Verdict.OPEN
+        return self.policy is Dense.AUTO and not self.obstacle and self.faster is Faster.OPEN
 
     @property
     def use_dense(self) -> bool:
@@ -135,9 +135,9 @@ class Choice:
         if self.policy is Dense.ALWAYS and not self.obstacle:
             return f"it runs instead (dense={self.policy})"
         if not self.dense_is_faster:
-            sure = "" if self.verdict is Verdict.SPARSE else ", as far as estimates tell"
+            sure = "" if self.faster is Faster.SPARSE else ", as far as estimates tell"
             return f"sparse wins{sure}"
-        sure = "" if self.verdict is Verdict.DENSE else ", as far as estimates tell"
+        sure = "" if self.faster is Faster.DENSE else ", as far as estimates tell"
         if self.obstacle:
             return f"dense wins{sure}, but {self.obstacle}: sparse runs"
         return f"dense wins{sure}, " + (

@@ -15,7 +15,7 @@ from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.ranking import preference
 from sparsegen.tuning_db.records import Baseline, MeasuredAs
 
-DENSE = "cublas"  # the contender that a dense product is
+DENSE = "cublas"  # the baseline that a dense product is
 
 
 class Source(StrEnum):
@@ -65,8 +65,8 @@ class Time:
         return f"{microseconds(self.us)} ({self.source}{off})"
 
 
-class Verdict(StrEnum):
-    """The outcome of comparing two times."""
+class Faster(StrEnum):
+    """The faster of a sparse and a dense product, as far as two times tell."""
 
     SPARSE = "sparse"
     DENSE = "dense"
@@ -94,24 +94,24 @@ def require_dense(problem: Problem) -> None:
         raise ConfigError(f"dense = always runs one item; prepare them without it (batch = {problem.batch})")
 
 
-def compare(sparse: Time | None, dense: Time | None) -> Verdict:
+def compare(sparse: Time | None, dense: Time | None) -> Faster:
     """Returns the faster one, if the times differ by more than their errors; two measured times always tell."""
     if dense is None:
-        return Verdict.SPARSE
+        return Faster.SPARSE
     if sparse is None:
-        return Verdict.OPEN
+        return Faster.OPEN
     if sparse.is_measured and dense.is_measured:
-        return Verdict.DENSE if dense.us < sparse.us else Verdict.SPARSE
+        return Faster.DENSE if dense.us < sparse.us else Faster.SPARSE
     if dense.us * dense.within < sparse.us / sparse.within:
-        return Verdict.DENSE
+        return Faster.DENSE
     if sparse.us * sparse.within < dense.us / dense.within:
-        return Verdict.SPARSE
-    return Verdict.OPEN
+        return Faster.SPARSE
+    return Faster.OPEN
 
 
 def measured_dense_us(baselines: Iterable[Baseline], wanted: MeasuredAs | None) -> float | None:
     """The latest time of the dense product, of the kind that is asked for or most like it; None without any."""
-    times = {b.sample.measured_as: b.sample.median_us for b in baselines if b.contender == DENSE}
+    times = {b.sample.measured_as: b.sample.median_us for b in baselines if b.name == DENSE}
     return next((times[kind] for kind in preference(wanted) if kind in times), None)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import How
-from sparsegen.dispatch.dense_or_sparse import Source, Verdict
+from sparsegen.dispatch.dense_or_sparse import Faster, Source
 from sparsegen.errors import NoVariantError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
@@ -33,7 +33,7 @@ class KnownLayer(Protocol):
     def fingerprint(self) -> str: ...
 
 
-class Grounds(StrEnum):
+class TimeSource(StrEnum):
     """The source of a time."""
 
     EXACT = "exact"  # measured on this very pattern
@@ -51,17 +51,17 @@ class LayerTime:
         distance: octaves to the measured workload; None where nothing is known.
         family: that of the best variant.
         dense_source: what the dense time rests on.
-        verdict: what is known or estimated of both says, also where too little was measured to name times.
+        faster: what is known or estimated of both says, also where too little was measured to name times.
     """
 
     layer: str
-    grounds: Grounds
+    source: TimeSource
     sparse_us: float | None = None
     dense_us: float | None = None
     distance: float | None = None
     family: str | None = None
     dense_source: Source | None = None
-    verdict: Verdict = Verdict.OPEN
+    faster: Faster = Faster.OPEN
 
     @property
     def fastest_us(self) -> float | None:
@@ -81,13 +81,13 @@ class LayerTime:
         """JSON values."""
         return {
             "layer": self.layer,
-            "grounds": self.grounds,
+            "source": self.source,
             "sparse_us": self.sparse_us,
             "dense_us": self.dense_us,
             "distance": self.distance,
             "family": self.family,
             "dense_source": self.dense_source,
-            "verdict": self.verdict,
+            "faster": self.faster,
         }
 
 
@@ -155,22 +155,22 @@ def layer_time(
     try:
         choice = choose(Workload(problem, layer.fingerprint, layer.features), device, database)
     except NoVariantError:
-        return LayerTime(layer.name, Grounds.NOT_MEASURED)
+        return LayerTime(layer.name, TimeSource.NOT_MEASURED)
     distance = (
         0.0 if choice.how is How.EXACT else choice.neighbours[0].distance if choice.neighbours else None
     )
     if choice.expected_us is None or distance is None or distance > NEAR:
-        return LayerTime(layer.name, Grounds.NOT_MEASURED, verdict=choice.verdict)
-    grounds = Grounds.EXACT if choice.how is How.EXACT else Grounds.NEAR
+        return LayerTime(layer.name, TimeSource.NOT_MEASURED, faster=choice.faster)
+    source = TimeSource.EXACT if choice.how is How.EXACT else TimeSource.NEAR
     return LayerTime(
         layer.name,
-        grounds,
+        source,
         choice.expected_us,
         choice.dense_us,
         distance,
         choice.family.name,
         None if choice.dense is None else choice.dense.source,
-        choice.verdict,
+        choice.faster,
     )
 
 

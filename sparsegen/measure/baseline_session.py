@@ -60,7 +60,7 @@ class BaselineSession:
             Baseline(
                 self._workload,
                 self._device,
-                r.contender,
+                r.baseline,
                 f"{r.version} ({r.detail})" if r.detail else r.version,
                 summarize([r.timing]),
             )

@@ -224,9 +224,9 @@ class TuneResult:
             f"for {self.workload.problem}"
         )
 
-    def speedup_over(self, contender: str) -> float | None:
+    def speedup_over(self, baseline: str) -> float | None:
         """Speedup over a baseline, whose time is divided by ours (below 1: slower); None if that was not timed."""
-        times = [b.sample.median_us for b in self.baselines if b.contender == contender]
+        times = [b.sample.median_us for b in self.baselines if b.name == baseline]
         if not times or self.winner.sample is None:
             return None
         return times[-1] / max(self.winner.sample.median_us, 1e-9)

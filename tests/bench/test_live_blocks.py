@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparsegen.bench.contenders._live_blocks import live_alone
+from sparsegen.bench.baselines._live_blocks import live_alone
 from sparsegen.operators import Block, DType, Rest, SddProblem
 
 

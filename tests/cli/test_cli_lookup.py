@@ -134,4 +134,4 @@ def test_lookup_says_where_dense_wins(run: Command, matrix: Path, monkeypatch: p
     assert "but sparse runs (dense=never)" in run(*arguments, "--dense", "never").stdout
     found = run.json(*arguments)
     assert found["use_dense"] and found["dense_is_faster"] and found["dense_us"] == 12.1
-    assert (found["sparse_us"], found["sparse_source"], found["verdict"]) == (15.0, "measured", "dense")
+    assert (found["sparse_us"], found["sparse_source"], found["faster"]) == (15.0, "measured", "dense")

@@ -96,7 +96,7 @@ def test_the_page_has_what_was_measured(page: Path) -> None:
     text = page.read_text()
     assert '<th scope="row">made-up</th>' in text and "Made-up GPU" in text
     assert "extern &#34;C&#34; __global__" in text or "extern &quot;C&quot; __global__" in text
-    assert "PyTorch is not installed" in text  # the contender that was missing, and why
+    assert "PyTorch is not installed" in text  # the baseline that was missing, and why
 
 
 def test_what_is_missing_is_said(page: Path) -> None:

@@ -11,7 +11,7 @@ from sparsegen.bench.patterns.patterns import Pattern
 from sparsegen.errors import ConfigError
 from sparsegen.operators import Problem
 
-MOST_BYTES = 512 << 20  # of operands and result: drawn on the host, written and sent for every contender
+MOST_BYTES = 512 << 20  # of operands and result: drawn on the host, written and sent for every baseline
 MOST_FLOP = 4e11  # of the dense computation: some milliseconds on an H100, in float32
 MOST_ON_HOST = 3e10  # useful FLOP, where the host computes the reference
 MOST_NONZEROS = 1 << 24

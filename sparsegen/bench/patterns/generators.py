@@ -62,7 +62,7 @@ def varying_rows(rows: int, columns: int, density: float, row_cov: float, seed: 
     if row_cov and rows:
         both = (1 - density) / (density * row_cov**2) - 1
         middles = (np.arange(rows) + 0.5) / rows
-        import scipy.special  # which takes as long to import as all else of a contender's process
+        import scipy.special  # which takes as long to import as all else of a baseline's process
 
         shares = scipy.special.betaincinv(density * both, (1 - density) * both, middles)
         # To the mean asked for, which the quantiles miss a little; by two at most, where a few rows miss it a lot.

@@ -21,14 +21,14 @@ from sparsegen.measure.l2 import L2
 from sparsegen.measure.rates import Arithmetic, MeasuredRates
 from sparsegen.operators import DType, Float8, ImageLayout, Layout, Problem
 
-TUNED, UNTUNED = "sparsegen", "sparsegen-untuned"  # our contenders: the recorded winner, plain dispatch
+TUNED, UNTUNED = "sparsegen", "sparsegen-untuned"  # our baselines: the recorded winner, plain dispatch
 DEFAULT, IN_GRAPH = "sparsegen-default", "sparsegen-graph"  # as users call us: dense where that is faster
 WITHOUT = "sparsegen-without-"  # and what the packaged results were taken without (`bench.unseen`)
 TOOLCHAIN = "toolchain"  # what compiles our kernels, among the versions
 
 
 class Kind(StrEnum):
-    """What a contender is to a reader: ours, a dense product, or somebody else's sparse routine.
+    """What a baseline is to a reader: ours, a dense product, or somebody else's sparse routine.
 
     ``OTHER`` computes something else that users hold against the row: a copy of the same bytes, dense attention. It
     is in no mean.
@@ -41,10 +41,10 @@ class Kind(StrEnum):
 
 
 class Status(StrEnum):
-    """What became of a contender on a workload. Only ``OK`` has a time."""
+    """What became of a baseline on a workload. Only ``OK`` has a time."""
 
     OK = "ok"
-    MISSING = "missing"  # the contender, or what it needs, is not on this machine
+    MISSING = "missing"  # the baseline, or what it needs, is not on this machine
     UNSUPPORTED = "unsupported"  # it cannot compute this workload
     WRONG = "wrong"
     CRASHED = "crashed"
@@ -81,8 +81,8 @@ class Protocol:
     """How was measured.
 
     Attributes:
-        rounds: how often the contenders took turns.
-        samples: timed calls of a contender in one round.
+        rounds: how often the baselines took turns.
+        samples: timed calls of a baseline in one round.
         tune: ``off``, an effort, or a number of seconds or of variants, as given to ``--tune``.
     """
 
@@ -137,7 +137,7 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Times of a contender on a workload: median, 10th and 90th percentile over all samples.
+    """Times of a baseline on a workload: median, 10th and 90th percentile over all samples.
 
     ``rounds_us`` are the medians of the rounds; ``throttle_reasons`` is NVML's bit mask.
     """
@@ -152,8 +152,8 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class WayTime:
-    """One of the ways of a contender that has several.
+class ImplementationTime:
+    """One of the implementations of a baseline that has several.
 
     Attributes:
         us: median of a short measurement; None where it failed.
@@ -173,10 +173,10 @@ class WayTime:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A contender on a workload.
+    """A baseline on a workload.
 
     Attributes:
-        detail: which way stands for it: algorithm and layout; for ours, how it was chosen.
+        detail: which implementation stands for it: algorithm and layout; for ours, how it was chosen.
         variant: what ran, for ours.
         digest: of its source and compiler (SHA-256), for ours.
         reason: why there is no time; empty exactly when the status is OK.
@@ -185,10 +185,10 @@ class Cell:
         memory_bytes: device memory of the prepared matrix and of work space.
         worst_error: the largest error over its bound; above 1 is wrong.
         tried: variants measured on the workload beforehand, for our tuned one; older files do not say.
-        ways: of a contender with several: all of them, the fastest first.
+        implementations: of a baseline with several: all of them, the fastest first.
     """
 
-    contender: str
+    baseline: str
     kind: Kind
     arithmetic: Arithmetic
     status: Status
@@ -201,12 +201,12 @@ class Cell:
     memory_bytes: int | None = None
     worst_error: float | None = None
     tried: int | None = None
-    ways: tuple[WayTime, ...] = ()
+    implementations: tuple[ImplementationTime, ...] = ()
 
     def __post_init__(self) -> None:
         is_ok = self.status is Status.OK
         if is_ok != (self.timing is not None) or is_ok == bool(self.reason):
-            raise ValueError(f"{self.contender}: a time if and only if ok, a reason if and only if not")
+            raise ValueError(f"{self.baseline}: a time if and only if ok, a reason if and only if not")
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ class RowKey:
 
 @dataclass(frozen=True, slots=True)
 class Row(HasProblem):
-    """A workload and what every contender took for it.
+    """A workload and what every baseline took for it.
 
     Attributes:
         source: where the matrix comes from.
@@ -285,12 +285,12 @@ class Row(HasProblem):
         """Share of zeros in the sparse matrix; 1 for one without entries."""
         return 1.0 - self.features.density
 
-    def cell(self, contender: str) -> Cell | None:
-        return next((cell for cell in self.cells if cell.contender == contender), None)
+    def cell(self, baseline: str) -> Cell | None:
+        return next((cell for cell in self.cells if cell.baseline == baseline), None)
 
-    def us(self, contender: str) -> float | None:
-        """A contender's median; None if it has no time."""
-        cell = self.cell(contender)
+    def us(self, baseline: str) -> float | None:
+        """A baseline's median; None if it has no time."""
+        cell = self.cell(baseline)
         return None if cell is None or cell.timing is None else cell.timing.us
 
     def preparation_ms(self) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparsegen.bench.contender.contender import Contender
+from sparsegen.bench.baseline.baseline import Baseline
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.results.results import Protocol, Row, RowKey
 from sparsegen.bench.run.maker import Pair
@@ -20,7 +20,7 @@ class Request:
     """What to measure, and how.
 
     Attributes:
-        contenders: in the order in which they take turns.
+        baselines: in the order in which they take turns.
         output: the result file; None to keep none. Rows that are in it stay unless ``remeasure`` says so.
         seconds: no row is begun after so much time; None for no limit.
         devices: more of the same model, on which rows are tuned before any is measured; rows are measured on
@@ -31,7 +31,7 @@ class Request:
     """
 
     cases: Sequence[Case]
-    contenders: Sequence[Contender]
+    baselines: Sequence[Baseline]
     device: Device
     protocol: Protocol
     db: str | None = None

@@ -171,7 +171,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
     ) -> bool:
         """True unless tiles are twice as large as the problem or larger, heads would be shared in a batch of one, or
         two blocks of 256 queries and 8 warps should share a multiprocessor. It rests on arithmetic: the padding of
-        large tiles, and the registers of so many threads.
+        large tiles, and the registers of that many threads.
         """
         c = config
         if c.tile_m >= 2 * max(64, problem.m) or c.tile_n >= 2 * max(32, problem.n):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Call:
     """One implementation of the problem by a library."""
 
-    contender: str  # "cublas" or "cusparse"
+    baseline: str  # "cublas" or "cusparse"
     version: str  # of the library
     detail: str  # algorithm and layout
     run: Callable[[], None]
@@ -38,7 +38,7 @@ class Call:
 class Result:
     """The fastest of a library's implementations, checked against the reference; ``detail`` says which it was."""
 
-    contender: str
+    baseline: str
     version: str
     detail: str
     timing: Timing

@@ -165,7 +165,7 @@ def products(
             shape, left, right, ld_c = (m, n, k), a, (b, k), m
             operations = (TRANSPOSE if a_rows else NO_TRANSPOSE, NO_TRANSPOSE)
         yield Call(
-            contender="cublas",
+            baseline="cublas",
             version=f"cuBLAS {version(handle)}",
             detail=f"dense {problem.dtype}, A {'row' if a_rows else 'column'}-major",
             run=product(handle, problem.dtype, operations, shape, left, right, (c_buffer, ld_c), compute),

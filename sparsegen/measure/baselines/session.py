@@ -53,18 +53,18 @@ class Session(ABC):
         best: dict[str, tuple[float, Call]] = {}
         for call in self.calls():
             if not self.is_right(call):
-                logger.warning("%s (%s) gives a wrong result and is left out", call.contender, call.detail)
+                logger.warning("%s (%s) gives a wrong result and is left out", call.baseline, call.detail)
                 continue
-            fastest_us, _ = best.get(call.contender, (math.inf, None))
+            fastest_us, _ = best.get(call.baseline, (math.inf, None))
             us = rough_us(call.run, self.executor, self.clock, fastest_us=fastest_us)
             if us < fastest_us:
-                best[call.contender] = us, call
+                best[call.baseline] = us, call
         return [call for _, call in best.values()]
 
     def measure(self) -> list[Result]:
         """Times of the fastest right implementation of each library."""
         return [
-            Result(call.contender, call.version, call.detail, self.clock.time(call.run, samples=SAMPLES))
+            Result(call.baseline, call.version, call.detail, self.clock.time(call.run, samples=SAMPLES))
             for call in self.fastest()
         ]
 

@@ -76,10 +76,10 @@ class MemoryPlan:
             f"{self.batch} inputs ({size_text(self.batch_bytes)})"
         ]
         if self.segments > self.slots:
-            verdict = "hidden behind it" if self.is_covered else "longer: copies bound the time"
+            told = "hidden behind it" if self.is_covered else "longer: copies bound the time"
             lines.append(
                 f"  {self.segments} segments are streamed: a batch computes for {microseconds(self.compute_us)} in one "
-                f"(predicted), its copy takes {microseconds(self.copy_us)} (expected), {verdict}"
+                f"(predicted), its copy takes {microseconds(self.copy_us)} (expected), {told}"
             )
         return "\n".join(lines)
 

@@ -39,7 +39,7 @@ from sparsegen.tuning_db.records import Measurement, Outcome
 Watch = Callable[[Task, int], AbstractContextManager[Progress]]
 
 
-class Fate(StrEnum):
+class TaskState(StrEnum):
     """Outcome of a task."""
 
     MEASURED = "measured"
@@ -58,7 +58,7 @@ class TaskOutcome:
     """
 
     task: Task
-    fate: Fate
+    state: TaskState
     tried: int
     left_out: int
 
@@ -126,18 +126,18 @@ def run_job(
     for number, task in enumerate(tasks):
         valid = _valid(task, device)
         left_out = len(task.candidates) - len(valid)
-        fate = Fate.KNOWN
+        state = TaskState.KNOWN
         if not _is_done(task, valid, results, device):
             left = ends - time.monotonic()
             if left <= 0 or stop.is_set():
-                fate = Fate.NOT_REACHED
+                state = TaskState.NOT_REACHED
             else:
                 with watch(task, number) as progress:
                     share = left / (len(tasks) - number)
                     _run_task(bundle, number, valid, results, device, share, progress, stop)
-                fate = Fate.MEASURED if _is_done(task, valid, results, device) else Fate.PARTLY
+                state = TaskState.MEASURED if _is_done(task, valid, results, device) else TaskState.PARTLY
         tried = {m.variant.config for m in results.measurements(task.workload, device)}
-        outcomes.append(TaskOutcome(task, fate, len(tried), left_out))
+        outcomes.append(TaskOutcome(task, state, len(tried), left_out))
     return outcomes
 
 

@@ -124,7 +124,7 @@ class Comparison:
         return self.typical(OURS) / self.typical(self.best_of_optuna)
 
     @property
-    def verdict(self) -> str:
+    def conclusion(self) -> str:
         """States whether ours stays the default."""
         theirs = self.best_of_optuna
         needs = (

@@ -149,7 +149,10 @@ class MaskedConv2d(nn.Conv2d):
 
     Attributes:
         mask_block, mask_of, density, dense: as of `masked_conv2d`.
+        padding: zeros on each side, in numbers also where it was given as a word.
     """
+
+    padding: Any
 
     def __init__(
         self,

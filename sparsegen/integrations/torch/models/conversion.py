@@ -14,9 +14,9 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from sparsegen import api, arguments
-from sparsegen.dispatch.dense_or_sparse import Verdict
+from sparsegen.dispatch.dense_or_sparse import Faster
 from sparsegen.dispatch.options import Dense
-from sparsegen.dispatch.pruned_times import Grounds, LayerTime
+from sparsegen.dispatch.pruned_times import LayerTime, TimeSource
 from sparsegen.errors import OperandError, PruningError
 from sparsegen.integrations.torch.calls.devices import DTYPES
 from sparsegen.integrations.torch.models.arrangement import Arranger, Form, sites_in_sequences
@@ -228,14 +228,14 @@ def _why_not(name: str, found: InSitu) -> str:
 
 def _why_dense(times: Sequence[LayerTime], tokens: Sequence[int]) -> str:
     """Explains why a layer stays dense, if dense is faster for all numbers of tokens; else empty."""
-    if any(time.verdict is not Verdict.DENSE for time in times):
+    if any(time.faster is not Faster.DENSE for time in times):
         return ""
     said = []
     for n, time in zip(tokens, times, strict=True):
         if time.sparse_us is None or time.dense_us is None:
             said.append(f"{n} tokens (by estimates)")
         else:
-            near = "" if time.grounds is Grounds.EXACT else " on a pattern that is near"
+            near = "" if time.source is TimeSource.EXACT else " on a pattern that is near"
             said.append(f"{n} tokens: {time.dense_us:.1f} µs, sparse {time.sparse_us:.1f} µs{near}")
     return f"dense is faster for {'; for '.join(said)}"
 

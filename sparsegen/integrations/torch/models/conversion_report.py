@@ -134,7 +134,7 @@ class ConversionReport:
         for n, time in zip(self.tokens, layer.times, strict=False):
             if time.sparse_us is not None:
                 dense = "" if time.dense_us is None else f", dense {time.dense_us:.1f} µs"
-                said.append(f"; {time.sparse_us:.1f} µs{dense} for {n} tokens ({time.grounds})")
+                said.append(f"; {time.sparse_us:.1f} µs{dense} for {n} tokens ({time.source})")
         return "".join(said) or "; its time was not measured"
 
     def to_dict(self) -> dict[str, Any]:

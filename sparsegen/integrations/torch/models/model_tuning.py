@@ -31,7 +31,7 @@ from sparsegen.settings import Settings
 from sparsegen.tuning.engines.dealing import Watch
 from sparsegen.tuning.engines.engine import Engine, SetUp
 from sparsegen.tuning.engines.local import LocalEngine
-from sparsegen.tuning.model import Fate, SearchOutcome, run_searches, share
+from sparsegen.tuning.model import SearchOutcome, SearchState, run_searches, share
 from sparsegen.tuning.report import Budget, Effort
 from sparsegen.tuning_db.layers import Layers
 from sparsegen.tuning_db.seeds_reader import seeds
@@ -59,7 +59,7 @@ class InSituTuning:
 
     @property
     def failed(self) -> tuple[SearchOutcome, ...]:
-        return tuple(outcome for outcome in self.searches if outcome.fate is Fate.FAILED)
+        return tuple(outcome for outcome in self.searches if outcome.state is SearchState.FAILED)
 
     def __str__(self) -> str:
         tried = sum(outcome.tried for outcome in self.searches)
