@@ -162,11 +162,15 @@ class Clock:
         return replace(rest, samples_us=first.samples_us + rest.samples_us)
 
     def lead(self, us: float) -> Call | None:
-        """What keeps the device busy for about so long; None on the emulator, which waits for nobody."""
+        """Returns a call that keeps the device busy for about ``us`` microseconds; None on the emulator, which never
+        waits.
+        """
         return self._spinner.spin(us) if self._is_cuda else None
 
     def lead_for(self, call: Call) -> Call | None:
-        """What keeps the device busy for longer than the host takes to queue a call, which is measured."""
+        """Returns a call that keeps the device busy for longer than the host takes to queue ``call``, which is
+        measured.
+        """
         if not self._is_cuda:
             return None
         host_us = []

@@ -24,7 +24,7 @@ MOST_HOST_FLOP = 2e8  # of a reference that the host computes; a tenth of a seco
 
 
 class FewDraws(np.random.Generator):
-    """Draws so many normal numbers for any larger array, and repeats them: what takes longest is drawing."""
+    """Draws at most `DRAWN` normal numbers and repeats them in larger arrays: drawing takes longest."""
 
     def standard_normal(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
         count = 1 if size is None else int(np.prod(size))
@@ -34,7 +34,7 @@ class FewDraws(np.random.Generator):
 
 
 def can_be_checked(problem: Problem, matrix: CsrMatrix, backend: str) -> bool:
-    """Whether a reference takes little time: one by the device, or a small one."""
+    """True if a reference takes little time: one by the device, or a small one."""
     by_device = backend == "cuda" and type(problem).reference_on is not Problem.reference_on
     return by_device or problem.cost(matrix.nnz).flop <= MOST_HOST_FLOP
 
@@ -47,12 +47,12 @@ def checked(
     *,
     value_order: Array | None = None,
 ) -> Check | None:
-    """What one launch on random operands of a matrix's workload gives; None where there is no memory to tell.
+    """Checks one launch on random operands of a matrix's workload; None if there is no memory for it.
 
-    The operands that are kept, and values that the items of a batch have of their own, are afterwards as before.
+    Afterwards kept operands, and values that batch elements have of their own, are as before.
 
     Args:
-        value_order: that the launcher was made with.
+        value_order: the one that the launcher was made with.
 
     Raises:
         SparsegenError: the device's reference differs from the host's, so that nothing can be verified.

@@ -1,4 +1,4 @@
-"""Which of several implementations of one thing is the fastest, found out shortly."""
+"""Search for the fastest of several implementations, in a short time."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ class Bench:
         return partial(variant.bound(), 0, *addresses, self._result.address)
 
     def _is_lost(self) -> bool:
-        """Whether the failed launch took the device's context with it."""
+        """True if the failed launch took the device's context with it."""
         try:
             self._executor.fill(self._result, UNWRITTEN)
             self._executor.synchronize()

@@ -206,7 +206,7 @@ def square_products(executor: CudaExecutor, size: int) -> Iterator[tuple[str, Ca
 
 
 def _repeated(executor: CudaExecutor, part: Array, count: int) -> Buffer:
-    """So many elements on the device: an array again and again."""
+    """Fills ``count`` elements on the device with repetitions of an array."""
     buffer = executor.allocate(count * part.itemsize)
     for first in range(0, count, part.size):
         piece = part[: count - first]

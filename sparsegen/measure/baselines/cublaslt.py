@@ -116,7 +116,7 @@ class Product:
         return [self._algorithm(f"algorithm {place}", one) for place, one in enumerate(usable, 1)]
 
     def numbers(self) -> list[int]:
-        """Those of all algorithms for such types, whether they compute this product or not."""
+        """The numbers of all algorithms for such types, whether they compute this product or not."""
         found, count = (ctypes.c_int * MOST_ALGORITHMS)(), ctypes.c_int()
         checked(
             self._library, "cublasLtMatmulAlgoGetIds", self._handle.value, *self._types,
@@ -147,7 +147,7 @@ class Product:
                     yield self._algorithm(f"algorithm {number}, tile {tile}, stages {stages}", found)
 
     def _choices(self, one: ctypes.Array[ctypes.c_uint64], capability: int) -> list[int]:
-        """What an algorithm may be set to; empty if it is no choice."""
+        """Returns the values that an algorithm's capability may have; empty if it is no choice."""
         found, written = (ctypes.c_uint32 * MOST_CHOICES)(), ctypes.c_size_t()
         refused = self._library.cublasLtMatmulAlgoCapGetAttribute(
             one, capability, found, ctypes.c_size_t(ctypes.sizeof(found)), ctypes.byref(written)

@@ -38,7 +38,7 @@ class Session(ABC):
 
     @abstractmethod
     def verifier_of(self, call: Call) -> Verifier:
-        """What knows a call's result."""
+        """Returns the verifier of a call's result."""
 
     def load(self) -> None:
         """Run each implementation once: libraries and their kernels take up to two seconds to load.
@@ -69,7 +69,7 @@ class Session(ABC):
         ]
 
     def rates(self) -> Rates | None:
-        """What the device does in a microsecond; None where cuBLAS does not say all of it.
+        """Measures the device's rates; None if cuBLAS does not give all of them.
 
         Raises:
             LaunchError: the device has not the memory for it.
@@ -79,7 +79,7 @@ class Session(ABC):
         return measure_rates(self.executor).complete(self.executor.device)
 
     def is_right(self, call: Call) -> bool:
-        """Whether every element of a call's result is within the bound for vendors' libraries."""
+        """True if every element of a call's result is within the bound for vendors' libraries."""
         self.executor.fill(call.result, UNWRITTEN)
         call.run()
         self.executor.synchronize()
