@@ -1,1 +1,1 @@
-"""What takes part in a row: baselines, their inputs, and where they work."""
+"""Participants of a row: baselines, their inputs, and their processes' devices."""

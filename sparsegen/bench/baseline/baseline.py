@@ -1,7 +1,7 @@
-"""What a baseline is: a name, what it can compute, and the implementations in which it computes a problem.
+"""Interface of a baseline: a name, the problems that it can compute, and its implementations of a problem.
 
-A baseline is one small file in `sparsegen.bench.baselines`. It lives in a process of its own, so that what it
-imports, allocates or breaks is no matter of the others.
+A baseline is one small file in `sparsegen.bench.baselines`. It lives in a process of its own, so that its imports,
+allocations and failures do not affect the others.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Stopwatch:
         self._last = time.perf_counter()
 
     def lap(self) -> float:
-        """Since the last lap, or since the start."""
+        """Milliseconds since the last lap, or since the start."""
         now = time.perf_counter()
         elapsed, self._last = (now - self._last) * 1e3, now
         return elapsed
@@ -89,23 +89,24 @@ class Baseline(ABC):
     takes_variations: bool = False  # whether one call computes several items, epilogues and the like
 
     def refusal(self, problem: Problem, features: Features) -> str | None:
-        """Why it takes no part in a row; None if it does."""
+        """Returns why it takes no part in a row; None if it does."""
         reason = self.why_not(problem, features)
         return reason if reason is not None or self.takes_variations else _variation(problem)
 
     @abstractmethod
     def why_not(self, problem: Problem, features: Features) -> str | None:
-        """Why it cannot compute such a problem, as far as its operator, sizes and features tell; None if it may.
+        """Returns why it cannot compute such a problem, as far as its operator, sizes and features tell; None if it
+        may.
 
-        Batches and traits that are near (`Field.near`) are its matter only if it takes variations.
+        It looks at batches and near traits (`Field.near`) only if it takes variations.
         """
 
     def arithmetic(self, problem: Problem) -> Arithmetic:
-        """How its products are formed: in the dtype, unless the baseline is of another mind."""
+        """Returns the arithmetic of its products: the dtype's, unless the baseline overrides it."""
         return Arithmetic(problem.dtype.value)
 
     def runs_on(self, device: Device) -> bool:
-        """Whether this kind of device is its home."""
+        """True if it runs on this kind of device."""
         return device.backend == "cuda"
 
     @abstractmethod
@@ -168,7 +169,7 @@ class Explorer(Baseline):
 
 
 def _variation(problem: Problem) -> str | None:
-    """What of a problem somebody else's routine for its operator does not compute."""
+    """Returns the variation that an external routine does not support, in words; None if it supports all."""
     if problem.batch > 1:
         return f"a call of it computes one item, not {problem.batch}"
     for name, value in problem.traits.items():

@@ -21,7 +21,7 @@ NO_BLOCKS = (
 
 
 def has_blocks(features: Features) -> bool:
-    """Whether the nonzeros come in dense blocks, and not because nearly all of the matrix is nonzero."""
+    """True if the nonzeros come in dense blocks, and not because nearly all of the matrix is nonzero."""
     return features.block_fill >= LEAST_FEATURE_FILL and features.density < LEAST_FEATURE_FILL
 
 

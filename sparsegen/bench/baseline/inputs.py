@@ -36,13 +36,13 @@ def inputs_folder() -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Where a row's arrays are, and what is known of its matrix.
+    """Files of a row's arrays, and the known properties of its matrix.
 
     Attributes:
         pattern: folder of the matrix, which rows share: ``offsets``, ``columns``, and the values in storage
             form by the dtype's name.
-        folder: folder of the row: operands, and results that wait to be checked.
-        computed: of the problem's operations the part that the operands need.
+        folder: the row's folder: operands, and results that wait to be checked.
+        computed: fraction of the problem's operations that the operands need.
     """
 
     problem: Problem
@@ -54,7 +54,7 @@ class Inputs:
 
     @property
     def workload(self) -> Workload:
-        """What is tuned and looked up for the row."""
+        """Workload that is tuned and looked up for the row."""
         return Workload(self.problem, self.fingerprint, self.features)
 
     def matrix(self) -> CsrMatrix:
@@ -144,7 +144,7 @@ class InputsMaker:
 
 
 def stored_result(file: Path) -> Array:
-    """What `Inputs.store_result` wrote."""
+    """Reads a result that `Inputs.store_result` wrote."""
     return _mapped(file)
 
 

@@ -189,7 +189,7 @@ def _dense(bench: Workbench) -> tuple[int | None, int, dict[str, int]]:
 
 
 class _Handle:
-    """What `create` made, destroyed with the object."""
+    """Handle that `create` made, destroyed with the object."""
 
     def __init__(self, baseline: _Baseline, task: _Task) -> None:
         self._baseline = baseline

@@ -1,4 +1,4 @@
-"""What a baseline works with in its process: a device, and the arrays of the row that is on."""
+"""Tools of a baseline in its process: a device, and the arrays of the current row."""
 
 from __future__ import annotations
 

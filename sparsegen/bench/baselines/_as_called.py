@@ -1,6 +1,6 @@
-"""What the baselines share that call us as users of PyTorch do: dense where that is faster.
+"""Base of the baselines that call us as users of PyTorch do, who get the dense product if that is faster.
 
-They look up in the user's own database, as every call without ``db=`` does, and know nothing of what a run tunes.
+They look up in the user's own database, as every call without ``db=`` does, without the results of a run's tuning.
 
 Operators with ``dense="auto"`` choose between our kernels and the dense computation, by estimates or by a probe of the
 first call: `sparsegen.prepare` for ``spmm``, and the function `masked_conv2d`. All others run our kernel.
@@ -31,12 +31,12 @@ Call = Callable[[Any], Any]  # takes a tensor that may be written to, and gives 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """How users call us.
+    """Call of ours as users make it.
 
     Attributes:
-        detail: what runs, in words.
-        call: gives the result as a tensor as the problem stores it.
-        memory_bytes: that we keep on the device.
+        detail: description of what runs.
+        call: returns the result as a tensor, as the problem stores it.
+        memory_bytes: bytes that we keep on the device.
     """
 
     detail: str
@@ -61,7 +61,7 @@ class AsCalled(Baseline):
 
     @abstractmethod
     def run(self, called: Called, result: TensorResult) -> Callable[[], object]:
-        """What is timed; it puts the result into ``result``."""
+        """Returns the call to time, which puts its result into ``result``."""
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         problem, watch = bench.problem, Stopwatch()

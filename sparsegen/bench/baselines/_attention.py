@@ -1,4 +1,4 @@
-"""What PyTorch's attentions share: operands as heads × tokens × columns, the mask, and a check on some queries."""
+"""Shared parts of PyTorch's attentions: operands as heads × tokens × columns, the mask, and a check on some queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PyTorch's attentions over masks of blocks share: operands as items × heads × tokens × columns, and masks."""
+"""Shared parts of PyTorch's attentions over block masks: operands as items × heads × tokens × columns, and masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the baselines that compute a network layer by layer share: PyTorch adds biases, activates and reads out."""
+"""Shared parts of the baselines that compute a network layer by layer: PyTorch adds biases, activates and reads out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What dense baselines of products with masks share: the product that they compute whole, and what of it is read."""
+"""Shared parts of dense baselines for products with masks: the whole product, and the part of it that is read."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class WholeProduct:
 
     @classmethod
     def of(cls, bench: Workbench, problem: MaskedProblem) -> WholeProduct:
-        """Uploaded now, so that it counts as nobody's preparation."""
+        """Uploads the operands now, so that the time counts for no baseline."""
         live = problem.mask_of({"mask": bench.operand("mask")}).expand()
         first, second = (spec.name for spec in problem.dense_operands())
         samples = isinstance(problem, SddProblem)

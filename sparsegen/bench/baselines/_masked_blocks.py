@@ -1,4 +1,4 @@
-"""What the baselines share that run Triton's kernels over a mask's live blocks."""
+"""Shared parts of the baselines that run Triton's kernels over a mask's live blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our baselines share: a variant as an implementation."""
+"""Shared parts of our baselines: a variant as an implementation."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Ours(Baseline):
         """
 
     def tried(self, inputs: Inputs, device: Device, db: str | None) -> int | None:
-        """How many variants were measured on this workload, where the choice is the fastest of them."""
+        """Number of variants that were measured on this workload, if the choice is the fastest of them."""
         return None
 
     def foresee(self, inputs: Inputs, device: Device, db: str | None) -> None:

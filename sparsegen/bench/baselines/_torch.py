@@ -1,4 +1,4 @@
-"""What the baselines that go through PyTorch share; it is imported in their processes only."""
+"""Shared parts of the baselines that go through PyTorch; it is imported in their processes only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def import_torch() -> Any:
 
 
 def place() -> Any:
-    """Where tensors lie: the current GPU, or the host where PyTorch sees none."""
+    """Returns the device of tensors: the current GPU, or the host if PyTorch sees none."""
     torch = import_torch()
     is_there = torch.cuda.is_available()
     return torch.device("cuda", torch.cuda.current_device()) if is_there else torch.device("cpu")
@@ -54,7 +54,7 @@ def to_tensor(stored: Array, dtype: DType | None = None) -> Any:
 
 
 def wait() -> None:
-    """Until the GPU has done what was queued."""
+    """Waits until the GPU has done what was queued."""
     torch = import_torch()
     if torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""What the convolutions of gathered blocks by PyTorch share: where live blocks and the pixels they read lie."""
+"""Shared parts of the convolutions of gathered blocks by PyTorch: places of live blocks and of the pixels they read."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def window(blocks: Blocks, given: Given) -> Any:
 
 
 def taps(blocks: Blocks, given: Given) -> Any:
-    """What the taps of each output read: blocks × rows × columns × (taps and channels)."""
+    """Gathers the pixels for the taps of each output: blocks × rows × columns × (taps and channels)."""
     p, torch = given.problem, import_torch()
     image, row, column = blocks.outputs()
     read = [

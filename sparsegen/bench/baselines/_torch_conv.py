@@ -1,4 +1,4 @@
-"""What the convolutions by PyTorch share: their operands as tensors, and which of their outputs are compared."""
+"""Shared parts of the convolutions by PyTorch: operands as tensors, and the outputs that are compared."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Given:
 
     @property
     def sides(self) -> dict[str, tuple[int, int]]:
-        """What `torch.nn.functional.conv2d` calls stride, padding and dilation."""
+        """Stride, padding and dilation, by the names of `torch.nn.functional.conv2d`."""
         p = self.problem
         named = (("stride", p.stride), ("padding", p.padding), ("dilation", p.dilation))
         return {name: (of.rows, of.columns) for name, of in named}
@@ -55,7 +55,7 @@ def open_cudnn(executor: Executor) -> dict[str, str]:
 
 
 class TorchConvolution(Baseline):
-    """Where the mask is of the output, what lies elsewhere is not compared."""
+    """Base class of the convolutions by PyTorch. With a mask of the output, the rest of the output is not compared."""
 
     operators = (MaskedConv2dProblem,)
     takes_variations = True
@@ -101,7 +101,7 @@ class TorchConvolution(Baseline):
             result.tensor = found.reshape(p.result(0).shape)
 
         def read() -> Array:
-            """What the mask asks for; elsewhere what the problem has there."""
+            """Reads the outputs that the mask asks for; elsewhere stands the problem's own value."""
             found = result.read()
             images = found.reshape(p.batch, *p.layout.shape(p.out_height, p.out_width, p.filters))
             elsewhere = p.dtype.to_storage(np.full(1, p.rest.left, np.float32))[0]

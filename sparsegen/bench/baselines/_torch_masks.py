@@ -1,4 +1,4 @@
-"""What the baselines for products with masks through PyTorch share: the matrices, and the mask by blocks."""
+"""Shared parts of the baselines for products with masks through PyTorch: the matrices, and the mask by blocks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sparsegen.operators import DType, FactorType, MaskedProblem, Problem, SddPr
 
 @dataclass(frozen=True, slots=True)
 class MaskedTensors:
-    """A row's product A · B, of which the mask covers A or the result.
+    """A row's product A · B, with a mask over A or over the result.
 
     Attributes:
-        side: how the matrices are stored; the tensors are views of them.
-        a, b: rows × inner, with what the mask drops of it, and inner × columns.
+        side: storage of the matrices; the tensors are views of them.
+        a, b: rows × inner, dropped elements included, and inner × columns.
         blocks: bools, blocks along the rows × those along the contraction, or along the columns of a sampled result.
-        scale: what the product is multiplied by.
+        scale: factor on the product.
     """
 
     side: Side
@@ -82,7 +82,7 @@ Made = Iterator[
 
 
 def those_that_run(made: Made, result: MaskedResult) -> Iterator[Implementation]:
-    """Those of Triton's kernels that compile and find room, each run once.
+    """Yields Triton's kernels that compile and find room, each run once.
 
     Raises:
         UnsupportedError: none does; with each one's reason.
@@ -104,7 +104,7 @@ def those_that_run(made: Made, result: MaskedResult) -> Iterator[Implementation]
 
 
 def why_no_masks(problem: Problem, types: tuple[DType, ...]) -> str | None:
-    """Why such a baseline does not compute a problem."""
+    """Explains why such a baseline does not compute a problem."""
     if not isinstance(problem, MaskedProblem):
         return "it stands beside products with masks"
     if problem.factor_type is not FactorType.SAME:

@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def _place(rows, columns, GROUP: tl.constexpr):
-    """Row and column of this program's tile, of so many: groups of rows, column by column."""
+    """Returns row and column of this program's tile among rows × columns: groups of rows, column by column."""
     program = tl.program_id(0)
     first = program // (GROUP * columns) * GROUP
     size = min(rows - first, GROUP)

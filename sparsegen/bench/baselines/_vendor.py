@@ -1,4 +1,4 @@
-"""What the baselines that call NVIDIA's libraries share."""
+"""Shared parts of the baselines that call NVIDIA's libraries."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def result_of(bench: Workbench, call: Call) -> ResultBuffer:
 
 
 def dense_orders(bench: Workbench) -> Callable[[int], Buffer]:
-    """B on the device in cuSPARSE's orders; uploaded now, so that it counts as nobody's preparation."""
+    """Uploads B in cuSPARSE's orders now, so that the time counts for no baseline."""
     stored = np.asarray(bench.operand("b"))
     rows = stored if bench.problem_as(SpmmProblem).layout is Layout.ROW else stored.T
     orders = {

@@ -84,7 +84,7 @@ class Cublas(Baseline):
 
 
 class SampledBuffer(ResultBuffer):
-    """A whole product, of which the pattern's elements are read."""
+    """Buffer of a whole product; only the pattern's elements are read."""
 
     def __init__(self, bench: Workbench, shape: tuple[int, int], *, by_rows: bool) -> None:
         super().__init__(bench.executor, bench.problem.dtype, shape, transposed=not by_rows)

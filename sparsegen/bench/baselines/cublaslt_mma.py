@@ -70,10 +70,10 @@ def kernels_of(calls: Sequence[Callable[[], object]]) -> list[str]:
 
 
 def by_call(events: Iterable[tuple[float, str, bool]], calls: int) -> list[str]:
-    """What a profiler saw, told apart by its marks.
+    """Assigns a profiler's events to calls, by their marks.
 
     Args:
-        events: when each began, its name, and whether it is a kernel's.
+        events: for each its start, its name, and true if it is a kernel's.
     """
     names: list[list[str]] = [[] for _ in range(calls)]
     current = 0

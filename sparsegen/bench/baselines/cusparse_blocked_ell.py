@@ -37,7 +37,7 @@ class CusparseBlockedEll(CusparseCsr):
     def implementations_of_size(
         self, bench: Workbench, handle: Handle, size: int, b: Callable[[int], Buffer]
     ) -> Iterator[Implementation]:
-        """Those of one block size."""
+        """Yields the implementations of one block size."""
         problem, matrix = bench.problem_as(SpmmProblem), bench.matrix
         watch = Stopwatch()
         columns, values = padded(cut(matrix, size))

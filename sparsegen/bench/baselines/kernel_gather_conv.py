@@ -94,7 +94,7 @@ class Copier:
         )
 
     def __call__(self, read: int, written: int) -> None:
-        """From one address to another."""
+        """Copies from one address to another."""
         self._bound(0, read, written)
 
 

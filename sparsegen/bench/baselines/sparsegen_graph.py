@@ -14,7 +14,7 @@ class SparsegenGraph(AsCalled):
     name = IN_GRAPH
 
     def run(self, called: Called, result: TensorResult) -> Callable[[], object]:
-        """What replays the captured call.
+        """Captures the call and returns the graph's replay.
 
         Raises:
             UnsupportedError: there is no GPU.

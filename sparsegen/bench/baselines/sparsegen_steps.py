@@ -29,7 +29,7 @@ from sparsegen.verify.verifier import verifier
 
 
 class SparsegenSteps(Baseline):
-    """What `sparsegen.prepare_attention` with ``way="steps"`` runs: any dtype, the scores in memory."""
+    """Our attention by `sparsegen.prepare_attention` with ``way="steps"``: any dtype, the scores in memory."""
 
     name, kind = "sparsegen-steps", Kind.OURS
     operators = (SparseAttentionProblem,)
@@ -90,7 +90,7 @@ class SparsegenSteps(Baseline):
 
 
 def _error(bench: Workbench, result: ResultBuffer) -> float:
-    """Of 16 bits, in which scores and weights are rounded on their way: the largest error over its tolerance."""
+    """Largest error over its tolerance for 16 bits, to which scores and weights are rounded on their way."""
     operands, dtype = bench.inputs.operands(), bench.problem.dtype
     exact = verifier(bench.problem, bench.matrix, operands, bench.executor).reference().exact
     error = np.abs(dtype.from_storage(result.read()).astype(np.float64) - exact).max(initial=0.0)

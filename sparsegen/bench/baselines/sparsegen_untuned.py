@@ -1,4 +1,4 @@
-"""Our dispatch for somebody who has tuned nothing: the packaged seeds and heuristics."""
+"""Our dispatch without any tuning by the user: the packaged seeds and heuristics."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Torch2to4(Baseline):
 
 
 def is_2to4(matrix: CsrMatrix) -> bool:
-    """Whether every aligned four columns of every row hold at most two nonzeros."""
+    """True if every aligned four columns of every row hold at most two nonzeros."""
     rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.row_offsets))
     fours = rows * ceil_div(matrix.shape[1], 4) + matrix.column_indices // 4
     # Sorted as CSR is, so that three of one four stand next to each other.

@@ -11,7 +11,7 @@ from sparsegen.bench.results.results import Kind
 
 
 class TorchConv2d(TorchConvolution):
-    """Where the mask is of the output, it computes the rest too."""
+    """Dense convolution by cuDNN. With a mask of the output, it computes the rest too."""
 
     name, kind = "torch-conv2d", Kind.DENSE
     detail = "cuDNN's fastest, dense"

@@ -39,10 +39,10 @@ class TorchFlex(TorchAttention):
 
 
 def compiled(function: Any) -> Any:
-    """The function for one row's shapes.
+    """Compiles the function for one row's shapes.
 
-    PyTorch compiles a function for so many shapes in a process, and would run it uncompiled afterwards, some fifty
-    times slower. So what it compiled for other rows is forgotten, and running uncompiled is an error.
+    PyTorch compiles a function for a limited number of shapes in a process, and would run it uncompiled afterwards,
+    some fifty times slower. Therefore code compiled for other rows is dropped, and running uncompiled is an error.
     """
     torch = import_torch()
     torch.compiler.reset()

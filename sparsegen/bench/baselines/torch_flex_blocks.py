@@ -69,7 +69,7 @@ def block_mask(heads: BlockHeads) -> Any:
 
 
 def listed(blocks: Any) -> tuple[Any, Any]:
-    """How many blocks of each row are true, and the numbers of all, these first; int32."""
+    """Returns the number of true blocks in each row, and the numbers of all blocks, true ones first; int32."""
     torch = import_torch()
     order = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), order.to(torch.int32)

@@ -27,7 +27,7 @@ WHOLE = 16  # elements that divide sizes
 
 
 class TorchScaledMm(Baseline):
-    """It gets a masked operand with its zeros, and computes a masked result whole."""
+    """8-bit products by PyTorch. A masked operand is passed with its zeros; a masked result is computed whole."""
 
     name, kind = "torch-scaled-mm", Kind.DENSE
     operators = (MaskedProblem,)

@@ -1,4 +1,4 @@
-"""What an operator's problems are drawn from."""
+"""Distributions from which operators' problems are drawn."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ Row = tuple[
 
 
 class Distribution(ABC):
-    """How problems of one operator are drawn.
+    """Distribution of one operator's problems.
 
     Attributes:
         operator: its name.
-        words: what is drawn how, by what it is: docs/benchmarks.md has these words, and a test holds rows against them.
-        most_nonzeros: of a row's pattern.
+        words: description of each property's distribution; docs/benchmarks.md has these words, and a test holds rows
+            against them.
+        most_nonzeros: upper limit of nonzeros in a row's pattern.
     """
 
     operator: ClassVar[str]

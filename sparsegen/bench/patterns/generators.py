@@ -146,7 +146,7 @@ def power_law(nodes: int, mean_degree: float, exponent: float, seed: int) -> Csr
 
 
 def blobs(shape: tuple[int, int, int], spacing: int, density: float, seed: int) -> Array:
-    """Masks, bool, images × rows × columns, of which each has the same number of true elements, lying together.
+    """Draws masks, bool, images × rows × columns, with equally many true elements in each, in connected regions.
 
     They are the largest elements of random numbers that lie ``spacing`` apart, interpolated linearly in between.
 
@@ -169,7 +169,7 @@ def blobs(shape: tuple[int, int, int], spacing: int, density: float, seed: int) 
 
 
 def _interpolation(side: int, spacing: int) -> Array:
-    """Each of so many places as a mean of the two numbers beside it."""
+    """Weights that interpolate ``side`` places linearly between the two numbers beside each."""
     whole, part = np.divmod(np.arange(side), spacing)
     matrix = np.zeros((side, side // spacing + 2))
     matrix[np.arange(side), whole] = 1 - part / spacing

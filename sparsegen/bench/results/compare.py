@@ -59,7 +59,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What two runs have in common and in what they differ.
+    """Comparison of two runs.
 
     Attributes:
         changes: every cell timed in both, in the new run's order; ``differing`` leaves out the same.
@@ -112,7 +112,7 @@ def compare(old: Results, new: Results, *, threshold: float = THRESHOLD, force: 
 
 
 def outcome_of(old: Timing, new: Timing, threshold: float = THRESHOLD) -> Outcome:
-    """Whether a time changed: medians further apart than the threshold, and spreads that do not overlap.
+    """Classifies a change of time: medians further apart than the threshold, and spreads that do not overlap.
 
     The spread is that of the rounds' medians or that of the samples (10th to 90th percentile): one of them
     has to be disjoint. Single samples scatter far more than the medians of rounds do.

@@ -1,4 +1,4 @@
-"""What ``sparsegen bench`` found, as plain frozen values: conditions, and one row for each workload.
+"""Results of ``sparsegen bench``, as plain frozen values: conditions, and one row for each workload.
 
 `result_file` reads and writes them, `merging` makes one of several, `summary` takes means, `compare` holds two runs
 against each other. All times are microseconds and all rates are per second unless a name says otherwise.
@@ -28,7 +28,7 @@ TOOLCHAIN = "toolchain"  # what compiles our kernels, among the versions
 
 
 class Kind(StrEnum):
-    """What a baseline is to a reader: ours, a dense product, or somebody else's sparse routine.
+    """Kind of a baseline: ours, a dense product, or an external sparse routine.
 
     ``OTHER`` computes something else that users hold against the row: a copy of the same bytes, dense attention. It
     is in no mean.
@@ -41,7 +41,7 @@ class Kind(StrEnum):
 
 
 class Status(StrEnum):
-    """What became of a baseline on a workload. Only ``OK`` has a time."""
+    """Outcome of a baseline on a workload. Only ``OK`` has a time."""
 
     OK = "ok"
     MISSING = "missing"  # the baseline, or what it needs, is not on this machine
@@ -78,11 +78,11 @@ class BenchDevice:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How was measured.
+    """Protocol of the measurements.
 
     Attributes:
-        rounds: how often the baselines took turns.
-        samples: timed calls of a baseline in one round.
+        rounds: number of rounds in which the baselines took turns.
+        samples: number of timed calls of a baseline in one round.
         tune: ``off``, an effort, or a number of seconds or of variants, as given to ``--tune``.
     """
 
@@ -94,11 +94,11 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What the device reached in this very run.
+    """Rates of the device in this very run.
 
     Attributes:
         copy_bytes_per_s: bytes read + bytes written of a device-to-device copy.
-        flop_per_s: of a large dense product, for each arithmetic that was measured.
+        flop_per_s: rate of a large dense product, for each measured arithmetic.
         empty_kernel_us: time of a kernel that does nothing.
     """
 
@@ -235,7 +235,7 @@ class Floor:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RowKey:
-    """What identifies a row."""
+    """Identity of a row."""
 
     suite: str
     case: str
@@ -294,12 +294,14 @@ class Row(HasProblem):
         return None if cell is None or cell.timing is None else cell.timing.us
 
     def preparation_ms(self) -> float | None:
-        """What packing and upload of the tuned winner take; None if that was not measured."""
+        """Milliseconds that packing and upload of the tuned winner take; None if that was not measured."""
         cell = self.cell(TUNED)
         return None if cell is None else cell.preparation_ms
 
     def tried(self) -> int | None:
-        """How many variants were measured on the workload before the tuned winner was named; None if it is not told."""
+        """Number of variants that were measured on the workload before the tuned winner was named; None if not
+        known.
+        """
         cell = self.cell(TUNED)
         return None if cell is None else cell.tried
 
@@ -348,7 +350,7 @@ class Results:
         return next((row for row in self.rows if row.key == key), None)
 
     def with_row(self, row: Row) -> Results:
-        """These results with the row added, or in the place of the one with its key."""
+        """Returns the results with the row added, or in the place of the one with its key."""
         if self.row(row.key) is None:
             return replace(self, rows=(*self.rows, row))
         return replace(self, rows=tuple(row if old.key == row.key else old for old in self.rows))

@@ -112,13 +112,13 @@ def _summary(suite: str, dtype: DType, factor_type: FactorType, rows: Sequence[R
 
 
 def standing_for_us(rows: Iterable[Row]) -> str:
-    """Which of our baselines rows are compared by: the tuned one, unless the untuned one alone was timed."""
+    """Returns which of our baselines stands for us: the tuned one, unless only the untuned one was timed."""
     timed = {name for row in rows for name in (TUNED, UNTUNED) if row.us(name) is not None}
     return UNTUNED if timed == {UNTUNED} else TUNED
 
 
 def _tf32_us(row: Row) -> float | None:
-    """What the fastest dense product of float32 data in TF32 takes, which is right to about three digits."""
+    """Time of the fastest dense product of float32 data in TF32, which is right to about three digits."""
     cells = [c for c in row.cells if c.kind is Kind.DENSE and c.arithmetic is Arithmetic.TF32]
     found = [cell.timing.us for cell in cells if cell.timing is not None]
     return min(found) if found and row.dtype is DType.FLOAT32 else None

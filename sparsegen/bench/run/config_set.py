@@ -41,8 +41,8 @@ Changes = tuple[tuple[str, str], ...]  # names of tunables, values as words
 
 
 class Base(StrEnum):
-    """What the settings change: the family's heuristic config for the row, its recorded winner of exactly this
-    workload, or every config that a publication fixes (`Family.published`).
+    """Config that the settings change: the family's heuristic one for the row, its recorded winner of exactly this
+    workload, or every one that a publication fixes (`Family.published`).
     """
 
     HEURISTIC = "heuristic"
@@ -55,7 +55,7 @@ class ConfigSet(Explorer):
     """Every combination of some settings of one family.
 
     Attributes:
-        axes: each has alternatives, of which a config has one.
+        axes: each has alternatives; a config has one of each.
     """
 
     name: str
@@ -174,7 +174,7 @@ class ConfigSet(Explorer):
 
 
 def config_sets(texts: Sequence[str]) -> list[ConfigSet]:
-    """What ``--configs`` names: texts, and files of sets (``*.json``); names of texts that come again are numbered.
+    """Parses ``--configs``: texts, and files of sets (``*.json``); names of texts that come again are numbered.
 
     Raises:
         ConfigError: see `ConfigSet.parse`; a file that cannot be read or is malformed; a name taken twice.
@@ -191,7 +191,7 @@ def config_sets(texts: Sequence[str]) -> list[ConfigSet]:
 
 
 def _of_file(path: Path) -> Iterator[ConfigSet]:
-    """Of ``{"sets": [{"name": ..., "family": ..., "base": ..., "set": {"KEY": [VALUE, ...]}}]}``."""
+    """Reads ``{"sets": [{"name": ..., "family": ..., "base": ..., "set": {"KEY": [VALUE, ...]}}]}``."""
     root = parse_json(read_text(path, LARGEST_FILE, ConfigError), str(path), ConfigError)
     for node in root.fields(("description", "sets"))["sets"].items():
         f = node.fields(("name", "family"), ("base", "set"))

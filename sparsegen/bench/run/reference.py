@@ -87,10 +87,10 @@ class _Server:
 
 
 class RowReference:
-    """What a row's results must be; on a CUDA device both it and the comparing stay there.
+    """Reference of a row's results; on a CUDA device both it and the comparison stay there.
 
     Attributes:
-        source: where it was computed, in words (see `Verifier.source`).
+        source: place of its computation, in words (see `Verifier.source`).
     """
 
     def __init__(self, inputs: Inputs, executor: Executor) -> None:
@@ -107,7 +107,7 @@ class RowReference:
 
 
 def bound_for(kind: Kind, arithmetic: Arithmetic, dtype: DType) -> ErrorBound:
-    """How far the results of such a baseline may lie from the reference."""
+    """Returns the bound on the error of such a baseline's results."""
     if kind is Kind.OURS:
         return ErrorBound.ours(dtype)
     return ErrorBound.tf32() if arithmetic is Arithmetic.TF32 else ErrorBound.vendors(dtype)

@@ -1,4 +1,4 @@
-"""What to measure and how, and what a run says while it goes on."""
+"""Request and progress of a run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sparsegen.operators import DType
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to measure, and how.
+    """Request of a run.
 
     Attributes:
         baselines: in the order in which they take turns.
         output: the result file; None to keep none. Rows that are in it stay unless ``remeasure`` says so.
-        seconds: no row is begun after so much time; None for no limit.
+        seconds: time after which no row is begun; None for no limit.
         devices: more of the same model, on which rows are tuned before any is measured; rows are measured on
             ``device``, all of them.
         jobs: rows that are tuned side by side on each device before any is measured; with 1 on one device, each just
@@ -49,7 +49,7 @@ TUNED_AHEAD = "tuned ahead"  # what a row's step says when its search, side by s
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where a run stands: a row that is being worked on, or (``row`` given) done."""
+    """Progress of a run: a row that is being worked on, or (``row`` given) done."""
 
     index: int
     total: int

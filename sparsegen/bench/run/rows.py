@@ -58,7 +58,7 @@ class Rows:
         self.skipped: list[tuple[RowKey, str]] = []
 
     def measure(self, progress: Progress, rates: Rates | None, deadline: float | None) -> Iterator[Row]:
-        """Those that begin before the deadline (`time.monotonic` seconds, None for none)."""
+        """Yields the rows that begin before the deadline (`time.monotonic` seconds, None for none)."""
         for index, (key, (case, _)) in enumerate(self._wanted):
             if deadline is not None and time.monotonic() >= deadline:
                 return
@@ -82,7 +82,7 @@ class Rows:
     def _teller(
         self, progress: Progress, index: int, key: RowKey, steps: list[tuple[str, float]]
     ) -> Callable[..., None]:
-        """What a row calls with each step that it begins; ``steps`` gets when that was."""
+        """Returns the function that reports each step that a row begins; ``steps`` gets the steps' starts."""
 
         def say(doing: str, row: Row | None = None) -> None:
             steps.append((doing, time.monotonic()))
@@ -92,7 +92,7 @@ class Rows:
         return say
 
     def _cells(self, inputs: Inputs, say: Say) -> tuple[tuple[Cell, ...], str]:
-        """What became of every baseline, and where the reference is from."""
+        """Returns the outcome of every baseline, and the source of the reference."""
         request, runners = self._request, self._runners
         budget = self._budget if kernels.families_of(inputs.problem.operator) else None
         if budget is not None:
@@ -133,7 +133,7 @@ class Rows:
         return source or ""
 
     def _wait_for_reference(self) -> str | None:
-        """Where the reference was computed, in words; None where it could not be."""
+        """Returns where the reference was computed, in words; None if it could not be."""
         try:
             found: str = self._references.receive(REFERENCE_SECONDS)
         except ChildDiedError:

@@ -53,7 +53,7 @@ class Limits:
 
 @dataclass
 class Outcome:
-    """What became of a baseline in one row so far. ``failure`` ends it."""
+    """Outcome of a baseline in one row so far. ``failure`` ends it."""
 
     failure: tuple[Status, str] | None = None
     configs: Sequence[Config] = ()  # of an explorer
@@ -102,11 +102,11 @@ class Runner:
 
     @property
     def is_in(self) -> bool:
-        """Whether the row goes on for it."""
+        """True if the row continues for it."""
         return self.outcome.failure is None
 
     def wait_until_open(self) -> None:
-        """Until the process answers, or it is known why it does not (`missing`)."""
+        """Waits until the process answers, or until it is known why it does not (`missing`)."""
         if self._child is None:
             return
         try:
@@ -228,7 +228,7 @@ class Runner:
         self.ask(Check())
 
     def wait_until_checked(self, compared: Compared) -> None:
-        """Until one of its implementations is right: that one stands."""
+        """Waits until one of its implementations is right: that one is kept."""
         found: Ran | Chosen | None = self.wait(self._limits.check)
         while isinstance(found, Ran):
             self.ask(Judge(_error(found, compared)))

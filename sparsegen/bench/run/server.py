@@ -1,4 +1,4 @@
-"""What runs in a baseline's process: it prepares, checks and times its implementations of one row after the other."""
+"""Code of a baseline's process: it prepares, checks and times its implementations of one row after the other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SLOW_SECONDS = 0.5  # of a call, from which on a round is one call and nothing b
 
 
 class WrongResultError(SparsegenError):
-    """Not one implementation of a baseline gives a right result."""
+    """A baseline has no implementation with a right result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Make every implementation of this row ready; what was ready before goes. Answered with their number, by an
-    `Explorer` with its configs, of which none is bound yet.
+    """Makes every implementation of this row ready, and drops earlier ones. The answer is their number; an `Explorer`
+    answers with its configs, and binds none yet.
     """
 
     inputs: Inputs
@@ -274,7 +274,7 @@ class _Server:
         raise WrongResultError("; ".join(wrong))
 
     def _implementation_times(self, wrong: Sequence[str]) -> Iterator[ImplementationTime]:
-        """Of all implementations where there are several; the first of them, so many, were wrong."""
+        """Yields the times of several implementations; those with a reason in ``wrong``, the first ones, were wrong."""
         for place, (one, us) in enumerate(zip(self._implementations, self._times, strict=False)):
             reason = wrong[place] if place < len(wrong) else ""
             yield ImplementationTime(one.detail, None if reason else round(us, 3), reason, one.variant)

@@ -120,7 +120,7 @@ def tune_side_by_side(
 
 
 def _problems_ahead(case: Case, dtype: DType, baselines: Sequence[Baseline]) -> list[Problem]:
-    """What is to be tuned for a row; its matrix is made only where a baseline has parts, which depend on it."""
+    """Problems to tune for a row; its matrix is made only if a baseline has parts, which depend on it."""
     problem = case.in_dtype(dtype)
     composed = [
         c for c in baselines if type(c).parts is not Baseline.parts and isinstance(problem, c.operators)

@@ -28,7 +28,7 @@ Shape = tuple[int, int]
 
 
 class Unseen(StrEnum):
-    """What of the row the packaged results are taken without; each leaves out all that the one before it does."""
+    """Part of the packaged results that is hidden for a row; each hides all that the one before it does."""
 
     PATTERN = "pattern"
     SHAPE = "shape"
@@ -55,12 +55,12 @@ class SparsegenWithout(Ours):
         return self.choose_from(Layers([seeds()]), inputs, device)
 
     def choose_from(self, known: Layer, inputs: Inputs, device: Device) -> Choice:
-        """What dispatch takes of a layer for this row."""
+        """Returns dispatch's choice from a layer for this row."""
         hidden = Without(known, lambda workload: self.hides(workload, inputs))
         return choose(inputs.workload, device, hidden)
 
     def hides(self, workload: Workload, inputs: Inputs) -> bool:
-        """Whether a packaged workload is not to be known for this row."""
+        """True if a packaged workload is hidden for this row."""
         if workload.fingerprint == inputs.fingerprint:
             return True
         if self.unseen is Unseen.PATTERN:
