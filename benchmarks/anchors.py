@@ -1,4 +1,4 @@
-"""Whether our measurement of other libraries agrees with an independent one (peers_h100.json).
+"""Agreement of our measurement of other libraries with an independent one (peers_h100.json).
 
     python -m benchmarks.anchors bench.json ...
 

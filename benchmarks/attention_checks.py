@@ -1,4 +1,4 @@
-"""What studies of attention share: O and gradients of an attention, held against float32, and FlexAttention's masks."""
+"""Shared parts of studies of attention: O and gradients held against float32, and FlexAttention's masks."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ DTYPE = torch.bfloat16
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the model and its mask; the defaults are the paper's, but for the batch."""
+    """Sizes of the model and its mask; the defaults are the paper's, but for the batch."""
 
     tokens: int = 12288
     layers: int = 3
@@ -114,7 +114,7 @@ def drawn_mask(s: Sizes, place: torch.device) -> BlockMaskTensor:
 
 
 def implementations_of(mask: BlockMaskTensor, has_flex: bool) -> dict[str, Attend]:
-    """How attention is computed, by name."""
+    """Returns the implementations of attention, by name."""
     implementations: dict[str, Attend] = {
         "block_attention": lambda q, k, v: block_attention(q, k, v, mask, causal=True),
         "dense_causal": lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),
@@ -174,7 +174,7 @@ class Study:
             self.ask(attend)
 
     def rows(self, implementations: dict[str, Attend]) -> list[dict[str, Any]]:
-        """Of training and inference a row for each implementation."""
+        """Measures training and inference; returns a row of each for each implementation."""
         rows = []
         for what, run in (("training", self.step), ("inference", self.infer)):
             memory = {name: self.peak_gib(run, attend) for name, attend in implementations.items()}

@@ -151,7 +151,7 @@ def peers(folder: Path) -> str:
 
 
 def _over(row: Row) -> dict[str, float]:
-    """Of each of those others its time over ours."""
+    """Times of the others over ours."""
     mine = ours(row)
     return {name: t / mine for name in PEERS if mine and (t := row.us(name))}
 
@@ -161,7 +161,7 @@ def _over(row: Row) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Figure:
-    """A goal and what was measured, of which more is better or less."""
+    """A goal and the measured value; ``more`` is true if larger is better."""
 
     goal: float
     measured: float | None

@@ -31,10 +31,10 @@ def file_of(folder: Path, operator: str, seed: int) -> Path:
 
 
 def command(operator: str, seed: int, rows: int, folder: Path, seconds: float, *, whole: bool) -> list[str]:
-    """How an operator's rows are measured, without the program's name.
+    """Returns the command that measures an operator's rows, without the program's name.
 
     Args:
-        seconds: no row is begun after so much time.
+        seconds: time after which no row is begun.
         whole: with the slow baselines.
     """
     left_out = () if whole else SLOW

@@ -2,11 +2,11 @@
 
     python -m benchmarks.make_seeds tuned.db ... -o tuning_db/seeds/h100.json
 
-Of each workload stay the fastest few variants, each family's fastest and each family's heuristic config (by these
-dispatch compares families and heuristics), and the baselines. Left out are variants that today's families refuse, those
-of which a newer source was measured on the same workload, and all that was measured on the test half of DLMC's layers
-(`benchmarks.dlmc_split`), on which untuned dispatch is judged. A JSON export, or packaged seeds, may stand
-for a database.
+They keep, for each workload, the fastest few variants, each family's fastest and each family's heuristic config (by
+these dispatch compares families and heuristics), and the baselines. They leave out variants that today's families
+refuse, those with a newer source measured on the same workload, and all that was measured on the test half of DLMC's
+layers (`benchmarks.dlmc_split`), on which untuned dispatch is judged. A JSON export, or packaged seeds, may stand for a
+database.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _export(file: Path) -> str:
 
 
 def may_ship(record: Measurement | Baseline) -> bool:
-    """Whether it was not measured on a matrix that is set aside for testing."""
+    """True if it was not measured on a matrix that is set aside for testing."""
     return record.workload.fingerprint not in set_aside()
 
 
@@ -75,7 +75,7 @@ def set_aside() -> frozenset[str]:
 
 
 def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
-    """What stays of one workload's measurements, fastest first."""
+    """Selects one workload's measurements to keep, fastest first."""
     order = ranked(newest(filter(is_valid, group)))
     workload, device = group[0].workload, group[0].device
     heuristics = set(heuristic_configs(workload.problem, workload.features, device).values())
@@ -91,14 +91,14 @@ def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
 
 
 def newest(group: Iterable[Measurement]) -> list[Measurement]:
-    """Without what was measured of a config's earlier sources: its kernel is another one since."""
+    """Drops measurements of a config's earlier sources: its kernel has changed since."""
     every = sorted(group, key=lambda m: m.measured_at)
     last: dict[Config, Measurement] = {m.variant.config: m for m in every}
     return [m for m in every if m.variant == last[m.variant.config].variant]
 
 
 def is_valid(measurement: Measurement) -> bool:
-    """Whether the variant's family is still there, and takes its config for this problem."""
+    """True if the variant's family still exists, and takes its config for this problem."""
     config = measurement.variant.config
     return config.is_known and family_of(config).is_valid(
         measurement.workload.problem, config, measurement.device

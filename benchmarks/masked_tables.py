@@ -30,7 +30,7 @@ PRODUCTS: tuple[tuple[str, type[MaskedProblem]], ...] = (
 
 
 class Workload(NamedTuple):
-    """What the three products of a step have in common; ``dropped`` is the share of blocks as asked for."""
+    """Properties that the three products of a step share; ``dropped`` is the share of blocks as asked for."""
 
     size: tuple[int, int, int]
     block: int
@@ -140,7 +140,7 @@ def _order(workload: Workload) -> tuple[Any, ...]:
 
 
 def _sum(known: Sequence[Product | None], attribute: str) -> float | None:
-    """Of all three products; None if one is not known."""
+    """Sum over all three products; None if one is not known."""
     found = [getattr(product, attribute) if product else None for product in known]
     return None if None in found else sum(found)
 

@@ -60,7 +60,7 @@ Row = Mapping[str, Any]
 
 
 def candidates(workload: Known, device: Device) -> dict[Config, str]:
-    """What to measure, and why it was picked."""
+    """Returns the configs to measure, with the reason why each was picked."""
     problem, features = workload.problem, workload.features
     families = families_of(problem.operator)
     heuristics = [f.heuristic(problem, features, device) for f in families]
@@ -112,8 +112,8 @@ def measured(workload: Workload, dtype: DType, device: Device, same: Sequence[Ro
 
 
 def quality(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
-    """By what orders the variants: the geometric means of the first one's and of the first eight's best time over the
-    best measured one's, over all workloads with two variants or more.
+    """Returns for each order of the variants the geometric means of the first one's and of the first eight's best time
+    over the best measured one's, over all workloads with two variants or more.
     """
     found: dict[str, tuple[float, float]] = {}
     for name in ("model_us", "scaled_us"):
@@ -207,7 +207,7 @@ def record(same: Path | None) -> None:
 
 
 def evidence_of(file: Path, device: Device, usual_registers: int) -> dict[str, list[fitting.Known]]:
-    """What a result file measured, by workload, as the model is fitted to it; nothing is known of the compiled code."""
+    """Returns the measurements of a result file, by workload, as the model is fitted to them, without compiled code."""
     rows = {row["workload"]: row["variants"] for row in read_document(file)["rows"]}
     found = {}
     for workload, dtype in WORKLOADS:

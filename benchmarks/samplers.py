@@ -85,7 +85,7 @@ PAIRS = (
 
 
 def space_of(pair: Pair, matrix: CsrMatrix, device: Device) -> Space:
-    """What `tune` would list, beginning with the families' heuristic configs."""
+    """Lists the space as `tune` would, beginning with the families' heuristic configs."""
     features = Workload.of(pair.problem, matrix).features
     families = [kernels.require_family(name, pair.problem) for name in pair.families]
     heuristics = [f.heuristic(pair.problem, features, device) for f in families]
@@ -181,9 +181,9 @@ def compare_all(
 
 
 def held_out_times(recordings: Sequence[Recording]) -> dict[str, list[float]]:
-    """What candidates should take by a cost model that saw no workload of such a matrix shape, in µs.
+    """Predicts candidates' times by a cost model that saw no workload of such a matrix shape, in µs.
 
-    None of recordings of which searches expect nothing (`orders_configs`).
+    Recordings for which searches use no predictions (`orders_configs`) are left out.
     """
     from benchmarks.cost_model import evidence
 
@@ -210,7 +210,7 @@ def table(comparison: Comparison) -> Table:
 
 
 def plot(comparison: Comparison, title: str, path: Path) -> None:
-    """Which share of the searches is within 3 %, over the trials."""
+    """Plots the share of searches that are within 3 %, over the trials."""
     figure = matplotlib.figure.Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
     for name in comparison.samplers:

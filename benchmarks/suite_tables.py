@@ -42,7 +42,7 @@ def _read(file: Path, changed: int) -> Results:
 
 
 def whole(folder: Path, kind: str = "bench") -> Results:
-    """They as one.
+    """Reads and merges a folder's result files.
 
     Raises:
         SparsegenError: there is none, one is malformed, or they do not belong together.
@@ -54,7 +54,7 @@ def whole(folder: Path, kind: str = "bench") -> Results:
 
 
 def origin(files: Sequence[Results]) -> str:
-    """Where the figures come from: device, dates, protocol, states of the source, commands."""
+    """Describes the source of the figures: device, dates, protocol, states of the source, commands."""
     results = merge(files)
     commands = dict.fromkeys(f"`{invocation.command}`" for invocation in results.invocations)
     states = dict.fromkeys(row.state or OLDER for row in results.rows)
@@ -157,8 +157,8 @@ def unseen(folder: Path) -> str:
 
 
 def strongest(folder: Path, peers: Peers) -> str:
-    """For each suite and type with anchored peers: our speedup over the fastest sparse routine of each row, whoever has
-    it, and over each.
+    """Table, for each suite and type with anchored peers, of our speedup over the fastest sparse routine of each row,
+    and over each.
     """
     results = whole(folder)
     groups: dict[tuple[str, str], list[tuple[float, dict[str, float]]]] = {}
@@ -245,7 +245,7 @@ def _cases(rows: Sequence[Row]) -> str:
 
 
 def _means(rows: Sequence[Row]) -> str:
-    """Of a collection of files: by its first folder and the files' own, and by n where those are many."""
+    """Lines of means of a collection of files: by its first folder and the files' own, and by n if those are many."""
     folders = {row.case: _folder(row.case) for row in rows}
     many = {folder for folder, count in Counter(folders[row.case] for row in rows).items() if count > UNITED}
     groups: dict[str, list[Row]] = {}
@@ -287,7 +287,7 @@ def _wins(share: Mean) -> str:
 
 
 def _speedup(mean: Mean, rows: int) -> str:
-    """Of a mean ratio of our time to another's; a mean over some of the rows says over how many."""
+    """Speedup as text, from a mean ratio of our time to another's; a mean over some of the rows says over how many."""
     told = f" ({mean.count} of {rows})" if mean.count < rows else ""
     return f"{1 / mean.value:.2f} ×{told}" if mean.count else NONE
 
