@@ -174,8 +174,8 @@ class Problem(ProblemFields):
         return self.dtype
 
     def computed_share(self, matrix: CsrMatrix, operands: Mapping[str, Array]) -> float:
-        """The part of the FLOP of `cost` that these operands need: 1, but where inputs need no more after a while, or
-        masks have another number of live blocks than is expected.
+        """Fraction of the FLOP of `cost` that these operands need: 1, unless inputs die or masks have another number of
+        live blocks than expected.
         """
         return 1.0
 
