@@ -21,7 +21,7 @@ from sparsegen.kernels.config import Config, UnknownConfig
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 
-_loaded: dict[str, AnyFamily | None] = {}  # by name, once asked for
+_loaded: dict[str, AnyFamily | None] = {}  # by name, once it was asked for
 
 
 def families() -> dict[str, AnyFamily]:

@@ -115,12 +115,12 @@ class Family(ABC, Generic[P, C]):
     deterministic: ClassVar[bool] = True  # equal inputs give equal bits on every call
     packing_version: ClassVar[int] = 1  # raised whenever `pack` lays out the same matrix otherwise
     problem_type: type[P]
-    config_type: type[C]  # of this family alone
+    config_type: type[C]  # config type of this family alone
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         config_type = getattr(cls, "config_type", None)
-        if config_type is None:  # what several families share
+        if config_type is None:  # a base class of several families
             return
         owner = vars(config_type).get("declared_by", cls.name)
         if owner != cls.name:

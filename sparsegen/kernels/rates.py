@@ -11,10 +11,10 @@ from functools import cache
 
 from sparsegen.operators import DType, Float8
 
-REACHED = 0.75  # of the peak of floating-point arithmetic, by large dense products
-COPIED = 0.85  # of the memory's peak, by a large copy
-L2_BYTES_PER_CYCLE = 19.0  # that a multiprocessor gets from L2, as measured on an H100
-LAUNCH_US = 3.6  # of an empty kernel, between two events
+REACHED = 0.75  # fraction of the peak of floating-point arithmetic, by large dense products
+COPIED = 0.85  # fraction of the memory's peak, by a large copy
+L2_BYTES_PER_CYCLE = 19.0  # bytes that a multiprocessor gets from L2, as measured on an H100
+LAUNCH_US = 3.6  # time of an empty kernel, between two events
 # The rate of products of 8-bit numbers with sums in float32 over that of float16, on every GPU with tensor cores for
 # them: the white papers of Ada, Hopper and Blackwell.
 FLOAT8_GAIN = 2.0

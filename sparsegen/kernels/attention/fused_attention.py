@@ -26,10 +26,10 @@ from sparsegen.operators import DType, SparseAttentionProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div, round_up
 
-WIDEST = 256  # of a head
-PRODUCTS = 0.7  # of the rate of tensor cores, as measured on an H100
-START_ELEMENTS = 40_000  # of tiles, in the time that a tile of queries takes to begin and end
-LEAST_FILLED = 1 / 128  # of the places of listed tiles; with fewer the three steps are far faster
+WIDEST = 256  # widest head
+PRODUCTS = 0.7  # fraction of the tensor cores' rate, as measured on an H100
+START_ELEMENTS = 40_000  # elements of tiles in the time that a tile of queries takes to begin and end
+LEAST_FILLED = 1 / 128  # filled fraction of listed tiles; with less the three steps are far faster
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import BlockAttentionProblem, DType, TokenOrder
 from sparsegen.system.integers import ceil_div, round_up
 
-QUERIES = 128  # of a tile
+QUERIES = 128  # queries of a tile
 STAGE_KEYS = 128
 CHUNK = 64  # columns of a row in shared memory
 ROW_BYTES = 128
@@ -27,8 +27,8 @@ MOST_STAGES = 10
 SHARED_BYTES = 226 * 1024
 COUNTER_BYTES = 8
 MOST_TOKENS = 1 << 29
-CACHED_BYTES = 36 << 20  # of keys and values, which stay in the L2 together
-REACHED = {64: 0.58, 128: 0.80}  # of the tensor cores' rate, by columns of a row in shared memory
+CACHED_BYTES = 36 << 20  # bytes of keys and values that stay in the L2 together
+REACHED = {64: 0.58, 128: 0.80}  # fraction of the tensor cores' rate, by columns of a row in shared memory
 START_US, TILE_US = 4.0, 1.5
 
 

@@ -28,10 +28,10 @@ ITEM_BYTES = 2
 ALIGNMENT = 1024  # bytes, of boxes and weights in shared memory
 THREADS = 384
 WARPS = 8  # consumer warps
-LISTED_UNITS = 512  # that a thread block has room for in its list
-MOST_UNIT_ROWS, MOST_UNIT_COLUMNS = 1 << 20, 1 << 12  # of units in all images: a unit is one word
+LISTED_UNITS = 512  # units that a thread block's list has room for
+MOST_UNIT_ROWS, MOST_UNIT_COLUMNS = 1 << 20, 1 << 12  # limits of units in all images: a unit is one word
 LONGEST_WORD = 32  # taps at most, of a filter whose mask covers the input: one bit of a word for each
-KINDS = 5  # of units, with a mask of the input
+KINDS = 5  # kinds of units, with a mask of the input
 # Fitted to measurements: the prologue in microseconds, and factors on the times of tensor cores and memory.
 START_US, PRODUCTS, MOVED = 6.0, 1.1, 1.1
 
@@ -72,7 +72,7 @@ LARGE = (
     HaloConvConfig(tile_n=64, group_units=2, input_stages=2, weight_stages=4, stage_taps=3, lead=2),
     HaloConvConfig(tile_n=64, group_units=1, input_stages=3, weight_stages=4, stage_taps=3, lead=2),
 )
-# For up to 128 channels in the place of the second of LARGE: chunks are narrow, so that all weights of 64 filters stay
+# Replaces the second of LARGE for up to 128 channels: chunks are narrow, so that all weights of 64 filters stay
 # in shared memory beside the boxes.
 STAYING = HaloConvConfig(tile_n=64, chunk=32, group_units=1, input_stages=4, weight_stages=12, stage_taps=3)
 RESIDENT = (

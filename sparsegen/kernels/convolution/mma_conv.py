@@ -24,8 +24,8 @@ from sparsegen.operators import DType, MaskedConv2dProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import round_up
 
-MOST_COPIES = 32  # of a thread, in a step
-FIRST_PIXEL_BYTES = 16  # of an output in shared memory: where its first tap reads
+MOST_COPIES = 32  # copies of a thread in a step
+FIRST_PIXEL_BYTES = 16  # bytes for each output in shared memory: the position where its first tap reads
 # Fitted to an H200: microseconds beside the products; the share of the tensor cores' rate that float32 reaches; and
 # what reading tiles from L2 takes over what the bytes would, which bounds 16-bit elements.
 START_US, REACHED, LOADED = 18.0, 0.33, 1.6

@@ -25,8 +25,8 @@ from sparsegen.system.integers import round_up
 
 THREAD_FILTERS = 4
 START_US = 3.0
-REACHED = 0.21  # of what units for floats could do: 1,109 µs on an H100 for 128 channels, 8 images of 256², 10 % live
-FLOP_PER_CYCLE = 256  # of a multiprocessor
+REACHED = 0.21  # of the float units' rate: 1,109 µs on an H100, 128 channels, 8 images of 256², 10 % live
+FLOP_PER_CYCLE = 256  # FLOP of a multiprocessor in a cycle
 
 
 @dataclass(frozen=True)

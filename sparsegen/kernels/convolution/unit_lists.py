@@ -8,7 +8,7 @@ from sparsegen.operators.masked_conv2d import UNIT
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import round_up
 
-LISTED_UNITS, SHEET_WORDS = 128, 1024  # that a thread block lists and counts at a time
+LISTED_UNITS, SHEET_WORDS = 128, 1024  # units that a thread block lists and counts at a time
 
 
 def window_pixels(problem: MaskedConv2dProblem) -> int:

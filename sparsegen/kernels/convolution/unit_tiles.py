@@ -50,7 +50,7 @@ class UnitTiles(MaskedConvolution[C]):
         *("images", "height", "width", "channels", "filters"),
         *("out_height", "out_width", "mask_rows", "mask_columns"),
     )
-    shapes: tuple[C, ...]  # for heuristics, from large tiles to small ones
+    shapes: tuple[C, ...]  # candidates of heuristics, from large tiles to small ones
     smallest: C  # the shape that has enough registers and shared memory for every problem
 
     @abstractmethod

@@ -14,22 +14,22 @@ from sparsegen.kernels.layouts.limits import shared_memory_fits
 THREADS = 384  # two consumer warpgroups, and a third one whose first warp is the producer
 TILE_M = 128  # rows of the result per thread block, 64 for each consumer warpgroup
 PIECE = 64  # rows of a box
-ROW_BYTES = 128  # of a box
+ROW_BYTES = 128  # bytes of a box's row
 PIECE_BYTES = PIECE * ROW_BYTES
 RING_BYTES = 24 * PIECE_BYTES
 OUTPUT_BYTES = 4 * PIECE_BYTES
 BARRIER_BYTES = 1024  # barriers, the producer's notes on stages and the next tile's number, rounded up
-SHARED_BYTES = RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES  # of a thread block
+SHARED_BYTES = RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES  # shared memory of a thread block
 COUNTER_BYTES = 8
 CHUNK_BYTES = 16
-MOST_ITEMS = 0xFFFF  # that a note can refer to
+MOST_ITEMS = 0xFFFF  # limit of the numbers in a note
 MOST_ROWS = 0xFFFF * PIECE  # rows that a note, of 16 bits a number, can refer to
-# Fitted on an H100: the share of the tensor cores' rate that tiles of so many columns reach, and microseconds of the
+# Fitted on an H100: fraction of the tensor cores' rate by columns of a tile, and microseconds of the
 # kernel's start and of a tile's prologue and epilogue.
 REACHED = {256: 0.93, 128: 0.75, 64: 0.62}
-REACHED_BY_8BIT = {256: 0.78, 128: 0.77, 64: 0.55}  # whose sums are added in float32 behind every stage
+REACHED_BY_8BIT = {256: 0.78, 128: 0.77, 64: 0.55}  # lower, as sums are added in float32 after every stage
 START_US, TILE_US = 2.0, 1.2
-READ = 0.71  # of the rate of copies that reading a packed A reaches, likewise
+READ = 0.71  # fraction of the rate of copies that reading a packed A reaches, likewise
 
 
 class Order(StrEnum):

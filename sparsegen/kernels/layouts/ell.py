@@ -100,7 +100,7 @@ def interleave_classes(offsets: Array, kinds: Array, classes: int, shifts: Array
     places = np.empty(kinds.size, dtype=np.int32)
     for kind in range(classes):
         members = np.flatnonzero(kinds == kind)
-        first = np.searchsorted(members, offsets).astype(np.int32)  # of each row
+        first = np.searchsorted(members, offsets).astype(np.int32)  # first one of each row
         # A nonzero's rank among those of its row and class.
         places[members] = np.arange(members.size, dtype=np.int32) - np.repeat(first[:-1], np.diff(first))
     places *= classes
@@ -108,5 +108,5 @@ def interleave_classes(offsets: Array, kinds: Array, classes: int, shifts: Array
     starts, fits = np.repeat(offsets[:-1], lengths), places < np.repeat(lengths, lengths)
     taken = np.zeros(kinds.size, dtype=bool)
     taken[(starts + places)[fits]] = True
-    places[~fits] = np.flatnonzero(~taken) - starts[~fits]  # as many in each row as do not fit
+    places[~fits] = np.flatnonzero(~taken) - starts[~fits]  # as many free as lack one in each row
     return places

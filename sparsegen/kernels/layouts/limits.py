@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.system.integers import ceil_div
 
-REGISTERS_PER_MULTIPROCESSOR = 65536  # as many as a block may have
+REGISTERS_PER_MULTIPROCESSOR = 65536  # also the limit of a block
 THREADS_PER_MULTIPROCESSOR, BLOCKS_PER_MULTIPROCESSOR = 2048, 32
 RESERVED_PER_BLOCK = 1024  # bytes of shared memory
 MAX_GRID_Y = 65535

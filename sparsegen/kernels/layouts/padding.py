@@ -21,6 +21,6 @@ def stored_values(matrix: CsrMatrix, source: Array, dtype: DType) -> Array:
     """
     values = np.empty(matrix.nnz + 1, dtype=dtype.storage)
     values[:-1] = dtype.to_storage(matrix.values)
-    values[-1] = 0  # which number -1 finds
+    values[-1] = 0  # found by number -1
     found: Array = values[source]
     return found

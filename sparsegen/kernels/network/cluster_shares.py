@@ -18,9 +18,7 @@ from sparsegen.matrix.csr import Array
 from sparsegen.system.integers import ceil_div
 
 SWEEPS = 2  # over all layers; more change little
-COPIED_AS = (
-    3  # neurons that are sent: one that is kept twice, of which kernels look up where the second one goes
-)
+COPIED_AS = 3  # sent neurons for one that is kept twice: kernels look up the destination of the second one
 
 
 def share_of(count: int, run: int, cluster: int) -> int:

@@ -27,11 +27,11 @@ from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.operators.sparse_network import SparseNetworkProblem
 from sparsegen.system.integers import ceil_div
 
-SPARE_BLOCKS = 4  # of neurons that a block of the cluster may keep beyond its share
-HOLDERS = 2  # of a block of neurons, at most
-COPIED_BIT = 15  # of a destination: it says that there is a second one
+SPARE_BLOCKS = 4  # blocks of neurons that a block of the cluster may keep beyond its share
+HOLDERS = 2  # blocks of the cluster that hold a block of neurons, at most
+COPIED_BIT = 15  # bit of a destination that marks a second one
 COPIED = 1 << COPIED_BIT
-LEAST_RANK_BITS = 3  # of a destination, below that bit; places have what is left
+LEAST_RANK_BITS = 3  # bits of a destination below that bit; places have the rest
 LARGEST_CLUSTER = 16
 FETCHED_RANK = 16  # the bit from which on a fetched block's number says who has it
 

@@ -23,11 +23,11 @@ from sparsegen.operators.sparse_network import BIAS_COLUMNS, Activation, SparseN
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-LEAST_FILLED = 1 / 8  # of the places of tiles; of rows that share no columns it is 1 / 16 or little more
+LEAST_FILLED = 1 / 8  # filled fraction of tiles; with rows that share no columns it is 1 / 16 or little more
 # Cycles of a multiprocessor for a group of 16 neurons with two tiles of weights: these and addresses, and each input of
 # the tile. Measured on an H100 with tiles of 8 inputs (4096 neurons) and of 56 (1024).
 GROUP_CYCLES, INPUT_CYCLES = 21.7, 0.6
-LIVING = 0.15  # of the inputs of a network in which they die, over its layers
+LIVING = 0.15  # fraction of inputs that live, over the layers of a network in which they die
 VALUES_AT_ONCE = 1 << 22
 FIRST_CHECKS = (0, 1, 2, 3, 4, 5, 6, 8, 12)
 

@@ -32,9 +32,9 @@ from sparsegen.operators.sparse_network import BIAS_COLUMNS, SparseNetworkProble
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-BANK_BYTES = 128  # that shared memory delivers in a cycle
+BANK_BYTES = 128  # bytes that shared memory delivers in a cycle
 VECTOR_BYTES = (4, 8, 16)
-INPUTS_AT_A_TIME = 9600  # that have tiles in device memory
+INPUTS_AT_A_TIME = 9600  # inputs with tiles in device memory
 MOST_OF_A_MINIBATCH = 32
 BUFFERS = (128, 256, 512, 1024, 2048, 4096)
 OTHER_REGISTERS = 24

@@ -112,7 +112,7 @@ def _of_layer(
     columns, row = columns[numbers], row[numbers]
     blocks = ceil_div(here.stop - here.start, rows)
 
-    # Which neurons each block stages, in ascending order, and where.
+    # The neurons that each block stages, in ascending order, with their places.
     block = row // rows
     key = block * problem.neurons + columns
     is_staged = np.zeros(blocks * problem.neurons, dtype=bool)

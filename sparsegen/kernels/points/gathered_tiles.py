@@ -17,7 +17,7 @@ from sparsegen.system.device_memory import WARP
 
 PITCH_BYTES = 16  # behind each row in shared memory, so that the rows of a fragment meet different banks
 START_US = 3.0
-REACHED = 0.15  # of the tensor cores' rate, with rows that are gathered: on an H200, 64 and 128 channels
+REACHED = 0.15  # fraction of the tensor cores' rate with gathered rows: on an H200, 64 and 128 channels
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,6 @@ class GatheredTiles(Family[P, C]):
 def products_us(device: Device, dtype: DType, blocks: int, products: float) -> float:
     """Estimates microseconds of ``products`` multiply-adds that blocks share evenly, with the kernel's start."""
     rates = device.expected_rates
-    idle = max(1.0, device.multiprocessors / max(1, blocks))  # where blocks do not fill the device
+    idle = max(1.0, device.multiprocessors / max(1, blocks))  # factor if blocks do not fill the device
     rate = REACHED * rates.tensor_products_per_us(dtype)
     return rates.launch_us + START_US + idle * products / rate

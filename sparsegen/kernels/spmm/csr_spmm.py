@@ -110,10 +110,10 @@ COSTS = {
     DType.FLOAT16: OF_HALF,
     DType.BFLOAT16: OF_HALF,
 }
-FAR_NONZERO_CYCLES, MANY_ROWS = 36.6, 16384  # of a nonzero on its way, where B has more rows
+FAR_NONZERO_CYCLES, MANY_ROWS = 36.6, 16384  # cycles of a nonzero in flight, if B has more rows than this
 UNROLLED = 8  # nonzeros whose loads of B a thread has on their way at once
-ADDRESS_REGISTERS = 24  # that a thread holds beside sums and these
-# Likewise with a column-major B, whose loads are strided: for a product; to begin a row of a tile; to add up what
+ADDRESS_REGISTERS = 24  # registers of a thread besides sums and these
+# Likewise for a column-major B, whose loads are strided: for a product; to begin a row of a tile; to add up what
 # subwarps that share a row hold, for each column; for a nonzero of the longest row or rows; and multiples of the
 # L2's time for A and of the memory's for B.
 STRIDED_START_US = 1.4

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sparsegen.kernels.base import Device
 from sparsegen.system.integers import round_up
 
-LINE_BYTES = 128  # of global memory, which a load brings at the least
-LARGE_TILE_BYTES = 600_000  # of B, beyond which rows that run together do not share what L1 holds
+LINE_BYTES = 128  # bytes of global memory that a load moves at least
+LARGE_TILE_BYTES = 600_000  # bytes of B's tile beyond which rows that run together do not share what L1 holds
 
 
 def idle_share(blocks: int, device: Device) -> float:

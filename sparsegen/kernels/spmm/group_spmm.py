@@ -125,7 +125,7 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
     ) -> float:
         """Microseconds where rows share no more than the blocks that hold nonzeros say; a search finds out."""
         c, rates = config, device.expected_rates
-        # Of a group's rows: the columns of 16 by 16 blocks with nonzeros are at least as many.
+        # A group has at most the columns of its 16 by 16 blocks with nonzeros.
         in_blocks = features.row_mean / features.block_fill if features.block_fill else 0.0
         columns = min(problem.k, SIDE * features.row_mean, in_blocks)
         shared = problem.k * (1 - (1 - min(1.0, features.density)) ** SIDE)

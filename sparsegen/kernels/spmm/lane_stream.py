@@ -40,11 +40,11 @@ from sparsegen.system.integers import ceil_div, round_up
 
 LANES = 32
 TILE = 32  # rows and columns
-TILES_PER_STEP = 2  # that a warp takes between two waits for its block
+TILES_PER_STEP = 2  # tiles of a warp between two waits for its block
 CHUNK = 8  # elements of one stream that lie together
 PAIR = 2 * CHUNK  # elements by which a ring is filled
 ORDERS_AT_ONCE = 4  # words that a copy moves
-WEIGHTS_AT_ONCE = 1 << 21  # that a thread sorts at a time (one group at least), in about 10 bytes each
+WEIGHTS_AT_ONCE = 1 << 21  # weights that a thread sorts at a time (at least one group), about 10 bytes each
 THREADS = min(4, os.cpu_count() or 1)  # most of NumPy's work here is done without the interpreter's lock
 
 # Bit 8 s + 2 r + e, the order of values, to bit 8 r + 2 s + e, the order of masks.
@@ -68,7 +68,7 @@ class Partition:
     warps_m: int
     warps_k: int
     blocks: int  # at most; there are no more than steps
-    strip_rows: int = TILE  # of a warp; 32, or 64 where its tiles are one below the other
+    strip_rows: int = TILE  # rows of a warp: 32, or 64 if its tiles are one below the other
     cluster: int = 1  # blocks that share a group's steps; 1: blocks take no heed of groups
 
     @property
@@ -185,7 +185,7 @@ def pack(
 
 def pairs_of(farthest: Array) -> Array:
     """Pairs of chunks that streams have (int64), by the most elements that a lane of each has gone through."""
-    return ceil_div(farthest.astype(np.int64) + 2, PAIR)  # as `_needed`
+    return ceil_div(farthest.astype(np.int64) + 2, PAIR)  # as in `_needed`
 
 
 def starts_of(pairs: Array, head_pairs: int, nnz: int) -> Array:
@@ -210,7 +210,7 @@ def starts_of(pairs: Array, head_pairs: int, nnz: int) -> Array:
 
 
 def _groups_at_once(partition: Partition) -> int:
-    weights = TILES_PER_STEP * TILE * TILE * partition.warps * partition.steps  # of one group
+    weights = TILES_PER_STEP * TILE * TILE * partition.warps * partition.steps  # weights of one group
     return max(1, WEIGHTS_AT_ONCE // weights)
 
 

@@ -11,8 +11,8 @@ from sparsegen.operators import SpmmProblem
 from sparsegen.system.integers import ceil_div
 
 MAX_N = 64
-NEARLY_ALL = 0.9  # of the room that is taken, if equal runs leave some
-FEW_STEPS, MANY_STEPS = 12, 40  # of a block, when all of its warps are over rows
+NEARLY_ALL = 0.9  # fraction of the room that is used, if equal runs leave some
+FEW_STEPS, MANY_STEPS = 12, 40  # steps of a block, when all of its warps are over rows
 WARPS_M, WARPS_K = (1, 2, 4, 8, 12, 16), (1, 2, 4, 8)
 BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 112, 114, 120, 126, 128, 129, 130, 132, 144, 160, 216, 256, 264)
 

@@ -11,7 +11,7 @@ import numpy as np
 from sparsegen.kernels.spmm.lane_stream import LANES, PAIR, Partition
 from sparsegen.matrix.formats import Array, CsrMatrix
 
-EXCHANGES = 24  # of rows within a strip by their lengths, at most
+EXCHANGES = 24  # exchanges of rows within a strip by their lengths, at most
 TRIALS = 400  # exchanges tried in each strip by what lanes have in each run: 0.1 s for 4096 rows
 LONG_RUN = 1000  # mean elements of a lane in a run from which on that is not worth its time
 OCTET = 8  # columns of a tile that one lane has of a row

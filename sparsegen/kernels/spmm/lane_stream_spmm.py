@@ -32,14 +32,14 @@ from sparsegen.operators import Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP, Buffer, PlainDevice
 from sparsegen.system.integers import ceil_div, round_up
 
-ROW_BYTES = 128  # of a ring: a word for each lane
+ROW_BYTES = 128  # bytes of a ring's row: a word for each lane
 BARRIER_BYTES = 256
 MAX_WARPS = 16
 USUAL_WARPS = 8  # on a multiprocessor, if in several blocks then of fewer
 FIRST_WITH_BULK_COPIES = FIRST_WITH_CLUSTERS = (9, 0)
 LEAST_DENSITY = 1 / 32
 FEW_COLUMNS = 8  # up to which activations are hardly a tenth of what shared memory moves
-# As fitted: of a multiprocessor's cycles for a weight, and for each column from 9 on; multiples of the memory's time
+# Fitted: a multiprocessor's cycles for a weight, and for each column from 9 on; multiples of the memory's time
 # for A, and for B and C, which every block has a part of.
 START_US = 5.5
 WEIGHT_CYCLES, COLUMN_CYCLES = 0.05, 0.00063

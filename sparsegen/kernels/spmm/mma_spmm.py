@@ -161,7 +161,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             or c.tile_k >= 2 * problem.k
         ):
             return False
-        # Of whole tiles narrow ones leave out more.
+        # Narrow tiles leave out more if they are stored whole.
         row_bytes = (128, 256, 512) if c.storage == "nonzeros" else (64, 128, 256, 512)
         if threads not in (128, 256, 512) or c.tile_k * problem.dtype.itemsize not in row_bytes:
             return False

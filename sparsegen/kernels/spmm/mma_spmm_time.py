@@ -151,7 +151,7 @@ def modelled_us(
         ceil_div(blocks, resident * device.multiprocessors),
     )
     panels, held = ceil_div(problem.k, c.tile_k), held_share(features, c.tile_m, c.tile_k)
-    # Of the block of rows that has most tiles with a nonzero, beyond the mean: it may come last.
+    # Tiles beyond the mean of the block of rows that has most tiles with a nonzero: it may come last.
     behind = panels * max(0.0, features.row_max / max(1, problem.k) - held)
     tiles, chain = each * panels * held + behind, rounds * panels * held + behind  # of a multiprocessor
 

@@ -33,7 +33,7 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.system.integers import ceil_div, round_up
 
-ADDRESS_REGISTERS = 24  # that a thread holds beside sums and two steps
+ADDRESS_REGISTERS = 24  # registers of a thread besides sums and two steps
 PHASE = 8  # threads whose 16 bytes shared memory gives at once
 
 
@@ -112,7 +112,7 @@ ROW_MAJOR_COSTS = {
     DType.FLOAT16: ROW_MAJOR_HALF,
     DType.BFLOAT16: ROW_MAJOR_HALF,
 }
-# Of a row-major C whose items have values of their own, and of a column-major one, whose nonzeros and stores differ.
+# Costs for a row-major C whose batch elements have values of their own, and for a column-major one.
 OWN_VALUES = Costs(
     start_us=2.3,
     product=0.030,
@@ -192,7 +192,7 @@ class PanelSpmmConfig(Config):
     )
 
 
-# Of a row-major C: those that together come nearest to the family's best on LSTM and Transformer weights (H100, 34
+# Candidates for a row-major C: they come nearest to the family's best on LSTM and Transformer weights (H100, 34
 # workloads).
 ROW_MAJOR = tuple(
     PanelSpmmConfig(
@@ -354,7 +354,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         padded_order = np.full(groups * c.rows_per_group, -1, dtype=np.int32)
         padded_order[:m] = order
         index_type = np.uint16 if c.index_bits == 16 else np.uint32
-        # Of an item's values, in columns of groups: as many as 32-bit offsets reach, where the values may be more.
+        # A batch element's values in columns of groups: within 32-bit offsets, where the number of values may not be.
         stored = {"stored": aligned.source.size} if problem.value_sets > 1 else {}
         return Packed(
             arrays={
@@ -465,7 +465,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         groups = ceil_div(problem.m, c.rows_per_group)
         warps, threads = groups * c.threads_per_row / 32, c.threads_per_row // c.row_splits
         columns = c.tile_n // threads
-        # Of the columns of a group's rows, as if nonzeros lay anywhere. Its last steps in each panel are half empty.
+        # Columns of a group's rows, as if nonzeros lay anywhere. Its last steps in each panel are half empty.
         entries = problem.k * (1 - (1 - min(1.0, features.density)) ** c.rows_per_group)
         panels = 1 if c.panel_k == 0 else min(ceil_div(problem.k, c.panel_k), max(1.0, features.row_mean))
         entries += (c.step * c.row_splits - 1) / 2 * panels
@@ -505,7 +505,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             turns = replace(turns, row_order="local", threads_per_row=max(1, tile_n // 16), rows_per_group=2)
         while self._shared_bytes(problem, turns) > device.shared_memory_per_block and turns.panel_k > 64:
             turns = replace(turns, panel_k=turns.panel_k // 2)
-        # Where shared memory leaves room for no more blocks, more registers cost nothing and keep all in them.
+        # More registers cost nothing and hold everything if shared memory leaves no room for further blocks.
         roomy = replace(turns, registers=128)
         blocks = self._resident_blocks(problem, turns, device)
         return roomy if self._resident_blocks(problem, roomy, device) == blocks else turns

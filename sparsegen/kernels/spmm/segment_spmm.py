@@ -36,7 +36,7 @@ QUAD = 4  # nonzeros that are loaded at once; segments are padded to whole quads
 NARROWEST_TILE = 4
 NO_PART = -1
 REGISTERS = (32, 64, 128)
-WIDEST_TILE_BYTES = 512  # of a row of B
+WIDEST_TILE_BYTES = 512  # bytes of a row of B
 L1_BYTES = 200_000
 
 

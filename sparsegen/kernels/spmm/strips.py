@@ -12,7 +12,7 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.threads import in_threads
 
-NONZEROS = 1 << 18  # of a strip, about
+NONZEROS = 1 << 18  # nonzeros of a strip, about
 
 T = TypeVar("T")
 

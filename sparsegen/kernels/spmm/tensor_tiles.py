@@ -17,10 +17,10 @@ from sparsegen.system.integers import ceil_div, round_up
 
 STEP = 8  # nonzeros per load
 BATCH = WARP * STEP  # nonzeros that a warp loads at once
-MOSTLY_FULL = 0.5  # of blocks, from which whole tiles are the better choice
-LEAST_FILL = 0.15  # of blocks, so that whole tiles take a few times the bytes of CSR at most
-USUAL_SIDE, WIDEST_SIDE = 64.0, 128.0  # of blocks
-WHOLE = 0.99  # of blocks that are full, from which they lie on a grid of their own
+MOSTLY_FULL = 0.5  # fill of blocks from which on whole tiles are the better choice
+LEAST_FILL = 0.15  # fill of blocks at which whole tiles take at most a few times the bytes of CSR
+USUAL_SIDE, WIDEST_SIDE = 64.0, 128.0  # sides of blocks
+WHOLE = 0.99  # fraction of full blocks from which on they lie on a grid of their own
 MOST_PLACES = MAX_INDEX - (1 << 18)  # so that no thread's next step passes 32 bits
 
 
@@ -57,7 +57,7 @@ def held_share(features: Features, height: int, width: int) -> float:
         return -math.expm1(height * width * math.log1p(-min(features.density, 1 - 1e-9)))
     held = min(1 - 1e-9, features.density / features.block_fill)
     side = block_side(features)
-    blocks = max(1.0, height / side) * max(1.0, width / side)  # that a tile lies in
+    blocks = max(1.0, height / side) * max(1.0, width / side)  # blocks that a tile overlaps
     return -math.expm1(blocks * math.log1p(-held))
 
 
@@ -75,7 +75,7 @@ def swizzled_places(tile_m: int, tile_k: int, chunk: int) -> Array:
     Args:
         chunk: elements of a 16-byte access.
     """
-    length = min(tile_k, 8 * chunk)  # of a block's row
+    length = min(tile_k, 8 * chunk)  # length of a block's row
     chunks = length // chunk
     row, column = np.divmod(np.arange(tile_m * tile_k), tile_k)
     block, within = np.divmod(column, length)
@@ -214,7 +214,7 @@ def stored_nonzeros(
     Raises:
         MatrixError: padded, the nonzeros pass the 32-bit range of the kernel's offsets.
     """
-    padded_places(lengths)  # of all strips together
+    padded_places(lengths)  # checks the sum over all strips
     panels = max(1, ceil_div(matrix.shape[1], tile_k))
     panel, within = np.divmod(np.arange(matrix.shape[1], dtype=np.int32), tile_k)
 

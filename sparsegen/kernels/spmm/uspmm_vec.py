@@ -38,14 +38,14 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-UNIT_BYTES = 16  # of one load of B
+UNIT_BYTES = 16  # bytes of one load of B
 BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
 BANK_UNITS = BANK_BYTES // UNIT_BYTES
 QUARTILE = 0.75
 ABOVE_MEAN = 0.67  # standard deviations, of what three quarters of normally distributed lengths stay below
-WITH_REST = 1 - QUARTILE  # of the rows, if ELL is that wide
-STRIDED_PRODUCT_CYCLES = 0.11  # of an element of a column-major B that is gathered
-ADDRESS_REGISTERS, GATHERING_REGISTERS = 18, 24  # that a thread holds beside sums and loads
+WITH_REST = 1 - QUARTILE  # fraction of the rows that have a rest, if ELL is that wide
+STRIDED_PRODUCT_CYCLES = 0.11  # cycles of an element of a column-major B that is gathered
+ADDRESS_REGISTERS, GATHERING_REGISTERS = 18, 24  # registers of a thread besides sums and loads
 MOST_VARIATION = 1.0  # row-length CoV up to which ELL with a rest is tried
 
 
@@ -245,7 +245,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         yield Constraint(sums <= 64, f"a thread keeps {sums} sums, at most 64")
         needed = sums + loaded * (problem.dtype.itemsize + c.index_bits // 8) // 2 + 16
         if c.ell_width != "longest":
-            needed += sums // c.vec_size  # of the rest of a row
+            needed += sums // c.vec_size  # registers for the rest of a row
         yield Constraint(
             needed <= c.registers,
             f"registers ({c.registers}) hold {sums} sums, two loads of A, the sums of a rest and 16 more ({needed})",
@@ -306,7 +306,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             return False
         if not 8 <= sums <= 64 or c.tile_n >= max(16, 2 * problem.n):
             return False
-        # Rows and columns of C give so many warps. Where those do not fill the device, places are split and tiles are
+        # Rows and columns of C give this many warps. If those do not fill the device, places are split and tiles are
         # narrow; where they more than fill it, nothing is split and tiles are as wide as they fit.
         tasks = ceil_div(problem.m, self._slice_rows(c)) * ceil_div(problem.n, c.tile_n)
         enough = 8 * device.multiprocessors
@@ -542,7 +542,7 @@ def _tiled(usual: UspmmVecConfig, n: int) -> tuple[UspmmVecConfig, ...]:
 @lru_cache(maxsize=1024)
 def _gathered(usual: UspmmVecConfig, n: int) -> tuple[UspmmVecConfig, ...]:
     """Sets of threads that gather whole lines of a row-major B, one or two rows of A to a set, for n columns."""
-    chunk = usual.step  # of 16 bytes of A and of B alike
+    chunk = usual.step  # elements in 16 bytes of A and of B alike
     found = []
     for threads, chunks, rows in itertools.product((4, 8), (1, 2, 4), (1, 2)):
         tile_n = threads * chunks * chunk
