@@ -29,7 +29,7 @@ from sparsegen.operators.masked import USUAL_BLOCK, USUAL_DENSITY, Block, Densit
 from sparsegen.system.threads import in_threads
 
 ROWS = 256  # queries of which the reference is computed together
-STEEP = 24.0  # by how much scores grow, in units of the exponent, over the keys of random operands
+STEEP = 24.0  # growth of scores, in units of the exponent, over the keys of random operands
 
 
 class BlockAttentionOperator(Operator):
@@ -260,10 +260,10 @@ class BlockAttentionProblem(Problem):
 
     def _slope(self, operands: dict[str, Array], rng: np.random.Generator) -> None:
         """Add the ramp to Q and K."""
-        direction = rng.choice((-1.0, 1.0), self.head_dim) / math.sqrt(self.head_dim)  # of length 1
+        direction = rng.choice((-1.0, 1.0), self.head_dim) / math.sqrt(self.head_dim)  # a vector of length 1
         height = math.sqrt(
             STEEP * math.sqrt(self.head_dim)
-        )  # of scores after the scale: its square / √head_dim
+        )  # height of the ramp: its square / √head_dim is that of scores after the scale
         for name, tokens in (("q", self.queries), ("k", self.keys)):
             if name == "q":
                 part = height * np.array([1.0, -1.0, 0.0])[np.arange(tokens) % 3]
@@ -384,7 +384,7 @@ def attention_of(
     exact, mean = weights @ v, weights @ np.abs(v)
     with np.errstate(divide="ignore"):
         lse = (largest + np.log(total))[:, 0]
-    # Of scores, by norms of each query and of the longest key that it sees.
+    # Bound on scores, by norms of each query and of the longest key that it sees.
     longest = np.where(seen, np.linalg.norm(k, axis=1), 0.0).max(axis=1, keepdims=True)
     size = np.abs(scale) * np.linalg.norm(q, axis=1, keepdims=True) * longest
     of_scores = 4.0 * np.sqrt(head_dim + 2.0) * size

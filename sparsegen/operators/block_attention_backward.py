@@ -22,7 +22,7 @@ from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.block_attention import ROWS, BlockAttentionProblem
 from sparsegen.system.threads import in_threads
 
-PRODUCTS = 5  # of length head_dim for each live place: scores, dP, dQ, dK, dV
+PRODUCTS = 5  # products of length head_dim for each live place: scores, dP, dQ, dK, dV
 SMALLEST_HALF = 2.0**-25  # half of float16's smallest number
 
 

@@ -394,7 +394,7 @@ class MaskedConv2dProblem(Problem):
             inside = np.where(self.live(operands["mask"])[rows, columns, None], inside, inside.dtype.type(0))
         pixels[rows.start - top :, columns.start - left :][: inside.shape[0], : inside.shape[1]] = inside
         computed = bool(self.is_computed(operands["mask"])[at_row, at_column])
-        # Of the input, an output that the mask does not reach is one of zeros, unless it is kept.
+        # With a mask of the input, outputs that it does not reach are zeros, unless they are kept.
         wanted = computed or (self.mask_of.is_of_input and self.rest is Rest.FILLED)
         given = {
             "x": pixels,

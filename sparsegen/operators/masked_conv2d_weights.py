@@ -85,7 +85,7 @@ class MaskedConv2dWeightsProblem(Problem):
 
     def __post_init__(self) -> None:
         Problem.__post_init__(self)
-        _ = self.forward  # which checks that the sizes go together
+        _ = self.forward  # checks that the sizes go together
 
     @property
     def forward(self) -> MaskedConv2dProblem:

@@ -22,9 +22,9 @@ from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.threads import in_threads
 
-CHECKED_NONZEROS = 64  # of a row that is computed again
+CHECKED_NONZEROS = 64  # nonzeros of a row that are computed again
 CHUNK = 1 << 20  # elements of a float64 intermediate, so that it stays in cache
-SPARSE = 16  # from one nonzero among so many places on, rows are gathered rather than multiplied whole
+SPARSE = 16  # with fewer than one nonzero in this many places, rows are gathered rather than multiplied whole
 
 
 class SddmmEpilogue(StrEnum):

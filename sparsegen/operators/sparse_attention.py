@@ -169,7 +169,7 @@ def _attention(q: Array, k: Array, v: Array, seen: Array, scale: float, dtype: D
     weights = np.exp(z - largest)
     weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
     exact, mean = weights @ v, weights @ np.abs(v)
-    # Of scores, by norms of each query and of the longest key that it sees.
+    # Bound on scores, by norms of each query and of the longest key that it sees.
     longest = np.where(seen, np.linalg.norm(k, axis=1), 0.0).max(axis=1, keepdims=True)
     size = np.abs(scale) * np.linalg.norm(q, axis=1, keepdims=True) * longest
     of_scores = 4.0 * np.sqrt(head_dim + 2.0) * size

@@ -28,12 +28,12 @@ from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.integers import ceil_div
 
 BIAS_COLUMNS = 3  # behind the neurons' columns of the matrix
-MOST_OF_AN_INPUT = 0.32  # of the neurons of a random input are on, at most
-LAYERS_SAMPLED = 8  # for features
-LEAST_SAMPLED, MOST_SAMPLED = 64, 1 << 20  # inputs, and their neurons, of which is counted how many live
+MOST_OF_AN_INPUT = 0.32  # largest fraction of a random input's neurons that are on
+LAYERS_SAMPLED = 8  # layers sampled for features
+LEAST_SAMPLED, MOST_SAMPLED = 64, 1 << 20  # least inputs, and most of their neurons, to count how many live
 DEVICE_CHUNK = 1 << 26  # the same on a device, 32 bytes each
 LEAST_CHECKED, MOST_CHECKED = 512, 1 << 24  # inputs, and their neurons, on which a variant is verified
-LAYERS_AHEAD = 16  # of which weights are made in float64
+LAYERS_AHEAD = 16  # layers whose weights are made in float64 at a time
 CHUNK = 1 << 22  # neurons times inputs of which the reference is computed together
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.base.dtype import Array
 
-CHECKED_COLUMNS = 64  # of a row that is computed again
+CHECKED_COLUMNS = 64  # columns of a row that are computed again
 
 
 def row_alone(matrix: CsrMatrix, row: int, most: int | None = None) -> tuple[CsrMatrix, slice]:

@@ -15,7 +15,7 @@ from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.integers import ceil_div
 
-# Of an error, by an activation whose slope is at most 1.13 (GELU) or 1.1 (SiLU), and some roundings of evaluating it.
+# Growth of an error by an activation with a slope of at most 1.13 (GELU) or 1.1 (SiLU), and roundings in evaluating it.
 GROWTH = 1.5
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-NAN = 0x7F  # of both formats
+NAN = 0x7F  # code in both formats
 LARGEST_CODES = {"float8_e4m3fn": 0x7E, "float8_e5m2": 0x7B}
 
 
@@ -66,7 +66,7 @@ class Float8(StrEnum):
 class FactorType(StrEnum):
     """Element types of the two dense operands of a product with a mask, in the order of the call."""
 
-    SAME = "same"  # that of the result
+    SAME = "same"  # the result's type
     E4M3 = "e4m3"
     E5M2 = "e5m2"
     E4M3_E5M2 = "e4m3-e5m2"

@@ -129,8 +129,8 @@ class Operator(DeviceBound):
         launcher: the launcher of its variant or of the dense product.
     """
 
-    problem: Any  # of the operator's own class, which is above this one
-    __call__: Callable[..., Any]  # by each operator, with its operands by name
+    problem: Any  # a problem of the operator's own class, which is above this one
+    __call__: Callable[..., Any]  # defined by each operator, with its operands by name
 
     def __init__(self, problem: Any, launcher: Launcher) -> None:
         """The operator of a problem that the launcher is bound to."""
