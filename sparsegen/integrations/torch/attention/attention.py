@@ -270,7 +270,7 @@ def _check(pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor) -> None:
 def _remember(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, ctx.scale, _, ctx.pattern = inputs  # the pattern: alive until the backward pass
     _, weights = output
-    ctx.set_materialize_grads(False)  # of the weights there is none, and zeros of their size would be made
+    ctx.set_materialize_grads(False)  # the weights have no gradient, and zeros of their size would be made
     ctx.mark_non_differentiable(weights)
     ctx.save_for_backward(q, k, v, weights)
 

@@ -130,7 +130,7 @@ def _by_heads(tensor: Tensor, name: str) -> Tensor:
 
 
 def _check_places(mask: BlockMaskTensor, q: Tensor, k: Tensor) -> None:
-    places = tuple(t.shape[2] if t.dim() == 4 else None for t in (q, k))  # of others the operator complains
+    places = tuple(t.shape[2] if t.dim() == 4 else None for t in (q, k))  # the operator reports other shapes
     if None not in places and mask.shape != places:
         raise OperandError(f"mask: expected one over {places[0]} queries × {places[1]} keys, got {mask}")
 

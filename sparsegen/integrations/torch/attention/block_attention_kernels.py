@@ -134,7 +134,7 @@ def launch(
         return
     arrays = {name: array_of(tensor) for name, tensor in tensors.items()}
     result.copy_(torch.from_numpy(operator(**arrays)))
-    for name in written:  # of a dtype that NumPy lacks the array was a copy
+    for name in written:  # the array was a copy if NumPy lacks the dtype
         tensors[name].copy_(torch.from_numpy(arrays[name]))
 
 

@@ -26,8 +26,8 @@ Side = int | tuple[int, int]
 class Per(StrEnum):
     """Set of blocks among which the largest scores are chosen."""
 
-    ROW = "row"  # of a row of blocks
-    HEAD = "head"  # of a whole mask
+    ROW = "row"  # within a row of blocks
+    HEAD = "head"  # within a whole mask
 
 
 class Pooling(StrEnum):

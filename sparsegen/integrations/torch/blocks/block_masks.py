@@ -69,7 +69,7 @@ class BlockMaskTensor:
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As int64: of PyTorch's types pickles cannot hold the unsigned ones.
+        # Stored as int64: pickles cannot hold PyTorch's unsigned types.
         return _of_signed, (self.shape, self.block, self.words.view(torch.int64), self.density)
 
     @classmethod

@@ -162,7 +162,7 @@ class DropoutLinear(nn.Linear):
         if not masked_products_pay(*sizes, *facts):
             named = state
             if self.own_seed:
-                named = state.clone()  # which the gradient needs
+                named = state.clone()  # the gradient needs it
                 state[1] += 1
             kept = dropped(x, named, self.p, self.block)
             return self.activation.of(functional.linear(kept, self.weight, self.bias))

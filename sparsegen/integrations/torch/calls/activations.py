@@ -22,7 +22,7 @@ class Activation(StrEnum):
     RELU = "relu"
     GELU = "gelu"
 
-    __hash__ = str.__hash__  # as they compare; an enumeration's own is a function of Python's
+    __hash__ = str.__hash__  # consistent with comparison; an enumeration's own hash is a function of Python's
 
     @classmethod
     def parse(cls, value: Activation | str) -> Activation:

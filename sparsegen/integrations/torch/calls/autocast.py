@@ -9,7 +9,7 @@ from torch import Tensor
 
 T = TypeVar("T", Tensor, Tensor | None)
 
-# Whether there is autocast on any device: one function of C, so that calls without it take no other step.
+# Tests for autocast on any device: one function of C, so that calls without it take no other step.
 is_any_autocast = torch._C._is_any_autocast_enabled
 
 

@@ -24,14 +24,14 @@ from sparsegen.plan.arrays import current_stream_of, empty_tensors
 from sparsegen.plan.variant_launcher import VariantLauncher
 from sparsegen.system.bounded import Bounded
 
-MOST_PLANS = 64  # of a pattern: one for each shape of tensors
+MOST_PLANS = 64  # plans of a pattern: one for each shape of tensors
 MISALIGNED = VECTOR_BYTES - 1
 
 
 class Plan(Protocol):
     """The product of a pattern with tensors of one shape and dtype, and with a bias or none."""
 
-    was_used: bool  # since somebody asked
+    was_used: bool  # since the last question
 
     @property
     def prepared(self) -> Any:

@@ -10,7 +10,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.operators import DType
 from sparsegen.settings import Settings
 
-DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType}  # that kernels know
+DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType}  # types that kernels know
 
 
 def kernel_device(like: Tensor) -> Device | None:

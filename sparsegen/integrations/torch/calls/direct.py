@@ -88,7 +88,7 @@ def _applied(name: str, forward: Callable[..., Any], backward: Callable[..., Any
     """A function of autograd's, called with all inputs by position."""
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     made: Any = type(name, (torch.autograd.Function,), members)
-    # What `torch.autograd.Function.apply` does before is for transforms, of which none looks.
+    # The preparation by `torch.autograd.Function.apply` is for transforms, and none is active.
     beside: Any = super(torch.autograd.Function, made)
     applied: Callable[..., Any] = beside.apply
     return applied
@@ -144,7 +144,7 @@ class DirectOperator:
         if backward is None or remember is None:
             return
 
-        # With `setup_context`, PyTorch looks up the signature of `forward` in every call, which takes tens of µs.
+        # PyTorch would look up the signature of `forward` in every call for `setup_context`, which takes tens of µs.
         def forward(ctx: Any, *inputs: Any) -> Any:
             output = function(*inputs)
             remember(ctx, inputs, output)

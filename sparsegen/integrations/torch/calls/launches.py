@@ -23,13 +23,13 @@ from sparsegen.plan.arrays import current_stream_of, empty_tensors
 from sparsegen.plan.variant_launcher import VariantLauncher
 from sparsegen.system.bounded import Bounded
 
-WORDS = torch.uint64, torch.int64  # whose bits masks are
+WORDS = torch.uint64, torch.int64  # types of the masks' words
 MOST_KNOWN = 1024  # kinds of calls
 VECTOR_MASK = 15  # kernels read 16 bytes at once
 ADDED = frozenset({"bias", "scale"})  # operands that operators take by name
 
 Launch = Callable[..., Any]  # takes the tensors of a call by position, and gives its result, or several
-View = Callable[[Tensor], Tensor]  # of a tensor the one that lies in memory as the operator takes it
+View = Callable[[Tensor], Tensor]  # returns a tensor's view that lies in memory as the operator takes it
 Place = int | tuple[int, View | None]  # among the tensors of a call
 
 

@@ -108,7 +108,7 @@ class Prepared:
         self.operator = operator
         self.was_captured = False
         self._takes_tensors = operator.device.backend == "cuda"
-        # By way of the object: who wraps an operator's method sees its calls.
+        # Looked up at each call, so that a wrapped method of the operator is used.
         self.follower = Follower(lambda values: self.operator.update_values(values))
         self.turn = threading.Lock()
 

@@ -16,7 +16,7 @@ from sparsegen.integrations.torch.calls.prepared import aligned, array_of
 from sparsegen.kernels.base import Device
 from sparsegen.operators import Problem
 
-MOST_PREPARED = 128  # of this process, beside those that a graph was captured with
+MOST_PREPARED = 128  # operators of this process, besides those that a graph was captured with
 
 
 @dataclass(slots=True)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-TOLERANCES = {torch.float16: 3e-2, torch.bfloat16: 2e-1}  # of the largest magnitude
-TOLERANCE = 1e-3  # of all others
+TOLERANCES = {torch.float16: 3e-2, torch.bfloat16: 2e-1}  # relative to the largest magnitude
+TOLERANCE = 1e-3  # for all other types
 
 
 def agree(one: Any, other: Any) -> bool:

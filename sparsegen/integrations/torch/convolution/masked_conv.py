@@ -94,7 +94,7 @@ def masked_conv2d(
     kind: Any = masked_conv2d, earlier, options, _types(options), kind_of(tensors)
     try:
         call = calls.known.get(kind)
-    except TypeError:  # lists and symbolic sizes, of which nothing is kept
+    except TypeError:  # lists and symbolic sizes are not cached
         call = kind = None
     if call is None:
         call = ConvCall.of(*tensors, earlier, *options)

@@ -18,7 +18,7 @@ from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.matrix.spatial_mask import both, require_blocks, resize
 
-MOST_SIDE = 7  # of filters that masked convolutions take
+MOST_SIDE = 7  # largest side of a filter that masked convolutions take
 
 
 class MaskSource:

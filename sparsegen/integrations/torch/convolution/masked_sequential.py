@@ -20,7 +20,7 @@ from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
 from sparsegen.matrix.spatial_mask import Reach, both, dilate, resize
 from sparsegen.operators import Density
 
-# Of zeros they make zeros, so that what the mask leaves out stays zero.
+# They map zero to zero, so that the part outside the mask stays zero.
 ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.SiLU, nn.GELU, nn.Hardswish, nn.Mish, nn.Tanh, nn.ELU),
     *(nn.Identity, nn.Dropout, nn.Dropout2d),

@@ -42,7 +42,7 @@ class SparseConv2d(nn.Module):
         self.register_buffer("columns", columns)
         taps = reach.kernel[0] * reach.kernel[1]
         parts = [columns[columns // channels == tap] % channels for tap in range(taps)]
-        # Of each tap that is read the number, and its channels: None for all of them.
+        # Number and channels of each tap that is read; None for all channels.
         self._taps = [
             (tap, None if len(part) == channels else number)
             for number, (tap, part) in enumerate((tap, part) for tap, part in enumerate(parts) if len(part))

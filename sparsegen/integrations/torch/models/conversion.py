@@ -38,8 +38,8 @@ ASSUMED_TOKENS = (
     16,
     128,
     512,
-)  # where nobody says how many there will be: a layer stays dense if that wins for all
-READS_WEIGHTS = (nn.TransformerEncoderLayer,)  # of the layers in it, beside calling them
+)  # assumed if no number is given: a layer stays dense if dense wins for all
+READS_WEIGHTS = (nn.TransformerEncoderLayer,)  # modules that read their layers' weights, besides calling them
 
 
 def convert(

@@ -10,7 +10,7 @@ from sparsegen.dispatch.pruned_times import LayerTime
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.models.in_situ import InSitu
 
-NAMES_SHOWN = 3  # of layers that stay dense for one reason
+NAMES_SHOWN = 3  # names shown of layers that stay dense for one reason
 
 
 @dataclass(frozen=True, slots=True)

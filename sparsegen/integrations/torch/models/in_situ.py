@@ -25,7 +25,7 @@ from sparsegen.plan.executors import shared_executor
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 11  # of both arrangements in turn
+ROUNDS = 11  # rounds of both arrangements in turn
 WARMUP = 3  # calls before one is captured: the first ones prepare, probe and check
 GAIN = 0.005  # share of the model's time that a group has to save: less is noise
 DENSITY_STEP = 0.05  # layers whose densities round to the same multiple are decided together
@@ -243,7 +243,7 @@ class _Trials:
         self._arranger.arrange(self._kept)
         for name, layer in self._arranger.sparse.items():
             if name not in self._kept or self._kept[name].one_launch:
-                layer.pattern.forget()  # what only trials ran
+                layer.pattern.forget()  # drops what only trials ran
         return InSitu(before, after, self._clock.captured, tuple(self._steps), ())
 
     def _forms(self, names: tuple[str, ...]) -> Iterator[Form]:

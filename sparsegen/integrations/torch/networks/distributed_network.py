@@ -25,7 +25,7 @@ from sparsegen.operators.sparse_network import Readout
 from sparsegen.system.integers import ceil_div
 from sparsegen.tuning_db.json_reader import Node
 
-PIECE_BYTES = 256 << 20  # of images, sent at a time
+PIECE_BYTES = 256 << 20  # bytes of images sent at a time
 
 
 class DistributedNetwork:
@@ -135,7 +135,7 @@ class DistributedNetwork:
                 packed = network.pack(count, readout, memory=memory)
                 told = [header_of(packed)]
         finally:
-            dist.broadcast_object_list(told, src=0)  # of None where the first process failed
+            dist.broadcast_object_list(told, src=0)  # None if the first process failed
         header = told[0]
         if header is None:
             raise RuntimeError("the first process could not pack the network; it says why")

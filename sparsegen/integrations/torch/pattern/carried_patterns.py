@@ -20,7 +20,7 @@ from sparsegen.integrations.torch.calls.direct import PLAIN, Held
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern, pattern_of
 
 SCHEMA = "Tensor row_offsets, Tensor column_indices, int columns, str run_dense, str? db"
-FIELDS = 5  # of the schema
+FIELDS = 5  # number of the schema's fields
 
 
 def leaves_the_process() -> bool:

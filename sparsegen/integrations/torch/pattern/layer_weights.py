@@ -19,7 +19,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from sparsegen.errors import OperandError
 
-# Of a call; those of state dicts know the parameters that a layer had.
+# Hooks of calls; hooks of state dicts know the parameters that a layer had.
 _HOOKS = (
     "_forward_hooks",
     "_forward_hooks_with_kwargs",

@@ -41,7 +41,7 @@ class Product(StrEnum):
     FORWARD = "forward"  # X · Wᵀ, tokens × out
     TRANSPOSED = "transposed"  # Y · W, tokens × in
     SAMPLED = "sampled"  # (Yᵀ · X) at the pattern
-    SOFTMAX = "softmax"  # of each row of values at the pattern
+    SOFTMAX = "softmax"  # softmax of each row of values at the pattern
     SOFTMAX_BACKWARD = "softmax_backward"  # its gradient
     WEIGHTED = "weighted"  # W · X, out × features
     WEIGHTED_TRANSPOSED = "weighted_transposed"  # Wᵀ · Y, in × features
@@ -238,7 +238,7 @@ class SparsePattern:
         choice = operator.choice
         if operator.variant is not None:
             return Prepared(operator)
-        del operator  # with a full weight of its own
+        del operator  # frees its full weight
         assert isinstance(choice, Choice)
         return DensePrepared(self._weight(like, where), choice, transposed=transposed)
 

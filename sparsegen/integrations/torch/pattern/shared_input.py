@@ -169,7 +169,7 @@ class SharedInput:
 
     def _stack(self, weights: Sequence[Tensor | None]) -> tuple[list[_Weight], Tensor, Tensor | None]:
         """The state of the weights, and the values and biases of all layers below each other."""
-        with torch.inference_mode(False), torch.no_grad():  # to be followed by their counts of changes
+        with torch.inference_mode(False), torch.no_grad():  # tensors with version counters
             values = torch.cat([layer.values.detach() for layer in self.layers])
             bias = None
             if any(layer.bias is not None for layer in self.layers):
