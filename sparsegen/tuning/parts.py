@@ -155,7 +155,7 @@ class Parts:
         if isinstance(wanted.store, str | Path):
             _open_behind(wanted.store, self._written, resources)
         if self._resumes:
-            self.search.complete()  # what earlier runs recorded counts from the first moment
+            self.search.complete()  # results of earlier runs count from the first moment
 
     def run(self, progress: Progress, began: float) -> Run:
         """The run of the search, whose budget counts from ``began``, a moment of `time.monotonic`, on."""
@@ -189,7 +189,7 @@ class Parts:
         problem = self._wanted.problem
         ahead = CompileAhead(self._backend.toolchain, problem, self._backend.jobs)
         self._resources.enter_context(closing(ahead))
-        if self._wanted.device.backend == "cuda" and problem.reference_files:  # what the worker verifies with
+        if self._wanted.device.backend == "cuda" and problem.reference_files:  # the worker verifies with them
             ahead.begin_with(*problem.reference_files, COMPARING)
         return ahead
 
@@ -213,7 +213,7 @@ class Parts:
             lambda: self._lister.space(self.workload, self.device, first, deterministic=wanted.deterministic),
             "list",
         )
-        from sparsegen.tuning.search.search import Search  # with Optuna, beside the list
+        from sparsegen.tuning.search.search import Search  # imports Optuna while the candidates are listed
 
         space = listed.result()
         self.ledger.expect(space, self._ahead.rendered)

@@ -21,12 +21,12 @@ from sparsegen.kernels.base import Device
 from sparsegen.tuning.engines.engine import Assignment, End, Engine, Found, Running, Task
 from sparsegen.tuning.report import Status
 
-ATTEMPTS = 3  # of a search that is lost with its device, host or process
+ATTEMPTS = 3  # attempts of a search that is lost with its device, host or process
 POLL_SECONDS = 0.02
 SERVER_SECONDS = (
     10.0  # before a search begins again that found the database's server away; twice that, next time
 )
-STOP_SECONDS = 60.0  # for searches to end by themselves
+STOP_SECONDS = 60.0  # time for searches to end by themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class _Dealer:
         except SparsegenError as error:
             self._end(number, End(error=error))
             return
-        # What an attempt that was lost recorded is not measured again.
+        # Results that a lost attempt recorded are not measured again.
         request = task.request if before.attempts == 0 else replace(task.request, again=False)
         left = len(self._begun) + 1 + sum(map(len, self._waiting.values()))
         devices = sum(self._engine.capacity(m) for m in self._engine.models)

@@ -32,11 +32,11 @@ OWN_LABEL, RAYS_LABEL = (
     "sparsegen:",
     "accelerator_type:",
 )  # beginnings of the resources that name a node's model
-LITTLE = 0.001  # of a label: it says where a task may run, and is no limit
-DESCRIBE_SECONDS = 120.0  # for some GPU of a label to have time
+LITTLE = 0.001  # amount of a label: it says where a task may run, and is no limit
+DESCRIBE_SECONDS = 120.0  # time for some GPU of a label to answer
 LOOK_SECONDS = 0.25  # between looks at the board, and at the cluster's nodes
-MARGIN_SECONDS = 2.0  # for a search that was cut off to end
-SILENT_SECONDS = 180.0  # of a search that has begun
+MARGIN_SECONDS = 2.0  # time for a search that was cut off to end
+SILENT_SECONDS = 180.0  # limit of silence for a search that has begun
 
 
 class RayEngine:
@@ -72,7 +72,7 @@ class RayEngine:
                 ) from error
         try:
             self._nodes, self._nodes_seen = _gpu_nodes(), time.monotonic()
-            self._labels: dict[str, list[str]] = {}  # of each model's key
+            self._labels: dict[str, list[str]] = {}  # labels of each model's key
             self.models = self._described(models)
             self._require_shared(Location.parse(set_up.place))
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

@@ -26,8 +26,8 @@ from sparsegen.tuning_db.records import Measurement
 
 EMULATOR = "sparsegen:emulator"  # the resource of nodes whose GPUs are the emulator's
 TELL_SECONDS = 0.5  # between what a search says, which also says that it is alive
-FIRST_SECONDS = 60.0  # to reach the board for the first time
-LEASE_SECONDS = 8.0  # that a search goes on without the board: then it may be dealt to another device
+FIRST_SECONDS = 60.0  # time to reach the board for the first time
+LEASE_SECONDS = 8.0  # time that a search goes on without the board: then it may be assigned to another device
 
 
 @dataclass(frozen=True, slots=True)

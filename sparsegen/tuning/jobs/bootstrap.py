@@ -18,7 +18,7 @@ from pathlib import Path
 
 PYTHON = (3, 11)
 NEEDED = ("numpy", "scipy")
-# What reading a damaged archive raises, among it RuntimeError where a flag says that a file is encrypted, or compressed
+# Errors of reading a damaged archive, among them RuntimeError if a flag says that a file is encrypted, or compressed
 # in a way that is not known.
 DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 

@@ -30,10 +30,10 @@ FASTER = 4.0  # times the estimated rates: no device of its kind is
 SHORTEST_US = 0.2  # an event takes longer
 LONGEST_US = 3.6e9  # an hour
 MOST_SAMPLES = 1_000_000
-MOST_REGISTERS = 255  # of a CUDA thread
+MOST_REGISTERS = 255  # limit of a CUDA thread
 MOST_MULTIPROCESSORS = 1024
 MOST_OF_ONE = 200  # measurements of one variant on one workload
-MOST_BASELINES = 200  # of one workload
+MOST_BASELINES = 200  # baselines of one workload
 CLOCKS_DIFFER = timedelta(days=1)
 RATES_WITHIN = 30.0  # times the estimate, or a part of it
 

@@ -54,9 +54,9 @@ from sparsegen.tuning_db.records import Workload
 
 log = logging.getLogger(__name__)
 
-CANDIDATES = 60  # of a workload
-SECONDS_OF_ONE = 30.0  # for a workload
-# What a bundle needs of this package, by the paths in it; all else stays at home.
+CANDIDATES = 60  # candidates of a workload
+SECONDS_OF_ONE = 30.0  # time for a workload
+# Parts of this package that no bundle needs, by their paths.
 LEFT_AT_HOME = (
     "sparsegen/attention/",
     "sparsegen/backends/emulator/sanitized.py",
@@ -77,7 +77,7 @@ TAKEN_OF_THE_COMMAND_LINE = (
     "parts/streams.py",
 )
 SUFFIXES = (".py", ".pyi", ".cu", ".cuh")
-EPOCH = (2020, 1, 1, 0, 0, 0)  # of all files: equal jobs make equal archives
+EPOCH = (2020, 1, 1, 0, 0, 0)  # time of all files: equal jobs make equal archives
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Claims:
         was_there = path.exists()
         try:
             file = path.open("ab")
-        except OSError:  # somebody cleared the cache
+        except OSError:  # the cache was cleared
             return Taken.FIRST
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,7 +16,7 @@ from sparsegen.tuning.loop.ledger import Ledger
 from sparsegen.tuning.loop.measuring import Measuring
 from sparsegen.tuning_db.records import Measurement, Variant
 
-DRAWING = 1  # of operands that the search has not seen
+DRAWING = 1  # seed of operands that the search has not seen
 
 
 def time_in_turn(
@@ -29,7 +29,7 @@ def time_in_turn(
     """
     running = {m.variant: measuring.binary(m.variant) for m in best}
     timings: dict[Variant, list[Timing]] = {variant: [] for variant in running}
-    first: dict[Variant, Attempt] = {}  # of each: it holds the verified error
+    first: dict[Variant, Attempt] = {}  # first attempt of each: it holds the verified error
     rounds, samples = finalists.schedule(best, seconds)
     for number in range(rounds):
         for variant, compiled in list(running.items()):

@@ -10,8 +10,8 @@ from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Measurement
 
 MOST = 5
-WITHIN = 1.10  # of the best
-FAMILY_WITHIN = 1.5  # of the best, for the best of each family
+WITHIN = 1.10  # factor of the best time
+FAMILY_WITHIN = 1.5  # factor of the best time, for the best of each family
 ROUNDS = 5
 SAMPLES_PER_ROUND = 20
 

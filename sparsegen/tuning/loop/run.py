@@ -35,12 +35,12 @@ log = logging.getLogger(__name__)
 SAMPLES = 30
 HOPELESS = 1.75  # times the best: such a variant gets no more than the first samples
 FIRST = 3  # proposals that are tried however short the budget is
-BEFORE_BASELINES = 8  # trials, of which somebody who waits wants to see the first
+BEFORE_BASELINES = 8  # trials before baselines, so that a waiting user sees some results first
 READY_AHEAD = 4  # compiled and not yet measured, beside what is measured while another one compiles
 RECENT = 8
 READY_AT_START = 2  # the same for each compile job while the worker is not ready
 WAIT_SECONDS = 0.1
-# What is wrong with the libraries, the device or their process, and not with the search.
+# Errors of the libraries, the device or their process, and not of the search.
 CANNOT_BE_TIMED = (ChildDiedError, ChildTimeoutError, CompileError, LaunchError, LibraryUnavailableError)
 
 
@@ -87,7 +87,7 @@ class Run:
         self._measuring = Measuring(session, ahead, ledger)
         self._first_left = max(0, min(FIRST, limits.trials) - ledger.trials)
         self._first_pending: set[Config] = set()
-        self._recent_seconds: deque[float] = deque(maxlen=RECENT)  # of measurements
+        self._recent_seconds: deque[float] = deque(maxlen=RECENT)  # seconds of recent measurements
         self._is_measuring = False  # a trial that is neither pending nor recorded
         self._with_cublas: BaselineSession | None = None
         self.was_interrupted = False
@@ -232,7 +232,7 @@ class Run:
         """Learn what equal searches recorded; not before the search is set up, unless it must be known at once."""
         if not (at_once or self._search.is_set_up):
             return
-        self._search.complete()  # which raises what kept it from being set up
+        self._search.complete()  # raises if the set-up failed
         for m in self._ledger.follow(at_once=at_once).values():
             self._search.hear(m)
             self._progress(self._status())

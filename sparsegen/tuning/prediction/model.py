@@ -28,7 +28,7 @@ from sparsegen.tuning_db.records import Workload
 
 FILE = Path(__file__).with_name("cost_model.json")
 FARTHEST = 2.0  # difference of configs beyond which nothing more is learned
-STEEPEST = 2.0  # of a correction's log: no family's own estimate is taken to be farther off
+STEEPEST = 2.0  # log of a correction: no family's own estimate is taken to be farther off
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from sparsegen.system.integers import ceil_div, round_up
 from sparsegen.tuning_db.records import Workload
 
 WARP = 32
-REGISTERS_AT_ONCE = 8  # of a thread: what a warp gets is a multiple of 256
+REGISTERS_AT_ONCE = 8  # granularity of a thread's registers: a warp gets a multiple of 256
 KIB = 1024
 SHORTEST = 1.001  # launches: what no kernel takes less than
 
@@ -31,7 +31,7 @@ COMPILED_TERMS = (
     "spills",
     "code",
     "slots",
-)  # of the general ones, those that only compiled code tells
+)  # general terms that only compiled code tells
 
 Terms = Mapping[str, float]
 

@@ -27,7 +27,7 @@ from sparsegen.tuning_db.records import Measurement, Outcome, Workload
 
 FORMAT = "sparsegen-recorded-searches/1"
 LARGEST_FILE = 256 * 2**20  # bytes of JSON
-DIGITS = 5  # of a time; medians of a variant vary more
+DIGITS = 5  # digits of a time; medians of a variant vary more
 
 
 @dataclass(frozen=True, slots=True)

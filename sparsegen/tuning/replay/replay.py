@@ -19,7 +19,7 @@ from sparsegen.tuning_db.records import Measurement, Sample, Variant
 
 WITHIN = 0.03
 AHEAD = 4  # trials under way when the next is asked for, as where a few variants are compiled ahead
-SHARE = 0.5  # of the trials of Optuna's best: what ours may need
+SHARE = 0.5  # fraction of the trials of Optuna's best sampler that ours may need
 OURS = SamplerName.CANDIDATES
 
 

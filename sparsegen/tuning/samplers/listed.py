@@ -20,7 +20,7 @@ from sparsegen.tuning.samplers.study import Parameters
 from sparsegen.tuning.space.space import Space
 
 Mask = npt.NDArray[np.bool_]
-SHORTEST_US = 1e-3  # of which the logarithm is taken
+SHORTEST_US = 1e-3  # least time, as its logarithm is taken
 
 
 @dataclass(frozen=True, slots=True)

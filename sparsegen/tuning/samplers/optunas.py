@@ -82,7 +82,7 @@ class Axis:
 class DrawingSampler(ListSampler):
     """Has a sampler of Optuna's draw from the product of choices; see the module."""
 
-    conditional: ClassVar[bool]  # whether trials have the tunables of their own family alone
+    conditional: ClassVar[bool]  # true if trials have the tunables of their own family alone
 
     def __init__(self, space: Space, first: Sequence[Config] = (), seed: int = 0) -> None:
         super().__init__(space, first)
@@ -174,7 +174,7 @@ class TpeSampler(DrawingSampler):
 
     def drawing(self, seed: int) -> BaseSampler:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)  # of `group`
+            warnings.simplefilter("ignore", ExperimentalWarning)  # warning about `group`
             return TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
 
 

@@ -22,7 +22,7 @@ from sparsegen.tuning.prediction.model import expected_times
 from sparsegen.tuning.space.space import Space, points
 from sparsegen.tuning_db.records import Workload
 
-FEW_POINTS = 20_000  # of all families: so many are listed before a process has started
+FEW_POINTS = 20_000  # points of all families: this many are listed before a process has started
 LONGEST_SECONDS = 600.0
 
 
