@@ -421,7 +421,7 @@ def _why_not(family: AnyFamily, problem: Problem, features: Features, device: De
     )
     if broken:
         return f"it must hold: {'; '.join(broken)}"
-    if device.backend == "emulator":  # whose time has nothing to do with what kernels do
+    if device.backend == "emulator":  # the emulator's time says nothing of the kernels
         return "by predictions for a GPU another one is faster"
     return f"its heuristic config should take {microseconds(family.predicted_us(problem, features, device))}"
 

@@ -15,7 +15,7 @@ from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.networks.model.network import Network
 from sparsegen.operators.sparse_network import Activation
 
-ROUNDOFF = 2.0**-53  # of float64
+ROUNDOFF = 2.0**-53  # unit roundoff of float64
 OTHER_ROUNDINGS = 6  # beside one for each weight: of the levels themselves
 IS_EXTENDED = bool(np.finfo(np.longdouble).eps < 2.0**-60)
 ABOVE_ZERO = 2.0**-200

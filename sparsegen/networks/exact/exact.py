@@ -130,7 +130,7 @@ def live_on(network: Network, activation: Activation, y: Array, executor: Execut
 
 
 def _live_together(network: Network, activation: Activation, y: Array, device: PlainKernels) -> Array:
-    column, count = np.arange(len(y)), len(y)  # of each input, -1 where it died; and how many there are
+    column, count = np.arange(len(y)), len(y)  # column of each input, -1 if it died; and their number
     neurons = y.T.astype(np.float64)
     here, limit = device.upload(neurons), device.upload(np.array([network.clip], np.float64))
     traits = (-int(activation is Activation.NONE), int(activation is Activation.DYING_RELU))
@@ -172,7 +172,7 @@ def inferred(network: Network, activation: Activation, y: Array) -> Array:
     step = max(1, CHUNK // max(1, network.neurons))
     for start in range(0, len(y), step):
         neurons = y[start : start + step].astype(np.float64).T
-        column = np.arange(neurons.shape[1])  # of each input; -1 where it died
+        column = np.arange(neurons.shape[1])  # column of each input; -1 if it died
         least = -network.clip if activation is Activation.NONE else 0.0
         for layer, bias in zip(network.layers, network.biases, strict=True):
             weights = layer.with_values(layer.values.astype(np.float64)).to_scipy()

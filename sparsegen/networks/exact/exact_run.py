@@ -29,7 +29,7 @@ COUNTS = (
     4  # words before the bits of inputs that live: may live, undecided, of these left behind a segment, none
 )
 SAMPLED = 1024  # inputs that tell how many layers decide
-OPEN = 0.005  # of them may be undecided behind those
+OPEN = 0.005  # fraction of them that may be undecided after those layers
 MORE_LAYERS = 2  # until those that die are zero, and float16 is certain too
 
 Prepare = Callable[[Network, int, Readout], BoundVariant]
@@ -112,12 +112,12 @@ class ExactRun:
         """
         self._network, self._dtype, self._prepare, self._executor = network, dtype, prepare, executor
         self._lock = threading.Lock()
-        self._queued_on: int | None = None  # the stream of launches that nobody has waited for
+        self._queued_on: int | None = None  # the stream of launches that were not waited for
         self._batches: dict[int, Batch] = {}
         self._sides: dict[int, Network] = {}
         self._packed: dict[int, BoundVariant] = {}  # the network below, by how many inputs there is room for
         self.bound_layers, self._all_layers = 0, all_layers
-        self._landing: PinnedMemory | None = None  # where results arrive
+        self._landing: PinnedMemory | None = None  # host memory that receives results
         row_bytes = network.neurons * dtype.itemsize
         self._word = 16 if row_bytes % 16 == 0 else dtype.itemsize
         self._row_bytes = row_bytes
@@ -301,7 +301,7 @@ class ExactRun:
         numbers = executor.upload(np.linspace(0, count - 1, sampled).astype(np.int32))
         results = executor.upload(np.array([0, sampled, 0, 0], np.int32))
         lives = executor.upload(np.zeros(words_of(count), np.int32))
-        executor.synchronize()  # what the stream computes may come before the uploads else
+        executor.synchronize()  # the uploads must not pass the stream's work
         for segment in range(self.float64.segments):
             self.float64.bound(segment, 0, results, numbers, self._network.neurons, lives)(stream, y.address)
             if not self._downloaded(results, COUNTS, stream)[2]:

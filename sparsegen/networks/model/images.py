@@ -12,12 +12,12 @@ from sparsegen.matrix.csr import Array
 from sparsegen.matrix.random_words import Words
 
 DRAWN = 28  # pixels of a side at which strokes are drawn, as those of MNIST
-POINTS = 6  # of a stroke at most
+POINTS = 6  # points of a stroke, at most
 FEWEST_POINTS = 4
 DRAWS = 6 + 3 * POINTS + 4  # random numbers of an image
 THICKNESS = 0.049  # half of a stroke's, of the side
 CHUNK = 256  # images that a thread draws
-CHUNK_PIXELS = 1 << 18  # that it enlarges at a time, so that they stay in its cache
+CHUNK_PIXELS = 1 << 18  # pixels that it enlarges at a time, so that they stay in its cache
 THRESHOLD = 0.5
 
 

@@ -18,7 +18,7 @@ from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.matrix.random_words import Words
 from sparsegen.networks.model.network import Network
 
-COPIES = 16  # of each neuron of the radix-2 network: the Kronecker product with ones
+COPIES = 16  # copies of each neuron of the radix-2 network: the Kronecker product with ones
 FAN_IN = 2 * COPIES
 WEIGHT = 1.0 / 16.0
 CLIP = 32.0

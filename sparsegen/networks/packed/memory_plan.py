@@ -9,11 +9,11 @@ from sparsegen.errors import DeviceMemoryError
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.quantities import counted, microseconds, size_text
 
-HOST_BYTES_PER_US = 25_000.0  # from pinned memory to a device, over 16 lanes of PCIe 4
+HOST_BYTES_PER_US = 25_000.0  # bytes from pinned memory to a device, over 16 lanes of PCIe 4
 BETWEEN_SEGMENTS = 3.0  # layers' time: neurons are written, looked at and read once more
-LAUNCH_US = 50.0  # of a segment, until the host knows who lives
+LAUNCH_US = 50.0  # time of a segment until the host knows which inputs live
 
-BatchBytes = Callable[[int, bool], int]  # of so many inputs, with neurons between segments or without
+BatchBytes = Callable[[int, bool], int]  # bytes of inputs, with neurons between segments or without
 
 
 @dataclass(frozen=True, slots=True)

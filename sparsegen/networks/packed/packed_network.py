@@ -23,10 +23,10 @@ from sparsegen.plan.packing import with_all_values
 from sparsegen.system.device_memory import Address
 from sparsegen.system.integers import ceil_div, round_up
 
-ALIGNMENT = 256  # of arrays in an image
+ALIGNMENT = 256  # alignment of arrays in an image
 CLIP_BYTES = 4
-CHECKED_BYTES = 4 << 20  # of an image, for a checksum
-RESULT_BUFFERS = 2  # of which one comes back to the host while the other fills
+CHECKED_BYTES = 4 << 20  # bytes of an image for each checksum
+RESULT_BUFFERS = 2  # one comes back to the host while the other fills
 
 
 @dataclass(frozen=True, slots=True, eq=False)

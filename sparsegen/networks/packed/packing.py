@@ -44,10 +44,10 @@ log = logging.getLogger(__name__)
 PROBED_LAYERS = 4
 LEAST_BATCH = 16  # inputs of the smallest tile that pays
 USUAL_TILE = 64
-TURNS = 4  # that a device takes from the queue: the inputs of one are sent while those before are computed
-TURN_BYTES = 16 << 20  # of their bits, at least: less is sent in the time of a few launches
+TURNS = 4  # turns of a device: the inputs of one are sent while those before are computed
+TURN_BYTES = 16 << 20  # bytes of a turn's bits, at least: less is sent in the time of a few launches
 COMPILED_AHEAD = 1 << 24  # weights of which packing takes longer than compiling
-EXPECTED_BYTES = 8  # of memory for a weight, where all layers together are sure to fit
+EXPECTED_BYTES = 8  # bytes of memory for a weight, with which all layers together are sure to fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class _Packing:
         self.layers = range(len(self.network.layers))
         expected = EXPECTED_BYTES * self.network.edges
         is_whole = wanted.budget is None or expected <= wanted.budget
-        is_whole = is_whole and wanted.family is None  # which nothing is looked up for
+        is_whole = is_whole and wanted.family is None  # a named family needs no look-up
         self.probed = self.layers if is_whole else self.layers[:PROBED_LAYERS]
         self.packed: dict[range, Segment] = {}
         self.scratches: dict[int, Mapping[str, int]] = {}

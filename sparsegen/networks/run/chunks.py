@@ -18,7 +18,7 @@ WIDTHS = (
     2,
     1,
 )  # inputs of a first chunk that follow each other where chunks are spread over all inputs
-RUNS = 8  # of inputs that follow each other in a chunk, at least, where there are enough of them
+RUNS = 8  # least runs of consecutive inputs in a chunk, if there are enough of them
 
 
 @dataclass(frozen=True, slots=True)

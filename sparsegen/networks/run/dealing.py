@@ -115,6 +115,6 @@ class DeviceGroup:
                 run.infer(inputs, next_chunk, results)
                 return taken, run.weights.copies - before
         except BaseException:
-            self._runs[i] = None  # what was under way is not known
+            self._runs[i] = None  # the state of its work is unknown
             queue.empty()
             raise

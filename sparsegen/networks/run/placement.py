@@ -14,7 +14,7 @@ from sparsegen.networks.packed.packing import granule
 from sparsegen.networks.run.dealing import DeviceGroup
 from sparsegen.plan.executors import shared_executor
 
-MOST_OF_FREE = 0.9  # of device memory, where no budget is given
+MOST_OF_FREE = 0.9  # fraction of free device memory, without a budget
 
 Devices: TypeAlias = str | Sequence[Device | str]
 

@@ -17,9 +17,9 @@ from sparsegen.system.device_memory import Address
 
 PIECE_BYTES = (
     64 << 20
-)  # of staging memory; two pieces: smaller ones cost more in waking threads than they hide
+)  # bytes of staging memory; two pieces: smaller ones cost more in waking threads than they hide
 WRITERS = 8  # threads that fill a piece: one is slower than the bus
-LEAST_BYTES = 1 << 20  # for a thread
+LEAST_BYTES = 1 << 20  # least bytes of a thread
 
 
 class Writers:
@@ -108,5 +108,5 @@ class Staging:
 
             try:
                 self._writers.copy(size, width, copy)
-            finally:  # where a writer raised, others have sent their parts
+            finally:  # if a writer raised, others have sent their parts
                 self._moments[turn] = self._stream.moment()

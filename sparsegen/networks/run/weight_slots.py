@@ -23,7 +23,7 @@ class WeightSlots:
         self._packed, self._stream, self._staging = packed, stream, staging
         count = min(len(packed.segments), packed.plan.slots)
         self._slots: list[Buffer] = [executor.allocate(packed.slot_bytes) for _ in range(count)]
-        self._holds: list[int | None] = [None] * count  # which segment
+        self._holds: list[int | None] = [None] * count  # segment in each slot
         self._arrives: list[Moment | None] = [None] * count
         self.current = 0
         self._checked: set[int] = set()  # segments
