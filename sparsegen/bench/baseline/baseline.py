@@ -85,8 +85,8 @@ class Baseline(ABC):
     kind: Kind
     operators: tuple[type[Problem], ...] = (
         Problem,
-    )  # what it may compute: its process waits for no other rows
-    takes_variations: bool = False  # whether one call computes several items, epilogues and the like
+    )  # operators that it may compute: its process waits for no other rows
+    takes_variations: bool = False  # true if one call computes several batch elements, epilogues and the like
 
     def refusal(self, problem: Problem, features: Features) -> str | None:
         """Returns why it takes no part in a row; None if it does."""

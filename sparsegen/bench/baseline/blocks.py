@@ -12,8 +12,8 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import BLOCK, Features, occupied_blocks
 
 SIZES = (16, 32, 64, 128)
-LEAST_FEATURE_FILL = 0.9  # of the 16 × 16 blocks: below it the zeros between make block formats a detour
-LEAST_FILL = 0.4  # of a larger size: bigger blocks pay for up to so many zeros
+LEAST_FEATURE_FILL = 0.9  # fill of 16 × 16 blocks; below it the zeros between make block formats a detour
+LEAST_FILL = 0.4  # fill of larger blocks: bigger blocks pay for up to this share of zeros
 
 NO_BLOCKS = (
     f"the pattern has no dense blocks (the {BLOCK} × {BLOCK} ones are not {LEAST_FEATURE_FILL:.0%} full)"

@@ -102,7 +102,7 @@ class InputsMaker:
         self._folder = folder
         self._count = 0
         self._kept: tuple[object, CsrMatrix, Path] | None = None
-        self._seen: tuple[object, str, Features] | None = None  # of a pattern, which its problems share
+        self._seen: tuple[object, str, Features] | None = None  # features that problems share
 
     def make(self, case: Case, dtype: DType, seed: int = 0) -> Inputs:
         """Write a case's matrix and operands.

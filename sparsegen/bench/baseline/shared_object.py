@@ -37,7 +37,7 @@ from sparsegen.operators import (
 from sparsegen.operators.sparse_network import Activation
 
 VERSION = 1
-DONE, UNSUPPORTED = 0, 1  # what `create` returns; anything else is a failure
+DONE, UNSUPPORTED = 0, 1  # return codes of `create`; any other is a failure
 MESSAGE_BYTES = 512
 OPERATORS = {SpmmProblem.operator: 0, SddmmProblem.operator: 1, SparseNetworkProblem.operator: 2}
 ACTIVATIONS = {Activation.RELU: 0, Activation.DYING_RELU: 1, Activation.NONE: 2}

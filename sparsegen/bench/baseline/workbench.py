@@ -69,9 +69,7 @@ class Workbench:
     def result(self) -> ResultBuffer:
         """A result buffer in the problem's stored shape."""
         spec = self.problem.result(self.features.nnz)
-        assert isinstance(
-            spec.dtype, DType
-        )  # which is not always the problem's: totals of 16 bits are float32
+        assert isinstance(spec.dtype, DType)  # not always the problem's dtype: totals of 16 bits are float32
         return ResultBuffer(self.executor, spec.dtype, spec.shape)
 
 

@@ -96,7 +96,7 @@ def _operator(bench: Workbench) -> Called:
     named = {name: given[name] for name in others}
 
     def call(out: Any) -> Any:
-        if keeps_rest:  # what the mask leaves out stays as it was
+        if keeps_rest:  # the part outside the mask stays as it was
             target = out if is_on_gpu else out.numpy()
             operator(given[first], **named, out=target)
             return out

@@ -22,13 +22,13 @@ class SparsegenGraph(AsCalled):
         torch = import_torch()
         if not torch.cuda.is_available():
             raise UnsupportedError("a graph is captured on a GPU")
-        with torch.cuda.stream(torch.cuda.Stream()):  # as PyTorch asks of what is captured
+        with torch.cuda.stream(torch.cuda.Stream()):  # PyTorch requires a side stream before a capture
             called.call(result.tensor)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             result.tensor = called.call(result.tensor)
-        return lambda: graph.replay()  # which it keeps alive
+        return lambda: graph.replay()  # the function keeps the graph alive
 
 
 BASELINE = SparsegenGraph()

@@ -33,7 +33,7 @@ METAS = (
     (128, 8, 3),
 )
 GROUP_ROWS = 4
-SECONDS = 30.0  # for the row's compiles, of a second each; what was not reached is left out
+SECONDS = 30.0  # limit for the row's compiles, about a second each; the rest is left out
 SIZES_TRIED = 3
 SMALLEST = 16  # never the fastest where larger blocks are as full
 

@@ -12,7 +12,7 @@ from sparsegen.bench.baselines._torch import import_torch
 from sparsegen.bench.baselines.torch_flex import compiled
 from sparsegen.bench.results.results import Kind
 
-USUAL_TILE = 128  # of FlexAttention's kernels, which must divide blocks
+USUAL_TILE = 128  # tile of FlexAttention's kernels, which must divide blocks
 
 
 class TorchFlexBlocks(TorchBlockAttention):

@@ -38,7 +38,7 @@ class TorchLinear(Baseline):
     def open(self, executor: Executor) -> Mapping[str, str]:
         versions = open_torch(executor)
         torch = import_torch()
-        torch.backends.cudnn.allow_tf32 = False  # which is on by default, for convolutions alone
+        torch.backends.cudnn.allow_tf32 = False  # it is on by default for convolutions alone
         torch.backends.cudnn.benchmark = True
         return {**versions, "cudnn": str(torch.backends.cudnn.version())}
 

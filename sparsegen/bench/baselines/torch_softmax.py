@@ -15,7 +15,7 @@ from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem, SoftmaxProblem
 
-MOST_BYTES = 8 << 30  # of the padded rows
+MOST_BYTES = 8 << 30  # bytes of the padded rows
 
 
 class TorchSoftmax(Baseline):

@@ -11,14 +11,14 @@ from sparsegen.bench.patterns.patterns import Pattern
 from sparsegen.errors import ConfigError
 from sparsegen.operators import Problem
 
-MOST_BYTES = 512 << 20  # of operands and result: drawn on the host, written and sent for every baseline
-MOST_FLOP = 4e11  # of the dense computation: some milliseconds on an H100, in float32
+MOST_BYTES = 512 << 20  # bytes of operands and result: drawn on the host, written and sent for every baseline
+MOST_FLOP = 4e11  # FLOP of the dense computation: some milliseconds on an H100, in float32
 MOST_ON_HOST = 3e10  # useful FLOP, where the host computes the reference
 MOST_NONZEROS = 1 << 24
 
 Row = tuple[
     Problem, Pattern, str
-]  # what is computed, how its sparse input is drawn, and what tells it apart in words
+]  # the problem, the distribution of its sparse input, and words that tell the row apart
 
 
 class Distribution(ABC):

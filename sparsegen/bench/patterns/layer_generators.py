@@ -10,7 +10,7 @@ from sparsegen.bench.patterns import generators
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.csr import CsrMatrix
 
-EXPONENT = 2.5  # of degrees that follow a power law
+EXPONENT = 2.5  # exponent of power-law degrees
 BLOCK = 16
 
 

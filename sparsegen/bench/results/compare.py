@@ -44,7 +44,7 @@ class StatusChange:
     baseline: str
     old: Status
     new: Status
-    reason: str  # of the run without a time; the newer one's if neither has one
+    reason: str  # reason of the run without a time; the newer one's if neither has one
 
 
 @dataclass(frozen=True, slots=True)

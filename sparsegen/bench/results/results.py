@@ -22,9 +22,9 @@ from sparsegen.measure.rates import Arithmetic, MeasuredRates
 from sparsegen.operators import DType, Float8, ImageLayout, Layout, Problem
 
 TUNED, UNTUNED = "sparsegen", "sparsegen-untuned"  # our baselines: the recorded winner, plain dispatch
-DEFAULT, IN_GRAPH = "sparsegen-default", "sparsegen-graph"  # as users call us: dense where that is faster
+DEFAULT, IN_GRAPH = "sparsegen-default", "sparsegen-graph"  # called as users call us: dense if that is faster
 WITHOUT = "sparsegen-without-"  # and what the packaged results were taken without (`bench.unseen`)
-TOOLCHAIN = "toolchain"  # what compiles our kernels, among the versions
+TOOLCHAIN = "toolchain"  # key of our kernels' compiler among the versions
 
 
 class Kind(StrEnum):

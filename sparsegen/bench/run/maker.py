@@ -26,7 +26,7 @@ from sparsegen.system.child import ChildDiedError, ChildProcess, answer, request
 logger = logging.getLogger(__name__)
 
 ROWS_AHEAD = 8
-BYTES_AHEAD = 4 << 30  # of files that wait for their rows
+BYTES_AHEAD = 4 << 30  # bytes of files that wait for their rows
 PARCEL_SECONDS = 600.0
 NICENESS = 10  # compilers must not take the cores that measuring processes want
 

@@ -44,7 +44,7 @@ class Request:
     limits: Limits = field(default_factory=Limits)
 
 
-TUNED_AHEAD = "tuned ahead"  # what a row's step says when its search, side by side with others', has ended
+TUNED_AHEAD = "tuned ahead"  # a row's step when its search, side by side with others', has ended
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from sparsegen.system.child import ChildDiedError, ChildTimeoutError
 from sparsegen.verify.bounds import ErrorBound
 
 Compared = Callable[[Path, ErrorBound], float]  # a result's largest error over its bound
-STARTS = 3  # of a process that dies before it is open
+STARTS = 3  # attempts to start a process that dies before it is open
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Limits:
     rank: float = 60.0
     check: float = 60.0
     round: float = 30.0
-    samples: float = 0.25  # of one round; the first sample is taken whatever it takes
+    samples: float = 0.25  # seconds of one round; the first sample is taken in any case
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Outcome:
     """Outcome of a baseline in one row so far. ``failure`` ends it."""
 
     failure: tuple[Status, str] | None = None
-    configs: Sequence[Config] = ()  # of an explorer
+    configs: Sequence[Config] = ()  # configs of an explorer
     tried: tuple[ImplementationTime, ...] = ()  # these, the fastest first
     chosen: Chosen | None = None
     rounds: list[Samples] = field(default_factory=list)

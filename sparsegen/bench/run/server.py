@@ -29,7 +29,7 @@ from sparsegen.system.child import answer, requests
 from sparsegen.verify.bounds import ErrorBound
 
 WARMUP = 2
-SLOW_SECONDS = 0.5  # of a call, from which on a round is one call and nothing before it
+SLOW_SECONDS = 0.5  # seconds of a call from which on a round is one call without a warm-up
 
 
 class WrongResultError(SparsegenError):
@@ -153,8 +153,8 @@ class _Server:
         self._clock = Clock(executor)
         self._bench: Workbench | None = None
         self._implementations: list[Implementation] = []
-        self._times: list[float] = []  # of several implementations
-        self._wrong: list[str] = []  # of the first implementations, why they are out
+        self._times: list[float] = []  # times of the implementations, if there are several
+        self._wrong: list[str] = []  # reasons why the first implementations are out
         self._lead: Call | None = None
         self._is_slow = False
 

@@ -10,7 +10,7 @@ from sparsegen import __version__
 from sparsegen.settings import Settings
 
 CHANGED = "+changes"  # behind the commit of a checkout that differs from it
-SECONDS = 10.0  # that git may take
+SECONDS = 10.0  # time limit of git
 
 
 def state() -> str:

@@ -41,7 +41,7 @@ TRIALS = re.compile(r"([0-9]{1,6})-trials")
 BASELINES = {
     "cublas": ("cublas", "cuBLAS"),
     "cusparse-csr": ("cusparse", "cuSPARSE"),
-}  # as `tune` records them
+}  # names and versions as `tune` records them
 
 
 def budget_of(word: str) -> Budget | None:
