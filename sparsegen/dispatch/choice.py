@@ -46,7 +46,7 @@ from sparsegen.tuning_db.records import Called, Measurement, Probe, Task, Worklo
 from sparsegen.tuning_db.remembered import Remembered
 
 BUCKET_RADIUS = 0.15  # octaves: about a tenth more nonzeros
-# Octaves, of which what lies further away says nothing (`dispatch.regression.REACH`).
+# Octaves beyond which a workload has no weight (`dispatch.regression.REACH`).
 FARTHEST = 3.5
 WORTH_ANOTHER = 1.1  # expected gain over a workload of equal sizes and close features
 # The least of many estimates is one that is too low: by so much in the mean of 870 products whose shape was left out.
@@ -107,7 +107,7 @@ class _Search:
 
     def choose(self) -> Choice:
         pinned = self.pinned()
-        if pinned is not None:  # by somebody who wants this variant, whatever is faster
+        if pinned is not None:  # the user wants this variant, whatever is faster
             return self.beside_dense(replace(pinned, policy=Dense.NEVER), [])
         found = self.exact()
         near: list[Neighbour] = []

@@ -26,7 +26,7 @@ class How(StrEnum):
     PREDICTED = "predicted"
     NEAREST = "nearest"
     DEFAULT = "default"
-    NAMED = "named"  # by the caller; nothing was looked up
+    NAMED = "named"  # named by the caller; nothing was looked up
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from sparsegen.operators import DType, Problem, SpmmProblem
 
 TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128))
 LARGEST_TILE = 128 * 256
-SPLITS = (1, 2, 4, 8, 16)  # of k
+SPLITS = (1, 2, 4, 8, 16)  # parts of k
 STEP = 64  # columns of A that a block takes at a time
 HALVING = 1.0  # octaves between two shapes at which what was measured of one says half as much of the other
 

@@ -24,7 +24,7 @@ from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Measurement, Outcome, Workload
 
 CANDIDATES = 24  # best configs of each workload
-OF_EACH_FAMILY = 4  # of its best configs are known at least
+OF_EACH_FAMILY = 4  # number of each family's best configs that are known at least
 
 
 @dataclass(frozen=True, slots=True, eq=False)

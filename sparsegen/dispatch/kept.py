@@ -24,7 +24,7 @@ from sparsegen.tuning_db.remembered import Answers, no_answers
 
 MOST_CHOICES, MOST_EVIDENCE, MOST_PROBLEMS, MOST_PREDICTIONS = 4096, 4096, 256, 256
 
-Speed = tuple[float | None, float | None, Rates | None]  # of a device, which two that are equal may not share
+Speed = tuple[float | None, float | None, Rates | None]  # speed of a device; equal ones may differ
 Question = tuple[Problem, str, Device, Speed, DispatchOptions, bool]
 Asked = tuple[Problem, Features, Device, Speed, bool | None, frozenset[Config]]
 

@@ -25,7 +25,7 @@ from sparsegen.operators import Problem
 from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Tuned, Workload
 
-NEIGHBOURS = 12  # that are asked
+NEIGHBOURS = 12  # number of neighbours that are asked
 CAUTION = 0.5  # standard deviations by which a doubtful config has to be better
 
 

@@ -32,7 +32,7 @@ class OnMiss(StrEnum):
 class Dense(StrEnum):
     """Permission of a dense product to run in a variant's place."""
 
-    AUTO = "auto"  # where it takes less time
+    AUTO = "auto"  # if it takes less time
     NEVER = "never"
     ALWAYS = "always"
 
@@ -45,7 +45,7 @@ class Dense(StrEnum):
 class Verify(StrEnum):
     """The time at which a variant's result is held against the reference."""
 
-    FIRST_USE = "first-use"  # of its source digest on a device with a driver
+    FIRST_USE = "first-use"  # first use of its source digest on a device with a driver
     NEVER = "never"
 
     @classmethod

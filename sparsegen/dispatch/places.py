@@ -35,7 +35,7 @@ def position(problem: Problem, features: Features) -> Array:
 def _place(problem: Problem, features: Features) -> tuple[float, ...]:
     log2 = math.log2
     return (
-        log2(features.m + 1),  # with the dense sizes it says how many tiles there are
+        log2(features.m + 1),  # with the dense sizes it determines the number of tiles
         0.5 * log2(features.k + 1),
         *(log2(getattr(problem, name)) for name in problem.dense_sizes),
         *(place for value in problem.parameters.values() for place in value.octaves),

@@ -24,7 +24,7 @@ REACH = 1.5  # octaves between workloads at which their likeness has fallen to e
 # with twice or half of any share 1 % more at most.
 COMMON, SAME_FAMILY, SAME_CONFIG, NOISE = 1.0, 0.08, 0.15, 0.005
 PER_TUNABLE = 0.35  # likeness of two configs for each tunable in which they differ (`differences`)
-# Of a log, from the median one: a model that is further off there does not know the pattern, and here it may.
+# Log of the error, from the median one, beyond which a model does not know a pattern there; here it may.
 FARTHEST_OFF = 0.7
 
 
