@@ -233,7 +233,7 @@ def command(
         kept = f"; {output} holds them" if output and done else ""
         click.echo(visible(f"interrupted after {counted(len(done), 'row')}{kept}"), err=True)
         if as_json:
-            raise  # as every error, JSON on stdout
+            raise  # like every error, JSON on stdout
         if done:
             emit(False, {}, row_table(done), summary_table(done))
         raise click.exceptions.Exit(INTERRUPTED) from None

@@ -33,7 +33,7 @@ from sparsegen.tuning.jobs.runner import TaskOutcome, TaskState, require_fits, r
 from sparsegen.tuning.loop.interrupt import interruptible
 from sparsegen.tuning.report import Progress
 
-INTERRUPTED, NOT_FINISHED = 130, 75  # what shells expect of Ctrl-C; EX_TEMPFAIL: run it again
+INTERRUPTED, NOT_FINISHED = 130, 75  # exit codes: of Ctrl-C, as shells expect; EX_TEMPFAIL: run it again
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -240,7 +240,7 @@ def forget(
     selection = Selection(matrix or "", family, device, failed)
     if selection == Selection():
         raise click.UsageError("say what to forget: MATRIX, --failed, --family or --device")
-    with open_store(db, read_only=True) as store:  # which makes none
+    with open_store(db, read_only=True) as store:  # creates no database
         found = store.count(selection)
     with open_store(db, read_only=False) as store:
         if any(_counts(found).values()) and not yes:

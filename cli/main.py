@@ -17,7 +17,7 @@ from sparsegen.cli.parts import verbose
 from sparsegen.cli.parts.streams import checked_output, visible
 from sparsegen.errors import MachineError, OutputError, SparsegenError
 
-INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
+INTERRUPTED = 130  # exit code of Ctrl-C, as shells expect
 
 # Name -> one line of help. The module that `module_of` names exports `command`.
 COMMANDS = {
@@ -138,6 +138,6 @@ def main() -> None:
     try:
         with checked_output():
             cli(prog_name="sparsegen")
-    except OutputError as error:  # of help and version, which no command prints
+    except OutputError as error:  # errors of help and version, which no command prints
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)

@@ -419,7 +419,7 @@ def _decided(device: Device | str | None, decide: Callable[[Device], Choice]) ->
     """
     known, choice = backends.remembered_device(device), None
     if known is not None:
-        with suppress(SparsegenError):  # what is in the way is said below, of the device that is there
+        with suppress(SparsegenError):  # errors are reported below, for the device that is there
             choice = decide(known)
     where = _device(device)
     if known is None or choice is None or not backends.is_same(known, where):

@@ -142,7 +142,7 @@ def variant_columns(variant: Variant) -> Columns:
 
 def sample_columns(sample: Sample | None) -> Columns:
     if sample is None:
-        return {"measured_as": str(MeasuredAs.COLD)}  # what was to be measured
+        return {"measured_as": str(MeasuredAs.COLD)}  # the kind that was to be measured
     columns = asdict(sample)
     columns["sample_count"] = columns.pop("count")
     columns["measured_as"] = str(sample.measured_as)

@@ -161,7 +161,7 @@ def enter_wal_mode(engine: sa.Engine, lock_timeout: float) -> None:
     def connect(connection: Any, record: Any) -> None:
         connection.execute(f"PRAGMA synchronous = {level}")
 
-    engine.dispose()  # what was opened before gets the level on its next connection
+    engine.dispose()  # open connections get the level when they reconnect
 
 
 def pragma(engine: sa.Engine, text: str) -> list[Any]:

@@ -60,7 +60,7 @@ class Content:
 
     measurements: tuple[Measurement, ...]
     baselines: tuple[Baseline, ...]
-    rates: tuple[DeviceRates, ...] = ()  # of a device the last
+    rates: tuple[DeviceRates, ...] = ()  # the last rates of each device
     predictions: tuple[Prediction, ...] = ()
 
 

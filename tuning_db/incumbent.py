@@ -22,7 +22,7 @@ SESSIONS_DIFFER = (
 DEVIATION = 2.5631  # standard deviations between the 10th and the 90th percentile of a normal distribution
 OF_MEDIAN = math.sqrt(math.pi / 2)  # a median's standard error over a mean's
 CONFIDENCE = 1.96  # standard errors, for 95 %
-FROM_ABSOLUTE = 1.4826  # from a median of absolute deviations to a standard deviation
+FROM_ABSOLUTE = 1.4826  # factor from a median of absolute deviations to a standard deviation
 ROUND_GAP = timedelta(seconds=5)  # finalists of one round are recorded at once
 
 

@@ -172,7 +172,7 @@ class Insertion:
         key = {name: columns[name] for name in statements.key}
         if connection.scalar(statements.find, key) is not None:
             return False
-        if connection.dialect.name == "sqlite":  # nobody else writes meanwhile: see `engine.WRITES`
+        if connection.dialect.name == "sqlite":  # there is no other writer meanwhile: see `engine.WRITES`
             self._execute(statements.insert, columns, row.__tablename__)
             return True
         try:

@@ -31,9 +31,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 BASES = ("model", "scaled")
 OUTCOMES = ("ok", "wrong", "crashed", "timed_out", "compile_failed")
 CHECKED = ("ok", "wrong", "crashed")
-KINDS = ("cold", "clean", "warm", "graph")  # of `records.MeasuredAs`
-CALLED = ("host", "device")  # of `records.Called`
-TASKS = ("product", "convolution", "dropout", "seeded-dropout")  # of `records.Task`
+KINDS = ("cold", "clean", "warm", "graph")  # values of `records.MeasuredAs`
+CALLED = ("host", "device")  # values of `records.Called`
+TASKS = ("product", "convolution", "dropout", "seeded-dropout")  # values of `records.Task`
 PROBE_KEY = (
     "problem_id",
     "matrix_id",

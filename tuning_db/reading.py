@@ -94,7 +94,7 @@ PROBES = _of_variants(
     "probes", (*_OBSERVED, "sparse_us", "dense_us", "sample_count", "measured_as", "called", "task")
 )
 CHECKS = _of_variants("checks", (*_OBSERVED, "outcome", "reason", "worst_error", "seconds"))
-# By this driver, whichever workload it was verified on; of a measurement without a driver nobody knows by which.
+# Verified by this driver, on whichever workload; a measurement without a driver does not count.
 VERIFIED = " UNION ALL ".join(
     f"SELECT x.id FROM {table} x JOIN devices d ON d.id = x.device_id JOIN variants v ON v.id = x.variant_id "
     f"WHERE d.key = :device_key AND v.source_digest = :digest AND x.driver = :driver AND x.outcome = 'ok'{only}"

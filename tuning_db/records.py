@@ -75,7 +75,7 @@ class MeasuredAs(StrEnum):
 
     COLD = "cold"  # lines to write back, and nothing of its own
     CLEAN = "clean"  # lines that can go, and nothing of its own
-    WARM = "warm"  # what the call before it left
+    WARM = "warm"  # the lines that the call before it left
     GRAPH = "graph"  # launched by a CUDA graph, one call after the other
 
 
@@ -153,7 +153,7 @@ class Baseline:
     workload: Workload
     device: Device
     name: str  # "cublas" or "cusparse"
-    version: str  # of the library that ran it, e.g. "torch 2.11.0+cu130"
+    version: str  # version of the library that ran it, e.g. "torch 2.11.0+cu130"
     sample: Sample
     measured_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -161,7 +161,7 @@ class Baseline:
 class Called(StrEnum):
     """Origin of calls, on which their time depends."""
 
-    HOST = "host"  # from Python, on an idle device: what the host does counts where the device waits for it
+    HOST = "host"  # from Python, on an idle device: the host's time counts where the device waits for it
     DEVICE = "device"  # behind a busy queue or in a CUDA graph: the device's time alone
 
 
@@ -171,7 +171,7 @@ class Task(StrEnum):
     PRODUCT = "product"  # a launch of the workload's operator
     CONVOLUTION = "convolution"  # a masked convolution of PyTorch's tensors
     DROPOUT = "dropout"  # a step of a layer behind structured dropout, forward and backward
-    SEEDED_DROPOUT = "seeded-dropout"  # likewise, with a seed of the layer's own
+    SEEDED_DROPOUT = "seeded-dropout"  # such a step with a seed of the layer's own
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from sparsegen.tuning_db.location import Location
 
 log = logging.getLogger(__name__)
 
-SERVER_SECONDS = 120.0  # for a server that went away to come back
+SERVER_SECONDS = 120.0  # time for a server that went away to come back
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # between two attempts, in seconds
 
 T = TypeVar("T")

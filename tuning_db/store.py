@@ -64,7 +64,7 @@ class Store(RecordsReader):
         super().__init__()
         self._engine = engine
         self._location = location
-        self._copy: sqlite3.Connection | None = None  # of an older file, migrated in memory
+        self._copy: sqlite3.Connection | None = None  # copy of an older file, migrated in memory
         self._writes = itertools.count(1)
         self.read_only = read_only
         self.generation = 0

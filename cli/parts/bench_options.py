@@ -20,8 +20,8 @@ from sparsegen.errors import ConfigError
 from sparsegen.matrix.load import load_matrix
 from sparsegen.operators import DEFAULT_OPERATOR, DType, Problem
 
-MATRIX_SUITE = "matrix"  # of a single file
-SIZES_SUITE = "sizes"  # of masks that come with the call, of sizes from the command line
+MATRIX_SUITE = "matrix"  # suite of a single file
+SIZES_SUITE = "sizes"  # suite of masks that come with the call, with sizes from the command line
 
 
 def cases_of_matrix(

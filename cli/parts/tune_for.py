@@ -29,7 +29,7 @@ from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import Basis, Prediction
 from sparsegen.tuning_db.store import Store
 
-SHOWN = 8  # of the fastest variants
+SHOWN = 8  # number of the fastest variants shown
 BASES = {Basis.MODEL: "cost model", Basis.SCALED: "scaled from a like device"}
 NOTE = "Predicted, not measured: the first `sparsegen tune` on the device checks these variants."
 

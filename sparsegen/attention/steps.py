@@ -28,7 +28,7 @@ from sparsegen.plan.packing import Gather
 from sparsegen.plan.variant_launcher import variant_launcher
 from sparsegen.system.device_bound import DeviceBound
 
-# Of the heads that run at once: 8 heads of 12288 tokens that see 5 % of the keys fit in float32.
+# Limit for the scores of heads that run at once: 8 heads of 12288 tokens that see 5 % of the keys fit in float32.
 MOST_SCORES_BYTES = 256 << 20
 MOST_AT_ONCE = 65535  # items of a batch
 
@@ -171,7 +171,7 @@ class AttentionOperator(DeviceBound, OwnLaunch):
         self._scores_bytes = max(1, self.heads_at_once * self._nnz) * self.dtype.itemsize
         self.work_bytes = self._scores_bytes + packed.arrays[packed.values].nbytes
         self.launching = nullcontext()  # each thread has scores of its own
-        self._kept: list[Any] = []  # of all threads: a graph may outlive the one that captured it
+        self._kept: list[Any] = []  # scores of all threads: a graph may outlive the thread that captured it
         self._growing = threading.Lock()
         self._callers: dict[type, Call] = {}
 

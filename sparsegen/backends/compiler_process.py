@@ -11,7 +11,7 @@ from pathlib import Path
 from sparsegen.errors import CompileError, MachineError
 from sparsegen.system.child import is_from_outside
 
-# What compilers, assemblers and linkers print (in English, LC_ALL=C) when the machine fails them.
+# Messages of compilers, assemblers and linkers (in English, LC_ALL=C) when the machine fails them.
 TROUBLES = (
     "No space left on device",
     "Disk quota exceeded",

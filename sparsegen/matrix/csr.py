@@ -58,7 +58,7 @@ class CsrMatrix:
     row_offsets: Array
     column_indices: Array
     values: Array
-    # Of the pattern, by name; matrices of one pattern that `with_values` made of each other share it.
+    # Cached facts of the pattern, by name; matrices of one pattern that `with_values` made of each other share them.
     _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __repr__(self) -> str:

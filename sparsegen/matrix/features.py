@@ -11,7 +11,7 @@ from sparsegen.system.integers import ceil_div
 from sparsegen.system.threads import in_threads
 
 BLOCK = 16
-NONZEROS_AT_ONCE = 1 << 18  # whose blocks a thread counts: they fit in a cache
+NONZEROS_AT_ONCE = 1 << 18  # a thread counts their blocks at a time: they fit in a cache
 GRID_PER_NONZERO = 16  # bytes of a grid that are worth as much as sorting a nonzero
 
 

@@ -26,7 +26,7 @@ from sparsegen.tuning_db.shared_layers import shared_layers
 
 log = logging.getLogger(__name__)
 
-MOST_DECISIONS = 4096  # of this process: one more takes the place of all
+MOST_DECISIONS = 4096  # decisions of this process: one more takes the place of all
 _BY_VARIANT = DispatchOptions(dense=Dense.NEVER)
 
 Question = tuple[Task, Problem, Device, int]

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 # Random numbers of a large operand, which repeat: a prime, so that no two of its rows are equal.
 DRAWN = (1 << 17) - 1
-MOST_HOST_FLOP = 2e8  # of a reference that the host computes; a tenth of a second
+MOST_HOST_FLOP = 2e8  # FLOP of a reference that the host computes; a tenth of a second
 
 
 class FewDraws(np.random.Generator):
@@ -60,7 +60,7 @@ def checked(
     began = time.monotonic()
     outcome, reason, worst = Outcome.OK, "", None
     try:
-        with launcher.prepared.executor.entered():  # in which its memory is freed, too
+        with launcher.prepared.executor.entered():  # its memory is freed inside, too
             worst, reason = _launched(launcher, workload.problem, matrix, value_order)
         if not worst <= 1:
             outcome = Outcome.WRONG

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 MOST_FAILED = 3  # variants in a row: then it is not they
 
-# What was found right in this process: device, driver, source digest.
+# Variants that were right in this process: device, driver, source digest.
 _verified: set[tuple[str, str, str]] = set()
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROUNDS = 3
-SAMPLES = 3  # of each in a round
-SECONDS = 0.004  # at the most for the samples of each in a round
+SAMPLES = 3  # samples of each in a round
+SECONDS = 0.004  # upper limit for the samples of each in a round
 L2_OF = {MeasuredAs.COLD: L2.COLD, MeasuredAs.CLEAN: L2.CLEAN, MeasuredAs.WARM: L2.WARM}
 
 Pair = tuple[Call, Call]  # ours, and the dense way
@@ -92,7 +92,7 @@ def pair_us(
         with on_default_stream(executor):
             ours, dense = in_turn(enter(executor), executor, called, l2, calls=calls)
     except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # of PyTorch
+        if type(error).__name__ != "OutOfMemoryError":  # PyTorch's class
             raise
         raise LaunchError(f"there is no memory for operands to time: {error}") from error
     return ours, dense

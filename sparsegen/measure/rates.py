@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 COPY_BYTES = 1 << 30  # twenty times the largest L2
 PRODUCT_SIZE = 8192
 SAMPLES = 15
-LEAD_US = 20.0  # for one launch
+LEAD_US = 20.0  # lead for one launch
 
 
 class Arithmetic(StrEnum):

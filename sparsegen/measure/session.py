@@ -20,9 +20,9 @@ from sparsegen.tuning_db.records import Outcome
 
 log = logging.getLogger(__name__)
 
-START_SECONDS = 300.0  # to import, open the device, upload and compute the reference
+START_SECONDS = 300.0  # limit to import, open the device, upload and compute the reference
 PACK_SECONDS = 300.0
-VARIANT_SECONDS = {"cuda": 10.0}  # from the first launch to the answer
+VARIANT_SECONDS = {"cuda": 10.0}  # limit from the first launch to the answer
 EMULATED_VARIANT_SECONDS = 120.0
 OPEN_EXECUTOR = "sparsegen.backends:open_executor"
 

@@ -60,7 +60,7 @@ class Supervised:
         self._start()
 
     def _start(self) -> None:
-        self._answer: list[Any] = []  # to the first message, once it is there
+        self._answer: list[Any] = []  # answer to the first message, once it is there
         self._child = ChildProcess(self._target, *self._arguments, stop=self._stop)
         self._child.send_in_background(self._first)
 

@@ -36,7 +36,7 @@ from sparsegen.verify.verifier import verifier
 from sparsegen.verify.written import WrittenOperands
 
 WARMUP = 3
-SLOW_LAUNCH_SECONDS = 0.02  # from here on warming up costs more than it steadies
+SLOW_LAUNCH_SECONDS = 0.02  # from this on warming up costs more than it steadies
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def bind_launch(
 ) -> Bound:
     """Fix all of a launch but its addresses: ``bound(stream, *operands in call order, result)`` queues it."""
     launch = family.launch(problem, config, packed.sizes, executor.device)
-    if launch.is_empty:  # and so may arrays be, of which there are no maps
+    if launch.is_empty:  # arrays may be empty too, and have no maps
         return _nothing
     arguments = launch_arguments(family, problem, config, packed, scratch)
     bound = executor.bind(kernel, launch, arguments)
@@ -210,7 +210,7 @@ def bind_variant(
     packed = reordered(matrix, value_order, executor)
     try:
         return BoundVariant(compiled, packed, executor)
-    except CacheEntryError as error:  # somebody cleared the cache while the matrix was packed
+    except CacheEntryError as error:  # the cache was cleared while the matrix was packed
         log.warning("%s; it is compiled again", error)
         return BoundVariant(compile_variant(config, problem, toolchain), packed, executor)
 

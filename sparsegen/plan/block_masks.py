@@ -17,10 +17,10 @@ from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
 MOST_LINES = 4096  # rows or columns of blocks, as in block_mask.cu; the same holds for the next two
-MOST_MASKS = 65535  # that a grid's y counts
+MOST_MASKS = 65535  # limit of a grid's y
 BAND = 32  # rows that a thread block makes at a time
-OWN_ROWS, OWN_COLUMNS = 128, 256  # of a mask that one thread block makes
-COUNTER_WORDS = 2  # of scratch; behind it two for each band, and the bits of rows and columns
+OWN_ROWS, OWN_COLUMNS = 128, 256  # part of a mask that one thread block makes
+COUNTER_WORDS = 2  # words of scratch; then two for each band, and the bits of rows and columns
 
 
 class Given(StrEnum):
@@ -33,8 +33,8 @@ class Given(StrEnum):
 class Largest(StrEnum):
     """Set of blocks among which those with the largest scores are chosen; each is the end of a kernel's name."""
 
-    ROWS = "rows"  # of each row of blocks
-    WHOLE = "whole"  # of a whole mask
+    ROWS = "rows"  # within each row of blocks
+    WHOLE = "whole"  # within a whole mask
 
 
 class BlockMaskMaker:

@@ -32,7 +32,7 @@ from sparsegen.system.publish import publish_file, reported
 
 FORMAT = 1
 PREFIX = "packed."
-# What NumPy, zipfile and json raise at what is no such file.
+# Errors of NumPy, zipfile and json for other files.
 FAULTS = (
     *(OSError, EOFError, LookupError, TypeError, AttributeError, ValueError, OverflowError, MemoryError),
     *(RuntimeError, SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),

@@ -156,7 +156,7 @@ class VariantLauncher:
         if values.get_device() != self.device.index:
             return False
         if self.prepared.packed.values is None:
-            return False  # which is refused on the host's way
+            return False  # the host's route refuses it
         kind = getattr(torch, str(self._problem.dtype))
         gathered = values
         if values.dtype is not kind or not values.is_contiguous():

@@ -76,7 +76,7 @@ def find_cuts(scored: Scored, keep: int, score_type: np.dtype[Any]) -> dict[str,
     # The bits of numbers that are not negative sort like the numbers.
     prefix, room = 0, keep
     for shift in range(bits.itemsize * 8 - DIGIT, -1, -DIGIT):
-        weights = np.zeros(1 << DIGIT, np.int64)  # by digit, of the groups that have the prefix
+        weights = np.zeros(1 << DIGIT, np.int64)  # by digit, for the groups with the prefix
         for _, groups in scored():
             _count_digits(weights, groups, score_type, bits, prefix, shift)
         at_least = np.append(np.cumsum(weights[::-1])[::-1], 0)

@@ -36,7 +36,7 @@ LOG_TAIL = 2000  # characters of a dead child's stderr that go into the reason
 HOME = str(Path(__file__).parents[2])  # the folder that this sparsegen was imported from
 
 
-# What a program gets for its own faults. Any other signal comes from somebody else: the kernel when memory runs out,
+# Signals for a program's own faults. Any other signal comes from outside: from the kernel when memory runs out,
 # a batch system when time is up, a person.
 FAULTS = frozenset(
     (

@@ -19,7 +19,7 @@ from sparsegen.system.compressed import compress, is_compressed
 from sparsegen.system.output_places import is_stream, open_stream, output_place
 
 JUST_BEGUN = 60.0  # seconds in which a folder's maker may not have locked it yet
-ABANDONED = 86400.0  # seconds after which nobody writes a folder any more, where the file system has no locks
+ABANDONED = 86400.0  # seconds after which a folder counts as abandoned, if the file system has no locks
 READABLE = 0o644  # permissions of a new file, less those that the process's umask takes
 
 

@@ -15,7 +15,7 @@ from sparsegen.verify.guarded import GuardedBuffer
 from sparsegen.verify.verifier import verifier
 from sparsegen.verify.written import WrittenOperands
 
-UNWRITTEN = 0xFF  # as every byte it is NaN in every dtype
+UNWRITTEN = 0xFF  # as every byte it makes NaN in every dtype
 
 
 class CheckedCall:

@@ -20,7 +20,7 @@ from sparsegen.verify.bounds import ErrorBound
 from sparsegen.verify.sample import ROWS, require_sample
 
 COMPARING = "compare.cu"  # the plain kernels that compare
-MOST_WARPS = 8192  # that compare, each with some of the elements
+MOST_WARPS = 8192  # warps that compare, each some of the elements
 MOST_ON_DEVICE = 1 << 29  # elements, of 12 bytes each
 
 

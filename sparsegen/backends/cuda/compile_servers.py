@@ -43,7 +43,7 @@ class CompileServers:
         self._installation, self._target, self._compiler = installation, target, compiler
         self._idle_seconds = idle_seconds
         self._lock = threading.Lock()
-        # With the time since when; the last one takes the next compile.
+        # Each with the time since when it is idle; the last one takes the next compile.
         self._idle: list[tuple[ChildProcess, float]] = []
         self._has_timer = False
         os.register_at_fork(after_in_child=self._forget)

@@ -32,7 +32,7 @@ NVRTC_OPTIONS = (
     "--ptxas-options=-v",
     "-diag-suppress=177",
     "-default-device",  # constexpr functions without __device__ are the host's, which NVRTC refuses
-    "-DINFINITY=__builtin_bit_cast(float,0x7f800000)",  # of <math.h>, a header of the host
+    "-DINFINITY=__builtin_bit_cast(float,0x7f800000)",  # defined in <math.h>, a header of the host
 )
 SOURCE_NAME, CUBIN_NAME = "kernel.cu", "kernel.cubin"
 
@@ -109,7 +109,7 @@ class CudaToolchain:
         self.settings = settings or Settings.from_environment()
         self.nvcc = find_nvcc(self.settings)
         major, minor = compute_capability
-        # From Hopper on, the architecture's own instructions need the "a" target.
+        # Hopper and later need the "a" target for the architecture's own instructions.
         self.architecture = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 
     @cached_property

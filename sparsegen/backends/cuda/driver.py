@@ -12,7 +12,7 @@ from sparsegen.errors import LaunchError
 
 UUID_BYTES = 16
 CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
-_COPYING = {  # what `copies` calls
+_COPYING = {  # functions that `copies` calls
     "cuCtxPushCurrent_v2": [ctypes.c_void_p],
     "cuCtxPopCurrent_v2": [ctypes.c_void_p],
     "cuMemGetInfo_v2": [ctypes.c_void_p, ctypes.c_void_p],

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sparsegen.backends.cuda.identity import Identity
 
 LIBRARY = "libcuda.so.1"
-EXIT_SECONDS = 10.0  # that an exit waits for the driver to come up; one that hangs must not keep a program
+EXIT_SECONDS = 10.0  # limit of an exit's wait for the driver; one that hangs must not keep a program
 
 _begun: list[threading.Thread] = []
 

@@ -19,7 +19,7 @@ from sparsegen import __version__
 from sparsegen.settings import Settings, driver_environment
 
 PROC, DEV, MPS = Path("/proc/driver/nvidia"), Path("/dev"), Path("/tmp/nvidia-mps")
-COMMON_NODES = {"nvidiactl", "nvidia-uvm"}  # of all GPUs
+COMMON_NODES = {"nvidiactl", "nvidia-uvm"}  # device nodes shared by all GPUs
 COMMON_CAPABILITIES = {"nvidia-cap0", "nvidia-cap1", "nvidia-cap2"}  # of every driver; MIG adds others
 _GPU_NODE = re.compile(r"nvidia\d+")
 _UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\s*$", re.MULTILINE)

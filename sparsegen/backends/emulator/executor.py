@@ -21,9 +21,9 @@ from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
 
-LAUNCH_DONE, LAUNCH_REFUSED, LAUNCH_FAULTED = 0, 1, 2  # what entry.h calls them
+LAUNCH_DONE, LAUNCH_REFUSED, LAUNCH_FAULTED = 0, 1, 2  # return codes of entry.h
 ERROR_BYTES = 1024
-ALIGNMENT = 256  # of device memory from cuMemAlloc
+ALIGNMENT = 256  # alignment of device memory from cuMemAlloc
 INT32 = np.iinfo(np.int32)
 
 

@@ -21,7 +21,7 @@ from sparsegen.matrix.formats import Array
 from sparsegen.matrix.readers.files import clipped, hint
 
 _MAX_HEADER = 100_000_000  # bytes; the format's own limit
-_MOST_DIMENSIONS = 32  # of NumPy 1
+_MOST_DIMENSIONS = 32  # limit of NumPy 1
 _MOST_ELEMENTS = 2**62
 _DTYPES = {
     "F64": "<f8",

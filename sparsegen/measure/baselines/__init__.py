@@ -26,12 +26,12 @@ class Call:
     """One implementation of the problem by a library."""
 
     baseline: str  # "cublas" or "cusparse"
-    version: str  # of the library
+    version: str  # version of the library
     detail: str  # algorithm and layout
     run: Callable[[], None]
     result: Buffer
     columns: bool  # the result is column-major
-    memory_bytes: int = 0  # of the matrix and of work space on the device
+    memory_bytes: int = 0  # bytes of the matrix and of work space on the device
 
 
 @dataclass(frozen=True, slots=True)

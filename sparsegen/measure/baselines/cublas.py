@@ -104,7 +104,7 @@ class ByColumns:
     def of(cls, side: Side, a: Buffer, b: Buffer, result: Buffer) -> ByColumns:
         """The whole dense product of what a product with a mask multiplies; ``side``: how these are stored."""
         rows, columns, inner = side.rows, side.columns, side.inner
-        # What is stored with its rows behind one another is the transpose to cuBLAS.
+        # A matrix stored row by row is the transpose to cuBLAS.
         of_a = (a, inner if side.a_by_inner else rows)
         of_b = (b, inner if side.b_by_inner else columns)
         a_operations = (NO_TRANSPOSE, TRANSPOSE) if side.a_by_inner else (TRANSPOSE, NO_TRANSPOSE)

@@ -16,7 +16,7 @@ from sparsegen.report.content import Section
 from sparsegen.report.material import Material
 from sparsegen.report.tables import Table
 
-BANK_BYTES = 128  # that a multiprocessor's shared memory delivers in a cycle
+BANK_BYTES = 128  # bytes that a multiprocessor's shared memory delivers in a cycle
 LEAD = (
     "10¹² edges per second (TE/s): every input counts with the weights of all layers, also where it dies on the way "
     "and is computed no further; computed TE/s count what is left to compute, by a sample of the inputs. The others "
