@@ -20,7 +20,9 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
     ROOT / "examples" / "README.md",
+    ROOT / "benchmarks" / "README.md",
     *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/notes/*.md")),
 ]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
