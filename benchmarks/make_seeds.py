@@ -5,8 +5,8 @@
 They keep, for each workload, the fastest few variants, each family's fastest and each family's heuristic config (by
 these dispatch compares families and heuristics), and the baselines. They leave out variants that today's families
 refuse, those with a newer source measured on the same workload, and all that was measured on the test half of DLMC's
-layers (`benchmarks.dlmc_split`), on which untuned dispatch is judged. A JSON export, or packaged seeds, may stand for a
-database.
+layers (`benchmarks.dlmc_split`), on which untuned dispatch is judged. Numbers are written as fine as the clocks that
+told them (`rounded`). A JSON export, or packaged seeds, may stand for a database.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def main(databases: tuple[str, ...], output: Path, keep: int) -> None:
             workload = measurement.workload
             by_workload[workload.problem, workload.fingerprint, measurement.device.key].append(measurement)
         baselines, rates = tuple(filter(may_ship, store.all_baselines())), tuple(store.all_rates())
-        kept = [m for group in by_workload.values() for m in chosen(group, keep)]
+        kept = [rounded(m) for group in by_workload.values() for m in chosen(group, keep)]
     document = exchange.document(Content(tuple(kept), baselines, rates))
     publish_text(output, seed_columns.text_of(seed_columns.pack(document)))
     click.echo(
@@ -88,6 +89,27 @@ def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
             stay.append(found.measurement)
         seen.add(variant.family)
     return stay
+
+
+def rounded(found: Measurement) -> Measurement:
+    """Round times to nanoseconds (CUDA events tell 32 of them apart), host seconds and errors to four digits."""
+    sample = found.sample and replace(
+        found.sample,
+        median_us=round(found.sample.median_us, 3),
+        low_us=round(found.sample.low_us, 3),
+        high_us=round(found.sample.high_us, 3),
+    )
+    return replace(
+        found,
+        sample=sample,
+        worst_error=four_digits(found.worst_error),
+        compile_seconds=four_digits(found.compile_seconds),
+        prepare_seconds=four_digits(found.prepare_seconds),
+    )
+
+
+def four_digits(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
 
 
 def newest(group: Iterable[Measurement]) -> list[Measurement]:

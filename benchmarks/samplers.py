@@ -24,6 +24,7 @@ import matplotlib.figure
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import pictures
 from benchmarks.modelled import modelled
 from benchmarks.sampler_counts import Count, Counts, key_of
 from sparsegen import kernels
@@ -220,8 +221,7 @@ def plot(comparison: Comparison, title: str, path: Path) -> None:
         axes.step([1, *reached], [0, *shares], where="post", label=name)
     axes.set(xscale="log", xlabel="trials", ylabel=f"searches within {WITHIN:.0%} of the best", title=title)
     axes.legend()
-    with matplotlib.rc_context({"svg.hashsalt": "sparsegen"}):
-        figure.savefig(path, metadata={"Date": None})
+    pictures.save(figure, path)
 
 
 @click.group()

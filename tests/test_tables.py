@@ -51,6 +51,13 @@ def test_performance_stays_a_page() -> None:
     assert max(section.count("\n") for section in text.split("\n## ")) <= 50
 
 
+def test_notes_stay_short() -> None:
+    """What holds, what bounds it and what did not help: a page each, and no diary."""
+    sizes = {note.name: note.stat().st_size for note in (ROOT / "docs" / "notes").glob("*.md")}
+    assert max(sizes.values()) <= 14 * 1024, sizes
+    assert sum(sizes.values()) <= 90 * 1024, sizes
+
+
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """`benchmarks.make_tables` with a folder of results of its own, ``tables.RESULTS``."""
