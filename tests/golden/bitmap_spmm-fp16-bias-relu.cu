@@ -77,7 +77,7 @@ constexpr unsigned kLive = 1;  // of a stage: there are rows of A
 using Sums = float[kTileN / 8][4];
 using Fragments = unsigned[4];  // of 16 rows of A and 16 places of k
 
-// In shared memory, behind the stages and what is laid down of C.
+// In shared memory, behind the stages and the staged tile of C.
 struct Memory {
   Ring ring;
   unsigned came[kConsumers];  // before a warpgroup, of those that have parts of its sums
@@ -110,7 +110,7 @@ struct Units {
 
   __device__ __forceinline__ int row_groups() const { return (row_tiles + static_cast<int>(kClusterBlocks) - 1) / static_cast<int>(kClusterBlocks); }
   __device__ __forceinline__ int count() const { return row_groups() * column_tiles * kSplits; }
-  __device__ __forceinline__ Unit find(int number) const {
+  __device__ __forceinline__ Unit at(int number) const {
     const int place = number / kSplits, part = number % kSplits;
     const int row_tile = place % row_groups() * static_cast<int>(kClusterBlocks) + static_cast<int>(cluster_rank());
     const int column_tile = place / row_groups();
@@ -118,7 +118,7 @@ struct Units {
   }
 };
 
-// The warp that has the copy engine bring tiles of A and B.
+// The warp that loads tiles of A and B.
 struct Producer {
   const Stages& stages;
   Ring& ring;
@@ -137,7 +137,7 @@ struct Producer {
   }
 
   // `mine` is what begins() says of its first step.
-  __device__ __forceinline__ void bring(const Unit& unit, int number, int mine) {
+  __device__ __forceinline__ void load(const Unit& unit, int number, int mine) {
     const bool lives = unit.row_tile < row_tiles;
     const int first = unit.row_tile * steps;
     for (int begin = unit.begin; begin < unit.end; begin += kAtOnce) {
@@ -145,8 +145,8 @@ struct Producer {
       const int last = min(begin + kAtOnce, unit.end);
       for (int step = begin; step < last; ++step) {
         const int from = __shfl_sync(0xffffffffu, mine, step - begin), to = __shfl_sync(0xffffffffu, mine, step - begin + 1);
-        ring.wait_emptied(stage);
-        if (is_elected()) bring_step(unit, number, step, first + step, from, to - from, lives);
+        ring.wait_empty(stage);
+        if (is_elected()) load_step(unit, number, step, first + step, from, to - from, lives);
         __syncwarp();
         stage.advance(stages.count);
       }
@@ -154,20 +154,20 @@ struct Producer {
   }
 
  private:
-  __device__ __forceinline__ void bring_step(const Unit& unit, int number, int step, int tile, int from, int slots, bool lives) {
-    Barrier* const filled = ring.filled + stage.number;
+  __device__ __forceinline__ void load_step(const Unit& unit, int number, int step, int tile, int from, int slots, bool lives) {
+    Barrier* const full = ring.full + stage.number;
     const unsigned flags = (lives ? kLive : 0) | (step + 1 == unit.end ? kLast : 0);
     const unsigned bytes = static_cast<unsigned>(slots) * kSlotBytes;
-    store_vector(ring.notes[stage.number].element,
-                 Note{ {flags, static_cast<unsigned>(unit.row_tile), static_cast<unsigned>(unit.column), static_cast<unsigned>(number)} });
-    barrier_arrive_expecting(filled, kBBytes + (lives ? kHeadBytes + bytes : 0));
+    store_vector(ring.descriptors[stage.number].element,
+                 StageDescriptor{ {flags, static_cast<unsigned>(unit.row_tile), static_cast<unsigned>(unit.column), static_cast<unsigned>(number)} });
+    barrier_arrive_expecting(full, kBBytes + (lives ? kHeadBytes + bytes : 0));
     if (lives) {
-      copy_bulk(stages.head(stage.number), heads + static_cast<long long>(tile) * kHeadWords, kHeadBytes, filled);
-      if (bytes != 0) copy_bulk(stages.values(stage.number), values + static_cast<long long>(from) * kSlotElements, bytes, filled);
+      copy_bulk(stages.head(stage.number), heads + static_cast<long long>(tile) * kHeadWords, kHeadBytes, full);
+      if (bytes != 0) copy_bulk(stages.values(stage.number), values + static_cast<long long>(from) * kSlotElements, bytes, full);
     }
     unsigned char* const b = stages.b(stage.number);
     #pragma unroll
-    for (int j = 0; j < kTileN / 64; ++j) copy_box(b + j * kPieceBytes, b_map, box_at(unit.column + j * 64, step * kStep), filled);
+    for (int j = 0; j < kTileN / 64; ++j) copy_box(b + j * kPieceBytes, b_map, box_at(unit.column + j * 64, step * kStep), full);
   }
 };
 
@@ -246,24 +246,24 @@ struct Consumer {
 
   // The next stage, whose product with the one before runs at a time: fragments take turns.
   __device__ __forceinline__ unsigned multiply_next(Sums& sums, Fragments (&a)[4], int& held) {
-    const unsigned said = ring.wait_filled(stage);
+    const unsigned flags = ring.wait_full(stage);
     multiply(sums, a, true);
     warpgroup_wait<1>();
     ring.release(held);
     held = stage.number;
     stage.advance(stages.count);
-    return said;
+    return flags;
   }
 
-  __device__ __forceinline__ void multiply_all(Sums& sums, unsigned said) {
+  __device__ __forceinline__ void multiply_all(Sums& sums, unsigned flags) {
     Fragments even[4], odd[4];
     multiply(sums, even, false);
     int held = stage.number;
     stage.advance(stages.count);
-    while ((said & kLast) == 0) {
-      said = multiply_next(sums, odd, held);
-      if ((said & kLast) != 0) break;
-      said = multiply_next(sums, even, held);
+    while ((flags & kLast) == 0) {
+      flags = multiply_next(sums, odd, held);
+      if ((flags & kLast) != 0) break;
+      flags = multiply_next(sums, even, held);
     }
     warpgroup_wait<0>();
     warpgroup_settle(sums);
@@ -271,17 +271,17 @@ struct Consumer {
   }
 
   // Stages of rows that are not there.
-  __device__ __forceinline__ void skip_all(unsigned said) {
+  __device__ __forceinline__ void skip_all(unsigned flags) {
     for (;;) {
       ring.release(stage.number);
       stage.advance(stages.count);
-      if ((said & kLast) != 0) return;
-      said = ring.wait_filled(stage);
+      if ((flags & kLast) != 0) return;
+      flags = ring.wait_full(stage);
     }
   }
 };
 
-// C = A * B with A as bits and nonzeros. Blocks stay, and compute one tile of C after the other: a warp has the copy engine bring tiles
+// C = A * B with A as bits and nonzeros. Blocks stay, and compute one tile of C after the other: a warp loads tiles
 // of A and B, two warpgroups make fragments of A in registers and multiply them. The blocks of a cluster share B.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap c_map, int m, int k, int n, int row_tiles, int steps,
@@ -297,11 +297,11 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
   const Units units{row_tiles, (n + kTileN - 1) / kTileN, steps};
   (void)m, (void)k;
   (void)parts, (void)counters;
-  const bool brings = warp == kProducer / 32;
+  const bool loads = warp == kProducer / 32;
   Producer producer{stages, shared.ring, heads, offsets, values, b_map, row_tiles, steps};
   int number = static_cast<int>(blockIdx.x / kClusterBlocks), begins = 0;
-  Unit unit = units.find(number);
-  if (brings) begins = producer.begins(unit, unit.begin);  // comes while the block starts: no kernel before writes a pattern
+  Unit unit = units.at(number);
+  if (loads) begins = producer.begins(unit, unit.begin);  // comes while the block starts: no kernel before writes a pattern
   if (threadIdx.x == kProducer + 32) {
     prefetch_map(b_map);
     shared.ring.init();
@@ -311,18 +311,18 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
   cluster_meet();
   if (warp >= kProducer / 32) {
     give_registers<72>();
-    if (brings) {
+    if (loads) {
       wait_for_kernel_before();
       const int clusters = static_cast<int>(gridDim.x / kClusterBlocks);
       while (number < units.count()) {
         const int next_number = number + clusters;
-        const Unit next = units.find(next_number);
+        const Unit next = units.at(next_number);
         const int next_begins = next_number < units.count() ? producer.begins(next, next.begin) : 0;
-        producer.bring(unit, number, begins);
+        producer.load(unit, number, begins);
         number = next_number, unit = next, begins = next_begins;
       }
       let_next_kernel_begin();
-      shared.ring.say(producer.stage, kEnd);
+      shared.ring.signal(producer.stage, kEnd);
     }
   } else {
     take_registers<216>();
@@ -331,16 +331,16 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
     const Output output{c_map, outputs + warpgroup * kOutputs * kPieceBytes, static_cast<int>(1 + warpgroup), 1.0f, bias, m, n};
     Consumer consumer{stages, shared.ring, warpgroup};
     for (;;) {
-      const unsigned said = shared.ring.wait_filled(consumer.stage);
-      if ((said & kEnd) != 0) break;
-      const auto note = load_vector<4>(shared.ring.notes[consumer.stage.number].element);
-      if ((said & kLive) == 0) {
-        consumer.skip_all(said);
+      const unsigned flags = shared.ring.wait_full(consumer.stage);
+      if ((flags & kEnd) != 0) break;
+      const auto descriptor = load_vector<4>(shared.ring.descriptors[consumer.stage.number].element);
+      if ((flags & kLive) == 0) {
+        consumer.skip_all(flags);
         continue;
       }
       Sums sums;
-      consumer.multiply_all(sums, said);
-      const int row = (static_cast<int>(note.element[1]) * kConsumers + static_cast<int>(warpgroup)) * 64, column = static_cast<int>(note.element[2]);
+      consumer.multiply_all(sums, flags);
+      const int row = (static_cast<int>(descriptor.element[1]) * kConsumers + static_cast<int>(warpgroup)) * 64, column = static_cast<int>(descriptor.element[2]);
       output.store(sums, 0, row, [&](int piece) { return column + piece * kRowElements < n ? column + piece * kRowElements : kNowhere; });
     }
     output.end();

@@ -48,7 +48,7 @@ constexpr int kWeightBytes = kStageTaps * kTapBytes;
 constexpr int kTileColumns = kTileN / 8;
 constexpr int kWarps = 8;  // that multiply, in two warpgroups
 constexpr int kThreads = 32 * kWarps + 128;
-constexpr int kPassColumns = kTileN < 64 ? kTileN : 64;  // of the result, of which a warp lays down 16 rows at a time
+constexpr int kPassColumns = kTileN < 64 ? kTileN : 64;  // of the result, of which a warp stages 16 rows at a time
 constexpr int kOutBytes = 16 * kPassColumns * 2;
 constexpr int kPasses = kTileN / kPassColumns;
 constexpr int kListUnits = 512;  // that a block can compute
@@ -252,8 +252,8 @@ __device__ constexpr int tap_offset(int tap) {
 // lib/barrier/ring_stage.cuh.j2
 
 struct Barriers {
-  Barrier input_filled[kInputStages], input_emptied[kInputStages];
-  Barrier weights_filled[kWeightStages], weights_emptied[kWeightStages];
+  Barrier input_full[kInputStages], input_empty[kInputStages];
+  Barrier weights_full[kWeightStages], weights_empty[kWeightStages];
   Barrier lead;
 };
 
@@ -277,8 +277,8 @@ struct Work {
   __device__ __forceinline__ int item_units(int item) const { return least + (item < larger); }
 };
 
-// A thread that brings the units' pixels with a halo, channels by channels.
-__device__ __forceinline__ void bring_input(Shared& shared, const TensorMap& images, const Work& work, const UnitMask& mask) {
+// A producer thread that loads the units' pixels with a halo, channels by channels.
+__device__ __forceinline__ void load_input(Shared& shared, const TensorMap& images, const Work& work, const UnitMask& mask) {
   Stage<kInputStages> stage;
   int boxes_before = 0;
   for (int item = 0; item < work.items; ++item) {
@@ -295,16 +295,16 @@ __device__ __forceinline__ void bring_input(Shared& shared, const TensorMap& ima
     }
     for (int chunk = 0; chunk < work.chunks; ++chunk) {
       for (int c = 0; c < kClasses; ++c) {
-        Barrier* const filled = shared.barriers.input_filled + stage.number;
-        barrier_wait(shared.barriers.input_emptied + stage.number, stage.parity ^ 1);
+        Barrier* const full = shared.barriers.input_full + stage.number;
+        barrier_wait(shared.barriers.input_empty + stage.number, stage.parity ^ 1);
         // All blocks begin at once: the first boxes come sooner if the second ones wait for them.
-        if (boxes_before++ == 1) barrier_wait(shared.barriers.input_filled, 0);
-        barrier_arrive_expecting(filled, count * kBoxBytes);
+        if (boxes_before++ == 1) barrier_wait(shared.barriers.input_full, 0);
+        barrier_arrive_expecting(full, count * kBoxBytes);
         #pragma unroll
         for (int i = 0; i < kItemUnits; ++i) {
           if (i >= count) continue;
           copy_box(shared.input + stage.number * kInputBytes + i * kBoxPlace, images,
-                   box_at(chunk * kChannels, column[i] + c % kColumnClasses, row[i] + c / kColumnClasses, image[i]), filled);
+                   box_at(chunk * kChannels, column[i] + c % kColumnClasses, row[i] + c / kColumnClasses, image[i]), full);
         }
         stage.advance();
       }
@@ -312,7 +312,7 @@ __device__ __forceinline__ void bring_input(Shared& shared, const TensorMap& ima
   }
 }
 
-// A thread that brings weights, stage by stage.
+// A producer thread that loads weights, stage by stage.
 struct WeightLoader {
   static constexpr int kChunkStages = kTaps / kStageTaps;
 
@@ -325,13 +325,13 @@ struct WeightLoader {
   // The stage of that number in an item.
   __device__ __forceinline__ void load(int number) {
     const int chunk = number / kChunkStages, tap = first_tap(number % kChunkStages);
-    Barrier* const filled = shared.barriers.weights_filled + stage.number;
-    barrier_wait(shared.barriers.weights_emptied + stage.number, stage.parity ^ 1);
-    barrier_arrive_expecting(filled, kWeightBytes);
+    Barrier* const full = shared.barriers.weights_full + stage.number;
+    barrier_wait(shared.barriers.weights_empty + stage.number, stage.parity ^ 1);
+    barrier_arrive_expecting(full, kWeightBytes);
     #pragma unroll
     for (int i = 0; i < kStageTaps; ++i) {
       copy_box(shared.weights + stage.number * kWeightBytes + i * kTapBytes, filters, box_at(chunk * kChannels, first_channel, tap + i),
-               filled);
+               full);
     }
     stage.advance();
   }
@@ -341,7 +341,7 @@ struct WeightLoader {
     for (; early < min(kWeightStages, chunks * kChunkStages); ++early) load(early);
   }
 
-  __device__ __forceinline__ void bring(const Work& work) {
+  __device__ __forceinline__ void load_all(const Work& work) {
     for (int item = 0; item < (kResident ? min(work.items, 1) : work.items); ++item) {
       for (int number = item == 0 ? early : 0; number < chunks * kChunkStages; ++number) {
         load(number);
@@ -361,8 +361,8 @@ struct Multiplier {
   // Gives stages back whose products are done.
   __device__ __forceinline__ void give_back() {
     if (threadIdx.x % 32 == 0) {
-      if (held_weights >= 0 && !kResident) barrier_arrive(shared.barriers.weights_emptied + held_weights);
-      if (held_input >= 0) barrier_arrive(shared.barriers.input_emptied + held_input);
+      if (held_weights >= 0 && !kResident) barrier_arrive(shared.barriers.weights_empty + held_weights);
+      if (held_input >= 0) barrier_arrive(shared.barriers.input_empty + held_input);
     }
     held_weights = held_input = -1;
   }
@@ -373,14 +373,14 @@ struct Multiplier {
     for (int chunk = 0; chunk < chunks; ++chunk) {
       #pragma unroll
       for (int c = 0; c < kClasses; ++c) {
-        barrier_wait(shared.barriers.input_filled + input.number, input.parity);
+        barrier_wait(shared.barriers.input_full + input.number, input.parity);
         const unsigned char* const boxes = shared.input + input.number * kInputBytes + first * kBoxPlace;
         const RowsOperand a = rows_operand(boxes, kBoxColumns * kRowBytes);
         #pragma unroll
         for (int place = 0; place < class_taps(c); place += kStageTaps) {
           const int tap = tap_number(c, place);
           const int stage = kResident ? (chunk * kTaps + class_begin(c) + place) / kStageTaps : weights.number;
-          barrier_wait(shared.barriers.weights_filled + stage, kResident ? 0 : weights.parity);
+          barrier_wait(shared.barriers.weights_full + stage, kResident ? 0 : weights.parity);
           constexpr bool is_needed = true;
           if (kOwn > 0 && is_needed) {
             const RowsOperand b = rows_operand(shared.weights + stage * kWeightBytes, 8 * kRowBytes);
@@ -512,7 +512,7 @@ struct WarpOutputs {
 
 // y = epilogue(convolution of x and w) for the units of which the mask has blocks. Boxes of x are pixels with a halo, so that all
 // taps read them, each from another place; those of w are the output channels of a tap. A block finds its units in the mask
-// itself, and computes kItemUnits at a time: some threads bring boxes, the others multiply.
+// itself, and computes kItemUnits at a time: some threads load boxes, the others multiply.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, int images, int out_height, int out_width,
           int channels, int filters, int mask_rows, int mask_columns, const Element* __restrict__ x, const Element* __restrict__ w,
@@ -533,12 +533,12 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
   WeightLoader loader{shared, w_map, first_channel, chunks};
   if (warp == kWarps + 1 && is_elected()) {
     for (int stage = 0; stage < kInputStages; ++stage) {
-      barrier_init(shared.barriers.input_filled + stage, 1);
-      barrier_init(shared.barriers.input_emptied + stage, kWarps);
+      barrier_init(shared.barriers.input_full + stage, 1);
+      barrier_init(shared.barriers.input_empty + stage, kWarps);
     }
     for (int stage = 0; stage < kWeightStages; ++stage) {
-      barrier_init(shared.barriers.weights_filled + stage, 1);
-      barrier_init(shared.barriers.weights_emptied + stage, kWarps);
+      barrier_init(shared.barriers.weights_full + stage, 1);
+      barrier_init(shared.barriers.weights_empty + stage, kWarps);
     }
     barrier_init(&shared.barriers.lead, kWarps / 2);
     barrier_init_fence();
@@ -561,8 +561,8 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
   __syncthreads();
   if (warp >= kWarps) {
     give_registers<72>();
-    if (warp == kWarps && is_elected()) bring_input(shared, x_map, work, mask);
-    if (warp == kWarps + 1 && is_elected()) loader.bring(work);
+    if (warp == kWarps && is_elected()) load_input(shared, x_map, work, mask);
+    if (warp == kWarps + 1 && is_elected()) loader.load_all(work);
   } else {
     take_registers<216>();
     Multiplier multiplier{shared};

@@ -24,7 +24,7 @@ constexpr int kParts = 44;  // blocks that share the active units
 constexpr int kUnit = 8;  // rows and columns of a unit
 constexpr int kItemUnits = 1;  // that a block takes in turn
 constexpr int kListUnits = 512;  // that are listed at a time
-constexpr int kThreads = 128;  // of the warpgroup that lists the units, whose first warp brings them
+constexpr int kThreads = 128;  // of the warpgroup that lists the units, whose first warp loads them
 constexpr int kConsumers = 2;  // warpgroups
 constexpr int kBlockThreads = kThreads + 128 * kConsumers;
 // Of a thread; all together no more than the block begins with, a multiple of 8 for each thread.
@@ -80,8 +80,8 @@ using Sums = float[kPieces][kTapSums][4];
 struct Shared {
   alignas(1024) unsigned char stages[kStages * kStageBytes];
   UnitList list;
-  Barrier filled[kStages], emptied[kStages];
-  int is_filled[kStages];  // 0: there is no unit, in this stage and behind it
+  Barrier full[kStages], empty[kStages];
+  int has_unit[kStages];  // 0: there is no unit, in this stage and behind it
   unsigned came;  // blocks of the tile that have written their parts
 };
 
@@ -99,7 +99,7 @@ struct Tile {
   }
 };
 
-// The threads that list a block's units; one of them has the copy engine bring them.
+// The threads that list a block's units; one of them loads the units by TMA.
 struct Producer {
   Shared& shared;
   const TensorMap& x_map;
@@ -107,22 +107,22 @@ struct Producer {
   Tile tile;
   Stage<kStages> stage;
 
-  __device__ __forceinline__ void bring(const Unit& unit) {
-    barrier_wait(shared.emptied + stage.number, stage.parity ^ 1);
-    Barrier* const filled = shared.filled + stage.number;
+  __device__ __forceinline__ void load(const Unit& unit) {
+    barrier_wait(shared.empty + stage.number, stage.parity ^ 1);
+    Barrier* const full = shared.full + stage.number;
     unsigned char* const gradient = shared.stages + stage.number * kStageBytes;
-    shared.is_filled[stage.number] = 1;
-    barrier_arrive_expecting(filled, kStageBytes);
+    shared.has_unit[stage.number] = 1;
+    barrier_arrive_expecting(full, kStageBytes);
     const int row = unit.row * kUnit, column = unit.column * kUnit;
     #pragma unroll
     for (int i = 0; i < kTileM / 64; ++i) {
-      copy_box(gradient + i * kGradientPiece, dy_map, box_at(tile.first_filter + i * 64, column, row, unit.image), filled);
+      copy_box(gradient + i * kGradientPiece, dy_map, box_at(tile.first_filter + i * 64, column, row, unit.image), full);
     }
     const int top = row * kStrideRows - kPaddingRows + tile.first_tap_row * kDilationRows;
     const int left = column * kStrideColumns - kPaddingColumns + tile.tap_column * kDilationColumns;
     #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
-      copy_box(gradient + kGradientBytes + j * kWindowPiece, x_map, box_at(tile.first_channel + j * 64, left, top, unit.image), filled);
+      copy_box(gradient + kGradientBytes + j * kWindowPiece, x_map, box_at(tile.first_channel + j * 64, left, top, unit.image), full);
     }
     stage.advance();
   }
@@ -130,9 +130,9 @@ struct Producer {
   // A stage without a unit, for each warpgroup that waits for one of its own.
   __device__ __forceinline__ void end() {
     for (int i = 0; i < (kTakesTurns ? kConsumers : 1); ++i) {
-      barrier_wait(shared.emptied + stage.number, stage.parity ^ 1);
-      shared.is_filled[stage.number] = 0;
-      barrier_arrive(shared.filled + stage.number);
+      barrier_wait(shared.empty + stage.number, stage.parity ^ 1);
+      shared.has_unit[stage.number] = 0;
+      barrier_arrive(shared.full + stage.number);
       stage.advance();
     }
   }
@@ -149,9 +149,9 @@ struct Consumer {
     if (kTakesTurns) stage.advance();
   }
 
-  // By the lane that read whether the stage is filled.
+  // By the lane that read `has_unit`.
   __device__ __forceinline__ void release(int number) {
-    if (threadIdx.x % 32 == 0) barrier_arrive(shared.emptied + number);
+    if (threadIdx.x % 32 == 0) barrier_arrive(shared.empty + number);
   }
 
   // Each stage's products run while the next stage is waited for and its products are started.
@@ -159,8 +159,8 @@ struct Consumer {
     int held = -1;
     if (kTakesTurns && warpgroup == 1) stage.advance();
     for (;;) {
-      barrier_wait(shared.filled + stage.number, stage.parity);
-      if (__shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? shared.is_filled[stage.number] : 0, 0) == 0) break;
+      barrier_wait(shared.full + stage.number, stage.parity);
+      if (__shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? shared.has_unit[stage.number] : 0, 0) == 0) break;
       const unsigned char* const gradient = shared.stages + stage.number * kStageBytes + (kTakesTurns ? 0 : warpgroup * kGradientPiece);
       const unsigned char* const window = shared.stages + stage.number * kStageBytes + kGradientBytes;
       warpgroup_begin();
@@ -254,8 +254,8 @@ halo_conv_weights(const __grid_constant__ TensorMap x_map, const __grid_constant
   const int warp = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0));  // as ptxas sees: the same for all lanes
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
-      barrier_init(shared.filled + stage, 1);
-      barrier_init(shared.emptied + stage, kTakesTurns ? 4 : 4 * kConsumers);
+      barrier_init(shared.full + stage, 1);
+      barrier_init(shared.empty + stage, kTakesTurns ? 4 : 4 * kConsumers);
     }
     barrier_init_fence();
     prefetch_map(x_map);
@@ -269,13 +269,13 @@ halo_conv_weights(const __grid_constant__ TensorMap x_map, const __grid_constant
     give_registers<kProducerRegisters>();
     Producer producer{shared, x_map, dy_map, tile};
     const UnitMask mask = unit_mask(mask_words, mask_rows, mask_columns, height, width, out_height, out_width);
-    const auto bring_all = [&](int listed) {
+    const auto load_all = [&](int listed) {
       if (warp == 0 && is_elected()) {
-        for (int number = 0; number < listed; ++number) producer.bring(shared.list.units[number]);
+        for (int number = 0; number < listed; ++number) producer.load(shared.list.units[number]);
       }
       meet_at<kThreads>(1);
     };
-    each_list(mask, images, kParts, static_cast<int>(blockIdx.y), shared.list, bring_all, [](const Words&, int, int) {});
+    each_list(mask, images, kParts, static_cast<int>(blockIdx.y), shared.list, load_all, [](const Words&, int, int) {});
     if (warp == 0 && is_elected()) producer.end();
   } else {
     take_registers<kConsumerRegisters>();

@@ -230,13 +230,13 @@ constexpr int kEnd = -1;  // in the place of a head: there is no tile any more
 
 // What the producer says of a stage of keys: flags, and of each part its number among all keys' parts, above a bit for each piece of the
 // queries that says whether the part is live for it.
-struct StageNote {
+struct StageDescriptor {
   unsigned flags;
   unsigned parts[kParts];
 };
 
 // What it says of a tile: which head of which item, counted through, and the first query of each piece.
-struct TileNote {
+struct TileDescriptor {
   int head;
   int first[kPieces];
 };
@@ -261,26 +261,26 @@ using TileTurn = Turn<2>;
 
 // In shared memory.
 struct Ring {
-  Barrier filled[kStages], emptied[kStages];
-  Barrier queries_filled[2], queries_emptied[2];
-  StageNote stages[kStages];
-  TileNote tiles[2];
+  Barrier full[kStages], empty[kStages];
+  Barrier queries_full[2], queries_empty[2];
+  StageDescriptor stage_descriptors[kStages];
+  TileDescriptor tile_descriptors[2];
 
   // By one thread, before the block meets.
   __device__ __forceinline__ void init() {
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(filled + i, 1);
-      barrier_init(emptied + i, kRingWarps * kArrivingLanes);
+      barrier_init(full + i, 1);
+      barrier_init(empty + i, kRingWarps * kArrivingLanes);
     }
     for (int i = 0; i < 2; ++i) {
-      barrier_init(queries_filled + i, 1);
-      barrier_init(queries_emptied + i, kRingWarps * kArrivingLanes);
+      barrier_init(queries_full + i, 1);
+      barrier_init(queries_empty + i, kRingWarps * kArrivingLanes);
     }
   }
 
   // By the warps that multiply, which are done with the stage: behind a wait for products, where all lanes are together.
-  __device__ __forceinline__ void release(int stage) { arrive(emptied + stage); }
-  __device__ __forceinline__ void release_queries(int place) { arrive(queries_emptied + place); }
+  __device__ __forceinline__ void release(int stage) { arrive(empty + stage); }
+  __device__ __forceinline__ void release_queries(int place) { arrive(queries_empty + place); }
 
  private:
   __device__ __forceinline__ static void arrive(Barrier* barrier) {
@@ -321,7 +321,7 @@ struct Tiles {
   }
 
   // The head of a tile, counted through the items, and its queries.
-  __device__ __forceinline__ int find(int number, Queries& found) const {
+  __device__ __forceinline__ int at(int number, Queries& found) const {
     const int of_section = section * rows, which = number / of_section, rest = number - which * of_section;
     const int heads = min(section, all_heads - which * section);
     const int head = which * section + rest % heads, row = rest / heads;
@@ -354,8 +354,8 @@ struct Producer {
   // The tile behind it: its number is asked for first, then it is looked up, then its live blocks are.
   LiveKeys next_live;
   Queries next_queries;
-  int next_head = 0, next_number = 0, asked = 0;
-  // The parts of a live block that are still to come, and the next one as `StageNote` has it.
+  int next_head = 0, next_number = 0, prefetched = 0;
+  // The parts of a live block that are still to come, and the next one as `StageDescriptor` has it.
   int parts_of_block = 0;
   unsigned part_word = 0;
 
@@ -370,14 +370,14 @@ struct Producer {
   __device__ __forceinline__ void load_all(int worker) {
     int number = worker;
     if (number < tiles.count()) {
-      head = tiles.find(number, queries);
+      head = tiles.at(number, queries);
       look_up(live, head, queries, last_strip());
     }
     while (number < tiles.count()) {
       load_tile();
-      while (asked < 3) ask();
+      while (prefetched < 3) prefetch_next();
       number = next_number, head = next_head, queries = next_queries, live = next_live;
-      asked = 0;
+      prefetched = 0;
     }
     finish();
   }
@@ -390,16 +390,16 @@ struct Producer {
   }
 
   // One more of the three steps to the next tile.
-  __device__ __forceinline__ void ask() {
-    if (asked == 0) {
+  __device__ __forceinline__ void prefetch_next() {
+    if (prefetched == 0) {
       if (threadIdx.x % 32 == 0) next_number = workers + static_cast<int>(atomicAdd(counters, 1u));
-    } else if (asked == 1) {
+    } else if (prefetched == 1) {
       next_number = __shfl_sync(0xffffffffu, next_number, 0);
-      if (next_number < tiles.count()) next_head = tiles.find(next_number, next_queries);
+      if (next_number < tiles.count()) next_head = tiles.at(next_number, next_queries);
     } else if (next_number < tiles.count()) {
       look_up(next_live, next_head, next_queries, last_strip());
     }
-    ++asked;
+    ++prefetched;
   }
 
   // The next live parts; of kBlockKeys that are several parts, one block's after another.
@@ -433,23 +433,23 @@ struct Producer {
     return found;
   }
   __device__ __forceinline__ void load_stage(const TensorMap& map, const Parts& parts, int item, int of_head, bool is_of_keys, bool is_last) {
-    barrier_wait(ring.emptied + stage.number, stage.parity ^ 1);
+    barrier_wait(ring.empty + stage.number, stage.parity ^ 1);
     if (is_elected()) {
       if (is_of_keys) {
-        StageNote& note = ring.stages[stage.number];
-        note.flags = (is_last ? kLast : 0) | parts.flags;
+        StageDescriptor& descriptor = ring.stage_descriptors[stage.number];
+        descriptor.flags = (is_last ? kLast : 0) | parts.flags;
         #pragma unroll
-        for (int i = 0; i < kParts; ++i) note.parts[i] = parts.words[i];
+        for (int i = 0; i < kParts; ++i) descriptor.parts[i] = parts.words[i];
       }
-      Barrier* const filled = ring.filled + stage.number;
-      barrier_arrive_expecting(filled, kStageBytes);
+      Barrier* const full = ring.full + stage.number;
+      barrier_arrive_expecting(full, kStageBytes);
       unsigned char* const to = memory.stage(stage.number);
       #pragma unroll
       for (int i = 0; i < kParts; ++i) {
         const int key = static_cast<int>(parts.words[i] >> kPieces) * kPartKeys;
         #pragma unroll
         for (int chunk = 0; chunk < kChunks; ++chunk) {
-          copy_box(to + chunk * kKeyChunkBytes + i * kPartKeys * kRowBytes, map, box_at(chunk * 64, key, of_head, item), filled);
+          copy_box(to + chunk * kKeyChunkBytes + i * kPartKeys * kRowBytes, map, box_at(chunk * 64, key, of_head, item), full);
         }
       }
     }
@@ -459,22 +459,22 @@ struct Producer {
 
   __device__ __forceinline__ void load_queries(int item, int of_head) {
     constexpr int kBoxRows = kPieceRows < 64 ? kPieceRows : 64;
-    barrier_wait(ring.queries_emptied + place.number, place.parity ^ 1);
+    barrier_wait(ring.queries_empty + place.number, place.parity ^ 1);
     if (is_elected()) {
-      TileNote& note = ring.tiles[place.number];
-      Barrier* const filled = ring.queries_filled + place.number;
-      note.head = head;
-      barrier_arrive_expecting(filled, kQueryBytes);
+      TileDescriptor& descriptor = ring.tile_descriptors[place.number];
+      Barrier* const full = ring.queries_full + place.number;
+      descriptor.head = head;
+      barrier_arrive_expecting(full, kQueryBytes);
       #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
         const int first = queries.first[i] == kNowhere ? tiles.queries : queries.first[i];  // which reads as zeros
-        note.first[i] = first;
+        descriptor.first[i] = first;
         #pragma unroll
         for (int box = 0; box < kPieceRows / kBoxRows; ++box) {
           #pragma unroll
           for (int chunk = 0; chunk < kChunks; ++chunk) {
             copy_box(memory.queries(place.number) + chunk * kQueryChunkBytes + (i * kPieceRows + box * kBoxRows) * kRowBytes, q_map,
-                     box_at(chunk * 64, first + box * kBoxRows, of_head, item), filled);
+                     box_at(chunk * 64, first + box * kBoxRows, of_head, item), full);
           }
         }
       }
@@ -501,10 +501,10 @@ struct Producer {
     for (bool is_behind = false;; is_behind = true) {
       const Parts next = take_parts(lowest, highest, existing);
       load_stage(k_map, now, item, key_head, true, !next.are_there);
-      if (--left <= 2 && asked < 3) ask();  // late, so that tiles go to workers that are free
+      if (--left <= 2 && prefetched < 3) prefetch_next();  // late, so that tiles go to workers that are free
       if (is_behind) {
         load_stage(v_map, before, item, key_head, false, false);
-        if (left <= 2 && asked < 3) ask();
+        if (left <= 2 && prefetched < 3) prefetch_next();
       }
       before = now;
       if (!next.are_there) break;
@@ -514,10 +514,10 @@ struct Producer {
   }
 
   __device__ __forceinline__ void finish() {
-    barrier_wait(ring.queries_emptied + place.number, place.parity ^ 1);
+    barrier_wait(ring.queries_empty + place.number, place.parity ^ 1);
     if (threadIdx.x % 32 == 0) {
-      ring.tiles[place.number].head = kEnd;
-      barrier_arrive(ring.queries_filled + place.number);
+      ring.tile_descriptors[place.number].head = kEnd;
+      barrier_arrive(ring.queries_full + place.number);
       __threadfence();
       if (atomicAdd(counters + 1, 1u) == static_cast<unsigned>(workers) - 1) counters[0] = 0, counters[1] = 0;  // for the next launch
     }
@@ -539,10 +539,10 @@ struct Scores {
   float sums[kTiles][4];
 
   // Hides the places of a stage that are not live.
-  __device__ __forceinline__ void hide(const StageNote& note, unsigned flags, const Band& band, unsigned piece, int first_query, int key_count) {
-    if ((flags & kDead) != 0) hide_dead(note, piece);
-    if ((flags & kBounded) != 0) hide_bounded(note, band, first_query, key_count);
-    __syncwarp();  // all lanes have read the note
+  __device__ __forceinline__ void hide(const StageDescriptor& descriptor, unsigned flags, const Band& band, unsigned piece, int first_query, int key_count) {
+    if ((flags & kDead) != 0) hide_dead(descriptor, piece);
+    if ((flags & kBounded) != 0) hide_bounded(descriptor, band, first_query, key_count);
+    __syncwarp();  // all lanes have read the descriptor
   }
 
   __device__ __forceinline__ void largest(float (&found)[2]) const {
@@ -562,10 +562,10 @@ struct Scores {
   }
 
  private:
-  __device__ __forceinline__ void hide_dead(const StageNote& note, unsigned piece) {
+  __device__ __forceinline__ void hide_dead(const StageDescriptor& descriptor, unsigned piece) {
     #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      if ((note.parts[part] >> piece & 1) != 0) continue;
+      if ((descriptor.parts[part] >> piece & 1) != 0) continue;
       #pragma unroll
       for (int i = 0; i < kPartKeys / 8; ++i) {
         float (&tile)[4] = sums[part * (kPartKeys / 8) + i];
@@ -574,13 +574,13 @@ struct Scores {
     }
   }
 
-  __device__ __forceinline__ void hide_bounded(const StageNote& note, const Band& band, int first_query, int key_count) {
+  __device__ __forceinline__ void hide_bounded(const StageDescriptor& descriptor, const Band& band, int first_query, int key_count) {
     const int lane = static_cast<int>(threadIdx.x % 32), row = first_query + lane / 4;
     const int upper0 = min(row + band.most, key_count - 1), upper1 = min(row + 8 + band.most, key_count - 1);
     const int lower0 = row + band.least, lower1 = lower0 + 8;
     #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      const int first_key = static_cast<int>(note.parts[part] >> kPieces) * kPartKeys + lane % 4 * 2;
+      const int first_key = static_cast<int>(descriptor.parts[part] >> kPieces) * kPartKeys + lane % 4 * 2;
       #pragma unroll
       for (int i = 0; i < kPartKeys / 8; ++i) {
         float (&tile)[4] = sums[part * (kPartKeys / 8) + i];
@@ -718,7 +718,7 @@ struct Consumer {
 
   StageTurn stage;
   TileTurn place;
-  bool is_filled = false, is_next_filled = false;  // this stage and the next one are known to be
+  bool is_full = false, is_next_full = false;  // this stage and the next one are known to be
   int held_keys = 0, held_values = 0;  // stages that a product reads
   int held_queries = -1;  // the place that a store reads
   bool is_begun = false;  // sums have products of the tile, or what stands for them
@@ -728,16 +728,16 @@ struct Consumer {
   Sums sums;
   Rows rows;
   Weights weights[2];  // of the stages by turns: a product reads one while the other is computed
-  const StageNote* note = nullptr;
-  unsigned flags = 0;  // of the stage whose scores were started last; before that its note
+  const StageDescriptor* descriptor = nullptr;
+  unsigned flags = 0;  // of the stage whose scores were started last; before that its descriptor
   int head = 0, first_query = 0;
 
   // All tiles. The next one's first product runs while the last of this one's does, and its sums are stored.
   __device__ __forceinline__ void compute_all() {
-    barrier_wait(ring.queries_filled, 0);
-    if (ring.tiles[0].head == kEnd) return;
+    barrier_wait(ring.queries_full, 0);
+    if (ring.tile_descriptors[0].head == kEnd) return;
     begin_tile();
-    wait_filled(is_filled);
+    wait_full(is_full);
     start_keys();
     for (bool is_more = true; is_more;) {
       compute_first();
@@ -763,26 +763,26 @@ struct Consumer {
 
  private:
   __device__ __forceinline__ void begin_tile() {
-    const TileNote& tile = ring.tiles[place.number];
+    const TileDescriptor& tile = ring.tile_descriptors[place.number];
     head = tile.head;
     first_query = tile.first[row / kPieceRows] + static_cast<int>(row % kPieceRows);
   }
 
-  __device__ __forceinline__ void wait_filled(bool is_known) const {
-    if (!is_known) barrier_wait(ring.filled + stage.number, stage.parity);
+  __device__ __forceinline__ void wait_full(bool is_known) const {
+    if (!is_known) barrier_wait(ring.full + stage.number, stage.parity);
   }
 
-  // Looks whether the next two stages are filled, long before they are waited for.
+  // Looks whether the next two stages are full, long before they are waited for.
   __device__ __forceinline__ void look_ahead() {
     const StageTurn next = stage.next();
-    is_filled = barrier_is_complete(ring.filled + stage.number, stage.parity);
-    is_next_filled = barrier_is_complete(ring.filled + next.number, next.parity);
+    is_full = barrier_is_complete(ring.full + stage.number, stage.parity);
+    is_next_full = barrier_is_complete(ring.full + next.number, next.parity);
   }
 
   // Starts S = Q Kᵀ of the stage, and goes behind it.
   __device__ __forceinline__ void start_keys() {
-    note = ring.stages + stage.number;
-    flags = note->flags;
+    descriptor = ring.stage_descriptors + stage.number;
+    flags = descriptor->flags;
     held_keys = stage.number;
     const SharedOperand k = rows_along_k(memory.stage(stage.number));
     const SharedOperand q = rows_along_k(memory.queries(place.number) + row / 64 * 64 * kRowBytes);
@@ -807,7 +807,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void hide_dead() {
-    if (__builtin_expect(flags & (kBounded | kDead), 0)) scores.hide(*note, flags, band, row / kPieceRows, first_query, key_count);
+    if (__builtin_expect(flags & (kBounded | kDead), 0)) scores.hide(*descriptor, flags, band, row / kPieceRows, first_query, key_count);
   }
 
   // The weights of the first stage of a tile, whose product was started before.
@@ -827,9 +827,9 @@ struct Consumer {
 
   // Starts the scores of the next stage and the product of this one's weights, then computes the next one's weights.
   __device__ __forceinline__ void compute(Weights& own, Weights& next) {
-    wait_filled(is_filled);
+    wait_full(is_full);
     const StageTurn values = stage.next();
-    if (!is_next_filled) barrier_wait(ring.filled + values.number, values.parity);
+    if (!is_next_full) barrier_wait(ring.full + values.number, values.parity);
     start_keys();
     start_values(own);
     look_ahead();
@@ -856,7 +856,7 @@ struct Consumer {
 
   // The last product of a tile, beside the first one of the next; then the tile's result. Whether there is a next one.
   __device__ __forceinline__ bool finish(bool is_odd) {
-    wait_filled(is_filled);
+    wait_full(is_full);
     const int values = stage.number;
     if (is_odd) {
       start_values(weights[1]);
@@ -865,11 +865,11 @@ struct Consumer {
     }
     const int own_head = head, own_query = first_query, own_place = place.number;
     place.advance();
-    barrier_wait(ring.queries_filled + place.number, place.parity);
-    const bool is_more = ring.tiles[place.number].head != kEnd;
+    barrier_wait(ring.queries_full + place.number, place.parity);
+    const bool is_more = ring.tile_descriptors[place.number].head != kEnd;
     if (is_more) {
       begin_tile();
-      wait_filled(is_next_filled);
+      wait_full(is_next_full);
     }
     start_keys();  // without a next tile of whatever lies there, which nobody uses
     look_ahead();

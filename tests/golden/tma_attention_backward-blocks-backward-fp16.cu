@@ -96,23 +96,23 @@ struct Band {
 // In shared memory, behind the tiles.
 struct Memory {
   float row_values[kStages][64];
-  Barrier filled[kStages], emptied[kStages];
-  Barrier held_filled, held_emptied;
-  Barrier gradients_filled[kGradientPlaces], gradients_emptied[kGradientPlaces];
-  unsigned notes[kStages];
+  Barrier full[kStages], empty[kStages];
+  Barrier held_full, held_empty;
+  Barrier gradients_full[kGradientPlaces], gradients_empty[kGradientPlaces];
+  unsigned descriptors[kStages];
   unsigned tile;
   Band band;
 
   // By one thread, before the block meets.
   __device__ __forceinline__ void init() {
     for (int stage = 0; stage < kStages; ++stage) {
-      barrier_init(filled + stage, 1);
-      barrier_init(emptied + stage, 4 * kConsumers * kArrivingLanes);
+      barrier_init(full + stage, 1);
+      barrier_init(empty + stage, 4 * kConsumers * kArrivingLanes);
     }
-    barrier_init(&held_filled, 1);
-    barrier_init(&held_emptied, kConsumers);
-    for (Barrier& barrier : gradients_filled) barrier_init(&barrier, 4 * kConsumers * kArrivingLanes);
-    for (Barrier& barrier : gradients_emptied) barrier_init(&barrier, 4 * kConsumers * kArrivingLanes);
+    barrier_init(&held_full, 1);
+    barrier_init(&held_empty, kConsumers);
+    for (Barrier& barrier : gradients_full) barrier_init(&barrier, 4 * kConsumers * kArrivingLanes);
+    for (Barrier& barrier : gradients_empty) barrier_init(&barrier, 4 * kConsumers * kArrivingLanes);
   }
 };
 
@@ -259,7 +259,7 @@ struct Order {
     tile.item = of / heads, tile.head = of % heads, tile.first = number % per_head * kTile;
     return tile;
   }
-  __device__ __forceinline__ unsigned find(int number) const { return is_sorted() ? sorted[number] : static_cast<unsigned>(number); }
+  __device__ __forceinline__ unsigned at(int number) const { return is_sorted() ? sorted[number] : static_cast<unsigned>(number); }
 };
 
 // For each query, padded to whole steps, what its exponents begin with: kPShift - lse, in units of log2, and -infinity where it sees
@@ -373,12 +373,12 @@ struct Producer {
   }
 
   // The matrices of a tile that stay in shared memory.
-  __device__ __forceinline__ void bring_held(const Tile& tile, unsigned number) {
-    barrier_wait(&shared.held_emptied, held_parity);
+  __device__ __forceinline__ void load_held(const Tile& tile, unsigned number) {
+    barrier_wait(&shared.held_empty, held_parity);
     held_parity ^= 1;
     if (is_elected()) {
       shared.tile = number;
-      barrier_arrive_expecting(&shared.held_filled, 2 * kHeldBytes);
+      barrier_arrive_expecting(&shared.held_full, 2 * kHeldBytes);
       const TensorMap& first = tile.is_of_queries ? q_map : k_map;
       const TensorMap& second = tile.is_of_queries ? d_out_map : v_map;
       #pragma unroll
@@ -387,8 +387,8 @@ struct Producer {
         for (int w = 0; w < kConsumers; ++w) {
           const auto from = box_of(piece, tile.first + w * kStep, tile.head, tile.item);
           unsigned char* const to = memory + (piece * kConsumers + w) * kPieceBytes;
-          copy_box(to, first, from, &shared.held_filled);
-          copy_box(to + kHeldBytes, second, from, &shared.held_filled);
+          copy_box(to, first, from, &shared.held_full);
+          copy_box(to + kHeldBytes, second, from, &shared.held_full);
         }
       }
     }
@@ -396,16 +396,16 @@ struct Producer {
   }
 
   // One stage: 64 rows of a matrix, and what belongs to these rows.
-  __device__ __forceinline__ void bring_stage(int number, const TensorMap& map, int token, int head, int item, unsigned note, const float* values) {
-    barrier_wait(shared.emptied + number, pair.parity ^ 1);
+  __device__ __forceinline__ void load_stage(int number, const TensorMap& map, int token, int head, int item, unsigned descriptor, const float* values) {
+    barrier_wait(shared.empty + number, pair.parity ^ 1);
     if (is_elected()) {
-      Barrier* const filled = shared.filled + number;
-      shared.notes[number] = note;
-      barrier_arrive_expecting(filled, kStageBytes + (values != nullptr ? 64 * sizeof(float) : 0));
+      Barrier* const full = shared.full + number;
+      shared.descriptors[number] = descriptor;
+      barrier_arrive_expecting(full, kStageBytes + (values != nullptr ? 64 * sizeof(float) : 0));
       unsigned char* const to = memory + kStagesAt + number * kStageBytes;
       #pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) copy_box(to + piece * kPieceBytes, map, box_of(piece, token, head, item), filled);
-      if (values != nullptr) copy_bulk(shared.row_values[number], values, 64 * sizeof(float), filled);
+      for (int piece = 0; piece < kPieces; ++piece) copy_box(to + piece * kPieceBytes, map, box_of(piece, token, head, item), full);
+      if (values != nullptr) copy_bulk(shared.row_values[number], values, 64 * sizeof(float), full);
     }
     __syncwarp();
   }
@@ -416,27 +416,27 @@ struct Producer {
     return key + kStep > shape.keys || !shape.band.all(query, query + kStep - 1, key, key + kStep - 1);
   }
 
-  __device__ __forceinline__ void bring_step(const Tile& tile, int head, int first, unsigned flags) {
-    unsigned note = static_cast<unsigned>(first) | flags;
+  __device__ __forceinline__ void load_step(const Tile& tile, int head, int first, unsigned flags) {
+    unsigned descriptor = static_cast<unsigned>(first) | flags;
     #pragma unroll
     for (int w = 0; w < kConsumers; ++w) {
-      if ((flags & kDeadFor << w) != 0 || hides(tile, first, w)) note |= kHiddenFor << w;
+      if ((flags & kDeadFor << w) != 0 || hides(tile, first, w)) descriptor |= kHiddenFor << w;
     }
     if (tile.is_of_queries) {
       const int kv_head = head / shape.group;
-      bring_stage(pair.first(), k_map, first, kv_head, tile.item, note, nullptr);
-      bring_stage(pair.second(), v_map, first, kv_head, tile.item, 0, nullptr);
+      load_stage(pair.first(), k_map, first, kv_head, tile.item, descriptor, nullptr);
+      load_stage(pair.second(), v_map, first, kv_head, tile.item, 0, nullptr);
     } else {
       const int row = (tile.item * shape.heads() + head) * shape.query_steps() + first / kStep;
       const float* const values = row_values + static_cast<long long>(row) * kStep;
-      bring_stage(pair.first(), q_map, first, head, tile.item, note, values);
-      bring_stage(pair.second(), d_out_map, first, head, tile.item, row, values + shape.padded_rows());
+      load_stage(pair.first(), q_map, first, head, tile.item, descriptor, values);
+      load_stage(pair.second(), d_out_map, first, head, tile.item, row, values + shape.padded_rows());
     }
     pair.advance();
   }
 
   // All live steps of a tile; if there is none, one in which no place lives.
-  __device__ __forceinline__ void bring(const Tile& tile) {
+  __device__ __forceinline__ void load(const Tile& tile) {
     const int lane = threadIdx.x % 32;
     const int words = tile.is_of_queries ? shape.key_words() : shape.query_words(), end = tile.is_of_queries ? shape.keys : shape.queries;
     const int block_size = tile.is_of_queries ? kKeyBlock : kQueryBlock, heads = tile.is_of_queries ? 1 : shape.group;
@@ -463,7 +463,7 @@ struct Producer {
               const bool sees = tile.is_of_queries ? shape.band.any(tile.first, last, at, at + kStep - 1)
                                                    : shape.band.any(at, at + kStep - 1, tile.first, last);
               if (!sees) continue;
-              if (held >= 0) bring_step(tile, held_head, held, held_flags);
+              if (held >= 0) load_step(tile, held_head, held, held_flags);
               held = at, held_head = head, held_flags = flags;
             }
           }
@@ -471,24 +471,24 @@ struct Producer {
       }
     }
     if (held < 0) held = 0, held_flags = 3 * kDeadFor;
-    bring_step(tile, held_head, held, held_flags | kLast);
+    load_step(tile, held_head, held, held_flags | kLast);
   }
 
   // The counters are two words that are zero between launches.
-  __device__ __forceinline__ void bring_all(const Order& tiles, unsigned* counters) {
+  __device__ __forceinline__ void load_all(const Order& tiles, unsigned* counters) {
     const int count = tiles.count();
     for (int number = blockIdx.x; number < count;) {
-      const unsigned found = tiles.find(number);
+      const unsigned found = tiles.at(number);
       const Tile tile = tiles.natural(static_cast<int>(found));
-      bring_held(tile, found);
-      bring(tile);
+      load_held(tile, found);
+      load(tile);
       if (threadIdx.x % 32 == 0) number = static_cast<int>(gridDim.x + atomicAdd(counters, 1u));
       number = __shfl_sync(0xffffffffu, number, 0);
     }
-    barrier_wait(&shared.held_emptied, held_parity);
+    barrier_wait(&shared.held_empty, held_parity);
     if (threadIdx.x % 32 == 0) {
       shared.tile = kNoTile;
-      barrier_arrive(&shared.held_filled);
+      barrier_arrive(&shared.held_full);
       __threadfence();
       if (atomicAdd(counters + 1, 1u) == gridDim.x - 1) counters[0] = 0, counters[1] = 0;
     }
@@ -570,16 +570,16 @@ struct Consumer {
     __syncwarp();
     if (lane() < kArrivingLanes) barrier_arrive(barrier);
   }
-  __device__ __forceinline__ void release(int number) const { tell(shared.emptied + number); }
-  __device__ __forceinline__ void wait_filled(int number, unsigned parity) const { barrier_wait(shared.filled + number, parity); }
+  __device__ __forceinline__ void release(int number) const { tell(shared.empty + number); }
+  __device__ __forceinline__ void wait_full(int number, unsigned parity) const { barrier_wait(shared.full + number, parity); }
 
-  __device__ __forceinline__ bool hides(unsigned note) const { return (note & kHiddenFor << warpgroup) != 0; }
+  __device__ __forceinline__ bool hides(unsigned descriptor) const { return (descriptor & kHiddenFor << warpgroup) != 0; }
   // This thread's places of a step.
   __device__ __forceinline__ int first_row() const {
     return tiles.natural(static_cast<int>(shared.tile)).first + static_cast<int>(warpgroup * kStep + warp() * 16 + lane() / 4);
   }
-  __device__ __forceinline__ int first_column(unsigned note) const { return static_cast<int>((note & ~63u) + lane() % 4 * 2); }
-  __device__ __forceinline__ bool is_dead(unsigned note) const { return (note & kDeadFor << warpgroup) != 0; }
+  __device__ __forceinline__ int first_column(unsigned descriptor) const { return static_cast<int>((descriptor & ~63u) + lane() % 4 * 2); }
+  __device__ __forceinline__ bool is_dead(unsigned descriptor) const { return (descriptor & kDeadFor << warpgroup) != 0; }
 
   // Where the lane's part of 8 x 8 matrices, 16 columns of 64 rows, lies in swizzled rows of 128 bytes; of the columns behind it, by an
   // exclusive or with bytes.
@@ -666,7 +666,7 @@ struct Consumer {
   __device__ __forceinline__ void release_held() const {
     if (threadIdx.x % 128 == 0) {
       store_box_wait<0>();
-      barrier_arrive(&shared.held_emptied);
+      barrier_arrive(&shared.held_empty);
     }
   }
 
@@ -674,7 +674,7 @@ struct Consumer {
   __device__ __forceinline__ void compute_queries();
   __device__ __forceinline__ void compute_all() {
     for (;;) {
-      barrier_wait(&shared.held_filled, held_parity);
+      barrier_wait(&shared.held_full, held_parity);
       held_parity ^= 1;
       const unsigned number = shared.tile;
       if (number == kNoTile) break;
@@ -693,7 +693,7 @@ struct ColumnStep {
   const Consumer& consumer;
   int pair;  // of its stages
 
-  __device__ __forceinline__ unsigned note() const { return consumer.shared.notes[2 * pair]; }
+  __device__ __forceinline__ unsigned descriptor() const { return consumer.shared.descriptors[2 * pair]; }
   __device__ __forceinline__ const float* values(int stage) const { return consumer.shared.row_values[stage] + consumer.lane() % 4 * 2; }
 
   template <bool kHides>
@@ -701,7 +701,7 @@ struct ColumnStep {
     const float* const begins = values(2 * pair);
     Places places;
     if constexpr (kHides) {
-      places = Places::of_keys(consumer.shape, consumer.first_row(), consumer.first_column(note()), consumer.is_dead(note()));
+      places = Places::of_keys(consumer.shape, consumer.first_row(), consumer.first_column(descriptor()), consumer.is_dead(descriptor()));
     }
     #pragma unroll
     for (int j = 0; j < kStep / 8; ++j) {
@@ -718,7 +718,7 @@ struct ColumnStep {
   }
   // P, 2^kPShift times as large.
   __device__ __forceinline__ void weigh(const Scores& scores, float scale, Weights& weights) const {
-    if (consumer.hides(note())) {
+    if (consumer.hides(descriptor())) {
       weigh<true>(scores, scale, weights);
     } else {
       weigh<false>(scores, scale, weights);
@@ -758,15 +758,15 @@ __device__ __forceinline__ void Consumer::compute_keys() {
     load_factor(v_rows, 1);
   }
   const auto begin_q = [&](const Pair& of) {
-    wait_filled(of.first(), of.parity);
+    wait_full(of.first(), of.parity);
     begin_scores(scores, k_rows, 0, of.first());
   };
   const auto begin_d_out = [&](const Pair& of) {
-    wait_filled(of.second(), of.parity);
+    wait_full(of.second(), of.parity);
     begin_scores(dp, v_rows, 1, of.second());
   };
   const auto step_of = [&](const Pair& of) { return ColumnStep{*this, of.number}; };
-  const auto is_last = [&](const Pair& of) { return (step_of(of).note() & kLast) != 0; };
+  const auto is_last = [&](const Pair& of) { return (step_of(of).descriptor() & kLast) != 0; };
   Pair of = pair;  // the step's
   const auto begin_step = [&] {  // until dS is there
     begin_q(of);
@@ -830,11 +830,11 @@ __device__ __forceinline__ void Consumer::compute_queries() {
     delta[h] = is_there ? __ldcg(values + shape.padded_rows()) * static_cast<float>(1 << kPShift) : 0.0f;
   }
   const auto begin_k = [&](const Pair& of) {
-    wait_filled(of.first(), of.parity);
+    wait_full(of.first(), of.parity);
     begin_scores(scores, q_rows, 0, of.first());
   };
   const auto begin_v = [&](const Pair& of) {
-    wait_filled(of.second(), of.parity);
+    wait_full(of.second(), of.parity);
     begin_scores(dp, d_out_rows, 1, of.second());
   };
   const auto weigh = [&](auto hides, [[maybe_unused]] const Places& seen) {
@@ -847,9 +847,9 @@ __device__ __forceinline__ void Consumer::compute_queries() {
       }
     }
   };
-  const auto weigh_step = [&](unsigned note) {
-    if (hides(note)) {
-      weigh(Is<true>{}, Places::of_queries(shape, first_row(), first_column(note), is_dead(note)));
+  const auto weigh_step = [&](unsigned descriptor) {
+    if (hides(descriptor)) {
+      weigh(Is<true>{}, Places::of_queries(shape, first_row(), first_column(descriptor), is_dead(descriptor)));
     } else {
       weigh(Is<false>{}, Places{});
     }
@@ -865,12 +865,12 @@ __device__ __forceinline__ void Consumer::compute_queries() {
   };
   Pair of = pair;  // the step's
   begin_k(of);
-  unsigned note = shared.notes[of.first()];
+  unsigned descriptor = shared.descriptors[of.first()];
   warpgroup_wait<0>();
   warpgroup_settle(scores);
-  weigh_step(note);
+  weigh_step(descriptor);
   int before_k = -1;
-  while ((note & kLast) == 0) {  // the next scores are multiplied while dS is computed
+  while ((descriptor & kLast) == 0) {  // the next scores are multiplied while dS is computed
     const Pair now = of;
     of.advance();
     begin_v(now);
@@ -885,8 +885,8 @@ __device__ __forceinline__ void Consumer::compute_queries() {
     begin_sums(dq, ds, now.first());
     warpgroup_wait<1>();
     warpgroup_settle(scores);
-    note = shared.notes[of.first()];
-    weigh_step(note);
+    descriptor = shared.descriptors[of.first()];
+    weigh_step(descriptor);
   }
   begin_v(of);
   warpgroup_wait<0>();
@@ -905,7 +905,7 @@ __device__ __forceinline__ void Consumer::compute_queries() {
 }
 
 // The gradients of attention's Q, K and V. All blocks prepare what tiles need and meet; then they stay, and compute one tile after
-// another: 128 keys, with which all queries that see any of them are multiplied, and then 128 queries. A warp brings what lives, two
+// another: 128 keys, with which all queries that see any of them are multiplied, and then 128 queries. A warp loads what lives, two
 // warpgroups multiply.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
@@ -939,7 +939,7 @@ tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_con
     if (warp == kProducer / 32) {
       fence_before_bulk_reads();
       Producer producer{memory, shared, q_map, k_map, v_map, d_out_map, shape, live, row_values};
-      producer.bring_all(tiles, counters + 1);
+      producer.load_all(tiles, counters + 1);
     }
   } else {
     take_registers<240>();

@@ -36,10 +36,10 @@ constexpr int kPieces = kRowBlock / 64;  // of 64 rows, in a block of the mask
 
 using Sums = float[kTileN / 8][4];
 
-// In shared memory, behind the tiles and what is laid down of the result.
+// In shared memory, behind the tiles and the staged tile of the result.
 struct Memory {
   Ring ring;
-  Mail mail;
+  TileQueue queue;
 };
 
 // lib/tile/tile_places.cuh.j2
@@ -67,8 +67,8 @@ struct Tiles {
 
   __device__ __forceinline__ MaskRows mask_of([[maybe_unused]] int item) const { return first_mask; }
 
-  // Where there is no such tile another one is found, which nobody may bring.
-  __device__ __forceinline__ Tile find(int number) const {
+  // Where there is no such tile another one is found, which nobody may load.
+  __device__ __forceinline__ Tile at(int number) const {
     Tile tile;
     const MaskRows mask = mask_of(tile.item);
     const TilePlace place = place_of_tile(number, row_tiles, column_tiles);
@@ -85,43 +85,43 @@ struct Tiles {
   }
 };
 
-// The warp that has the copy engine bring tiles of A and B.
+// The warp that loads tiles of A and B.
 struct Producer {
   unsigned char* tiles;
   Ring& ring;
-  TileNumbers& numbers;
+  TileScheduler& scheduler;
   const TensorMap& a_map;
   const TensorMap& b_map;
   Stage stage;
   int ahead = 0;  // stages of this tile so far
 
-  __device__ __forceinline__ void bring_step(const Tile& tile, int at, unsigned live, bool last) {
-    ring.wait_emptied(stage);
+  __device__ __forceinline__ void load_step(const Tile& tile, int at, unsigned live, bool last) {
+    ring.wait_empty(stage);
     if (is_elected()) {
       unsigned char* const a = tiles + stage.number * kStageBytes;
       unsigned char* const b = a + kConsumers * kPieceBytes;
-      Barrier* const filled = ring.filled + stage.number;
+      Barrier* const full = ring.full + stage.number;
       const unsigned rows = static_cast<unsigned>(tile.rows[0] | tile.rows[1] << 16);
       const unsigned flags = live | (last ? kLast : 0) | static_cast<unsigned>(tile.item) << 16;
-      store_vector(ring.notes[stage.number].element, Note{ {flags, rows, static_cast<unsigned>(tile.column), 0} });
-      barrier_arrive_expecting(filled, live == 0 ? 0 : ((live & 1) + (live >> 1) + kTileN / 64) * kPieceBytes);
+      store_vector(ring.descriptors[stage.number].element, StageDescriptor{ {flags, rows, static_cast<unsigned>(tile.column), 0} });
+      barrier_arrive_expecting(full, live == 0 ? 0 : ((live & 1) + (live >> 1) + kTileN / 64) * kPieceBytes);
       #pragma unroll
       for (unsigned w = 0; w < kConsumers; ++w) {
         if ((live >> w & 1) == 0 || (kClusterBlocks == 2 && w != cluster_rank())) continue;
         const auto first = kAByInner ? box_of(tile.item, at, tile.rows[w] * 64) : box_of(tile.item, tile.rows[w] * 64, at);
-        copy_box_to_cluster(a + w * kPieceBytes, a_map, first, filled, 3);
+        copy_box_to_cluster(a + w * kPieceBytes, a_map, first, full, 3);
       }
       if (live != 0) {
-        copy_box(b, b_map, box_of(tile.item, at, tile.column), filled);
+        copy_box(b, b_map, box_of(tile.item, at, tile.column), full);
       }
     }
     __syncwarp();
     stage.advance(kStages);
-    if (++ahead == kStages || (last && ahead < kStages)) numbers.ask();
+    if (++ahead == kStages || (last && ahead < kStages)) scheduler.prefetch();
   }
 
   // All live steps of a tile; if there is none, a stage that nobody multiplies.
-  __device__ __forceinline__ void bring(const Tile& tile, const MaskRows& mask) {
+  __device__ __forceinline__ void load(const Tile& tile, const MaskRows& mask) {
     const bool has_first = tile.rows[0] != kNoRows, has_second = tile.rows[1] != kNoRows;
     ahead = 0;
     int held = -1;  // a step that may be the last one
@@ -132,22 +132,22 @@ struct Producer {
       if (!has_second) second = 0;
       for (unsigned long long any = first | second; any != 0; any &= any - 1) {
         const int bit = __ffsll(static_cast<long long>(any)) - 1;
-        if (held >= 0) bring_step(tile, held, held_live, false);
+        if (held >= 0) load_step(tile, held, held_live, false);
         held = (number * 64 + bit) * kInnerBlock, held_live = static_cast<unsigned>((first >> bit & 1) | (second >> bit & 1) << 1);
         #pragma unroll 1
-        for (int step = 1; step < kInnerBlock / kStep; ++step, held += kStep) bring_step(tile, held, held_live, false);
+        for (int step = 1; step < kInnerBlock / kStep; ++step, held += kStep) load_step(tile, held, held_live, false);
       }
       if (++number == mask.words) break;
       first = mask.word(tile.ranks[0], number), second = kPieces % 2 == 0 ? first : mask.word(tile.ranks[1], number);
     }
-    bring_step(tile, max(0, held), held_live, true);
+    load_step(tile, max(0, held), held_live, true);
   }
 };
 
 // lib/mma/tile_consumer.cuh.j2 (1)
 
 // Y = scale * A * B with A's live blocks alone; the mask comes with the call. Blocks stay, and compute one tile of Y after
-// the other: a warp walks through the mask's bits and brings what they say, two warpgroups multiply. The blocks of a cluster have the
+// the other: a warp walks through the mask's bits and loads what they say, two warpgroups multiply. The blocks of a cluster have the
 // same rows, and each sends half of A to both.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap y_map,
@@ -162,17 +162,17 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
   const MaskRows rows(mask, (m + kRowBlock - 1) / kRowBlock, (k + kInnerBlock - 1) / kInnerBlock, false);
   const Tiles tiles(rows, m, n);
-  TileNumbers numbers(shared.mail, counters);
+  TileScheduler scheduler(shared.queue, counters);
   Tile tile;
   if (warp == kProducer / 32) {
     wait_for_kernel_before();
     let_next_kernel_begin();  // where blocks of this one end: all of them are there
-    tile = tiles.find(numbers.cluster);
+    tile = tiles.at(scheduler.cluster);
   } else if (threadIdx.x == kProducer + 32) {
     prefetch_map(a_map);
     prefetch_map(b_map);
     shared.ring.init();
-    shared.mail.init();
+    shared.queue.init();
     barrier_init_fence();
     prefetch_map(y_map);
   }
@@ -180,14 +180,14 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   if (warp >= kProducer / 32) {
     give_registers<72>();
     if (warp == kProducer / 32) {
-      Producer producer{memory, shared.ring, numbers, a_map, b_map};
-      for (int number = numbers.cluster; number < tiles.count();) {
-        producer.bring(tile, tiles.mask_of(tile.item));
-        number = numbers.take();
-        tile = tiles.find(number);
+      Producer producer{memory, shared.ring, scheduler, a_map, b_map};
+      for (int number = scheduler.cluster; number < tiles.count();) {
+        producer.load(tile, tiles.mask_of(tile.item));
+        number = scheduler.next();
+        tile = tiles.at(number);
       }
-      shared.ring.say(producer.stage, kEnd);
-      numbers.end();
+      shared.ring.signal(producer.stage, kEnd);
+      scheduler.end();
     }
   } else {
     take_registers<216>();

@@ -33,12 +33,12 @@ constexpr int kUnit = 128;  // columns of the result that come together
 constexpr int kUnits = kTileN / kUnit;  // of a tile
 constexpr int kBlockUnits = kColumnBlock / kUnit;
 constexpr int kClusterUnits = kUnits * static_cast<int>(kClusterBlocks);
-static_assert(kUnits <= 4 && kColumnBlock % kUnit == 0, "a note has room for four units");
+static_assert(kUnits <= 4 && kColumnBlock % kUnit == 0, "a descriptor has room for four units");
 
-// In shared memory, behind the tiles and what is laid down of the result.
+// In shared memory, behind the tiles and the staged tile of the result.
 struct Memory {
   Ring ring;
-  Mail mail;
+  TileQueue queue;
 };
 
 // A tile of the result: for each warpgroup 64 rows, and the columns of some live units.
@@ -115,7 +115,7 @@ struct Tiles {
   }
 
   // The tile of that number, which is larger than the last one's. False: there is none.
-  __device__ __forceinline__ bool find(Tile& tile, int number) {
+  __device__ __forceinline__ bool walk_to(Tile& tile, int number) {
     while (number >= before + in_group) {
       if (!advance()) return false;
     }
@@ -170,11 +170,11 @@ struct Tiles {
   }
 };
 
-// The warp that has the copy engine bring tiles of A and B.
+// The warp that loads tiles of A and B.
 struct Producer {
   unsigned char* tiles;
   Ring& ring;
-  TileNumbers& numbers;
+  TileScheduler& scheduler;
   const TensorMap& a_map;
   const TensorMap& b_map;
   Stage stage;
@@ -182,50 +182,50 @@ struct Producer {
   int stages = stages_of(kTileN);
 
   // Stages behind this one are those of narrow tiles: they lie elsewhere.
-  __device__ __forceinline__ void turn() {
-    ring.say(stage, kTurn);
+  __device__ __forceinline__ void relayout() {
+    ring.signal(stage, kRelayout);
     stage.advance(stages);
-    for (stage.number = 0; stage.number < stages; ++stage.number) ring.wait_emptied(stage);
+    for (stage.number = 0; stage.number < stages; ++stage.number) ring.wait_empty(stage);
     stage.number = 0, narrow = true, stages = stages_of(kNarrowN);
   }
 
-  __device__ __forceinline__ void bring_step(const Tile& tile, int at, bool last) {
-    ring.wait_emptied(stage);
+  __device__ __forceinline__ void load_step(const Tile& tile, int at, bool last) {
+    ring.wait_empty(stage);
     if (is_elected()) {
       unsigned char* const a = tiles + stage.number * (narrow ? stage_bytes(kNarrowN) : stage_bytes(kTileN));
       unsigned char* const b = a + kConsumers * kPieceBytes;
-      Barrier* const filled = ring.filled + stage.number;
+      Barrier* const full = ring.full + stage.number;
       const unsigned flags = static_cast<unsigned>(tile.item) << 16 | tile.live << 8 | (last ? kLast : 0), rows = static_cast<unsigned>(tile.rows[0] | tile.rows[1] << 16);
-      store_vector(ring.notes[stage.number].element,
-                   Note{ {flags, rows, static_cast<unsigned>(tile.columns), static_cast<unsigned>(tile.columns >> 32)} });
+      store_vector(ring.descriptors[stage.number].element,
+                   StageDescriptor{ {flags, rows, static_cast<unsigned>(tile.columns), static_cast<unsigned>(tile.columns >> 32)} });
       const int pieces = (tile.rows[0] != kNoRows) + (tile.rows[1] != kNoRows) + tile.units * (kUnit / 64);
-      barrier_arrive_expecting(filled, pieces * kPieceBytes);
+      barrier_arrive_expecting(full, pieces * kPieceBytes);
       #pragma unroll
       for (unsigned w = 0; w < kConsumers; ++w) {
         if (tile.rows[w] == kNoRows || (kClusterBlocks == 2 && w != cluster_rank())) continue;
-        copy_box_to_cluster(a + w * kPieceBytes, a_map, box_of(tile.item, at, tile.rows[w] * 64), filled, 3);
+        copy_box_to_cluster(a + w * kPieceBytes, a_map, box_of(tile.item, at, tile.rows[w] * 64), full, 3);
       }
       for (int unit = 0; unit < tile.units; ++unit) {
         const int column = static_cast<int>(tile.columns >> 16 * unit & 0xffff) * kUnit;
         unsigned char* const to = b + unit * (kUnit / 64) * kPieceBytes;
         #pragma unroll
-        for (int j = 0; j < kUnit / 64; ++j) copy_box(to + j * kPieceBytes, b_map, box_of(tile.item, column + j * 64, at), filled);
+        for (int j = 0; j < kUnit / 64; ++j) copy_box(to + j * kPieceBytes, b_map, box_of(tile.item, column + j * 64, at), full);
       }
     }
     __syncwarp();
     stage.advance(stages);
   }
 
-  // Brings a tile, and finds the next one as soon as the ring is full. False: there is none.
-  __device__ __forceinline__ bool bring(const Tile& tile, int inner, Tiles& all, Tile& next) {
-    if (tile.narrow && !narrow) turn();
-    const int steps = (inner + kStep - 1) / kStep, full = min(stages, steps) - 1;
+  // Loads a tile, and finds the next one as soon as the ring is full. False: there is none.
+  __device__ __forceinline__ bool load(const Tile& tile, int inner, Tiles& all, Tile& next) {
+    if (tile.narrow && !narrow) relayout();
+    const int steps = (inner + kStep - 1) / kStep, prefetch_at = min(stages, steps) - 1;
     bool is_more = false;
     for (int step = 0; step < steps; ++step) {
-      bring_step(tile, step * kStep, step == steps - 1);
-      if (step == full) {
-        numbers.ask();
-        is_more = all.find(next, numbers.take());
+      load_step(tile, step * kStep, step == steps - 1);
+      if (step == prefetch_at) {
+        scheduler.prefetch();
+        is_more = all.walk_to(next, scheduler.next());
       }
     }
     return is_more;
@@ -256,19 +256,19 @@ struct Consumer {
 
   // A tile of at most that many columns.
   template <int kColumns>
-  __device__ __forceinline__ void compute(unsigned said) {
+  __device__ __forceinline__ void compute(unsigned flags) {
     constexpr int kStages = stages_of(kColumns);
     float sums[kColumns / 8][4];
-    const auto note = load_vector<4>(ring.notes[stage.number].element);
-    multiply_stages<kStages>(ring, stage, sums, said, [&](bool add) { multiply<kColumns>(sums, add); });
-    const int row = static_cast<int>(note.element[1] >> 16 * warpgroup & 0xffff);
-    const unsigned live = row == kNoRows ? 0 : note.element[0] >> (8 + 4 * warpgroup) & 15;
+    const auto descriptor = load_vector<4>(ring.descriptors[stage.number].element);
+    multiply_stages<kStages>(ring, stage, sums, flags, [&](bool add) { multiply<kColumns>(sums, add); });
+    const int row = static_cast<int>(descriptor.element[1] >> 16 * warpgroup & 0xffff);
+    const unsigned live = row == kNoRows ? 0 : descriptor.element[0] >> (8 + 4 * warpgroup) & 15;
     if (live == 0) return;
     const int item = 0;
     output.store(sums, item, row * 64, [&](int piece) {
       const int unit = piece * kRowElements / kUnit;
       if ((live >> unit & 1) == 0) return kNowhere;
-      return static_cast<int>(note.element[2 + unit / 2] >> unit % 2 * 16 & 0xffff) * kUnit + piece * kRowElements % kUnit;
+      return static_cast<int>(descriptor.element[2 + unit / 2] >> unit % 2 * 16 & 0xffff) * kUnit + piece * kRowElements % kUnit;
     });
   }
 
@@ -276,10 +276,10 @@ struct Consumer {
   template <int kColumns>
   __device__ __forceinline__ void compute_all() {
     for (;;) {
-      const unsigned said = ring.wait_filled(stage);
-      if ((said & kEnd) != 0) return;
-      if ((said & kTurn) != 0) break;
-      compute<kColumns>(said);
+      const unsigned flags = ring.wait_full(stage);
+      if ((flags & kEnd) != 0) return;
+      if ((flags & kRelayout) != 0) break;
+      compute<kColumns>(flags);
     }
     if constexpr (kColumns > kNarrowN) {
       ring.release(stage.number);
@@ -309,7 +309,7 @@ __device__ __forceinline__ void write_zeros(const MaskRows& mask, int mask_colum
 }
 
 // Y = the live blocks of scale * A * B, zeros elsewhere; the mask comes with the call. Blocks stay, and compute one tile of Y after the
-// other: a warp walks through the mask's bits and brings rows of A and those columns of B whose blocks live, two warpgroups multiply,
+// other: a warp walks through the mask's bits and loads rows of A and those columns of B whose blocks live, two warpgroups multiply,
 // three warps write zeros. The blocks of a cluster have the same rows, and each sends half of A to both.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap y_map,
@@ -322,18 +322,18 @@ tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   const int mask_columns = (k + kColumnBlock - 1) / kColumnBlock;
   const MaskRows rows(mask, (m + kRowBlock - 1) / kRowBlock, mask_columns, false);
   Tiles tiles(rows, m);
-  TileNumbers numbers(shared.mail, counters);
+  TileScheduler scheduler(shared.queue, counters);
   Tile tile;
   bool is_more = false;
   if (warp == kProducer / 32) {
     wait_for_kernel_before();
     let_next_kernel_begin();  // where blocks of this one end: all of them are there
-    is_more = tiles.find(tile, numbers.cluster);
+    is_more = tiles.walk_to(tile, scheduler.cluster);
   } else if (threadIdx.x == kProducer + 32) {
     prefetch_map(a_map);
     prefetch_map(b_map);
     shared.ring.init();
-    shared.mail.init();
+    shared.queue.init();
     barrier_init_fence();
     prefetch_map(y_map);
   }
@@ -341,14 +341,14 @@ tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   if (warp >= kProducer / 32) {
     give_registers<72>();
     if (warp == kProducer / 32) {
-      Producer producer{memory, shared.ring, numbers, a_map, b_map};
+      Producer producer{memory, shared.ring, scheduler, a_map, b_map};
       while (is_more) {
         Tile next;
-        is_more = producer.bring(tile, n, tiles, next);
+        is_more = producer.load(tile, n, tiles, next);
         tile = next;
       }
-      shared.ring.say(producer.stage, kEnd);
-      numbers.end();
+      shared.ring.signal(producer.stage, kEnd);
+      scheduler.end();
     } else {
       wait_for_kernel_before();
       write_zeros(rows, mask_columns, threadIdx.x - kProducer - 32, kThreads - kProducer - 32, m, k, y);

@@ -38,7 +38,7 @@ class StripConvConfig(Config):
 
 
 class StripConv(MaskedConvolution[StripConvConfig]):
-    """A block computes a tile of outputs in float32. It brings the pixels that live units read to shared memory once.
+    """A block computes a tile of outputs in float32. It loads the pixels that live units read to shared memory once.
 
     The operands may lie in pinned memory of the host, of which only these pixels then cross the bus: warps load whole
     lines of 32 elements, 8 at a time.

@@ -1,4 +1,4 @@
-"""What families share whose tiles a producer warp loads by TMA, Hopper's copy engine: sizes, configs and the launch."""
+"""What families share whose tiles a producer warp loads by TMA (sm_90a): sizes, configs and the launch."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ START_US = 1.4
 LEAST_SHARE = 8  # values of a row for each thread of the heuristic config
 HEURISTIC_KEPT = 16  # values of a thread in registers
 ENOUGH_THREADS = 1024  # on each multiprocessor
-EQUAL_ROWS = 0.1  # coefficient of variation below which sorting rows brings nothing
+EQUAL_ROWS = 0.1  # coefficient of variation below which sorting rows gains nothing
 ROW_CYCLES = 35.0  # of a multiprocessor, for each warp of a row; as fitted
 
 

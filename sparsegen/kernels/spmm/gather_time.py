@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparsegen.kernels.base import Device
 from sparsegen.system.integers import round_up
 
-LINE_BYTES = 128  # of global memory, which a load brings at the least
+LINE_BYTES = 128  # of global memory, which a load moves at the least
 LARGE_TILE_BYTES = 600_000  # of B, beyond which rows that run together do not share what L1 holds
 
 

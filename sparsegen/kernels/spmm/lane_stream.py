@@ -55,7 +55,7 @@ _BITS = np.array([i.bit_count() for i in range(256)], dtype=np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """How tiles are dealt to blocks and warps.
+    """How tiles are assigned to blocks and warps.
 
     A group is ``strip_rows · warps_m`` rows, a step of it ``step_columns · warps_k`` columns. Group by group, and step
     by step in each, the steps are given out to the blocks in equal runs (stream-K: Osama et al., PPoPP 2023). Of a

@@ -448,7 +448,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
 
     @staticmethod
     def _step_bytes(problem: SpmmProblem, config: PanelSpmmConfig) -> tuple[int, int]:
-        """Of the offsets and of the values that one step of a group brings."""
+        """Of the offsets and of the values that one step of a group loads."""
         c = config
         return c.step * c.index_bits // 8, c.step * c.rows_per_group * problem.dtype.itemsize
 

@@ -24,10 +24,10 @@ constexpr unsigned kArrivingLanes = 1;
 
 // What the producer says of a stage: flags (bit w: warpgroup w multiplies it; from bit 16 on the item of a batch), where the result's
 // rows begin for both warpgroups (in units of 64, 16 bits each), and two words on its columns.
-using Note = Vector<unsigned, 4>;
+using StageDescriptor = Vector<unsigned, 4>;
 constexpr unsigned kLast = 4;  // of its tile
 constexpr unsigned kEnd = 8;  // there is no stage behind it
-constexpr unsigned kTurn = 16;  // holds nothing; stages behind it are those of tiles of another width
+constexpr unsigned kRelayout = 16;  // holds nothing; stages behind it are those of tiles of another width
 
 // A stage, and for each stage the parity of its barriers' phase.
 struct Stage {
@@ -43,35 +43,35 @@ struct Stage {
 
 // In shared memory.
 struct Ring {
-  Note notes[kMostStages];
-  Barrier filled[kMostStages];
-  Barrier emptied[kMostStages];
+  StageDescriptor descriptors[kMostStages];
+  Barrier full[kMostStages];
+  Barrier empty[kMostStages];
 
   // By one thread, before the cluster meets.
   __device__ __forceinline__ void init() {
     for (int stage = 0; stage < kMostStages; ++stage) {
-      barrier_init(filled + stage, 1);
-      barrier_init(emptied + stage, 4 * kConsumers * kArrivingLanes * kClusterBlocks);
+      barrier_init(full + stage, 1);
+      barrier_init(empty + stage, 4 * kConsumers * kArrivingLanes * kClusterBlocks);
     }
   }
 
   // By the producer warp: waits until the stage may be filled again.
-  __device__ __forceinline__ void wait_emptied(const Stage& stage) { barrier_wait(emptied + stage.number, stage.parity() ^ 1); }
+  __device__ __forceinline__ void wait_empty(const Stage& stage) { barrier_wait(empty + stage.number, stage.parity() ^ 1); }
 
   // By the producer warp: a stage without tiles.
-  __device__ __forceinline__ void say(const Stage& stage, unsigned flags) {
-    wait_emptied(stage);
+  __device__ __forceinline__ void signal(const Stage& stage, unsigned flags) {
+    wait_empty(stage);
     if (threadIdx.x % 32 == 0) {
-      notes[stage.number].element[0] = flags;
-      barrier_arrive(filled + stage.number);
+      descriptors[stage.number].element[0] = flags;
+      barrier_arrive(full + stage.number);
     }
     __syncwarp();
   }
 
   // By consumers: waits for the stage, and reads what is said of it.
-  __device__ __forceinline__ unsigned wait_filled(const Stage& stage) {
-    barrier_wait(filled + stage.number, stage.parity());
-    return notes[stage.number].element[0];
+  __device__ __forceinline__ unsigned wait_full(const Stage& stage) {
+    barrier_wait(full + stage.number, stage.parity());
+    return descriptors[stage.number].element[0];
   }
 
   // By the warps of consumers, which are done with the stage: all blocks of the cluster fill it again together.
@@ -79,11 +79,11 @@ struct Ring {
     const unsigned lane = threadIdx.x % 32;
     __syncwarp();
     if constexpr (kArrivingLanes == 1) {
-      if (lane < kClusterBlocks) barrier_arrive_at(emptied + stage, lane);
+      if (lane < kClusterBlocks) barrier_arrive_at(empty + stage, lane);
     } else if constexpr (kClusterBlocks == 1) {
-      barrier_arrive(emptied + stage);
+      barrier_arrive(empty + stage);
     } else {
-      for (unsigned block = 0; block < kClusterBlocks; ++block) barrier_arrive_at(emptied + stage, block);
+      for (unsigned block = 0; block < kClusterBlocks; ++block) barrier_arrive_at(empty + stage, block);
     }
   }
 };

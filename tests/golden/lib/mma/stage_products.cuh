@@ -1,12 +1,12 @@
-// By a warpgroup: all stages of a tile, whose first one has come and `said` whether it is the last. `multiply(add)` starts the
+// By a warpgroup: all stages of a tile, whose first one has come and `flags` whether it is the last. `multiply(add)` starts the
 // product of the stage `stage`; each one runs while the next is waited for and started.
 template <int kRingStages, class Sums, class Multiply>
-__device__ __forceinline__ void multiply_stages(Ring& ring, Stage& stage, Sums& sums, unsigned said, const Multiply& multiply) {
+__device__ __forceinline__ void multiply_stages(Ring& ring, Stage& stage, Sums& sums, unsigned flags, const Multiply& multiply) {
   multiply(false);
   int held = stage.number;
   stage.advance(kRingStages);
-  while ((said & kLast) == 0) {
-    said = ring.wait_filled(stage);
+  while ((flags & kLast) == 0) {
+    flags = ring.wait_full(stage);
     multiply(true);
     warpgroup_wait<1>();
     ring.release(held);

@@ -32,7 +32,7 @@ constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next, 
 
 // lib/mma/warpgroup.cuh.j2 (3)
 
-// lib/tile/tile_numbers.cuh.j2 (1)
+// lib/tile/tile_scheduler.cuh.j2 (1)
 
 // Where a box begins in the array of an item.
 __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int outer) { return box_at(inner, outer); }
@@ -130,8 +130,8 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int
 -// lib/mma/warpgroup.cuh.j2 (3)
 +// lib/mma/warpgroup.cuh.j2 (13)
 @@
--// lib/tile/tile_numbers.cuh.j2 (1)
-+// lib/tile/tile_numbers.cuh.j2 (2)
+-// lib/tile/tile_scheduler.cuh.j2 (1)
++// lib/tile/tile_scheduler.cuh.j2 (2)
 @@
 -// lib/epilogue/tile_output.cuh.j2 (1)
 +// lib/epilogue/tile_output.cuh.j2 (7)

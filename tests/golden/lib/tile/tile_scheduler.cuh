@@ -1,54 +1,54 @@
 constexpr int kSlots = 16;  // numbers on their way to the cluster's other block
 
 // In shared memory: what the first block of a cluster tells the other one.
-struct Mail {
-  Barrier arrived[kSlots];
+struct TileQueue {
+  Barrier full[kSlots];
   unsigned numbers[kSlots];
 
   // By one thread, before the cluster meets.
   __device__ __forceinline__ void init() {
-    for (int slot = 0; slot < kSlots; ++slot) barrier_init(arrived + slot, 1);
+    for (int slot = 0; slot < kSlots; ++slot) barrier_init(full + slot, 1);
   }
 };
 
 // For the producer warps of a cluster, which begins with the tile of its own number. The counters are two words that are zero between
 // launches.
-struct TileNumbers {
-  Mail& mail;
+struct TileScheduler {
+  TileQueue& queue;
   unsigned* counters;
   int clusters, cluster;
   int taken = 0;
-  unsigned next = 0;
+  unsigned fetched = 0;
 
-  __device__ __forceinline__ TileNumbers(Mail& mail, unsigned* counters)
-      : mail(mail), counters(counters), clusters(static_cast<int>(gridDim.x / kClusterBlocks)),
+  __device__ __forceinline__ TileScheduler(TileQueue& queue, unsigned* counters)
+      : queue(queue), counters(counters), clusters(static_cast<int>(gridDim.x / kClusterBlocks)),
         cluster(static_cast<int>(blockIdx.x / kClusterBlocks)) {}
 
   // Asks for the next number, so that it is there when `take` wants it. Once for each tile.
-  __device__ __forceinline__ void ask() {
+  __device__ __forceinline__ void prefetch() {
     if constexpr (kCounted) {
       if (cluster_rank() == 0) {
         unsigned number = 0;
         if (threadIdx.x % 32 == 0) {
           number = clusters + atomicAdd(counters, 1u);
-          store_word_at(mail.numbers + taken % kSlots, number, mail.arrived + taken % kSlots, 1);
+          store_word_at(queue.numbers + taken % kSlots, number, queue.full + taken % kSlots, 1);
         }
-        next = __shfl_sync(0xffffffffu, number, 0);
+        fetched = __shfl_sync(0xffffffffu, number, 0);
       }
     }
   }
 
   // The number of the next tile.
-  __device__ __forceinline__ int take() {
+  __device__ __forceinline__ int next() {
     if (kCounted && cluster_rank() == 1) {
       const int slot = taken % kSlots;
-      if (threadIdx.x % 32 == 0) barrier_arrive_expecting(mail.arrived + slot, 4);
+      if (threadIdx.x % 32 == 0) barrier_arrive_expecting(queue.full + slot, 4);
       __syncwarp();
-      barrier_wait(mail.arrived + slot, taken / kSlots % 2);
-      next = mail.numbers[slot];
+      barrier_wait(queue.full + slot, taken / kSlots % 2);
+      fetched = queue.numbers[slot];
     }
     ++taken;
-    if constexpr (kCounted) return static_cast<int>(next);
+    if constexpr (kCounted) return static_cast<int>(fetched);
     return taken * clusters + (taken % 2 == 0 ? cluster : clusters - 1 - cluster);  // who had the longest tile now has the shortest
   }
 
@@ -64,12 +64,12 @@ struct TileNumbers {
 };
 (2) from (1):
 @@
--          store_word_at(mail.numbers + taken % kSlots, number, mail.arrived + taken % kSlots, 1);
+-          store_word_at(queue.numbers + taken % kSlots, number, queue.full + taken % kSlots, 1);
 @@
 -    if (kCounted && cluster_rank() == 1) {
 -      const int slot = taken % kSlots;
--      if (threadIdx.x % 32 == 0) barrier_arrive_expecting(mail.arrived + slot, 4);
+-      if (threadIdx.x % 32 == 0) barrier_arrive_expecting(queue.full + slot, 4);
 -      __syncwarp();
--      barrier_wait(mail.arrived + slot, taken / kSlots % 2);
--      next = mail.numbers[slot];
+-      barrier_wait(queue.full + slot, taken / kSlots % 2);
+-      fetched = queue.numbers[slot];
 -    }

@@ -26,7 +26,7 @@ __device__ __forceinline__ NarrowRows moved(NarrowRows rows, unsigned bytes) {
 
 // Starts adding the product of 64 columns and 32 rows, 16 places of k, to sums that lie over the warpgroup as those of mma do over
 // a warp: 16 of the columns for each warp.
-__device__ __forceinline__ void warpgroup_mma_turned(float (&sums)[4][4], const unsigned (&a)[4], NarrowRows b) {
+__device__ __forceinline__ void warpgroup_mma_swap_ab(float (&sums)[4][4], const unsigned (&a)[4], NarrowRows b) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::wgmma_16bit<Element, 4>(sums, a, b);
 #else
