@@ -51,7 +51,7 @@ static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
 // lib/copy/slots.cuh.j2
 
-// lib/barrier/tile_ring.cuh.j2 (1)
+// lib/persistent/tile_ring.cuh.j2 (1)
 
 constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next, where they are its contiguous direction
 
@@ -292,7 +292,7 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
   const Stages stages(memory, value_bytes);
   const Units units{row_tiles, (n + kTileN - 1) / kTileN, steps};
   (void)m, (void)k;
@@ -311,7 +311,7 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
   cluster_meet();
   if (warp >= kProducer / 32) {
     give_registers<72>();
-    if (loads) {
+    if (warp == kProducer / 32) {
       wait_for_kernel_before();
       const int clusters = static_cast<int>(gridDim.x / kClusterBlocks);
       while (number < units.count()) {
@@ -343,7 +343,7 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
       const int row = (static_cast<int>(descriptor.element[1]) * kConsumers + static_cast<int>(warpgroup)) * 64, column = static_cast<int>(descriptor.element[2]);
       output.store(sums, 0, row, [&](int piece) { return column + piece * kRowElements < n ? column + piece * kRowElements : kNowhere; });
     }
-    output.end();
+    output.finish();
   }
-  cluster_meet();  // nobody ends while another block may send it tiles or arrivals
+  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
 }

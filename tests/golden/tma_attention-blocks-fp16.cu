@@ -215,13 +215,7 @@ constexpr int kKeyChunkBytes = kStageKeys * kRowBytes, kStageBytes = kChunks * k
 constexpr int kParts = kStageKeys / kPartKeys;  // of a stage, each of keys that follow one another
 constexpr int kRingBytes = 2 * kQueryBytes + kStages * kStageBytes;
 
-// Lanes of a consumer warp that tell a barrier that the warp is done. One is enough behind __syncwarp; compute-sanitizer's racecheck
-// follows arrivals lane by lane, so that under it all of them arrive.
-#if defined(SPARSEGEN_EVERY_LANE_ARRIVES)
-constexpr unsigned kArrivingLanes = 32;
-#else
-constexpr unsigned kArrivingLanes = 1;
-#endif
+// lib/persistent/arriving_lanes.cuh.j2
 
 constexpr unsigned kLast = 1;  // stage of its tile
 constexpr unsigned kBounded = 2;  // the band, or the end of the keys, hides some places of the stage
@@ -241,23 +235,9 @@ struct TileDescriptor {
   int first[kPieces];
 };
 
-// A place in a ring of kPlaces, and the parity of its barriers' phase.
-template <int kPlaces>
-struct Turn {
-  int number = 0;
-  unsigned parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++number == kPlaces) number = 0, parity ^= 1;
-  }
-  __device__ __forceinline__ Turn next() const {
-    Turn found = *this;
-    found.advance();
-    return found;
-  }
-};
-using StageTurn = Turn<kStages>;
-using TileTurn = Turn<2>;
+// lib/barrier/ring_stage.cuh.j2
+using KeyStage = Stage<kStages>;
+using TileStage = Stage<2>;
 
 // In shared memory.
 struct Ring {
@@ -345,8 +325,8 @@ struct Producer {
   unsigned* counters;  // two words that are zero between launches
   int workers;  // producers of the grid
 
-  StageTurn stage;
-  TileTurn place;
+  KeyStage stage;
+  TileStage place;
   // The tile that is loaded.
   LiveKeys live;
   Queries queries;
@@ -716,8 +696,8 @@ struct Consumer {
   float scale;  // of scores, in powers of two
   unsigned warp;  // of the two warpgroups
 
-  StageTurn stage;
-  TileTurn place;
+  KeyStage stage;
+  TileStage place;
   bool is_full = false, is_next_full = false;  // this stage and the next one are known to be
   int held_keys = 0, held_values = 0;  // stages that a product reads
   int held_queries = -1;  // the place that a store reads
@@ -774,7 +754,7 @@ struct Consumer {
 
   // Looks whether the next two stages are full, long before they are waited for.
   __device__ __forceinline__ void look_ahead() {
-    const StageTurn next = stage.next();
+    const KeyStage next = stage.next();
     is_full = barrier_is_complete(ring.full + stage.number, stage.parity);
     is_next_full = barrier_is_complete(ring.full + next.number, next.parity);
   }
@@ -828,7 +808,7 @@ struct Consumer {
   // Starts the scores of the next stage and the product of this one's weights, then computes the next one's weights.
   __device__ __forceinline__ void compute(Weights& own, Weights& next) {
     wait_full(is_full);
-    const StageTurn values = stage.next();
+    const KeyStage values = stage.next();
     if (!is_next_full) barrier_wait(ring.full + values.number, values.parity);
     start_keys();
     start_values(own);
@@ -897,7 +877,7 @@ tma_attention(const __grid_constant__ TensorMap q_map, const __grid_constant__ T
     const float* __restrict__ scale, const int* __restrict__ band_words, float* __restrict__ lse, Element*) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Ring* const rings = reinterpret_cast<Ring*>(memory + kRings * kRingBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
   if (threadIdx.x == kProducer + 96) {
     prefetch_map(q_map);
     prefetch_map(k_map);
@@ -911,8 +891,8 @@ tma_attention(const __grid_constant__ TensorMap q_map, const __grid_constant__ T
   const Band band(band_words);
   if (warp >= kProducer / 32) {
     give_registers<56>();
-    const unsigned number = warp - kProducer / 32;
-    if (number < kRings) {
+    if (warp - kProducer / 32 < kRings) {
+      const unsigned number = warp - kProducer / 32;
       let_next_kernel_begin();
       const bool is_causal = band.most < kNoBand;
       const int heads = kv_heads * group;

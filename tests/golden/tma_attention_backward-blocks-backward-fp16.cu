@@ -58,13 +58,7 @@ constexpr int kGradientPlaces = 2;  // that take turns
 constexpr int kMemoryAt = kGradientsAt + kGradientPlaces * kGradientBytes;
 constexpr int kBuckets = 1024;  // of tiles by their live steps, counted where stages lie later
 
-// Lanes of a consumer warp that tell a barrier that the warp is done. One is enough behind __syncwarp; compute-sanitizer's racecheck
-// follows arrivals lane by lane, so that under it all of them arrive.
-#if defined(SPARSEGEN_EVERY_LANE_ARRIVES)
-constexpr unsigned kArrivingLanes = 32;
-#else
-constexpr unsigned kArrivingLanes = 1;
-#endif
+// lib/persistent/arriving_lanes.cuh.j2
 
 // P is held 2^kPShift times as large in 16 bits, so that small weights of long rows keep all bits; in bfloat16 they do anyway.
 constexpr int kPShift = 8;
@@ -916,7 +910,7 @@ tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_con
     const unsigned long long* __restrict__ mask, const float* __restrict__ scale, const int* __restrict__ band, Element*, Element*, Element* dq) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Memory& shared = *reinterpret_cast<Memory*>(memory + kMemoryAt);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
   const Shape shape{items, kv_heads, group, queries, keys, shared.band};
   const LiveBlocks live{shape, mask, item_masks, head_masks, mask_ranks};
   const Order tiles{shape, order};

@@ -22,7 +22,7 @@ constexpr bool kBByInner = false;
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 static_assert(kTail <= kRaster, "a group is walked in parts");
 
-// lib/tile/copied_tiles.cuh.j2 (1)
+// lib/persistent/copied_tiles.cuh.j2 (1)
 
 constexpr int kTileM = 64 * kConsumers;  // rows of a stored tile
 constexpr int kStages = stages_of(kTileN);
@@ -30,13 +30,7 @@ constexpr int kStageBytes = stage_bytes(kTileN);
 
 using Sums = float[kTileN / 8][4];
 
-// In shared memory, behind the tiles and the staged tile of C.
-struct Memory {
-  Ring ring;
-  TileQueue queue;
-};
-
-// lib/tile/tile_places.cuh.j2
+// lib/persistent/tile_places.cuh.j2
 
 // A tile of C: 128 rows, whose stored tiles are begin to end.
 struct Tile {
@@ -112,7 +106,7 @@ struct Producer {
   }
 };
 
-// lib/mma/tile_consumer.cuh.j2 (1)
+// lib/persistent/tile_consumer.cuh.j2 (1)
 
 // C = A * B with A in tiles of 128 x 64 elements, those that have nonzeros. Blocks stay, and compute one tile of C after the other: a
 // warp loads stored tiles and what they meet of B, two warpgroups multiply. The blocks of a cluster have the same
@@ -126,7 +120,7 @@ tma_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ 
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
   const int cluster_columns = kTileN * static_cast<int>(kClusterBlocks);
   const Tiles tiles{row_blocks, offsets, row_block_count, (n + cluster_columns - 1) / cluster_columns};
   TileScheduler scheduler(shared.queue, counters);
@@ -147,7 +141,7 @@ tma_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ 
       for (int number = scheduler.cluster; number < tiles.count(); number = scheduler.next()) producer.load(tiles.at(number));
       let_next_kernel_begin();
       shared.ring.signal(producer.stage, kEnd);
-      scheduler.end();
+      scheduler.finish();
     }
   } else {
     take_registers<216>();
@@ -156,7 +150,7 @@ tma_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ 
     const Output output{c_map, outputs + warpgroup * kOutputs * kPieceBytes, static_cast<int>(1 + warpgroup), 1.0f, bias, m, n};
     Consumer consumer{memory, shared.ring, warpgroup};
     consumer.compute_all(output);
-    output.end();
+    output.finish();
   }
-  cluster_meet();  // nobody ends while another block may send it tiles or arrivals
+  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
 }

@@ -26,7 +26,7 @@ static_assert(sizeof(Element) == 2 || (kAByInner && kBByInner), "floats lie alon
 static_assert(kTail <= kRaster, "a group is walked in parts");
 static_assert(kRowBlock % 64 == 0 && kInnerBlock % 64 == 0, "blocks are whole pieces of 64 rows and columns");
 
-// lib/tile/copied_tiles.cuh.j2 (3)
+// lib/persistent/copied_tiles.cuh.j2 (3)
 
 // lib/tile/block_mask.cuh.j2
 
@@ -36,13 +36,7 @@ constexpr int kPieces = kRowBlock / 64;  // of 64 rows, in a block of the mask
 
 using Sums = float[kTileN / 8][4];
 
-// In shared memory, behind the tiles and the staged tile of the result.
-struct Memory {
-  Ring ring;
-  TileQueue queue;
-};
-
-// lib/tile/tile_places.cuh.j2
+// lib/persistent/tile_places.cuh.j2
 
 // A tile of the result: for each warpgroup 64 rows and their rank in the mask, the same columns.
 struct Tile {
@@ -144,7 +138,7 @@ struct Producer {
   }
 };
 
-// lib/mma/tile_consumer.cuh.j2 (1)
+// lib/persistent/tile_consumer.cuh.j2 (1)
 
 // Y = scale * A * B with A's live blocks alone; the mask comes with the call. Blocks stay, and compute one tile of Y after
 // the other: a warp walks through the mask's bits and loads what they say, two warpgroups multiply. The blocks of a cluster have the
@@ -159,7 +153,7 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
   const MaskRows rows(mask, (m + kRowBlock - 1) / kRowBlock, (k + kInnerBlock - 1) / kInnerBlock, false);
   const Tiles tiles(rows, m, n);
   TileScheduler scheduler(shared.queue, counters);
@@ -187,7 +181,7 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
         tile = tiles.at(number);
       }
       shared.ring.signal(producer.stage, kEnd);
-      scheduler.end();
+      scheduler.finish();
     }
   } else {
     take_registers<216>();
@@ -196,7 +190,7 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     const Output output{y_map, outputs + warpgroup * kOutputs * kPieceBytes, static_cast<int>(1 + warpgroup), *scale, bias, m, n, residual};
     Consumer consumer{memory, shared.ring, warpgroup};
     consumer.compute_all(output);
-    output.end();
+    output.finish();
   }
-  cluster_meet();  // nobody ends while another block may send it tiles or arrivals
+  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
 }

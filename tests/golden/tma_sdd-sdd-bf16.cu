@@ -23,7 +23,7 @@ static_assert(sizeof(Element) == 2 || kBByInner, "floats lie along the contracti
 static_assert(kRowBlock % 64 == 0 && kColumnBlock % 64 == 0, "blocks are whole pieces of 64 rows and columns");
 static_assert(kRaster <= 32, "each lane of a warp has a tile of rows");
 
-// lib/tile/copied_tiles.cuh.j2 (7)
+// lib/persistent/copied_tiles.cuh.j2 (7)
 
 // lib/tile/block_mask.cuh.j2
 
@@ -34,12 +34,6 @@ constexpr int kUnits = kTileN / kUnit;  // of a tile
 constexpr int kBlockUnits = kColumnBlock / kUnit;
 constexpr int kClusterUnits = kUnits * static_cast<int>(kClusterBlocks);
 static_assert(kUnits <= 4 && kColumnBlock % kUnit == 0, "a descriptor has room for four units");
-
-// In shared memory, behind the tiles and the staged tile of the result.
-struct Memory {
-  Ring ring;
-  TileQueue queue;
-};
 
 // A tile of the result: for each warpgroup 64 rows, and the columns of some live units.
 struct Tile {
@@ -232,7 +226,7 @@ struct Producer {
   }
 };
 
-// lib/mma/stage_products.cuh.j2
+// lib/persistent/stage_products.cuh.j2
 
 // A warpgroup that multiplies.
 struct Consumer {
@@ -318,7 +312,7 @@ tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
   const int mask_columns = (k + kColumnBlock - 1) / kColumnBlock;
   const MaskRows rows(mask, (m + kRowBlock - 1) / kRowBlock, mask_columns, false);
   Tiles tiles(rows, m);
@@ -348,7 +342,7 @@ tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
         tile = next;
       }
       shared.ring.signal(producer.stage, kEnd);
-      scheduler.end();
+      scheduler.finish();
     } else {
       wait_for_kernel_before();
       write_zeros(rows, mask_columns, threadIdx.x - kProducer - 32, kThreads - kProducer - 32, m, k, y);
@@ -360,7 +354,7 @@ tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     const Output output{y_map, outputs + warpgroup * kOutputs * kPieceBytes, static_cast<int>(1 + warpgroup), *scale};
     Consumer consumer{memory, shared.ring, warpgroup, output};
     consumer.compute_all<kTileN>();
-    output.end();
+    output.finish();
   }
-  cluster_meet();  // nobody ends while another block may send it tiles or arrivals
+  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
 }

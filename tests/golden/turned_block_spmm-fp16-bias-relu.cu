@@ -18,7 +18,7 @@ constexpr bool kCounted = false;  // tiles come from a counter, not by position
 static_assert(kTail <= kRaster, "a group is walked in parts");
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
-// lib/tile/copied_tiles.cuh.j2 (11)
+// lib/persistent/copied_tiles.cuh.j2 (11)
 
 // lib/copy/bulk_copy.cuh.j2 (1)
 
@@ -41,13 +41,7 @@ static_assert(kTileM % 64 == 0 && kBlocks <= 8, "a mask has 8 bits");
 
 using Sums = float[kTileM / 8][4];  // of 64 columns of C, which are the rows of the products
 
-// In shared memory, behind the tiles and the staged tile of C.
-struct Memory {
-  Ring ring;
-  TileQueue queue;
-};
-
-// lib/tile/tile_places.cuh.j2
+// lib/persistent/tile_places.cuh.j2
 
 // A tile of C, whose stages are begin to end.
 struct Tile {
@@ -220,7 +214,7 @@ turned_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
   const int cluster_columns = kTileN * static_cast<int>(kClusterBlocks);
   const Tiles places{row_tiles, offsets, row_tile_count, (n + cluster_columns - 1) / cluster_columns};
   TileScheduler scheduler(shared.queue, counters);
@@ -241,7 +235,7 @@ turned_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant
       for (int number = scheduler.cluster; number < places.count(); number = scheduler.next()) producer.load(places.at(number));
       let_next_kernel_begin();
       shared.ring.signal(producer.stage, kEnd);
-      scheduler.end();
+      scheduler.finish();
     }
   } else {
     take_registers<216>();
@@ -250,7 +244,7 @@ turned_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant
     const Output output{c_map, outputs + warpgroup * kOutputs * kPieceBytes, static_cast<int>(1 + warpgroup), 1.0f, bias, n, m};
     Consumer consumer{memory, shared.ring, warpgroup};
     consumer.compute_all(output, m, n);
-    output.end();
+    output.finish();
   }
-  cluster_meet();  // nobody ends while another block may send it tiles or arrivals
+  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
 }

@@ -38,7 +38,7 @@ struct Output {
   }
 
   // Before the block ends.
-  __device__ __forceinline__ void end() const {
+  __device__ __forceinline__ void finish() const {
     by_one_thread([] { store_box_wait<0>(); });
   }
 

@@ -1,4 +1,3 @@
-{# Numbers of tiles for clusters that stay: by position, or from a counter. Behind kCounted; wants lib/cluster_store. #}
 constexpr int kSlots = 16;  // numbers on their way to the cluster's other block
 
 // In shared memory: what the first block of a cluster tells the other one.
@@ -32,9 +31,7 @@ struct TileScheduler {
         unsigned number = 0;
         if (threadIdx.x % 32 == 0) {
           number = clusters + atomicAdd(counters, 1u);
-{% if c.cluster > 1 %}
           store_word_at(queue.numbers + taken % kSlots, number, queue.full + taken % kSlots, 1);
-{% endif %}
         }
         fetched = __shfl_sync(0xffffffffu, number, 0);
       }
@@ -43,7 +40,6 @@ struct TileScheduler {
 
   // The number of the next tile.
   __device__ __forceinline__ int next() {
-{% if c.cluster > 1 %}
     if (kCounted && cluster_rank() == 1) {
       const int slot = taken % kSlots;
       if (threadIdx.x % 32 == 0) barrier_arrive_expecting(queue.full + slot, 4);
@@ -51,14 +47,13 @@ struct TileScheduler {
       barrier_wait(queue.full + slot, taken / kSlots % 2);
       fetched = queue.numbers[slot];
     }
-{% endif %}
     ++taken;
     if constexpr (kCounted) return static_cast<int>(fetched);
     return taken * clusters + (taken % 2 == 0 ? cluster : clusters - 1 - cluster);  // who had the longest tile now has the shortest
   }
 
   // The last cluster to end leaves zeros for the next launch.
-  __device__ __forceinline__ void end() {
+  __device__ __forceinline__ void finish() {
     if constexpr (kCounted) {
       if (cluster_rank() == 0 && threadIdx.x % 32 == 0) {
         __threadfence();
@@ -67,3 +62,14 @@ struct TileScheduler {
     }
   }
 };
+(2) from (1):
+@@
+-          store_word_at(queue.numbers + taken % kSlots, number, queue.full + taken % kSlots, 1);
+@@
+-    if (kCounted && cluster_rank() == 1) {
+-      const int slot = taken % kSlots;
+-      if (threadIdx.x % 32 == 0) barrier_arrive_expecting(queue.full + slot, 4);
+-      __syncwarp();
+-      barrier_wait(queue.full + slot, taken / kSlots % 2);
+-      fetched = queue.numbers[slot];
+-    }

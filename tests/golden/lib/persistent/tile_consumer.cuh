@@ -1,10 +1,5 @@
-{# A warpgroup that multiplies what a producer loads, stage by stage, and stores tile after tile. Behind kTileN, kStages, kStageBytes,
-   kAByInner, kBByInner and Sums; wants lib/tile_ring, lib/warpgroup and lib/tile_output. `has_whole_steps`: where the first step of a tile
-   lives for both warpgroups, all of them do. #}
-{% if has_whole_steps and p.a_type is not defined %}
-{% include "lib/mma/stage_products.cuh.j2" %}
+// lib/persistent/stage_products.cuh.j2
 
-{% endif %}
 // A warpgroup that multiplies.
 struct Consumer {
   const unsigned char* tiles;
@@ -12,22 +7,6 @@ struct Consumer {
   unsigned warpgroup;
   Stage stage;
 
-{% if p.a_type is defined %}
-  // Steps of which this warpgroup multiplies some.
-  __device__ __forceinline__ void multiply_some(Sums& sums, unsigned flags) {
-    clear(sums);
-    for (;;) {
-      if ((flags >> warpgroup & 1) != 0) {
-        const unsigned char* const at = tiles + stage.number * kStageBytes;
-        add_stage(sums, at + warpgroup * kPieceBytes, at + kConsumers * kPieceBytes);
-      }
-      ring.release(stage.number);
-      stage.advance(kStages);
-      if ((flags & kLast) != 0) return;
-      flags = ring.wait_full(stage);
-    }
-  }
-{% else %}
   __device__ __forceinline__ void multiply(Sums& sums, bool add) const {
     const unsigned char* const a = tiles + stage.number * kStageBytes + warpgroup * kPieceBytes;
     const unsigned char* const b = tiles + stage.number * kStageBytes + kConsumers * kPieceBytes;
@@ -38,13 +17,11 @@ struct Consumer {
     }
     warpgroup_commit();
   }
-{% if has_whole_steps %}
 
   // Steps that both warpgroups multiply.
   __device__ __forceinline__ void multiply_all(Sums& sums, unsigned flags) {
     multiply_stages<kStages>(ring, stage, sums, flags, [&](bool add) { multiply(sums, add); });
   }
-{% endif %}
 
   // Steps of which this warpgroup multiplies some: runs of these, and runs of others.
   __device__ __forceinline__ void multiply_some(Sums& sums, unsigned flags) {
@@ -78,7 +55,6 @@ struct Consumer {
       if (last) return;
     }
   }
-{% endif %}
 
   // All tiles.
   __device__ __forceinline__ void compute_all(const Output& output) {
@@ -88,17 +64,83 @@ struct Consumer {
       const auto descriptor = load_vector<4>(ring.descriptors[stage.number].element);
       const int row = static_cast<int>(descriptor.element[1] >> 16 * warpgroup & 0xffff), column = static_cast<int>(descriptor.element[2]);
       Sums sums;
-{% if has_whole_steps and p.a_type is not defined %}
       if ((flags & 3) != 0) {
         multiply_all(sums, flags);
       } else {
         multiply_some(sums, flags);
       }
-{% else %}
-      multiply_some(sums, flags);
-{% endif %}
-      const int item = {{ "static_cast<int>(flags >> 16)" if batched else "0" }};
+      const int item = 0;
       if (row != kNoRows) output.store(sums, item, row * 64, [&](int piece) { return column + piece * kRowElements; });
     }
   }
 };
+(2) from (1):
+@@
+-// lib/persistent/stage_products.cuh.j2
+-
+@@
+-  __device__ __forceinline__ void multiply(Sums& sums, bool add) const {
+-    const unsigned char* const a = tiles + stage.number * kStageBytes + warpgroup * kPieceBytes;
+-    const unsigned char* const b = tiles + stage.number * kStageBytes + kConsumers * kPieceBytes;
+-    warpgroup_begin();
+-    #pragma unroll
+-    for (int step = 0; step < kProducts; ++step) {
+-      warpgroup_mma(sums, a + step * (kAByInner ? 32 : 2048), b + step * (kBByInner ? 32 : 2048), add || step > 0);
+-    }
+-    warpgroup_commit();
+-  }
+-
+-  // Steps that both warpgroups multiply.
+-  __device__ __forceinline__ void multiply_all(Sums& sums, unsigned flags) {
+-    multiply_stages<kStages>(ring, stage, sums, flags, [&](bool add) { multiply(sums, add); });
+-  }
+-
+-  // Steps of which this warpgroup multiplies some: runs of these, and runs of others.
++  // Steps of which this warpgroup multiplies some.
+@@
+-    #pragma unroll
+-    for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
++    clear(sums);
+@@
+-      if ((flags >> warpgroup & 1) == 0) {
+-        ring.release(stage.number);
+-        stage.advance(kStages);
+-        if ((flags & kLast) != 0) return;
+-        flags = ring.wait_full(stage);
+-        continue;
++      if ((flags >> warpgroup & 1) != 0) {
++        const unsigned char* const at = tiles + stage.number * kStageBytes;
++        add_stage(sums, at + warpgroup * kPieceBytes, at + kConsumers * kPieceBytes);
+@@
+-      multiply(sums, true);
+-      int held = stage.number;
++      ring.release(stage.number);
+@@
+-      bool last = (flags & kLast) != 0;
+-      while (!last) {
+-        flags = ring.wait_full(stage);
+-        if ((flags >> warpgroup & 1) == 0) break;
+-        last = (flags & kLast) != 0;
+-        multiply(sums, true);
+-        warpgroup_wait<1>();
+-        ring.release(held);
+-        held = stage.number;
+-        stage.advance(kStages);
+-      }
+-      warpgroup_wait<0>();
+-      warpgroup_settle(sums);
+-      ring.release(held);
+-      if (last) return;
++      if ((flags & kLast) != 0) return;
++      flags = ring.wait_full(stage);
+@@
+-      if ((flags & 3) != 0) {
+-        multiply_all(sums, flags);
+-      } else {
+-        multiply_some(sums, flags);
+-      }
++      multiply_some(sums, flags);
+(3) from (1):
+@@
+-      const int item = 0;
++      const int item = static_cast<int>(flags >> 16);

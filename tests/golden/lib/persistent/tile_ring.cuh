@@ -1,7 +1,5 @@
-{# A ring of stages through which a producer warp hands tiles of two operands to two warpgroups that multiply 64 rows each. Wants
-   lib/vector, lib/cluster_copy and lib/warpgroup's descriptors of rows of 128 bytes. #}
 constexpr int kRowElements = 128 / sizeof(Element);  // of a row of 128 bytes
-constexpr int kStep = {{ "128" if p.a_type is defined else "kRowElements" }};  // of the contraction in a stage
+constexpr int kStep = kRowElements;  // of the contraction in a stage
 constexpr int kProducts = 4;  // of a stage, by one instruction of 32 bytes each
 constexpr int kPieceBytes = 64 * 128;  // 64 rows of A, 64 columns of B, or 64 rows of the result
 constexpr int kRingBytes = 24 * kPieceBytes;
@@ -16,13 +14,7 @@ __host__ __device__ constexpr int stages_of(int columns) {
   return kRingBytes / stage_bytes(columns) < kMostStages ? kRingBytes / stage_bytes(columns) : kMostStages;
 }
 
-// Lanes of a consumer warp that tell a barrier that the warp is done. One is enough behind __syncwarp; compute-sanitizer's racecheck
-// follows arrivals lane by lane, so that under it all of them arrive.
-#if defined(SPARSEGEN_EVERY_LANE_ARRIVES)
-constexpr unsigned kArrivingLanes = 32;
-#else
-constexpr unsigned kArrivingLanes = 1;
-#endif
+// lib/persistent/arriving_lanes.cuh.j2
 
 // What the producer says of a stage: flags (bit w: warpgroup w multiplies it; from bit 16 on the item of a batch), where the result's
 // rows begin for both warpgroups (in units of 64, 16 bits each), and two words on its columns.
@@ -89,3 +81,7 @@ struct Ring {
     }
   }
 };
+(2) from (1):
+@@
+-constexpr int kStep = kRowElements;  // of the contraction in a stage
++constexpr int kStep = 128;  // of the contraction in a stage
