@@ -12,11 +12,11 @@
 
 // Tunables.
 constexpr int kTileN = 128;  // columns of C per block
-constexpr int kSplits = 1;  // parts of k, each computed by blocks of their own
-constexpr int kGranule = 1;  // elements for which a bit stands
+constexpr int kSplits = 1;  // parts of k (split-k), each computed by other blocks
+constexpr int kGranule = 1;  // neighbouring elements that one bit stands for
 
 // What the problem adds.
-constexpr bool kBByInner = false;  // k is the direction in which B is contiguous
+constexpr bool kBByInner = false;  // B is contiguous along k
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
 // lib/copy/vector.cuh.j2
@@ -53,37 +53,37 @@ static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
 // lib/persistent/tile_ring.cuh.j2 (1)
 
-constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next, where they are its contiguous direction
+constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next 64, where B is contiguous along columns
 
 // lib/mma/warpgroup.cuh.j2 (1)
 
 // lib/mma/warpgroup_fragments.cuh.j2 (1)
 
-// Where a box begins in an array.
+// The coordinates of a box.
 __device__ __forceinline__ auto box_of(int, int inner, int outer) { return box_at(inner, outer); }
 
 // lib/epilogue/tile_output.cuh.j2 (1)
 
-constexpr int kWarps = 4 * kConsumers;  // that multiply, 16 rows each
-constexpr int kHeadWords = kWarps + kWarps * 32;  // of a tile of A: where each warp's nonzeros begin, and a word of bits for each lane
+constexpr int kWarps = 4 * kConsumers;  // consumer warps, with 16 rows each
+constexpr int kHeadWords = kWarps + kWarps * 32;  // a tile's head: where each warp's nonzeros begin, and each lane's word of bits
 constexpr int kHeadBytes = kHeadWords * 4;
-constexpr int kSlotElements = 32 * kGranule;  // what belongs to a bit of each lane
+constexpr int kSlotElements = 32 * kGranule;  // a slot: the elements of one bit of each lane
 constexpr int kSlotBytes = kSlotElements * 2;
 constexpr int kSlotShift = 5 + kGranule;
 static_assert(1 << kSlotShift == kSlotBytes, "slots are a power of two apart");
 constexpr int kBBytes = kTileN * 128;
-constexpr unsigned kLive = 1;  // of a stage: there are rows of A
+constexpr unsigned kLive = 1;  // the stage has rows of A; a cluster's last tile of rows may have none
 
 using Sums = float[kTileN / 8][4];
-using Fragments = unsigned[4];  // of 16 rows of A and 16 places of k
+using Fragments = unsigned[4];  // a lane's part of 16 rows of A and 16 places of k
 
-// In shared memory, behind the stages and the staged tile of C.
+// Shared memory after the pipeline stages and the staged pieces of C.
 struct Memory {
   Ring ring;
-  unsigned came[kConsumers];  // before a warpgroup, of those that have parts of its sums
+  unsigned came[kConsumers];  // how many warpgroups have stored their part before this one
 };
 
-// What a stage holds: a tile of B, nonzeros of A, and their heads.
+// The stages: each holds a tile of B, the nonzeros of a tile of A, and their head at its end. Their size comes with the matrix.
 struct Stages {
   unsigned char* memory;
   int count;
@@ -99,12 +99,12 @@ struct Stages {
 };
 static_assert(kHeadBytes % 16 == 0, "heads begin at 16 bytes, where a stage ends");
 
-// A tile of C, or what a part of k adds to it.
+// A tile of C, or the contribution of a part of k to it.
 struct Unit {
   int tile, row_tile, column, part, begin, end;
 };
 
-// All units. Blocks of a cluster have neighbouring tiles of rows, of which the last may not be there.
+// The order of all units. The blocks of a cluster have neighbouring tiles of rows, of which the last may lie outside of the matrix.
 struct Units {
   int row_tiles, column_tiles, steps;
 
@@ -118,7 +118,7 @@ struct Units {
   }
 };
 
-// The warp that loads tiles of A and B.
+// The producer warp: loads tiles of A in bulk and tiles of B by TMA.
 struct Producer {
   const Stages& stages;
   Ring& ring;
@@ -128,15 +128,15 @@ struct Producer {
   const TensorMap& b_map;
   int row_tiles, steps;
   Stage stage;
-  static constexpr int kAtOnce = 31;  // tiles, of which 32 lanes know begin and end
+  static constexpr int kAtOnce = 31;  // tiles whose begin and end 32 lanes hold
 
-  // Where the nonzeros of a unit's tiles begin, from the given step on: lane i knows that of the i-th of 32 tiles.
+  // Looks up where the nonzeros of 32 tiles begin, from the given step on; lane i gets the i-th.
   __device__ __forceinline__ int begins(const Unit& unit, int step) const {
     const int last = min(step + kAtOnce, unit.end), mine = min(step + static_cast<int>(threadIdx.x % 32), last);
     return unit.row_tile < row_tiles && step < last ? offsets[unit.row_tile * steps + mine] : 0;
   }
 
-  // `mine` is what begins() says of its first step.
+  // Loads a unit; `mine` is begins() of its first step.
   __device__ __forceinline__ void load(const Unit& unit, int number, int mine) {
     const bool lives = unit.row_tile < row_tiles;
     const int first = unit.row_tile * steps;
@@ -171,7 +171,7 @@ struct Producer {
   }
 };
 
-// A lane's fragments of 16 rows of A and 64 places of k: where a bit is set what belongs to it, else zeros.
+// Decodes a lane's fragments of 16 rows of A and 64 places of k: the elements of set bits, zeros elsewhere.
 __device__ __forceinline__ void decode(Fragments (&a)[4], unsigned bits, SharedAddress slot) {
   unsigned low, high;
   low = take_slot<0, kSlotShift>(bits, slot);
@@ -224,7 +224,7 @@ __device__ __forceinline__ void decode(Fragments (&a)[4], unsigned bits, SharedA
   a[3][3] = __byte_perm(low, high, 0x5410);
 }
 
-// A warpgroup that multiplies.
+// A consumer warpgroup.
 struct Consumer {
   const Stages& stages;
   Ring& ring;
@@ -244,7 +244,7 @@ struct Consumer {
     warpgroup_commit();
   }
 
-  // The next stage, whose product with the one before runs at a time: fragments take turns.
+  // Decodes and starts the next stage while the product before runs; then releases that one's stage. Two sets of fragments alternate.
   __device__ __forceinline__ unsigned multiply_next(Sums& sums, Fragments (&a)[4], int& held) {
     const unsigned flags = ring.wait_full(stage);
     multiply(sums, a, true);
@@ -270,7 +270,7 @@ struct Consumer {
     ring.release(held);
   }
 
-  // Stages of rows that are not there.
+  // Releases the stages of a tile without rows, unread.
   __device__ __forceinline__ void skip_all(unsigned flags) {
     for (;;) {
       ring.release(stage.number);
@@ -281,8 +281,8 @@ struct Consumer {
   }
 };
 
-// C = A * B with A as bits and nonzeros. Blocks stay, and compute one tile of C after the other: a warp loads tiles
-// of A and B, two warpgroups make fragments of A in registers and multiply them. The blocks of a cluster share B.
+// C = A * B, A as bitmaps and nonzeros. Persistent kernel: a producer warp loads tiles of A and B; two consumer warpgroups decode fragments of A
+// in registers and multiply. The blocks of a cluster share B by multicast.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap c_map, int m, int k, int n, int row_tiles, int steps,
     int value_bytes, const unsigned* __restrict__ heads, const int* __restrict__ offsets, const Element* __restrict__ values,
@@ -301,7 +301,7 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
   Producer producer{stages, shared.ring, heads, offsets, values, b_map, row_tiles, steps};
   int number = static_cast<int>(blockIdx.x / kClusterBlocks), begins = 0;
   Unit unit = units.at(number);
-  if (loads) begins = producer.begins(unit, unit.begin);  // comes while the block starts: no kernel before writes a pattern
+  if (loads) begins = producer.begins(unit, unit.begin);  // before the wait: no earlier kernel writes a pattern
   if (threadIdx.x == kProducer + 32) {
     prefetch_map(b_map);
     shared.ring.init();

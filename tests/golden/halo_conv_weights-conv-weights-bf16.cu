@@ -12,7 +12,7 @@
 // lib/element.cuh.j2 (2)
 
 // Tunables.
-constexpr int kTileM = 128;  // filters per block: 64 for each of two warpgroups, or for both, which take units in turn
+constexpr int kTileM = 128;  // filters per block: 64 for each of two warpgroups, or 64 for both, which then alternate units
 constexpr int kTileN = 128;  // channels per block
 constexpr int kTapRows = 3;  // taps per block, one below the other in a column of the filter
 constexpr int kStages = 4;  // units in shared memory
@@ -23,14 +23,14 @@ constexpr int kParts = 44;  // blocks that share the active units
 
 constexpr int kUnit = 8;  // rows and columns of a unit
 constexpr int kItemUnits = 1;  // that a block takes in turn
-constexpr int kListUnits = 512;  // that are listed at a time
-constexpr int kThreads = 128;  // of the warpgroup that lists the units, whose first warp loads them
+constexpr int kListUnits = 512;  // units that are listed at a time
+constexpr int kThreads = 128;  // of the warpgroup that lists units; its first warp is the producer
 constexpr int kConsumers = 2;  // warpgroups
 constexpr int kBlockThreads = kThreads + 128 * kConsumers;
-// Of a thread; all together no more than the block begins with, a multiple of 8 for each thread.
+// Registers per thread: multiples of 8, and in all no more than the block starts with, or the kernel waits forever for some.
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
-constexpr bool kTakesTurns = kTileM == 64;  // of the two warpgroups each multiplies every second unit
-constexpr int kPieces = kTileN / 64;  // of 64 channels
+constexpr bool kTakesTurns = kTileM == 64;  // each warpgroup multiplies every second unit
+constexpr int kPieces = kTileN / 64;  // pieces of 64 channels
 constexpr int kRowBytes = kUnit * 128;  // of a unit's row of pixels, 64 channels of each: one period of the swizzle
 constexpr int kTapStep = kDilationRows / kStrideRows;  // rows of the window from a tap to the one below
 constexpr int kWindowRows = kUnit + (kTapRows - 1) * kTapStep;
@@ -76,12 +76,12 @@ static_assert(kBlockRows % kUnit == 0 && kBlockColumns % kUnit == 0, "a unit lie
 constexpr int kTapSums = kTapRows * kTapTiles;  // tiles of 16 filters by 8 channels, of a warp and a piece
 using Sums = float[kPieces][kTapSums][4];
 
-// All of shared memory.
+// The layout of shared memory.
 struct Shared {
   alignas(1024) unsigned char stages[kStages * kStageBytes];
   UnitList list;
   Barrier full[kStages], empty[kStages];
-  int has_unit[kStages];  // 0: there is no unit, in this stage and behind it
+  int has_unit[kStages];  // 0: the end; neither this stage nor a later one has a unit
   unsigned came;  // blocks of the tile that have written their parts
 };
 
@@ -99,7 +99,7 @@ struct Tile {
   }
 };
 
-// The threads that list a block's units; one of them loads the units by TMA.
+// The warpgroup that lists a block's units; one of its threads loads them by TMA.
 struct Producer {
   Shared& shared;
   const TensorMap& x_map;
@@ -127,7 +127,7 @@ struct Producer {
     stage.advance();
   }
 
-  // A stage without a unit, for each warpgroup that waits for one of its own.
+  // Hands over an empty stage to each warpgroup that waits for one of its own.
   __device__ __forceinline__ void end() {
     for (int i = 0; i < (kTakesTurns ? kConsumers : 1); ++i) {
       barrier_wait(shared.empty + stage.number, stage.parity ^ 1);
@@ -138,7 +138,7 @@ struct Producer {
   }
 };
 
-// A warpgroup that multiplies.
+// A consumer warpgroup.
 struct Consumer {
   Shared& shared;
   int warpgroup;
@@ -149,12 +149,12 @@ struct Consumer {
     if (kTakesTurns) stage.advance();
   }
 
-  // By the lane that read `has_unit`.
+  // The lane that read `has_unit` releases the stage.
   __device__ __forceinline__ void release(int number) {
     if (threadIdx.x % 32 == 0) barrier_arrive(shared.empty + number);
   }
 
-  // Each stage's products run while the next stage is waited for and its products are started.
+  // Multiplies all stages: products of one run while those of the next are started.
   __device__ __forceinline__ void multiply_all(Sums& sums) {
     int held = -1;
     if (kTakesTurns && warpgroup == 1) stage.advance();

@@ -207,29 +207,29 @@ __device__ __forceinline__ void multiply_values(float (&sums)[16][4], const unsi
 
 // lib/tile/live_keys.cuh.j2 (1)
 
-constexpr int kRowBytes = 128;  // of 64 columns
-constexpr int kChunks = (kHeadDim + 63) / 64;  // of 64 columns; those behind the last read as zero
-constexpr int kQueries = 128;  // of a tile
+constexpr int kRowBytes = 128;  // 64 columns, the widest row that TMA swizzles
+constexpr int kChunks = (kHeadDim + 63) / 64;  // chunks of 64 columns; TMA reads zeros past the last column
+constexpr int kQueries = 128;  // queries in a tile
 constexpr int kQueryChunkBytes = kQueries * kRowBytes, kQueryBytes = kChunks * kQueryChunkBytes;
 constexpr int kKeyChunkBytes = kStageKeys * kRowBytes, kStageBytes = kChunks * kKeyChunkBytes;
-constexpr int kParts = kStageKeys / kPartKeys;  // of a stage, each of keys that follow one another
+constexpr int kParts = kStageKeys / kPartKeys;  // parts of a stage, of consecutive keys each
 constexpr int kRingBytes = 2 * kQueryBytes + kStages * kStageBytes;
 
 // lib/persistent/arriving_lanes.cuh.j2
 
-constexpr unsigned kLast = 1;  // stage of its tile
+constexpr unsigned kLast = 1;  // the last stage of its tile
 constexpr unsigned kBounded = 2;  // the band, or the end of the keys, hides some places of the stage
 constexpr unsigned kDead = 4;  // some parts of the stage are dead for some queries
-constexpr int kEnd = -1;  // in the place of a head: there is no tile any more
+constexpr int kEnd = -1;  // in place of a head: no tile follows
 
-// What the producer says of a stage of keys: flags, and of each part its number among all keys' parts, above a bit for each piece of the
-// queries that says whether the part is live for it.
+// What the producer tells consumers of a stage of keys: flags, and a word for each part: its number among the parts of all keys, above one
+// bit for each piece of the queries, set if the part is live for it.
 struct StageDescriptor {
   unsigned flags;
   unsigned parts[kParts];
 };
 
-// What it says of a tile: which head of which item, counted through, and the first query of each piece.
+// What it tells them of a tile: the head, counted through all batch elements, and the first query of each piece.
 struct TileDescriptor {
   int head;
   int first[kPieces];
@@ -239,7 +239,7 @@ struct TileDescriptor {
 using KeyStage = Stage<kStages>;
 using TileStage = Stage<2>;
 
-// In shared memory.
+// Lies in shared memory.
 struct Ring {
   Barrier full[kStages], empty[kStages];
   Barrier queries_full[2], queries_empty[2];
@@ -258,7 +258,7 @@ struct Ring {
     }
   }
 
-  // By the warps that multiply, which are done with the stage: behind a wait for products, where all lanes are together.
+  // A consumer warp is done with the stage. Follows a wait for products, where all lanes have converged.
   __device__ __forceinline__ void release(int stage) { arrive(empty + stage); }
   __device__ __forceinline__ void release_queries(int place) { arrive(queries_empty + place); }
 
@@ -276,11 +276,11 @@ struct RingTiles {
   __device__ __forceinline__ unsigned char* stage(int number) const { return memory + 2 * kQueryBytes + number * kStageBytes; }
 };
 
-constexpr int kRowTiles = kBlockRows > kQueries ? kBlockRows / kQueries : 1;  // of the queries of one row of the mask
-constexpr int kNoBand = 1 << 29;  // a distance behind which bands do not end
+constexpr int kRowTiles = kBlockRows > kQueries ? kBlockRows / kQueries : 1;  // tiles in one row of the mask
+constexpr int kNoBand = 1 << 29;  // a distance from which on a band does not end
 
-// Tiles of kQueries queries of a head. Heads come in sections, whose keys and values stay in the L2; in a section the tiles that are
-// expected to be longest come first.
+// Tiles of kQueries queries of a head. Heads come in sections whose keys and values fit in the L2; in a section the tiles that should take
+// longest come first, or one of them would run alone at the end.
 struct Tiles {
   int queries, keys;
   int item_heads;  // query heads of an item
@@ -300,7 +300,7 @@ struct Tiles {
     return MaskRows(mask + words, mask_rows, mask_columns, false);
   }
 
-  // The head of a tile, counted through the items, and its queries.
+  // Returns the head of a tile, counted through all batch elements, and finds its queries.
   __device__ __forceinline__ int at(int number, Queries& found) const {
     const int of_section = section * rows, which = number / of_section, rest = number - which * of_section;
     const int heads = min(section, all_heads - which * section);
@@ -323,19 +323,19 @@ struct Producer {
   const TensorMap& k_map;
   const TensorMap& v_map;
   unsigned* counters;  // two words that are zero between launches
-  int workers;  // producers of the grid
+  int workers;  // producer warps in the grid
 
   KeyStage stage;
   TileStage place;
-  // The tile that is loaded.
+  // The tile that is being loaded.
   LiveKeys live;
   Queries queries;
   int head = 0;
-  // The tile behind it: its number is asked for first, then it is looked up, then its live blocks are.
+  // The next tile, prefetched in three steps: its number is requested, its queries are looked up, then its live blocks.
   LiveKeys next_live;
   Queries next_queries;
   int next_head = 0, next_number = 0, prefetched = 0;
-  // The parts of a live block that are still to come, and the next one as `StageDescriptor` has it.
+  // The parts of a live block that are not loaded yet, and the word of the next one for `StageDescriptor`.
   int parts_of_block = 0;
   unsigned part_word = 0;
 
@@ -346,7 +346,7 @@ struct Producer {
     unsigned flags;
   };
 
-  // All tiles of this worker, of which the first has its own number.
+  // Loads all tiles of this worker, beginning with the one of its own number.
   __device__ __forceinline__ void load_all(int worker) {
     int number = worker;
     if (number < tiles.count()) {
@@ -369,7 +369,7 @@ struct Producer {
     into.load(of, tiles.mask_of(of_head), band, tiles.queries, tiles.keys, strip);
   }
 
-  // One more of the three steps to the next tile.
+  // Takes one of the three steps to the next tile.
   __device__ __forceinline__ void prefetch_next() {
     if (prefetched == 0) {
       if (threadIdx.x % 32 == 0) next_number = workers + static_cast<int>(atomicAdd(counters, 1u));
@@ -382,10 +382,10 @@ struct Producer {
     ++prefetched;
   }
 
-  // The next live parts; of kBlockKeys that are several parts, one block's after another.
+  // Takes the next live parts for a stage; a block of several parts gives them one after the other.
   __device__ __forceinline__ Parts take_parts(int lowest, int highest, unsigned existing) {
     constexpr int kOfBlock = kBlockKeys / kPartKeys;
-    const int upper = min(lowest + band.most, tiles.keys - 1), lower = highest + band.least;  // keys that all queries see
+    const int upper = min(lowest + band.most, tiles.keys - 1), lower = highest + band.least;  // all queries see the keys between
     Parts found{};
     #pragma unroll
     for (int i = 0; i < kParts; ++i) {
@@ -397,7 +397,7 @@ struct Producer {
           block = live.take(pieces);
         }
         if (block < 0) {
-          found.words[i] = found.words[0] & ~kEveryPiece;  // of which all places are hidden
+          found.words[i] = found.words[0] & ~kEveryPiece;  // a repeated part, hidden for all queries
           found.flags |= kDead;
           continue;
         }
@@ -447,7 +447,7 @@ struct Producer {
       barrier_arrive_expecting(full, kQueryBytes);
       #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
-        const int first = queries.first[i] == kNowhere ? tiles.queries : queries.first[i];  // which reads as zeros
+        const int first = queries.first[i] == kNowhere ? tiles.queries : queries.first[i];  // past the end: TMA reads zeros
         descriptor.first[i] = first;
         #pragma unroll
         for (int box = 0; box < kPieceRows / kBoxRows; ++box) {
@@ -463,7 +463,7 @@ struct Producer {
     place.advance();
   }
 
-  // K and V of all live blocks, V one stage behind. Where there is no live block, one of which every place is hidden.
+  // Loads K and V of all live blocks, V one stage later. Without live blocks, loads one that is hidden for all queries.
   __device__ __forceinline__ void load_tile() {
     const int item = head / tiles.item_heads, own_head = head - item * tiles.item_heads, key_head = own_head / group;
     int lowest = tiles.queries, highest = 0;
@@ -475,13 +475,13 @@ struct Producer {
       lowest = min(lowest, queries.first[i]);
       highest = max(highest, min(queries.first[i] + kPieceRows, tiles.queries) - 1);
     }
-    int left = live.strip > 0 ? 1 << 20 : (live.count() * kBlockKeys + kStageKeys - 1) / kStageKeys;  // stages of keys to come
+    int left = live.strip > 0 ? 1 << 20 : (live.count() * kBlockKeys + kStageKeys - 1) / kStageKeys;  // stages of keys not loaded yet
     Parts now = take_parts(lowest, highest, existing), before{};
     load_queries(item, own_head);
     for (bool is_behind = false;; is_behind = true) {
       const Parts next = take_parts(lowest, highest, existing);
       load_stage(k_map, now, item, key_head, true, !next.are_there);
-      if (--left <= 2 && prefetched < 3) prefetch_next();  // late, so that tiles go to workers that are free
+      if (--left <= 2 && prefetched < 3) prefetch_next();  // late: a number taken early would wait here while other workers are free
       if (is_behind) {
         load_stage(v_map, before, item, key_head, false, false);
         if (left <= 2 && prefetched < 3) prefetch_next();
@@ -866,8 +866,8 @@ struct Consumer {
 };
 
 // O = softmax(scale * Q Kᵀ over the live places) V and the logarithm of each query's sum of exponentials; which places are live comes with
-// the call. Blocks stay, and compute one tile of 128 queries after the other: a warp walks through the live blocks of keys and loads them,
-// two warpgroups multiply 64 queries each.
+// the call. Persistent kernel over tiles of 128 queries: a producer warp walks the live blocks of keys and loads them;
+// two consumer warpgroups multiply 64 queries each.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 tma_attention(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
     const __grid_constant__ TensorMap o_map, int queries, int keys, int kv_heads, int group, int items, int section,
@@ -905,7 +905,7 @@ tma_attention(const __grid_constant__ TensorMap q_map, const __grid_constant__ T
     }
   } else {
     take_registers<224>();
-    // In a register of its own: products with a uniform one take half of the units.
+    // Kept out of uniform registers: products with a uniform operand use half of the units.
     const float power_scale = *scale * (kLog2E + 0.0f * static_cast<float>(threadIdx.x));
     const unsigned number = warp / kRingWarps;
     Consumer consumer{rings[number], RingTiles{memory + number * kRingBytes}, band, Output{o_map, lse, kv_heads * group, queries}, keys, power_scale, warp % kRingWarps};

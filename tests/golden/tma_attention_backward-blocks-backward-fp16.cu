@@ -12,7 +12,7 @@
 // lib/copy/pair.cuh.j2 (1)
 
 // Tunables.
-constexpr int kPasses = 2;  // 1: dQ is added up in L2; 2: a second pass over the queries computes it
+constexpr int kPasses = 2;  // 1: atomics add up dQ in the L2; 2: a second pass over the queries computes it
 
 // What the problem adds.
 constexpr int kHeadDim = 128;
@@ -40,23 +40,23 @@ static_assert(kQueryBlock % 64 == 0 && kKeyBlock % 64 == 0, "blocks are whole pi
 // lib/mma/warpgroup_directions.cuh.j2
 // lib/copy/tensor_map.cuh.j2 (4)
 
-constexpr int kStep = 64;  // queries or keys of a stage
-constexpr int kTile = 128;  // keys or queries of a tile, half of them for each warpgroup
-constexpr int kPieces = kHeadDim / 64;  // of 64 columns
+constexpr int kStep = 64;  // queries or keys in a stage
+constexpr int kTile = 128;  // keys or queries in a tile, half of them for each warpgroup
+constexpr int kPieces = kHeadDim / 64;  // pieces of 64 columns
 constexpr int kPieceBytes = 64 * 128;  // 64 rows of 64 columns
 constexpr int kStageBytes = kPieces * kPieceBytes;
-constexpr int kHeldBytes = 2 * kStageBytes;  // one of a tile's two matrices, which stay while stages come and go
-constexpr int kPairs = kHeadDim == 128 ? 3 : 4;  // of stages: what a step takes of two matrices
+constexpr int kHeldBytes = 2 * kStageBytes;  // one of a tile's two matrices, resident while stages are loaded and released
+constexpr int kPairs = kHeadDim == 128 ? 3 : 4;  // pairs of stages; a step reads one of two matrices each
 constexpr int kStages = 2 * kPairs;
-constexpr int kGradientBytes = kPasses == 1 ? 128 * 128 : 0;  // dS of a step
+constexpr int kGradientBytes = kPasses == 1 ? 128 * 128 : 0;  // the dS of a step
 constexpr int kConsumers = 2;  // warpgroups
 constexpr int kProducer = 128 * kConsumers;  // the first thread of the third warpgroup, whose first warp is the producer
 constexpr int kThreads = kProducer + 128;
 constexpr int kStagesAt = 2 * kHeldBytes;
 constexpr int kGradientsAt = kStagesAt + kStages * kStageBytes;
-constexpr int kGradientPlaces = 2;  // that take turns
+constexpr int kGradientPlaces = 2;  // one is written while the other is multiplied
 constexpr int kMemoryAt = kGradientsAt + kGradientPlaces * kGradientBytes;
-constexpr int kBuckets = 1024;  // of tiles by their live steps, counted where stages lie later
+constexpr int kBuckets = 1024;  // counts of tiles by live steps, in the memory of later stages
 
 // lib/persistent/arriving_lanes.cuh.j2
 
@@ -64,12 +64,12 @@ constexpr int kBuckets = 1024;  // of tiles by their live steps, counted where s
 constexpr int kPShift = 8;
 constexpr float kLog2E = 1.4426950408889634f;
 
-// What is said of a step by its first stage: the first query or key, and flags in the lowest bits; by its second one: where in the
-// array of sums of queries, in units of 64 rows, these queries lie.
-constexpr unsigned kDeadFor = 1;  // and 2: no place lives for that warpgroup
-constexpr unsigned kLast = 4;  // of its tile
-constexpr unsigned kHiddenFor = 8;  // and 16: some places are not seen
-constexpr unsigned kNoTile = 0xffffffffu;  // said of a tile: there is none
+// The descriptor of a step's first stage: its first query or key, with flags in the lowest bits. Of its second stage: the row of its queries
+// in the array of sums, in units of 64.
+constexpr unsigned kDeadFor = 1;  // and 2: no place is live for that warpgroup
+constexpr unsigned kLast = 4;  // the last step of its tile
+constexpr unsigned kHiddenFor = 8;  // and 16: some places are hidden from that warpgroup
+constexpr unsigned kNoTile = 0xffffffffu;  // in place of a tile's number: no tile follows
 
 // A query i may see a key j where least <= j - i <= most, or where j < sinks and j - i <= most.
 struct Band {
@@ -87,7 +87,7 @@ struct Band {
   }
 };
 
-// In shared memory, behind the tiles.
+// Shared memory after the tiles.
 struct Memory {
   float row_values[kStages][64];
   Barrier full[kStages], empty[kStages];
@@ -150,7 +150,7 @@ __device__ __forceinline__ unsigned long long bits_between(int first, int last, 
   return ~0ull >> (63 - last) & ~0ull << first;
 }
 
-// Which blocks live for a half of a tile: by the band, and by the mask.
+// The live blocks of half a tile: those of the band that are live in the mask.
 struct LiveBlocks {
   const Shape& shape;
   const unsigned long long* masks;  // each as sparsegen/matrix/block_mask.py lays them out: by rows, then by columns
@@ -178,7 +178,7 @@ struct LiveBlocks {
     return mask_of(item, head)[words_by_rows() + rank * shape.query_words() + number];
   }
 
-  // By all threads of the grid: rows and columns lie in masks by their live blocks, and tell which they are.
+  // All threads of the grid invert each mask's order: rows and columns are stored by rank, longest first.
   __device__ __forceinline__ void find_ranks() const {
     const int lines = shape.query_blocks() + shape.key_blocks(), count = mask_count() * lines;
     for (int at = blockIdx.x * kThreads + threadIdx.x; at < count; at += gridDim.x * kThreads) {
@@ -193,7 +193,7 @@ struct LiveBlocks {
     }
   }
 
- // Blocks of queries that may see any of 64 keys.
+  // Returns the blocks of queries that may see any of 64 keys.
   __device__ __forceinline__ unsigned long long of_keys(int item, int head, int key, int number) const {
     if (key >= shape.keys || number >= shape.query_words()) return 0;
     const Band& band = shape.band;
@@ -205,7 +205,7 @@ struct LiveBlocks {
     return bits;
   }
 
-  // Blocks of keys that any of 64 queries may see.
+  // Returns the blocks of keys that any of 64 queries may see.
   __device__ __forceinline__ unsigned long long of_queries(int item, int head, int query, int number) const {
     if (query >= shape.queries || number >= shape.key_words()) return 0;
     const Band& band = shape.band;
@@ -219,13 +219,13 @@ struct LiveBlocks {
   }
 };
 
-// A tile: of keys for all heads of a group, or of queries for one head.
+// A tile of keys for all heads of a group, or of queries for one head.
 struct Tile {
   bool is_of_queries;
   int item, head, first;
 };
 
-// The order in which tiles are taken: all tiles of keys, then those of queries, if there is a pass for these.
+// The order of all tiles: tiles of keys come first, then those of queries if a second pass computes dQ.
 struct Order {
   const Shape& shape;
   const unsigned* sorted;
@@ -237,7 +237,7 @@ struct Order {
   __device__ __forceinline__ bool is_sorted() const {
     return kIsMasked || !shape.band.all(0, shape.queries - 1, 0, shape.keys - 1);
   }
-  // Heads of K and V whose tiles are taken together, as their arrays stay in L2.
+  // Returns how many heads of K and V form a section: their arrays fit in the L2 together.
   __device__ __forceinline__ int section() const {
     constexpr long long kBytes = 24ll << 20;
     const long long head = static_cast<long long>(shape.group) * shape.queries * kHeadDim * (kPasses == 1 ? 8 : 4);
@@ -256,8 +256,8 @@ struct Order {
   __device__ __forceinline__ unsigned at(int number) const { return is_sorted() ? sorted[number] : static_cast<unsigned>(number); }
 };
 
-// For each query, padded to whole steps, what its exponents begin with: kPShift - lse, in units of log2, and -infinity where it sees
-// nothing or is none; behind all of these, rowsum(dO o O), 2^kPShift times smaller.
+// Writes two arrays over all queries, padded to whole steps: where exponents begin (kPShift - lse, in units of log2; -infinity for queries
+// that see nothing and for padding), and rowsum(dO o O), 2^kPShift times smaller.
 __device__ __forceinline__ void prepare_rows(const Shape& shape, const Element* __restrict__ out, const Element* __restrict__ d_out,
                                              const float* __restrict__ lse, float* __restrict__ row_values, float scale) {
   constexpr int kLanes = kHeadDim / 8;  // of a row, 8 elements each
@@ -303,7 +303,7 @@ __device__ __forceinline__ void prepare_rows(const Shape& shape, const Element* 
   }
 }
 
-// Sorts tiles section by section, those of most live blocks first: a block for each section and kind of tile.
+// Sorts the tiles of each section by falling number of live blocks. One thread block sorts a section's tiles of one kind.
 __device__ __forceinline__ void sort_tiles(const Shape& shape, const LiveBlocks& live, const Order& tiles, unsigned* order, unsigned* histogram) {
   const int section = tiles.section(), all_heads = shape.items * shape.kv_heads, sections = (all_heads + section - 1) / section;
   const int words = max(shape.query_words(), shape.key_words());
@@ -366,7 +366,7 @@ struct Producer {
     return box_at(piece * 64, token, head, item);
   }
 
-  // The matrices of a tile that stay in shared memory.
+  // Loads the two matrices of a tile that stay resident in shared memory.
   __device__ __forceinline__ void load_held(const Tile& tile, unsigned number) {
     barrier_wait(&shared.held_empty, held_parity);
     held_parity ^= 1;
@@ -389,7 +389,7 @@ struct Producer {
     __syncwarp();
   }
 
-  // One stage: 64 rows of a matrix, and what belongs to these rows.
+  // Loads a stage: 64 rows of a matrix, and one value for each of them.
   __device__ __forceinline__ void load_stage(int number, const TensorMap& map, int token, int head, int item, unsigned descriptor, const float* values) {
     barrier_wait(shared.empty + number, pair.parity ^ 1);
     if (is_elected()) {
@@ -404,7 +404,7 @@ struct Producer {
     __syncwarp();
   }
 
-  // Whether a warpgroup's places of a step are not all seen.
+  // Returns whether some of a warpgroup's places of a step are hidden.
   __device__ __forceinline__ bool hides(const Tile& tile, int first, int w) const {
     const int own = tile.first + w * kStep, query = tile.is_of_queries ? own : first, key = tile.is_of_queries ? first : own;
     return key + kStep > shape.keys || !shape.band.all(query, query + kStep - 1, key, key + kStep - 1);
@@ -429,13 +429,13 @@ struct Producer {
     pair.advance();
   }
 
-  // All live steps of a tile; if there is none, one in which no place lives.
+  // Loads all live steps of a tile. Without any, loads one without live places, so that consumers store zeros.
   __device__ __forceinline__ void load(const Tile& tile) {
     const int lane = threadIdx.x % 32;
     const int words = tile.is_of_queries ? shape.key_words() : shape.query_words(), end = tile.is_of_queries ? shape.keys : shape.queries;
     const int block_size = tile.is_of_queries ? kKeyBlock : kQueryBlock, heads = tile.is_of_queries ? 1 : shape.group;
     const int last = tile.first + kTile - 1;
-    int held = -1, held_head = tile.is_of_queries ? tile.head : tile.head * shape.group;  // a step that may be the last one
+    int held = -1, held_head = tile.is_of_queries ? tile.head : tile.head * shape.group;  // a step that is loaded when it is known whether it is the last one
     unsigned held_flags = 0;
     for (int g = 0; g < heads; ++g) {
       const int head = tile.is_of_queries ? tile.head : tile.head * shape.group + g;
@@ -582,7 +582,7 @@ struct Consumer {
     return row * 128 + ((lane() / 16 ^ row % 8) << 4);
   }
 
-  // The 64 rows of a held matrix that are this warpgroup's own, as fragments.
+  // Loads this warpgroup's 64 rows of a resident matrix as fragments.
   __device__ __forceinline__ void load_factor(Factor& factor, int matrix) const {
     const unsigned at = matrix_row();
     #pragma unroll
@@ -591,7 +591,7 @@ struct Consumer {
     }
   }
 
-  // Begins the product of own rows of a held matrix, and the 64 rows of a stage.
+  // Starts the product of own rows of a resident matrix and the 64 rows of a stage.
   __device__ __forceinline__ void begin_scores(Scores& scores, [[maybe_unused]] const Factor& factor, [[maybe_unused]] int matrix, int number) const {
     const KMajor b(at_stage(number));
     const KMajor a(held(matrix) + warpgroup * kPieceBytes);
@@ -604,7 +604,7 @@ struct Consumer {
     warpgroup_commit();
   }
 
-  // Begins adding the product of 64 x 64 weights and the 64 rows of a stage.
+  // Starts adding the product of 64 x 64 weights and the 64 rows of a stage.
   __device__ __forceinline__ void begin_sums(Sums& sums, const Weights& weights, int number) const {
     const MnMajor b(at_stage(number), kPieceBytes);
     warpgroup_begin();
@@ -618,7 +618,7 @@ struct Consumer {
     for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
   }
 
-  // Behind a wait for products of these weights: keeps the compiler from writing others before it.
+  // Follows a wait for products of these weights: else the compiler would overwrite them before the wait.
   __device__ __forceinline__ static void settle(Weights& weights) {
 #if !defined(SPARSEGEN_EMULATOR)
     #pragma unroll
@@ -632,7 +632,7 @@ struct Consumer {
     return { {both.x, both.y} };
   }
 
-  // Rounds sums, and stores those inside the array; `place` is 64 rows of a held matrix that nobody reads any more.
+  // Rounds sums, and stores those inside the array; `place` is 64 rows of a resident matrix that no product reads any more.
   __device__ __forceinline__ void store_rows(const Sums& sums, float factor, unsigned char* place, const TensorMap& map, int token, int head, int item) const {
     const unsigned at = matrix_row();
     #pragma unroll
@@ -656,7 +656,7 @@ struct Consumer {
     }
   }
 
-  // What was held may be overwritten when all stores have read it.
+  // Releases the resident matrices when all stores have read their staged rows.
   __device__ __forceinline__ void release_held() const {
     if (threadIdx.x % 128 == 0) {
       store_box_wait<0>();
@@ -898,9 +898,9 @@ __device__ __forceinline__ void Consumer::compute_queries() {
   store_rows(dq, *scale, held(0) + warpgroup * kPieceBytes, dq_map, query, tile.head, tile.item);
 }
 
-// The gradients of attention's Q, K and V. All blocks prepare what tiles need and meet; then they stay, and compute one tile after
-// another: 128 keys, with which all queries that see any of them are multiplied, and then 128 queries. A warp loads what lives, two
-// warpgroups multiply.
+// The gradients of attention's Q, K and V. Persistent kernel: all thread blocks prepare values of rows and the order of tiles, and meet; then
+// they compute tiles of 128 keys, with all queries that see any of them, and then tiles of 128 queries. A producer warp loads live
+// steps; two consumer warpgroups multiply.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
     const __grid_constant__ TensorMap d_out_map, const __grid_constant__ TensorMap dq_map, const __grid_constant__ TensorMap dk_map,
@@ -925,7 +925,7 @@ tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_con
   grid_sync(counters);
   if (tiles.is_sorted()) {
     sort_tiles(shape, live, tiles, order, reinterpret_cast<unsigned*>(memory + kStagesAt));
-    fence_shared_for_tensor_cores();  // the copy engine writes where counts lay
+    fence_shared_for_tensor_cores();  // TMA overwrites the counts
     grid_sync(counters);
   }
   if (warp >= kProducer / 32) {

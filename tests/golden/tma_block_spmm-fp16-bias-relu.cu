@@ -12,15 +12,15 @@
 
 // Tunables.
 constexpr int kTileN = 256;  // columns of C per block
-constexpr int kRaster = 16;  // tiles of rows that clusters walk through before the next columns
-constexpr int kTail = 2;  // the same in the last group of kRaster
-constexpr bool kCounted = true;  // tiles come from a counter, not by position
+constexpr int kRaster = 16;  // tiles of rows that come before the next columns
+constexpr int kTail = 2;  // the same in the last rows, at most kRaster
+constexpr bool kCounted = true;  // tiles come from a counter instead of by position
 
 // What the problem adds.
-constexpr bool kAByInner = true;  // k is the direction in which A's stored tiles are contiguous
+constexpr bool kAByInner = true;  // A's stored tiles are contiguous along k
 constexpr bool kBByInner = false;
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
-static_assert(kTail <= kRaster, "a group is walked in parts");
+static_assert(kTail <= kRaster, "kTail divides up what kRaster would hold");
 
 // lib/persistent/copied_tiles.cuh.j2 (1)
 
@@ -32,13 +32,13 @@ using Sums = float[kTileN / 8][4];
 
 // lib/persistent/tile_places.cuh.j2
 
-// A tile of C: 128 rows, whose stored tiles are begin to end.
+// A tile of C: 128 rows, with the stored tiles from begin to end.
 struct Tile {
   int row, column;
   int begin, end;
 };
 
-// All tiles. Blocks of rows come by rank, those of most stored tiles first.
+// The order of all tiles: rows with most stored tiles come first, or a long tile would run alone at the end.
 struct Tiles {
   const int* row_blocks;
   const int* offsets;
@@ -46,7 +46,7 @@ struct Tiles {
 
   __device__ __forceinline__ int count() const { return row_tiles * column_tiles; }
 
-  // Where there is no such tile another one is found, which nobody may load.
+  // Past the last tile: returns a valid tile that must not be loaded.
   __device__ __forceinline__ Tile at(int number) const {
     const TilePlace place = place_of_tile(number, row_tiles, column_tiles);
     const int rank = min(place.row, row_tiles - 1);
@@ -55,7 +55,7 @@ struct Tiles {
   }
 };
 
-// The warp that loads A's stored tiles and what they meet of B.
+// The producer warp: loads A's stored tiles in bulk and B's rows by TMA.
 struct Producer {
   unsigned char* tiles;
   Ring& ring;
@@ -88,7 +88,7 @@ struct Producer {
     stage.advance(kStages);
   }
 
-  // All stored tiles of some rows; if there is none, a stage that nobody multiplies.
+  // Loads all stored tiles of some rows. Without any, one dead stage makes consumers store zeros.
   __device__ __forceinline__ void load(const Tile& tile) {
     const int steps = tile.end - tile.begin, prefetch_at = min(kStages, max(steps, 1)) - 1;
     if (steps == 0) {
@@ -98,7 +98,7 @@ struct Producer {
     }
     int panel = panels[tile.begin];
     for (int step = 0; step < steps; ++step) {
-      const int next = panels[tile.begin + step + 1];  // there is one behind the last
+      const int next = panels[tile.begin + step + 1];  // the array has one more
       load_step(tile, tile.begin + step, panel, 3, step == steps - 1);
       panel = next;
       if (step == prefetch_at) scheduler.prefetch();
@@ -108,9 +108,8 @@ struct Producer {
 
 // lib/persistent/tile_consumer.cuh.j2 (1)
 
-// C = A * B with A in tiles of 128 x 64 elements, those that have nonzeros. Blocks stay, and compute one tile of C after the other: a
-// warp loads stored tiles and what they meet of B, two warpgroups multiply. The blocks of a cluster have the same
-// rows, and each sends half of A to both.
+// C = A * B, of A the tiles of 128 x 64 elements that have nonzeros. Persistent kernel: a producer warp loads stored tiles and the rows of B
+// that these multiply; two consumer warpgroups multiply. The blocks of a cluster compute the same rows, and each multicasts half of A.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 tma_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap c_map, int m, int k, int n, int row_block_count,
     const int* __restrict__ row_blocks, const int* __restrict__ offsets, const int* __restrict__ panels,

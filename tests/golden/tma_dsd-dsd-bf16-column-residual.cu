@@ -13,17 +13,17 @@
 
 // Tunables.
 constexpr int kTileN = 256;  // columns of the result per block
-constexpr int kRaster = 16;  // tiles of rows that clusters walk through before the next columns
-constexpr int kTail = 2;  // the same in the last group of kRaster
-constexpr bool kCounted = true;  // tiles come from a counter, not by position
+constexpr int kRaster = 16;  // tiles of rows that come before the next columns
+constexpr int kTail = 2;  // the same in the last rows, at most kRaster
+constexpr bool kCounted = true;  // tiles come from a counter instead of by position
 
 // What the problem adds.
 constexpr int kRowBlock = 128;  // rows of the result in a block of the mask
 constexpr int kInnerBlock = 128;  // elements of the contraction in a block of the mask
-constexpr bool kAByInner = true;  // the contraction is the direction in which A is contiguous
+constexpr bool kAByInner = true;  // A is contiguous along the contraction
 constexpr bool kBByInner = true;
 static_assert(sizeof(Element) == 2 || (kAByInner && kBByInner), "floats lie along the contraction");
-static_assert(kTail <= kRaster, "a group is walked in parts");
+static_assert(kTail <= kRaster, "kTail divides up what kRaster would hold");
 static_assert(kRowBlock % 64 == 0 && kInnerBlock % 64 == 0, "blocks are whole pieces of 64 rows and columns");
 
 // lib/persistent/copied_tiles.cuh.j2 (3)
@@ -32,22 +32,22 @@ static_assert(kRowBlock % 64 == 0 && kInnerBlock % 64 == 0, "blocks are whole pi
 
 constexpr int kStages = stages_of(kTileN);
 constexpr int kStageBytes = stage_bytes(kTileN);
-constexpr int kPieces = kRowBlock / 64;  // of 64 rows, in a block of the mask
+constexpr int kPieces = kRowBlock / 64;  // pieces of 64 rows in a block of the mask
 
 using Sums = float[kTileN / 8][4];
 
 // lib/persistent/tile_places.cuh.j2
 
-// A tile of the result: for each warpgroup 64 rows and their rank in the mask, the same columns.
+// A tile of the result: the same columns for both warpgroups, and for each 64 rows with their rank in the mask.
 struct Tile {
   int rows[kConsumers];  // in units of 64; kNoRows where there are none
   int ranks[kConsumers];
-  unsigned long long first[kConsumers];  // words of the mask
+  unsigned long long first[kConsumers];  // the first word of the mask's rows, read ahead
   int column;
   int item = 0;  // of the batch
 };
 
-// All tiles, item by item. Rows come by rank, those of most live blocks first.
+// The order of all tiles, one batch element after the other: rows with most live blocks come first, or a long tile would run alone at the end.
 struct Tiles {
   MaskRows first_mask;  // of the first item
   int rows;  // of the result, in units of 64
@@ -61,7 +61,7 @@ struct Tiles {
 
   __device__ __forceinline__ MaskRows mask_of([[maybe_unused]] int item) const { return first_mask; }
 
-  // Where there is no such tile another one is found, which nobody may load.
+  // Past the last tile: returns a valid tile that must not be loaded.
   __device__ __forceinline__ Tile at(int number) const {
     Tile tile;
     const MaskRows mask = mask_of(tile.item);
@@ -79,7 +79,7 @@ struct Tiles {
   }
 };
 
-// The warp that loads tiles of A and B.
+// The producer warp: loads tiles of A and B by TMA.
 struct Producer {
   unsigned char* tiles;
   Ring& ring;
@@ -87,7 +87,7 @@ struct Producer {
   const TensorMap& a_map;
   const TensorMap& b_map;
   Stage stage;
-  int ahead = 0;  // stages of this tile so far
+  int ahead = 0;  // stages of this tile that were loaded
 
   __device__ __forceinline__ void load_step(const Tile& tile, int at, unsigned live, bool last) {
     ring.wait_empty(stage);
@@ -114,11 +114,11 @@ struct Producer {
     if (++ahead == kStages || (last && ahead < kStages)) scheduler.prefetch();
   }
 
-  // All live steps of a tile; if there is none, a stage that nobody multiplies.
+  // Loads all live steps of a tile. Without any, one dead stage makes consumers store the epilogue of zeros.
   __device__ __forceinline__ void load(const Tile& tile, const MaskRows& mask) {
     const bool has_first = tile.rows[0] != kNoRows, has_second = tile.rows[1] != kNoRows;
     ahead = 0;
-    int held = -1;  // a step that may be the last one
+    int held = -1;  // a step that is loaded when it is known whether it is the last one
     unsigned held_live = 0;
     unsigned long long first = tile.first[0], second = tile.first[1];
     for (int number = 0;;) {
@@ -140,9 +140,9 @@ struct Producer {
 
 // lib/persistent/tile_consumer.cuh.j2 (1)
 
-// Y = scale * A * B with A's live blocks alone; the mask comes with the call. Blocks stay, and compute one tile of Y after
-// the other: a warp walks through the mask's bits and loads what they say, two warpgroups multiply. The blocks of a cluster have the
-// same rows, and each sends half of A to both.
+// Y = scale * A * B with A's live blocks alone; the mask comes with the call. Persistent kernel: a producer warp
+// walks the mask's bits and loads live blocks; two consumer warpgroups multiply. The blocks of a cluster compute the same rows, and each
+// multicasts half of A.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap y_map,
     int m, int k, int n, unsigned* counters, const Element* __restrict__, const Element* __restrict__,
@@ -160,7 +160,7 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   Tile tile;
   if (warp == kProducer / 32) {
     wait_for_kernel_before();
-    let_next_kernel_begin();  // where blocks of this one end: all of them are there
+    let_next_kernel_begin();  // takes effect where blocks of this kernel end: all of them are resident
     tile = tiles.at(scheduler.cluster);
   } else if (threadIdx.x == kProducer + 32) {
     prefetch_map(a_map);

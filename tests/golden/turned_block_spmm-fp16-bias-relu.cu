@@ -12,10 +12,10 @@
 
 // Tunables.
 constexpr int kTileM = 256;  // rows of C per thread block
-constexpr int kRaster = 8;  // tiles of rows that clusters walk through before the next columns
-constexpr int kTail = 2;  // the same in the last group of kRaster
-constexpr bool kCounted = false;  // tiles come from a counter, not by position
-static_assert(kTail <= kRaster, "a group is walked in parts");
+constexpr int kRaster = 8;  // tiles of rows that come before the next columns
+constexpr int kTail = 2;  // the same in the last rows, at most kRaster
+constexpr bool kCounted = false;  // tiles come from a counter instead of by position
+static_assert(kTail <= kRaster, "kTail divides up what kRaster would hold");
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
 // lib/persistent/copied_tiles.cuh.j2 (11)
@@ -28,28 +28,28 @@ static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
 constexpr int kBlock = 32;  // rows and columns of a stored block of A
 constexpr int kBlockBytes = kBlock * kBlock * 2;
-constexpr int kSteps = kBlock / 16;  // products of a block
-constexpr int kBlocks = kTileM / kBlock;  // of a panel of A: 32 columns of a tile's rows
-constexpr int kPanels = 2;  // of a stage
-constexpr int kTileN = 64 * kConsumers;  // columns of C per block, 64 for each warpgroup
-constexpr int kBoxBytes = kBlock * 128;  // of B: 32 rows of 64 columns
+constexpr int kSteps = kBlock / 16;  // instructions per block
+constexpr int kBlocks = kTileM / kBlock;  // blocks in a panel of A: a tile's rows, 32 columns
+constexpr int kPanels = 2;  // panels in a stage
+constexpr int kTileN = 64 * kConsumers;  // columns of C per thread block, 64 for each warpgroup
+constexpr int kBoxBytes = kBlock * 128;  // a box of B: 32 rows of 64 columns
 constexpr int kPanelBytes = kConsumers * kBoxBytes;
 constexpr int kStageBytes = kPanels * (kPanelBytes + kBlocks * kBlockBytes);
 constexpr int kStages = kRingBytes / kStageBytes < kMostStages ? kRingBytes / kStageBytes : kMostStages;
-constexpr int kMaskShift = 16;  // of a descriptor's flags, behind which the stage's masks stand
+constexpr int kMaskShift = 16;  // bits of a descriptor's flags before the masks of the stage's blocks
 static_assert(kTileM % 64 == 0 && kBlocks <= 8, "a mask has 8 bits");
 
-using Sums = float[kTileM / 8][4];  // of 64 columns of C, which are the rows of the products
+using Sums = float[kTileM / 8][4];  // sums of 64 columns of C, which are the rows of the products
 
 // lib/persistent/tile_places.cuh.j2
 
-// A tile of C, whose stages are begin to end.
+// A tile of C, with the steps from begin to end.
 struct Tile {
   int row, column;
   int begin, end;
 };
 
-// All tiles. Tiles of rows come by rank, those of most work first.
+// The order of all tiles: rows with most work come first, or a long tile would run alone at the end.
 struct Tiles {
   const int* row_tiles;
   const int* offsets;
@@ -57,7 +57,7 @@ struct Tiles {
 
   __device__ __forceinline__ int count() const { return row_tile_count * column_tiles; }
 
-  // Where there is no such tile another one is found, which nobody may load.
+  // Past the last tile: returns a valid tile that must not be loaded.
   __device__ __forceinline__ Tile at(int number) const {
     const TilePlace place = place_of_tile(number, row_tile_count, column_tiles);
     const int rank = min(place.row, row_tile_count - 1);
@@ -66,10 +66,10 @@ struct Tiles {
   }
 };
 
-// What a stage holds: two panels' numbers, a mask of 8 bits for each of the blocks that it has, and the first stored block's number.
+// The contents of a stage: the numbers of two panels, 8 bits for each that mark its stored blocks, and the number of the first of these.
 using Step = Vector<int, 4>;
 
-// The warp that loads A's stored blocks and what they meet of B.
+// The producer warp: loads A's stored blocks in bulk and B's rows by TMA.
 struct Producer {
   unsigned char* tiles;
   Ring& ring;
@@ -108,7 +108,7 @@ struct Producer {
     stage.advance(kStages);
   }
 
-  // All stages of a tile; if there is none, one that nobody multiplies.
+  // Loads all stages of a tile. An empty tile gets one stage without blocks, so that consumers store its zeros.
   __device__ __forceinline__ void load(const Tile& tile) {
     const int count = tile.end - tile.begin, prefetch_at = min(kStages, max(count, 1)) - 1;
     if (count == 0) {
@@ -118,7 +118,7 @@ struct Producer {
     }
     Step step = step_of(tile.begin);
     for (int i = 0; i < count; ++i) {
-      const Step next = step_of(tile.begin + i + 1);  // there is one behind the last
+      const Step next = step_of(tile.begin + i + 1);  // the array has one more step
       load_step(tile, step, i == count - 1);
       step = next;
       if (i == prefetch_at) scheduler.prefetch();
@@ -126,14 +126,14 @@ struct Producer {
   }
 };
 
-// A warpgroup that multiplies 64 columns of B, on their side, by the blocks of A that a stage has: C's columns are the rows of its products.
+// A consumer warpgroup: multiplies 64 columns of B, as rows of its products, by the blocks of A in a stage.
 struct Consumer {
   const unsigned char* tiles;
   Ring& ring;
   unsigned warpgroup;
   Stage stage;
 
-  // What 16 columns of B for each warp are, by panel and 16 places of k.
+  // Fragments of 16 columns of B per warp, by panel and 16 places of k.
   using Fragments = unsigned[kPanels][kSteps][4];
 
   __device__ __forceinline__ void load(Fragments& found) const {
@@ -146,9 +146,9 @@ struct Consumer {
     }
   }
 
-  // Blocks one by one: ptxas waits for each product where products of different widths add to the same registers.
+  // Multiplies one block at a time: ptxas serializes products of different widths that add to the same registers.
   __device__ __forceinline__ void multiply(Sums& sums, unsigned flags, const Fragments& fragments) const {
-    const unsigned masks = __shfl_sync(0xffffffffu, flags >> kMaskShift, 0);  // as ptxas sees: the same for all lanes
+    const unsigned masks = __shfl_sync(0xffffffffu, flags >> kMaskShift, 0);  // ptxas sees that it is the same for all lanes
     const unsigned char* const b = tiles + stage.number * kStageBytes;
     NarrowRows a = narrow_rows(b + kPanels * kPanelBytes);
     warpgroup_begin();
@@ -169,7 +169,7 @@ struct Consumer {
     warpgroup_commit();
   }
 
-  // All tiles.
+  // Computes and stores all tiles.
   __device__ __forceinline__ void compute_all(const Output& output, int rows, int columns) {
     for (;;) {
       unsigned flags = ring.wait_full(stage);
@@ -180,9 +180,9 @@ struct Consumer {
       #pragma unroll
       for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
       int held = -1;
-      for (;;) {  // one place for all products: ptxas runs them one by one if the first stage has code of its own
+      for (;;) {  // one loop for all stages: ptxas serializes products if the first stage has code of its own
         if (held >= 0) {
-          warpgroup_wait<0>();  // products that run read their fragments
+          warpgroup_wait<0>();  // running products read the fragments that are loaded next
           ring.release(held);
         }
         Fragments fragments;
@@ -202,9 +202,9 @@ struct Consumer {
   }
 };
 
-// C = A * B with A in blocks of 32 x 32 elements, those that have nonzeros, and each tile of C on its side. Blocks stay, and compute one tile
-// of C after the other: a warp loads stored blocks and what they meet of B, two warpgroups multiply. The blocks of a
-// cluster have the same rows, and each sends half of A to both.
+// C = A * B, of A the blocks of 32 x 32 elements that have nonzeros, with swapped operands (swap_ab). Persistent kernel: a producer warp loads
+// stored blocks and the rows of B that these multiply; two consumer warpgroups multiply. The blocks of a cluster compute the same rows, and
+// each multicasts half of A.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 turned_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap c_map, int m, int k, int n, int row_tile_count,
     const int* __restrict__ row_tiles, const int* __restrict__ offsets, const int* __restrict__ steps,

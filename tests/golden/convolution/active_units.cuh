@@ -2,7 +2,7 @@
 
 // convolution/unit_share.cuh.j2
 
-constexpr int kSegmentWords = 1024;  // of 32 units of a row each, that are counted together
+constexpr int kSegmentWords = 1024;  // words of 32 units of a row that are counted together: they fit in shared memory, however large the images
 
 // The place of the `rank`-th set bit.
 __device__ __forceinline__ int bit_of_rank(unsigned word, int rank) {

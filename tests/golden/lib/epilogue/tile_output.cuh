@@ -1,6 +1,6 @@
-constexpr int kOutputs = 2;  // pieces of a warpgroup that are staged at a time
+constexpr int kOutputs = 2;  // pieces that a warpgroup stages at a time
 constexpr int kOutputBytes = kConsumers * kOutputs * kPieceBytes;
-constexpr int kNowhere = -1;  // the column of what is not stored
+constexpr int kNowhere = -1;  // the column of a piece that is not stored
 
 struct Output {
   const TensorMap& map;

@@ -28,7 +28,7 @@
 
 // lib/persistent/tile_ring.cuh.j2 (1)
 
-constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next, where they are its contiguous direction
+constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next 64, where B is contiguous along columns
 
 // lib/mma/warpgroup.cuh.j2 (3)
 
@@ -40,7 +40,7 @@ struct Memory {
   TileQueue queue;
 };
 
-// Where a box begins in the array of an item.
+// The coordinates of a box in the array of a batch element.
 __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int outer) { return box_at(inner, outer); }
 
 // lib/epilogue/tile_output.cuh.j2 (1)

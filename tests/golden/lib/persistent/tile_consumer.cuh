@@ -1,6 +1,6 @@
 // lib/persistent/stage_products.cuh.j2
 
-// A warpgroup that multiplies.
+// A consumer warpgroup.
 struct Consumer {
   const unsigned char* tiles;
   Ring& ring;
@@ -18,12 +18,12 @@ struct Consumer {
     warpgroup_commit();
   }
 
-  // Steps that both warpgroups multiply.
+  // A tile whose stages are all live for both warpgroups.
   __device__ __forceinline__ void multiply_all(Sums& sums, unsigned flags) {
     multiply_stages<kStages>(ring, stage, sums, flags, [&](bool add) { multiply(sums, add); });
   }
 
-  // Steps of which this warpgroup multiplies some: runs of these, and runs of others.
+  // A tile in which some stages are dead for this warpgroup: runs of live stages stay pipelined.
   __device__ __forceinline__ void multiply_some(Sums& sums, unsigned flags) {
     #pragma unroll
     for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
@@ -56,7 +56,7 @@ struct Consumer {
     }
   }
 
-  // All tiles.
+  // Computes and stores all tiles.
   __device__ __forceinline__ void compute_all(const Output& output) {
     for (;;) {
       const unsigned flags = ring.wait_full(stage);
@@ -90,13 +90,13 @@ struct Consumer {
 -    warpgroup_commit();
 -  }
 -
--  // Steps that both warpgroups multiply.
+-  // A tile whose stages are all live for both warpgroups.
 -  __device__ __forceinline__ void multiply_all(Sums& sums, unsigned flags) {
 -    multiply_stages<kStages>(ring, stage, sums, flags, [&](bool add) { multiply(sums, add); });
 -  }
 -
--  // Steps of which this warpgroup multiplies some: runs of these, and runs of others.
-+  // Steps of which this warpgroup multiplies some.
+-  // A tile in which some stages are dead for this warpgroup: runs of live stages stay pipelined.
++  // A tile in which some stages are dead for this warpgroup.
 @@
 -    #pragma unroll
 -    for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;

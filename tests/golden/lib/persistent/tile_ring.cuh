@@ -1,13 +1,13 @@
-constexpr int kRowElements = 128 / sizeof(Element);  // of a row of 128 bytes
-constexpr int kStep = kRowElements;  // of the contraction in a stage
-constexpr int kProducts = 4;  // of a stage, by one instruction of 32 bytes each
+constexpr int kRowElements = 128 / sizeof(Element);  // elements in a row of 128 bytes, the widest that TMA swizzles
+constexpr int kStep = kRowElements;  // places of the contraction in a stage
+constexpr int kProducts = 4;  // instructions per stage; each takes 32 bytes of the contraction
 constexpr int kPieceBytes = 64 * 128;  // 64 rows of A, 64 columns of B, or 64 rows of the result
 constexpr int kRingBytes = 24 * kPieceBytes;
 constexpr int kMostStages = 8;
 constexpr int kConsumers = 2;  // warpgroups
 constexpr int kProducer = 128 * kConsumers;  // the first thread of the third warpgroup, whose first warp is the producer
 constexpr int kThreads = kProducer + 128;
-constexpr int kNoRows = 0xffff;
+constexpr int kNoRows = 0xffff;  // a warpgroup without rows: the last tile may be half a tile
 
 __host__ __device__ constexpr int stage_bytes(int columns) { return (kConsumers + columns / 64) * kPieceBytes; }
 __host__ __device__ constexpr int stages_of(int columns) {
@@ -16,14 +16,14 @@ __host__ __device__ constexpr int stages_of(int columns) {
 
 // lib/persistent/arriving_lanes.cuh.j2
 
-// What the producer says of a stage: flags (bit w: warpgroup w multiplies it; from bit 16 on the item of a batch), where the result's
-// rows begin for both warpgroups (in units of 64, 16 bits each), and two words on its columns.
+// What the producer tells consumers of a stage. Word 0: flags (bit w: warpgroup w multiplies the stage), from bit 16 on the batch element.
+// Word 1: the first row of the result for each warpgroup, in units of 64, 16 bits each. Words 2 and 3: its columns.
 using StageDescriptor = Vector<unsigned, 4>;
-constexpr unsigned kLast = 4;  // of its tile
-constexpr unsigned kEnd = 8;  // there is no stage behind it
-constexpr unsigned kRelayout = 16;  // holds nothing; stages behind it are those of tiles of another width
+constexpr unsigned kLast = 4;  // the last stage of its tile
+constexpr unsigned kEnd = 8;  // an empty stage behind the last tile
+constexpr unsigned kRelayout = 16;  // an empty stage; later stages have the size of narrow tiles
 
-// A stage, and for each stage the parity of its barriers' phase.
+// A position in the ring. Each stage has a parity of its own, because their number changes where tiles become narrow.
 struct Stage {
   int number = 0;
   unsigned parities = 0;
@@ -35,7 +35,7 @@ struct Stage {
   }
 };
 
-// In shared memory.
+// Lies in shared memory.
 struct Ring {
   StageDescriptor descriptors[kMostStages];
   Barrier full[kMostStages];
@@ -49,10 +49,10 @@ struct Ring {
     }
   }
 
-  // By the producer warp: waits until the stage may be filled again.
+  // The producer warp waits until consumers have released the stage.
   __device__ __forceinline__ void wait_empty(const Stage& stage) { barrier_wait(empty + stage.number, stage.parity() ^ 1); }
 
-  // By the producer warp: a stage without tiles.
+  // The producer warp hands over a stage that holds flags and no tiles.
   __device__ __forceinline__ void signal(const Stage& stage, unsigned flags) {
     wait_empty(stage);
     if (threadIdx.x % 32 == 0) {
@@ -62,13 +62,13 @@ struct Ring {
     __syncwarp();
   }
 
-  // By consumers: waits for the stage, and reads what is said of it.
+  // Consumers wait until the stage is loaded, and get its flags.
   __device__ __forceinline__ unsigned wait_full(const Stage& stage) {
     barrier_wait(full + stage.number, stage.parity());
     return descriptors[stage.number].element[0];
   }
 
-  // By the warps of consumers, which are done with the stage: all blocks of the cluster fill it again together.
+  // A consumer warp is done with the stage. Every block of the cluster is told: their producers multicast into this block's stage.
   __device__ __forceinline__ void release(int stage) {
     const unsigned lane = threadIdx.x % 32;
     __syncwarp();
@@ -83,5 +83,5 @@ struct Ring {
 };
 (2) from (1):
 @@
--constexpr int kStep = kRowElements;  // of the contraction in a stage
-+constexpr int kStep = 128;  // of the contraction in a stage
+-constexpr int kStep = kRowElements;  // places of the contraction in a stage
++constexpr int kStep = 128;  // places of the contraction in a stage

@@ -1,6 +1,6 @@
-constexpr int kSlots = 16;  // numbers on their way to the cluster's other block
+constexpr int kSlots = 16;  // more than the blocks of a cluster can be apart, which the ring's stages bound: no number is overwritten unread
 
-// In shared memory: what the first block of a cluster tells the other one.
+// Lies in shared memory: the first block of a cluster sends numbers of tiles to the other one.
 struct TileQueue {
   Barrier full[kSlots];
   unsigned numbers[kSlots];
@@ -11,8 +11,7 @@ struct TileQueue {
   }
 };
 
-// For the producer warps of a cluster, which begins with the tile of its own number. The counters are two words that are zero between
-// launches.
+// Used by the producer warps of a cluster, whose first tile has the cluster's number. The two counters are zero between launches.
 struct TileScheduler {
   TileQueue& queue;
   unsigned* counters;
@@ -24,7 +23,7 @@ struct TileScheduler {
       : queue(queue), counters(counters), clusters(static_cast<int>(gridDim.x / kClusterBlocks)),
         cluster(static_cast<int>(blockIdx.x / kClusterBlocks)) {}
 
-  // Asks for the next number, so that it is there when `take` wants it. Once for each tile.
+  // Requests the next number, once per tile, so early that `next` need not wait for memory.
   __device__ __forceinline__ void prefetch() {
     if constexpr (kCounted) {
       if (cluster_rank() == 0) {
@@ -38,7 +37,7 @@ struct TileScheduler {
     }
   }
 
-  // The number of the next tile.
+  // Returns the number of the next tile.
   __device__ __forceinline__ int next() {
     if (kCounted && cluster_rank() == 1) {
       const int slot = taken % kSlots;
@@ -49,10 +48,10 @@ struct TileScheduler {
     }
     ++taken;
     if constexpr (kCounted) return static_cast<int>(fetched);
-    return taken * clusters + (taken % 2 == 0 ? cluster : clusters - 1 - cluster);  // who had the longest tile now has the shortest
+    return taken * clusters + (taken % 2 == 0 ? cluster : clusters - 1 - cluster);  // back and forth: long tiles come first in a round
   }
 
-  // The last cluster to end leaves zeros for the next launch.
+  // The last cluster to finish resets the counters for the next launch.
   __device__ __forceinline__ void finish() {
     if constexpr (kCounted) {
       if (cluster_rank() == 0 && threadIdx.x % 32 == 0) {
