@@ -45,7 +45,7 @@ THREADS = max(1, len(os.sched_getaffinity(0)) // PROCESSES)
 
 
 class EveryLaneArrives:
-    """A toolchain that defines SPARSEGEN_EVERY_LANE_ARRIVES before every source; see tile_ring.cuh.j2."""
+    """A toolchain that defines SPARSEGEN_EVERY_LANE_ARRIVES before every source; see arriving_lanes.cuh.j2."""
 
     def __init__(self, toolchain: Toolchain) -> None:
         self._toolchain = toolchain

@@ -1,4 +1,4 @@
-"""Arrays as the copy engine of sm_90 and later sees them (TMA; CUDA driver API, cuTensorMapEncodeTiled)."""
+"""Arrays as TMA of sm_90 and later sees them (CUDA driver API, cuTensorMapEncodeTiled)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TensorMap:
         l2_bytes: that L2 fetches at a time, 128 or 256.
 
     Raises:
-        ValueError: the copy engine has no such maps. Families' constraints keep configs and problems from it.
+        ValueError: TMA has no such maps. Families' constraints keep configs and problems from it.
     """
 
     array: str

@@ -86,7 +86,7 @@ def box_of(whole: Array, start: tuple[int, int], box: tuple[int, int] = BOX) -> 
 
 
 def swizzled(box: Array, swizzle: Swizzle) -> Array:
-    """Lays out a box as TMA does: 16-byte chunks exchanged by the bits of the address above 128."""
+    """Lays out a box as TMA swizzles it: 16-byte chunks exchanged by the bits of the address above 128."""
     chunks = box.reshape(-1).view(np.uint8).reshape(-1, 16)
     place = np.arange(len(chunks))
     return chunks[place ^ (place >> 3 & max(0, swizzle // 16 - 1))]

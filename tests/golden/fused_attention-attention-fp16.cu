@@ -76,7 +76,7 @@ __device__ __forceinline__ unsigned place_of(unsigned row, unsigned chunk) {
   return chunk / kRowChunks * kBlockBytes + row * kRowBytes + (chunk % kRowChunks ^ swizzle<kRowBytes>(row)) * 16;
 }
 
-// Brings kRows rows, the first of which may be read, to a tile; zeros for those behind the last.
+// Loads kRows rows, the first of which may be read, to a tile; zeros for those behind the last.
 template <int kRows, int kBlockBytes, bool kAll>
 __device__ __forceinline__ void load_rows(unsigned char* tile, const Element* from, int rows) {
   const unsigned first = threadIdx.x / kChunkThreads, chunk = threadIdx.x % kChunkThreads;
@@ -212,7 +212,7 @@ __device__ __forceinline__ float subtrahend(float reference, float factor) {
   return reference == kLowest ? 0.0f : __fmul_rn(reference, factor);
 }
 
-// Brings references up to the largest scores, and what was summed up along with them (Milakov and Gimelshein).
+// Raises the references to the largest scores, and rescales the sums (Milakov and Gimelshein).
 __device__ __forceinline__ void refer_to(const float (&largest)[kRowTiles][2], float factor, Totals& totals, Sums& sums) {
   #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) {

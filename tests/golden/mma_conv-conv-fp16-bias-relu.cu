@@ -101,7 +101,7 @@ struct Inner {
   }
 };
 
-// What a thread brings of a step's pixels: of some pixels the same place of the contraction.
+// What a thread loads of a step's pixels: of some pixels the same place of the contraction.
 // Where a tap reads its pixels is found once for all of its channels. Zeros stand for what lies outside of the images.
 struct PixelLoader {
   static constexpr int kRowVectors = kStep / kVectorX, kPassPixels = kThreads / kRowVectors;
@@ -148,12 +148,12 @@ struct PixelLoader {
     #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (kTileM % kPassPixels != 0 && first_pixel + i * kPassPixels >= kTileM) break;
-      bring<kVectorX>(tile + (first_pixel + i * kPassPixels) * kAPitch + first_place, from[i] + place.channel, inside >> i & 1);
+      load_elements<kVectorX>(tile + (first_pixel + i * kPassPixels) * kAPitch + first_place, from[i] + place.channel, inside >> i & 1);
     }
   }
 };
 
-// What a thread brings of a step's weights: of some filters the same place of the contraction.
+// What a thread loads of a step's weights: of some filters the same place of the contraction.
 struct WeightLoader {
   static constexpr int kRowVectors = kStep / kVectorW, kPassFilters = kThreads / kRowVectors;
   static constexpr int kCount = (kTileN + kPassFilters - 1) / kPassFilters;
@@ -177,7 +177,7 @@ struct WeightLoader {
     for (int i = 0; i < kCount; ++i) {
       if (kTileN % kPassFilters != 0 && static_cast<int>(threadIdx.x) / kRowVectors + i * kPassFilters >= kTileN) break;
       const bool is_inside = i * kPassFilters < filters && start < left;
-      bring<kVectorW>(tile + target + i * kPassFilters * kBPitch, is_inside ? from + (start + i * pass) : w, is_inside);
+      load_elements<kVectorW>(tile + target + i * kPassFilters * kBPitch, is_inside ? from + (start + i * pass) : w, is_inside);
     }
   }
 };
@@ -185,7 +185,7 @@ struct WeightLoader {
 // lib/mma/tile_products.cuh.j2 (2)
 
 // Sums of a tile to shared memory.
-__device__ __forceinline__ void lay_down(const Sums& sums, int first_row, int first_column, float* out) {
+__device__ __forceinline__ void stage_piece(const Sums& sums, int first_row, int first_column, float* out) {
   const int row_in = static_cast<int>(threadIdx.x) % 32 / 4, column_in = static_cast<int>(threadIdx.x) % 4 * 2;
   #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) {
@@ -246,7 +246,7 @@ mma_conv(int image_count, int height, int width, int channels, int filters, int 
       __syncthreads();
       Walk walk{0, images.inner()};
       PixelLoader pixels(images, x, shared.pixels);
-      const auto bring_next = [&](int stage) {
+      const auto load_next = [&](int stage) {
         const int start = walk.next();
         if (start >= 0) {
           Element* const into = stages + stage * kStageElements;
@@ -257,9 +257,9 @@ mma_conv(int image_count, int height, int width, int channels, int filters, int 
         return start >= 0;
       };
       Sums sums = {};
-      each_step(bring_next, [&](int stage) { multiply_add(stages + stage * kStageElements, first_row, first_column, sums); });
+      each_step(load_next, [&](int stage) { multiply_add(stages + stage * kStageElements, first_row, first_column, sums); });
       __syncthreads();  // the sums lie where the stages were
-      lay_down(sums, first_row, first_column, out);
+      stage_piece(sums, first_row, first_column, out);
       __syncthreads();
       result.store_tile(out, units, count);
       __syncthreads();

@@ -53,7 +53,7 @@ static_assert(kRowBytes == 64 || kRowBytes == 128, "a stage's rows take 64 or 12
 
 // lib/mma/swizzle.cuh.j2
 
-// A thread's part in bringing listed rows to shared memory: the same 16-byte chunk of every kRowsPerPass-th row.
+// A thread's part in loading listed rows to shared memory: the same 16-byte chunk of every kRowsPerPass-th row.
 template <int kRows>
 struct RowLoader {
   static constexpr int kRowsPerPass = kThreads / kRowChunks;

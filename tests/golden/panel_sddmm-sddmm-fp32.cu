@@ -87,7 +87,7 @@ struct Row {
   }
 };
 
-// Brings `rows` rows of B to shared memory.
+// Loads `rows` rows of B to shared memory.
 __device__ __forceinline__ void load_panel(unsigned char* panel, const Element* b, int rows, int k) {
   for (int i = threadIdx.x; i < rows * kRowChunks; i += kThreads) {
     const Element* const row = b + static_cast<long long>(i / kRowChunks) * k;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void load_panel(unsigned char* panel, const Element* 
   copy_async_commit();
 }
 
-// D = A · B^T at the nonzeros of a pattern; A is m x k and B n x k, row-major. A block brings a panel of B once and goes
+// D = A · B^T at the nonzeros of a pattern; A is m x k and B n x k, row-major. A block loads a panel of B once and goes
 // through its share of the panel's groups of tasks; each subwarp keeps its task's row of A in registers.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 panel_sddmm(int n, int k, const int* __restrict__ first_groups, const Task* __restrict__ tasks,

@@ -60,7 +60,7 @@ __device__ __forceinline__ Step load_step(const Offset* offsets, const Element* 
   return step;
 }
 
-// Brings rows [first_row, first_row + kPanelK) of a tile of B into shared memory; rows from k on are not needed.
+// Loads rows [first_row, first_row + kPanelK) of a tile of B into shared memory; rows from k on are not needed.
 __device__ __forceinline__ void load_panel(unsigned char* panel, const Element* b, int k, int n, int first_row,
                                            int first_column) {
   const int rows = k;

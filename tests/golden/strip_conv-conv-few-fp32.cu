@@ -60,7 +60,7 @@ __device__ __forceinline__ bool is_needed(const Shared& shared, const UnitMask& 
   return mask.mask.has_live(tile.image, pixel_row / kBlockRows, block, block);
 }
 
-// Brings the pixels of a tile, each once. Warps load whole lines, several at a time: x may lie in the host's memory.
+// Loads the pixels of a tile, each once. Warps load whole lines, several at a time: x may lie in the host's memory.
 __device__ __forceinline__ void load_window(Shared& shared, const UnitMask& mask, const Tile& tile, const Element* x) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   for (int first = warp * kAhead; first < kWindowRows * kLines; first += kThreads / 32 * kAhead) {

@@ -1,4 +1,4 @@
-"""Families of masked products whose tiles the copy engine brings: scope, maps, heuristics."""
+"""Families of masked products whose tiles TMA loads: scope, maps, heuristics."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
     mask_constants,
     units_of,
 )
-from sparsegen.kernels.convolution.unit_lists import SHEET_WORDS
+from sparsegen.kernels.convolution.unit_lists import SEGMENT_WORDS
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.limits import shared_memory_fits
@@ -108,7 +108,7 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
         )
         yield Constraint(
             max(p.stride.rows, p.stride.columns) <= LARGEST_STEP,
-            f"the copy engine steps over at most {LARGEST_STEP} pixels (strides {p.stride})",
+            f"TMA steps over at most {LARGEST_STEP} pixels (strides {p.stride})",
         )
 
     def constraints(
@@ -317,9 +317,9 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
         return rows * ROW_BYTES
 
     def _shared_bytes(self, problem: MaskedConv2dWeightsProblem, config: HaloConvWeightsConfig) -> int:
-        """The bytes of all stages, of the list of units, the counts of a sheet, barriers and flags."""
+        """The bytes of all stages, of the list of units, the counts of a segment, barriers and flags."""
         stages = config.stages * self._stage_bytes(problem, config)
-        taken = stages + 12 * LISTED_UNITS + 8 * SHEET_WORDS + 4 * LISTING_WARPS + 20 * config.stages + 4
+        taken = stages + 12 * LISTED_UNITS + 8 * SEGMENT_WORDS + 4 * LISTING_WARPS + 20 * config.stages + 4
         return round_up(taken, ALIGNMENT)
 
 

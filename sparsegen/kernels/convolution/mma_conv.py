@@ -81,12 +81,12 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         yield from on_tensor_cores(c, device, "outputs", "filters")
         yield Constraint(
             threads >= c.step and threads >= 2 * WARP,
-            f"threads ({threads}) are two warps at least, and bring whole steps ({c.step})",
+            f"threads ({threads}) are two warps at least, and load whole steps ({c.step})",
         )
         vector = self._vector(problem)
         yield Constraint(
             c.tile_m * c.step <= MOST_COPIES * vector * threads,
-            f"a thread ({threads} in all) brings at most {MOST_COPIES} times {vector} elements of the pixels of a step",
+            f"a thread ({threads} in all) loads at most {MOST_COPIES} times {vector} elements of the pixels of a step",
         )
         splits = 3 if problem.dtype is DType.FLOAT32 else 1
         operands = splits * (c.tile_m // c.warps_m // 16 * 4 + 8)
@@ -142,7 +142,7 @@ class MmaConv(UnitTiles[MmaConvConfig]):
 
     @staticmethod
     def _vector(problem: MaskedConv2dProblem) -> int:
-        """The elements of a pixel that a copy brings."""
+        """The elements of a pixel that a copy loads."""
         if problem.layout.has_planes:
             return 1
         return widest_vector(problem.group_channels, problem.dtype)

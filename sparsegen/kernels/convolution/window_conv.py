@@ -91,7 +91,7 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         yield from on_tensor_cores(c, device, "outputs", "filters")
         yield Constraint(
             threads >= max(c.chunk, 2 * WARP),
-            f"threads ({threads}) are two warps at least, and bring whole chunks ({c.chunk})",
+            f"threads ({threads}) are two warps at least, and load whole chunks ({c.chunk})",
         )
         splits = 2 if p.dtype is DType.FLOAT32 else 1
         operands = splits * (c.tile_m // c.warps_m // 16 * 4 + 8)

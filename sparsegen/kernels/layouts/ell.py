@@ -61,7 +61,7 @@ def ell_sources(matrix: CsrMatrix, rows: int, width: int, places: Array) -> Arra
 def gather_repeating(matrix: CsrMatrix, per_nonzero: Array, source: Array) -> Array:
     """An array over nonzeros (column indices), laid out as `ell_sources` says.
 
-    Padding repeats the first nonzero of its own row, so that it brings no further memory traffic, and a non-finite
+    Padding repeats the first nonzero of its own row, so that it causes no further memory traffic, and a non-finite
     value elsewhere in B cannot leak in through 0 · Inf; in rows without nonzeros it is 0 (see `filled_rows`).
     """
     if matrix.nnz == 0:

@@ -1,4 +1,4 @@
-"""The common part of families of masked products that load their tiles by TMA, Hopper's copy engine."""
+"""The common part of families of masked products that load their tiles by TMA (sm_90a)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layers of a network in tiles, dealt among the blocks of a cluster: who computes what, and who keeps what.
+"""The layers of a network in tiles, assigned to the blocks of a cluster: who computes what, and who keeps what.
 
 Each block of the cluster computes a contiguous part of a layer's groups. In a layer of pairs it keeps the blocks of
 neurons that its groups read: one that two parts share has two places, and whoever computes its neurons sends them to
@@ -22,7 +22,7 @@ from sparsegen.kernels.layouts.network_tiles import (
     positions_of,
 )
 from sparsegen.kernels.layouts.tile_groups import NONE, SIDE, LayerKind
-from sparsegen.kernels.network.cluster_shares import dealt_layers, share_of
+from sparsegen.kernels.network.cluster_shares import assigned_layers, share_of
 from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.operators.sparse_network import SparseNetworkProblem
 from sparsegen.system.integers import ceil_div
@@ -101,8 +101,8 @@ def cluster_tiles(
         is_listed: whether rows that go to the other one of two blocks are listed too.
     """
     positions = SIDE * blocks_kept(problem, cluster)
-    in_tiles = dealt_layers(layers_in_tiles(problem, matrix, run), run, cluster, SPARE_BLOCKS)
-    layers = [_Dealt.of(layer, run, pass_groups, cluster, positions) for layer in in_tiles]
+    in_tiles = assigned_layers(layers_in_tiles(problem, matrix, run), run, cluster, SPARE_BLOCKS)
+    layers = [_AssignedLayer.of(layer, run, pass_groups, cluster, positions) for layer in in_tiles]
     outputs = SIDE * _share(positions_of(problem) // SIDE, cluster)
     sent = [
         layer.sent(layers[number + 1] if number + 1 < len(layers) else None, outputs, positions)
@@ -120,7 +120,7 @@ def cluster_tiles(
 
 def _joined(
     problem: SparseNetworkProblem,
-    layers: list[_Dealt],
+    layers: list[_AssignedLayer],
     sent: list[tuple[Array, Array]],
     parts: list[NetworkTiles],
     placed: Array,
@@ -163,7 +163,7 @@ def _joined(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Dealt:
+class _AssignedLayer:
     """A layer whose groups and blocks have their owners.
 
     Attributes:
@@ -182,7 +182,9 @@ class _Dealt:
     kept: Array
 
     @classmethod
-    def of(cls, tiles: LayerTiles, run: int, pass_groups: int, cluster: int, positions: int) -> _Dealt:
+    def of(
+        cls, tiles: LayerTiles, run: int, pass_groups: int, cluster: int, positions: int
+    ) -> _AssignedLayer:
         groups, blocks = tiles.groups, len(tiles.columns)
         share = share_of(groups.count, run, cluster)
         passes = passes_of(groups, _share(groups.count, cluster), pass_groups)
@@ -229,7 +231,7 @@ class _Dealt:
         first = np.where(holder[..., 0] == NONE, sender << bits | positions, word[..., 0])
         return first | COPIED * is_copied, np.where(is_copied, word[..., 1], 0)
 
-    def sent(self, following: _Dealt | None, outputs: int, positions: int) -> tuple[Array, Array]:
+    def sent(self, following: _AssignedLayer | None, outputs: int, positions: int) -> tuple[Array, Array]:
         """Returns the first and second destinations of this layer's rows, groups × 16.
 
         Args:
@@ -301,7 +303,7 @@ def listed(destinations: Array, rank: int) -> Array:
     return found
 
 
-def _with_blocks(destinations: Array, part: NetworkTiles, layers: list[_Dealt], rank: int) -> Array:
+def _with_blocks(destinations: Array, part: NetworkTiles, layers: list[_AssignedLayer], rank: int) -> Array:
     """Destinations, and above them the numbers of a pair's blocks, which a block of the cluster keeps itself."""
     words = destinations.copy()
     for (_, first, _, _), layer in zip(part.layers.tolist(), layers, strict=True):
@@ -314,7 +316,9 @@ def _with_blocks(destinations: Array, part: NetworkTiles, layers: list[_Dealt], 
     return words
 
 
-def _copies(part: NetworkTiles, layers: list[_Dealt], sent: list[tuple[Array, Array]], rank: int) -> Array:
+def _copies(
+    part: NetworkTiles, layers: list[_AssignedLayer], sent: list[tuple[Array, Array]], rank: int
+) -> Array:
     """Second destinations, as ``places`` has the first ones."""
     found = np.zeros(part.places.shape, dtype=np.uint16)
     for (_, first, _, _), layer, (_, second) in zip(part.layers.tolist(), layers, sent, strict=True):
@@ -325,7 +329,7 @@ def _copies(part: NetworkTiles, layers: list[_Dealt], sent: list[tuple[Array, Ar
     return found
 
 
-def _fetched(part: NetworkTiles, layers: list[_Dealt], rank: int) -> Array:
+def _fetched(part: NetworkTiles, layers: list[_AssignedLayer], rank: int) -> Array:
     """The blocks of groups that are no pairs: their numbers where they are, and who has them."""
     found = part.blocks.copy()
     begin = 0

@@ -76,7 +76,7 @@ class StagedNetworkConfig(Config):
     staging: str = tunable(
         "vectors",
         ("vectors", "neurons"),
-        "what a thread brings to shared memory at a time: a vector of a neuron, or as published all of a neuron",
+        "what a thread loads to shared memory at a time: a vector of a neuron, or as published all of a neuron",
     )
     order: str = tunable(
         "banks",

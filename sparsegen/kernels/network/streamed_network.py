@@ -121,7 +121,7 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
 
     If blocks share the layers, a batch of tiles goes through all of them before the next batch does, between two
     buffers that stay in the L2. Blocks have a split barrier for each set of a batch's tiles: they compute one set while
-    they wait for another. Producer warps bring blocks of neurons and runs' weights by bulk copies. No tile is cut off
+    they wait for another. Producer warps load blocks of neurons and runs' weights by bulk copies. No tile is cut off
     at a block's last inputs, and inputs that live are gathered from all blocks, so that few of them still fill tiles.
 
     Groups and tiles are those of `fused_network`. A block of 16 neurons is contiguous in memory and swizzled there.
@@ -164,7 +164,7 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
 
     @staticmethod
     def _block_warps(config: StreamedNetworkConfig) -> int:
-        """The warps of a block: those that multiply, and where blocks share layers, producers that bring what they need
+        """The warps of a block: those that multiply, and where blocks share layers, producers that load what they need
         and two that tell the grid what was done and wait for it.
         """
         if config.sharing != Sharing.LAYERS:

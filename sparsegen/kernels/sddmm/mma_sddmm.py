@@ -79,7 +79,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
     """Blocks compute tiles of A · Bᵀ with mma.sync, from rows gathered by lists, and keep what the pattern has.
 
     A tile has ``tile_m`` rows and ``tile_n`` of the columns that have a nonzero among them, so that even a pattern
-    without any order fills one place of ``tile_m``, but for the last tile of a panel. Each tile brings its rows of A
+    without any order fills one place of ``tile_m``, but for the last tile of a panel. Each tile loads its rows of A
     and B from L2, (tile_m + tile_n) · k elements for tile_m · tile_n · k products; the pattern costs 2 bytes for each
     nonzero and 4 for each of a tile's rows and columns. float32 is split into two TF32 numbers, and three of the four
     products are added up, so that about 21 of its 24 bits count.
@@ -145,7 +145,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
 
     @staticmethod
     def _shared_bytes(problem: SddmmProblem, config: MmaSddmmConfig) -> int:
-        """The stages, or the results that are laid down after them; and the rows' shifts."""
+        """The stages, or the results that are staged after them; and the rows' shifts."""
         c = config
         stages = c.stages * (c.tile_m + c.tile_n) * c.tile_k * problem.dtype.itemsize
         return max(stages, c.tile_m * (c.tile_n + PITCH_PADDING) * 4) + c.tile_m * 4

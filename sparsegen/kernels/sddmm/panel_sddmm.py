@@ -74,7 +74,7 @@ class PanelSddmmConfig(Config):
     turns: int = tunable(
         1,
         (1, 2, 4, 8),
-        "blocks that follow each other in each place; more bring panels more often",
+        "blocks that follow each other in each place; more load panels more often",
         searched=(1, 2, 4),
     )
     row_order: str = tunable(

@@ -1,4 +1,4 @@
-"""Rows cut at panels of columns, and dealt to the subwarps of warps: NumPy only."""
+"""Rows cut at panels of columns, and assigned to the subwarps of warps: NumPy only."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ STEP_CYCLES = {1: 838, 2: 611}  # cycles of a stage, by the granule, with PIECE 
 WIDER_CYCLES = 215  # further cycles of a stage for each further PIECE columns
 REACHED = 1.12  # multiple of the rate of large products, which run long enough to lower the clocks
 READ = 0.66  # fraction of the rate of copies
-BROUGHT = 0.49  # fraction of the L2's time, besides other waits
+LOADED = 0.49  # fraction of the L2's time, besides other waits
 LAST = 0.56  # fraction of the time to write the last tiles of C
 WRITTEN, ADDED = 13, 39  # bytes of parts of sums that a multiprocessor writes, and reads, in a cycle
 
@@ -72,7 +72,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
     """Warps put A's nonzeros to their places among zeros in registers, where tensor cores take them as they are.
 
     A tile of A is a bit for each element or two and two bytes for each nonzero, padded so that the lanes of a warp find
-    theirs in different banks. B and C go through the copy engine. Zeros are multiplied like everything else, so that an
+    theirs in different banks. B is loaded and C stored by TMA. Zeros are multiplied like everything else, so that an
     infinity or NaN of B makes NaN in rows that have no nonzero there. Parts of k are added up in a fixed order: equal
     inputs give equal bits on every call.
     """
@@ -196,7 +196,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
 
         column_tiles = ceil_div(problem.n, c.tile_n)
         of_b = _row_tiles(problem) / c.cluster * problem.k * c.tile_n * ITEM_BYTES
-        brought = BROUGHT * column_tiles * (read + of_b) / device.l2_bytes_per_us
+        loaded = LOADED * column_tiles * (read + of_b) / device.l2_bytes_per_us
 
         units = _row_tiles(problem) * column_tiles * c.splits
         rounds = max(1, math.ceil(units / (max(1, device.multiprocessors // c.cluster) * c.cluster)))
@@ -207,7 +207,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
         computed = rounds * math.ceil(ceil_div(problem.k, TILE_K) / c.splits) * step
         of_c = problem.m * problem.n * ITEM_BYTES
         last = LAST * of_c / rates.copy_bytes_per_us / rounds  # nothing hides the last tiles' stores
-        us = rates.launch_us + START_US + max(moved, brought, computed) + last
+        us = rates.launch_us + START_US + max(moved, loaded, computed) + last
         if c.splits > 1:
             of_part = TILE_M * c.tile_n * 4
             us += rounds * of_part * (1 / WRITTEN + c.splits / ADDED) / clock

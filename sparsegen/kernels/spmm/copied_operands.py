@@ -13,7 +13,7 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 
 
 def copied_scope(problem: SpmmProblem) -> Iterator[Constraint]:
-    """Yield what the copy engine and warpgroups' products ask of a problem."""
+    """Yield what TMA and warpgroups' products ask of a problem."""
     yield one_item(problem)
     yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
     yield Constraint(problem.k > 0, "A has columns")

@@ -361,7 +361,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             )  # in the mean: rows that want the same row of B
             read += costs.far * far * products * itemsize * -math.expm1(-shared_by) / shared_by
         moved = costs.b * min(problem.k, features.nnz) + costs.c * problem.m
-        # A nonzero on its way waits for what the one before brought.
+        # A nonzero on its way waits for what the one before loaded.
         columns = c.tile_n // c.threads_per_row
         held = columns + min(UNROLLED, c.tile_k) * columns * itemsize // 4 + ADDRESS_REGISTERS
         nonzero = FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else costs.nonzero
@@ -397,11 +397,11 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         turns = ceil_div(blocks, resident * device.multiprocessors)
         longest = max(features.row_max, turns * features.row_mean) / c.row_splits
         longest *= STRIDED_FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else STRIDED_NONZERO_CYCLES
-        brought = STRIDED_LOADS_OF_B * min(problem.k, features.nnz) * problem.n * problem.dtype.itemsize
+        loaded = STRIDED_LOADS_OF_B * min(problem.k, features.nnz) * problem.n * problem.dtype.itemsize
         return (
             rates.launch_us
             + STRIDED_START_US
-            + problem.batch * work_us(cycles, read, brought, device)
+            + problem.batch * work_us(cycles, read, loaded, device)
             + longest / rates.clock_mhz
         )
 

@@ -57,7 +57,7 @@ class LaneStreamConfig(Config):
     row_order: str = tunable(
         "natural",
         ("natural", "balanced"),
-        "rows as they are, or dealt by length so that lanes have equally many nonzeros",
+        "rows as they are, or distributed by length so that lanes have equally many nonzeros",
         packs=True,
     )
     bulk: bool = tunable(False, (False, True), "masks come by bulk copies")
@@ -95,7 +95,7 @@ def _warps_over_rows_and_columns(
     """The fewer steps a block has, the fewer parts a row's sum should have.
 
     Warps that share rows add up their sums in shared memory, where several blocks need memory; but each of their
-    columns brings activations of its own.
+    columns loads activations of its own.
     """
     of_one_warp = partition_of(problem, replace(config, warps_m=1, warps_k=1))
     strips, widest = of_one_warp.groups, of_one_warp.steps

@@ -35,7 +35,7 @@ def levelled_rows(matrix: CsrMatrix, partition: Partition) -> Array:
 def balanced_rows(lengths: Array, partition: Partition) -> Array:
     """An order of the rows in which lanes, warps and blocks have about equally many nonzeros.
 
-    Rows by falling length are dealt out to the strips of 32 or 64 rows, to and fro. In a strip, longest first, each
+    Rows by falling length are distributed to the strips of 32 or 64 rows, to and fro. In a strip, longest first, each
     goes to that of the 8 places g (whose four or eight rows share lanes) that has the fewest nonzeros so far and is not
     full. Then rows of the fullest and the emptiest place are exchanged as long as that levels them.
 
@@ -46,13 +46,13 @@ def balanced_rows(lengths: Array, partition: Partition) -> Array:
     height = partition.strip_rows
     padded = np.zeros(strips * height, dtype=np.int64)
     padded[: lengths.size] = lengths
-    dealt = np.argsort(-padded, kind="stable").astype(np.int32).reshape(height, strips)
-    dealt[1::2] = dealt[1::2, ::-1]
+    distributed = np.argsort(-padded, kind="stable").astype(np.int32).reshape(height, strips)
+    distributed[1::2] = distributed[1::2, ::-1]
     share = height // PLACES
     places = np.empty((strips, share, PLACES), dtype=np.int32)
     held, taken = np.zeros((strips, PLACES), dtype=np.int64), np.zeros((strips, PLACES), dtype=np.int64)
     strip = np.arange(strips)
-    for row in dealt:
+    for row in distributed:
         emptiest = np.where(taken < share, held, np.iinfo(np.int64).max).argmin(axis=1)
         places[strip, taken[strip, emptiest], emptiest] = row
         held[strip, emptiest] += padded[row]

@@ -141,7 +141,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     @staticmethod
     def _shared_bytes(problem: SpmmProblem, config: MmaSpmmConfig) -> int:
-        """The tiles, or what is laid down after them: the sums of other warps, and the tile of C."""
+        """The tiles, or what is staged after them: the sums of other warps, and the tile of C."""
         c, itemsize = config, problem.dtype.itemsize
         of_a = A_BUFFERS if c.storage == "nonzeros" else c.stages
         tiles = (of_a * c.tile_m + c.stages * c.tile_n) * c.tile_k * itemsize

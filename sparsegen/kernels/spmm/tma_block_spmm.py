@@ -1,4 +1,4 @@
-"""SpMM for patterns of large blocks on Hopper: stored tiles, B and C go through the copy engine (sm_90a)."""
+"""SpMM for patterns of large blocks on Hopper: stored tiles, B and C go through TMA (sm_90a)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
     """
 
     name = "tma_block_spmm"
-    summary = "SpMM of large dense blocks: stored tiles, B and C by the copy engine, warpgroups' tensor cores"
+    summary = "SpMM of large dense blocks: stored tiles, B and C by TMA, warpgroups' tensor cores"
     source = (
         "Lo: Efficient Sparse Training with Structured Dropout (block-sparse products); warps that load beside warps "
         "that multiply, and copies for a whole cluster: NVIDIA, Hopper tuning guide; the format is block CSR"

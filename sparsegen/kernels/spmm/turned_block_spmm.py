@@ -60,15 +60,13 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
     """The product on its side: 64 columns of B are the rows of a warpgroup's product, a block's 32 rows its columns.
 
     Rows of a warpgroup's product come by 64, but columns by 8, so that blocks of 32 rows are multiplied alone. A tile
-    of C has up to eight rows of blocks, and brings of B what any of these meets. The kernel skips blocks without
+    of C has up to eight rows of blocks, and loads of B what any of these meets. The kernel skips blocks without
     nonzeros. In all others it multiplies zeros too, so that an infinity or NaN in B makes NaN even in rows that have no
     nonzero there.
     """
 
     name = "turned_block_spmm"
-    summary = (
-        "SpMM of dense blocks of 32: each block alone on warpgroups' tensor cores, B and C by the copy engine"
-    )
+    summary = "SpMM of dense blocks of 32: each block alone on warpgroups' tensor cores, B and C by TMA"
     source = (
         "warps that load beside warps that multiply, and copies for a whole cluster: NVIDIA, Hopper tuning guide; "
         "shapes of wgmma: NVIDIA, PTX ISA; rows of most blocks first: Gale et al., SC 2020, section V-C; the format is "

@@ -61,7 +61,7 @@ class Costs:
         unaligned: how much longer a product takes where gathered elements come one by one.
         unaligned_byte: of a byte of a tile of B that is loaded so, for each of the warps that load it together.
         byte: likewise, of any tile.
-        step, gathered_step: of a warp's step to the next load of A, which waits for what the one before brought.
+        step, gathered_step: of a warp's step to the next load of A, which waits for what the one before loaded.
         spilling: of a step, and of a row with a rest, by the share of registers that there are too few.
         sum: of a sum that warps with the same rows add up.
         rest: of a step through what the longest row has behind the ELL width.
@@ -236,7 +236,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             f"threads_per_row ({c.threads_per_row}) divides the {chunks} 16-byte chunks of tile_n",
         )
         loaded = c.step * c.vec_size
-        yield Constraint(loaded <= 16, f"a load brings step · vec_size ({loaded}) nonzeros, at most 16")
+        yield Constraint(loaded <= 16, f"a load has step · vec_size ({loaded}) nonzeros, at most 16")
         narrowest = loaded * min(problem.dtype.itemsize, c.index_bits // 8)
         yield Constraint(
             narrowest >= 4, f"a load of step · vec_size ({loaded}) values or indices has at least 4 bytes"

@@ -152,7 +152,7 @@ __device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_ro
 (4) from (2):
 @@
 +
-+  // Whether the mask asks for an output of an active unit.
-+  __device__ __forceinline__ bool asks_for(int image, int row, int column) const {
++  // Whether the kernel computes an output of an active unit.
++  __device__ __forceinline__ bool computes(int image, int row, int column) const {
 +    return mask.has_live(image, row / kBlockRows, column / kBlockColumns, column / kBlockColumns);
 +  }

@@ -72,7 +72,7 @@ struct Result {
 +    }
 +  }
 +
-+  // By all threads: fills the units of a sheet that are not active. Blocks share them.
++  // By all threads: fills the units of a segment that are not active. Blocks share them.
 +  __device__ __forceinline__ void fill_rest(const Words& words, int first_word, int count, const UnitList& list, const OwnTile& own) const {
 +    const int warp = static_cast<int>(threadIdx.x) / 32;
 +    for (int i = own.part * (kThreads / 32) + warp; i < count; i += own.parts * (kThreads / 32)) {

@@ -1,12 +1,11 @@
-{# Where tiles are by their numbers. Behind kRaster and kTail. #}
 struct TilePlace {
   int row, column;  // in tiles
 };
 
-// Tiles are numbered along groups of kRaster tiles of rows, the last ones along groups of kTail: where the shortest rows come last,
-// clusters end more evenly then.
+// Numbers run down kRaster tiles of rows before they go to the next columns, so that these tiles share B in the L2. The last group is kTail
+// high: rows come longest first, and clusters would end unevenly if a few of them had all of the shortest rows.
 __device__ __forceinline__ TilePlace place_of_tile(int number, int row_tiles, int column_tiles) {
-  if constexpr (kRaster == 1) {  // row by row: one division
+  if constexpr (kRaster == 1) {  // row by row: one division suffices
     const int row = number / column_tiles;
     return {row, number - row * column_tiles};
   }

@@ -26,15 +26,21 @@
 
 // lib/mma/swizzle.cuh.j2
 
-// lib/barrier/tile_ring.cuh.j2 (1)
+// lib/persistent/tile_ring.cuh.j2 (1)
 
-constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next, where they are its contiguous direction
+constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next 64, where B is contiguous along columns
 
 // lib/mma/warpgroup.cuh.j2 (3)
 
-// lib/tile/tile_numbers.cuh.j2 (1)
+// lib/persistent/tile_scheduler.cuh.j2 (1)
 
-// Where a box begins in the array of an item.
+// In shared memory, behind the stages and the staged pieces of the result.
+struct Memory {
+  Ring ring;
+  TileQueue queue;
+};
+
+// The coordinates of a box in the array of a batch element.
 __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int outer) { return box_at(inner, outer); }
 
 // lib/epilogue/tile_output.cuh.j2 (1)
@@ -54,8 +60,8 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int
 +// lib/epilogue/tile_output.cuh.j2 (3)
 (4) from (2):
 @@
--// lib/barrier/tile_ring.cuh.j2 (1)
-+// lib/barrier/tile_ring.cuh.j2 (2)
+-// lib/persistent/tile_ring.cuh.j2 (1)
++// lib/persistent/tile_ring.cuh.j2 (2)
 @@
 -// lib/mma/warpgroup.cuh.j2 (4)
 +// lib/mma/warpgroup.cuh.j2 (6)
@@ -130,8 +136,8 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int
 -// lib/mma/warpgroup.cuh.j2 (3)
 +// lib/mma/warpgroup.cuh.j2 (13)
 @@
--// lib/tile/tile_numbers.cuh.j2 (1)
-+// lib/tile/tile_numbers.cuh.j2 (2)
+-// lib/persistent/tile_scheduler.cuh.j2 (1)
++// lib/persistent/tile_scheduler.cuh.j2 (2)
 @@
 -// lib/epilogue/tile_output.cuh.j2 (1)
 +// lib/epilogue/tile_output.cuh.j2 (7)

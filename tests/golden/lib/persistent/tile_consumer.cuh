@@ -1,6 +1,6 @@
-// lib/mma/stage_products.cuh.j2
+// lib/persistent/stage_products.cuh.j2
 
-// A warpgroup that multiplies.
+// A consumer warpgroup.
 struct Consumer {
   const unsigned char* tiles;
   Ring& ring;
@@ -18,31 +18,31 @@ struct Consumer {
     warpgroup_commit();
   }
 
-  // Steps that both warpgroups multiply.
-  __device__ __forceinline__ void multiply_all(Sums& sums, unsigned said) {
-    multiply_stages<kStages>(ring, stage, sums, said, [&](bool add) { multiply(sums, add); });
+  // A tile whose stages are all live for both warpgroups.
+  __device__ __forceinline__ void multiply_all(Sums& sums, unsigned flags) {
+    multiply_stages<kStages>(ring, stage, sums, flags, [&](bool add) { multiply(sums, add); });
   }
 
-  // Steps of which this warpgroup multiplies some: runs of these, and runs of others.
-  __device__ __forceinline__ void multiply_some(Sums& sums, unsigned said) {
+  // A tile in which some stages are dead for this warpgroup: runs of live stages stay pipelined.
+  __device__ __forceinline__ void multiply_some(Sums& sums, unsigned flags) {
     #pragma unroll
     for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
     for (;;) {
-      if ((said >> warpgroup & 1) == 0) {
+      if ((flags >> warpgroup & 1) == 0) {
         ring.release(stage.number);
         stage.advance(kStages);
-        if ((said & kLast) != 0) return;
-        said = ring.wait_filled(stage);
+        if ((flags & kLast) != 0) return;
+        flags = ring.wait_full(stage);
         continue;
       }
       multiply(sums, true);
       int held = stage.number;
       stage.advance(kStages);
-      bool last = (said & kLast) != 0;
+      bool last = (flags & kLast) != 0;
       while (!last) {
-        said = ring.wait_filled(stage);
-        if ((said >> warpgroup & 1) == 0) break;
-        last = (said & kLast) != 0;
+        flags = ring.wait_full(stage);
+        if ((flags >> warpgroup & 1) == 0) break;
+        last = (flags & kLast) != 0;
         multiply(sums, true);
         warpgroup_wait<1>();
         ring.release(held);
@@ -56,18 +56,18 @@ struct Consumer {
     }
   }
 
-  // All tiles.
+  // Computes and stores all tiles.
   __device__ __forceinline__ void compute_all(const Output& output) {
     for (;;) {
-      const unsigned said = ring.wait_filled(stage);
-      if ((said & kEnd) != 0) return;
-      const auto note = load_vector<4>(ring.notes[stage.number].element);
-      const int row = static_cast<int>(note.element[1] >> 16 * warpgroup & 0xffff), column = static_cast<int>(note.element[2]);
+      const unsigned flags = ring.wait_full(stage);
+      if ((flags & kEnd) != 0) return;
+      const auto descriptor = load_vector<4>(ring.descriptors[stage.number].element);
+      const int row = static_cast<int>(descriptor.element[1] >> 16 * warpgroup & 0xffff), column = static_cast<int>(descriptor.element[2]);
       Sums sums;
-      if ((said & 3) != 0) {
-        multiply_all(sums, said);
+      if ((flags & 3) != 0) {
+        multiply_all(sums, flags);
       } else {
-        multiply_some(sums, said);
+        multiply_some(sums, flags);
       }
       const int item = 0;
       if (row != kNoRows) output.store(sums, item, row * 64, [&](int piece) { return column + piece * kRowElements; });
@@ -76,7 +76,7 @@ struct Consumer {
 };
 (2) from (1):
 @@
--// lib/mma/stage_products.cuh.j2
+-// lib/persistent/stage_products.cuh.j2
 -
 @@
 -  __device__ __forceinline__ void multiply(Sums& sums, bool add) const {
@@ -90,25 +90,25 @@ struct Consumer {
 -    warpgroup_commit();
 -  }
 -
--  // Steps that both warpgroups multiply.
--  __device__ __forceinline__ void multiply_all(Sums& sums, unsigned said) {
--    multiply_stages<kStages>(ring, stage, sums, said, [&](bool add) { multiply(sums, add); });
+-  // A tile whose stages are all live for both warpgroups.
+-  __device__ __forceinline__ void multiply_all(Sums& sums, unsigned flags) {
+-    multiply_stages<kStages>(ring, stage, sums, flags, [&](bool add) { multiply(sums, add); });
 -  }
 -
--  // Steps of which this warpgroup multiplies some: runs of these, and runs of others.
-+  // Steps of which this warpgroup multiplies some.
+-  // A tile in which some stages are dead for this warpgroup: runs of live stages stay pipelined.
++  // A tile in which some stages are dead for this warpgroup.
 @@
 -    #pragma unroll
 -    for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
 +    clear(sums);
 @@
--      if ((said >> warpgroup & 1) == 0) {
+-      if ((flags >> warpgroup & 1) == 0) {
 -        ring.release(stage.number);
 -        stage.advance(kStages);
--        if ((said & kLast) != 0) return;
--        said = ring.wait_filled(stage);
+-        if ((flags & kLast) != 0) return;
+-        flags = ring.wait_full(stage);
 -        continue;
-+      if ((said >> warpgroup & 1) != 0) {
++      if ((flags >> warpgroup & 1) != 0) {
 +        const unsigned char* const at = tiles + stage.number * kStageBytes;
 +        add_stage(sums, at + warpgroup * kPieceBytes, at + kConsumers * kPieceBytes);
 @@
@@ -116,11 +116,11 @@ struct Consumer {
 -      int held = stage.number;
 +      ring.release(stage.number);
 @@
--      bool last = (said & kLast) != 0;
+-      bool last = (flags & kLast) != 0;
 -      while (!last) {
--        said = ring.wait_filled(stage);
--        if ((said >> warpgroup & 1) == 0) break;
--        last = (said & kLast) != 0;
+-        flags = ring.wait_full(stage);
+-        if ((flags >> warpgroup & 1) == 0) break;
+-        last = (flags & kLast) != 0;
 -        multiply(sums, true);
 -        warpgroup_wait<1>();
 -        ring.release(held);
@@ -131,16 +131,16 @@ struct Consumer {
 -      warpgroup_settle(sums);
 -      ring.release(held);
 -      if (last) return;
-+      if ((said & kLast) != 0) return;
-+      said = ring.wait_filled(stage);
++      if ((flags & kLast) != 0) return;
++      flags = ring.wait_full(stage);
 @@
--      if ((said & 3) != 0) {
--        multiply_all(sums, said);
+-      if ((flags & 3) != 0) {
+-        multiply_all(sums, flags);
 -      } else {
--        multiply_some(sums, said);
+-        multiply_some(sums, flags);
 -      }
-+      multiply_some(sums, said);
++      multiply_some(sums, flags);
 (3) from (1):
 @@
 -      const int item = 0;
-+      const int item = static_cast<int>(said >> 16);
++      const int item = static_cast<int>(flags >> 16);
