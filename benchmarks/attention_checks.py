@@ -35,7 +35,7 @@ def largest_errors(
 
     Args:
         seen_by: queries × keys of bool, by a head's number.
-        heads: that are looked at, one after the other: scores of all would take much memory.
+        heads: number of heads that are looked at, one after the other: scores of all would take much memory.
 
     Raises:
         WrongResultError: an error is over the tolerance.

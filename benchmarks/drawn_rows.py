@@ -35,7 +35,7 @@ def command(operator: str, seed: int, rows: int, folder: Path, seconds: float, *
 
     Args:
         seconds: time after which no row is begun.
-        whole: with the slow baselines.
+        whole: include the slow baselines.
     """
     left_out = () if whole else SLOW
     return [

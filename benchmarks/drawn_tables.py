@@ -33,7 +33,7 @@ class Times:
     """A row's times in microseconds; None where there is none.
 
     Attributes:
-        default, graph: as users call us, from Python and in a CUDA graph.
+        default, graph: calls as users make them, from Python and in a CUDA graph.
         dense, peer: the fastest dense baseline, and the fastest of all others.
     """
 

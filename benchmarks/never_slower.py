@@ -84,7 +84,7 @@ def times_us(runs: Sequence[Run], l2: L2, place: str, is_ahead: bool = True) -> 
     """Medians of calls in turn, between events; without a GPU by the clock.
 
     Args:
-        l2: what the second-level cache holds before each call.
+        l2: state of the second-level cache before each call.
         is_ahead: the GPU waits while the host queues a call; otherwise the host's time counts too.
     """
     if place == "cpu":

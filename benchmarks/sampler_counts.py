@@ -41,10 +41,10 @@ class Count:
     """One search by a sampler.
 
     Attributes:
-        digest: of the recording (`digest_of`).
+        digest: digest of the recording (`digest_of`).
         sampler: its name (`key_of`).
-        trials: that it needed; None where ``most`` were not enough.
-        seconds: that it took, of this process's own time.
+        trials: trials that it needed; None if ``most`` were not enough.
+        seconds: time that it took, of this process's own time.
     """
 
     space: str
@@ -72,10 +72,10 @@ class Counts:
     """Searches that were made.
 
     Args:
-        file: where they are kept from one process to the next; None: nowhere.
+        file: file that keeps them from one process to the next; None for no file.
 
     Attributes:
-        found: by their keys.
+        found: searches by their keys.
     """
 
     def __init__(self, file: Path | None = None) -> None:

@@ -156,7 +156,7 @@ def compare_all(
     """Run every sampler from every start, but for the searches that are known.
 
     Args:
-        expected: of each recording what its candidates should take; of those that it lacks nothing is expected.
+        expected: predicted times of each recording's candidates; recordings that it lacks have none.
     """
     replays = [Replay(r, expected.get(r.name, ())) for r in recordings]
     for seed in range(seeds):

@@ -40,7 +40,7 @@ class Check:
 
     Attributes:
         found: the version or place, or what went wrong.
-        purpose: what it is for.
+        purpose: its purpose.
         needed_for: ``everything``, ``a GPU``, ``the emulator`` or ``optional``.
         fix: the exact command or change that gets it; empty if it is there.
     """

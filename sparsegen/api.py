@@ -162,23 +162,23 @@ def prepare(
         matrix: a `CsrMatrix`, or anything that `as_csr` takes (SciPy, NumPy, PyTorch, CuPy): the sparse matrix of
             ``spmm``, or the pattern of the others, whose values play a part only where the operator says so. None
             for operators whose mask comes with every call (``dsd``, ``sdd``): their sizes are fields of the problem.
-        problem: of a matrix of this shape; then neither ``operator`` nor fields are given.
+        problem: a problem of this matrix's shape; then neither ``operator`` nor fields are given.
         operator: the name of an operator.
         transpose: take the matrix's transpose in its place, which operators say that they allow (``spmm``:
             C = epilogue(matrixᵀ · B)). ``update_values`` still takes values in the order of the matrix itself, and
             packs nothing anew (Gale et al., SC 2020, section VII). A `CsrMatrix` works its transposed pattern out once.
-        on_miss: what to do when neither this workload nor one like it was measured, see `dispatch.OnMiss`.
-        dense: whether a dense product may run in a variant's place, by PyTorch: ``"auto"`` where it takes less time and
+        on_miss: the action if neither this workload nor one like it was measured, see `dispatch.OnMiss`.
+        dense: permission of a dense product by PyTorch in a variant's place: ``"auto"`` if it takes less time and
             PyTorch is imported in this process, ``"never"`` or ``"always"``; for ``spmm`` without a batch.
-        probe: with ``dense="auto"``, time the variant and the dense product on the spot where estimates do not tell
-            which is faster: a few milliseconds, once for each workload and device, recorded in the database; never
-            while a CUDA graph is captured.
+        probe: with ``dense="auto"``, time the variant and the dense product on the spot if estimates do not tell which
+            is faster: a few milliseconds, once for each workload and device, recorded in the database; never while a
+            CUDA graph is captured.
         verify: ``"first-use"`` holds a variant's result against the reference where its source digest first runs on a
             device with a driver, unless a measurement or an earlier check did; what is wrong is recorded, and the next
             best variant takes its place. Never while a CUDA graph is captured, nor where the host would need long for
             the reference. Default on GPUs; ``"never"`` is on the emulator.
-        l2: what the times are to be measured as that count, where there are such: ``"cold"``, ``"clean"``, ``"warm"``
-            or ``"graph"`` (see `MeasuredAs`); default cold.
+        l2: the kind of times that counts, if there are such: ``"cold"``, ``"clean"``, ``"warm"`` or ``"graph"`` (see
+            `MeasuredAs`); default cold.
         device: ``"cuda:0"``, ``"emulator"`` or a `Device`; default SPARSEGEN_DEVICE, else the first GPU, else
             the emulator.
         db: path or URL of the tuning database; default SPARSEGEN_DB, else the user's own.
@@ -271,12 +271,12 @@ def load_operator(file: str | Path | BinaryIO, *, device: Device | str | None = 
 
     Args:
         file: a path, or a file open for reading (seekable).
-        device: as for `prepare`; it may be another one than that which it was prepared for.
+        device: see `prepare`; it may be another one than the operator was prepared for.
 
     Raises:
         SavedOperatorError: no such file, damaged, or packed by another version; prepare and save it again.
         ConfigError: the variant is not valid on this device.
-        DeviceUnavailableError, CompileError, LaunchError: as for `prepare`.
+        DeviceUnavailableError, CompileError, LaunchError: see `prepare`.
     """
     _begin_driver(device)
     from sparsegen.plan.saved_operator import read_operator
@@ -317,7 +317,7 @@ def tune(
         families, baselines, again, seed: see `sparsegen.tuning.tuner.tune`. Where a search with this budget, or a
             longer one, had ended before, its result comes at once, unless ``again`` is set.
         progress: is told where the search stands; default a line on standard error, if that is a terminal or notebook.
-        db: where to record; default SPARSEGEN_DB, else the user's own.
+        db: database to record in; default SPARSEGEN_DB, else the user's own.
         deterministic: try only variants that give equal bits for equal inputs on every call; default as for `prepare`.
 
     Raises:

@@ -102,7 +102,7 @@ def word(kind: type[E], value: Any, name: str, error: Error = ConfigError, *, ad
     """An enumeration's member, which a word names.
 
     Args:
-        advice: what else the caller may have meant, after the list of words.
+        advice: other values that the caller may have meant, after the list of words.
     """
     try:
         if isinstance(value, str):  # arrays would be compared element by element

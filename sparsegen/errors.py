@@ -18,8 +18,8 @@ class SparsegenError(Exception):
     all of Python's exceptions its own traceback and its cause stay behind.
 
     Attributes:
-        exit_code: what the command line ends with.
-        child_traceback: where a child process raised it, as Python prints it; empty if this process did.
+        exit_code: exit code of the command line.
+        child_traceback: traceback of the child process that raised it, as Python prints it; empty if this process did.
     """
 
     exit_code = 1
@@ -38,9 +38,9 @@ class MatrixError(SparsegenError):
     """A matrix (a file or an object in memory) is malformed or of a kind that cannot be read.
 
     Args:
-        message: what is wrong and what would be accepted.
+        message: the fault, and the accepted values.
         source: the file, or a word for the object in memory (``"scipy.sparse matrix"``).
-        place: where in it: a line, an array's name and index, a tensor's name.
+        place: place in it: a line, an array's name and index, a tensor's name.
     """
 
     exit_code = 3
@@ -80,7 +80,7 @@ class OutputError(SparsegenError):
     """A file or folder cannot be written; what was there before is untouched.
 
     Args:
-        message: what is wrong and what to do.
+        message: the fault, and advice.
         path: the file or folder.
     """
 
@@ -208,7 +208,7 @@ class ResultsMismatchError(ResultsError):
     """Two result files were measured under conditions that must not be mixed.
 
     Args:
-        message: what was tried, and what to do instead.
+        message: the attempt, and advice.
         differences: one sentence for each fact that differs.
     """
 

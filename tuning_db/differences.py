@@ -32,8 +32,8 @@ class Difference:
     """A workload on a device.
 
     Attributes:
-        a, b: what each database would run; None where it knows nothing that may run.
-        cost: how many times B's time for its own choice A's choice takes, by B's times; None where B did not time it.
+        a, b: each database's choice; None if it knows nothing that may run.
+        cost: A's choice over B's own, by B's times; None if B did not time it.
     """
 
     workload: Workload

@@ -81,7 +81,7 @@ def parse_json(text: str, source: str, error: type[SparsegenError] = ImportFileE
 
     Args:
         source: the file's name, for complaints.
-        error: what this and every `Node` below it raises.
+        error: class of errors that this and every `Node` below it raises.
 
     Raises:
         SparsegenError: ``error``: not JSON, a name twice in one object, NaN or Infinity, nested too deeply.
@@ -109,8 +109,8 @@ class Node:
     """A JSON value, the file's name, and the error to raise.
 
     Attributes:
-        path: where it stands: ``$.measurements[3].config``. A file has many nodes and few complaints, so it is put
-            together when it is asked for.
+        path: its place: ``$.measurements[3].config``. A file has many nodes and few complaints, so it is put together
+            when it is asked for.
     """
 
     __slots__ = ("_above", "_step", "error", "source", "value")

@@ -102,8 +102,8 @@ def publish(
 
     Args:
         by: who publishes it.
-        winners_alone: of each workload only the variants that its finals speak of, or the best one: a smaller file,
-            from which less can be learned for other workloads.
+        winners_alone: keep of each workload only the variants in its finals, or the best one: a smaller file, from
+            which less can be learned for other workloads.
         tools_of: asked for every device.
 
     Raises:

@@ -147,7 +147,7 @@ class Listing(Generic[R]):
         """The record that a row stands for.
 
         Args:
-            is_checked: whether the row's values are held against what sparsegen writes.
+            is_checked: hold the row's values against what sparsegen writes.
 
         Raises:
             DamagedRowError, UnknownProblemError: none that a look-up would see.
@@ -196,8 +196,8 @@ class UnknownProblem:
 
     Attributes:
         row: its number in the table of problems.
-        why: what is unknown of it, in words.
-        measurements: how many there are of it.
+        why: the unknown part of it, in words.
+        measurements: number of its measurements.
     """
 
     row: int

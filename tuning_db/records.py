@@ -57,7 +57,7 @@ class Variant:
     """A config, and the source that it made.
 
     Attributes:
-        config: of an installed family, or an `UnknownConfig`.
+        config: config of an installed family, or an `UnknownConfig`.
         source_digest: SHA-256 of the source and the toolchain's fingerprint.
     """
 
@@ -179,10 +179,10 @@ class Probe:
     """Ours and the dense way, timed in turn where they were first needed; it stays where it was measured.
 
     Attributes:
-        variant: that ours ran; of several launches that of the first.
+        variant: our variant; with several launches that of the first.
         sparse_us, dense_us: medians in microseconds.
         count: samples of each.
-        driver: as of `Measurement`.
+        driver: see `Measurement`.
     """
 
     workload: Workload
@@ -213,8 +213,8 @@ class Check:
     Attributes:
         outcome: OK, WRONG or CRASHED; ``reason`` says why it is not OK.
         worst_error: over its bound; None where nothing could be compared.
-        seconds: that the check took.
-        driver: as of `Measurement`.
+        seconds: time that the check took.
+        driver: see `Measurement`.
     """
 
     workload: Workload

@@ -29,7 +29,7 @@ class Remembered(Around):
     """Another layer, whose answers are kept: what is written later is not seen through it.
 
     Attributes:
-        answers: what it said before; who makes such an object for every look-up keeps them.
+        answers: earlier answers; a caller that makes such an object for every look-up keeps them.
     """
 
     answers: Answers = field(default_factory=no_answers)

@@ -31,7 +31,7 @@ def persistently(
 
     Raises:
         DatabaseUnavailableError: the server was away for `SERVER_SECONDS`.
-        DatabaseError: what else the transaction raises.
+        DatabaseError: any other error of the transaction.
     """
     deadline, pause = None, FIRST_PAUSE
     while True:

@@ -84,7 +84,7 @@ def _unchecked(path: Path) -> SqliteReader:
     """A reader of whatever the file holds.
 
     Raises:
-        DatabaseError: as `open_sqlite`.
+        DatabaseError: see `open_sqlite`.
     """
     sqlite_files.check_file(path, read_only=True)
     return SqliteReader(

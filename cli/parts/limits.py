@@ -16,7 +16,7 @@ def limit_options(search: str) -> Callable[[F], F]:
     """``limits``: `Budget`.
 
     Args:
-        search: what they limit, as the end of a sentence: "the search".
+        search: the limited thing, as the end of a sentence: "the search".
     """
 
     def decorate(function: F) -> F:

@@ -101,7 +101,7 @@ class ProblemOptions:
         """The problem whose matrix's shape is given by options too.
 
         Args:
-            default: of a size of the matrix that is not given; None if all must be.
+            default: default of a size of the matrix that is not given; None if all must be.
 
         Raises:
             click.UsageError: a size is missing.

@@ -41,7 +41,7 @@ class Request:
 
     Attributes:
         at_once: heads that the three steps run together; divides heads.
-        on_miss, device, db: as for `sparsegen.lookup`.
+        on_miss, device, db: see `sparsegen.lookup`.
     """
 
     mask: CsrMatrix

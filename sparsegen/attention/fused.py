@@ -29,8 +29,8 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
     `sparsegen.integrations.torch.SparseAttention` records them.
 
     Attributes:
-        heads, head_dim, scale: as prepared.
-        dtype, device: of the arrays, and where it runs.
+        heads, head_dim, scale: the values that it was prepared with.
+        dtype, device: type of the arrays, and the device that it runs on.
         operands, result: shapes and dtypes of Q, K, V and of the result.
         work_bytes: device memory for each thread that calls it: none.
         decision: why it was chosen over the three steps.

@@ -56,15 +56,15 @@ def prepare_attention(
     all elements of the 64 × 64 tiles that hold a nonzero are zeros.
 
     Args:
-        mask: what `sparsegen.as_csr` takes, queries × keys: query i sees the keys at the nonzeros of row i; the values
-            play no part. All heads share it. `sparsegen.masks` makes some.
-        heads: how many; None for one, whose arrays have no dimension for heads.
+        mask: anything that `sparsegen.as_csr` takes, queries × keys: query i sees the keys at the nonzeros of row i;
+            the values play no part. All heads share it. `sparsegen.masks` makes some.
+        heads: their number; None for one, whose arrays have no dimension for heads.
         head_dim: the columns of Q, K and V.
-        dtype: of Q, K, V, the result, and the scores in between; sums are float32.
+        dtype: type of Q, K, V, the result, and the scores in between; sums are float32.
         scale: default 1 / √head_dim.
         heads_at_once: a divisor of heads; fewer need less memory for scores, and more launches. Default `at_once`.
         way: ``"steps"`` or ``"fused"``; default the one that should be faster.
-        on_miss, device, db: as for `sparsegen.prepare`; nothing dense runs instead.
+        on_miss, device, db: see `sparsegen.prepare`; nothing dense runs instead.
 
     Returns:
         An `AttentionOperator` (steps) or a `FusedAttentionOperator`, which are called alike.
@@ -73,7 +73,7 @@ def prepare_attention(
         MatrixError: the mask is malformed.
         ConfigError: heads or head_dim is below 1, the scale is not finite, heads_at_once does not divide heads, or a
             word is unknown.
-        DeviceUnavailableError, NoVariantError, DatabaseError, CompileError, LaunchError: as for `sparsegen.prepare`.
+        DeviceUnavailableError, NoVariantError, DatabaseError, CompileError, LaunchError: see `sparsegen.prepare`.
     """
     heads = None if heads is None else arguments.whole(heads, "heads", least=1)
     head_dim = arguments.whole(head_dim, "head_dim", least=1)
@@ -126,8 +126,8 @@ class AttentionOperator(DeviceBound, OwnLaunch):
     `sparsegen.integrations.torch.SparseAttention` records them.
 
     Attributes:
-        heads, heads_at_once, head_dim, scale: as prepared.
-        dtype, device: of the arrays, and where it runs.
+        heads, heads_at_once, head_dim, scale: the values that it was prepared with.
+        dtype, device: type of the arrays, and the device that it runs on.
         operands, result: shapes and dtypes of Q, K, V and of the result.
         work_bytes: device memory for each thread that calls it.
         decision: why it was chosen over the fused kernel.
@@ -182,8 +182,8 @@ class AttentionOperator(DeviceBound, OwnLaunch):
             q: heads × queries × head_dim (without heads, if none were prepared).
             k, v: heads × keys × head_dim. All are contiguous and of the operator's dtype:
                 NumPy, PyTorch or CuPy arrays, as `Operator` takes them.
-            out: of q's shape and kind; by default a new one. It may be q, for a head's queries are read before its
-                result is written, but it must not share memory with v.
+            out: an array of q's shape and kind; by default a new one. It may be q, for a head's queries are read before
+                its result is written, but it must not share memory with v.
             stream: see `Operator`.
 
         Raises:

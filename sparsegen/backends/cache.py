@@ -45,7 +45,7 @@ class Entry:
     """A whole folder of the cache.
 
     Attributes:
-        facts: what was noted of it when it was made.
+        facts: facts noted when it was made.
         digests: SHA-256 of each file, in hexadecimal digits.
     """
 
@@ -100,7 +100,7 @@ class CompileCache:
 
         Raises:
             CacheError: it cannot be written.
-            Exception: what ``build`` raises.
+            Exception: any error of ``build``.
         """
         private_folder(self.root)
         private_folder(self.folder)

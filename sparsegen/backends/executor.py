@@ -37,7 +37,7 @@ class CompiledKernel:
         entry: name of the kernel function.
         binary: cubin (CUDA) or shared object (emulator); ``source`` lies beside it.
         digest: the binary's SHA-256, in hexadecimal digits.
-        registers, spill_bytes, static_shared_bytes: of one thread / block, where the compiler tells.
+        registers, spill_bytes, static_shared_bytes: for each thread or block, if the compiler tells.
     """
 
     entry: str
@@ -77,7 +77,7 @@ class Toolchain(Protocol):
         """Make what all compiles share; at once where it is there, or where there is nothing.
 
         Raises:
-            CompileError, DeviceUnavailableError: as `compile` does.
+            CompileError, DeviceUnavailableError: see `compile`.
         """
 
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:

@@ -55,7 +55,7 @@ class PrecompiledToolchain:
     """A `sparsegen.backends.executor.Toolchain` that compiles nothing.
 
     Args:
-        folder: of the binaries, and of `LIST`.
+        folder: folder of the binaries, and of `LIST`.
 
     Raises:
         DeviceUnavailableError: it is not such a folder.

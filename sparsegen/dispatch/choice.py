@@ -67,7 +67,7 @@ def choose(
 
     Raises:
         NoVariantError: nothing may run, or nothing was measured and a miss is to be an error.
-        PinsError: what is pinned may not run here.
+        PinsError: a pinned variant may not run here.
         ConfigError: the dense product is always to run, of a problem that none computes.
     """
     if options.dense is Dense.ALWAYS:
@@ -134,7 +134,7 @@ class _Search:
     def pinned(self) -> Choice | None:
         """
         Raises:
-            PinsError: what is pinned may not run here.
+            PinsError: a pinned variant may not run here.
         """
         pin = self.database.rules.pins.find(self.workload, self.device)
         if pin is None:

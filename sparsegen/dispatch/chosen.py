@@ -34,16 +34,18 @@ class Choice:
     """The variant to run, or the dense product in its place, and why.
 
     Attributes:
-        how, why: where the variant comes from, as a word and in a sentence.
+        how, why: source of the variant, as a word and in a sentence.
         expected_us: measured (EXACT), or estimated from the neighbours; None where nothing is known.
-        predicted_us: what the family's heuristic makes of the device's rates (DEFAULT), or what `sparsegen tune --for`
-            predicted of the variant (PREDICTED, and EXACT where it did so before); None where neither is known.
+        predicted_us: time by the family's heuristic and the device's rates (DEFAULT), or by `sparsegen tune --for` for
+            the variant (PREDICTED, and EXACT if it did so before); None if neither is known.
         dense: the time of a dense product; None where none computes this.
-        probed_us: of the variant, timed beside the dense product where it was first prepared; None if it was not.
-        policy: whether dense may run, as it was asked for.
+        probed_us: time of the variant beside the dense product, measured when it was first prepared; None if it was
+            not.
+        policy: the requested permission of dense products.
         obstacle: why the dense product does not run though it should; else empty.
         neighbours: the measured workloads that were asked.
-        raced: of layers that run the variant, what they and the dense way take, for each way of being called.
+        raced: for layers that run the variant, their times with it and with dense products, for each way of being
+            called.
     """
 
     problem: Problem

@@ -48,7 +48,7 @@ class Evidence:
         """Summarises everything measured of a workload.
 
         Args:
-            device: where it was measured, with what is known of its rates.
+            device: the device that measured it, with its known rates.
         """
         times = _times(measured)
         ordered = sorted(times, key=times.__getitem__)

@@ -50,8 +50,8 @@ def predict(
 
     Args:
         workload, device: here.
-        near: what the nearest workloads say, the nearest first.
-        is_allowed: whether a config may run here at all.
+        near: evidence of the nearest workloads, the nearest first.
+        is_allowed: true for a config that may run here at all.
     """
     problem, features = workload.problem, workload.features
     asked = [evidence for evidence in near if evidence.fastest]

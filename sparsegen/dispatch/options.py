@@ -59,7 +59,7 @@ class DispatchOptions:
     """A caller's options of dispatch, parsed.
 
     Attributes:
-        dense: whether a dense product may be chosen; a batch has none.
+        dense: permission of a dense product; a batch has none.
         l2: the kind of times that counts, if there are such; None for the usual order.
         deterministic: admit only variants that give equal bits for equal inputs on every call; None leaves it to the
             database's rules.

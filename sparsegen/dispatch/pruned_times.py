@@ -49,9 +49,9 @@ class LayerTime:
         sparse_us, dense_us: microseconds of the best variant and of a dense cuBLAS product; None where nothing is
             known.
         distance: octaves to the measured workload; None where nothing is known.
-        family: that of the best variant.
-        dense_source: what the dense time rests on.
-        faster: what is known or estimated of both says, also where too little was measured to name times.
+        family: family of the best variant.
+        dense_source: source of the dense time.
+        faster: the faster one, as far as known or estimated, even if too little was measured to name times.
     """
 
     layer: str

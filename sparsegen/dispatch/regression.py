@@ -34,7 +34,7 @@ class Point:
 
     Attributes:
         position: the workload's place, float64 in octaves.
-        config: of a known family.
+        config: config of a known family.
     """
 
     position: Array
@@ -48,7 +48,7 @@ class Regression:
         """The process, given what is known.
 
         Args:
-            logs: of each known point the log of its time over the modelled one.
+            logs: for each known point the log of its time over the modelled one.
         """
         self._known = _Encoded.of(known)
         usual = median(logs.tolist())

@@ -23,7 +23,7 @@ class Tunable:
         choices: every value that renders.
         searched: the values that the tuner tries at normal effort; the rest exist for ablations and
             ``--effort max``.
-        packs: whether `Family.pack` depends on it.
+        packs: true if `Family.pack` depends on it.
     """
 
     name: str
@@ -156,7 +156,7 @@ class UnknownConfig(Config):
 
     Attributes:
         name: the family's.
-        values: as they stand there, by name; what no tunable could be, as the text that it is in JSON.
+        values: stored values, by name; values that no tunable could have, as their text in JSON.
     """
 
     name: str

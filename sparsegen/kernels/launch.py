@@ -53,7 +53,7 @@ class Argument:
     """One kernel parameter, in the order of the CUDA signature.
 
     Attributes:
-        name: of the size or of the array; of a tensor map, that of the array that it is a map of.
+        name: name of the size or of the array; for a tensor map, of its array.
     """
 
     kind: ArgumentKind

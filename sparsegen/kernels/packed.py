@@ -27,7 +27,7 @@ class Packed(Generic[M]):
     """A matrix laid out for one variant: ``Packed[Array]`` on the host, ``Packed[Buffer]`` on a device.
 
     Attributes:
-        arrays: by the names of the family's PACKED arguments.
+        arrays: arrays by the names of the family's PACKED arguments.
         sizes: integers that only the packing knows (tasks, panels), for SIZE arguments and the launch.
         nnz: nonzeros of the matrix.
         values: name of the array in ``arrays`` that holds the matrix's values; None where only its pattern counts.

@@ -26,10 +26,10 @@ class Rates:
 
     Attributes:
         copy_bytes_per_us: bytes read and bytes written by a large copy in the device's memory.
-        float32_flop_per_us, tf32_flop_per_us, float16_flop_per_us, bfloat16_flop_per_us: of large dense products, a
-            multiply-add counted as two; the last three on tensor cores.
+        float32_flop_per_us, tf32_flop_per_us, float16_flop_per_us, bfloat16_flop_per_us: rates of large dense products,
+            a multiply-add counted as two; the last three on tensor cores.
         launch_us: time of an empty kernel, as CUDA events see it.
-        clock_mhz: of the multiprocessors under load: their cycles in a microsecond.
+        clock_mhz: clock of the multiprocessors under load: their cycles in a microsecond.
     """
 
     copy_bytes_per_us: float
@@ -74,11 +74,11 @@ class Architecture:
 
     Attributes:
         lanes: multiply-adds of float32 that a multiprocessor begins in a cycle.
-        tensor_flop: of float16 or bfloat16 that its tensor cores do in a cycle, dense, with sums in float32.
+        tensor_flop: FLOP of float16 or bfloat16 that its tensor cores do in a cycle, dense, with sums in float32.
         clock_mhz: typical; and ``memory_bytes``, a typical memory's bytes in a microsecond for each multiprocessor.
             They stand in for what a description does not say.
-        resident_warps, resident_blocks: that a multiprocessor holds at most (programming guide, "Technical
-            Specifications per Compute Capability").
+        resident_warps, resident_blocks: limits of a multiprocessor (programming guide, "Technical Specifications per
+            Compute Capability").
     """
 
     lanes: int

@@ -60,7 +60,7 @@ class Points:
 
     Attributes:
         family: int64 [configs]: the family's place among those that occur.
-        members: of each family, in that order, by the class of its configs.
+        members: members of each family, in that order, by the class of its configs.
     """
 
     family: Array

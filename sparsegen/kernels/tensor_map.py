@@ -37,7 +37,7 @@ class TensorMap:
         swizzle: their arrangement in shared memory.
         steps: elements of the array from one of the box to the next, along each dimension, 1 in the innermost; empty if
             all are 1.
-        l2_bytes: that L2 fetches at a time, 128 or 256.
+        l2_bytes: bytes that L2 fetches at a time, 128 or 256.
 
     Raises:
         ValueError: TMA has no such maps. Families' constraints keep configs and problems from it.

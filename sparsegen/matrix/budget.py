@@ -27,9 +27,9 @@ class MemoryBudget:
     """The bytes that one matrix may take.
 
     Attributes:
-        source: what messages call the matrix.
+        source: name of the matrix in messages.
         limit: bytes; None where nothing is known of the machine.
-        reason: where the limit comes from, as the end of a sentence.
+        reason: source of the limit, as the end of a sentence.
     """
 
     source: str
@@ -65,7 +65,7 @@ class MemoryBudget:
         """Refuses what takes more bytes.
 
         Args:
-            what: what would take them, as the beginning of a sentence.
+            what: thing that would take them, as the beginning of a sentence.
 
         Raises:
             MatrixError: it names the bytes, the limit and what to do.

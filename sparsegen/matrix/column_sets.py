@@ -38,7 +38,7 @@ def together(offsets: Array, columns: Array, width: int) -> Array:
     """An order of rows in which equal sets of columns are adjacent, and sets with the same least column are close.
 
     Args:
-        offsets, columns: of a pattern in CSR.
+        offsets, columns: a pattern in CSR.
         width: the number of its columns.
     """
     few = width < columns.size  # then each column's hash is looked up

@@ -20,7 +20,7 @@ def nonzeros_by_row(
 
     Args:
         read: gives the rows from one number up to another, of any real type; it is asked twice for each.
-        dtype: of the values.
+        dtype: type of the values.
 
     Returns:
         Offsets (int64), columns (int32) and values as in CSR.

@@ -41,7 +41,7 @@ class Compressed:
         shape: (rows, columns) of the whole matrix.
         offsets: one more than (block) rows for csr and bsr, than (block) columns for csc and bsc.
         values: nnz, or blocks × block rows × block columns.
-        offsets_name, indices_name: what messages call the two arrays.
+        offsets_name, indices_name: names of the two arrays in messages.
     """
 
     layout: CompressedLayout
@@ -77,7 +77,7 @@ def as_csr(
             as stored; a block's do.
         allow_nonfinite: let NaN and infinities pass. They are refused by default: a kernel's result cannot
             be verified with them, and in trained weights they are a mistake.
-        source: what messages call the matrix; default a word for its type.
+        source: name of the matrix in messages; default a word for its type.
 
     Raises:
         MatrixError: malformed, not a matrix, or of a type that cannot be converted.

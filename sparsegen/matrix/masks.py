@@ -30,8 +30,8 @@ def band(
     same seed. Takes time for each place of length × length, but memory only for the nonzeros.
 
     Args:
-        width: of the band: places at a distance below it are all there.
-        sparsity: of the places outside the band, from 0 to 1.
+        width: width of the band: places at a distance below it are all there.
+        sparsity: sparsity of the places outside the band, from 0 to 1.
 
     Raises:
         MatrixError: a size or share out of range, or more nonzeros than 32-bit indices count or memory holds.
@@ -171,7 +171,7 @@ def documents(length: int, mean: int, *, causal: bool = True, seed: int = 0) -> 
     Lengths follow the exponential distribution, as ends at random places do; the last document is cut off.
 
     Args:
-        mean: of a document's places.
+        mean: average number of a document's places.
 
     Raises:
         MatrixError: a size out of range, or more nonzeros than 32-bit indices count or memory holds.

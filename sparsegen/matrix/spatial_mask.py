@@ -134,7 +134,7 @@ def from_boxes(boxes: Any, size: tuple[int, int, int], block: int | tuple[int, i
         boxes: boxes × 5 numbers: image, first row, first column, and the row and column after the last. An empty box,
             or the part of one outside the image, touches nothing.
         size: images, rows and columns.
-        block: as for `reduce_mask`.
+        block: see `reduce_mask`.
 
     Raises:
         MatrixError: boxes of another shape, sizes out of range, or a mask that takes more memory than there is.
@@ -217,9 +217,9 @@ def dilate(
     Args:
         mask: images × rows × columns of blocks.
         size: rows and columns of the input.
-        block: of the input.
-        reach: what an output pixel reads; padding is never live.
-        out_block: of the output; by default the input's.
+        block: block of the input.
+        reach: window that an output pixel reads; padding is never live.
+        out_block: block of the output; by default the input's.
 
     Raises:
         MatrixError: a mask of no bools or not of this size in such blocks, or a filter that does not fit.
@@ -269,9 +269,9 @@ def resize(
     Args:
         mask: images × rows × columns of blocks.
         size: rows and columns of the pixels that it lies over.
-        block: of the mask.
+        block: block of the mask.
         out_size: rows and columns of the layer's pixels; they cover the same scene.
-        out_block: of the result; by default the mask's, in the layer's pixels.
+        out_block: block of the result; by default the mask's, in the layer's pixels.
         margin: pixels of the mask that a live block reaches further on each side, as much as filters blur.
 
     Returns:

@@ -28,7 +28,7 @@ class BaselineSession:
 
     Args:
         locks: folder of the devices' lock files.
-        session: what the worker runs, as in `SetUpBaselines`.
+        session: session that the worker runs, as in `SetUpBaselines`.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ class Clock:
         A sample in which the device waited for the host is taken anew while the budget lasts.
 
         Args:
-            l2: what the second-level cache holds before each call.
+            l2: state of the second-level cache before each call.
             warmup: calls ahead of the first sample.
             lead: queued ahead of each first event: something that keeps the device busy for as long as the host
                 needs to queue the call, such as `lead_for` gives.
@@ -120,7 +120,7 @@ class Clock:
         Args:
             calls: behind each other in a sample, whose time is divided by their number: the host may be ahead of a
                 device that takes longer.
-            l2, warmup: as of `time`.
+            l2, warmup: see `time`.
 
         Raises:
             LaunchError: a call failed.

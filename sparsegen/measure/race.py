@@ -62,8 +62,8 @@ class Race:
 
         Args:
             enter: makes the two calls, whose work goes to PyTorch's current stream or to the default one.
-            location: of the database. What it does not take is kept in this process.
-            calls: as of `in_turn`.
+            location: place of the database. Records that it refuses are kept in this process.
+            calls: see `in_turn`.
 
         Raises:
             LaunchError: a call failed, or there is no memory for the operands.

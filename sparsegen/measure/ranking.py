@@ -27,7 +27,7 @@ def rough_us(
     Some of cuSPARSE's algorithms take seconds where others take milliseconds.
 
     Args:
-        fastest_us: of those before it.
+        fastest_us: the fastest time of those before it.
     """
     for _ in range(2):  # the first loads what it needs
         began = time.perf_counter()

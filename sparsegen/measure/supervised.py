@@ -78,7 +78,7 @@ class Supervised:
         Raises:
             ChildDiedError, ChildTimeoutError: no child gets ready.
             Interrupted: ``stop`` was set.
-            SparsegenError: what the child raised.
+            SparsegenError: any error of the child.
         """
         for left in reversed(range(self._starts)):
             if self._answer:
@@ -111,7 +111,7 @@ class Supervised:
         Raises:
             ChildDiedError, ChildTimeoutError, DeviceLostError: the child is replaced.
             Interrupted: ``stop`` was set.
-            SparsegenError: what else the child raised.
+            SparsegenError: any other error of the child.
         """
         try:
             return self._child.receive(seconds)
@@ -133,8 +133,8 @@ class Supervised:
 
         Args:
             locks: private folder of lock files, as `device_turn` takes it.
-            prepare_seconds: until it waits for its turn (or answers without one).
-            seconds: from its turn to the answer.
+            prepare_seconds: limit until it waits for its turn (or answers without one).
+            seconds: limit from its turn to the answer.
             meanwhile: called once the request is sent, while the child prepares.
 
         Raises:

@@ -33,7 +33,7 @@ class Copier:
     """Copies device memory, all multiprocessors at once.
 
     Args:
-        nbytes: to copy, a multiple of 16.
+        nbytes: bytes to copy, a multiple of 16.
     """
 
     def __init__(self, executor: Executor, nbytes: int) -> None:

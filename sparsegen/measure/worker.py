@@ -45,7 +45,7 @@ class SetUp:
 
     Attributes:
         open_executor: the function of the device that gives an `Executor`, as ``"module:function"``.
-        seed: of the dense operands.
+        seed: seed of the dense operands.
     """
 
     matrix: CsrMatrix
@@ -99,10 +99,10 @@ class Measure:
     Attributes:
         samples: single calls to time.
         first_samples: those taken before deciding on the rest.
-        limit_us: with a median over this after the first samples, no more are taken.
+        limit_us: no further samples are taken with a median over this after the first ones.
         budget_s: most seconds of timing.
         verify: False for one that was verified in this session before.
-        drawing: which operands: those of another number are drawn anew.
+        drawing: number of the operands' drawing: another number draws anew.
     """
 
     compiled: CompiledVariant
@@ -124,7 +124,7 @@ class Measured:
         crashed: the launch failed. Otherwise a missing timing means a wrong result.
         launched: the failure came after this variant's launch, so that no other can have caused it.
         sticky: the device context is of no use any more.
-        traceback: of the failed launch, as Python prints it.
+        traceback: traceback of the failed launch, as Python prints it.
         worst_error: over its bound; at most 1 is right.
     """
 

@@ -48,9 +48,9 @@ class SparseNetwork:
 
     Attributes:
         network: layers, biases, clip.
-        dtype: of weights and neurons on the device; biases keep the precision of float32, sums are float32.
+        dtype: type of weights and neurons on the device; biases keep the precision of float32, sums are float32.
         activation: ``dying_relu`` where ReLU was asked for and no bias is above zero.
-        undecided: how many inputs the last exact `categories` had to compute in float64.
+        undecided: number of inputs that the last exact `categories` had to compute in float64.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class SparseNetwork:
                 bias and clip of its own.
             bias: one number, or for each layer a number or one for each neuron.
             activation: ``"relu"`` or ``"none"``.
-            clip: where activations end, above 0; by default at the dtype's largest finite number.
-            device, db, family, config: as for `sparsegen.prepare`.
+            clip: upper limit of activations, above 0; by default the dtype's largest finite number.
+            device, db, family, config: see `sparsegen.prepare`.
 
         Raises:
             MatrixError: a layer is malformed, widths do not follow each other, the last layer has no neurons,
@@ -211,10 +211,10 @@ class SparseNetwork:
         them.
 
         Args:
-            memory, devices: as for `__call__`; within a budget the host computes what bounds leave undecided.
+            memory, devices: see `__call__`; within a budget the host computes what bounds leave undecided.
 
         Raises:
-            OperandError, DeviceMemoryError: as for `__call__`.
+            OperandError, DeviceMemoryError: see `__call__`.
             ConfigError: exact categories of a network with negative weights, without ReLU or without a clip that the
                 dtype holds: nothing bounds its neurons.
         """

@@ -50,10 +50,10 @@ class BlockAttentionBackwardOperator(Operator):
         """Differentiate; see `Operator` for ``out``, which becomes dQ, ``stream``, the result and the errors.
 
         Args:
-            q, k, v, mask, scale, band: what the forward pass got.
-            o, lse: what it gave: the result, and the natural logarithm of each query's sum of exponentials.
+            q, k, v, mask, scale, band: the forward pass's operands.
+            o, lse: its results: the output, and the natural logarithm of each query's sum of exponentials.
             do: the gradient with respect to the result, of its shape.
-            dk, dv: of the shapes of K and V, which the call writes; over a group of heads it adds up.
+            dk, dv: arrays in the shapes of K and V, which the call writes; over a group of heads it adds up.
         """
         masks = () if self.problem.masks is MasksOf.NOBODY else (self.problem.mask_words(mask),)
         if not masks and mask is not None:

@@ -294,7 +294,7 @@ class MaskedProblem(Problem):
         """The product and its magnitude, in rows and columns, after what is done to them before they are stored.
 
         Args:
-            given: as of `factor_type`.
+            given: see `factor_type`.
         """
         return exact, magnitude
 
@@ -304,7 +304,7 @@ class MaskedProblem(Problem):
         """`finished` of what lies on a device.
 
         Args:
-            given: as of `factor_type`.
+            given: see `factor_type`.
             steps: elements from one row of the result to the next, and from one column to the next.
         """
 

@@ -67,7 +67,7 @@ class MaskedConv2dOperator(Operator):
             mask: the words of one, as `sparsegen.masks.words_of` makes them, of the operands' library; of all images
                 in turn. Of PyTorch int64 will do, whose bits are taken.
             bias: a value for each filter, for an epilogue with a bias.
-            residual: of the result's shape, for an epilogue with a residual; another array than ``out``.
+            residual: array of the result's shape, for an epilogue with a residual; another array than ``out``.
         """
         p = self.problem
         added = p.epilogue.given(bias, residual, p.filters)

@@ -43,7 +43,7 @@ class MaskedConv2dWeightsOperator(Operator):
             x: images × height × width × channels, what was convolved.
             dy: images × out_height × out_width × filters, the gradient of what came out. Outside of the mask it counts
                 as zero, whatever lies there.
-            mask: as of `MaskedConv2dOperator`, of the output.
+            mask: see `MaskedConv2dOperator`, over the output.
         """
         return self._run((x, dy, as_mask_words(mask, self._mask_shape)), out, stream)
 

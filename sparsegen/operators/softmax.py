@@ -47,7 +47,7 @@ class SoftmaxBackwardOperator(Operator):
         """Differentiate; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:
-            y, dy: what the softmax gave, and the gradient with respect to it: nnz values each in CSR order (with a
+            y, dy: the softmax's result, and the gradient with respect to it: nnz values each in CSR order (with a
                 batch, batch × nnz), of the problem's dtype; ``out`` may be either array.
         """
         return self._run((y, dy, None), out, stream)

@@ -54,7 +54,7 @@ class SparseOperator(Operator):
             b: k × n (layout row) or n × k (layout column), contiguous, of the problem's dtype; C is m × n or n × m.
                 With a batch both have one such matrix for each item, as have residuals.
             bias: m values of b's kind, for an epilogue with a bias; overrides the one given to `prepare`.
-            residual: of C's shape and b's kind, for an epilogue with a residual; another array than ``out``.
+            residual: array of C's shape and b's kind, for an epilogue with a residual; another array than ``out``.
         """
         if (residual is not None) != self._has_residual:
             raise missing_residual(self.problem)

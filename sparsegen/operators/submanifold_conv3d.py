@@ -52,9 +52,9 @@ class SubmanifoldConv3dOperator(Operator):
         Args:
             x: points × channels, contiguous, of the problem's dtype.
             w: filters × taps along z, y and x × channels.
-            kernel_map: of the points (`sparsegen.masks.kernel_map`), int32, (1 + taps) × points. Kernels trust it.
+            kernel_map: map of the points (`sparsegen.masks.kernel_map`), int32, (1 + taps) × points. Kernels trust it.
             bias: a value for each filter, for an epilogue with a bias.
-            residual: of the result's shape, for an epilogue with a residual; another array than ``out``.
+            residual: array of the result's shape, for an epilogue with a residual; another array than ``out``.
         """
         p = self.problem
         added = p.epilogue.given(bias, residual, p.filters)
@@ -72,7 +72,7 @@ class SubmanifoldConv3dWeightsOperator(Operator):
         Args:
             x: points × channels, what was convolved.
             dy: points × filters, the gradient of what came out.
-            kernel_map: as of the convolution.
+            kernel_map: see the convolution's operator.
         """
         return self._run((x, dy, kernel_map), out, stream)
 

@@ -115,7 +115,7 @@ def require_aligned(spec: TensorSpec, address: int, remedy: str) -> None:
     """Raises OperandError for an array on a device at an address that vector loads cannot read.
 
     Args:
-        remedy: what makes a copy of such an array, which is aligned.
+        remedy: code that makes a copy of such an array, which is aligned.
     """
     wanted = alignment_of(spec)
     if address % wanted:

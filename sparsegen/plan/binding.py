@@ -75,9 +75,9 @@ class BoundVariant(OwnLaunch):
     A thread's own launch, ``bound(stream, *operands in call order, result)``, has scratch memory of its own too.
 
     Attributes:
-        compiled: what runs.
-        packed: what it runs on.
-        operands, result: what a launch takes, in call order, and what it writes.
+        compiled: the compiled variant.
+        packed: the packed matrix.
+        operands, result: operands of a launch, in call order, and its result.
         launching: held while a launch is queued, so that new values come between two launches and never into one.
     """
 

@@ -31,7 +31,7 @@ def bind_block_dropout(
 
     Args:
         shape: rows and columns of X.
-        block: of 16 rows and columns or multiples of that.
+        block: sides of 16 rows and columns or multiples of that.
 
     Raises:
         MatrixError: p is outside [0, 1).

@@ -54,7 +54,7 @@ class BlockMaskMaker:
     def __init__(self, layout: BlockMaskLayout, executor: Executor, masks: int = 1) -> None:
         """
         Args:
-            masks: how many a launch of `bind_finish` or `bind_largest` makes side by side.
+            masks: number of masks that a launch of `bind_finish` or `bind_largest` makes side by side.
         """
         if masks > MOST_MASKS:
             raise MatrixError(f"a launch makes at most {MOST_MASKS} masks, got {masks}; make them in parts")
@@ -101,7 +101,7 @@ class BlockMaskMaker:
     ) -> Callable[..., None]:
         """
         Args:
-            is_quick: whether one thread block may make several bands.
+            is_quick: true if one thread block may make several bands.
             masks: made side by side.
         """
         (kernel,) = compiled_kernels(self._executor, ("block_mask.cu", entry))

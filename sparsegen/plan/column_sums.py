@@ -23,7 +23,7 @@ def bind_column_sums(executor: Executor, shape: tuple[int, int], dtype: DType) -
 
     Args:
         shape: rows and columns of X, which is row-major, at a multiple of 16 bytes; one at the least of each.
-        dtype: of X and of the sums, which are added in float32.
+        dtype: type of X and of the sums, which are added in float32.
 
     Raises:
         CompileError, DeviceUnavailableError: the kernel cannot be compiled.

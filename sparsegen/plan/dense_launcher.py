@@ -50,7 +50,7 @@ class DenseLauncher:
     """A `Launcher` that stores and multiplies every zero; for PyTorch, CuPy and NumPy arrays.
 
     Attributes:
-        device: where it runs.
+        device: the device that it runs on.
         choice: the look-up that found dense to be better; its variant does not run.
     """
 

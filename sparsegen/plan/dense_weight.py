@@ -24,7 +24,7 @@ class DenseWeight:
         """Zeros; `update` fills the pattern, by default in CSR order.
 
         Args:
-            pattern: whose values play no part.
+            pattern: pattern, whose values play no part.
             dtype, place: the tensor's, of PyTorch.
         """
         import torch

@@ -67,7 +67,7 @@ def find_cuts(scored: Scored, keep: int, score_type: np.dtype[Any]) -> dict[str,
 
     Args:
         scored: the layers' groups, the same in each pass.
-        keep: from 0 to the number of weights in all groups.
+        keep: number from 0 to that of the weights in all groups.
         score_type: float32 or float64, into which every score fits unchanged.
     """
     if keep == 0:

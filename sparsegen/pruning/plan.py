@@ -65,7 +65,7 @@ class Plan:
     whose scores it keeps, and several times for single weights, whose scores are read again instead.
 
     Attributes:
-        layers: what is pruned, by name.
+        layers: layers to prune, by name.
     """
 
     def __init__(

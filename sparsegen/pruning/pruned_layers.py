@@ -33,7 +33,7 @@ class PrunedLayer:
 
     Attributes:
         spec: the tensor, m × k: out × in features.
-        features, fingerprint: of its nonzeros, as dispatch knows them.
+        features, fingerprint: properties of its nonzeros, as dispatch knows them.
     """
 
     spec: WeightSpec
@@ -83,7 +83,7 @@ def pruned_layers(
 
     Args:
         tensors, exclude: globs of the names to look at (default all) and to leave.
-        least_sparsity: from 0 to 1.
+        least_sparsity: number from 0 to 1.
 
     Raises:
         PruningError: no layer is like that, a share out of range, or a glob that matches nothing.

@@ -15,10 +15,10 @@ class LayerReport:
     """One pruned tensor.
 
     Attributes:
-        shape, dtype: as stored.
+        shape, dtype: stored shape and type.
         kept: weights that the pattern keeps. Those of them that were zero before are no nonzeros.
-        features: of the pruned m × k matrix: nonzeros, row lengths, block fill.
-        fingerprint: of its sparsity pattern, the key of the tuning database.
+        features: features of the pruned m × k matrix: nonzeros, row lengths, block fill.
+        fingerprint: fingerprint of its sparsity pattern, the key of the tuning database.
         energy, energy_before: sum of squares of the weights after and before.
     """
 

@@ -76,7 +76,7 @@ class TorchWeights:
         """The largest weights of a tensor on a GPU, chosen there; None of one on the host, or with NaN or infinity.
 
         Args:
-            keep: how many stay, of equal ones the first.
+            keep: number that stays; of equal ones the first.
             cut: one through several tensors, in the place of ``keep``.
         """
         tensor = self._tensors[spec.name].detach()

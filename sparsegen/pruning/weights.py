@@ -20,7 +20,7 @@ class WeightSpec:
     """Description of a tensor before it is read.
 
     Attributes:
-        shape: as stored.
+        shape: stored shape.
         dtype: its owner's name for the type of its elements: ``float16``, ``torch.bfloat16``, ``BF16``.
         value_type: float32 or float64, the type that `Weights.read` returns: exact. None if it cannot be pruned.
     """
@@ -53,8 +53,8 @@ class Weights(Protocol):
     """Tensors by name.
 
     Attributes:
-        source: what messages call the whole.
-        specs: of all tensors, in their own order, names unique.
+        source: name of the whole in messages.
+        specs: specifications of all tensors, in their own order, names unique.
     """
 
     @property

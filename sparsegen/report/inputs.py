@@ -25,9 +25,9 @@ class Inputs:
 
     Attributes:
         results: the result files' contents, by file name, in the order given.
-        database: where the records come from; empty without a database.
-        notes: what was left out, in sentences.
-        network_devices: of networks on several of these devices.
+        database: place of the records; empty without a database.
+        notes: parts that were left out, in sentences.
+        network_devices: measurements of networks on several of these devices.
     """
 
     device_key: str

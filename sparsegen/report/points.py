@@ -32,7 +32,7 @@ class Point(HasProblem):
     """One workload; a time is None where there is none.
 
     Attributes:
-        ours: of the tuned winner.
+        ours: time of the tuned winner.
         variant: the tuned winner.
         flop, bytes: useful operations and the fewest bytes moved.
     """

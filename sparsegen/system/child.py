@@ -60,7 +60,7 @@ class ChildDiedError(SparsegenError):
     """The child ended; the message holds its exit status and the end of what it wrote to stderr.
 
     Attributes:
-        was_killed: by a signal that was not for its own faults.
+        was_killed: true if a signal ended it that was not for its own faults.
     """
 
     def __init__(self, message: str, *, was_killed: bool = False) -> None:
@@ -88,7 +88,7 @@ class Failed:
     """The answer to a message that raised.
 
     Attributes:
-        traceback: where in the child it did, as Python prints it.
+        traceback: traceback in the child, as Python prints it.
     """
 
     error: SparsegenError
@@ -99,7 +99,7 @@ class Failed:
         """One of sparsegen's own errors as it is, if it can be pickled; of another its type and its message.
 
         Args:
-            message: to use instead of the error's own.
+            message: message in place of the error's own.
         """
         traceback = "".join(format_exception(error))
         if message is None and isinstance(error, SparsegenError) and _survives_pickling(error):
@@ -186,7 +186,7 @@ class ChildProcess:
             ChildTimeoutError: none came within ``timeout`` seconds; the child still runs.
             ChildDiedError: the child ended.
             Interrupted: ``stop`` was set meanwhile.
-            SparsegenError: what the child raised, with its ``child_traceback``; or its answer could not be read.
+            SparsegenError: any error of the child, with its ``child_traceback``; or its answer could not be read.
         """
         deadline = time.monotonic() + timeout
         try:

@@ -105,7 +105,7 @@ def reported(path: str | Path, advice: str = "") -> Iterator[None]:
     """Turns an OSError of the block into an error that names the output.
 
     Args:
-        advice: what to do, after a semicolon.
+        advice: advice after a semicolon.
 
     Raises:
         OutputError: it cannot be written.

@@ -36,7 +36,7 @@ class Backend:
         """The device's own, for this problem.
 
         Args:
-            searches: that run side by side on this machine, and share its cores for compiling.
+            searches: number of searches side by side on this machine, which share its cores for compiling.
 
         Raises:
             DeviceUnavailableError: its compiler is missing.

@@ -36,7 +36,7 @@ class Asked:
     Attributes:
         trials, seconds: its budget.
         families: their names, in order; None for all.
-        baselines: whether dense and vendor routines were to be timed.
+        baselines: true if dense and vendor routines were to be timed.
     """
 
     trials: float

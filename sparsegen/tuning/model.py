@@ -35,7 +35,7 @@ class SharedSearch:
     """One search, and the layers that it serves.
 
     Attributes:
-        problem: of all of them.
+        problem: problem of all of them.
         layers: the first one's matrix is searched on; the others' features are at most `dispatch.BUCKET_RADIUS`
             octaves from its own, so that dispatch gives them the same variant.
     """
@@ -76,9 +76,9 @@ class SearchOutcome:
     Attributes:
         device: one of the model.
         where: the device that searched, as people call it; empty where none did.
-        attempts: how often it was begun in this run: more than once where its process, host or device was lost.
+        attempts: number of times that it was begun in this run: more than one if its process, host or device was lost.
         tried: variants whose outcome is known.
-        seconds: that it took in this run.
+        seconds: time that it took in this run.
         error: why it failed; else None.
     """
 
@@ -117,8 +117,8 @@ class ModelTuning:
     """The end of `tune_model`.
 
     Attributes:
-        times: for each model of device and each number of tokens what is known of every layer now.
-        was_interrupted: by Ctrl-C; running again goes on.
+        times: known times of every layer now, for each model of device and each number of tokens.
+        was_interrupted: true if Ctrl-C ended it; running again goes on.
     """
 
     outcomes: tuple[SearchOutcome, ...]
@@ -195,16 +195,16 @@ def tune_model(
     again and again.
 
     Args:
-        weights: what the layers were found in; a searched one is read again.
-        engine: what runs the searches; they write into the database that it was set up with.
+        weights: container of the layers; a searched one is read again.
+        engine: engine that runs the searches; they write into the database that it was set up with.
         store: the same database.
-        budget: of each search; by default normal effort.
+        budget: budget of each search; by default normal effort.
         again: search also where that was finished.
         baselines: also time dense and vendor routines.
 
     Raises:
         ConfigError: see `shared_searches`.
-        MatrixError, DeviceUnavailableError, DatabaseError: as for `sparsegen.tune`.
+        MatrixError, DeviceUnavailableError, DatabaseError: see `sparsegen.tune`.
         MachineError: no device is left.
     """
     searches = shared_searches(layers, tokens, dtype, layout, epilogue)

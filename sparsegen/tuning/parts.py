@@ -131,9 +131,9 @@ class Parts:
     """The parts of a search, each of which the given resources close.
 
     Attributes:
-        device: with the rates that are known of it.
+        device: the device, with its known rates.
         before: the best measurement of the workload before the search; None where there is none.
-        ledger, search: where outcomes are recorded, and what proposes candidates.
+        ledger, search: ledger of outcomes, and search that proposes candidates.
     """
 
     def __init__(self, wanted: Wanted, backend: Backend, stop: threading.Event, resources: ExitStack) -> None:

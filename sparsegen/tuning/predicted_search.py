@@ -57,7 +57,7 @@ class Status:
     Attributes:
         compiled, failed, resumed: variants that were compiled now, did not compile, and were predicted before.
         planned: upper limit of their number.
-        seconds_left: until the budget ends; infinite without a limit.
+        seconds_left: time until the budget ends; infinite without a limit.
     """
 
     workload: Workload
@@ -85,7 +85,7 @@ class PredictResult:
         predictions: one for every variant that compiled, the fastest first.
         space_size: number of valid configs.
         left_out: families that the matrix does not suit, and why.
-        counts_instructions: whether a disassembler was there.
+        counts_instructions: true if there was a disassembler.
         was_interrupted: Ctrl-C ended it; running again goes on.
     """
 
@@ -117,12 +117,12 @@ def tune_for(
     """Predict the fastest variants for ``problem`` on ``matrix`` on a device by description; no GPU is needed.
 
     Args:
-        store: where predictions are recorded, and where earlier ones and measurements on like devices are found.
+        store: database to record in, which also holds earlier predictions and measurements on like devices.
         families: names; by default every family of the operator.
         budget: its trials are variants that are compiled.
         again: predict again what the store holds.
         toolchain, count: compile and count instructions; by default CUDA's for the target.
-        model: by default the packaged one.
+        model: cost model; by default the packaged one.
 
     Raises:
         MatrixError: values overflow, and ``allow_overflow`` is not set.

@@ -118,7 +118,7 @@ class Status:
 
     Attributes:
         planned: upper limit of trials; infinite if only time ends the search and its candidates are not counted yet.
-        seconds_left: until the budget ends; infinite without a limit.
+        seconds_left: time until the budget ends; infinite without a limit.
     """
 
     workload: Workload
@@ -147,7 +147,7 @@ class Flip:
 
     Attributes:
         before: the winner by what was known before this run.
-        cost: how many times the new winner's time the old one takes, by this run's times; None if it did not time both.
+        cost: the old winner's time over the new one's, by this run's times; None if it did not time both.
     """
 
     before: Measurement
@@ -161,7 +161,7 @@ class Flip:
         """The flip from one winner to another; None where there was none before, or it is the same config.
 
         Args:
-            measurements: of this run.
+            measurements: measurements of this run.
         """
         if before is None or before.variant.config == after.variant.config:
             return None
@@ -178,12 +178,12 @@ class TuneResult:
     Attributes:
         winner: the best verified variant of the families asked for.
         family_winners: the best of each family, by the family's name.
-        pruned: how many configs each constraint or requirement ruled out.
+        pruned: number of configs that each constraint or requirement ruled out.
         left_out: families that the matrix does not suit, and why.
         space_size: valid configs.
         baselines_skipped: why dense and vendor routines were not timed; empty if they were.
         was_interrupted: stopped by Ctrl-C; running again goes on.
-        flip: where another variant was the winner before this run.
+        flip: the change of winner, if another variant was the winner before this run.
     """
 
     workload: Workload

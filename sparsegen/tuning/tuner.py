@@ -86,14 +86,14 @@ def tune(
         matrix: the sparse matrix, in the problem's shape.
         store: open, or where it is: then it is opened while the worker starts, and closed at the end.
         families: names; by default every family of the operator.
-        budget: by default normal effort.
+        budget: limits; by default normal effort.
         baselines: also time dense and vendor routines, unless the store has them.
         again: measure again what the store holds.
         seed: seed of the dense operands, and of samplers that draw.
         deterministic: try only variants that give equal bits for equal inputs on every call.
         sampler: chooses the next variant.
         allow_overflow: let finite values of the matrix become infinite in the problem's dtype.
-        backend: by default the device's own.
+        backend: parts; by default the device's own.
         stop: an event that, once set, ends the search as Ctrl-C does.
         even_if_ended: continue if an equal search ended by its own budget; else return what that one found.
 

@@ -63,7 +63,7 @@ class ErrorBound:
         """The bound of each element, float64.
 
         Args:
-            exact, magnitude, terms: as of `Reference`; or some of the elements, with as many terms as these.
+            exact, magnitude, terms: see `Reference`; or some of the elements, with as many terms as these.
         """
         root = np.sqrt(terms + 2.0)
         bound: Array = (4.0 * (self.sums * root + self.typical / root)) * magnitude
@@ -78,7 +78,7 @@ def worst_error(reference: Reference, stored: Array, bound: ErrorBound | None = 
 
     Args:
         stored: the result in storage form; one of another shape than the reference's is infinitely wrong.
-        bound: by default ours.
+        bound: error bound; by default ours.
     """
     if stored.shape != reference.exact.shape:
         return float("inf")

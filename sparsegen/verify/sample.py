@@ -31,7 +31,7 @@ def require_sample(
     """Hold random rows of a device's reference against the host's.
 
     Args:
-        operands: in storage form.
+        operands: operands in storage form.
 
     Raises:
         SparsegenError: they differ, so that nothing can be verified on this device.

@@ -28,7 +28,7 @@ class Verifier(Protocol):
     """Knows what a result on the device must be.
 
     Attributes:
-        source: where the reference was computed, in words; empty for the host.
+        source: place of the reference's computation, in words; empty for the host.
     """
 
     source: str

@@ -18,7 +18,7 @@ class WrittenOperands:
     """Knows what the operands of `Problem.written_references` must be; there may be none.
 
     Args:
-        operands: what the call got, in storage form.
+        operands: the call's operands, in storage form.
         buffers: all operands on the device, by name.
     """
 

@@ -26,7 +26,7 @@ class CompileServers:
     """A pool that grows with the compiles under way. Safe to use from many threads.
 
     Args:
-        installation: what the servers load; can be pickled.
+        installation: the compiler that the servers load; can be pickled.
         target: the function of a `Connection` that serves, as `ChildProcess` takes it.
         compiler: its name, for messages.
         idle_seconds: after how long without work a server ends.

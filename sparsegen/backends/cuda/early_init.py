@@ -24,8 +24,8 @@ def begin(index: int | None = None) -> threading.Thread:
     Where there is no driver, or no such GPU, nothing happens: whoever needs one says so.
 
     Args:
-        index: of the GPU whose primary context the thread is to make too, which stays as long as the process; None for
-            no context.
+        index: number of the GPU whose primary context the thread is to make too, which stays as long as the process;
+            None for no context.
     """
     thread = threading.Thread(target=_begin, args=(index,), daemon=True, name="driver")
     thread.start()

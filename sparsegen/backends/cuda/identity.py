@@ -31,7 +31,7 @@ class Identity:
 
     Attributes:
         digest: equal where all of it is; SHA-256 in hexadecimal digits.
-        uuids: of this host's GPUs, as in `sparsegen.kernels.base.Device`.
+        uuids: UUIDs of this host's GPUs, as in `sparsegen.kernels.base.Device`.
     """
 
     digest: str

@@ -29,7 +29,7 @@ class Source:
     Attributes:
         name: the file that messages and line information name; it need not exist.
         options: an architecture ``sm_NN`` gives machine code, ``compute_NN`` PTX.
-        folder: where a compiler that needs files puts them; None for the system's folder of temporary files.
+        folder: folder for files of a compiler that needs some; None for the system's folder of temporary files.
     """
 
     text: str

@@ -106,8 +106,8 @@ def find_nvrtc(settings: Settings, nvcc: Path) -> FoundNvrtc | None:
     own major.minor counts, with headers of that version; patch releases are not told apart.
 
     Raises:
-        DeviceUnavailableError: what ``SPARSEGEN_NVRTC`` names cannot be used, or ``SPARSEGEN_COMPILER`` is ``nvrtc``
-            and there is none; the message says why.
+        DeviceUnavailableError: the library that ``SPARSEGEN_NVRTC`` names cannot be used, or ``SPARSEGEN_COMPILER``
+            is ``nvrtc`` and there is none; the message says why.
         ConfigError: ``SPARSEGEN_COMPILER`` names no compiler.
     """
     wanted = wanted_compiler(settings)

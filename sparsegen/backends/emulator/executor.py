@@ -78,7 +78,7 @@ class EmulatorExecutor:
 
     Args:
         threads: OS threads for a grid's blocks; default one for each CPU.
-        device: which of the devices that the CPU passes for; default the first.
+        device: one of the devices that the CPU passes for; default the first.
     """
 
     def __init__(self, threads: int | None = None, device: Device | None = None) -> None:

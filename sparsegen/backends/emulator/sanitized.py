@@ -47,7 +47,7 @@ def run_sanitized(
     """Launch a variant on buffers of exactly the arrays' sizes.
 
     Args:
-        executable: from `EmulatorToolchain.compile_sanitized`.
+        executable: a file made by `EmulatorToolchain.compile_sanitized`.
         arguments: the kernel's parameters: arrays of any dtype, 32-bit integers, and tensor maps of the arrays.
         timeout: seconds.
 

@@ -40,15 +40,15 @@ class Implementation:
         run: launches it on the default stream; it need not be done when this returns.
         clear: fills the result with something that no right result is.
         read: waits, and gives the result in its stored shape and dtype.
-        preparation_ms: from the matrix in host memory to a call that can run; without compiling and tuning.
-        memory_bytes: what it keeps on the device for the matrix, workspace included, operands and result not.
+        preparation_ms: time from the matrix in host memory to a call that can run; without compiling and tuning.
+        memory_bytes: bytes that it keeps on the device for the matrix, workspace included, operands and result not.
         variant: family and config, if it is ours; ``digest`` names its binary.
         tried: variants of this workload that were measured, the one that runs among them; None where none were for it.
-        own_error: of an implementation that computes something else than the problem (`Kind.OTHER`), or rounds more on
-            its way than the bound allows: after a run, its largest error over a bound of its own, above 1 where it is
+        own_error: for an implementation that computes something else than the problem (`Kind.OTHER`), or rounds more on
+            its way than the bound allows: after a run, its largest error over a bound of its own, above 1 if it is
             wrong.
-        part: what stands for ``run`` while implementations are ranked, ``parts`` of it for a call; one may take a
-            minute.
+        part: a call that stands for ``run`` while implementations are ranked, ``parts`` of it for a call; one may take
+            a minute.
     """
 
     detail: str
@@ -150,7 +150,7 @@ class Explorer(Baseline):
         """The configs to try, each once.
 
         Raises:
-            MissingError, UnsupportedError: as `implementations`.
+            MissingError, UnsupportedError: see `implementations`.
         """
 
     @abstractmethod

@@ -77,9 +77,9 @@ class ResultBuffer:
     """Device memory for a result.
 
     Args:
-        shape: as the baseline writes it, row-major.
-        transposed: that is the transpose of what the problem says.
-        buffer: where the baseline writes it; by default a new one.
+        shape: shape as the baseline writes it, row-major.
+        transposed: true if that is the transpose of the problem's.
+        buffer: memory that the baseline writes to; by default new memory.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ def attention_implementation(
 
     Args:
         attend: gives what the result holds, in its shape.
-        own_error: of that, where it is not the problem's.
+        own_error: error function of that, if it is not the problem's.
 
     Raises:
         UnsupportedError: PyTorch's reason, in its first line.

@@ -40,9 +40,9 @@ class Products:
     """A library's products of all layers.
 
     Attributes:
-        detail: what they are, in words.
-        multiply: of each layer.
-        memory_bytes: what they keep on the device for the layers.
+        detail: description of the layers.
+        multiply: products of each layer.
+        memory_bytes: bytes that they keep on the device for the layers.
     """
 
     detail: str

@@ -37,9 +37,9 @@ class WholeProduct:
     Of a masked operand it has the zeros, of a masked result the mask comes when it is read.
 
     Attributes:
-        factors: as cuBLAS takes them.
-        scale: what the product is multiplied by.
-        detail: which of the two it is, in words.
+        factors: the factors as cuBLAS takes them.
+        scale: factor on the product.
+        detail: description of the one of the two.
     """
 
     factors: ByColumns

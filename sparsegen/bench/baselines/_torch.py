@@ -78,7 +78,7 @@ class TensorResult:
     """A result in a tensor of the problem's stored shape, which `run` may replace.
 
     Args:
-        dtype: by default the problem's.
+        dtype: type; by default the problem's.
     """
 
     def __init__(self, bench: Workbench, shape: tuple[int, ...], dtype: DType | None = None) -> None:

@@ -27,7 +27,7 @@ class Given:
         filters: filters × channels of a group × rows × columns.
         bias: a value for each filter, or None.
         live: bool, images × rows × columns of blocks.
-        executor: of the device where these are.
+        executor: executor of their device.
     """
 
     problem: MaskedConv2dProblem

@@ -91,7 +91,7 @@ def from_to(run: Callable[[], None], before: Any, after: Any, arrays: Sequence[B
     """The product as a function of what is copied to its place where it is not there yet, as the inputs are not.
 
     Args:
-        arrays: what the product reads by address alone, and what therefore lives as long as the function.
+        arrays: arrays that the product reads by address alone, and that therefore live as long as the function.
     """
 
     def multiply(neurons: Any, arrays: Sequence[Buffer] = arrays) -> Any:

@@ -73,7 +73,7 @@ class Copier:
     """A launch of a kernel between tiles and images.
 
     Args:
-        places: of each block the image, and row and column of its first pixel.
+        places: for each block the image, and row and column of its first pixel.
         tiles: blocks × rows × columns × channels.
         image: its rows and columns.
     """

@@ -19,9 +19,9 @@ class Draw:
     """The random numbers of one row. Equal arguments give equal ones, on every machine; rows do not depend on others.
 
     Args:
-        operator: whose row it is, by name.
-        seed: of the suite, from 0 on.
-        number: of the row.
+        operator: name of the row's operator.
+        seed: seed of the suite, from 0 on.
+        number: number of the row.
     """
 
     def __init__(self, operator: str, seed: int, number: int) -> None:

@@ -25,7 +25,7 @@ class RowVariation:
         scale, power: the part that pruning adds is scale · density^-power.
         spread: a typical factor between a matrix's CoV and the fit's, above or below (the exponential of
             the median absolute deviation of the logarithms).
-        matrices: how many were measured.
+        matrices: number of measured matrices.
     """
 
     scale: float

@@ -158,7 +158,7 @@ class ImplementationTime:
     Attributes:
         us: median of a short measurement; None where it failed.
         reason: why there is no time; empty exactly when there is one.
-        variant: what ran, for ours.
+        variant: our variant that ran.
     """
 
     detail: str
@@ -176,16 +176,16 @@ class Cell:
     """A baseline on a workload.
 
     Attributes:
-        detail: which implementation stands for it: algorithm and layout; for ours, how it was chosen.
-        variant: what ran, for ours.
-        digest: of its source and compiler (SHA-256), for ours.
+        detail: the implementation that stands for it: algorithm and layout; for ours, the source of the choice.
+        variant: our variant that ran.
+        digest: SHA-256 of our source and compiler.
         reason: why there is no time; empty exactly when the status is OK.
         timing: there exactly when the status is OK.
         preparation_ms: conversion, packing and upload, once for a matrix; not part of the time.
         memory_bytes: device memory of the prepared matrix and of work space.
         worst_error: the largest error over its bound; above 1 is wrong.
         tried: variants measured on the workload beforehand, for our tuned one; older files do not say.
-        implementations: of a baseline with several: all of them, the fastest first.
+        implementations: all implementations of a baseline with several, the fastest first.
     """
 
     baseline: str
@@ -215,8 +215,8 @@ class Floor:
 
     Attributes:
         bytes, flop: fewest bytes moved (each operand once) and useful operations (`operators.Cost`).
-        computed: of the problem's operations the part that is useful with these operands; below 1 where inputs of a
-            network die, and below or above it where a mask is drawn. Older files do not say, and count all.
+        computed: fraction of the problem's operations that is useful with these operands; below 1 if inputs of a
+            network die, and below or above it if a mask is drawn. Older files do not say, and count all.
         memory_us, compute_us: those over the measured rates; None where no rate was measured (the emulator).
     """
 
@@ -255,11 +255,11 @@ class Row(HasProblem):
     """A workload and what every baseline took for it.
 
     Attributes:
-        source: where the matrix comes from.
-        fingerprint: of the pattern, see `CsrMatrix.fingerprint`.
-        features: of the sparse matrix.
-        reference: what the results were held against, where it is not a float64 reference on the CPU.
-        state: of the source that measured it (`sparsegen.bench.run.state`); empty where an older file does not say.
+        source: source of the matrix.
+        fingerprint: fingerprint of the pattern, see `CsrMatrix.fingerprint`.
+        features: features of the sparse matrix.
+        reference: the reference of the results, if it is not a float64 reference on the CPU.
+        state: state of the source that measured it (`sparsegen.bench.run.state`); empty if an older file does not say.
         measured: when, with its zone; None where an older file does not say.
     """
 

@@ -27,7 +27,7 @@ class SuiteSummary:
     Ratios are of times (below 1: the first is faster), means are geometric.
 
     Attributes:
-        rows: how many the suite has here, whether timed or not.
+        rows: number of the suite's rows here, whether timed or not.
         ours: the baseline that stands for us: the tuned winner, or plain dispatch where nothing was tuned.
         to_dense: ours over the dense product of the same type.
         to_dense_tf32: the same over the dense product of float32 data in TF32; none for other types.

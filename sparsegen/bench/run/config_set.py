@@ -88,7 +88,7 @@ class ConfigSet(Explorer):
         """The set of all combinations of the axes' values, as words.
 
         Raises:
-            ConfigError: as `parse`; it begins with ``where``.
+            ConfigError: see `parse`; it begins with ``where``.
         """
         known = kernels.families()
         if family not in known:

@@ -20,7 +20,7 @@ class Request:
     """Request of a run.
 
     Attributes:
-        baselines: in the order in which they take turns.
+        baselines: baselines in the order in which they take turns.
         output: the result file; None to keep none. Rows that are in it stay unless ``remeasure`` says so.
         seconds: time after which no row is begun; None for no limit.
         devices: more of the same model, on which rows are tuned before any is measured; rows are measured on

@@ -66,10 +66,10 @@ class Runner:
     """One baseline; its process is started at once, replaced when it dies or hangs, and serves all rows.
 
     Args:
-        is_wanted: whether a row may be for it; without one it gets no process, and refuses them all.
+        is_wanted: true if a row may be for it; without one it gets no process, and refuses them all.
 
     Attributes:
-        versions: of what it runs on; empty until it is open.
+        versions: versions of its libraries; empty until it is open.
         missing: why it cannot be had at all; None while that is not known.
     """
 

@@ -96,8 +96,8 @@ class Ran:
 
     Attributes:
         result: the file that holds it; None where the implementation knows its error itself.
-        bound: that it must keep.
-        error: of such an implementation, the largest one over its bound.
+        bound: bound that it must keep.
+        error: the largest error over its bound, for such an implementation.
     """
 
     result: Path | None
@@ -162,7 +162,7 @@ class _Server:
         """
         Raises:
             DeviceLostError: the request failed, and so will the next.
-            SparsegenError: what the baseline raised.
+            SparsegenError: any error of the baseline.
         """
         try:
             return self._answer(request)

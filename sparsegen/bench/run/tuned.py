@@ -83,8 +83,8 @@ def tune_side_by_side(
     A row whose matrix cannot be had, or for which nothing works, is left for the measuring to tell.
 
     Args:
-        devices: of one model.
-        word: of ``--tune``.
+        devices: devices of one model.
+        word: value of ``--tune``.
         jobs: rows at once on each device.
         deadline: no search begins later, in `time.monotonic` seconds; None for no limit.
         done: called with the number of finished rows, and the one that was.
@@ -138,7 +138,7 @@ class _TuningWatch(Unwatched):
     """Tells of rows that are tuned, and logs why some are not.
 
     Args:
-        rows: of each search the row's position in ``pairs``.
+        rows: for each search, the row's position in ``pairs``.
         done: called when the last search of a row has ended.
     """
 

@@ -34,9 +34,9 @@ def ell_sources(matrix: CsrMatrix, rows: int, width: int, places: Array) -> Arra
     """Returns the nonzero at each place of an ELL layout.
 
     Args:
-        rows: of the padded matrix, at least m.
+        rows: rows of the padded matrix, at least m.
         width: places of a row; nonzeros whose place is beyond are left out.
-        places: of each nonzero in its row, int32, no two alike.
+        places: place of each nonzero in its row, int32, no two alike.
 
     Returns:
         int32 [rows, width]: a nonzero's number in CSR order, or -1 for padding.
@@ -87,9 +87,9 @@ def interleave_classes(offsets: Array, kinds: Array, classes: int, shifts: Array
     """Assigns places in rows such that the classes of nonzeros take turns, as far as a row has enough of each.
 
     Args:
-        offsets: of the rows, as in CSR.
+        offsets: row offsets, as in CSR.
         kinds: the class of each nonzero, 0 to classes - 1; at most 64 classes.
-        shifts: of each row: class (place + shift) mod classes has its turn at a place.
+        shifts: shift of each row: class (place + shift) mod classes has its turn at a place.
 
     Returns:
         For each nonzero its place in its row, int32. Places of a class that a row has too few of go, in order, to

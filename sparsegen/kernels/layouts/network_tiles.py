@@ -30,7 +30,7 @@ class LayerTiles:
 
     Attributes:
         weights: its pattern in CSR, without the bias: offsets, columns.
-        groups: of its rows.
+        groups: groups of its rows.
         columns: int64, blocks × 16: the neurons before at their places.
         rows: int64, groups × 16: each group's rows in the order in which a warp holds them, `NONE` where it has fewer.
         places: int64, groups × 16: where each of them goes, a place among the neurons of the next layer; of the last
@@ -84,7 +84,7 @@ class NetworkTiles:
         blocks: int32: of all tiles of the other groups.
         inputs: int32, positions: the place of each neuron before the first layer, then the places of none.
         source: int32: of each value the nonzero's number, or -1.
-        kinds: of layers, for `explain`.
+        kinds: kinds of layers, for `explain`.
     """
 
     layers: Array
@@ -210,7 +210,7 @@ class NumberedLayers:
 
     Args:
         layers: their places as the kernel wants them, in 32 bits.
-        passes: of each layer, as `passes_of` gives them.
+        passes: passes of each layer, as `passes_of` gives them.
         nowhere: the place of rows that are none.
         ahead: passes behind the last one, which are read and not used.
     """
@@ -235,7 +235,7 @@ class NumberedLayers:
         """Everything, layer by layer.
 
         Args:
-            inputs: where those of the network go.
+            inputs: places of the network's inputs.
         """
         from concurrent.futures import ThreadPoolExecutor
 
@@ -295,8 +295,8 @@ class NumberedLayers:
         """Records the positions of the nonzeros' values of a layer, for the rows of these groups.
 
         Args:
-            source: to be filled.
-            starts: of its groups, in values.
+            source: array to fill.
+            starts: starts of its groups, in values.
         """
         layer, problem, matrix = self.layers[number], self.problem, self.matrix
         before, columns = layer.weights
@@ -338,9 +338,9 @@ def _tile_of(groups: TileGroups, group: Array, lengths: Array, columns: Array) -
     """The number of each weight's block among the tiles of its row's group.
 
     Args:
-        group: of each row, or `NONE`, for which anything comes out.
+        group: group of each row, or `NONE`, for which the result is undefined.
         lengths: weights of each row.
-        columns: of the weights.
+        columns: columns of the weights.
     """
     block = groups.block.astype(np.int32)[columns]
     if groups.kind is not LayerKind.GENERAL:

@@ -17,7 +17,7 @@ def stored_values(matrix: CsrMatrix, source: Array, dtype: DType) -> Array:
     """The value of each place in storage form; zero in the padding.
 
     Args:
-        source: of each place the nonzero's number in CSR order, or -1.
+        source: for each place the nonzero's number in CSR order, or -1.
     """
     values = np.empty(matrix.nnz + 1, dtype=dtype.storage)
     values[:-1] = dtype.to_storage(matrix.values)

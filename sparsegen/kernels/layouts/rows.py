@@ -44,7 +44,7 @@ def align_runs(lengths: Array, starts: Array, alignment: int, tail: int) -> Alig
     """Lay runs of nonzeros one after the other, each padded to a multiple of ``alignment``.
 
     Args:
-        lengths, starts: of each run, in nonzeros of CSR order.
+        lengths, starts: length and start of each run, in nonzeros of CSR order.
         tail: the whole is padded to a multiple of it, and holds at least that many places.
 
     Raises:

@@ -40,7 +40,7 @@ class TileGroups:
     """The groups, blocks and tiles of one layer.
 
     Attributes:
-        kind: how groups use blocks.
+        kind: kind of the groups' use of blocks.
         rows: int64 [groups, 16], the rows of each group, padded with `NONE`.
         block: int64 [columns], the block of each column.
         columns: int64 [blocks, 16], the columns of each block, padded with `NONE`.

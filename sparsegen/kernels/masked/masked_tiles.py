@@ -57,11 +57,11 @@ class Side:
         rows, columns, inner: the result's rows and columns, and the length of the contraction.
         row_block, inner_block: the sides of a mask block along the result's rows and along the contraction; in a
             sampled product, the second one is along the result's columns.
-        a_by_inner, b_by_inner: whether A and B are contiguous along the contraction.
-        samples: whether the mask covers the result.
-        transposes: whether the mask's columns correspond to the result's rows.
-        by_columns: whether the result is stored in column-major order.
-        fills: whether dead blocks of a sampled result are filled with zeros, not left as they were.
+        a_by_inner, b_by_inner: true if A and B are contiguous along the contraction.
+        samples: true if the mask covers the result.
+        transposes: true if the mask's columns correspond to the result's rows.
+        by_columns: true if the result is stored in column-major order.
+        fills: true if dead blocks of a sampled result are filled with zeros, not left as they were.
     """
 
     rows: int

@@ -59,12 +59,12 @@ class ClusterTiles:
             where rows that go to the other one of two blocks are listed behind the destinations: the place there, and
             above its bits which row it is; then `not_listed`. The two blocks are above these too.
         copies: uint16, cluster × groups × 16: second destinations.
-        general, blocks: as in `NetworkTiles`; a block's number, and from bit 16 on who keeps it.
+        general, blocks: see `NetworkTiles`; a block's number, and from bit 16 on its holder.
         kept: int32, cluster × layers: places in use behind each layer.
         inputs: uint32: of each neuron before the first layer the destination, and in the upper half the second one.
         source: int32: of each value the nonzero's number, or -1.
         positions: places that a block has.
-        kinds: of layers, for `explain`.
+        kinds: kinds of layers, for `explain`.
     """
 
     layers: Array
@@ -98,7 +98,7 @@ def cluster_tiles(
         run: groups that a warp takes one after another.
         pass_groups: those that all warps of a block take together.
         cluster: blocks of a cluster.
-        is_listed: whether rows that go to the other one of two blocks are listed too.
+        is_listed: true if rows that go to the other one of two blocks are listed too.
     """
     positions = SIDE * blocks_kept(problem, cluster)
     in_tiles = assigned_layers(layers_in_tiles(problem, matrix, run), run, cluster, SPARE_BLOCKS)
@@ -168,7 +168,7 @@ class _AssignedLayer:
 
     Attributes:
         share: groups of each block of the cluster; the last ones may have fewer.
-        passes: in which they are taken as pairs, or 0.
+        passes: passes in which they are taken as pairs, or 0.
         holder: int64, blocks × 2: who keeps each block of neurons, or `NONE`.
         local: int64, blocks × 2: its number there.
         kept: int64, cluster: blocks that each keeps.

@@ -69,10 +69,11 @@ def staged_slices(
     """All layers of a network.
 
     Args:
-        rows: of a block, whole warps.
+        rows: rows of a block, whole warps.
         buffer: neurons that it stages at a time, at most 65536.
-        classes: of places in a buffer, by their numbers modulo this, that lie in different banks: neighbouring lanes
-            then read different ones, as far as their rows have such; 1: weights stay in the order of their columns.
+        classes: classes of places in a buffer, by their numbers modulo this, that lie in different banks: neighbouring
+            lanes then read different ones, as far as their rows have such; 1: weights stay in the order of their
+            columns.
 
     Raises:
         MatrixError: with padding there are more places than 32-bit numbers reach.

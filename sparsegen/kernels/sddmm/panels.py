@@ -26,7 +26,7 @@ class Panels:
         counts: int64, of each tile its nonzeros. Row by row these are numbered from 0.
         shifts: int32 [tiles · height], what to add, in each row of a tile, to a nonzero's number in the tile to have
             that in CSR order. It is one for a whole row, as the columns rise.
-        tile, number, place: of each nonzero in CSR order its tile, its number there, and row · width + column there.
+        tile, number, place: for each nonzero in CSR order its tile, its number there, and row · width + column there.
     """
 
     of_tile: Array
@@ -91,7 +91,7 @@ def used_columns(panel: Array, column: Array, panels: int, n: int) -> tuple[Arra
     """The columns of each panel that hold a nonzero.
 
     Args:
-        panel, column: of each nonzero.
+        panel, column: panel and column of each nonzero.
 
     Returns:
         How many each panel has (int64); their numbers (int32), panel by panel and rising within one; and of each

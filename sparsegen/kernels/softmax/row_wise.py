@@ -59,8 +59,8 @@ class RowWise(Family[P, R]):
     Rows without nonzeros are not launched at all.
 
     Attributes:
-        arrays_kept: how many arrays of a row's values the kernel keeps in registers.
-        value_cycles: of a multiprocessor for each nonzero, as fitted.
+        arrays_kept: number of arrays of a row's values that the kernel keeps in registers.
+        value_cycles: cycles of a multiprocessor for each nonzero, as fitted.
     """
 
     size_names = ("rows",)

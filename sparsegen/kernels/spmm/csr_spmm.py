@@ -42,13 +42,13 @@ class Costs:
 
     Attributes:
         start_us: microseconds of the kernel's start.
-        product: of a product; and ``line``, of each line of 128 bytes that is read for a nonzero.
-        idle: of a product, by the share of the last blocks' multiprocessors that have none.
-        row: to begin a row of a tile, for each subwarp that shares it; and ``sum``, to add up one of its sums.
-        nonzero: of a nonzero of rows that follow one another on their threads.
-        longest: of a nonzero of the longest row, beside.
-        turn: of a block that follows another in its place.
-        shared: of a nonzero on its way, if nonzeros are staged without a copy ahead.
+        product: cost of a product; and ``line``, of each line of 128 bytes that is read for a nonzero.
+        idle: further cost of a product, by the share of the last blocks' multiprocessors that have none.
+        row: cost to begin a row of a tile, for each subwarp that shares it; and ``sum``, to add up one of its sums.
+        nonzero: cost of a nonzero of rows that follow one another on their threads.
+        longest: further cost of a nonzero of the longest row.
+        turn: cost of a block that follows another in its place.
+        shared: cost of a nonzero in flight, if nonzeros are staged without a copy ahead.
         crowded: likewise, by the share of registers that there are too few for loads of B that overlap.
         a: multiples of the L2's time for A, which comes again for each tile.
         far: likewise, for rows of B's tile, if that is large: those that no other row of the multiprocessor shares.

@@ -40,7 +40,7 @@ def balanced_rows(lengths: Array, partition: Partition) -> Array:
     full. Then rows of the fullest and the emptiest place are exchanged as long as that levels them.
 
     Returns:
-        int32: of each place the row; places beyond the matrix have row ``m`` or more.
+        int32: for each place the row; places beyond the matrix have row ``m`` or more.
     """
     strips = partition.groups * partition.warps_m
     height = partition.strip_rows

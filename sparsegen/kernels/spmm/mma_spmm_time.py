@@ -34,13 +34,13 @@ class Costs:
         load_a, load_b, unaligned: multiples of the L2's time for whole tiles of A, for tiles of B, and more for those
             that come in single elements.
         fragment: multiples of the L2's time for what warps read of both tiles in shared memory, and split.
-        nonzero_cycles: of a multiprocessor, to put a nonzero to its place.
-        step_cycles: that a warp waits in each step of an instruction's depth; ``column_cycles`` and
+        nonzero_cycles: cycles of a multiprocessor to put a nonzero to its place.
+        step_cycles: cycles that a warp waits in each step of an instruction's depth; ``column_cycles`` and
             ``product_cycles``, for each 8 columns of its part and for each 16 rows of these.
-        expanding_us, whole_us: of a step to the next tile of nonzeros, and to the next whole one.
-        warp_us: of the same for each warp of a block, as they wait for one another.
-        late_us: of each vector of nonzeros that a thread does not take ahead.
-        element_cycles: of a multiprocessor for an element of C, in each of ``warps_k``.
+        expanding_us, whole_us: microseconds of a step to the next tile of nonzeros, and to the next whole one.
+        warp_us: microseconds of the same for each warp of a block, as they wait for one another.
+        late_us: microseconds of each vector of nonzeros that a thread does not take ahead.
+        element_cycles: cycles of a multiprocessor for an element of C, in each of ``warps_k``.
         move: multiples of the memory's time.
     """
 
@@ -69,8 +69,8 @@ class Registers:
 
     Attributes:
         fixed: addresses and the like, and ``nonzeros``, more where nonzeros are placed.
-        product, column, row: for each 16 by 8 sums, each 8 columns and each 16 rows of a warp's part.
-        word: for each 4 bytes of nonzeros on their way.
+        product, column, row: registers for each 16 by 8 sums, each 8 columns and each 16 rows of a warp's part.
+        word: registers for each 4 bytes of nonzeros in flight.
     """
 
     fixed: float
@@ -139,7 +139,7 @@ def modelled_us(
     """Microseconds of a config whose constraints hold.
 
     Args:
-        shared_bytes: what a block takes of a multiprocessor's shared memory.
+        shared_bytes: bytes of a multiprocessor's shared memory that a block takes.
     """
     c, rates, itemsize = config, device.expected_rates, problem.dtype.itemsize
     costs, is_whole, clock = COSTS[problem.dtype], c.storage == "tiles", rates.clock_mhz

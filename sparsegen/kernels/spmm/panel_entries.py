@@ -21,7 +21,7 @@ class Reading:
     Attributes:
         row_bytes: bytes of a panel's row.
         threads_per_row: threads that share a group of rows of A.
-        row_splits: of them, sets that take every ``row_splits``-th step of entries.
+        row_splits: sets of these threads that take every ``row_splits``-th step of entries.
         step: entries that a thread takes together.
     """
 
@@ -76,8 +76,8 @@ def bank_order(reading: Reading, rows: Array, runs: Array, panels: int) -> Array
     place, as far as a run's entries allow. None: nothing to gain.
 
     Args:
-        rows: of each entry, within its panel.
-        runs: of each entry, rising: group · panels + panel.
+        rows: row of each entry, within its panel.
+        runs: run of each entry, rising: group · panels + panel.
     """
     classes = reading.classes
     if classes < 2 or rows.size == 0:
@@ -103,8 +103,8 @@ def _bank_places(reading: Reading, kinds: Array, lengths: Array, groups: Array) 
     """The place of each entry among those of some runs.
 
     Args:
-        kinds: of each entry, its row's class.
-        lengths, groups: of each run, entries and the number of its group.
+        kinds: class of each entry's row.
+        lengths, groups: for each run, its entries and the number of its group.
     """
     classes, splits = reading.classes, reading.row_splits
     starts, numbers = np.cumsum(lengths) - lengths, np.arange(kinds.size)

@@ -43,12 +43,12 @@ class Costs:
 
     Attributes:
         start_us: microseconds of the kernel's start.
-        product: of a product; and how much longer it takes ``apart``, where each thread of a phase reads a row of its
-            own and meets others in a bank, and ``grouped``, for each further row that shares loads of B.
-        load: of a load of A by a warp; and ``sum``, to hand a sum on between threads that share a row.
-        nonzero: of a nonzero of the longest row on its way; and ``step``, of each load of A there.
-        round: of a set of rows that follows another on its threads.
-        panel: until all warps have gone on to the next panel.
+        product: cost of a product; and how much longer it takes ``apart``, where each thread of a phase reads a row of
+            its own and meets others in a bank, and ``grouped``, for each further row that shares loads of B.
+        load: cost of a load of A by a warp; and ``sum``, to hand a sum on between threads that share a row.
+        nonzero: cost of a nonzero of the longest row in flight; and ``step``, of each load of A there.
+        round: cost of a set of rows that follows another on its threads.
+        panel: cost until all warps have gone on to the next panel.
         spilling: factor of additional work by the fraction of registers that a thread lacks.
         unaligned: multiples of the L2's time for a tile of B in single elements, and ``tile``, for any.
         a, b, c: multiples of the memory's time for the three matrices.

@@ -46,13 +46,14 @@ class Costs:
 
     Attributes:
         start_us: microseconds of the kernel's start.
-        product: of a product; and ``line``, of each line of 128 bytes that is read for a nonzero.
-        idle: of a product, by the share of the last blocks' multiprocessors that have none.
-        segment: to begin a segment of a tile; and ``part_sum``, to write and add up a sum of a row that was cut.
-        step: of nonzeros whose loads of B are on their way at once.
-        nonzero: of each of them, beside.
-        turn: of a block that follows another in its place.
-        cut: of any row that was cut, until its last part has come; and ``further_part``, of each part of the longest.
+        product: cost of a product; and ``line``, of each line of 128 bytes that is read for a nonzero.
+        idle: further cost of a product, by the share of the last blocks' multiprocessors that have none.
+        segment: cost to begin a segment of a tile; and ``part_sum``, to write and add up a sum of a row that was cut.
+        step: cost of nonzeros whose loads of B are in flight at once.
+        nonzero: further cost of each of them.
+        turn: cost of a block that follows another in its place.
+        cut: cost of any row that was cut, until its last part has come; and ``further_part``, of each part of the
+            longest.
         a, far: multiples of the L2's time for A, which comes again for each tile, and for rows of B that L1 does not
             hold; and ``farther``, beside, for those of a large tile of B.
         b, c: multiples of the memory's time for B and C.

@@ -23,7 +23,7 @@ class Strip:
 
     Attributes:
         shape: its rows, and the matrix's columns.
-        first_row: of the matrix, a multiple of a tile's height.
+        first_row: its first row in the matrix, a multiple of a tile's height.
         begins: the number of its first nonzero.
         row_offsets: int32, as in CSR, from 0 on.
         column_indices: int32.

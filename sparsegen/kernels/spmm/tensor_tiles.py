@@ -158,8 +158,8 @@ def stored_tiles(
     A place is exclusive or of three: where the tile begins, and where its row and its column would be alone.
 
     Args:
-        begins: by block of rows from above and panel, as of `stored_begins`.
-        places: of all tiles; without any there is one of padding.
+        begins: first places, by block of rows from above and panel; see `stored_begins`.
+        places: number of places of all tiles; without any there is one of padding.
         place_of: tile_m × tile_k, of each element of a tile its place in the tile, as of `swizzled_places`.
     """
     source = np.full(max(1, places), -1, dtype=np.int32)
@@ -209,7 +209,7 @@ def stored_nonzeros(
 
     Args:
         lengths: nonzeros by tile.
-        place_of: of each element of a tile, row by row, its place.
+        place_of: for each element of a tile, row by row, its place.
 
     Raises:
         MatrixError: padded, the nonzeros pass the 32-bit range of the kernel's offsets.
@@ -250,10 +250,10 @@ def interleaved_nonzeros(lengths: Array, order: Array, element: Array) -> tuple[
     Args:
         lengths: nonzeros by tile.
         order: the nonzeros' numbers in CSR order, sorted by tile.
-        element: of each of these its row-major number in the tile, rising within a tile.
+        element: for each of these its row-major number in the tile, rising within a tile.
 
     Returns:
-        int32 both: of each place the nonzero's number in CSR order or -1, and its row-major number in the tile.
+        int32 both: for each place the nonzero's number in CSR order or -1, and its row-major number in the tile.
 
     Raises:
         MatrixError: padded, the nonzeros pass the 32-bit range of the kernel's offsets.

@@ -55,18 +55,18 @@ class Costs:
 
     Attributes:
         start_us: microseconds of the kernel's start.
-        product: of a product.
-        line: of a line of global memory that a warp gathers from; of a row-major B a set of threads has one for each
-            of its chunks.
-        unaligned: how much longer a product takes where gathered elements come one by one.
-        unaligned_byte: of a byte of a tile of B that is loaded so, for each of the warps that load it together.
+        product: cost of a product.
+        line: cost of a line of global memory that a warp gathers from; of a row-major B a set of threads has one for
+            each of its chunks.
+        unaligned: factor of a product's cost if gathered elements come one by one.
+        unaligned_byte: cost of a byte of a tile of B that is loaded so, for each of the warps that load it together.
         byte: likewise, of any tile.
-        step, gathered_step: of a warp's step to the next load of A, which waits for what the one before loaded.
-        spilling: of a step, and of a row with a rest, by the share of registers that there are too few.
-        sum: of a sum that warps with the same rows add up.
-        rest: of a step through what the longest row has behind the ELL width.
-        rest_row: of a row with a rest, which all sets of its warp share, one such row after the other.
-        rest_sum: to hand on one of its sums, for each thread.
+        step, gathered_step: cost of a warp's step to the next load of A, which waits for the data of the one before.
+        spilling: further cost of a step, and of a row with a rest, by the share of registers that there are too few.
+        sum: cost of a sum that warps with the same rows add up.
+        rest: cost of a step through the longest row's nonzeros beyond the ELL width.
+        rest_row: cost of a row with a rest, which all sets of its warp share, one such row after the other.
+        rest_sum: cost to hand on one of its sums, for each thread.
         move: multiples of the memory's time; and ``a``, of the L2's for A, which comes again for each tile.
     """
 

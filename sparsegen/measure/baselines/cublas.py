@@ -61,10 +61,10 @@ def product(
     """A call of cublasGemmEx in its own, column-major terms.
 
     Args:
-        operations: of the left and the right factor.
+        operations: operations on the left and the right factor.
         shape: m, n, k.
         left, right, result: buffer and leading dimension.
-        scale: what the product is multiplied by.
+        scale: factor on the product.
     """
     kind = DATA_TYPE[dtype]
     alpha, zero = ctypes.c_float(scale), ctypes.c_float(0)
@@ -89,7 +89,7 @@ class ByColumns:
     """A product in the column-major terms of cuBLAS and cuBLASLt.
 
     Attributes:
-        operations: of the left and the right factor.
+        operations: operations on the left and the right factor.
         shape: m, n, k.
         left, right, result: buffer and leading dimension.
     """

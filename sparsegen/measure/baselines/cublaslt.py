@@ -60,7 +60,7 @@ class Product:
     """A product as the library sees it. Its algorithms share one work space.
 
     Args:
-        scale: what the product is multiplied by.
+        scale: factor on the product.
     """
 
     def __init__(

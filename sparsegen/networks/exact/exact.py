@@ -39,7 +39,7 @@ class Categories:
 
     Attributes:
         live: int64, sorted.
-        undecided: how many inputs had to be computed in float64.
+        undecided: number of inputs that had to be computed in float64.
     """
 
     live: Array
@@ -93,7 +93,7 @@ def exact_categories(
 
     Args:
         totals: sums of outputs by the network above or below (`bound`).
-        lives_in_float64: of inputs, whether each lives.
+        lives_in_float64: returns whether each of some inputs lives.
     """
     may_live = np.flatnonzero(totals(inputs, 1))
     if not may_live.size:

@@ -92,7 +92,7 @@ class ExactRun:
     the host until that has ended.
 
     Attributes:
-        bound_layers: how many layers bounds have; 0 until inputs are there to tell.
+        bound_layers: number of layers of the bounds; 0 until inputs are there to tell.
         float64: computes what bounds leave undecided.
     """
 

@@ -33,7 +33,7 @@ def read_challenge(folder: Path, *, layers: int | None = None) -> Network:
     """The network of a folder of layers, with the challenge's bias and clip.
 
     Args:
-        layers: how many to read; by default all of the folder.
+        layers: number of layers to read; by default all of the folder.
 
     Raises:
         MatrixError: no layers or one that is missing, damaged or cut off; the message names file and line.
@@ -125,7 +125,7 @@ def read_images(file: Path, neurons: int, *, count: int | None = None) -> Array:
     """Images, uint8, images × neurons.
 
     Args:
-        count: of images; by default as many as the last number says.
+        count: number of images; by default as many as the last number says.
 
     Raises:
         MatrixError: damaged or cut off, or a pixel that is none; the message names file and line.

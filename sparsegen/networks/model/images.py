@@ -28,7 +28,7 @@ def stroke_images(count: int, neurons: int, *, seed: int = 0, first: int = 0) ->
     what is at least half black becomes 1. Image i is the same whatever else is made.
 
     Args:
-        count: of images.
+        count: number of images.
         neurons: pixels of one, a square.
         first: the number of the first one.
 

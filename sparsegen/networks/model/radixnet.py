@@ -37,9 +37,9 @@ def radixnet(neurons: int, layers: int, *, seed: int = 0, bias: float | None = N
 
     Args:
         neurons: 16 times a power of two, at least 32; of the challenge 1024, 4096, 16384 and 65536.
-        layers: at least 1; of the challenge 120, 480 and 1920.
-        seed: of the permutations.
-        bias: by default the challenge's for these neurons, else that of the nearest size.
+        layers: number of layers, at least 1; in the challenge 120, 480 and 1920.
+        seed: seed of the permutations.
+        bias: bias; by default the challenge's for these neurons, else that of the nearest size.
 
     Raises:
         ConfigError: other sizes.

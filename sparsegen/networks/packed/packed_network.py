@@ -109,11 +109,11 @@ class PackedNetwork:
     """All layers of a network in segments.
 
     Attributes:
-        config: of all segments.
+        config: config of all segments.
         inputs, neurons, outputs: before the first layer, of the widest one, of the last.
         edges: weights of all layers.
-        clip: where activations end, as the dtype holds it.
-        plan: how memory is used.
+        clip: upper limit of activations, as the dtype holds it.
+        plan: plan of the memory's use.
     """
 
     config: Config
@@ -199,7 +199,7 @@ def batch_bytes(
     """Device memory for ``batch`` inputs besides scratch memory: the bytes that `DeviceRun` allocates.
 
     Args:
-        is_cut: whether there are several segments, and so neurons between them.
+        is_cut: true if there are several segments, and so neurons between them.
     """
     neurons = batch * network.neurons * dtype.itemsize
     results = 4 * batch if readout is Readout.TOTALS else batch * network.outputs * dtype.itemsize

@@ -28,7 +28,7 @@ class Chunk:
     Attributes:
         first: the number of the first input.
         width: inputs of a run; the last one may be shorter.
-        stride: from one run's first input to the next one's.
+        stride: distance from one run's first input to the next one's.
         count: inputs in all.
     """
 

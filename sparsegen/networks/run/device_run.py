@@ -204,7 +204,7 @@ class DeviceRun:
         launch(0, self._y.address, self._clip.address, to.address)
 
     def _bound(self, level: int, weights: Packed[Buffer], count: int) -> Bound:
-        """The launch of a segment for so many inputs, with its weights where they lie now."""
+        """The launch of a segment for ``count`` inputs, with its weights where they lie now."""
         segment, config = self._packed.segments[level], self._packed.config
         problem, kernel = replace(segment.problem, n=count), self._kernels[segment.layers.start]
         return bind_launch(family_of(config), problem, config, weights, kernel, self._executor, self._scratch)

@@ -62,7 +62,7 @@ class BitInputs:
 
     Attributes:
         bits: uint8, inputs × ⌈neurons / 8⌉.
-        neurons: of an input.
+        neurons: neurons of an input.
     """
 
     bits: Array

@@ -15,8 +15,8 @@ class Parked:
     def __init__(self, neurons: int, dtype: np.dtype[Any]) -> None:
         """
         Args:
-            neurons: of a row.
-            dtype: in storage form.
+            neurons: neurons of a row.
+            dtype: type of the rows, in storage form.
         """
         self._numbers: Array = np.zeros(0, np.int64)
         self._rows: Array = np.zeros((0, neurons), dtype)

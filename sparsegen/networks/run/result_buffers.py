@@ -52,7 +52,7 @@ class ResultBuffers:
         """Say that the launch which fills that buffer has been queued.
 
         Args:
-            numbers: of its inputs.
+            numbers: numbers of its inputs.
         """
         buffer = self._empty.popleft()
         buffer.numbers = numbers

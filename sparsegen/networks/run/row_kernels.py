@@ -34,7 +34,7 @@ class RowKernels:
 
         Args:
             given: neurons that have a bit; others are zero.
-            one: how a neuron that is on is stored.
+            one: stored form of a neuron that is on.
         """
         arguments = (count, given, neurons, row_bytes, one, bits, y)
         self._run(self._unpack, count * ceil_div(neurons, PART), *arguments)

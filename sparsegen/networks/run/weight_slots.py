@@ -14,7 +14,7 @@ class WeightSlots:
 
     Attributes:
         current: the number of the slot that kernels read.
-        copies: how many segments were brought so far.
+        copies: number of segments that were copied so far.
     """
 
     def __init__(

@@ -64,13 +64,13 @@ class Field:
 
     Attributes:
         kind: ``int`` for a size, an enumeration for a trait, a `Parameter` class for what is neither.
-        doc: what it is, in words that begin small and end without a stop.
-        flags: how a command line gives it, the preferred one first.
+        doc: description, which begins with a small letter and ends without a stop.
+        flags: flags of a command line, the preferred one first.
         default: None where it must be given.
-        usual: of a size without a default: what a command line takes where nothing is given; None if it must be.
-        near: whether it changes little, so that times with another value still compare.
+        usual: a command line's default for a size that has none itself; None if it must be given.
+        near: true if it changes little, so that times with another value still compare.
         unsaid: a trait that texts leave out where it has its default, as nearly all problems do.
-        of_batch: whether it says something of the items of a batch: one item alone has its default.
+        of_batch: true if it is a property of a batch's elements: one element alone has its default.
     """
 
     name: str

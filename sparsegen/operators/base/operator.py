@@ -71,7 +71,7 @@ class Launcher(Protocol):
     Attributes:
         kept: names of the operands that calls need not bring, since they were given beforehand.
         variant, source: None where nothing of sparsegen's runs.
-        nbytes: of the matrix on the device.
+        nbytes: bytes of the matrix on the device.
     """
 
     @property

@@ -27,7 +27,7 @@ class LoneRow:
     """One row of a problem as a problem of its own: what a sample of a device's results is computed again from.
 
     Attributes:
-        places: where its results lie among those of the whole problem, as stored.
+        places: places of its results among those of the whole problem, as stored.
     """
 
     problem: Problem
@@ -51,17 +51,17 @@ class Problem(ProblemFields):
     Attributes:
         operator: its name.
         title: its name as people read it.
-        summary: what it computes, in a formula or a few words.
+        summary: its computation, in a formula or a few words.
         matrix_sizes: the names of the sizes that are the sparse matrix's rows and columns; each may be 0.
         dense_sizes: the names of the other sizes of an item; each is at least 1.
         keeps: the names of the operands that `sparsegen.prepare` takes too, for every call that does not bring its own.
-        is_transposable: whether the matrix's transpose may take its place.
-        has_pattern: whether there is a sparse matrix before the first call; else the sparsity is an operand.
-        takes_mask: whether the matrix is a mask, whose values play no part.
-        multiplies_by_b: whether it is a product with one dense matrix B, whose memory order listings tell.
+        is_transposable: true if the matrix's transpose may take its place.
+        has_pattern: true if there is a sparse matrix before the first call; else the sparsity is an operand.
+        takes_mask: true if the matrix is a mask, whose values play no part.
+        multiplies_by_b: true if it is a product with one dense matrix B, whose memory order listings tell.
         operator_type: the class of the operator objects that users call.
-        reference_files: of the plain kernels that `reference_on` runs; none where it has none.
-        batch: how many items.
+        reference_files: files of the plain kernels that `reference_on` runs; empty if it has none.
+        batch: number of batch elements.
 
     Raises:
         ConfigError: a size is no whole number or out of range, or a trait has no such value.
@@ -135,7 +135,8 @@ class Problem(ProblemFields):
         """The matrix and the operands of each item.
 
         Args:
-            operands: of all items, in storage form or as real numbers; with ``values`` where each item has its own.
+            operands: operands of all batch elements, in storage form or as real numbers; with ``values`` if each
+                element has its own.
         """
         if self.batch == 1:
             yield matrix, dict(operands)
@@ -204,8 +205,8 @@ class Problem(ProblemFields):
         """The result in float64, and what bounds on its error are made of, in the result's stored shape.
 
         Args:
-            operands: in storage form, by name; with `own_values` where each item has its own.
-            threads: of the host that work on it.
+            operands: operands in storage form, by name; with `own_values` if each batch element has its own.
+            threads: number of the host's threads to use.
         """
         if self.batch == 1:
             return self.item_reference(matrix, operands, threads=threads)
@@ -241,7 +242,7 @@ class Problem(ProblemFields):
         None where the operator has none: the host computes then.
 
         Args:
-            operands: as of `reference`.
+            operands: see `reference`.
         """
         return None
 
@@ -257,7 +258,7 @@ class Problem(ProblemFields):
         Operators with a `reference_on` have it.
 
         Args:
-            operands: in storage form.
+            operands: operands in storage form.
         """
         raise NotImplementedError(f"{self.operator} has no reference on a device to check")
 
@@ -315,5 +316,5 @@ class HasDense(Protocol):
             torch: PyTorch.
             matrix: the sparse one as a full tensor.
             operands: tensors by name, of the problem's dtype.
-            out: where to write it; None for a new tensor.
+            out: tensor for the result; None for a new one.
         """

@@ -16,8 +16,8 @@ class Reference:
 
     Attributes:
         exact: float64, in the result's stored shape.
-        magnitude: of the same shape: what, times float32's unit roundoff and 4 · √(terms + 2), bounds the error of
-            computing in float32. Of sums it is the same sum of absolute values (Higham, Accuracy and Stability of
+        magnitude: array of the same shape which, times float32's unit roundoff and 4 · √(terms + 2), bounds the error
+            of computing in float32. For sums it is the same sum of absolute values (Higham, Accuracy and Stability of
             Numerical Algorithms, 3.1).
         terms: number of terms of each sum, in a shape that broadcasts to the result's.
         dtype: the result's type.

@@ -34,7 +34,7 @@ class Measured:
     """A network's row.
 
     Attributes:
-        rates, device: of the file it stands in.
+        rates, device: rates and device of its file.
     """
 
     row: Row

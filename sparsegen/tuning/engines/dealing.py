@@ -38,7 +38,7 @@ class Outcome:
         error: `NoVariantError`, `MatrixError` and the like; a `MachineError` after too many attempts.
         where: the device that it last ran on.
         attempts: number of times that it was begun.
-        seconds: from its first beginning to its end, in this run.
+        seconds: time from its first beginning to its end, in this run.
     """
 
     found: Found | None = None

@@ -44,7 +44,7 @@ class Task:
     """One search, to be run on any device of one model.
 
     Attributes:
-        name: what people call it.
+        name: its name for people.
         model: a device of the model; times of two models are never mixed.
         matrix: reads or makes the matrix, when a device is free.
     """
@@ -73,7 +73,8 @@ class Assignment:
     """A search as it is sent to the device that it was dealt to.
 
     Attributes:
-        searches: that run side by side on the host, and share its cores for compiling; None where only the host knows.
+        searches: number of searches side by side on the host, which share its cores for compiling; None if only the
+            host knows.
     """
 
     request: Request

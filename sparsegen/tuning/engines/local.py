@@ -32,7 +32,7 @@ class LocalEngine:
 
     Args:
         devices: each once.
-        searches: that run side by side on each device; they take turns measuring, and one compiles meanwhile.
+        searches: number of searches side by side on each device; they take turns measuring, and one compiles meanwhile.
 
     Raises:
         ConfigError: there is no device.

@@ -47,7 +47,7 @@ class RayEngine:
     Nodes may come and go while searches run.
 
     Args:
-        address: as `ray.init` takes it; by default ``RAY_ADDRESS``, else a cluster that this host is part of.
+        address: address for `ray.init`; by default ``RAY_ADDRESS``, else a cluster that this host is part of.
         models: keys of devices to search on; by default all that the cluster has.
 
     Raises:
@@ -213,7 +213,7 @@ class RaySearch:
 
     Attributes:
         number: its own, in this engine.
-        task: what Ray knows it by.
+        task: Ray's handle of it.
         label: the resource that it asked for.
         where: host and device; empty until the task has begun.
     """

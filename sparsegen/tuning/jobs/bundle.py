@@ -68,9 +68,9 @@ class Bundle:
     """An open bundle. Files are checked against the manifest when they are read.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
         digest: the manifest's SHA-256, which names the job.
-        files: what the manifest lists, by name.
+        files: files of the manifest, by name.
     """
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:

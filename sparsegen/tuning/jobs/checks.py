@@ -42,7 +42,7 @@ class Checks:
     """Holds a result's records against its bundle, one after another.
 
     Args:
-        device: that the result says.
+        device: device named by the result.
         compiler: the fingerprint of the toolchain that the result says.
     """
 

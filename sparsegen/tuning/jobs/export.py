@@ -85,7 +85,7 @@ class Wanted:
     """A workload to export.
 
     Attributes:
-        with_values: whether its values go along: weights can be secret.
+        with_values: include its values: weights can be secret.
     """
 
     matrix: CsrMatrix
@@ -131,14 +131,14 @@ def export_job(
     Args:
         target: the device to choose and compile for.
         known: measurements, by which the first candidates are chosen, beside the packaged ones.
-        candidates: for each workload.
+        candidates: number for each workload.
         families: only these; by default all that compute the operator.
-        seconds: for the whole job; by default half a minute for each workload.
+        seconds: time for the whole job; by default half a minute for each workload.
 
     Raises:
         ConfigError: no workload, or the same one twice.
         NoVariantError: no config of a workload is valid on the target.
-        DeviceUnavailableError: for the emulator: its compiler is missing.
+        DeviceUnavailableError: the emulator's compiler is missing.
         OutputError: the file cannot be written.
     """
     if not wanted:

@@ -20,7 +20,7 @@ class Imported:
     """Result of an import.
 
     Attributes:
-        is_cut_off: whether the file ended in a part of a line, as a run that was killed leaves it; it was passed over.
+        is_cut_off: true if the file ended in a part of a line, as a run that was killed leaves it; it was passed over.
     """
 
     head: Head

@@ -41,7 +41,7 @@ class Task:
 
     Attributes:
         pattern: the SHA-256 of the file with the matrix, which tasks share; empty for a problem without a pattern.
-        has_values: whether that holds the matrix's own values; else they are drawn at random.
+        has_values: true if that holds the matrix's own values; else they are drawn at random.
     """
 
     workload: Workload
@@ -106,7 +106,7 @@ def load(text: str, source: str) -> Job:
     """The job of a document, every value checked.
 
     Args:
-        source: where it stands, for complaints.
+        source: its place, for complaints.
 
     Raises:
         BundleError: it names the place in the document.

@@ -82,7 +82,7 @@ class JobResult:
 
     Attributes:
         whole_bytes: bytes of its whole lines.
-        is_cut_off: whether a part of a line follows them.
+        is_cut_off: true if a part of a line follows them.
     """
 
     head: Head
@@ -137,7 +137,7 @@ class _WholeLines:
 
     Attributes:
         nbytes: bytes of the lines read so far.
-        is_cut_off: whether a part of a line follows the last one.
+        is_cut_off: true if a part of a line follows the last one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -211,10 +211,10 @@ class ResultFile(MemoryLayer):
     """A result file that is being written, and what is in it; one process holds it at a time.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
 
     Raises:
-        BundleError: what is there is not a result of this job on this device, or another process writes it.
+        BundleError: the file is not a result of this job on this device, or another process writes it.
     """
 
     def __init__(self, path: Path, bundle: Bundle, head: Head) -> None:

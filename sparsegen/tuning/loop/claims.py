@@ -30,7 +30,7 @@ class Claims:
     """One search's claims. Where the file system knows no locks, every candidate is free.
 
     Args:
-        folder: of the claims of all equal searches: for one workload, device and database.
+        folder: folder of the claims of all equal searches: for one workload, device and database.
 
     Raises:
         CacheError: the folder cannot be written.

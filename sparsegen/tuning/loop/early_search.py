@@ -41,7 +41,7 @@ class EarlySearch:
     it had been there from the start.
 
     Args:
-        first: what the search proposes first, in this order and without repeats.
+        first: first proposals of the search, in this order and without repeats.
         set_up: makes the search; called once, in a thread of its own.
     """
 

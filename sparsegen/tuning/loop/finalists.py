@@ -31,7 +31,8 @@ def pick(measurements: Iterable[Measurement], defaults: Collection[Config] = ())
     finals, which only another final can replace, and the defaults.
 
     Args:
-        defaults: what would run without a search, however far off it seems: no search is to end with something slower.
+        defaults: configs that would run without a search, however far off they seem: no search is to end with something
+            slower.
     """
     listed = list(measurements)
     good = sorted(ranking.times(listed).values(), key=lambda r: r.time_us)

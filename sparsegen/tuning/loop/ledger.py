@@ -39,11 +39,11 @@ class Ledger:
     """Measurements of a search space's variants on one workload and device.
 
     Args:
-        known: what earlier runs recorded, for reading.
+        known: records of earlier runs, for reading.
         store: the database that is written, once it is open. What is recorded before waits for it; a search does not.
 
     Attributes:
-        measurements: in the order in which they were made; finalists' times among them.
+        measurements: measurements in the order in which they were made; finalists' times among them.
         counts: trials so far.
         failures: why variants failed, and how many for each reason.
         failed_once: candidates that failed in an earlier run, and are to be tried once more.

@@ -27,7 +27,7 @@ class Measuring:
 
     Args:
         ahead: compiles what is not there, or not any more.
-        ledger: of the workload and the device; nothing is recorded in it here.
+        ledger: ledger of the workload and the device; nothing is recorded in it here.
     """
 
     def __init__(self, session: Session, ahead: CompileAhead, ledger: Ledger) -> None:

@@ -54,7 +54,7 @@ class CompileAhead:
         render: gives a candidate's source; by default its template does.
 
     Attributes:
-        jobs: how many compile at once.
+        jobs: number of simultaneous compiles.
     """
 
     def __init__(

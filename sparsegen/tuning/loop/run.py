@@ -48,13 +48,13 @@ class Run:
     """Owns none of what it is given; whoever made it closes it.
 
     Args:
-        claims: of this search among equal ones.
+        claims: claims of this search among equal ones.
         suggest: candidates that suit similar workloads, by what is known when it is called. That is once, when half of
             the search is over: searches side by side have found out more by then.
-        left_to_try: what a look-up might take untried in the place of what was measured, given all measurements and
-            the device with the rates that are known of it; None where there is nothing.
+        left_to_try: returns a config that a look-up might take untried in the place of measured ones, given all
+            measurements and the device with its known rates; None if there is none.
         defaults: configs that are timed again with the finalists, whatever the search says of them.
-        measures_rates: whether to measure what the device does, where no database knows it.
+        measures_rates: measure the device's rates if no database knows them.
 
     Attributes:
         was_interrupted: Ctrl-C ended it.

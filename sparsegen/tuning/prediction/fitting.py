@@ -25,8 +25,8 @@ class Known:
 
     Attributes:
         time_us: its measured time.
-        slowdown: that over the fastest one's on the same workload: how little it matters.
-        resources: of its compiled code; None where that is not known.
+        slowdown: its time over the fastest one's on the same workload: the less it matters.
+        resources: resources of its compiled code; None if not known.
     """
 
     workload: Workload
@@ -45,7 +45,7 @@ def known(
 
     Args:
         measured: workload, device, config, microseconds and, where it is known, compiled code of each.
-        usual_registers: of a thread, where the code is not known.
+        usual_registers: registers of a thread, if the code is not known.
     """
     listed = list(measured)
     best: dict[Hashable, float] = defaultdict(lambda: math.inf)
@@ -75,7 +75,7 @@ def fit(variants: Sequence[Known], usual_registers: int) -> CostModel:
     """The coefficients, and what configs take that are unlike those that were fitted to.
 
     Args:
-        variants: of several workloads.
+        variants: variants of several workloads.
     """
     design = _Design.of(variants)
     everything = np.ones(len(variants), dtype=bool)
@@ -96,9 +96,9 @@ class _Design:
 
     Attributes:
         general, own: the columns' names; of ``own`` with the family's.
-        means, scales: of the general terms: columns are centred and have unit variance.
+        means, scales: statistics of the general terms: columns are centred and have unit variance.
         columns: float64 [variants, terms], each times its variant's share.
-        logs: of the measured over the analytic times. ``weights``: of the variants.
+        logs: logs of the measured over the analytic times. ``weights``: weights of the variants.
     """
 
     general: list[str]

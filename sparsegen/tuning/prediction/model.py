@@ -36,11 +36,12 @@ class CostModel:
     """The coefficients of the terms.
 
     Attributes:
-        general: of the terms that mean the same for all families; the last one is of ``""``, the constant.
+        general: coefficients of the terms that mean the same for all families; the last one, of ``""``, is the
+            constant.
         usual: the means of those terms, which stand in for what is not known of a variant.
-        families: of each family's own terms. A family that was never measured has none.
-        unlike: of the difference from the configs that were measured.
-        usual_registers: of a thread, before anything is compiled.
+        families: coefficients of each family's own terms. A family that was never measured has none.
+        unlike: coefficient of the difference from the measured configs.
+        usual_registers: registers of a thread, before anything is compiled.
     """
 
     general: Mapping[str, float]
@@ -65,7 +66,7 @@ class CostModel:
         """Microseconds that a variant should take.
 
         Args:
-            difference: from the nearest config of its family that was measured.
+            difference: difference from the nearest measured config of its family.
         """
         general = self.general.get("", 0.0) + sum(
             weight * variant.general.get(name, self.usual[name])
@@ -88,7 +89,7 @@ class CostModel:
         """Microseconds that a config should take on a workload, with a cold L2.
 
         Args:
-            resources: of its compiled code; None before it is compiled.
+            resources: resources of its compiled code; None before it is compiled.
         """
         described = Described.of(workload, config, device, resources, self.usual_registers)
         return self.corrected_us(described, difference)

@@ -86,7 +86,7 @@ class Described:
 
     Attributes:
         analytic_us: the family's own estimate (`Family.analytic_us`).
-        share: of it, what the launch does not take: as much of a correction counts.
+        share: fraction of the time beyond the launch: this part of a correction counts.
         general, own: terms by their names; those of `COMPILED_TERMS` are there where the code is known.
     """
 
@@ -108,7 +108,7 @@ class Described:
         """A variant described for the cost model.
 
         Args:
-            usual_registers: of a thread, where the code is not known.
+            usual_registers: registers of a thread, if the code is not known.
         """
         problem, features, family = workload.problem, workload.features, family_of(config)
         analytic = family.analytic_us(problem, features, config, device)

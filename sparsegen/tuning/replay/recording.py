@@ -46,7 +46,7 @@ class Recording:
     """An exhaustive search.
 
     Attributes:
-        name: of the space.
+        name: name of the space.
         is_modelled: times were computed by a model, and nothing was measured.
     """
 
@@ -61,7 +61,7 @@ class Recording:
         """The last measurement of each config, in the order of the first; of finalists only where there is no other.
 
         Args:
-            measurements: of one workload on one device, at least one.
+            measurements: measurements of one workload on one device, at least one.
         """
         found: dict[Config, Measurement] = {}
         for m in sorted(measurements, key=lambda m: m.final, reverse=True):

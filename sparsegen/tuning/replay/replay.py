@@ -27,7 +27,7 @@ class Replay:
     """A device that knows every answer: the space is what was recorded.
 
     Args:
-        expected_us: what each candidate should take, in the recording's order, for samplers that go by it; empty for
+        expected_us: predicted time of each candidate, in the recording's order, for samplers that use it; empty for
             none.
     """
 
@@ -90,9 +90,9 @@ class Comparison:
     """Trials that samplers needed.
 
     Attributes:
-        trials: for each space and sampler the trials of each seed; infinite where ``most`` were not enough.
+        trials: for each space and sampler the trials of each seed; infinite if ``most`` were not enough.
         most: trials after which a search was given up.
-        seconds: of each sampler for a trial, in the mean: what it takes to propose.
+        seconds: average time of each sampler to propose a trial.
     """
 
     trials: Mapping[str, Mapping[SamplerName, Sequence[float]]]

@@ -30,7 +30,7 @@ class Known:
     Attributes:
         trial: its number in the study.
         candidate: its place in the list.
-        log_time: of microseconds; NaN while it runs, infinite where the variant failed.
+        log_time: log of microseconds; NaN while it runs, infinite if the variant failed.
     """
 
     trial: int
@@ -45,7 +45,7 @@ class ListSampler(BaseSampler):
     cost trials.
 
     Args:
-        space: what may be proposed.
+        space: the candidates.
         first: candidates to propose before any other, the most promising first; all of them in the space.
     """
 
@@ -62,7 +62,7 @@ class ListSampler(BaseSampler):
         """The next candidate's place in the list.
 
         Args:
-            trial: that is to try it.
+            trial: the trial for it.
             known: the other trials of this list's candidates, by their numbers.
             unseen: bool [candidates], at least one true.
         """

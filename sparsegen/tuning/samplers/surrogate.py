@@ -42,7 +42,7 @@ class Surrogate:
 
     Args:
         candidates: the configs, at least one.
-        expected_us: what each of them should take; empty where nothing is known.
+        expected_us: predicted time of each of them; empty if nothing is known.
     """
 
     def __init__(self, candidates: Sequence[Config], expected_us: Sequence[float] = ()) -> None:

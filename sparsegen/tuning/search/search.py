@@ -21,7 +21,7 @@ class Search:
     variant as attributes (`sparsegen.tuning.samplers.study.attributes`).
 
     Args:
-        space: what may be tried.
+        space: the candidates.
         first: candidates to try before any other, the most promising first; all of them in the space.
         sampler: chooses among the candidates.
         seed: seed of samplers that draw.

@@ -30,7 +30,7 @@ class AttentionOptions:
     Attributes:
         softcap: 0 for none.
         window: 0 for none.
-        block_rows, block_columns: of the mask's blocks; 0 without a mask.
+        block_rows, block_columns: sides of the mask's blocks; 0 without a mask.
     """
 
     scale: float
@@ -70,7 +70,7 @@ class AttentionOptions:
         """The operator's problem for tensors that were checked, of a dtype that kernels know.
 
         Args:
-            kind: that of the forward or of the backward pass.
+            kind: problem class of the forward or of the backward pass.
         """
         batch, heads, queries, head_dim = q.shape
         masks, shared = MasksOf.NOBODY, dict[str, Any]()

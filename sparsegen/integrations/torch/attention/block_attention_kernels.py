@@ -119,8 +119,8 @@ def launch(
 
     Args:
         given: contiguous; those at addresses that vectors do not divide are copied.
-        words: of the masks, if there are any.
-        written: what the call writes beside its result, new tensors.
+        words: words of the masks, if there are any.
+        written: new tensors that the call writes beside its result.
         out: the result, a new tensor.
     """
     shapes = {spec.name: spec.shape for spec in problem.operands(0)}

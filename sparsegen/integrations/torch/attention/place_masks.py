@@ -39,7 +39,7 @@ def window_blocks(
 
     Args:
         shape: queries and keys.
-        causal, window, sinks, from_start: as of `block_attention`.
+        causal, window, sinks, from_start: see `block_attention`.
 
     Raises:
         MatrixError: a shape or a block that is none.

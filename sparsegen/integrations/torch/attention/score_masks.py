@@ -56,7 +56,7 @@ def topk_blocks(
 
     Raises:
         OperandError: no scores, or a number of blocks that there is not.
-        MatrixError: as `BlockMaskTensor.from_blocks` says.
+        MatrixError: see `BlockMaskTensor.from_blocks`.
     """
     _check_scores(scores)
     rows, columns = scores.shape[-2:]
@@ -74,7 +74,7 @@ def top_p_blocks(
     """The masks of the fewest blocks of each row whose softmax sums to p or more.
 
     Args:
-        scores: as of `topk_blocks`.
+        scores: see `topk_blocks`.
         p: above 0, up to 1.
         density: the share of live blocks that is expected.
     """
@@ -101,7 +101,7 @@ def threshold_blocks(
     """The masks of the blocks whose score is this or more.
 
     Args:
-        scores: as of `topk_blocks`.
+        scores: see `topk_blocks`.
         least: a number, or a tensor that broadcasts to the scores, such as one for each head and row.
         density: the share of live blocks that is expected.
     """

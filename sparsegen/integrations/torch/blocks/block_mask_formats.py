@@ -63,7 +63,7 @@ def from_counts(
         counts: integers, ... × rows of blocks: how many blocks of each row are live.
         indices: integers, ... × rows × columns of blocks: a row's live columns first; the rest is not looked at. There
             may be fewer places for columns than the mask has.
-        block, shape: of elements.
+        block, shape: sizes in elements.
         density: the share of live blocks that is expected.
 
     Raises:
@@ -103,7 +103,7 @@ def from_flex(
 
     Args:
         flex: a ``torch.nn.attention.flex_attention.BlockMask``.
-        item: which of its batch and which head; by default all of them, and one mask where it has one of each.
+        item: one element of its batch and one head; by default all of them, and one mask if it has one of each.
         allow_partial: take its partial blocks, in which a function says which elements are live, for live ones
             (`flex_elements` says which they are). By default masks that may have such blocks are refused.
 

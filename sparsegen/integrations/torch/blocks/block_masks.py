@@ -105,7 +105,7 @@ class BlockMaskTensor:
             live: bools, rows × columns of blocks; with more dimensions in front a mask for each of their places, such
                 as batch × heads.
             block: rows and columns of a block, or one number for both.
-            shape: of elements; by default as many as whole blocks have.
+            shape: shape in elements; by default that of whole blocks.
             density: the share of live blocks that is expected; see the class.
 
         Raises:
@@ -197,7 +197,7 @@ def sizes_of(
     """Shape and block of masks with a value for each block, ... × rows × columns of blocks.
 
     Args:
-        shape: of elements; by default as many as whole blocks have.
+        shape: shape in elements; by default that of whole blocks.
 
     Raises:
         MatrixError: a shape or a block that is none, or as many blocks as the shape does not have.
@@ -267,7 +267,7 @@ def mask_of(
     """The mask that a state names; one is added to the state's step.
 
     Args:
-        early: whether the state is older than the kernel before; see `BlockMaskMaker.bind_draw`. The mask is the same.
+        early: true if the state is older than the kernel before; see `BlockMaskMaker.bind_draw`. The mask is the same.
     """
     layout = grid(shape, block)
     if may_run_at_once(state):

@@ -70,11 +70,11 @@ class DropoutLinear(nn.Linear):
     still runs. Later `torch.manual_seed` has no effect on it, and checkpoints cannot compute it a second time.
 
     Attributes:
-        in_features, out_features, weight, bias: as of ``torch.nn.Linear``; so are its state dict and initial values.
+        in_features, out_features, weight, bias: see ``torch.nn.Linear``; so are its state dict and initial values.
         p: probability to drop a block.
         block: its rows (tokens, over all leading dimensions) and columns (features).
         activation: ``none``, ``relu`` (stored by the kernel) or ``gelu`` (the exact one, after it).
-        own_seed: whether masks come from a seed of the layer's own.
+        own_seed: true if masks come from a seed of the layer's own.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ def scaled_dsd(
         weight: out × in features, 8-bit, contiguous.
         mask: over X, in blocks of 128 or 256 features.
         scale_x, scale_weight: float32, one number each, on x's device: what a 1 in the tensor stands for.
-        dtype: of the result: float16, bfloat16 or float32.
+        dtype: type of the result: float16, bfloat16 or float32.
 
     Returns:
         tokens × out features, without a gradient.

@@ -28,7 +28,7 @@ class SharedWeight:
     """The full weight of a pattern, of one dtype on one device; it lives as long as a product that multiplies it.
 
     Attributes:
-        follower: of the values that it has at the pattern.
+        follower: follower of its values at the pattern.
         turn: held while it gets new values and is multiplied.
     """
 
@@ -88,8 +88,8 @@ class DensePrepared:
 
     Attributes:
         choice: why it is dense.
-        weight: what it multiplies by.
-        was_captured: whether a CUDA graph launches it, so that its weight must live on.
+        weight: factor of its products.
+        was_captured: true if a CUDA graph launches it, so that its weight must live on.
     """
 
     def __init__(self, weight: SharedWeight, choice: Choice, *, transposed: bool) -> None:

@@ -123,13 +123,14 @@ class DirectOperator:
         All functions take arguments by position, tuples where the schema has lists.
 
         Args:
-            schema: of its arguments and its result, as `torch.library` writes it. It writes none of its arguments.
-            function: what it computes. What it returns is no view: behind autograd's function PyTorch refuses to change
-                one in place.
+            schema: schema of its arguments and its result, as `torch.library` writes it. It writes none of its
+                arguments.
+            function: its computation. The result is no view: behind autograd's function PyTorch refuses to change one
+                in place.
             fake: its result for tensors without data.
-            tensors: how many of the arguments, the first ones, are tensors.
+            tensors: number of arguments that are tensors, the first ones.
             backward, remember: its gradient, as `torch.library.register_autograd` takes them; both or none.
-            held: how the last argument is written, where it is an object: `schema` has ``int NAME`` for it.
+            held: encoding of the last argument, if it is an object: `schema` has ``int NAME`` for it.
         """
         self._function, self._tensors, self._held = function, tensors, held
         self._operator, self._portable = self._defined(name, schema, fake, backward, remember), None

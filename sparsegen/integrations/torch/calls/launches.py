@@ -37,7 +37,7 @@ class Calls:
     """Launches by what tells calls apart. There are at most `MOST_KNOWN`; one more takes the place of all.
 
     Attributes:
-        known: what calls of each kind go to.
+        known: targets of calls of each kind.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Calls:
         """A function of a custom operator: the result for its arguments by position.
 
         Args:
-            tensors: how many of the arguments, the first ones, are tensors; the very first one is none that may lack.
+            tensors: number of arguments that are tensors, the first ones; the very first one may not be left out.
             make: takes all arguments, checks them, and gives what computes the result for tensors like these.
         """
 
@@ -89,8 +89,8 @@ class Result:
     """A new tensor that a call gives.
 
     Attributes:
-        shape: of the tensor.
-        order: of its elements in memory, in which the operator writes them.
+        shape: shape of the tensor.
+        order: order of its elements in memory, in which the operator writes them.
         dtype: None for the first tensor's.
     """
 
@@ -139,8 +139,8 @@ class _Taken:
 
     Attributes:
         at: its place.
-        view: how it is seen; None as it is.
-        lies_so: in memory as it is taken.
+        view: function that views it; None to take it as it is.
+        lies_so: true if it lies in memory as it is taken.
     """
 
     spec: TensorSpec
@@ -179,7 +179,7 @@ class TensorLaunch:
     """A launch on a GPU's tensors of one kind, past all checks.
 
     Attributes:
-        was_captured: whether a CUDA graph launches it, so that it must live on.
+        was_captured: true if a CUDA graph launches it, so that it must live on.
     """
 
     __slots__ = (

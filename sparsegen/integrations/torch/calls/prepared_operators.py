@@ -29,7 +29,7 @@ class Operators:
     """The latest operators, `MOST_PREPARED` of them and all that a CUDA graph was captured with.
 
     Attributes:
-        found: by what they were prepared for.
+        found: operators by the arguments that they were prepared for.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Operators:
 
         Args:
             captures: a CUDA graph captures the call.
-            kept: what `sparsegen.prepare` takes beside the problem.
+            kept: further arguments of `sparsegen.prepare`.
         """
         key = problem, device.backend, device.index, *kept.items()
         with self._lock:

@@ -80,12 +80,12 @@ def runs_masked_in_graph(
     """`runs_masked_kernel` while a graph is traced, to which the answer is a constant.
 
     Args:
-        sizes: of x and of the weight; None where there is no choice.
+        sizes: sizes of x and of the weight; None if there is no choice.
         order: x's.
-        options: as of `problem_of`, tuples in the place of lists.
+        options: see `problem_of`, tuples in the place of lists.
 
     Raises:
-        OperandError, ConfigError: as `problem_of`.
+        OperandError, ConfigError: see `problem_of`.
     """
     problem = None
     if sizes is not None:

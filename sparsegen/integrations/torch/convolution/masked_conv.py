@@ -148,7 +148,7 @@ class MaskedConv2d(nn.Conv2d):
     """`torch.nn.Conv2d` with a mask of spatial blocks for every call; see `masked_conv2d`.
 
     Attributes:
-        mask_block, mask_of, density, dense: as of `masked_conv2d`.
+        mask_block, mask_of, density, dense: see `masked_conv2d`.
         padding: zeros on each side, in numbers also where it was given as a word.
     """
 
@@ -188,7 +188,7 @@ class MaskedConv2d(nn.Conv2d):
 
         Raises:
             OperandError: no `torch.nn.Conv2d`.
-            ConfigError: as for a new layer.
+            ConfigError: see the constructor.
         """
         arguments.instance(layer, nn.Conv2d, "layer", OperandError)
         made = cls(

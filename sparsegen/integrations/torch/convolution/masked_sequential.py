@@ -42,7 +42,7 @@ class MaskedSequential(nn.Module):
     Nothing waits for the device, so that CUDA graphs capture the chain and `torch.compile` takes it whole.
 
     Attributes:
-        layers: as they were given; weights belong to them.
+        layers: the given layers; weights belong to them.
         mask_block: pixels of a block, in every layer's own pixels.
         grows: see above.
         density: the expected share of live blocks.

@@ -23,7 +23,7 @@ class PackedMask:
 
     Attributes:
         blocks: bools, images × rows × columns of blocks.
-        words: of the mask.
+        words: words of the mask.
         is_earlier: the words, and the layer's filters and bias, were written before the kernel began that comes before
             the layer's on the stream; then that of the layer reads them while the other still ends.
     """

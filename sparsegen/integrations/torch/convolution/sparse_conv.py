@@ -67,7 +67,7 @@ class SparseConv2d(nn.Module):
                 weights that are not zero stay.
             sparsity: share of weights to leave out instead, in a pattern of `sparsegen.prune` over filters × (taps ·
                 channels).
-            run_dense: whether dense products of the gathered columns may run; see `SparsePattern`.
+            run_dense: permission of dense products of the gathered columns; see `SparsePattern`.
 
         Raises:
             ConfigError: groups, padding by other than zeros, or by more of them on one side.

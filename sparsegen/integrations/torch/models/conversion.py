@@ -71,7 +71,7 @@ def convert(
 
     Args:
         model: not itself a linear layer; for one there is `SparseLinear.from_dense`.
-        pattern, sparsity, scope, block, nm: of `sparsegen.prune`, but the default scope is ``"layer"``: weights of
+        pattern, sparsity, scope, block, nm: see `sparsegen.prune`, but the default scope is ``"layer"``: weights of
             layers with different numbers of inputs differ in size from the start, and one cut could empty a layer.
         exclude: globs of the names of modules that stay dense.
         tokens: rows of the activations (batch times sequence) that the layers will mostly see.
@@ -86,9 +86,9 @@ def convert(
             (`SparseLinear.activation`), and ``torch.nn.Identity`` takes their places: those right behind it in a
             ``torch.nn.Sequential``, and with example inputs all that a call shows, where the model is faster so.
             Without ``fuse`` none do, and no launch is shared.
-        capture: whether example inputs time the model as a CUDA graph. Without, calls from Python are timed, in which
-            what a layer costs the host counts too: for models that will be called so.
-        device, db: of `sparsegen.prepare`, for the times; the layers look into this database too.
+        capture: time the model as a CUDA graph with the example inputs. Without, calls from Python are timed, in which
+            a layer's time on the host counts too: for models that will be called so.
+        device, db: see `sparsegen.prepare`, for the times; the layers look into this database too.
 
     Raises:
         PruningError: a request that cannot be met, or a model without a linear layer that could be sparse.

@@ -19,8 +19,9 @@ class ConvertedLayer:
 
     Attributes:
         shape: (out, in) features.
-        times: of one product for each number of tokens, as far as they are known; empty for a dtype without kernels.
-        activation: that is part of it.
+        times: times of one product for each number of tokens, as far as they are known; empty for a dtype without
+            kernels.
+        activation: activation that is part of it.
         one_launch: names of the layers that share a launch, this one among them; empty where it has its own.
     """
 

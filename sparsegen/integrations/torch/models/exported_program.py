@@ -33,7 +33,7 @@ def exported_model(path: Path) -> nn.Module:
     Load only files that you trust.
 
     Raises:
-        MatrixError: as for `ExportedWeights`.
+        MatrixError: see `ExportedWeights`.
     """
     program = _loaded(path).module()
     assert isinstance(program, fx.GraphModule)

@@ -40,8 +40,8 @@ class Step:
 
     Attributes:
         dense_us, sparse_us: microseconds of the whole model, with all that was decided before, timed in turn.
-        kept: whether they became sparse.
-        form: in which they did, or in which the model took least.
+        kept: true if they became sparse.
+        form: form in which they did, or in which the model took least.
     """
 
     layers: tuple[str, ...]
@@ -92,8 +92,8 @@ class TorchClock:
     A graph's launches find the L2 as the model itself leaves it. Of a call, the host's time counts too.
 
     Args:
-        device: where the model is; of one on the CPU the emulator's, whose clock is the host's.
-        captures: whether graphs are captured where that is possible.
+        device: device of the model; for one on the CPU the emulator's, whose clock is the host's.
+        captures: capture graphs if that is possible.
     """
 
     def __init__(self, device: Device, captures: bool = True) -> None:
@@ -164,9 +164,9 @@ def decide(
     Args:
         dense, sparse: the layers by name, and what may take their places.
         example_inputs: a tensor, a tuple of positional arguments, or a dict of named ones.
-        clock: by default `TorchClock`.
-        fuse: whether launches are shared and activations fused at all.
-        capture: whether CUDA graphs are timed where that is possible, or calls from Python.
+        clock: the clock; by default `TorchClock`.
+        fuse: share launches and fuse activations.
+        capture: time CUDA graphs if that is possible, else calls from Python.
 
     Raises:
         OperandError: no inputs. What the model raises is passed on, and it is then as it was.

@@ -32,7 +32,7 @@ class ActivationSite:
     """A module that does nothing but an activation, to the results of linear layers alone.
 
     Attributes:
-        names: of the module in the model: it may have several.
+        names: names of the module in the model: it may have several.
         layers: those whose results it gets, all of them and no other; their results go nowhere else.
     """
 

@@ -45,8 +45,8 @@ class InSituTuning:
     """The end of `tune_model`.
 
     Attributes:
-        searches: for products of single layers, and of layers together that read one tensor.
-        report: what became of the model; None where the searches were interrupted, which leaves it as it was.
+        searches: searches for products of single layers, and of layers together that read one tensor.
+        report: outcome for the model; None if the searches were interrupted, which leaves it as it was.
     """
 
     searches: tuple[SearchOutcome, ...]
@@ -98,21 +98,21 @@ def tune_model(
     decided inside the model which layers become sparse, as `convert` does with ``example_inputs``.
 
     Args:
-        model: with weights that are pruned already.
+        model: a model with weights that are pruned already.
         example_inputs: a tensor, a tuple of positional arguments, or a dict of named ones, where the model is.
         min_sparsity: share of zeros from which on a layer counts as pruned.
         exclude: globs of the names of modules that stay dense.
-        fuse: whether launches may be shared and activations be part of layers.
-        capture: whether the model is timed as a CUDA graph, or called from Python.
-        effort, trials, seconds: of each search, as of `sparsegen.tune`.
+        fuse: let launches be shared and activations be part of layers.
+        capture: time the model as a CUDA graph, else call it from Python.
+        effort, trials, seconds: limits of each search, see `sparsegen.tune`.
         again: search also where that was finished.
         baselines: also time dense and vendor routines in each search.
-        db: where to record, and where the layers look; default SPARSEGEN_DB, else the user's own.
+        db: database to record in, and for the layers' look-ups; default SPARSEGEN_DB, else the user's own.
 
     Raises:
         PruningError: no layer of the model is pruned.
         OperandError: example inputs that are none, or no kernel runs where the model is.
-        MachineError, DatabaseError: as for `sparsegen.tune`. What the model raises is passed on.
+        MachineError, DatabaseError: see `sparsegen.tune`. Errors of the model are passed on.
     """
     arguments.instance(model, nn.Module, "model", PruningError)
     budget = Budget(trials, seconds, member(Effort, effort, "effort"))

@@ -33,7 +33,7 @@ class DistributedNetwork:
 
     Attributes:
         packed: the network, the same in every process.
-        rank, world_size: of this process, and how many there are.
+        rank, world_size: number of this process, and number of all.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class DistributedNetwork:
             network: the first process's; others need none.
             count: inputs of a call, about.
             readout: ``"totals"`` or ``"neurons"``.
-            memory: of each device; see `SparseNetwork.__call__`.
+            memory: bytes of each device; see `SparseNetwork.__call__`.
             device: this process's; by default the GPU of its rank on its host, or without GPUs the emulator.
 
         Raises:

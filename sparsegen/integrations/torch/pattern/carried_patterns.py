@@ -39,7 +39,7 @@ def carried(pattern: SparsePattern | Outline) -> tuple[Any, ...]:
     """The pattern as arguments of `SCHEMA`.
 
     Raises:
-        OperandError: for a strict export, which cannot see them.
+        OperandError: a strict export cannot see them.
     """
     if isinstance(pattern, Outline):
         return pattern.given

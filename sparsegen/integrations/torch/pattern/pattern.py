@@ -61,9 +61,9 @@ class SparsePattern:
     Attributes:
         shape: (out, in), or (queries, keys).
         db: the tuning database that calls look into; None for the default.
-        run_dense: whether PyTorch's dense products may run in the place of kernels: where they take less time (timed on
-            the spot where estimates do not tell), never, or always. All of one dtype share one full weight.
-        plans: of calls like those before.
+        run_dense: permission of PyTorch's dense products in the place of kernels: if they take less time (timed on the
+            spot if estimates do not tell), never, or always. All of one dtype share one full weight.
+        plans: plans of calls like earlier ones.
         handle: names the pattern to the custom operators in this process, as long as the pattern lives.
     """
 
@@ -73,9 +73,9 @@ class SparsePattern:
         """Take the pattern of a matrix; its values play no part.
 
         Args:
-            matrix: what `sparsegen.as_csr` takes; of a dense mask or weight, the places that are not zero.
-            run_dense: as ``dense`` of `sparsegen.prepare`, for the products of a linear layer.
-            db: as of `sparsegen.prepare`.
+            matrix: anything that `sparsegen.as_csr` takes; of a dense mask or weight, the places that are not zero.
+            run_dense: see ``dense`` of `sparsegen.prepare`, for the products of a linear layer.
+            db: see `sparsegen.prepare`.
 
         Raises:
             MatrixError: it is malformed.

@@ -18,7 +18,7 @@ class PatternModule(nn.Module):
     """Keeps a pattern as the buffers ``row_offsets`` and ``column_indices``; `load_state_dict` takes one over.
 
     Attributes:
-        pattern: what calls multiply with; another object after another pattern was loaded.
+        pattern: pattern that calls multiply with; another object after another pattern was loaded.
     """
 
     row_offsets: Tensor

@@ -23,9 +23,9 @@ class PreparedLinear(DeviceBound, nn.Module):
     the bias of that layer.
 
     Attributes:
-        in_features, out_features: as of ``torch.nn.Linear``.
-        tokens: of a call, over all leading dimensions.
-        operator: what `sparsegen.prepare` gave: its ``explain()`` says what runs, and why.
+        in_features, out_features: see ``torch.nn.Linear``.
+        tokens: tokens of a call, over all leading dimensions.
+        operator: result of `sparsegen.prepare`: its ``explain()`` describes what runs, and why.
     """
 
     instead = "copy or pickle the SparseLinear that it was made of"

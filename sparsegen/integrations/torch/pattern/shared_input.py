@@ -45,8 +45,8 @@ class _Result:
     """The product of all layers, as long as some of them have not been asked.
 
     Attributes:
-        x, version: what was multiplied, and the count of its changes; None where PyTorch counts none.
-        state: of the thread when that was done.
+        x, version: the multiplied tensor, and the count of its changes; None if PyTorch counts none.
+        state: state of the thread at that time.
         weights: the states of the values and bias of each layer.
         turn: the layer that is to ask next.
     """

@@ -53,8 +53,8 @@ class KernelMap:
         Args:
             coordinates: int32, points × 4, or none: batch, z, y and x. A row with a negative batch is no point.
             filter_size, dilation: taps, odd numbers, and steps between them along z, y and x; or one number for all.
-            refuse_equal: whether points with equal coordinates are an error. Where they are not, the first of them
-                alone is read. By default they are on the CPU, and not on a GPU, where to know it is a wait.
+            refuse_equal: make points with equal coordinates an error; else only the first of them is read. The default
+                is True on the CPU, and False on a GPU, where to know it is a wait.
 
         Raises:
             OperandError: coordinates of another shape or type.

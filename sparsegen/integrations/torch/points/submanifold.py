@@ -60,7 +60,7 @@ def submanifold_conv3d(
     Args:
         x: points × channels.
         weight: filters × taps along z, y and x × channels, of x's dtype and device.
-        kernel_map: of the points' coordinates, `KernelMap.of`.
+        kernel_map: map of the points' coordinates, `KernelMap.of`.
         bias: a value for each filter.
         density: the expected share of taps that meet a point, by which kernels are chosen.
         relu: set negative results to zero. It needs a bias.
@@ -97,7 +97,7 @@ class SubmanifoldConv3d(nn.Module):
         weight: filters × taps along z, y and x × channels.
         bias: a value for each filter, or None.
         filter_size: taps along z, y and x.
-        density: as of `submanifold_conv3d`.
+        density: see `submanifold_conv3d`.
     """
 
     def __init__(
