@@ -67,7 +67,7 @@ def rows_of(name: str) -> study_tables.Rows:
 
 
 def origin(document: Mapping[str, Any]) -> str:
-    """Where a study's figures come from, in one line."""
+    """Describes the source of a study's figures, in one line."""
     states = dict.fromkeys(row.get("state", suite_tables.OLDER) for row in document["rows"])
     return (
         f"\n\n{document['device']}, driver {document['driver']}, {document['date']}; measured by "

@@ -1,4 +1,4 @@
-"""From the first second, is anything slower than dense? Single products, an encoder, a decoder; nothing tuned.
+"""Check that nothing is slower than dense without any tuning: single products, an encoder, a decoder.
 
     python -m benchmarks.never_slower [--dlmc FOLDER] [--part products] [--limit 6] ...
 
@@ -58,7 +58,7 @@ Case = TypeVar("Case")
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured, and where."""
+    """Sizes and devices of the measurements."""
 
     place: str
     shapes: Sequence[tuple[int, int]]
@@ -111,7 +111,7 @@ def random_pattern(m: int, k: int, sparsity: float, seed: int) -> scipy.sparse.c
 
 
 def spread(cases: Sequence[Case], limit: int | None) -> Sequence[Case]:
-    """So many of them, the first and the last among them."""
+    """Returns at most ``limit`` cases, the first and the last among them."""
     if limit is None or limit >= len(cases):
         return cases
     last = len(cases) - 1

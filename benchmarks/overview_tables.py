@@ -42,7 +42,7 @@ def times_as_fast(values: Sequence[float | None]) -> list[str]:
 
 
 def masked_products(folder: Path) -> str:
-    """How much faster than the better of cuBLAS and cuBLASLt, by size, with no block dead and with half of them."""
+    """Table of speedups over the better of cuBLAS and cuBLASLt, by size, with no block dead and with half of them."""
     found = masked_tables.steps(folder)
 
     def faster(name: str, size: int, dropped: float) -> float | None:
@@ -58,7 +58,7 @@ def masked_products(folder: Path) -> str:
 
 
 def convolutions(folder: Path) -> str:
-    """How much faster than cuDNN in benchmark mode, by the share of dead blocks; random blocks of 16 × 16."""
+    """Table of speedups over cuDNN in benchmark mode, by the share of dead blocks; random blocks of 16 × 16."""
     rows = convolution_tables.rows_of(folder)
 
     def mean(dead: int) -> str:
@@ -109,7 +109,7 @@ def networks(folder: Path) -> str:
 
 
 def _when(row: Row | None) -> str:
-    """When a row was measured, and what state of the source measured it."""
+    """Date of a row's measurement, and the state of the source that measured it."""
     return NONE if row is None or row.measured is None else f"{row.measured:%Y-%m-%d}; {short(row.state)}"
 
 
@@ -138,7 +138,7 @@ CASES: Mapping[
 
 
 def cases(folder: Path) -> str:
-    """How much faster than the fastest dense product some cases are in float16, the slowest and the fastest row."""
+    """Table of speedups over the fastest dense product for some cases in float16: the slowest and the fastest row."""
     lines = []
     for words, (suite, is_of) in CASES.items():
         rows = [
@@ -158,7 +158,7 @@ def _dense_us(row: Row) -> float | None:
     """The fastest dense product of a row; of attention the dense one under a causal mask."""
     if us := row.us(CAUSAL):
         return us
-    times = [us for one in row.cells if one.kind is Kind.DENSE and (us := row.us(one.contender))]
+    times = [us for one in row.cells if one.kind is Kind.DENSE and (us := row.us(one.baseline))]
     return min(times, default=None)
 
 

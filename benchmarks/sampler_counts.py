@@ -21,7 +21,7 @@ from sparsegen.tuning.report import SamplerName
 
 @cache
 def digest_of(recording: Recording) -> str:
-    """What names the times of a recording: 12 hexadecimal digits."""
+    """Returns a name of a recording's times: 12 hexadecimal digits."""
     rows = [(t.config.family_name, t.config.to_dict(), t.time_us) for t in recording.tried]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:12]
 
@@ -31,7 +31,7 @@ UNAIDED = " unaided"  # behind the name of our sampler where nothing was expecte
 
 
 def key_of(recording: Recording, sampler: SamplerName, seed: int, is_aided: bool) -> Key:
-    """What names a search: space, recording, sampler and start."""
+    """Returns the key of a search: space, recording, sampler and start."""
     aided = is_aided or sampler is not SamplerName.CANDIDATES
     return recording.name, digest_of(recording), sampler.value + UNAIDED * (not aided), seed
 
@@ -92,12 +92,12 @@ class Counts:
             publish_text(self._file, f'{{"optuna": "{optuna.__version__}", "searches": [\n{text}\n]}}\n')
 
     def is_missing(self, key: Key, most: int) -> bool:
-        """Whether no such search was made, or only one that was given up earlier."""
+        """True if no such search was made, or only one that was given up earlier."""
         found = self.found.get(key)
         return found is None or (found.trials is None and found.most < most)
 
     def comparison(self, keys: Mapping[tuple[str, SamplerName], Sequence[Key]], most: int) -> Comparison:
-        """What searches tell.
+        """Compares samplers by the searches.
 
         Args:
             keys: the searches of each space and sampler; all of them were made.

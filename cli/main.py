@@ -17,7 +17,7 @@ from sparsegen.cli.parts import verbose
 from sparsegen.cli.parts.streams import checked_output, visible
 from sparsegen.errors import MachineError, OutputError, SparsegenError
 
-INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
+INTERRUPTED = 130  # exit code of Ctrl-C, as shells expect
 
 # Name -> one line of help. The module that `module_of` names exports `command`.
 COMMANDS = {
@@ -43,7 +43,7 @@ LOOK_UPS = {"lookup", "source"}  # they ask it where no description of a GPU is 
 
 
 def module_of(command: str) -> str:
-    """Where a command is."""
+    """Returns the module of a command."""
     return f"sparsegen.cli.{command.replace('-', '_')}"
 
 
@@ -101,7 +101,7 @@ class LazyGroup(click.Group):
 
 
 def _asks_driver(command: str) -> bool:
-    """Whether a command will wait for NVIDIA's driver, as far as its name and the environment tell."""
+    """True if a command will wait for NVIDIA's driver, as far as its name and the environment tell."""
     if command in LOOK_UPS:
         return backends.remembered_device() is None and backends.may_be_gpu(None)
     return command in ON_A_DEVICE and backends.may_be_gpu(None)
@@ -138,6 +138,6 @@ def main() -> None:
     try:
         with checked_output():
             cli(prog_name="sparsegen")
-    except OutputError as error:  # of help and version, which no command prints
+    except OutputError as error:  # errors of help and version, which no command prints
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)

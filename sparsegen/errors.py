@@ -102,7 +102,7 @@ class DeviceUnavailableError(SparsegenError):
 
 
 class MachineError(SparsegenError):
-    """The machine failed, not what was asked of it: a full disk, too little memory, a process that somebody killed.
+    """The machine failed, not the request: a full disk, too little memory, a process that was killed.
 
     Nothing is recorded of what was tried meanwhile, so that it is tried again.
     """
@@ -157,7 +157,7 @@ class DatabaseFullError(DatabaseError):
 
 
 class UnreadableRecordError(DatabaseError):
-    """What was to be recorded is nothing that a look-up would read; nothing was."""
+    """The record to write is nothing that a look-up would read; nothing was written."""
 
 
 class ImportFileError(DatabaseError):

@@ -1,4 +1,4 @@
-"""What the contract tests run: a seeded sample of every family's variants, and the matrices that they run on.
+"""Cases of the contract tests: a seeded sample of every family's variants, and the matrices that they run on.
 
 A variant's source depends on its config and constants alone, so one compiled variant is run on every matrix
 that leads to the same source.
@@ -119,7 +119,7 @@ class Kind:
 
     @cache  # noqa: B019 - there are a few thousand
     def is_computed(self, family: AnyFamily) -> bool:
-        """Whether the family computes such a problem of the smallest matrix, or of one of whole chunks."""
+        """True if the family computes such a problem of the smallest matrix, or of one of whole chunks."""
         return any(
             family.computes(self.problem(matrices()[name])) for name in ("one_element", "aligned_shape")
         )
@@ -152,7 +152,9 @@ def heuristic(family: AnyFamily, problem: Problem, matrix: CsrMatrix) -> Any:
 
 
 def allows(problem_type: type[Problem], matrix: CsrMatrix) -> bool:
-    """Whether problems have such a shape: without a pattern none is empty, and images and lists of points are small."""
+    """True if problems may have such a shape: none is empty without a pattern, and images and lists of points are
+    small.
+    """
     rows, columns = matrix.shape
     if problem_type in CONVOLVED and rows * columns > MOST_PIXELS:
         return False
@@ -213,7 +215,7 @@ def kinds(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
 
 
 def _resized(family: AnyFamily, kind: Kind, name: str, rng: random.Random) -> Kind:
-    """With a size that `SIZES_OF` has for this name and the family computes, if any are there."""
+    """Returns the kind with a size of `SIZES_OF` for this name that the family computes, if there is one."""
     some = [
         replace(kind, sizes=(*dict(kind.sizes, **{name: size}).items(),)) for size in SIZES_OF.get(name, ())
     ]
@@ -221,7 +223,7 @@ def _resized(family: AnyFamily, kind: Kind, name: str, rng: random.Random) -> Ki
 
 
 def _parameters(family: AnyFamily, kind: Kind, rng: random.Random) -> tuple[tuple[str, Any], ...]:
-    """Of operators with masks: blocks and a density; of convolutions those that the family computes."""
+    """Draws blocks and a density for operators with masks; for convolutions from those that the family computes."""
     density = ("density", rng.choice(DENSITIES))
     if issubclass(kind.problem_type, PointsProblem):
         return (("filter_volume", rng.choice(FILTER_VOLUMES)), density)
@@ -333,7 +335,7 @@ def sample(name: str) -> tuple[Variant, ...]:
         return best if best is not None and (new[best] or is_needed) else None
 
     def made(tunable: Tunable, choice: Any, kind: Kind, focus: str) -> bool:
-        """Whether a config has this choice for this kind and matrix; it is added then."""
+        """Adds a config with this choice for this kind and matrix; returns False if there is none."""
         fixed = {tunable.name: choice}
         config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng, **fixed)
         if config is not None:
@@ -405,7 +407,7 @@ def missing_choices(family: AnyFamily, variants: Any) -> list[tuple[Tunable, Any
 
 
 def _matrices_of(family: AnyFamily, config: Any, kind: Kind, focus: str) -> tuple[str, ...]:
-    """Those that lead to the same source as ``focus``: that have the same constants, of which `render` makes it."""
+    """Returns the matrices that lead to the same source as ``focus``: those with the same constants for `render`."""
     constants = family.constants(kind.problem(matrices()[focus]), config)
     names = []
     for name, matrix in matrices().items():

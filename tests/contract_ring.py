@@ -1,4 +1,4 @@
-"""Which variants of a family `make test` compiles and runs: few, that show all there is to see of its code.
+"""Selection of a family's variants that `make test` compiles and runs: few, which cover all of its code.
 
 `make test-all` runs the others too.
 """
@@ -20,7 +20,8 @@ NUMBERS = ("constexpr ", "using ", "#line ")  # how lines begin that differ in n
 
 
 def shown(variant: Variant) -> frozenset[tuple[Any, ...]]:
-    """What a variant covers: traits, a batch or none, matrices, and every line of code but constants.
+    """Returns the features that a variant covers: traits, a batch or none, matrices, and every line of code but
+    constants.
 
     A line stands in a source because the template's branches put it there: variants that show every line take every
     branch.

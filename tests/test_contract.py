@@ -1,4 +1,4 @@
-"""What every kernel family must do, over a sample of its variants; new families need no new tests."""
+"""Contract of every kernel family, over a sample of its variants; new families need no new tests."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from sparsegen.tuning_db.conversion import printable
 
 HEX = "[0-9a-f]{64}"  # a SHA-256
 LONGEST_SHOWN = 80  # characters of a value in a complaint
-MEMORY_PER_BYTE = 12  # that Python's objects take for a byte of JSON; text of numbers and short names about 8
+MEMORY_PER_BYTE = 12  # bytes of Python's objects for a byte of JSON; numbers and short names take about 8
 
 
 def require_readable(path: Path, largest: int, error: type[SparsegenError] = ImportFileError) -> None:

@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def no_answers() -> Answers:
-    """Where answers are kept, at most `MOST_ANSWERS`: one more takes the place of all."""
+    """Returns an empty store of answers, at most `MOST_ANSWERS`: one more takes the place of all."""
     return Bounded(MOST_ANSWERS)
 
 

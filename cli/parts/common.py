@@ -1,4 +1,4 @@
-"""What the commands share: options, and output as text or JSON; problems from options are in `problems`."""
+"""Options that the commands share, and output as text or JSON; problems from options are in `problems`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a search goes on: the same options for every command that searches."""
+"""Limits of a search: the same options for every command that searches."""
 
 from __future__ import annotations
 

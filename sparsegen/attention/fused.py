@@ -87,7 +87,7 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
         return {"attention": self._launcher.choice}
 
     def explain(self) -> str:
-        """What runs, and why, in words."""
+        """Describes what runs, and why."""
         queries, keys = (spec.shape[-2] for spec in self.operands[:2])
         heads = self.heads or 1
         lines = [

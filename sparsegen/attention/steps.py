@@ -28,7 +28,7 @@ from sparsegen.plan.packing import Gather
 from sparsegen.plan.variant_launcher import variant_launcher
 from sparsegen.system.device_bound import DeviceBound
 
-# Of the heads that run at once: 8 heads of 12288 tokens that see 5 % of the keys fit in float32.
+# Limit for the scores of heads that run at once: 8 heads of 12288 tokens that see 5 % of the keys fit in float32.
 MOST_SCORES_BYTES = 256 << 20
 MOST_AT_ONCE = 65535  # items of a batch
 
@@ -103,10 +103,11 @@ def prepare_attention(
 
 
 def at_once(heads: int, scores_bytes: int) -> int:
-    """How many heads run at once: the most that divide them and have scores of `MOST_SCORES_BYTES` in all; at least 1.
+    """Number of heads that run at once: the most that divide them and have scores of `MOST_SCORES_BYTES` in all; at
+    least 1.
 
     Args:
-        scores_bytes: of one head, a score for each nonzero of the mask.
+        scores_bytes: bytes of one head's scores, one for each nonzero of the mask.
     """
     fit = min(heads, MOST_AT_ONCE, MOST_SCORES_BYTES // max(1, scores_bytes))
     return next((batch for batch in range(fit, 1, -1) if heads % batch == 0), 1)
@@ -170,7 +171,7 @@ class AttentionOperator(DeviceBound, OwnLaunch):
         self._scores_bytes = max(1, self.heads_at_once * self._nnz) * self.dtype.itemsize
         self.work_bytes = self._scores_bytes + packed.arrays[packed.values].nbytes
         self.launching = nullcontext()  # each thread has scores of its own
-        self._kept: list[Any] = []  # of all threads: a graph may outlive the one that captured it
+        self._kept: list[Any] = []  # scores of all threads: a graph may outlive the thread that captured it
         self._growing = threading.Lock()
         self._callers: dict[type, Call] = {}
 
@@ -203,7 +204,7 @@ class AttentionOperator(DeviceBound, OwnLaunch):
         return {name: part.choice for name, part in self._parts.items()}
 
     def explain(self) -> str:
-        """What runs, and why, in words."""
+        """Describes what runs, and why."""
         queries, keys, heads = self._rows["q"], self._rows["k"], self.heads or 1
         turns = heads // self.heads_at_once
         at_a_time = f" for {self.heads_at_once} heads at a time" if turns > 1 else ""

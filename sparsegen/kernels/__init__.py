@@ -21,7 +21,7 @@ from sparsegen.kernels.config import Config, UnknownConfig
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 
-_loaded: dict[str, AnyFamily | None] = {}  # by name, once asked for
+_loaded: dict[str, AnyFamily | None] = {}  # by name, once it was asked for
 
 
 def families() -> dict[str, AnyFamily]:
@@ -76,7 +76,7 @@ def family_of(config: Config) -> AnyFamily:
 
 
 def is_of_operator(config: Config, operator: str) -> bool:
-    """Whether an installed family that computes the operator declares a config."""
+    """True if an installed family of the operator declares the config."""
     return config.is_known and family_of(config).problem_type.operator == operator
 
 

@@ -24,19 +24,19 @@ class Swizzle(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """How a kernel reads or writes an operand or the result in boxes; what lies outside the array reads as zero.
+    """Box-wise access of a kernel to an operand or the result; what lies outside the array reads as zero.
 
     Dimensions are in the order of the coordinates that the kernel gives: the innermost, contiguous one first.
 
     Attributes:
         array: the operand's or result's name.
-        dtype: of its elements.
+        dtype: type of its elements.
         sizes: elements along each dimension.
         strides: bytes from one element to the next along each dimension but the innermost.
         box: elements along each dimension that one copy takes; times the step at most 256.
-        swizzle: how they lie in shared memory.
-        steps: elements of the array from one of the box to the next, along each dimension, of which the innermost has
-            none but 1; all 1 where it is empty.
+        swizzle: their arrangement in shared memory.
+        steps: elements of the array from one of the box to the next, along each dimension, 1 in the innermost; empty if
+            all are 1.
         l2_bytes: that L2 fetches at a time, 128 or 256.
 
     Raises:
@@ -74,7 +74,7 @@ class TensorMap:
 
     @property
     def rank(self) -> int:
-        """How many dimensions."""
+        """Number of dimensions."""
         return len(self.sizes)
 
     @property

@@ -1,4 +1,4 @@
-"""How much memory a matrix may take, asked before anything is allocated for it.
+"""Limits of the memory that a matrix may take, checked before anything is allocated for it.
 
 A file of a hundred bytes can declare two thousand million rows, and a compressed one unpacks to a thousand times its
 size. Both are refused by arithmetic alone.
@@ -38,7 +38,7 @@ class MemoryBudget:
 
     @classmethod
     def of_machine(cls, source: str) -> MemoryBudget:
-        """What this machine has left."""
+        """The budget that this machine has left."""
         return cls(source, available_bytes(), "which is what this machine has left")
 
     @classmethod

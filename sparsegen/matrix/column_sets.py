@@ -56,7 +56,7 @@ def distinct(numbers: Array) -> Array:
 
 
 def tiles_of_groups(offsets: Array, columns: Array, width: int) -> int:
-    """How many 16 × 16 tiles hold a pattern at least, if 16 rows at a time that share columns are tiled together.
+    """Lower bound on the 16 × 16 tiles of a pattern, if 16 rows at a time that share columns are tiled together.
 
     Args:
         offsets, columns, width: see `together`.

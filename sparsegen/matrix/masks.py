@@ -46,7 +46,7 @@ def band(
     outside = (length - width) * (length - width + 1) // (2 if causal else 1)
     _require_room("band", length, length + round((1 - sparsity) * outside))
     highest = _highest_words(length, width, 1 - sparsity)
-    by_offset = np.concatenate((highest[:0:-1], highest))  # of column - row, from 1 - length on
+    by_offset = np.concatenate((highest[:0:-1], highest))  # indexed by column - row, from 1 - length on
     thresholds = np.lib.stride_tricks.sliding_window_view(by_offset, length)[
         ::-1
     ]  # length × length, without memory
@@ -57,7 +57,7 @@ def band(
         stop = min(start + step, length)
         drawn = words.halves(
             stop - start, length
-        )  # of whole rows: neither chunks nor causality change a draw
+        )  # drawn for whole rows: neither chunks nor causality change a draw
         seen = stop if causal else length
         rows, columns = np.divmod(np.flatnonzero(drawn[:, :seen] <= thresholds[start:stop, :seen]), seen)
         if causal:

@@ -31,7 +31,7 @@ BYTES_PER_BLOCK = 5  # while a mask is made: a float32 and a bool
 
 
 class Pool(StrEnum):
-    """How the scores of a block's pixels become one."""
+    """Reduction of the scores of a block's pixels to one."""
 
     MAX = "max"
     MEAN = "mean"
@@ -39,7 +39,7 @@ class Pool(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What output pixels of a convolution read: a pair for rows and columns each, or one number for both."""
+    """Geometry of a convolution's windows: a pair for rows and columns each, or one number for both."""
 
     kernel: tuple[int, int]
     stride: tuple[int, int] = (1, 1)
@@ -51,7 +51,7 @@ class Reach:
             object.__setattr__(self, name, both(getattr(self, name), name, least))
 
     def output_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Rows and columns of the output for an input of so many.
+        """Rows and columns of the output for an input of ``size``.
 
         Raises:
             MatrixError: the filter does not fit the padded input.
@@ -333,7 +333,7 @@ def both(value: Any, name: str, least: int) -> tuple[int, int]:
 
 
 def require_blocks(mask: Any, size: tuple[int, int], block: tuple[int, int]) -> None:
-    """Raises MatrixError unless a mask has the blocks of so many pixels."""
+    """Raises MatrixError unless a mask has the blocks of ``size`` pixels."""
     _, rows, columns = _dimensions(mask)
     wanted = ceil_div(size[0], block[0]), ceil_div(size[1], block[1])
     if (rows, columns) != wanted:

@@ -1,4 +1,4 @@
-"""What clocks and rates need of a CUDA device beside what they time: kernels that spin, copy and read."""
+"""Kernels for clocks and rates on a CUDA device: they spin, copy and read."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from sparsegen.verify.verifier import verifier
 from sparsegen.verify.written import WrittenOperands
 
 WARMUP = 3
-SLOW_LAUNCH_SECONDS = 0.02  # from here on warming up costs more than it steadies
+SLOW_LAUNCH_SECONDS = 0.02  # from this on warming up costs more than it steadies
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,8 @@ class Bench:
 
     def measure(self, m: Measure, wait_for_turn: Callable[[], None]) -> Measured:
         """Verified first and again after timing, so that a result that depends on luck or on what an
-        earlier launch left in the output is caught."""
+        earlier launch left in the output is caught.
+        """
         launched = False
         facts: dict[str, Any] = {}
         try:
@@ -291,7 +292,7 @@ class Bench:
         return partial(variant.bound(), 0, *addresses, self._result.address)
 
     def _is_lost(self) -> bool:
-        """Whether the failed launch took the device's context with it."""
+        """True if the failed launch took the device's context with it."""
         try:
             self._executor.fill(self._result, UNWRITTEN)
             self._executor.synchronize()

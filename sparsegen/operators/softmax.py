@@ -55,7 +55,7 @@ class SoftmaxBackwardOperator(Operator):
 
 @dataclass(frozen=True, slots=True)
 class _RowWise(Problem):
-    """What row-wise operators on the values of an m × n pattern share."""
+    """Base class of row-wise operators on the values of an m × n pattern."""
 
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
     dense_sizes: ClassVar[tuple[str, ...]] = ()

@@ -254,7 +254,7 @@ def missing_bias(problem: SpmmProblem) -> OperandError:
 
 
 def _factor(matrix: CsrMatrix, values: Array) -> Any:
-    """What a dense matrix is multiplied with: of a lone row, as device's references are sampled, its nonzeros alone.
+    """Returns the left factor of the product; for a single row (`Problem.lone_row`), only its nonzeros, as a dense row.
 
     SciPy takes longer to import than a GPU takes to be ready.
     """

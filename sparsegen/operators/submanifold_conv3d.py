@@ -79,7 +79,7 @@ class SubmanifoldConv3dWeightsOperator(Operator):
 
 @dataclass(frozen=True, slots=True)
 class PointsProblem(Problem):
-    """What convolutions of points and their gradients share."""
+    """Base class of convolutions of points and their gradients."""
 
     matrix_sizes: ClassVar[tuple[str, str]] = ("points", "channels")
     dense_sizes: ClassVar[tuple[str, ...]] = ("filters",)
@@ -96,7 +96,7 @@ class PointsProblem(Problem):
     # --- its sparsity ---
 
     def features(self, matrix: CsrMatrix) -> Features:
-        """Those of the kernel maps that are expected."""
+        """Returns the expected features of the kernel maps."""
         return self.density.features(self.points, self.channels, self.filter_volume.taps)
 
     def fingerprint(self, matrix: CsrMatrix) -> str:
@@ -125,7 +125,7 @@ class PointsProblem(Problem):
         return (self.filters, *self.filter_volume.sides, self.channels)
 
     def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
-        """Points at random in a cube, so many that taps meet one as often as expected; sums have about variance 1."""
+        """Draws points in a cube such that taps meet one as often as expected; sums have about variance 1."""
         found: dict[str, Array] = {}
         for spec in self.operands(nnz):
             if isinstance(spec.dtype, WordType):

@@ -16,7 +16,7 @@ from sparsegen.operators import Problem
 from sparsegen.plan.packing import pack
 from sparsegen.system.device_memory import Buffer
 
-MOST_PACKED_BYTES = 2 << 30  # that are kept on the device
+MOST_PACKED_BYTES = 2 << 30  # packed bytes that are kept on the device
 
 
 @dataclass(frozen=True, slots=True)

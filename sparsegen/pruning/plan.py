@@ -160,7 +160,7 @@ class Plan:
         return find_cuts(scored, keep, self._score_type(pattern))
 
     def _score_type(self, pattern: RankedPattern) -> np.dtype[Any]:
-        """Of all layers' scores together."""
+        """Common type of all layers' scores."""
         if not pattern.elementwise:
             return np.dtype(np.float64)
         kinds = [spec.value_type for spec in self.layers.values() if spec.value_type is not None]

@@ -1,4 +1,4 @@
-"""Which layers of a model's weights are pruned already, and what dispatch sees of them."""
+"""Layers of a model's weights that are pruned already, and their features for dispatch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Reading = Callable[
 
 
 def unheard(name: str, number: int, tensors: int) -> None:
-    """The progress of nobody."""
+    """Ignores progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def pruned_layers(
     least_sparsity: float = LEAST_SPARSITY,
     reading: Reading = unheard,
 ) -> PrunedLayers:
-    """Matrices of floating-point numbers of which at least a share of ``least_sparsity`` is zero, but not all.
+    """Finds matrices of floating-point numbers whose share of zeros is at least ``least_sparsity``, but not 1.
 
     One tensor is in memory at a time.
 

@@ -123,6 +123,8 @@ def _largest(torch: Any, magnitudes: Any, number: int) -> Any:
 
 
 def _energy(matrix: Any) -> float:
-    """As `sparsegen.pruning.groups.energy`: of two matrices of one shape the one with more zeros never has more."""
+    """Returns the sum of squares, as `sparsegen.pruning.groups.energy`: of two matrices of one shape the one with more
+    zeros never has more.
+    """
     parts = matrix.reshape(-1).split(SQUARED_AT_ONCE)
     return float(sum(part.double().square().sum() for part in parts))

@@ -268,7 +268,7 @@ class Chart:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without a log line for each font that this machine lacks: the page has fonts of its own."""
+    """Suppresses a log line for each font that this machine lacks: the page has fonts of its own."""
     log = logging.getLogger("matplotlib.font_manager")
     before = log.level
     log.setLevel(logging.ERROR)

@@ -60,8 +60,8 @@ class SharedSearch:
         )
 
 
-class Fate(StrEnum):
-    """What became of a search."""
+class SearchState(StrEnum):
+    """Outcome of a search."""
 
     SEARCHED = "searched"
     KNOWN = "known from before"
@@ -84,7 +84,7 @@ class SearchOutcome:
 
     search: SharedSearch
     device: Device
-    fate: Fate
+    state: SearchState
     where: str = ""
     attempts: int = 0
     tried: int = 0
@@ -93,7 +93,7 @@ class SearchOutcome:
 
     @property
     def reason(self) -> str:
-        """Why it failed; else empty."""
+        """Reason why it failed; else empty."""
         return "" if self.error is None else str(self.error)
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class SearchOutcome:
             "device": self.device.key,
             "where": self.where,
             "attempts": self.attempts,
-            "outcome": self.fate,
+            "outcome": self.state,
             "tried": self.tried,
             "seconds": self.seconds,
             "reason": self.reason,
@@ -127,7 +127,7 @@ class ModelTuning:
 
     @property
     def failed(self) -> tuple[SearchOutcome, ...]:
-        return tuple(o for o in self.outcomes if o.fate is Fate.FAILED)
+        return tuple(o for o in self.outcomes if o.state is SearchState.FAILED)
 
 
 def shared_searches(
@@ -258,7 +258,9 @@ def run_searches(
     for place, (search, model) in enumerate(pairs):
         known = store.measurements(search.workload, model)
         if not again and is_finished(known):
-            outcomes[place] = SearchOutcome(search, model, Fate.KNOWN, tried=len({m.variant for m in known}))
+            outcomes[place] = SearchOutcome(
+                search, model, SearchState.KNOWN, tried=len({m.variant for m in known})
+            )
             continue
         request = Request(
             search.problem,
@@ -286,16 +288,16 @@ def _fate(search: SharedSearch, model: Device, outcome: Outcome) -> SearchOutcom
     if error is not None and not isinstance(error, NoVariantError | MachineError):
         raise error
     if error is not None:
-        fate = Fate.FAILED
+        state = SearchState.FAILED
     elif found is None or (found.result is None and found.was_interrupted):
-        fate = Fate.NOT_REACHED
+        state = SearchState.NOT_REACHED
     else:
-        fate = Fate.SEARCHED if found.result is not None else Fate.KNOWN
+        state = SearchState.SEARCHED if found.result is not None else SearchState.KNOWN
     tried = 0 if found is None else found.result.counts.tried if found.result else found.known
     return SearchOutcome(
         search,
         model,
-        fate,
+        state,
         where=outcome.where,
         attempts=outcome.attempts,
         tried=tried,

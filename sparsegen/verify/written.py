@@ -45,7 +45,7 @@ class WrittenOperands:
         return max(found, default=0.0)
 
     def explain(self) -> str:
-        """How many values are wrong of the first that is, and its worst one."""
+        """Describes the first operand that is wrong: the number of wrong values, and the worst one."""
         wrong = next(
             spec.name
             for spec in self._specs

@@ -211,7 +211,7 @@ def test_wrong_usage_has_no_traceback(run: Command) -> None:
 
 
 def completed(*words: str, environment: dict[str, str] | None = None) -> list[str]:
-    """What bash would offer for the last word."""
+    """Returns bash's completions of the last word."""
     done = subprocess.run(
         [sys.executable, "-m", "sparsegen"],
         env={

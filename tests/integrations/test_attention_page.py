@@ -1,4 +1,4 @@
-"""What docs/attention.md and the example of attention show runs."""
+"""Code of docs/attention.md and the example of attention runs."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_few_live_blocks_do_not_bring_it_before_halo_conv(size: tuple[int, int, 
 
 
 def test_zeros_are_written_between_products() -> None:
-    """What the mask leaves out of a filled result takes its time beside the products; of a kept one nothing."""
+    """Zeros outside the mask of a filled result add to the time of the products; a kept one adds nothing."""
     p = replace(
         conv(360, 640, channels=96, filters=96, dtype=DType.FLOAT16, rest="filled"), density=Density(0.05)
     )

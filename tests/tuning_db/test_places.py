@@ -1,4 +1,4 @@
-"""Databases and folders that cannot be read, are somebody else's, or are not there: exit code 6, no traceback."""
+"""Databases and folders that cannot be read, are another user's, or are not there: exit code 6, no traceback."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_place_that_cannot_be_used(
 
 @pytest.fixture
 def _no_home(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """As in a container for a user that /etc/passwd does not know."""
+    """Removes the home folder, as for a container's user that /etc/passwd does not know."""
     monkeypatch.chdir(folder)
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "SPARSEGEN_CACHE", "SPARSEGEN_DB"):
         monkeypatch.delenv(name, raising=False)

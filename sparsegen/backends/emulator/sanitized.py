@@ -42,7 +42,7 @@ Argument: TypeAlias = Array | int | Mapped
 
 
 def run_sanitized(
-    executable: Path, launch: Launch, arguments: Sequence[Argument], *, timeout: float = 30.0
+    executable: Path, launch: Launch, arguments: Sequence[Argument], *, timeout: float = 300.0
 ) -> list[Array]:
     """Launch a variant on buffers of exactly the arrays' sizes.
 

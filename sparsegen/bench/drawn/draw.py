@@ -29,7 +29,7 @@ class Draw:
         self._words = Words(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little"))
 
     def _fraction(self) -> float:
-        """From 0 to below 1."""
+        """Draws a number from 0 to below 1."""
         return float(self._words.fractions(1)[0])
 
     def _between(self, low: float, high: float) -> float:

@@ -110,7 +110,7 @@ def dtypes_of(node: Node) -> tuple[DType, ...]:
 
 
 def variations(problem: Problem) -> Iterator[str]:
-    """What a name says of a problem beside its sizes, where it is not as usual: ``batch=4``, ``epilogue=bias``.
+    """Yields the unusual properties of a problem besides its sizes, for its name: ``batch=4``, ``epilogue=bias``.
 
     Dtype and layout are no part of names: rows of one name are told apart by them.
     """

@@ -1,4 +1,4 @@
-"""How row lengths vary in the Deep Learning Matrix Collection: numbers fitted by benchmarks/fit_dlmc.py.
+"""Variation of row lengths in the Deep Learning Matrix Collection: numbers fitted by benchmarks/fit_dlmc.py.
 
 The squared CoV of row lengths is taken as the sum of two parts: what independent elements would have anyway,
 (1 - d) / (d · k) at density d and k columns, and a part that pruning adds because rows differ in importance.

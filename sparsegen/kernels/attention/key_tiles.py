@@ -17,7 +17,7 @@ FULL = -1  # stands for the number of a tile's bits where every query sees every
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyTiles:
-    """Which tiles of ``height`` queries × ``width`` keys hold a nonzero, and which of their places do.
+    """The nonzero tiles of ``height`` queries × ``width`` keys of a mask, and the nonzero places within each.
 
     Attributes:
         counts: of each tile of queries its listed tiles (int64).

@@ -22,7 +22,7 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import BlockAttentionProblem, TokenOrder
 from sparsegen.system.integers import ceil_div, round_up
 
-QUERIES = 128  # of a tile
+QUERIES = 128  # queries of a tile
 STAGE_KEYS = 128
 CHUNK = 64  # columns of a row in shared memory
 NEIGHBOURS = 64  # rows of blocks from which on a warpgroup has queries of one row of the mask
@@ -31,8 +31,8 @@ NOTES_BYTES = 2048  # barriers and what the producer says of stages and tiles
 MOST_STAGES = 10
 SHARED_BYTES = 226 * 1024
 COUNTER_BYTES = 8
-CACHED_BYTES = 36 << 20  # of keys and values, which stay in the L2 together
-REACHED = {64: 0.58, 128: 0.80}  # of the tensor cores' rate, by columns of a row in shared memory
+CACHED_BYTES = 36 << 20  # bytes of keys and values that stay in the L2 together
+REACHED = {64: 0.58, 128: 0.80}  # fraction of the tensor cores' rate, by columns of a row in shared memory
 START_US, TILE_US = 4.0, 1.5
 
 
@@ -166,7 +166,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
 
     @staticmethod
     def _columns(problem: BlockAttentionProblem) -> int:
-        """Of a row in shared memory."""
+        """Returns the columns of a row in shared memory: the head's, rounded up to whole chunks."""
         return round_up(problem.head_dim, CHUNK)
 
     def _stages(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:

@@ -28,9 +28,9 @@ HEAD_DIMS = (64, 128)
 STEPS_AHEAD = {64: 4, 128: 3}  # pairs of stages, by head_dim
 NOTES_BYTES = 3 * 1024  # barriers, values of rows, what the producer says of stages
 COUNTER_BYTES = 64
-FEW_ROUNDS = 4  # of tiles over the multiprocessors, below which the last one leaves many idle
-REACHED = {(1, 64): 0.44, (1, 128): 0.54, (2, 64): 0.43, (2, 128): 0.61}  # of the tensor cores' rate
-PRODUCTS = {1: 5, 2: 7}  # for each live place
+FEW_ROUNDS = 4  # rounds of tiles over the multiprocessors, below which the last one leaves many idle
+REACHED = {(1, 64): 0.44, (1, 128): 0.54, (2, 64): 0.43, (2, 128): 0.61}  # fraction of the tensor cores' rate
+PRODUCTS = {1: 5, 2: 7}  # products for each live place
 START_US, TILE_US = 10.0, 3.0
 
 

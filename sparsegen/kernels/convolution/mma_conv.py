@@ -24,8 +24,8 @@ from sparsegen.operators import DType, MaskedConv2dProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import round_up
 
-MOST_COPIES = 32  # of a thread, in a step
-FIRST_PIXEL_BYTES = 16  # of an output in shared memory: where its first tap reads
+MOST_COPIES = 32  # copies of a thread in a step
+FIRST_PIXEL_BYTES = 16  # bytes for each output in shared memory: the position where its first tap reads
 # Fitted to an H200: microseconds beside the products; the share of the tensor cores' rate that float32 reaches; and
 # what reading tiles from L2 takes over what the bytes would, which bounds 16-bit elements.
 START_US, REACHED, LOADED = 18.0, 0.33, 1.6
@@ -95,6 +95,9 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         yield resident_blocks_fit(c.resident, taken, device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: MmaConvConfig, device: Device) -> bool:
+        """True unless a tile or step is twice as large as its group's filters or channels, or a thread has fewer than
+        16 sums. It rests on arithmetic: such tiles are mostly padding or loads.
+        """
         c, of_group = config, problem.filters // problem.groups.count
         inner = problem.taps * problem.group_channels
         return c.tile_n < 2 * max(16, of_group) and c.step < 2 * max(16, inner) and sums_of(c) >= 16

@@ -1,4 +1,4 @@
-"""What families of masked convolutions share that list live units, and may load the windows of pixels these read."""
+"""Base class of the families of masked convolutions that list live units and may load the pixel windows of these."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparsegen.operators.masked_conv2d import UNIT
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import round_up
 
-LISTED_UNITS, SEGMENT_WORDS = 128, 1024  # that a thread block lists and counts at a time
+LISTED_UNITS, SEGMENT_WORDS = 128, 1024  # units that a thread block lists and counts at a time
 
 
 def window_pixels(problem: MaskedConv2dProblem) -> int:

@@ -1,4 +1,4 @@
-"""What several families ask of loads, in the same words."""
+"""Constraints on loads that several families share, in the same words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 from sparsegen.kernels.base import Constraint
 from sparsegen.operators import DType
 
-LOAD_BYTES = 16  # of the widest
+LOAD_BYTES = 16  # bytes of the widest load
 SHORT_INDICES = 1 << 16  # columns that indices of 16 bits can name
 
 

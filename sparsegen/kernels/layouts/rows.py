@@ -34,7 +34,7 @@ class AlignedRows:
         found: Array = per_nonzero[self.source]
         padding = np.flatnonzero(self.source < 0)
         if padding.size:
-            begins = np.where(np.diff(padding, prepend=-1) > 1, padding, 0)  # of padding behind a nonzero
+            begins = np.where(np.diff(padding, prepend=-1) > 1, padding, 0)  # starts of padding
             latest = np.maximum.accumulate(begins) - 1
             found[padding] = np.where(latest >= 0, found[latest], per_nonzero[0])
         return found

@@ -1,4 +1,4 @@
-"""Which block of a cluster computes which groups of a layer, such that few neurons change the multiprocessor.
+"""Assigns the groups of a layer to the blocks of a cluster such that few neurons change the multiprocessor.
 
 A layer's groups lie in trails through the blocks of neurons that they share. Pieces of these trails are assigned to the
 blocks of the cluster: each piece goes where most of the neurons that it reads are made, and where most of those that
@@ -18,9 +18,7 @@ from sparsegen.matrix.csr import Array
 from sparsegen.system.integers import ceil_div
 
 SWEEPS = 2  # over all layers; more change little
-COPIED_AS = (
-    3  # neurons that are sent: one that is kept twice, of which kernels look up where the second one goes
-)
+COPIED_AS = 3  # sent neurons for one that is kept twice: kernels look up the destination of the second one
 
 
 def share_of(count: int, run: int, cluster: int) -> int:
@@ -107,7 +105,7 @@ class _Pieces:
         return found
 
     def cost(self, before: _Pieces | None, behind: _Pieces | None) -> int:
-        """Of neurons that blocks of the cluster get from others, read and made by this layer."""
+        """Number of neurons that blocks of the cluster get from others, read or made by this layer."""
         return sum(own._received(other) for own, other in ((self, before), (behind, self)) if own and other)
 
     def _received(self, before: _Pieces) -> int:

@@ -27,11 +27,11 @@ from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.operators.sparse_network import SparseNetworkProblem
 from sparsegen.system.integers import ceil_div
 
-SPARE_BLOCKS = 4  # of neurons that a block of the cluster may keep beyond its share
-HOLDERS = 2  # of a block of neurons, at most
-COPIED_BIT = 15  # of a destination: it says that there is a second one
+SPARE_BLOCKS = 4  # blocks of neurons that a block of the cluster may keep beyond its share
+HOLDERS = 2  # blocks of the cluster that hold a block of neurons, at most
+COPIED_BIT = 15  # bit of a destination that marks a second one
 COPIED = 1 << COPIED_BIT
-LEAST_RANK_BITS = 3  # of a destination, below that bit; places have what is left
+LEAST_RANK_BITS = 3  # bits of a destination below that bit; places have the rest
 LARGEST_CLUSTER = 16
 FETCHED_RANK = 16  # the bit from which on a fetched block's number says who has it
 
@@ -211,12 +211,12 @@ class _AssignedLayer:
         return self.kept.size
 
     def destinations(self, places: Array, sender: Array, positions: int) -> tuple[Array, Array]:
-        """Where neurons go that this layer reads, as first and second destinations; their own block first.
+        """Returns the first and second destinations of neurons that this layer reads; a neuron's own block comes first.
 
         Args:
             places: int64, of any shape: among the neurons that this layer reads.
-            sender: int64, of that shape: who computes them.
-            positions: the place for neurons that nobody reads.
+            sender: int64, of that shape: the block that computes each.
+            positions: the place for neurons that no block reads.
         """
         block, slot = np.divmod(places, SIDE)
         nobody = np.full((1, HOLDERS), NONE, dtype=np.int64)  # has places behind the last block
@@ -232,7 +232,7 @@ class _AssignedLayer:
         return first | COPIED * is_copied, np.where(is_copied, word[..., 1], 0)
 
     def sent(self, following: _AssignedLayer | None, outputs: int, positions: int) -> tuple[Array, Array]:
-        """Where this layer's rows go: first and second destinations, groups × 16.
+        """Returns the first and second destinations of this layer's rows, groups × 16.
 
         Args:
             following: the layer that reads them; without one each block keeps ``outputs`` of the network's.
@@ -256,12 +256,12 @@ class _AssignedLayer:
         return np.bincount(np.concatenate((away, copied)).astype(np.int64), minlength=self.cluster)
 
     def groups_of(self, rank: int) -> slice:
-        """Those that a block of the cluster computes."""
+        """Slice of the groups that a block of the cluster computes."""
         begin, end = (min(x * self.share, self.tiles.groups.count) for x in (rank, rank + 1))
         return slice(begin, end)
 
     def part(self, rank: int, destinations: Array) -> LayerTiles:
-        """What a block of the cluster computes."""
+        """Returns the tiles that the block ``rank`` of the cluster computes."""
         return replace(self.tiles, places=destinations).part(self.groups_of(rank))
 
     def number(self, rank: int, blocks: Array) -> Array:
@@ -284,7 +284,7 @@ def _share(count: int, parts: int) -> int:
 
 
 def _turn(ascending: Array) -> Array:
-    """Of each element how many equal ones stand before it."""
+    """Returns, for each element, the number of equal ones before it."""
     found: Array = np.arange(ascending.size) - np.searchsorted(ascending, ascending)
     return found
 

@@ -25,11 +25,11 @@ from sparsegen.system.integers import ceil_div, round_up
 
 PITCH_PADDING = 8  # floats of a row of results in shared memory
 PARTIAL_SUMS = 20  # registers for each of several rows of instructions
-# Of the rate of tensor cores.
+# Fraction of the tensor cores' rate.
 PRODUCTS = {DType.FLOAT32: 0.356, DType.FLOAT16: 0.322, DType.BFLOAT16: 0.322}
 START_US = 1.8
 REMAINS, MOVES = 0.8, 1.2
-PLACE_CYCLES = 0.13  # for each place of a tile, whatever k: its lists, and its way through shared memory
+PLACE_CYCLES = 0.13  # cycles for each place of a tile, whatever k: lists, and the way through shared memory
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,9 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         return max(stages, c.tile_m * (c.tile_n + PITCH_PADDING) * 4) + c.tile_m * 4
 
     def is_worth_trying(self, problem: SddmmProblem, config: MmaSddmmConfig, device: Device) -> bool:
+        """True for 64 to 256 threads with nearly square parts of a tile, and no more stages than steps along k. It
+        rests on arithmetic: loads for each product, and threads that would idle.
+        """
         c = config
         if c.tile_m >= 2 * max(16, problem.m) or c.tile_n >= 2 * max(32, problem.n):
             return False
@@ -229,7 +232,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         tile_k = (64 if problem.k * itemsize <= 64 else 128) // itemsize
         for shape in shapes:
             tiles = max(1.0, expected_tiles(features, shape.tile_m, shape.tile_n))
-            share = features.nnz / (tiles * threads_of(shape))  # of a tile's nonzeros, for each thread
+            share = features.nnz / (tiles * threads_of(shape))  # a tile's nonzeros for each thread
             for resident_blocks in (2, 1):
                 config = replace(
                     shape,

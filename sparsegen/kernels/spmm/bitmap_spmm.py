@@ -27,17 +27,17 @@ WIDEST = 256  # columns of a tile
 LEAST_DENSITY = 1 / 64  # below it, bits and padding are most of what is read
 MOST_PARTS_BYTES = 1 << 26
 FULLEST = 2.07  # standard deviations that the fullest of 32 lanes lies above their mean
-# Of the variance of a row's length, in a lane's: it holds two rows, and the fullest of eight such pairs lies 1.42
+# Factor from the variance of a row's length to a lane's. A lane holds two rows; the fullest of 8 such pairs lies 1.42
 # standard deviations above their mean.
 OF_ROWS = (1.42 / FULLEST) ** 2 / 2
 # Fitted to 420 configs on 74 products on an H100, which these describe within 5 %.
 START_US = 2.4
-STEP_CYCLES = {1: 838, 2: 611}  # of a stage, by the granule, with PIECE columns of B
-WIDER_CYCLES = 215  # that a stage takes more for each further PIECE columns
-REACHED = 1.12  # of the tensor cores' rate in large products, which take longer than their clock holds
-READ = 0.66  # of the rate of copies
-LOADED = 0.49  # of the L2's time, beside what has to be waited for anyway
-LAST = 0.56  # of the time to write the last tiles of C
+STEP_CYCLES = {1: 838, 2: 611}  # cycles of a stage, by the granule, with PIECE columns of B
+WIDER_CYCLES = 215  # further cycles of a stage for each further PIECE columns
+REACHED = 1.12  # multiple of the rate of large products, which run long enough to lower the clocks
+READ = 0.66  # fraction of the rate of copies
+LOADED = 0.49  # fraction of the L2's time, besides other waits
+LAST = 0.56  # fraction of the time to write the last tiles of C
 WRITTEN, ADDED = 13, 39  # bytes of parts of sums that a multiprocessor writes, and reads, in a cycle
 
 
@@ -120,6 +120,9 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
         )
 
     def is_worth_trying(self, problem: SpmmProblem, config: BitmapConfig, device: Device) -> bool:
+        """True unless a tile is twice as wide as the result, a cluster is higher than it, or splits make three waves of
+        tiles or more. It rests on arithmetic: further splits only add partial sums.
+        """
         c = config
         tiles = _row_tiles(problem) * ceil_div(problem.n, c.tile_n)
         if c.splits > 1 and tiles * c.splits >= 3 * device.multiprocessors:
@@ -223,7 +226,7 @@ def _row_tiles(problem: SpmmProblem) -> int:
 
 
 def _columns(problem: SpmmProblem) -> int:
-    """Of C, as the widest tiles pad them: scratch memory does not depend on their width."""
+    """Columns of C as the widest tiles pad them, so that scratch memory does not depend on the width of tiles."""
     return round_up(problem.n, WIDEST)
 
 

@@ -38,7 +38,7 @@ from sparsegen.system.integers import ceil_div
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the parts of the time take with a row-major B, as fitted, in a multiprocessor's cycles if nothing is said.
+    """Fitted costs of the parts of the time with a row-major B; in a multiprocessor's cycles unless stated.
 
     Attributes:
         start_us: microseconds of the kernel's start.
@@ -110,10 +110,10 @@ COSTS = {
     DType.FLOAT16: OF_HALF,
     DType.BFLOAT16: OF_HALF,
 }
-FAR_NONZERO_CYCLES, MANY_ROWS = 36.6, 16384  # of a nonzero on its way, where B has more rows
+FAR_NONZERO_CYCLES, MANY_ROWS = 36.6, 16384  # cycles of a nonzero in flight, if B has more rows than this
 UNROLLED = 8  # nonzeros whose loads of B a thread has on their way at once
-ADDRESS_REGISTERS = 24  # that a thread holds beside sums and these
-# Likewise with a column-major B, whose loads are strided: for a product; to begin a row of a tile; to add up what
+ADDRESS_REGISTERS = 24  # registers of a thread besides sums and these
+# Likewise for a column-major B, whose loads are strided: for a product; to begin a row of a tile; to add up what
 # subwarps that share a row hold, for each column; for a nonzero of the longest row or rows; and multiples of the
 # L2's time for A and of the memory's for B.
 STRIDED_START_US = 1.4
@@ -271,6 +271,9 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         return strips + sums
 
     def is_worth_trying(self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device) -> bool:
+        """True for blocks of 256 threads (128 with 64 registers), the widest loads of B or half of these, and few
+        vectors a thread. It rests on searches of randomly sampled configs on an H100 (docs/notes/gather-kernels.md).
+        """
         c = config
         threads = c.threads_per_row * c.row_splits * c.rows_per_block
         # Columns of a column-major B do not follow one another.

@@ -1,4 +1,4 @@
-"""Which row goes where in lane streams, so that the lanes of a warp have equally many nonzeros.
+"""Assigns rows to lanes of the lane streams, so that the lanes of a warp have equally many nonzeros.
 
 Streams of a warp are as long as that of its fullest lane, in every run of tiles. Rows of different lengths are the
 greater part of what makes them differ; where in its row a nonzero stands is the rest.
@@ -11,7 +11,7 @@ import numpy as np
 from sparsegen.kernels.spmm.lane_stream import LANES, PAIR, Partition
 from sparsegen.matrix.formats import Array, CsrMatrix
 
-EXCHANGES = 24  # of rows within a strip by their lengths, at most
+EXCHANGES = 24  # exchanges of rows within a strip by their lengths, at most
 TRIALS = 400  # exchanges tried in each strip by what lanes have in each run: 0.1 s for 4096 rows
 LONG_RUN = 1000  # mean elements of a lane in a run from which on that is not worth its time
 OCTET = 8  # columns of a tile that one lane has of a row
@@ -63,7 +63,7 @@ def balanced_rows(lengths: Array, partition: Partition) -> Array:
 
 
 def _exchange(places: Array, lengths: Array, held: Array) -> None:
-    """In each strip, exchange those rows of the fullest and the emptiest place that level the two best."""
+    """Exchanges in each strip those rows of the fullest and the emptiest place that level the two best."""
     strip, share = np.arange(held.shape[0]), places.shape[1]
     full, empty = held.argmax(axis=1), held.argmin(axis=1)
     surplus = held[strip, full] - held[strip, empty]
@@ -132,5 +132,5 @@ def _level(places: Array, in_runs: Array) -> None:
 
 
 def _stored(longest: Array) -> Array:
-    """What streams of these lengths take in all, whole pairs; among equals the shorter ones are better."""
+    """Returns what streams of these lengths take in all, in whole pairs, plus their lengths: shorter ones win ties."""
     return ((longest + 2 + PAIR - 1) // PAIR * PAIR + longest).sum(axis=1)  # type: ignore[no-any-return]

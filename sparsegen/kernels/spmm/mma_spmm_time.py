@@ -1,4 +1,4 @@
-"""What `mma_spmm` should take: the larger one of what a multiprocessor has to do and of how long its warps wait.
+"""Predicted time of `mma_spmm`: the larger of the work of a multiprocessor and the waits of its warps.
 
 A multiprocessor works off its blocks' tiles: products, loads, nonzeros to be placed. Beside it a block's tiles follow
 one another, each by steps of a warp whose loads, splits and products wait for each other; where few warps share a
@@ -25,10 +25,10 @@ FULLER = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the parts of a tile's time take, as fitted.
+    """Fitted costs of the parts of a tile's time.
 
     Attributes:
-        start_us: of the kernel's start.
+        start_us: microseconds of the kernel's start.
         product: multiples of the tensor cores' time.
         spilled: further multiples of products and steps, by the share of a thread's registers that it lacks.
         load_a, load_b, unaligned: multiples of the L2's time for whole tiles of A, for tiles of B, and more for those
@@ -151,7 +151,7 @@ def modelled_us(
         ceil_div(blocks, resident * device.multiprocessors),
     )
     panels, held = ceil_div(problem.k, c.tile_k), held_share(features, c.tile_m, c.tile_k)
-    # Of the block of rows that has most tiles with a nonzero, beyond the mean: it may come last.
+    # Tiles beyond the mean of the block of rows that has most tiles with a nonzero: it may come last.
     behind = panels * max(0.0, features.row_max / max(1, problem.k) - held)
     tiles, chain = each * panels * held + behind, rounds * panels * held + behind  # of a multiprocessor
 

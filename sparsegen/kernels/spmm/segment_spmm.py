@@ -36,13 +36,13 @@ QUAD = 4  # nonzeros that are loaded at once; segments are padded to whole quads
 NARROWEST_TILE = 4
 NO_PART = -1
 REGISTERS = (32, 64, 128)
-WIDEST_TILE_BYTES = 512  # of a row of B
+WIDEST_TILE_BYTES = 512  # bytes of a row of B
 L1_BYTES = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the parts of the time take, as fitted, in a multiprocessor's cycles if nothing else is said.
+    """Fitted costs of the parts of the time; in a multiprocessor's cycles unless stated.
 
     Attributes:
         start_us: microseconds of the kernel's start.
@@ -198,6 +198,10 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
         yield tiles_in_grid("n / tile_n", problem.n, c.tile_n)
 
     def is_worth_trying(self, problem: SpmmProblem, config: SegmentSpmmConfig, device: Device) -> bool:
+        """True for the widest loads, tiles between half and twice the useful width, the fewest registers that suffice,
+        and the narrowest index type. It rests on arithmetic; docs/notes/gather-kernels.md has measurements of the
+        configs that it keeps.
+        """
         c = config
         vectors = c.tile_n // (c.threads_per_segment * c.vector)
         return (
@@ -348,10 +352,10 @@ def _registers(problem: SpmmProblem, config: SegmentSpmmConfig) -> int:
 
 
 def _cut(offsets: Array, most: int) -> tuple[Array, Array]:
-    """Every row whole, or in even parts of at most so many nonzeros.
+    """Splits rows into segments: whole ones, or even parts of at most ``most`` nonzeros.
 
     Args:
-        offsets: int64 [m + 1], of the rows.
+        offsets: row offsets of CSR, int64 [m + 1].
 
     Returns:
         int64 [segments, 4]: first nonzero, number of nonzeros, row, number of the part or `NO_PART`; and int64

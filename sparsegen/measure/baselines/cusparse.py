@@ -170,7 +170,7 @@ def products(
                 call()
 
             yield Call(
-                contender="cusparse",
+                baseline="cusparse",
                 version=f"cuSPARSE {version(handle)}",
                 detail=f"{format_name} {algorithm}, {name}-major",
                 run=run,

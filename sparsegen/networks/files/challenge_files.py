@@ -25,7 +25,7 @@ LAYER_NAME = re.compile(r"n(\d+)-l(\d+)\.tsv")
 
 
 def layer_file(folder: Path, neurons: int, layer: int) -> Path:
-    """Where the challenge's folders have a layer, which is counted from one."""
+    """Path of a layer in the challenge's folders, counted from one."""
     return folder / f"n{neurons}-l{layer}.tsv"
 
 
@@ -56,10 +56,10 @@ def read_challenge(folder: Path, *, layers: int | None = None) -> Network:
 
 
 def _require_whole(layers: list[CsrMatrix], folder: Path) -> None:
-    """Where all layers but one are as the challenge's, that one's file was cut off at the end of a line.
+    """Checks for a cut-off file: it is the only layer with fewer weights than the challenge's.
 
     Raises:
-        MatrixError: it was.
+        MatrixError: a layer's file was cut off at the end of a line.
     """
     lacking = [i for i, layer in enumerate(layers) if layer.nnz < FAN_IN * layer.shape[0]]
     others = [layer.nnz == FAN_IN * layer.shape[0] for i, layer in enumerate(layers) if i not in lacking]

@@ -42,7 +42,7 @@ class PackedInference(DeviceBound):
         self._group = Placement.of(None, devices, device).group(packed)
 
     def chunks(self, count: int, hands: int) -> list[Chunk]:
-        """So many inputs in chunks for so many devices; see `DeviceGroup.chunks`."""
+        """Divides ``count`` inputs into chunks for ``hands`` devices; see `DeviceGroup.chunks`."""
         return self._group.chunks(count, hands)
 
     def __call__(self, y: Any, chunks: Sequence[Chunk] | None = None) -> tuple[Array, Array]:

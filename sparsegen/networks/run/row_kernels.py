@@ -9,7 +9,7 @@ from sparsegen.system.device_memory import WARP, Buffer
 from sparsegen.system.integers import ceil_div
 
 FILE = "network_inputs.cu"
-THREADS = 256  # of a block
+THREADS = 256  # threads of a block
 PART = 1024  # elements of a row that a warp takes
 
 

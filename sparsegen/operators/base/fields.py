@@ -19,7 +19,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class NoValueError(ConfigError, ValueError):
-    """What was given is no value of a parameter; the message is the end of a sentence that names the argument."""
+    """Value is none of a parameter's. The message is the end of a sentence that names the argument."""
 
 
 class Parameter(ABC):
@@ -41,7 +41,7 @@ class Parameter(ABC):
 
     @classmethod
     def named(cls, value: Any, name: str, error: type[SparsegenError] = ConfigError) -> Self:
-        """What an argument of this name stands for; raises ``error`` where it is no value of the class."""
+        """Parses the value of an argument ``name``; raises ``error`` if it is no value of the class."""
         try:
             return cls.parse(value)
         except ValueError as why:
@@ -50,11 +50,11 @@ class Parameter(ABC):
     @property
     @abstractmethod
     def json(self) -> float | str:
-        """What `parse` makes it of again."""
+        """Returns the value as JSON; `parse` reads it back."""
 
     @property
     def octaves(self) -> tuple[float, ...]:
-        """Its place among other values, for what finds workloads alike; none where the features tell it already."""
+        """Coordinates among other values, to find similar workloads; empty if the features hold them already."""
         return ()
 
 

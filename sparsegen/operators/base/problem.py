@@ -1,4 +1,4 @@
-"""What every problem has: sizes, traits, operands, a result, a reference and a cost."""
+"""The problem: sizes, traits, operands, a result, a reference and a cost."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Problem(ProblemFields):
 
     @property
     def without_pattern(self) -> CsrMatrix:
-        """What takes the sparse matrix's place where there is none before the first call: a shape without nonzeros."""
+        """A matrix of the right shape without nonzeros, for operators whose sparsity is known only at the call."""
         return CsrMatrix.without_nonzeros(self.matrix_shape)
 
     @property
@@ -91,11 +91,13 @@ class Problem(ProblemFields):
         return self.matrix_shape
 
     def features(self, matrix: CsrMatrix) -> Features:
-        """What dispatch sees of the sparsity, of `features_shape`."""
+        """Returns the features of the sparsity, which dispatch sees; their shape is `features_shape`."""
         return Features.of(matrix)
 
     def fingerprint(self, matrix: CsrMatrix) -> str:
-        """What names the sparsity in databases: SHA-256, in hexadecimal digits. Equal ones have equal `features`."""
+        """Returns the name of the sparsity in databases, SHA-256 in hexadecimal digits; equal ones have equal
+        `features`.
+        """
         return matrix.fingerprint()
 
     # --- its items ---
@@ -109,12 +111,12 @@ class Problem(ProblemFields):
 
     @property
     def heeds_values(self) -> bool:
-        """Whether the result depends on the matrix's values, not on its pattern alone."""
+        """True if the result depends on the matrix's values, not on its pattern alone."""
         return False
 
     @property
     def value_sets(self) -> int:
-        """How many sets of the matrix's values there are: `batch` where each item has its own, else 1."""
+        """Number of sets of the matrix's values: `batch` if each batch element has its own, else 1."""
         return 1
 
     def own_values(self, nnz: int) -> TensorSpec | None:
@@ -172,8 +174,8 @@ class Problem(ProblemFields):
         return self.dtype
 
     def computed_share(self, matrix: CsrMatrix, operands: Mapping[str, Array]) -> float:
-        """The part of the FLOP of `cost` that these operands need: 1, but where inputs need no more after a while, or
-        masks have another number of live blocks than is expected.
+        """Fraction of the FLOP of `cost` that these operands need: 1, unless inputs die or masks have another number of
+        live blocks than expected.
         """
         return 1.0
 
@@ -189,7 +191,9 @@ class Problem(ProblemFields):
         return dict(given)
 
     def to_check(self) -> Self:
-        """What a variant is verified on where it first runs: the problem, or one of fewer independent items."""
+        """Returns the problem to verify a variant on at its first use: this one, or one of fewer independent batch
+        elements.
+        """
         return self
 
     def in_words(self, density: float) -> str:
@@ -217,11 +221,11 @@ class Problem(ProblemFields):
     def written_references(
         self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
     ) -> dict[str, Reference]:
-        """What the operands must be after a call that it writes beside the result (`TensorSpec.is_written`), by name.
+        """Returns the references of operands that a call writes beside the result (`TensorSpec.is_written`), by name.
 
         Args:
-            operands: as of `reference`; those that are written may hold anything.
-            threads: of the host that work on it.
+            operands: see `reference`; those that are written may hold anything.
+            threads: number of the host's threads to use.
         """
         return {}
 
@@ -271,7 +275,9 @@ class Problem(ProblemFields):
         device: PlainDevice,
         fill: Callable[[CsrMatrix, Mapping[str, Array], PlainDevice, DeviceReference], None],
     ) -> DeviceReference:
-        """What ``fill`` writes for each item, given its matrix and its operands, numbers as float32."""
+        """Builds the device's reference from what ``fill`` writes for each batch element, given its matrix and its
+        operands.
+        """
         written = self.result(matrix.nnz)
         count = written.nbytes // written.dtype.itemsize
         assert isinstance(written.dtype, DType), "a result is of numbers"
@@ -300,7 +306,7 @@ class Problem(ProblemFields):
 
 @runtime_checkable
 class HasDense(Protocol):
-    """A problem of which a dense product computes an item too, so that it may run instead."""
+    """A problem whose batch elements a dense product can compute too, so that it may run instead."""
 
     def dense_result(self, torch: Any, matrix: Any, operands: Mapping[str, Any], out: Any) -> Any:
         """The result for one item, by PyTorch.

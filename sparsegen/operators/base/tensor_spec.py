@@ -1,4 +1,4 @@
-"""What an operand or a result is like: its name, its shape, its dtype."""
+"""Specifications of operands and results: name, shape, dtype."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a path to the container that it holds."""
+"""Opening of containers of weights by path."""
 
 from __future__ import annotations
 

@@ -54,9 +54,9 @@ from sparsegen.tuning_db.records import Workload
 
 log = logging.getLogger(__name__)
 
-CANDIDATES = 60  # of a workload
-SECONDS_OF_ONE = 30.0  # for a workload
-# What a bundle needs of this package, by the paths in it; all else stays at home.
+CANDIDATES = 60  # candidates of a workload
+SECONDS_OF_ONE = 30.0  # time for a workload
+# Parts of this package that no bundle needs, by their paths.
 LEFT_AT_HOME = (
     "sparsegen/attention/",
     "sparsegen/backends/emulator/sanitized.py",
@@ -77,7 +77,7 @@ TAKEN_OF_THE_COMMAND_LINE = (
     "parts/streams.py",
 )
 SUFFIXES = (".py", ".pyi", ".cu", ".cuh")
-EPOCH = (2020, 1, 1, 0, 0, 0)  # of all files: equal jobs make equal archives
+EPOCH = (2020, 1, 1, 0, 0, 0)  # time of all files: equal jobs make equal archives
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What came of it.
+    """Result of an export.
 
     Attributes:
-        digest: of the job, by which results name it.
-        sha256: of the file, to compare where it arrives.
+        digest: the job's digest, by which results name it.
+        sha256: the file's hash, to compare it after a transfer.
         failed: candidates that did not compile and were left out.
-        sources_alone: why nothing was compiled; empty if it was.
+        sources_alone: the reason if nothing was compiled; else empty.
     """
 
     job: Job
@@ -188,7 +188,9 @@ def export_job(
 
 
 def _choose(w: Wanted, target: Device, known: Layer, count: int, names: Sequence[str] | None) -> list[Config]:
-    """What a search would begin with, then configs from all over the space, of each family in turn."""
+    """Chooses candidates: those that a search would begin with, then configs from all over each family's space in
+    turn.
+    """
     workload = Workload.of(w.problem, w.matrix)
     named: list[AnyFamily] = (
         kernels.families_of(w.problem.operator)
@@ -210,7 +212,7 @@ def _choose(w: Wanted, target: Device, known: Layer, count: int, names: Sequence
 
 
 def _spread(configs: list[Config], count: int) -> list[Config]:
-    """So many of them, evenly spaced."""
+    """Returns at most ``count`` of the configs, evenly spaced."""
     count = min(count, len(configs))
     return [configs[i * len(configs) // count] for i in range(count)]
 

@@ -1,4 +1,4 @@
-"""What a job asks for: workloads, each with a list of candidates, for devices of one kind, within a time."""
+"""Description of a job: workloads, each with a list of candidates, for devices of one kind, within a time."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be measured.
+    """Everything to be measured.
 
     Attributes:
         target: the device that the candidates were chosen for; others of its backend and compute capability will do.
-        compiler: the fingerprint of the toolchain that compiled the kernels; empty where the bundle has sources alone.
-        seconds: for all of it.
-        version: of the sparsegen that made it.
+        compiler: the fingerprint of the toolchain that compiled the kernels; empty if the bundle has sources alone.
+        seconds: time for all of it.
+        version: version of the sparsegen that made it.
     """
 
     target: Device
@@ -69,7 +69,7 @@ class Job:
     version: str = field(default=__version__)
 
     def fits(self, device: Device) -> bool:
-        """Whether a device may run it."""
+        """True if a device may run it."""
         return (device.backend, device.compute_capability) == (
             self.target.backend,
             self.target.compute_capability,

@@ -45,7 +45,7 @@ class Measuring:
         return self._compiled[variant]
 
     def attempt(self, request: Measure, meanwhile: Callable[[], None] | None = None) -> Attempt:
-        """What becomes of a variant; a binary that somebody deletes or damages meanwhile is compiled again, once.
+        """Measures a variant; a binary that was deleted or damaged meanwhile is compiled again, once.
 
         Args:
             meanwhile: see `Session.measure`.

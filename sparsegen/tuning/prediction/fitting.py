@@ -15,8 +15,8 @@ from sparsegen.tuning.prediction.model import CostModel, difference_from
 from sparsegen.tuning.prediction.terms import Described, Resources
 from sparsegen.tuning_db.records import Workload
 
-PENALTY = 5.0  # of a squared coefficient, of terms of unit variance and of a family's own ones alike
-PARTS = 10  # that take turns to be left out, to see what unlike configs take
+PENALTY = 5.0  # factor of a squared coefficient, for terms of unit variance and a family's own ones alike
+PARTS = 10  # parts that are left out in turn, to learn the error of unlike configs
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class _Design:
         means = np.nanmean(table, axis=0)
         scales = np.nanstd(table, axis=0)
         scales[scales < 1e-9] = 1.0
-        centred = np.nan_to_num((table - means) / scales)  # what is not known is usual
+        centred = np.nan_to_num((table - means) / scales)  # unknown values count as average
         places = {key: i for i, key in enumerate(own)}
         of_families = np.zeros((len(variants), len(own)))
         for row, v in enumerate(variants):
@@ -158,12 +158,12 @@ class _Design:
 
 
 def _unlike(variants: Sequence[Known], design: _Design) -> float:
-    """How the error of a log grows with the difference from the configs that a model was fitted to; at least 0.
+    """Slope of the error of a log with the difference from the configs that a model was fitted to; at least 0.
 
-    Parts of the configs take turns to be left out, whole regions of the tuning space with them.
+    It is cross-validated: each part of the configs is left out in turn, a whole region of the tuning space with it.
     """
     configs = list(dict.fromkeys(v.config for v in variants))
-    apart: dict[Config, float] = {}  # of each from those of its family in other parts
+    apart: dict[Config, float] = {}  # distance of each config from those of its family in other parts
     for name in {config.family_name for config in configs}:
         mine = [config for config in configs if config.family_name == name]
         for part in {_part(config) for config in mine}:

@@ -28,7 +28,7 @@ from sparsegen.tuning_db.records import Workload
 
 FILE = Path(__file__).with_name("cost_model.json")
 FARTHEST = 2.0  # difference of configs beyond which nothing more is learned
-STEEPEST = 2.0  # of a correction's log: no family's own estimate is taken to be farther off
+STEEPEST = 2.0  # log of a correction: no family's own estimate is taken to be farther off
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class CostModel:
 
     @property
     def digest(self) -> str:
-        """What names the coefficients in the database: hexadecimal digits."""
+        """Name of the coefficients in the database: hexadecimal digits."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class CostModel:
 
 
 def difference_from(known: Sequence[Config], configs: Sequence[Config]) -> list[float]:
-    """How much each config differs from the nearest known one, `FARTHEST` at the most."""
+    """Returns the difference of each config from the nearest known one, at most `FARTHEST`."""
     if not known or not configs:
         return [FARTHEST] * len(configs)
     least: list[float] = differences(configs, known).min(axis=1).clip(max=FARTHEST).tolist()
@@ -103,7 +103,8 @@ def difference_from(known: Sequence[Config], configs: Sequence[Config]) -> list[
 
 
 def orders_configs(problem: Problem) -> bool:
-    """Whether the model was shown to order the configs of such problems better than chance: a search expects its times.
+    """True if the model was shown to order the configs of such problems better than chance: a search then uses its
+    times.
 
     On recorded searches of an H100 it saves half of the trials of ``spmm``, and costs as many again of ``sddmm`` and
     ``sparse_softmax`` (docs/tuning.md).

@@ -79,7 +79,7 @@ def named_target(name: str) -> Target | None:
 
 
 def capability_name(device: Device) -> str:
-    """Its compute capability as compilers name it, such as ``sm_90``."""
+    """Returns a device's compute capability as compilers name it, such as ``sm_90``."""
     major, minor = device.compute_capability
     return f"sm_{major}{minor}"
 

@@ -27,12 +27,12 @@ from sparsegen.tuning_db.records import Measurement, Outcome, Workload
 
 FORMAT = "sparsegen-recorded-searches/1"
 LARGEST_FILE = 256 * 2**20  # bytes of JSON
-DIGITS = 5  # of a time; medians of a variant vary more
+DIGITS = 5  # digits of a time; medians of a variant vary more
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of a candidate: its median in µs, or None where it failed."""
+    """Outcome of a candidate: its median in µs, or None if it failed."""
 
     config: Config
     outcome: Outcome

@@ -1,4 +1,4 @@
-"""What samplers over a list of candidates share: what is known of each, and what comes first."""
+"""Base class of samplers over a list of candidates: what is known of each, and the order of the first ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparsegen.tuning.samplers.study import Parameters
 from sparsegen.tuning.space.space import Space
 
 Mask = npt.NDArray[np.bool_]
-SHORTEST_US = 1e-3  # of which the logarithm is taken
+SHORTEST_US = 1e-3  # least time, as its logarithm is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class ListSampler(BaseSampler):
         return found
 
     def unseen(self, known: Iterable[Known]) -> Mask:
-        """The candidates of which no trial is known, bool [candidates]."""
+        """The candidates without a known trial, bool [candidates]."""
         mask = np.ones(len(self.space.candidates), dtype=np.bool_)
         mask[[k.candidate for k in known]] = False
         return mask

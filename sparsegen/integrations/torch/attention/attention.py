@@ -234,7 +234,7 @@ class Turns:
 
 
 def _weights(like: Tensor, pattern: SparsePattern, *, heads: int) -> Tensor:
-    """Room for the weights of so many heads, in `Turns`; what is between and behind them is zero."""
+    """Buffer for the weights of ``heads`` heads, in `Turns`; padding is zero."""
     made = like.new_empty((heads, _padded(pattern.nnz)))
     if made.numel():
         size = Turns(heads, pattern.nnz, like.element_size()).heads
@@ -270,7 +270,7 @@ def _check(pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor) -> None:
 def _remember(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, ctx.scale, _, ctx.pattern = inputs  # the pattern: alive until the backward pass
     _, weights = output
-    ctx.set_materialize_grads(False)  # of the weights there is none, and zeros of their size would be made
+    ctx.set_materialize_grads(False)  # the weights have no gradient, and zeros of their size would be made
     ctx.mark_non_differentiable(weights)
     ctx.save_for_backward(q, k, v, weights)
 

@@ -22,7 +22,7 @@ from sparsegen.integrations.torch.attention.block_attention import block_attenti
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 
-REFUSED = ("s_aux", "position_bias", "head_mask")  # what would change the result, and no kernel takes
+REFUSED = ("s_aux", "position_bias", "head_mask")  # no kernel supports their effects
 
 
 def hugging_face_attention(

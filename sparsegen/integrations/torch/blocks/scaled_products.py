@@ -115,11 +115,11 @@ def _launch(
     tensors: tuple[Tensor, ...],
     rest: tuple[Any, ...],
 ) -> Callable[..., Tensor]:
-    """What computes the product, of this shape, for tensors like these.
+    """Returns the function that computes the product, of this shape, for tensors like these.
 
     Args:
         sizes: rows and columns of the mask, and the third one.
-        layout: of W as k × n.
+        layout: layout of W as k × n.
         rest: rows and columns of a block, the expected density, and the result's type.
     """
     first, weight, _, words = tensors
@@ -145,7 +145,7 @@ def _launch(
 def _plain(
     problem: MaskedProblem, dtype: torch.dtype, first: Tensor, weight: Tensor, scale: Tensor, words: Tensor
 ) -> Tensor:
-    """By PyTorch alone, in float32."""
+    """Computes the product by PyTorch alone, in float32."""
     block = problem.block.rows, problem.block.columns
     live = expanded(blocks_of(words, problem.mask_layout), block, (problem.m, problem.k))
     left, right = first.float(), weight.float()

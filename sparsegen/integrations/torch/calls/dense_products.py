@@ -124,12 +124,12 @@ class DensePrepared:
 
     @property
     def is_product(self) -> bool:
-        """Whether calls are those of `torch.nn.functional.linear` or `torch.mm`."""
+        """True if calls are those of `torch.nn.functional.linear` or `torch.mm`."""
         return not self._activates
 
     @property
     def transposed(self) -> bool:
-        """Whether X is multiplied by W, and not by its transpose."""
+        """True if X is multiplied by W, not by its transpose."""
         return self._transposed
 
 
@@ -170,5 +170,5 @@ class DensePlan:
 
 
 def _no_stream(index: int) -> int:
-    """Of tensors on the host."""
+    """Stream of tensors on the host: none."""
     return 0

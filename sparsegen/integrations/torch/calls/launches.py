@@ -23,13 +23,13 @@ from sparsegen.plan.arrays import current_stream_of, empty_tensors
 from sparsegen.plan.variant_launcher import VariantLauncher
 from sparsegen.system.bounded import Bounded
 
-WORDS = torch.uint64, torch.int64  # whose bits masks are
+WORDS = torch.uint64, torch.int64  # types of the masks' words
 MOST_KNOWN = 1024  # kinds of calls
 VECTOR_MASK = 15  # kernels read 16 bytes at once
 ADDED = frozenset({"bias", "scale"})  # operands that operators take by name
 
 Launch = Callable[..., Any]  # takes the tensors of a call by position, and gives its result, or several
-View = Callable[[Tensor], Tensor]  # of a tensor the one that lies in memory as the operator takes it
+View = Callable[[Tensor], Tensor]  # returns a tensor's view that lies in memory as the operator takes it
 Place = int | tuple[int, View | None]  # among the tensors of a call
 
 
@@ -99,7 +99,7 @@ class Result:
     dtype: torch.dtype | None = None
 
     def viewed(self, written: Tensor) -> Tensor:
-        """What the operator wrote, in its own shape, as the result; no view to autograd."""
+        """Returns the operator's output, in its own shape, as the result; no view to autograd."""
         if self.order is torch.channels_last:
             images, channels, rows, columns = self.shape
             return written.reshape(images, rows, columns, channels).permute(0, 3, 1, 2).detach()
@@ -113,11 +113,11 @@ def launch_of(
     places: Mapping[str, Place],
     result: Result,
 ) -> Launch:
-    """What computes a problem for tensors like these.
+    """Returns the function that computes a problem for tensors like these.
 
     Args:
         operator: prepared for the problem; operands without a place are kept in it.
-        places: by operand its place among the tensors, with how it is seen if not as it is.
+        places: for each operand its place among the tensors, with a view of it if needed.
 
     Raises:
         OperandError: a tensor has another number of elements than the problem's operand.
@@ -165,7 +165,7 @@ class _Taken:
 
     @property
     def address_view(self) -> View | None:
-        """What brings it into that order; None where it lies so."""
+        """The function that brings it into that order; None if it lies so."""
         return None if self.lies_so else (self.view or Tensor.contiguous)
 
     def stored(self, tensors: tuple[Tensor | None, ...]) -> Tensor:

@@ -108,13 +108,13 @@ class Prepared:
         self.operator = operator
         self.was_captured = False
         self._takes_tensors = operator.device.backend == "cuda"
-        # By way of the object: who wraps an operator's method sees its calls.
+        # Looked up at each call, so that a wrapped method of the operator is used.
         self.follower = Follower(lambda values: self.operator.update_values(values))
         self.turn = threading.Lock()
 
     @property
     def launcher(self) -> VariantLauncher | None:
-        """What takes addresses of tensors as they lie; None where they are sent to the emulator."""
+        """The launcher that takes addresses of tensors; None if they are sent to the emulator."""
         found = self.operator.launcher if self._takes_tensors else None
         return found if isinstance(found, VariantLauncher) else None
 

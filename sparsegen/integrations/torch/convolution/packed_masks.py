@@ -49,7 +49,7 @@ class PackedMask:
 
 
 def packing_of(mask: Tensor) -> Callable[[Tensor], Tensor]:
-    """What packs masks like this one: a launch on a device of ours, else PyTorch's operations."""
+    """Returns the function that packs masks like this one: a launch on a device of ours, else PyTorch's operations."""
     device = kernel_device_of(mask.device)
     if device is None or not mask.numel():
         return words_of
@@ -70,5 +70,5 @@ def packing_of(mask: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def _no_stream(index: int) -> int:
-    """Of tensors on the host."""
+    """Stream of tensors on the host: none."""
     return 0

@@ -1,4 +1,4 @@
-"""Which layers become sparse, decided inside the model: by how long the whole of it takes, with and without them."""
+"""Choice of a model's sparse layers, decided inside the model: by the time of the whole model with and without them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sparsegen.plan.executors import shared_executor
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 11  # of both arrangements in turn
+ROUNDS = 11  # rounds of both arrangements in turn
 WARMUP = 3  # calls before one is captured: the first ones prepare, probe and check
 GAIN = 0.005  # share of the model's time that a group has to save: less is noise
 DENSITY_STEP = 0.05  # layers whose densities round to the same multiple are decided together
@@ -53,13 +53,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class InSitu:
-    """What became of a model.
+    """Decision for a model.
 
     Attributes:
         dense_us, final_us: microseconds of the dense model and of the converted one, timed in turn at the end; equal
             where all layers are dense.
-        captured: whether CUDA graphs were timed; else calls from Python.
-        steps: in the order in which they were tried.
+        captured: true if CUDA graphs were timed; else calls from Python were.
+        steps: those tried, in order.
         uncalled: layers that the example inputs do not reach.
     """
 
@@ -80,7 +80,7 @@ class ModelClock(Protocol):
 
     @property
     def captured(self) -> bool:
-        """Whether CUDA graphs are timed."""
+        """True if CUDA graphs are timed."""
 
     def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
         """Median microseconds of ``run`` after each; which was arranged last is not said."""
@@ -243,7 +243,7 @@ class _Trials:
         self._arranger.arrange(self._kept)
         for name, layer in self._arranger.sparse.items():
             if name not in self._kept or self._kept[name].one_launch:
-                layer.pattern.forget()  # what only trials ran
+                layer.pattern.forget()  # drops what only trials ran
         return InSitu(before, after, self._clock.captured, tuple(self._steps), ())
 
     def _forms(self, names: tuple[str, ...]) -> Iterator[Form]:
@@ -260,7 +260,7 @@ class _Trials:
                     yield form
 
     def _agrees(self, forms: Mapping[str, Form], plain: Mapping[str, Form]) -> bool:
-        """Whether the model gives the same in these forms as with plain layers; one that cannot run does not."""
+        """True if the model gives the same in these forms as with plain layers; false for forms that cannot run."""
         self._arranger.arrange(plain)
         expected = self._run()
         self._arranger.arrange(forms)

@@ -15,7 +15,7 @@ from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 
-PARTS = ("values", "row_offsets", "column_indices")  # of a sparse layer in a state dict
+PARTS = ("values", "row_offsets", "column_indices")  # a sparse layer's entries in a state dict
 
 
 def load(

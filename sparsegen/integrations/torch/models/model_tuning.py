@@ -31,7 +31,7 @@ from sparsegen.settings import Settings
 from sparsegen.tuning.engines.dealing import Watch
 from sparsegen.tuning.engines.engine import Engine, SetUp
 from sparsegen.tuning.engines.local import LocalEngine
-from sparsegen.tuning.model import Fate, SearchOutcome, run_searches, share
+from sparsegen.tuning.model import SearchOutcome, SearchState, run_searches, share
 from sparsegen.tuning.report import Budget, Effort
 from sparsegen.tuning_db.layers import Layers
 from sparsegen.tuning_db.seeds_reader import seeds
@@ -54,12 +54,12 @@ class InSituTuning:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether Ctrl-C ended it; the same call goes on from there."""
+        """True if Ctrl-C ended it; the same call goes on from there."""
         return self.report is None
 
     @property
     def failed(self) -> tuple[SearchOutcome, ...]:
-        return tuple(outcome for outcome in self.searches if outcome.fate is Fate.FAILED)
+        return tuple(outcome for outcome in self.searches if outcome.state is SearchState.FAILED)
 
     def __str__(self) -> str:
         tried = sum(outcome.tried for outcome in self.searches)
@@ -131,12 +131,12 @@ def tune_model(
 
 
 class ModelPlan:
-    """What a pruned model computes with example inputs: the products to search for, and what is then decided.
+    """Plan to tune a pruned model with example inputs: the products to search for, and the decision that follows.
 
     Attributes:
-        device: where the kernels run.
+        device: the device that runs the kernels.
         layers: the pruned ones, and those that may share a launch once more together.
-        searches: for their products.
+        searches: one for each of their products.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class ModelPlan:
         self.searches = share(self._products())
 
     def _products(self) -> Iterator[tuple[PrunedLayer, SpmmProblem]]:
-        """What is computed, in all forms that are tried."""
+        """Yields all products of the model, in all forms that are tried."""
         for layer in self.layers:
             first, *_ = names = layer.name.split(JOINT)
             has_bias = any(self._dense[name].bias is not None for name in names)
@@ -227,7 +227,7 @@ class ModelPlan:
         return InSituTuning(outcomes, report)
 
     def _times(self, store: Store, tokens: Sequence[int]) -> dict[str, tuple[LayerTime, ...]]:
-        """What is known of each layer's own product now."""
+        """Returns the times known so far of each layer's own product."""
         database, found = Layers([store, seeds()]), {}
         for layer in self.layers:
             dense = self._dense.get(layer.name)

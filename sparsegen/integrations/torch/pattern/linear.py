@@ -183,7 +183,7 @@ class SparseLinear(PatternModule):
         l2: MeasuredAs | str | None = None,
         db: str | Path | None = None,
     ) -> PreparedLinear:
-        """This layer for inference with one number of tokens: its weights are packed for a kernel, and not followed.
+        """The layer for inference with one number of tokens: its weights are packed for a kernel, and not followed.
 
         In place of this layer it frees the values and the pattern, which take more memory than the packed weights.
 
@@ -260,7 +260,7 @@ class SparseLinear(PatternModule):
         return linear(x[None], values, self.pattern, bias, self.activation)[0]
 
     def _of_nested(self, x: Tensor) -> Tensor:
-        """Of a jagged nested tensor, whose rows are one product; the result has its lengths."""
+        """Multiplies a jagged nested tensor, whose rows are one product; the result has its lengths."""
         if x.layout is not torch.jagged or x.dim() != 3:
             raise OperandError(
                 f"x: a nested tensor of layout {x.layout} and {x.dim()} dimensions: make it with layout=torch.jagged, "

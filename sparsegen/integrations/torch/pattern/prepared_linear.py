@@ -38,7 +38,7 @@ class PreparedLinear(DeviceBound, nn.Module):
         problem = operator.problem
         self.out_features, self.in_features, self.tokens = problem.m, problem.k, problem.n
         self._bias = bias
-        self._activation = activation  # that the kernel leaves out
+        self._activation = activation  # the activation that the kernel leaves out
         self._run = Prepared(operator)
 
     @property

@@ -26,7 +26,7 @@ STEPS_OF_OCTAVE = 8  # numbers of places from one power of two to the next
 
 @dataclass(frozen=True)
 class KernelMap:
-    """Which points the taps of a submanifold convolution read; all layers with one filter size on the points share it.
+    """The points that the taps of a submanifold convolution read; layers with one filter size on the points share it.
 
     Attributes:
         points: rows of the features that it belongs to.
@@ -99,7 +99,7 @@ class KernelMap:
 
 
 def places_for(points: int) -> int:
-    """Places of a map of so many points: the next of `STEPS_OF_OCTAVE` numbers in an octave."""
+    """Places of a map of ``points`` points: the next of `STEPS_OF_OCTAVE` numbers in an octave."""
     step = max(LEAST_PLACES, 1 << max(0, points.bit_length() - 1)) // STEPS_OF_OCTAVE
     return round_up(points, step)
 
