@@ -55,9 +55,107 @@ static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
 constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next 64, where B is contiguous along columns
 
-// lib/mma/warpgroup.cuh.j2 (1)
+// lib/mma/warpgroup_groups.cuh.j2
 
-// lib/mma/warpgroup_fragments.cuh.j2 (1)
+// A matrix in shared memory, in rows of 128 swizzled bytes of which 8 follow one another.
+#if defined(SPARSEGEN_EMULATOR)
+using SharedOperand = sparsegen::emulator::SwizzledMatrix;
+#else
+using SharedOperand = unsigned long long;
+
+__device__ __forceinline__ SharedOperand shared_operand(const unsigned char* start, unsigned chunk_stride) {
+  const unsigned long long address = static_cast<unsigned>(__cvta_generic_to_shared(start));
+  constexpr unsigned long long kGroupStride = 8 * 128, kSwizzle128 = 1ull << 62;
+  return (address & 0x3ffff) >> 4 | static_cast<unsigned long long>(chunk_stride >> 4) << 16 | (kGroupStride >> 4) << 32 | kSwizzle128;
+}
+#endif
+
+// The rows of a matrix run along k.
+__device__ __forceinline__ SharedOperand rows_along_k(const unsigned char* start) {
+#if defined(SPARSEGEN_EMULATOR)
+  return {start, true};
+#else
+  return shared_operand(start, 16);
+#endif
+}
+
+// Each row is one place of k; the next 64 elements of all rows lie `chunk_stride` bytes further.
+__device__ __forceinline__ SharedOperand rows_across_k(const unsigned char* start, unsigned chunk_stride) {
+#if defined(SPARSEGEN_EMULATOR)
+  return {start, false, chunk_stride};
+#else
+  return shared_operand(start, chunk_stride);
+#endif
+}
+
+// The matrix that begins so many bytes further, a multiple of 16.
+__device__ __forceinline__ SharedOperand moved(SharedOperand operand, unsigned bytes) {
+#if defined(SPARSEGEN_EMULATOR)
+  return {static_cast<const unsigned char*>(operand.start) + bytes, operand.k_is_contiguous, operand.block_stride};
+#else
+  return operand + (bytes >> 4);
+#endif
+}
+
+// Behind a wait: keeps the compiler from changing fragments that products were reading before it.
+template <int kWords>
+__device__ __forceinline__ void warpgroup_settle(unsigned (&fragments)[kWords][4]) {
+#if !defined(SPARSEGEN_EMULATOR)
+  #pragma unroll
+  for (int i = 0; i < kWords * 4; ++i) asm volatile("" : "+r"(fragments[i / 4][i % 4])::"memory");
+#endif
+}
+
+// Starts adding the product of 64 rows of A, 16 for each warp as fragments of mma, and 128 columns of B, 16 places of k, to sums that lie
+// over the warpgroup as those of mma do over a warp. B's rows run across k. Without `add` the product takes the sums' place.
+__device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const unsigned (&a)[4], SharedOperand b, bool add) {
+#if defined(SPARSEGEN_EMULATOR)
+  if (!add) {
+    for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
+  }
+  sparsegen::emulator::wgmma_16bit<Element, 16>(sums, a, b);
+#else
+  asm volatile(
+      "{ .reg .pred add; setp.ne.b32 add, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 { "
+      "%0, %1, %2, %3, "
+      "%4, %5, %6, %7, "
+      "%8, %9, %10, %11, "
+      "%12, %13, %14, %15, "
+      "%16, %17, %18, %19, "
+      "%20, %21, %22, %23, "
+      "%24, %25, %26, %27, "
+      "%28, %29, %30, %31, "
+      "%32, %33, %34, %35, "
+      "%36, %37, %38, %39, "
+      "%40, %41, %42, %43, "
+      "%44, %45, %46, %47, "
+      "%48, %49, %50, %51, "
+      "%52, %53, %54, %55, "
+      "%56, %57, %58, %59, "
+      "%60, %61, %62, %63 "
+      "}, { %64, %65, %66, %67}, %68, add, 1, 1, 1;\n"
+      "}\n"
+      : "+f"(sums[0][0]), "+f"(sums[0][1]), "+f"(sums[0][2]), "+f"(sums[0][3]),
+        "+f"(sums[1][0]), "+f"(sums[1][1]), "+f"(sums[1][2]), "+f"(sums[1][3]),
+        "+f"(sums[2][0]), "+f"(sums[2][1]), "+f"(sums[2][2]), "+f"(sums[2][3]),
+        "+f"(sums[3][0]), "+f"(sums[3][1]), "+f"(sums[3][2]), "+f"(sums[3][3]),
+        "+f"(sums[4][0]), "+f"(sums[4][1]), "+f"(sums[4][2]), "+f"(sums[4][3]),
+        "+f"(sums[5][0]), "+f"(sums[5][1]), "+f"(sums[5][2]), "+f"(sums[5][3]),
+        "+f"(sums[6][0]), "+f"(sums[6][1]), "+f"(sums[6][2]), "+f"(sums[6][3]),
+        "+f"(sums[7][0]), "+f"(sums[7][1]), "+f"(sums[7][2]), "+f"(sums[7][3]),
+        "+f"(sums[8][0]), "+f"(sums[8][1]), "+f"(sums[8][2]), "+f"(sums[8][3]),
+        "+f"(sums[9][0]), "+f"(sums[9][1]), "+f"(sums[9][2]), "+f"(sums[9][3]),
+        "+f"(sums[10][0]), "+f"(sums[10][1]), "+f"(sums[10][2]), "+f"(sums[10][3]),
+        "+f"(sums[11][0]), "+f"(sums[11][1]), "+f"(sums[11][2]), "+f"(sums[11][3]),
+        "+f"(sums[12][0]), "+f"(sums[12][1]), "+f"(sums[12][2]), "+f"(sums[12][3]),
+        "+f"(sums[13][0]), "+f"(sums[13][1]), "+f"(sums[13][2]), "+f"(sums[13][3]),
+        "+f"(sums[14][0]), "+f"(sums[14][1]), "+f"(sums[14][2]), "+f"(sums[14][3]),
+        "+f"(sums[15][0]), "+f"(sums[15][1]), "+f"(sums[15][2]), "+f"(sums[15][3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<unsigned>(add)));
+#endif
+}
+
 
 // The coordinates of a box.
 __device__ __forceinline__ auto box_of(int, int inner, int outer) { return box_at(inner, outer); }
@@ -237,7 +335,7 @@ struct Consumer {
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned bits = head[kWarps + warp * 32 + lane];
     decode(a, bits, shared_address(stages.values(stage.number) + head[warp] + lane * (kGranule * 2)));
-    const SharedMatrix b = shared_matrix(stages.b(stage.number));
+    const SharedOperand b = rows_across_k(stages.b(stage.number), kBBlockBytes);
     warpgroup_begin();
     #pragma unroll
     for (int step = 0; step < kProducts; ++step) warpgroup_mma(sums, a[step], moved(b, step * (kBByInner ? 32 : 2048)), add || step > 0);

@@ -53,7 +53,7 @@ static_assert(kStages >= 3, "a tile is copied while two are multiplied");
 
 // lib/tile/b_tiles.cuh.j2 (1)
 
-// lib/mma/warpgroup.cuh.j2 (3)
+// lib/mma/warpgroup.cuh.j2 (1)
 
 using Sums = float[kColumnTiles][4];
 

@@ -63,7 +63,7 @@ static_assert(kBlockRows % kUnit == 0 && kBlockColumns % kUnit == 0, "a unit lie
 
 // lib/barrier/register_budget.cuh.j2
 
-// lib/mma/warpgroup.cuh.j2 (5)
+// lib/mma/warpgroup.cuh.j2 (3)
 
 // lib/barrier/arrival.cuh.j2 (2)
 

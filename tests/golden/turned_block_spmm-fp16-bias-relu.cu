@@ -24,7 +24,8 @@ static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
 // lib/mma/tensor_core.cuh.j2 (1)
 
-// lib/mma/warpgroup_swap_ab.cuh.j2
+constexpr int kRowBytes = 64;  // of a stored block of A
+// lib/mma/warpgroup_rows.cuh.j2 (3)
 
 constexpr int kBlock = 32;  // rows and columns of a stored block of A
 constexpr int kBlockBytes = kBlock * kBlock * 2;
@@ -150,7 +151,7 @@ struct Consumer {
   __device__ __forceinline__ void multiply(Sums& sums, unsigned flags, const Fragments& fragments) const {
     const unsigned masks = __shfl_sync(0xffffffffu, flags >> kMaskShift, 0);  // ptxas sees that it is the same for all lanes
     const unsigned char* const b = tiles + stage.number * kStageBytes;
-    NarrowRows a = narrow_rows(b + kPanels * kPanelBytes);
+    RowsOperand a = rows_operand(b + kPanels * kPanelBytes, 8 * kRowBytes);
     warpgroup_begin();
     #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel) {
@@ -160,7 +161,7 @@ struct Consumer {
           float (&some)[kBlock / 8][4] = reinterpret_cast<float (&)[kBlock / 8][4]>(sums[block * (kBlock / 8)]);
           #pragma unroll
           for (int step = 0; step < kSteps; ++step) {
-            warpgroup_mma_swap_ab(some, fragments[panel][step], moved(a, step * 32));
+            warpgroup_mma_rows(some, fragments[panel][step], moved(a, step * 32));
           }
           a = moved(a, kBlockBytes);
         }

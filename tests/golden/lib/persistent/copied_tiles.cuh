@@ -30,7 +30,7 @@
 
 constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next 64, where B is contiguous along columns
 
-// lib/mma/warpgroup.cuh.j2 (3)
+// lib/mma/warpgroup.cuh.j2 (1)
 
 // lib/persistent/tile_scheduler.cuh.j2 (1)
 
@@ -49,8 +49,8 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int
 -// lib/copy/pair.cuh.j2 (1)
 +// lib/copy/pair.cuh.j2 (2)
 @@
--// lib/mma/warpgroup.cuh.j2 (3)
-+// lib/mma/warpgroup.cuh.j2 (4)
+-// lib/mma/warpgroup.cuh.j2 (1)
++// lib/mma/warpgroup.cuh.j2 (2)
 @@
 -// lib/epilogue/tile_output.cuh.j2 (1)
 +// lib/epilogue/tile_output.cuh.j2 (2)
@@ -63,8 +63,8 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int
 -// lib/persistent/tile_ring.cuh.j2 (1)
 +// lib/persistent/tile_ring.cuh.j2 (2)
 @@
--// lib/mma/warpgroup.cuh.j2 (4)
-+// lib/mma/warpgroup.cuh.j2 (6)
+-// lib/mma/warpgroup.cuh.j2 (2)
++// lib/mma/warpgroup.cuh.j2 (4)
 +
 +// lib/reduce/stage_sums.cuh.j2
 @@
@@ -80,8 +80,8 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int
 -// lib/copy/pair.cuh.j2 (1)
 -
 @@
--// lib/mma/warpgroup.cuh.j2 (3)
-+// lib/mma/warpgroup.cuh.j2 (7)
+-// lib/mma/warpgroup.cuh.j2 (1)
++// lib/mma/warpgroup.cuh.j2 (5)
 @@
 -__device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int outer) { return box_at(inner, outer); }
 +__device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int outer) { return box_at(inner, outer, item); }
@@ -90,15 +90,15 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int
 +// lib/epilogue/tile_output.cuh.j2 (5)
 (6) from (1):
 @@
--// lib/mma/warpgroup.cuh.j2 (3)
-+// lib/mma/warpgroup.cuh.j2 (8)
+-// lib/mma/warpgroup.cuh.j2 (1)
++// lib/mma/warpgroup.cuh.j2 (6)
 @@
 -// lib/epilogue/tile_output.cuh.j2 (1)
 +// lib/epilogue/tile_output.cuh.j2 (4)
 (7) from (2):
 @@
--// lib/mma/warpgroup.cuh.j2 (4)
-+// lib/mma/warpgroup.cuh.j2 (9)
+-// lib/mma/warpgroup.cuh.j2 (2)
++// lib/mma/warpgroup.cuh.j2 (7)
 @@
 -// lib/epilogue/tile_output.cuh.j2 (2)
 +// lib/epilogue/tile_output.cuh.j2 (4)
@@ -109,22 +109,22 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int
 -// lib/copy/pair.cuh.j2 (2)
 -
 @@
--// lib/mma/warpgroup.cuh.j2 (6)
-+// lib/mma/warpgroup.cuh.j2 (10)
+-// lib/mma/warpgroup.cuh.j2 (4)
++// lib/mma/warpgroup.cuh.j2 (8)
 @@
 -// lib/epilogue/tile_output.cuh.j2 (4)
 +// lib/epilogue/tile_output.cuh.j2 (6)
 (9) from (5):
 @@
--// lib/mma/warpgroup.cuh.j2 (7)
-+// lib/mma/warpgroup.cuh.j2 (11)
+-// lib/mma/warpgroup.cuh.j2 (5)
++// lib/mma/warpgroup.cuh.j2 (9)
 @@
 -// lib/epilogue/tile_output.cuh.j2 (5)
 +// lib/epilogue/tile_output.cuh.j2 (6)
 (10) from (6):
 @@
--// lib/mma/warpgroup.cuh.j2 (8)
-+// lib/mma/warpgroup.cuh.j2 (12)
+-// lib/mma/warpgroup.cuh.j2 (6)
++// lib/mma/warpgroup.cuh.j2 (10)
 (11) from (1):
 @@
 -// lib/cluster/cluster.cuh.j2 (2)
@@ -133,8 +133,8 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int
 -// lib/copy/tensor_map.cuh.j2 (5)
 +// lib/copy/tensor_map.cuh.j2 (1)
 @@
--// lib/mma/warpgroup.cuh.j2 (3)
-+// lib/mma/warpgroup.cuh.j2 (13)
+-// lib/mma/warpgroup.cuh.j2 (1)
++// lib/mma/warpgroup.cuh.j2 (11)
 @@
 -// lib/persistent/tile_scheduler.cuh.j2 (1)
 +// lib/persistent/tile_scheduler.cuh.j2 (2)
