@@ -41,8 +41,9 @@ NAMES: Mapping[str, str] = {
     "torch-conv2d": "cuDNN",
     "torch-csr-layers": "PyTorch by layers",
     "torch-flex": "FlexAttention",
-    "torch-linear": "PyTorch's linear layer",
+    "torch-masked-bsr": "Triton's BSR in PyTorch",
     "torch-sampled-addmm": "PyTorch's sampled product",
+    "triton-blocks": "Triton",
 }
 
 
@@ -64,8 +65,10 @@ class Job:
         return row.suite in self.suites and row.dtype is self.dtype and self.is_of(row)
 
 
-def _blocks(size: int, percents: tuple[int, ...]) -> Callable[[Row], bool]:
-    return lambda row: any(row.case.endswith(f".{percent} b{size}") for percent in percents)
+def _blocks(*percents: int) -> Callable[[Row], bool]:
+    """Products whose blocks of 32 or 128 are zero in such a share."""
+    ends = tuple(f".{percent} b{size}" for percent in percents for size in (32, 128))
+    return lambda row: row.case.endswith(ends)
 
 
 def _dropped(share: float) -> Callable[[Row], bool]:
@@ -99,10 +102,8 @@ JOBS = (
     Job("pruned layers (DLMC)", ("dlmc",), HALF),
     Job("rows of equal length", ("uniform", "uniform-shapes", "uniform-sparsity", "uniform-batch"), HALF),
     Job("LSTM weights", ("rnn",), HALF),
-    Job("dense blocks of 128, 80 and 90 % zeros", ("block",), HALF, _blocks(128, (80, 90))),
-    Job("dense blocks of 128, 20 and 50 % zeros", ("block",), HALF, _blocks(128, (20, 50))),
-    Job("dense blocks of 32, 80 and 90 % zeros", ("block",), HALF, _blocks(32, (80, 90))),
-    Job("dense blocks of 32, 20 and 50 % zeros", ("block",), HALF, _blocks(32, (20, 50))),
+    Job("dense blocks of 32 and 128, 80 and 90 % zeros", ("block",), HALF, _blocks(80, 90)),
+    Job("dense blocks of 32 and 128, 20 and 50 % zeros", ("block",), HALF, _blocks(20, 50)),
     Job("sampled products", ("sddmm",), SINGLE),
     Job("sampled products", ("sddmm",), HALF),
     Job("graphs", ("gnn",), SINGLE),

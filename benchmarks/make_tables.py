@@ -106,7 +106,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "masked-goals": lambda: masked_tables.goals(RESULTS, rows_of),
     "masked-overview": lambda: overview_tables.masked_products(RESULTS),
     "convolution-overview": lambda: overview_tables.convolutions(RESULTS),
-    "cases-overview": lambda: overview_tables.cases(RESULTS),
     "networks-overview": lambda: overview_tables.networks(RESULTS),
 }
 FILES = (

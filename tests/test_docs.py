@@ -20,7 +20,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
     ROOT / "examples" / "README.md",
-    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/**/*.md")),
 ]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
