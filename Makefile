@@ -100,7 +100,7 @@ types: $(READY_DEV)
 
 # Read it with a browser: build/site/index.html; searching needs a server, `python -m http.server -d build/site`.
 docs: $(READY_DOCS)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:
 	rm -rf .venv build

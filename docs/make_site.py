@@ -26,6 +26,8 @@ import make_api  # noqa: E402
 
 DOCS, FRONT = "docs", "README.md"
 BELOW = "repository"  # where the site has what lies outside of docs/
+RESULTS = f"{BELOW}/benchmarks/results/"  # tables of single rows, which would bury what people search for
+BOOSTS = {"glossary.md": 4.0, "notes/": 0.3, f"{BELOW}/": 0.3}  # of places among the answers of a search
 LANGUAGES = {".c": "c", ".h": "c", ".py": "python", ".txt": "text", "": "text"}
 # Code, which is left alone, or a link or picture: its words and where it leads.
 PART = re.compile(r"^```.*?^```|`[^`\n]*`|(!?\[[^\]]*\])\(([^)\s]+)\)", re.MULTILINE | re.DOTALL)
@@ -42,7 +44,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: Files) -> str:
-    return relinked(markdown, source_of(page.file.src_uri))
+    place = page.file.src_uri
+    boost = next((value for start, value in BOOSTS.items() if place.startswith(start)), 1.0)
+    page.meta["search"] = {"exclude": True} if place.startswith(RESULTS) else {"boost": boost}
+    return relinked(markdown, source_of(place))
 
 
 def start_pages() -> list[str]:

@@ -106,7 +106,7 @@ def orders_configs(problem: Problem) -> bool:
     """Whether the model was shown to order the configs of such problems better than chance: a search expects its times.
 
     On recorded searches of an H100 it saves half of the trials of ``spmm``, and costs as many again of ``sddmm`` and
-    ``sparse_softmax`` (docs/tuning.md).
+    ``sparse_softmax`` (docs/internals/samplers.md).
     """
     return isinstance(problem, SpmmProblem)
 
