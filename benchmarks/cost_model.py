@@ -4,7 +4,7 @@
     python -m benchmarks.cost_model fit            # writes sparsegen/tuning/prediction/cost_model.json
     python -m benchmarks.cost_model quality        # suites and families left out
 
-docs/prediction.md keeps what ``quality`` prints.
+docs/internals/predictions.md keeps what ``quality`` prints.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def strongest(folder: Path, peers: Peers) -> str:
     results = whole(folder)
     groups: dict[tuple[str, str], list[tuple[float, dict[str, float]]]] = {}
     for row in results.rows:
-        ours, times = row.us(TUNED), _sparse_times(row, peers)
+        ours, times = row.us(TUNED), sparse_times(row, peers)
         if ours and times and any(name in ANCHORED for name in times):
             groups.setdefault((row.suite, TYPES[row.dtype]), []).append((ours, times))
     lines = []
@@ -187,7 +187,7 @@ ANCHORED = {
 }
 
 
-def _sparse_times(row: Row, peers: Peers) -> dict[str, float]:
+def sparse_times(row: Row, peers: Peers) -> dict[str, float]:
     """Microseconds of sparse routines of others: anchored ones, and those timed beside ours."""
     known = peers.get((row.suite, row.case, row.dtype.value), {})
     found = {name: us for name, us in known.items() if name in ANCHORED}

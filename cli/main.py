@@ -84,7 +84,7 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except SparsegenError as error:
             trace = verbose.traceback_of(ctx, error)
-            _fail(ctx, type(error).__name__, str(error), error.exit_code, trace)
+            _fail(ctx, type(error).__name__, str(error), error.exit_code, trace, error.help)
         except click.ClickException as error:
             if not ctx.meta["sparsegen.json"]:
                 error.message = visible(error.message)  # type: ignore[misc]  # final by declaration alone
@@ -107,16 +107,23 @@ def _asks_driver(command: str) -> bool:
     return command in ON_A_DEVICE and backends.may_be_gpu(None)
 
 
-def _fail(ctx: click.Context, kind: str, message: str, exit_code: int, trace: str = "") -> NoReturn:
-    """End with an error: JSON on stdout where ``--json`` was given, else a line on stderr; a traceback with it."""
+def _fail(
+    ctx: click.Context, kind: str, message: str, exit_code: int, trace: str = "", help_at: str = ""
+) -> NoReturn:
+    """End with an error: JSON on stdout where ``--json`` was given, else lines on stderr; with a traceback and the
+    address of help where there are any.
+    """
     if ctx.meta["sparsegen.json"]:
-        told = {"type": kind, "message": message} | ({"traceback": trace} if trace else {})
+        told = {"type": kind, "message": message}
+        told |= {name: text for name, text in (("help", help_at), ("traceback", trace)) if text}
         try:
             click.echo(json.dumps({"error": told}))
             raise click.exceptions.Exit(exit_code)
         except OutputError:
             pass  # the error may be that nothing can be written there
     click.echo(f"error: {visible(message)}", err=True)
+    if help_at:
+        click.echo(f"help: {help_at}", err=True)
     click.echo(visible(trace), err=True, nl=False)
     raise click.exceptions.Exit(exit_code)
 
@@ -138,6 +145,6 @@ def main() -> None:
     try:
         with checked_output():
             cli(prog_name="sparsegen")
-    except OutputError as error:  # errors of help and version, which no command prints
-        click.echo(f"error: {error}", err=True)
+    except OutputError as error:  # of help and version, which no command prints
+        click.echo(f"error: {error}\nhelp: {error.help}", err=True)
         sys.exit(error.exit_code)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+HELP = "docs/errors.md"  # has a section for every class of this module, and the site an address
+
 
 def one_line(text: object) -> str:
     """Text as a part of a message: line ends and other characters that are not printed are written as escapes."""
@@ -24,6 +26,12 @@ class SparsegenError(Exception):
 
     exit_code = 1
     child_traceback: str = ""
+
+    @property
+    def help(self) -> str:
+        """The section of the documentation on this class, or on the nearest of its bases in `sparsegen.errors`."""
+        known = next(cls for cls in type(self).__mro__ if cls.__module__ == __name__)
+        return f"{HELP}#{known.__name__.lower()}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Python would call the constructor with `args`, which is the finished message and lacks the keywords.

@@ -21,8 +21,7 @@ PAGES = [
     ROOT / "CHANGELOG.md",
     ROOT / "examples" / "README.md",
     ROOT / "benchmarks" / "README.md",
-    *sorted(ROOT.glob("docs/*.md")),
-    *sorted(ROOT.glob("docs/notes/*.md")),
+    *sorted(ROOT.glob("docs/**/*.md")),
 ]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RESULT = re.compile(r"`([a-z0-9_]+\.json\.xz|(?:explored|ncu|sanitizer)_[a-z0-9_]+\.txt)`")

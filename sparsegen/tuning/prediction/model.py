@@ -108,7 +108,7 @@ def orders_configs(problem: Problem) -> bool:
     times.
 
     On recorded searches of an H100 it saves half of the trials of ``spmm``, and costs as many again of ``sddmm`` and
-    ``sparse_softmax`` (docs/tuning.md).
+    ``sparse_softmax`` (docs/internals/samplers.md).
     """
     return isinstance(problem, SpmmProblem)
 
