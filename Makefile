@@ -13,7 +13,7 @@ SECONDS ?= 60
 GPU_SECONDS ?= 240
 GPU_TESTS = $(shell grep -rl 'pytest.mark.gpu' tests --include='test_*.py')
 TORCH ?= torch==2.13.0
-TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \
+TORCH_TESTS := tests/integrations tests/examples/test_torch_examples.py tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \
 	tests/plan/test_dense_launcher.py tests/bench/test_studies.py tests/bench/test_torch_contenders.py
 
 # Two processes on a machine of two cores; a file's tests stay in one of them, but for variants of the contract tests.
