@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -442,8 +440,3 @@ def test_the_right_variant_passes(emulator_toolchain: EmulatorToolchain, name: s
 def test_a_planted_bug_is_caught(emulator_toolchain: EmulatorToolchain, name: str, bug: str) -> None:
     with pytest.raises((ContractError, KernelFault)):
         RIGHT[name].check(bug, toolchain=emulator_toolchain)
-
-
-def test_a_bug_that_fits_nowhere_is_told() -> None:
-    with pytest.raises(ValueError, match=r"csr_spmm .* 'no such line'"):
-        replace(RIGHT["spmm"], planted={"none": ("no such line", "")}).source("none")

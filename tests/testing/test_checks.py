@@ -17,6 +17,7 @@ from sparsegen.kernels.config import Config, tunable
 from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.testing import Kind, PlantedBugs, cases, check_family, checks
 from sparsegen.testing.cover import short_ring
+from sparsegen.testing.variants import sample
 
 EXAMPLES = str(Path(__file__).parents[2] / "examples")
 sys.path.insert(0, EXAMPLES)
@@ -169,6 +170,19 @@ def test_an_untidy_source_is_caught(tmp_path: Path, piece: str, instead: str, me
         checks.source_is_clean(short_ring(wrong)[0])
 
 
+def test_a_sample_is_the_same_every_time() -> None:
+    drawn = sample(FAMILY)
+    assert sample.__wrapped__(FAMILY) == drawn and set(short_ring(FAMILY)) <= set(drawn)
+    assert {variant.config.threads for variant in drawn} == {64, 128, 256}
+
+
+def test_a_family_that_computes_nothing_has_no_variants_and_fails() -> None:
+    nothing = NothingComputed()
+    assert sample(nothing) == short_ring(nothing) == ()
+    with pytest.raises(ContractError, match="computes no problem that was tried"):
+        check_family(nothing)
+
+
 @pytest.mark.sanitizer
 def test_a_family_from_outside_holds_its_contract_and_a_bug_in_it_is_caught() -> None:
     names = check_family(FAMILY)
@@ -194,3 +208,11 @@ def test_all_that_does_not_hold_is_told_at_once() -> None:
     with pytest.raises(ContractError) as told:
         check_family(LostValues())
     assert str(told.value).count("need a value_source") == len(short_ring(FAMILY))
+
+
+def test_a_bug_that_fits_nowhere_is_told() -> None:
+    kind = Kind.spmm(20, DType.FLOAT32, Layout.ROW, Epilogue.NONE)
+    planted = PlantedBugs(FAMILY, kind, {}, {"none": ("no such line", "")})
+    assert planted.source().count("row_spmm(") == 1
+    with pytest.raises(ValueError, match=r"row_spmm does not contain 'no such line'"):
+        planted.source("none")
