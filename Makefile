@@ -6,6 +6,7 @@ READY := .venv/ready
 READY_DEV := .venv/ready-dev
 READY_DOCS := .venv/ready-docs
 READY_TORCH := .venv/ready-torch
+READY_NOTEBOOKS := .venv/ready-notebooks
 READY_POSTGRES := .venv/ready-postgres
 READY_RAY := .venv/ready-ray
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -26,9 +27,9 @@ MACHINE_TESTS := tests/cli tests/system tests/matrix tests/pruning tests/tuning_
 	tests/test_encodings.py
 
 # Each of the tests' processes has a core of its own; threads of BLAS would only wait there for each other.
-test test-fast test-long test-all test-torch: export OPENBLAS_NUM_THREADS := 1
+test test-fast test-long test-all test-torch test-examples: export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-postgres test-ray test-fuzz test-ascii test-user fuzz lint types docs clean
+.PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-examples test-postgres test-ray test-fuzz test-ascii test-user fuzz lint types docs clean
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
@@ -38,6 +39,7 @@ help:
 	@echo 'make test-all    both'
 	@echo 'make test-gpu    the tests that need a GPU, as many as begin within GPU_SECONDS=240, on all GPUs; a line for each family'
 	@echo 'make test-torch  the tests that need PyTorch, which it installs (TORCH=... says which)'
+	@echo 'make test-examples  the examples that need PyTorch, and the notebooks; it installs PyTorch and a kernel of Jupyter'
 	@echo 'make fuzz   damaged files for every reader, for SECONDS=60'
 	@echo 'make test-fuzz   four hundred damaged files for every reader, the same every time'
 	@echo 'make test-ascii  what reads, writes and prints, in a locale that is not UTF-8'
@@ -69,6 +71,9 @@ test-gpu: $(READY)
 
 test-torch: $(READY_TORCH)
 	$(PYTEST) $(TORCH_TESTS)
+
+test-examples: $(READY_NOTEBOOKS)
+	$(PYTEST) tests/examples/test_torch_examples.py tests/examples/test_notebooks.py
 
 fuzz: $(READY)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-seconds $(SECONDS)
@@ -110,6 +115,10 @@ $(READY): pyproject.toml .ci/setup
 
 $(READY_TORCH): $(READY)
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	@touch $@
+
+$(READY_NOTEBOOKS): $(READY_TORCH)
+	$(BIN)/python -m pip install --quiet --editable '.[notebooks]'
 	@touch $@
 
 $(READY_POSTGRES): $(READY)

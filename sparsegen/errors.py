@@ -124,6 +124,12 @@ class CacheEntryError(CacheError):
     """A compiled variant is gone or is not what was compiled; compiling it again mends it."""
 
 
+class ContractError(SparsegenError):
+    """A kernel family breaks what every family must hold to (`sparsegen.testing`); the message says what and where."""
+
+    exit_code = 5
+
+
 class NoVariantError(SparsegenError):
     """No variant may be dispatched: none is valid, none verified, or none was tuned and that was asked for."""
 

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparsegen.kernels.base import AnyFamily
@@ -23,11 +25,13 @@ _first = threading.Lock()  # threads that render one template for the first time
 
 
 @cache
-def environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+def environment(folder: Path | None = None) -> Environment:
+    """Jinja2's environment for the package's templates, and before them those of a folder outside."""
+    from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
 
+    outside = [] if folder is None else [FileSystemLoader(folder)]
     return Environment(
-        loader=PackageLoader("sparsegen.templates", ""),
+        loader=ChoiceLoader([*outside, PackageLoader("sparsegen.templates", "")]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -37,16 +41,23 @@ def environment() -> Environment:
 
 
 @cache
-def template_digest(name: str) -> str:
+def template_digest(name: str, folder: Path | None = None) -> str:
     """SHA-256 (first 12 hex digits) of a template and all that it includes: a change in one makes other sources."""
     digest = hashlib.sha256()
-    for part in sorted(parts_of(name)):
+    for part in sorted(parts_of(name, folder)):
         digest.update(part.encode())
-        digest.update(files("sparsegen.templates").joinpath(part).read_bytes())
+        digest.update(_file(part, folder).read_bytes())
     return digest.hexdigest()[:12]
 
 
-def parts_of(name: str) -> set[str]:
+def _file(name: str, folder: Path | None) -> Traversable:
+    """Where a template's text is."""
+    if folder is not None and (folder / name).is_file():
+        return folder / name
+    return files("sparsegen.templates").joinpath(name)
+
+
+def parts_of(name: str, folder: Path | None = None) -> set[str]:
     """A template, and those that it and these include or import, by names that are constants."""
     found, pending = set[str](), [name]
     while pending:
@@ -54,7 +65,7 @@ def parts_of(name: str) -> set[str]:
         if part in found:
             continue
         found.add(part)
-        text = files("sparsegen.templates").joinpath(part).read_text(encoding="utf-8")
+        text = _file(part, folder).read_text(encoding="utf-8")
         pending += [one or other for one, other in _REFERENCE.findall(text)]
     return found
 
@@ -74,5 +85,7 @@ def render(family: AnyFamily, problem: Problem, config: Config) -> str:
     """
     constants = dict(family.constants(problem, config))
     with _first:
-        template, digest = environment().get_template(family.template), template_digest(family.template)
+        folder = family.template_folder
+        template = environment(folder).get_template(family.template)
+        digest = template_digest(family.template, folder)
         return template.render(c=config, p=constants, family=family, digest=digest, described=described)

@@ -14,7 +14,11 @@ MANY = 3000  # tests from which a run says how long it takes
 # By ring, on two cores with nothing else to do, reckoned from CPU seconds.
 MINUTES = {FAST: 1, "not long": 5, "": 10}
 KEPT = "sparsegen/minutes"
-OPTIONAL = {"torch": "make test-torch", "psycopg": "make test-postgres"}  # what tests need -> what has it
+OPTIONAL = {  # what tests need -> what has it
+    "torch": "make test-torch",
+    "nbformat": "make test-examples",
+    "psycopg": "make test-postgres",
+}
 
 
 def beforehand(config: pytest.Config, tests: int, gpu_reason: str) -> Iterable[str]:

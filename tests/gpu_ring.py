@@ -2,8 +2,8 @@
 
 Several processes share a device: no contract test measures time. Tests come in turns: first the first variant of
 every family, then every family's heuristics at one size, then second variants, and so on; variants of the short ring
-(contract_ring.py) before others. So whatever the budget, each family has had as many turns as any other, but for one.
-What the budget leaves no time for is counted as not run.
+(sparsegen.testing.cover) before others. So whatever the budget, each family has had as many turns as any other, but
+for one. What the budget leaves no time for is counted as not run.
 """
 
 from __future__ import annotations
@@ -70,9 +70,11 @@ def _turns_of(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _is_short(variant: Any) -> bool:
-    from contract_ring import short_ring  # draws variants of all families, which no other ring's start needs
+    from sparsegen.testing.cover import (
+        short_ring,  # draws variants of all families, which no other ring's start needs
+    )
 
-    return variant in short_ring(variant.family.name)
+    return variant in short_ring(variant.family)
 
 
 class Turns:

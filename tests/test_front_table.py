@@ -57,7 +57,7 @@ def test_losses_come_last_and_drawn_rows_are_there(front: Any, tmp_path: Path) -
 def test_tf32_counts_where_the_line_says_so(front: Any, tmp_path: Path) -> None:
     tf32 = replace(cell("cublas-tf32", Kind.DENSE, 1.0), arithmetic=Arithmetic.TF32)
     one = row("layer", suite="dlmc", ours=2.0, dense=4.0, sparse=8.0)
-    kept = tuple(c for c in one.cells if c.contender != "cublas-tf32")
+    kept = tuple(c for c in one.cells if c.baseline != "cublas-tf32")
     result_file.write(
         replace(results(), rows=(replace(one, cells=(*kept, tf32)),)), tmp_path / "bench_a.json.xz"
     )

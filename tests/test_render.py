@@ -52,7 +52,9 @@ def test_a_change_makes_other_digests_where_it_is_included(monkeypatch: pytest.M
     assert len(set(digests.values())) == len({family.template for family in families().values()})
     render.template_digest.cache_clear()
     whole = render.parts_of
-    monkeypatch.setattr(render, "parts_of", lambda name: whole(name) - {"lib/mma/tensor_core.cuh.j2"})
+    monkeypatch.setattr(
+        render, "parts_of", lambda name, folder: whole(name, folder) - {"lib/mma/tensor_core.cuh.j2"}
+    )
     changed = {n for n, d in digests.items() if render.template_digest(families()[n].template) != d}
     monkeypatch.undo()
     render.template_digest.cache_clear()

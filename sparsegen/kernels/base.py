@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy.typing as npt
@@ -101,12 +102,13 @@ C = TypeVar("C", bound=Config)
 
 
 class Family(ABC, Generic[P, C]):
-    """One way to compute an operator. Subclasses live in `sparsegen.kernels`, one file each."""
+    """One way to compute an operator. Subclasses live in `sparsegen.kernels`, one file each; others `register`."""
 
     name: ClassVar[str]
     summary: ClassVar[str]  # one sentence
     source: ClassVar[str]  # paper and section
     template: ClassVar[str]  # path below templates/
+    template_folder: ClassVar[Path | None] = None  # of a family outside of sparsegen: the path is below this
     entry: ClassVar[str]  # name of the __global__ function
     mapped_names: ClassVar[tuple[str, ...]] = ()  # arrays of its TENSOR_MAP parameters; see `tensor_map`
     size_names: ClassVar[tuple[str, ...]]  # its SIZE parameters

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_calls import call
-from contract_matrices import csr
 from tuning_samples import H100
 
 from sparsegen.backends.emulator import device
@@ -26,6 +24,8 @@ from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.render import render
 from sparsegen.system.device_memory import WARP
+from sparsegen.testing.launches import call
+from sparsegen.testing.matrices import csr
 from sparsegen.verify.bounds import worst_error
 
 FAMILY = family("bitmap_spmm")

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract_calls import call
-from contract_matrices import dense_blocks, matrices
 from tuning_samples import H100
 
 import sparsegen
@@ -22,6 +20,8 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.render import render
+from sparsegen.testing.launches import call
+from sparsegen.testing.matrices import dense_blocks, matrices
 from sparsegen.verify.bounds import worst_error
 
 SMALL = BlockSpmmConfig(tile_m=64, tile_n=64, stages=3, cluster=1, load_warps=2)

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from contract_matrices import csr
 
 from sparsegen.kernels.layouts.network_tiles import LayerTiles, layers_in_tiles
 from sparsegen.kernels.layouts.tile_groups import SIDE, LayerKind
@@ -16,6 +15,7 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import CLIP, radixnet
 from sparsegen.operators import DType, SparseNetworkProblem
+from sparsegen.testing.matrices import csr
 
 RUN = 4
 

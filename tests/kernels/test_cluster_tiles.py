@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse
-from contract_matrices import csr
 from tuning_samples import H100
 
 from sparsegen.backends.emulator import device
@@ -26,6 +25,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import CLIP, radixnet
 from sparsegen.operators import DType, SparseNetworkProblem
+from sparsegen.testing.matrices import csr
 
 WARPS, RUN = 4, 4
 

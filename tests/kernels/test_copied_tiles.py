@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from contract_calls import run_and_compare
-from contract_cases import Kind, Variant
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -27,6 +25,9 @@ from sparsegen.operators import (
     SddProblem,
 )
 from sparsegen.render import render
+from sparsegen.testing.kinds import Kind
+from sparsegen.testing.launches import run_and_compare
+from sparsegen.testing.variants import Variant
 
 H100 = replace(device(), multiprocessors=132)
 DSD = DsdProblem(4096, 4096, 4096, DType.FLOAT16)

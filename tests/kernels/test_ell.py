@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract_matrices import matrices
 
 from sparsegen.errors import MatrixError
 from sparsegen.kernels.layouts import ell
@@ -21,6 +20,7 @@ from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import uniform_rows
 from sparsegen.operators import DType
+from sparsegen.testing.matrices import matrices
 
 
 @pytest.mark.parametrize("name", ["few_long_rows", "empty_rows", "uniform_rows", "no_nonzeros"])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract_matrices import csr, matrices
 
 from sparsegen import masks
 from sparsegen.kernels.attention import key_tiles
 from sparsegen.kernels.attention.key_tiles import FULL, KeyTiles
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.testing.matrices import csr, matrices
 
 SHAPES = [(64, 64), (128, 32), (64, 128)]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
-from contract_matrices import csr, matrices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsegen.kernels.spmm.lane_stream import LANES, PAIR, LaneStreams, Partition, _positions, pack
 from sparsegen.kernels.spmm.lane_stream_rows import _in_runs, balanced_rows, levelled_rows
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.testing.matrices import csr, matrices
 
 ROOMY, TIGHT = 160, 96
 HEAD = 3  # pairs of a stream that lie in front

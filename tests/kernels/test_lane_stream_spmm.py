@@ -11,9 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contract_calls import run_and_compare
-from contract_cases import Kind, Variant
-from contract_matrices import csr
 from tuning_samples import H100
 
 import sparsegen
@@ -27,6 +24,10 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform, uniform_rows
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.render import render
+from sparsegen.testing.kinds import Kind
+from sparsegen.testing.launches import run_and_compare
+from sparsegen.testing.matrices import csr
+from sparsegen.testing.variants import Variant
 
 DEVICES = {
     "80": replace(H100, compute_capability=(8, 0), multiprocessors=108, shared_memory_per_block=166912),

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from contract_cases import random_valid_config
 
 import sparsegen
 from sparsegen.backends.emulator import device
 from sparsegen.kernels import families
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.testing.variants import random_valid_config
 
 M, K, N = 70, 96, 16
 SPREADS = {  # whose tiles are multiplied whole

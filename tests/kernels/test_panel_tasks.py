@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract_matrices import matrices
 
 from sparsegen.kernels.sddmm.panel_tasks import Groups
+from sparsegen.testing.matrices import matrices
 
 
 @pytest.mark.parametrize("sort_rows", [False, True])

@@ -6,8 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-from contract_calls import call
-from contract_matrices import csr, matrices
 from tuning_samples import H100
 
 from sparsegen.backends.emulator.sanitized import run_sanitized
@@ -19,6 +17,8 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import power_law, random_uniform
 from sparsegen.operators import DType, Epilogue, SpmmProblem
 from sparsegen.render import render
+from sparsegen.testing.launches import call
+from sparsegen.testing.matrices import csr, matrices
 from sparsegen.verify.bounds import worst_error
 
 

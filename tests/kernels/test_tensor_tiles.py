@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract_matrices import dense_blocks, matrices
 from tuning_samples import H100
 
 import sparsegen
@@ -26,6 +25,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import as_csr
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.testing.matrices import dense_blocks, matrices
 from sparsegen.tuning.space.space import Space
 from sparsegen.verify.bounds import worst_error
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_cases import kinds, matrices_of
-from contract_matrices import matrices
 
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import families_of
@@ -52,6 +50,8 @@ from sparsegen.operators import (
     TokenOrder,
     operator_named,
 )
+from sparsegen.testing.kinds import kinds, matrices_of
+from sparsegen.testing.matrices import matrices
 from sparsegen.verify.bounds import ErrorBound
 
 PROBLEMS: list[Problem] = [

@@ -13,6 +13,7 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
+from sparsegen.kernels.layouts.padding import empty_as_padding
 from sparsegen.kernels.network.network_family import (
     checks_tunable,
     dies,
@@ -174,7 +175,7 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
         classes = in_banks if config.order == "banks" else 1
         slices = staged_slices(problem, matrix, WARP * config.warps, config.buffer, classes)
         biases = bias_sources(problem, matrix).ravel()
-        source = empty_as_one(np.concatenate((biases, slices.source)))
+        source = empty_as_padding(np.concatenate((biases, slices.source)))
         values = stored_values(problem, matrix, source)
         dying = dies(problem)
         tile = 2 * max(problem.neurons, problem.outputs) * problem.dtype.itemsize

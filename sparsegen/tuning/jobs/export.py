@@ -66,6 +66,7 @@ LEFT_AT_HOME = (
     "sparsegen/networks/",
     "sparsegen/report/",
     "sparsegen/templates/",
+    "sparsegen/testing/",
     "sparsegen/tuning_db/migrations/",
     "sparsegen/tuning_db/seeds/",
 )
@@ -197,6 +198,9 @@ def _choose(w: Wanted, target: Device, known: Layer, count: int, names: Sequence
         if names is None
         else [kernels.require_family(name, w.problem) for name in names]
     )
+    named = [family for family in named if kernels.is_own(family)]
+    if names is not None and len(named) < len(names):
+        raise ConfigError("a bundle carries families of sparsegen's own alone; leave the others out")
     first = first_to_try(workload, target, known, named)
     space = space_of(workload, target, named, first)
     chosen = dict.fromkeys(c for c in first if c in set(space.candidates))

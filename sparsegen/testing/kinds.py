@@ -1,13 +1,8 @@
-"""Cases of the contract tests: a seeded sample of every family's variants, and the matrices that they run on.
-
-A variant's source depends on its config and constants alone, so one compiled variant is run on every matrix
-that leads to the same source.
-"""
+"""Kinds of problems that the contract tests draw for a family: dtypes, layouts, epilogues, sizes, masks and batches."""
 
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +10,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
-from contract_matrices import matrices
-
-from sparsegen.backends.emulator import device
-from sparsegen.kernels import families
 from sparsegen.kernels.base import AnyFamily
-from sparsegen.kernels.config import Tunable
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import (
     BlockAttentionProblem,
@@ -37,8 +27,9 @@ from sparsegen.operators import (
     SpmmProblem,
     fields_of,
 )
-from sparsegen.render import render
+from sparsegen.testing.matrices import matrices
 
+Traits = tuple[tuple[str, StrEnum], ...]
 BATCH = 3  # items; an odd number, so that neither begins where vectors do
 BLOCKS = (
     "16x16",
@@ -62,7 +53,6 @@ CONVOLUTIONS: tuple[dict[str, str], ...] = (
 # Of attention: what queries see by their places, and blocks of masks.
 SPANS = ("full", "causal", "causal@start", "full:20", "causal:30+5")
 ATTENTION_BLOCKS = ("16x16", "16x64", "32x32", "64x64", "64x128", "128x64", "128x128", "256x256")
-Traits = tuple[tuple[str, StrEnum], ...]
 MOST_PIXELS = 1500  # of an image: the emulator's products are slow
 FILTER_VOLUMES = ("3x3x3", "1x1x1", "5x1x3", "1x3x5")
 MOST_FEATURES = 9000  # of all points
@@ -80,12 +70,6 @@ SIZES_OF = {
     "head_dim": (16, 64, 80, 128),
 }
 CONVOLVED = (MaskedConv2dProblem, MaskedConv2dWeightsProblem)
-RANDOM_VARIANTS = 12  # of a family, shared out among its kinds
-MOST_OF_A_KIND = 2
-DRAWN = 24  # random configs for each of them, of which that is taken that meets most that is new
-SMALL_SPACE = 100  # choices in all; one such variant is enough
-TRIES = 60
-TURNS = 4  # in which kinds are drawn for a choice that none has made yet
 
 
 @dataclass(frozen=True)
@@ -128,29 +112,6 @@ class Kind:
         return replace(self, sizes=tuple((name, size) for name, _ in self.sizes))
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A config, the kind of problem, and the matrices (by name) that lead to this source."""
-
-    family: AnyFamily
-    config: Any
-    kind: Kind
-    matrices: tuple[str, ...]
-    source: str
-
-    def __str__(self) -> str:
-        changed = [
-            f"{t.name}={getattr(self.config, t.name)}"
-            for t in self.family.config_type.tunables()
-            if getattr(self.config, t.name) != t.default
-        ]
-        return "-".join([self.family.name, str(self.kind), *changed])
-
-
-def heuristic(family: AnyFamily, problem: Problem, matrix: CsrMatrix) -> Any:
-    return family.heuristic(problem, problem.features(matrix), device())
-
-
 def allows(problem_type: type[Problem], matrix: CsrMatrix) -> bool:
     """True if problems may have such a shape: none is empty without a pattern, and images and lists of points are
     small.
@@ -172,30 +133,6 @@ def matrices_of(family: AnyFamily) -> list[str]:
         if allows(family.problem_type, matrix)
         and any(family.computes(kind.with_sizes(size).problem(matrix)) for kind in some for size in SIZES)
     ]
-
-
-def random_config(family: AnyFamily, rng: random.Random) -> Any:
-    """Any point of the declared space, valid or not."""
-    return family.config_type(**{t.name: rng.choice(t.choices) for t in family.config_type.tunables()})
-
-
-def random_valid_config(
-    family: AnyFamily,
-    problem: Problem,
-    matrix: CsrMatrix,
-    rng: random.Random,
-    start: Any = None,
-    **fixed: Any,
-) -> Any | None:
-    """A config, by default the heuristic, with some tunables fixed and as many random changes as are valid."""
-    start = (start or heuristic(family, problem, matrix)).to_dict() | fixed
-    free = [t for t in family.config_type.tunables() if t.name not in fixed]
-    for attempt in range(TRIES):
-        changes = rng.sample(free, round(len(free) * (1 - attempt / TRIES)))
-        config = family.config_type(**start | {t.name: rng.choice(t.choices) for t in changes})
-        if not family.broken_constraints(problem, config, device()):
-            return config
-    return None
 
 
 def kinds(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
@@ -291,132 +228,3 @@ def in_pairs(combinations: Sequence[Traits]) -> list[Traits]:
         chosen.add(best)
         missing -= pairs[best]
     return [traits for traits in combinations if traits in chosen]
-
-
-@cache
-def sample(name: str) -> tuple[Variant, ...]:
-    """Random configs for every kind of problem, heuristics for every other one, and more until every choice and matrix
-    occurs.
-
-    Where there are many kinds, one that has its heuristic gets no random config beside it.
-
-    Heuristic configs are made for those kinds in which every two traits still come together. Of several random configs
-    that one is taken which brings most pairs of choices, traits and sizes that did not occur together yet: what kernels
-    get wrong is seldom more than two things at once, and each variant costs a compilation.
-    """
-    family = families()[name]
-    rng = random.Random(name)
-    usable = matrices_of(family)
-    names = itertools.cycle(usable)
-    found: dict[tuple[str, Traits], Variant] = {}  # traits that no source tells are kinds of their own
-    met: set[Pair] = set()
-
-    def add(config: Any, kind: Kind, focus: str) -> None:
-        source = render(family, kind.problem(matrices()[focus]), config)
-        found.setdefault(
-            (source, kind.traits),
-            Variant(family, config, kind, _matrices_of(family, config, kind, focus), source),
-        )
-        met.update(_pairs(config, kind))
-
-    def fitting(kind: Kind) -> str:
-        """The next matrix of whose shape the family computes this kind of problem."""
-        return next(name for name in names if family.computes(kind.problem(matrices()[name])))
-
-    def drawn(kind: Kind, focus: str) -> Any | None:
-        matrix = matrices()[focus]
-        problem = kind.problem(matrix)
-        start = heuristic(family, problem, matrix)
-        some = [random_valid_config(family, problem, matrix, rng, start) for _ in range(DRAWN)]
-        valid = [config for config in some if config is not None]
-        new = {config: len(_pairs(config, kind) - met) for config in valid}
-        best = max(valid, key=lambda config: new[config], default=None)
-        is_needed = kind.traits not in {variant.kind.traits for variant in found.values()}
-        return best if best is not None and (new[best] or is_needed) else None
-
-    def made(tunable: Tunable, choice: Any, kind: Kind, focus: str) -> bool:
-        """Adds a config with this choice for this kind and matrix; returns False if there is none."""
-        fixed = {tunable.name: choice}
-        config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng, **fixed)
-        if config is not None:
-            add(config, kind, focus)
-        return config is not None
-
-    for kind in kinds(family, rng):
-        focus = fitting(kind)
-        if len(kind.traits) == 1 or sum(_place(trait) for _, trait in kind.traits) % 2 == 0:
-            add(heuristic(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
-    points = math.prod(len(t.choices) for t in family.config_type.tunables())
-    rounds = min(MOST_OF_A_KIND, -(-RANDOM_VARIANTS // len(list(kinds(family, rng)))))
-    chosen = {variant.kind.traits for variant in found.values()} if rounds == 1 else set()
-    for _ in range(rounds if points > SMALL_SPACE else 1):
-        for kind in kinds(family, rng):
-            focus = fitting(kind)
-            config = drawn(kind, focus) if kind.traits not in chosen else None
-            if config is not None:
-                add(config, kind, focus)
-    for tunable, choice in missing_choices(family, found.values()):
-        if (tunable, choice) not in missing_choices(family, found.values()):
-            continue  # an earlier one of these brought it along
-        for _ in range(TURNS):
-            places = list(itertools.product(kinds(family, rng), usable))
-            if any(made(tunable, choice, *place) for place in rng.sample(places, len(places))):
-                break
-    of_batches = [name for name in BATCH_MATRICES if name in usable]
-    for kind, focus in zip(batches(family, rng), of_batches, strict=False):
-        config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)
-        if config is not None:
-            add(config, kind, focus)
-    for kind in of_8bit_factors(family, rng):
-        focus = fitting(kind)
-        add(heuristic(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
-        config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)
-        if config is not None:
-            add(config, kind, focus)
-    for focus in usable:
-        if all(focus not in variant.matrices for variant in found.values()):
-            problems = ((kind, kind.problem(matrices()[focus])) for kind in kinds(family, rng))
-            kind, problem = next((kind, problem) for kind, problem in problems if family.computes(problem))
-            add(heuristic(family, problem, matrices()[focus]), kind, focus)
-    return tuple(found.values())
-
-
-def _place(member: StrEnum) -> int:
-    """In its enumeration."""
-    return list(type(member)).index(member)
-
-
-Pair = tuple[tuple[str, Any], tuple[str, Any]]
-
-
-def _pairs(config: Any, kind: Kind) -> set[Pair]:
-    """Every two of a variant's choices, traits and sizes."""
-    own = [(t.name, getattr(config, t.name)) for t in type(config).tunables()]
-    return set(itertools.combinations([*own, *kind.traits, *kind.sizes], 2))
-
-
-def missing_choices(family: AnyFamily, variants: Any) -> list[tuple[Tunable, Any]]:
-    """The choices of tunables that no variant makes."""
-    made = {(t.name, getattr(v.config, t.name)) for v in variants for t in family.config_type.tunables()}
-    return [
-        (t, choice)
-        for t in family.config_type.tunables()
-        for choice in t.choices
-        if (t.name, choice) not in made
-    ]
-
-
-def _matrices_of(family: AnyFamily, config: Any, kind: Kind, focus: str) -> tuple[str, ...]:
-    """Returns the matrices that lead to the same source as ``focus``: those with the same constants for `render`."""
-    constants = family.constants(kind.problem(matrices()[focus]), config)
-    names = []
-    for name, matrix in matrices().items():
-        if kind.batch > 1 and name not in BATCH_MATRICES:
-            continue  # what an item computes is as without a batch
-        if not allows(family.problem_type, matrix):
-            continue
-        problem = kind.problem(matrix)
-        valid = not family.broken_constraints(problem, config, device())
-        if valid and family.constants(problem, config) == constants:
-            names.append(name)
-    return tuple(names)

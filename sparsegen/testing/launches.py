@@ -8,20 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from contract_cases import Variant
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.sanitized import Argument, Mapped, run_sanitized
 from sparsegen.backends.executor import CompiledKernel
+from sparsegen.errors import ContractError
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import (
-    Problem,
-)
+from sparsegen.operators import Problem
 from sparsegen.plan.binding import launch_arguments
+from sparsegen.testing.variants import Variant
 from sparsegen.verify.bounds import worst_error
 
 
@@ -99,7 +98,7 @@ def run_and_compare(
     With scratch memory it runs once more, on what the first launch left there.
 
     Raises:
-        AssertionError: the result is wrong, an input was written to, or a second launch gives other bits (of a family
+        ContractError: the result is wrong, an input was written to, or a second launch gives other bits (of a family
             that does not promise equal ones, a wrong result).
         KernelFault: a sanitizer or the emulator caught it at something undefined.
     """
@@ -108,19 +107,30 @@ def run_and_compare(
     given = [a for a in prepared.arguments if isinstance(a, np.ndarray)]
     arrays = run_sanitized(kernel.binary, prepared.launch, prepared.arguments)
     reference = problem.reference(matrix, operands)
-    worst = worst_error(reference, arrays[prepared.result])
-    assert worst <= 1, f"{where}: {worst:.3g} times the error bound"
+    _require_right(worst_error(reference, arrays[prepared.result]), f"{where}: the result")
     for name, must_be in problem.written_references(matrix, operands).items():
-        worst = worst_error(must_be, arrays[prepared.written[name]])
-        assert worst <= 1, f"{where}: {name} is {worst:.3g} times the error bound off"
+        _require_right(worst_error(must_be, arrays[prepared.written[name]]), f"{where}: {name}")
+    written = (prepared.result, *prepared.scratch, *prepared.written.values())
     for i, (before, after) in enumerate(zip(given, arrays, strict=True)):
-        written = (prepared.result, *prepared.scratch, *prepared.written.values())
-        assert i in written or before.tobytes() == after.tobytes(), f"{where}: input {i} was written"
+        require(
+            i in written or before.tobytes() == after.tobytes(), f"{where}: the kernel wrote to its input {i}"
+        )
     if prepared.scratch:
         second = run_sanitized(kernel.binary, prepared.launch, prepared.again(arrays).arguments)
         if variant.family.is_deterministic(problem, variant.config):
             same = second[prepared.result].tobytes() == arrays[prepared.result].tobytes()
-            assert same, f"{where}: the second launch gives something else"
+            require(
+                same, f"{where}: the second launch, on scratch memory as the first left it, gives other bits"
+            )
         else:
-            worst = worst_error(reference, second[prepared.result])
-            assert worst <= 1, f"{where}: {worst:.3g} times the error bound on the second launch"
+            _require_right(worst_error(reference, second[prepared.result]), f"{where}: the second launch")
+
+
+def require(holds: bool, sentence: str) -> None:
+    """Raise ContractError with this sentence unless something holds."""
+    if not holds:
+        raise ContractError(sentence)
+
+
+def _require_right(worst: float, what: str) -> None:
+    require(worst <= 1, f"{what} is {worst:.3g} times the error bound off")
