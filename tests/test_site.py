@@ -90,3 +90,11 @@ def test_the_site_builds_and_every_link_leads_somewhere(tmp_path: Path) -> None:
         )
     ]
     assert loaded == [], "the site needs no network"
+
+
+def test_every_page_has_its_place() -> None:
+    """A page that the navigation lacks is found by searching alone."""
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    places = set(re.findall(r"[\w/.-]+\.md", nav))
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert pages - places == set()
