@@ -15,7 +15,7 @@ constexpr int kTileN = 128;  // columns of C per block
 constexpr int kSplits = 1;  // parts of k (split-k), each computed by other blocks
 constexpr int kGranule = 1;  // neighbouring elements that one bit stands for
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kBByInner = false;  // B is contiguous along k
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
@@ -88,7 +88,7 @@ __device__ __forceinline__ SharedOperand rows_across_k(const unsigned char* star
 #endif
 }
 
-// The matrix that begins so many bytes further, a multiple of 16.
+// Returns the matrix `bytes` further, a multiple of 16.
 __device__ __forceinline__ SharedOperand moved(SharedOperand operand, unsigned bytes) {
 #if defined(SPARSEGEN_EMULATOR)
   return {static_cast<const unsigned char*>(operand.start) + bytes, operand.k_is_contiguous, operand.block_stride};

@@ -18,7 +18,7 @@ constexpr int kStages = 4;  // tiles of A and B in shared memory
 constexpr int kLoadWarps = 4;  // that load tiles
 constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kDividesK = true;  // kTileK divides k
 constexpr bool kDividesN = false;  // the columns of a cluster divide n
 
@@ -62,7 +62,7 @@ struct Work {
   int begin, end, first_row, first_column;
 };
 
-// What a cluster computes one after the other. Its blocks have the same rows, and so the same tiles of A, and neighbouring
+// The tiles that a cluster computes one after the other. Its blocks have the same rows, and so the same tiles of A, and neighbouring
 // columns. Rows come in the order of `row_blocks`, those with most tiles first, and clusters take them to and fro:
 // who had the most in one round has the least in the next.
 struct Schedule {
@@ -197,7 +197,7 @@ block_spmm(int m, int k, int n, int row_block_count, const int* __restrict__ row
   unsigned char* const staged = memory + kStages * kStageBytes;
   Barrier* const full = reinterpret_cast<Barrier*>(staged + kWarps * kOutBytes);
   Barrier* const empty = full + kStages;
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
   const int column_groups = (n + kClusterBlocks * kTileN - 1) / (kClusterBlocks * kTileN);
   const Schedule schedule{row_blocks, offsets, row_block_count * column_groups, column_groups};
   if (threadIdx.x == 0) {
@@ -240,5 +240,5 @@ block_spmm(int m, int k, int n, int row_block_count, const int* __restrict__ row
       store(sums, reinterpret_cast<Element*>(staged + warp * kOutBytes), work.first_row + warp * 16, work.first_column, m, n, bias, c);
     }
   }
-  cluster_meet();  // nobody ends while another block may send it tiles or arrivals
+  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
 }

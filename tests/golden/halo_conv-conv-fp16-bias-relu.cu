@@ -20,7 +20,7 @@ constexpr int kWeightStages = 4;
 constexpr int kStageTaps = 1;  // taps of the filter per stage of weights
 constexpr int kLead = 0;  // stages that the first warpgroup runs ahead: it stores sums while the second multiplies
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kRows = 3;  // of the filter
 constexpr int kColumns = 3;
 constexpr int kStride = 1;
@@ -100,14 +100,14 @@ struct Mask {
   }
 };
 
-// Which units are active: rows of units of all images, in words of 64 columns of blocks, each word once for every column of
+// The active units: rows of units of all images, in words of 64 columns of blocks, each word once for every column of
 // units in a block. A place is a row and a word.
 struct UnitMask {
   Mask mask;
   int unit_rows, unit_columns;  // of an image
   float inverse_rows = 1.0f / static_cast<float>(unit_rows);
 
-  // Of a row of units; exact below 2^21 rows.
+  // Returns the image of a row of units; exact below 2^21 rows.
   __device__ __forceinline__ int image_of(int row) const { return static_cast<int>((static_cast<float>(row) + 0.5f) * inverse_rows); }
 
   __device__ __forceinline__ int row_of_place(int place) const { return mask.row_words == 1 ? place : place / mask.row_words; }
@@ -125,7 +125,7 @@ struct UnitMask {
     return mask.word(static_cast<long long>(image) * mask.rows + unit_row / kBlockUnitRows, place - row * mask.row_words);
   }
 
-  // Of these blocks those whose unit in column `column` of units is active.
+  // Returns those of these blocks whose unit in column `column` of units is active.
   __device__ __forceinline__ MaskWord units(int place, MaskWord blocks, int column) const { return inside(place, blocks, column); }
 
   __device__ __forceinline__ int count(int place) const {
@@ -148,7 +148,7 @@ __device__ __forceinline__ int bit_of_rank(MaskWord word, int rank) {
   return place;
 }
 
-// What a block keeps of the mask.
+// A block's list of active units, and the counts that it is made from.
 struct UnitList {
   unsigned units[kListUnits];  // unit_at
   int before[kThreads];  // active units before a thread's part of the mask
@@ -244,7 +244,7 @@ __device__ constexpr int first_tap(int stage) {
   return tap_number(number, stage * kStageTaps - class_begin(number));
 }
 
-// Where a tap's pixels begin in its box.
+// Returns where a tap's pixels begin in its box.
 __device__ constexpr int tap_offset(int tap) {
   return (tap / kColumns / kStride * kBoxColumns + tap % kColumns / kStride) * kRowBytes;
 }
@@ -429,7 +429,7 @@ __device__ __forceinline__ void start(Sums& sums, const float* bias) {
   }
 }
 
-// Where a unit's outputs lie.
+// The place of a unit's outputs.
 struct Place {
   long long offset;  // of its first output, in elements
   int rows, columns;  // inside of the image
@@ -520,7 +520,7 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
   wait_for_kernel_before();
   let_next_kernel_begin();
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
   const Mask blocks{mask_words, (mask_columns + 63) / 64, mask_rows, mask_columns};
   const UnitMask mask{blocks, (out_height + kUnit - 1) / kUnit, (out_width + kUnit - 1) / kUnit};
   const int places = images * mask.unit_rows * mask.mask.row_words;

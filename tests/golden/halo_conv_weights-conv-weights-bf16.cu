@@ -18,7 +18,7 @@ constexpr int kTapRows = 3;  // taps per block, one below the other in a column 
 constexpr int kStages = 4;  // units in shared memory
 constexpr int kParts = 44;  // blocks that share the active units
 
-// What the problem adds.
+// Constants of the problem.
 // convolution/geometry.cuh.j2 (1)
 
 constexpr int kUnit = 8;  // rows and columns of a unit
@@ -85,7 +85,7 @@ struct Shared {
   unsigned came;  // blocks of the tile that have written their parts
 };
 
-// What a block multiplies: some filters by some channels, for some taps of one column of the filter.
+// A block's tile of dw: some filters by some channels, for some taps of one column of the filter.
 struct Tile {
   int first_filter, first_channel, first_tap_row, tap_column;
 
@@ -164,7 +164,7 @@ struct Consumer {
       const unsigned char* const gradient = shared.stages + stage.number * kStageBytes + (kTakesTurns ? 0 : warpgroup * kGradientPiece);
       const unsigned char* const window = shared.stages + stage.number * kStageBytes + kGradientBytes;
       warpgroup_begin();
-      // Two rows of pixels at a time. The columns of a product are 64 channels for each tap: a tap is so many rows further.
+      // Two rows of pixels at a time. The columns of a product are 64 channels for each tap: the next tap lies kTapStep rows further.
       #pragma unroll
       for (int row = 0; row < kUnit; row += 2) {
         #pragma unroll
@@ -220,7 +220,7 @@ struct Parts {
     }
   }
 
-  // Of a slice the sums of all parts, in their order.
+  // Adds up a slice of all parts, in their order: equal inputs give equal bits.
   __device__ __forceinline__ void add_up(float (&sums)[kSliceTiles][4], int slice) const {
     #pragma unroll 1
     for (int first = 0; first < kAll; first += kAtOnce) {
@@ -251,7 +251,7 @@ halo_conv_weights(const __grid_constant__ TensorMap x_map, const __grid_constant
                   const MaskWord* __restrict__ mask_words, Element* __restrict__ dw) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  const int warp = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0));  // as ptxas sees: the same for all lanes
+  const int warp = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0));  // ptxas sees that it is the same for all lanes
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       barrier_init(shared.full + stage, 1);

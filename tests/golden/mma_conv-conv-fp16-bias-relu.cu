@@ -20,7 +20,7 @@ constexpr int kWarpsM = 4, kWarpsN = 2;
 constexpr int kStages = 3;
 constexpr int kResident = 2;  // blocks of a multiprocessor
 
-// What the problem adds.
+// Constants of the problem.
 // convolution/geometry.cuh.j2 (1)
 constexpr int kVectorX = 8, kVectorW = 8, kVectorY = 8;  // elements that an access moves
 
@@ -71,7 +71,7 @@ struct Images {
   __device__ __forceinline__ int group_filters() const { return filters / kGroups; }
   __device__ __forceinline__ int inner() const { return kRows * kColumns * group_channels(); }
 
-  // Where a channel of a pixel lies, relative to that of another.
+  // Returns the distance in memory between two pixels' channels.
   __device__ __forceinline__ long long step(int rows, int columns, int channel) const {
     return (static_cast<long long>(rows) * width + columns) * channels + channel;
   }
@@ -101,7 +101,7 @@ struct Inner {
   }
 };
 
-// What a thread loads of a step's pixels: of some pixels the same place of the contraction.
+// A thread's part of loading a step's pixels: of some pixels the same place of the contraction.
 // Where a tap reads its pixels is found once for all of its channels. Zeros stand for what lies outside of the images.
 struct PixelLoader {
   static constexpr int kRowVectors = kStep / kVectorX, kPassPixels = kThreads / kRowVectors;
@@ -153,7 +153,7 @@ struct PixelLoader {
   }
 };
 
-// What a thread loads of a step's weights: of some filters the same place of the contraction.
+// A thread's part of loading a step's weights: the same place of the contraction of some filters.
 struct WeightLoader {
   static constexpr int kRowVectors = kStep / kVectorW, kPassFilters = kThreads / kRowVectors;
   static constexpr int kCount = (kTileN + kPassFilters - 1) / kPassFilters;
@@ -205,11 +205,11 @@ __device__ __forceinline__ void stage_piece(const Sums& sums, int first_row, int
 
 // convolution/result.cuh.j2 (1)
 
-// Of a contraction the steps.
+// The steps of a contraction.
 struct Walk {
   int next_start = 0, inner;
 
-  // Where the next step begins; -1: there is none.
+  // Returns where the next step begins; -1 if there is none.
   __device__ __forceinline__ int next() {
     const int start = next_start;
     next_start += kStep;

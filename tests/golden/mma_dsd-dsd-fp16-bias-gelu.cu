@@ -19,7 +19,7 @@ constexpr int kStep = 32;  // elements of the contraction in a stage
 constexpr int kWarpsM = 2, kWarpsN = 4;
 constexpr int kStages = 3;
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kRowBlock = 32;  // rows of the result in a block of the mask
 constexpr int kInnerBlock = 32;  // elements of the contraction in a block of the mask
 constexpr int kVectorA = 8, kVectorB = 8;  // elements that a copy can load
@@ -27,7 +27,7 @@ constexpr int kVectorA = 8, kVectorB = 8;  // elements that a copy can load
 // lib/tile/warp_tiles.cuh.j2
 // lib/tile/stage_tiles.cuh.j2 (4)
 constexpr int kMaskRows = kTileM > kRowBlock ? kTileM / kRowBlock : 1;  // of a tile
-// What a warp multiplies or skips together: tiles of the instruction in one block of the mask, or in one row of blocks.
+// A group that a warp multiplies or skips as a whole: tiles of the instruction in one block of the mask, or in one row of blocks.
 constexpr int kGroupRows = kRowBlock < kWarpTileM ? kRowBlock / 16 : kRowTiles;
 constexpr int kGroupColumns = kColumnTiles;
 constexpr int kColumnGroups = kColumnTiles / kGroupColumns;
@@ -125,7 +125,7 @@ struct Walk {
 
 // lib/copy/element_copy.cuh.j2
 
-// What this thread loads of a factor in every step: parts of rows in shared memory, which differ from step to step only in
+// A thread's part of loading a factor, in every step: parts of rows in shared memory, which differ from step to step only in
 // where along the contraction they are. With kInOrder, the lines of a tile, rows of A or columns of B, are neighbours.
 template <int kRows, int kRow, int kPitch, int kVector, bool kByInner, bool kInOrder>
 struct Parts {

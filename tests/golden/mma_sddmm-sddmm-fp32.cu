@@ -20,7 +20,7 @@ constexpr int kStages = 3;  // of the rows of A and B in shared memory
 constexpr int kStep = 4;  // nonzeros of which a thread loads the places together
 constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kDividesK = true;  // kTileK divides k
 
 constexpr int kChunk = 16 / sizeof(Element);  // elements of a 16-byte access
@@ -88,7 +88,7 @@ struct RowLoader {
 
 using Sums = float[kRowTiles][kColumnTiles][4];
 
-// Where a lane finds its fragments in a stage, in bytes.
+// The bytes of a lane's fragments in a stage.
 struct Lane {
   unsigned a, b;
 

@@ -17,7 +17,7 @@ constexpr int kStrip = 4;  // nonzeros of a row that a subwarp computes at once
 constexpr int kWarps = 16;
 constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kChunks = 8;  // 16-byte chunks of a row that each thread of a subwarp takes
 constexpr bool kWholeRows = true;  // they hold k elements, and no zeros behind these
 
@@ -111,7 +111,7 @@ panel_sddmm(int n, int k, const int* __restrict__ first_groups, const Task* __re
   const int last = first_groups[blockIdx.y + 1];
   int group = first_groups[blockIdx.y] + blockIdx.x;
   if (group >= last) return;
-  // Where a thread finds its first chunks in a row; it has the others at equal distances from these.
+  // The places of a thread's first chunks in a row; its others lie at equal distances from these.
   unsigned offsets[kTurns];
   #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) {

@@ -23,7 +23,7 @@ constexpr int kRowsPerGroup = 1;  // rows that share their loads of B
 constexpr int kStep = 4;  // nonzero columns per load of A
 constexpr int kRegisters = 64;  // per thread
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kColumnsDivide = true;  // kTileN divides n
 
 constexpr int kChunk = 16 / sizeof(Element);  // elements of B per shared-memory load

@@ -12,7 +12,7 @@
 // Tunables.
 constexpr int kStages = 5;
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kHeadDim = 128;
 constexpr int kBlockRows = 128;  // queries of a block of the mask
 constexpr int kBlockKeys = 128;
@@ -85,7 +85,7 @@ __device__ __forceinline__ SharedOperand rows_across_k(const unsigned char* star
 #endif
 }
 
-// The matrix that begins so many bytes further, a multiple of 16.
+// Returns the matrix `bytes` further, a multiple of 16.
 __device__ __forceinline__ SharedOperand moved(SharedOperand operand, unsigned bytes) {
 #if defined(SPARSEGEN_EMULATOR)
   return {static_cast<const unsigned char*>(operand.start) + bytes, operand.k_is_contiguous, operand.block_stride};
@@ -623,7 +623,7 @@ struct Rows {
     }
   }
 
-  // What sums of weights times values are multiplied by in the end; and the logarithm of the sum of exponentials.
+  // Finishes the rows: the factor of their sums of weights times values, and the logarithm of the sum of exponentials.
   __device__ __forceinline__ void finish(float (&inverse)[2], float (&logarithm)[2]) {
     #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -834,7 +834,7 @@ struct Consumer {
     }
   }
 
-  // The last product of a tile, beside the first one of the next; then the tile's result. Whether there is a next one.
+  // Runs the last product of a tile beside the first one of the next, and stores the tile. Returns whether there is a next one.
   __device__ __forceinline__ bool finish(bool is_odd) {
     wait_full(is_full);
     const int values = stage.number;
@@ -851,7 +851,7 @@ struct Consumer {
       begin_tile();
       wait_full(is_next_full);
     }
-    start_keys();  // without a next tile of whatever lies there, which nobody uses
+    start_keys();  // without a next tile, multiplies stale data whose scores are never used
     look_ahead();
     warpgroup_wait<1>();
     warpgroup_settle(sums);

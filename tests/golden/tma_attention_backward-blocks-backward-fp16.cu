@@ -14,7 +14,7 @@
 // Tunables.
 constexpr int kPasses = 2;  // 1: atomics add up dQ in the L2; 2: a second pass over the queries computes it
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kHeadDim = 128;
 constexpr int kQueryBlock = 128, kKeyBlock = 128;  // of the mask
 constexpr bool kIsMasked = true;
@@ -78,7 +78,7 @@ struct Band {
   __device__ __forceinline__ bool sees(int query, int key) const {
     return key - query <= most && (key - query >= least || key < sinks);
   }
-  // Whether some of these queries may see some of these keys; the firsts and the lasts.
+  // Returns whether any query from the first to the last may see any key from the first to the last.
   __device__ __forceinline__ bool any(int query, int last_query, int key, int last_key) const {
     return key - last_query <= most && (last_key - query >= least || key < sinks);
   }
@@ -233,7 +233,7 @@ struct Order {
   __device__ __forceinline__ int key_tiles() const { return shape.items * shape.kv_heads * shape.key_tiles(); }
   __device__ __forceinline__ int query_tiles() const { return kPasses == 2 ? shape.items * shape.heads() * shape.query_tiles() : 0; }
   __device__ __forceinline__ int count() const { return key_tiles() + query_tiles(); }
-  // Whether tiles differ in length.
+  // Returns whether tiles differ in length: else sorting them is useless.
   __device__ __forceinline__ bool is_sorted() const {
     return kIsMasked || !shape.band.all(0, shape.queries - 1, 0, shape.keys - 1);
   }
@@ -496,7 +496,7 @@ using Sums = float[kHeadDim / 8][4];  // 64 x kHeadDim over a warpgroup
 using QuerySums = float[kHeadDim / 16][4];  // 64 x kHeadDim / 2
 using Factor = unsigned[kHeadDim / 16][4];  // 64 rows of an input in registers
 
-// Which of 64 x 64 places are seen, where not all of them are. A thread has two rows, and sees columns up to the row's last one that do not
+// The places that are seen among 64 x 64, where some are hidden. A thread has two rows, and sees columns up to the row's last one that do not
 // come before its first one or are free.
 struct Places {
   int first[2], last[2], free;
@@ -575,8 +575,8 @@ struct Consumer {
   __device__ __forceinline__ int first_column(unsigned descriptor) const { return static_cast<int>((descriptor & ~63u) + lane() % 4 * 2); }
   __device__ __forceinline__ bool is_dead(unsigned descriptor) const { return (descriptor & kDeadFor << warpgroup) != 0; }
 
-  // Where the lane's part of 8 x 8 matrices, 16 columns of 64 rows, lies in swizzled rows of 128 bytes; of the columns behind it, by an
-  // exclusive or with bytes.
+  // Returns the byte of the lane's part of 8 x 8 matrices, 16 columns of 64 rows, in swizzled rows of 128 bytes; later columns lie at an
+  // exclusive or with their bytes.
   __device__ __forceinline__ unsigned matrix_row() const {
     const unsigned row = warp() * 16 + lane() % 16;
     return row * 128 + ((lane() / 16 ^ row % 8) << 4);
@@ -682,7 +682,7 @@ struct Consumer {
   }
 };
 
-// What a step of 64 queries and a warpgroup's 64 keys has beside its products.
+// The elementwise part of a step of 64 queries and a warpgroup's 64 keys.
 struct ColumnStep {
   const Consumer& consumer;
   int pair;  // of its stages

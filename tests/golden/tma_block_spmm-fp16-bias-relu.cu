@@ -16,7 +16,7 @@ constexpr int kRaster = 16;  // tiles of rows that come before the next columns
 constexpr int kTail = 2;  // the same in the last rows, at most kRaster
 constexpr bool kCounted = true;  // tiles come from a counter instead of by position
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kAByInner = true;  // A's stored tiles are contiguous along k
 constexpr bool kBByInner = false;
 static_assert(sizeof(Element) == 2, "elements have 16 bits");

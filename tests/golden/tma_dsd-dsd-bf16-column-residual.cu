@@ -17,7 +17,7 @@ constexpr int kRaster = 16;  // tiles of rows that come before the next columns
 constexpr int kTail = 2;  // the same in the last rows, at most kRaster
 constexpr bool kCounted = true;  // tiles come from a counter instead of by position
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kRowBlock = 128;  // rows of the result in a block of the mask
 constexpr int kInnerBlock = 128;  // elements of the contraction in a block of the mask
 constexpr bool kAByInner = true;  // A is contiguous along the contraction

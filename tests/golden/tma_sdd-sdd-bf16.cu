@@ -15,7 +15,7 @@ constexpr int kTileN = 256;  // columns of the result per block
 constexpr int kRaster = 16;  // tiles of rows that come before the next columns
 constexpr bool kCounted = true;  // tiles come from a counter instead of by position
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kRowBlock = 128;  // rows of the result in a block of the mask
 constexpr int kColumnBlock = 128;  // columns of the result in a block of the mask
 constexpr bool kBByInner = false;  // B is contiguous along the contraction

@@ -22,7 +22,7 @@ constexpr int kSplits = 1;  // warps that share the places of the same rows
 constexpr int kRowWarps = 8;  // warps with rows of their own
 constexpr int kRegisters = 64;  // per thread
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kColumnsDivide = true;  // kTileN divides n
 
 constexpr int kChunk = 16 / sizeof(Element);  // elements of B per load

@@ -19,7 +19,7 @@ constexpr int kWarpsM = 4, kWarpsN = 2;
 constexpr int kStages = 3;  // of weights; each is a tap
 constexpr int kResident = 1;  // blocks of a multiprocessor
 
-// What the problem adds.
+// Constants of the problem.
 // convolution/geometry.cuh.j2 (1)
 constexpr int kVectorX = 8, kVectorY = 8;  // elements that an access moves
 
@@ -62,7 +62,7 @@ struct Images {
 
 // convolution/result.cuh.j2 (7)
 
-// What a thread loads of a tap's weights: of some filters the same channels.
+// A thread's part of loading a tap's weights: the same channels of some filters.
 struct WeightLoader {
   static constexpr int kRowVectors = kChannels / kVectorX, kPassFilters = kThreads / kRowVectors;
   static constexpr int kCount = (kTileN + kPassFilters - 1) / kPassFilters;

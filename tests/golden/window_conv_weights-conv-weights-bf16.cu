@@ -20,7 +20,7 @@ constexpr int kStages = 3;  // units in shared memory
 constexpr int kParts = 16;  // blocks that share the active units
 constexpr int kResident = 1;  // blocks of a multiprocessor
 
-// What the problem adds.
+// Constants of the problem.
 // convolution/geometry.cuh.j2 (1)
 constexpr int kVectorX = 8, kVectorY = 8;  // elements that a copy loads
 
@@ -94,7 +94,7 @@ struct Gradient {
   }
 };
 
-// Of 16 channels of a window, what a tap reads for the outputs from `output` on, along which the product runs.
+// Fragments of 16 channels of a window: the pixels that a tap reads for the outputs from `output` on, along which the product runs.
 __device__ __forceinline__ void load_window(unsigned (&fragment)[4], const Element* window, int channel, int output) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int matrix = lane / 8, in_matrix = lane % 8;

@@ -20,7 +20,7 @@ struct Unit {
   int image, row, column;  // the last two in units
 };
 
-// What a block keeps of the mask.
+// A block's list of active units, and the words that it is made from.
 struct UnitList {
   Unit units[kListUnits];
   unsigned active[kSegmentWords];  // bits of active units
@@ -73,7 +73,7 @@ __device__ __forceinline__ int count_units(const Words& words, int first_word, i
   return total;
 }
 
-// By all threads: writes the block's units `first` to `first + count - 1` of a segment of so many words to the list. A __syncthreads
+// By all threads: writes the block's units `first` to `first + count - 1` of a segment of `word_count` words to the list. A __syncthreads
 // must follow.
 __device__ __forceinline__ void list_units(const Words& words, int first_word, int word_count, const Share& share, int first, int count,
                                            UnitList& list) {

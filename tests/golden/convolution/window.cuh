@@ -5,7 +5,7 @@ constexpr int kWindowPixels = kWindowRows * kWindowColumns;
 constexpr int kPixelPitch = kChannels + kChunk;
 constexpr int kWindowElements = kWindowPixels * kPixelPitch;
 
-// Where in a window the first tap of an output reads, in pixels; outputs of a unit are counted row by row.
+// Returns the pixel of a window that the first tap of an output reads; outputs of a unit are counted row by row.
 __device__ constexpr int window_pixel(int output) {
   return output / kUnit * kStrideRows * kWindowColumns + output % kUnit * kStrideColumns;
 }
@@ -15,7 +15,7 @@ __device__ constexpr int tap_pixel(int tap) {
   return tap / kColumns * kDilationRows * kWindowColumns + tap % kColumns * kDilationColumns;
 }
 
-// Where windows come from: images, and of their channels those of a group.
+// The source of windows: images, of which a group's channels are read.
 struct Windows {
   const Element* x;
   int height, width, channels, group_channels, first_channel;  // the latter of the group, among all

@@ -5,7 +5,7 @@ constexpr int kStep = 32;  // channels of a tap in a stage
 constexpr int kWarpsM = 2, kWarpsN = 2;
 constexpr int kStages = 3;
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kTaps = 27;  // of a filter
 constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can load
 

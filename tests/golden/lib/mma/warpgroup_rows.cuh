@@ -16,7 +16,7 @@ __device__ __forceinline__ RowsOperand rows_operand(const unsigned char* start, 
 #endif
 }
 
-// The matrix that begins so many bytes further, which are a multiple of 16.
+// Returns the matrix `bytes` further, a multiple of 16.
 __device__ __forceinline__ RowsOperand moved(RowsOperand operand, unsigned bytes) {
 #if defined(SPARSEGEN_EMULATOR)
   return {operand.start + bytes, operand.row_bytes, operand.group_stride};
