@@ -72,7 +72,7 @@ def _blocks(*percents: int) -> Callable[[Row], bool]:
 
 
 def _dropped(share: float) -> Callable[[Row], bool]:
-    """Products with a mask of blocks of 128 × 128, of which a share is dead; cubes from 1024³ to 8192³."""
+    """Selects products with a mask of blocks of 128 × 128, a share of them dead; cubes from 1024³ to 8192³."""
 
     def is_of(row: Row) -> bool:
         problem = row.problem

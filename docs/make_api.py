@@ -119,7 +119,7 @@ def exports(module: str) -> dict[str, str]:
 
 
 def defined(module: str, name: str) -> ast.AST | None:
-    """Where a module defines a name; None for a submodule or a plain value."""
+    """Returns a module's definition of a name; None for a submodule or a plain value."""
     for node in tree_of(module).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return node
@@ -148,7 +148,7 @@ def source_entry(name: str, node: ast.FunctionDef | ast.ClassDef) -> str:
 
 
 def source_signature(name: str, node: ast.FunctionDef) -> str:
-    """As `signature`, of what is not imported."""
+    """Returns what `signature` does, for code that is not imported."""
     arguments = re.sub(r"(: [^,=]+)=", r"\1 = ", ast.unparse(node.args))
     arguments = re.sub(r"^cls(, )?", "", arguments)
     returns = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""

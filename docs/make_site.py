@@ -1,4 +1,4 @@
-"""What mkdocs builds beside the pages below docs/: a hook of `mkdocs.yml`.
+"""Hook of `mkdocs.yml`: it adds to the pages below docs/.
 
 The front page is the README. The API reference is made from docstrings (`docs/make_api.py`). Files of the repository
 that pages link to become pages below ``repository/``, and links lead there; a folder becomes its own README, or where
@@ -71,7 +71,9 @@ def linked(pages: Iterable[str]) -> list[str]:
 
 
 def target_of(link: str, source: str) -> str:
-    """Where a link leads, as a path in the repository; empty for other addresses and for places on the same page."""
+    """Returns the target of a link, as a path in the repository; empty for other addresses and places on the same
+    page.
+    """
     path = link.partition("#")[0]
     if not path or re.match(r"[a-z]+:", link):
         return ""
@@ -87,7 +89,7 @@ def readable(target: str) -> str | None:
 
 
 def is_own(target: str) -> bool:
-    """Whether the site has a page or picture of its own for a target."""
+    """True if the site has a page or picture of its own for a target."""
     return target == FRONT or target.startswith(f"{DOCS}/")
 
 
@@ -105,7 +107,7 @@ def text_of(target: str) -> str:
 
 
 def place_of(target: str) -> str:
-    """Where the site has a file of the repository."""
+    """Returns the site's path of a file of the repository."""
     if target == FRONT:
         return "index.md"
     return target.removeprefix(f"{DOCS}/") if is_own(target) else f"{BELOW}/{page(target)}"

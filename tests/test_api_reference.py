@@ -35,7 +35,7 @@ def pages() -> dict[str, str]:
 
 
 def entries(page: str) -> dict[str, str]:
-    """What a page says of each name."""
+    """Returns a page's entry of each name."""
     parts = re.split(r"^#{2,3} `([\w.]+)`$", page, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 

@@ -65,7 +65,7 @@ def test_what_pages_link_to_becomes_a_page() -> None:
 
 
 def test_the_readme_fits_on_a_page() -> None:
-    """What it is, a table and how it works; everything else has a page of its own."""
+    """The page has a summary, a table and the way it works; everything else has a page of its own."""
     text = README.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 120
     assert len(re.findall(r"^\|---", text, re.MULTILINE)) == 1, "one table"

@@ -52,7 +52,7 @@ def test_performance_stays_a_page() -> None:
 
 
 def test_notes_stay_short() -> None:
-    """What holds, what bounds it and what did not help: a page each, and no diary."""
+    """Notes say what holds, what bounds it and what did not help: a page each, and no diary."""
     sizes = {note.name: note.stat().st_size for note in (ROOT / "docs" / "notes").glob("*.md")}
     assert max(sizes.values()) <= 14 * 1024, sizes
     assert sum(sizes.values()) <= 90 * 1024, sizes

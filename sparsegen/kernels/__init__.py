@@ -57,7 +57,7 @@ def register(family: AnyFamily) -> None:
 
 
 def is_own(family: AnyFamily) -> bool:
-    """Whether a family is one of sparsegen's own, and not from outside."""
+    """True if a family is one of sparsegen's own, and not from outside."""
     return type(family).__module__.startswith(f"{__name__}.")
 
 

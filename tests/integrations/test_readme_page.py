@@ -1,4 +1,4 @@
-"""What the README shows of PyTorch runs."""
+"""Code of the README for PyTorch runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What families of block attention share, forward and backward: limits, and masks among a kernel's sizes."""
+"""Shared parts of the families of block attention, forward and backward: limits, and masks among a kernel's sizes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BlockAttentionFamily(Family[P, C]):
 
 
 def device_constraints(device: Device, shared_bytes: int) -> Iterator[Constraint]:
-    """Yield what a kernel with so many bytes of shared memory requires of a device."""
+    """Yields what a kernel with ``shared_bytes`` bytes of shared memory requires of a device."""
     yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
     yield Constraint(
         device.shared_memory_per_block >= shared_bytes,

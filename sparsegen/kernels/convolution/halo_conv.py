@@ -184,9 +184,8 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         yield shared_memory_fits("stages", self._shared_bytes(p, c), device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: HaloConvConfig, device: Device) -> bool:
-        """True for chunks, stages and a lead of a useful size. It rests on runs on an H100 and an H200
-        (docs/notes/masked-convolution.md): fewer stages than 3 do not even out loads, and chunks below 64 channels pay
-        only where they leave room for all weights.
+        """True for chunks of at least 64 channels (32 if all weights stay in shared memory), and no more stages or lead
+        than there are weights to load. It rests on the configs that docs/notes/masked-convolution.md has times of.
         """
         c, stages = config, self._weight_stages_in_all(problem, config)
         stays = stages <= c.weight_stages  # narrow chunks leave room for all weights

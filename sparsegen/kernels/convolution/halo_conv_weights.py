@@ -149,7 +149,7 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
         self, problem: MaskedConv2dWeightsProblem, config: HaloConvWeightsConfig, device: Device
     ) -> bool:
         """True for tiles not twice as large as filters and channels, with at least 32 sums a thread, and for parts that
-        are all resident at once. It rests on the counts of loads and partial sums in docs/notes/masked-convolution.md.
+        are all resident at once. It rests on the tiles and parts timed in docs/notes/masked-convolution.md.
         """
         p, c = problem, config
         is_large = c.tile_m >= 2 * max(PIECE, p.filters) or c.tile_n >= 2 * max(PIECE, p.channels)

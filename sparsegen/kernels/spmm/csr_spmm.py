@@ -272,7 +272,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
 
     def is_worth_trying(self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device) -> bool:
         """True for blocks of 256 threads (128 with 64 registers), the widest loads of B or half of these, and few
-        vectors a thread. It rests on searches of randomly sampled configs on an H100 (docs/notes/gather-kernels.md).
+        vectors a thread. It rests on sampled configs timed on an H100 (docs/notes/gather-kernels.md).
         """
         c = config
         threads = c.threads_per_row * c.row_splits * c.rows_per_block

@@ -290,7 +290,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
 
     def is_worth_trying(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> bool:
         """True for rows of a panel without bank conflicts, at least 16 warps on a multiprocessor, and 4 to 16 columns a
-        thread. It rests on searches of randomly sampled configs on an H100 (docs/notes/gather-kernels.md).
+        thread. It rests on sampled configs timed on an H100 (docs/notes/gather-kernels.md).
         """
         c = config
         if c.threads_per_row < c.row_splits:

@@ -296,8 +296,8 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
 
     def is_worth_trying(self, problem: SpmmProblem, config: UspmmVecConfig, device: Device) -> bool:
         """True for loads of 16 bytes, 8 to 64 sums a thread, and blocks that give a multiprocessor 16 warps or more. It
-        rests on arithmetic about waves, registers and shared memory, and on searches of the uniform suites on an H100
-        (docs/notes/uniform.md).
+        rests on arithmetic about waves, registers and shared memory; docs/notes/uniform.md has times of configs that it
+        keeps.
         """
         c = config
         sums, warps = self._sums(c), c.k_splits * c.row_warps
