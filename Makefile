@@ -88,7 +88,7 @@ test-user: $(READY)
 	sh tests/as_user.sh $(PYTEST) -p no:cacheprovider -m 'not long and not slow' $(MACHINE_TESTS)
 
 test-postgres: $(READY_POSTGRES)
-	$(BIN)/python -m pytest tests/tuning_db -k 'postgres or server'
+	$(BIN)/python -m pytest tests/tuning_db tests/examples/test_examples.py -k 'postgres or server'
 
 test-ray: $(READY_RAY)
 	$(BIN)/python -m pytest tests/tuning/test_ray_engine.py

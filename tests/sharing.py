@@ -1,8 +1,8 @@
 """Division of a run's tests among several processes (pytest-xdist).
 
-A file's tests stay in one process, as they share fixtures. A variant of the contract tests goes by itself, so that all
-processes end at about the same time. All other tests that need a GPU are in one process. On a machine with several
-GPUs, each process begins its list of them with another one.
+A file's tests stay in one process, as they share fixtures. A variant of the contract tests, an example and a notebook
+go by themselves, so that all processes end at about the same time. All other tests that need a GPU are in one
+process. On a machine with several GPUs, each process begins its list of them with another one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ IS_WORKER = bool(WORKER)
 DISTRIBUTION = "loadscope"  # what --dist says
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")  # has a folder for each, before anything asks the driver
-SPREAD = ("test_contract.py", "test_contract_gpu.py")  # files whose tests are dealt out one by one
+SPREAD = (  # files whose tests are dealt out one by one
+    "test_contract.py",
+    "test_contract_gpu.py",
+    "test_examples.py",
+    "test_notebooks.py",
+    "test_torch_examples.py",
+)
 
 
 def scope_of(test: str, root: Path, *, has_gpu: bool) -> str:

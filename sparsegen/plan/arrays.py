@@ -75,8 +75,14 @@ def caller(kind: type, target: Target) -> Call:
     is_torch = torch is not None and issubclass(kind, torch.Tensor)
     is_cupy = cupy is not None and issubclass(kind, cupy.ndarray)
     if not (is_torch or is_cupy):
+        library = "torch" if target.device.backend == "cuda" else "numpy"
+        advice = (
+            f"; {library}.from_dlpack(array) is one over the same memory"
+            if hasattr(kind, "__dlpack__")
+            else ""
+        )
         raise OperandError(
-            f"expected a NumPy, PyTorch or CuPy array, got {kind.__module__}.{kind.__qualname__}"
+            f"expected a NumPy, PyTorch or CuPy array, got {kind.__module__}.{kind.__qualname__}{advice}"
         )
     if target.device.backend != "cuda":
         raise OperandError(

@@ -185,7 +185,7 @@ def packing_and_launch_agree(variant: Variant) -> None:
 
 def _require_launch(variant: Variant, problem: Problem, matrix: CsrMatrix, packed: Packed[Array]) -> None:
     launch = variant.family.launch(problem, variant.config, packed.sizes, device())
-    require(1 <= np.prod(launch.block) <= 1024, f"{variant}: a block of {launch.block} threads")
+    require(1 <= math.prod(launch.block) <= 1024, f"{variant}: a block of {launch.block} threads")
     require(
         launch.shared_memory_bytes <= device().shared_memory_per_block,
         f"{variant}: {launch.shared_memory_bytes} bytes of shared memory",

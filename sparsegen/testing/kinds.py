@@ -213,7 +213,8 @@ def batches(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
 def traits_of(problem_type: type[Problem]) -> Iterator[Traits]:
     """Every combination of the traits that an operator's problems of one item have."""
     fields = fields_of(problem_type).items()
-    traits = {name: field.kind for name, field in fields if field.is_trait and name not in OWN_KINDS}
+    types = {name: field.kind for name, field in fields if field.is_trait and name not in OWN_KINDS}
+    traits = {name: list(kind) for name, kind in types.items() if issubclass(kind, StrEnum)}
     for members in itertools.product(*traits.values()):
         yield tuple(zip(traits, members, strict=True))
 

@@ -48,7 +48,7 @@ def call(
     family: AnyFamily,
     problem: Problem,
     config: Any,
-    packed: Packed,
+    packed: Packed[Array],
     operands: dict[str, Array],
     nnz: int,
 ) -> Call:
@@ -63,8 +63,10 @@ def call(
     launch = family.launch(problem, config, packed.sizes, device())
     for argument in () if launch.is_empty else launch_arguments(family, problem, config, filled, given):
         assert argument is not None
-        is_map = isinstance(argument, TensorMap)
-        arguments.append(Mapped(argument, given[argument.array]) if is_map else argument)
+        if isinstance(argument, TensorMap):
+            arguments.append(Mapped(argument, given[argument.array]))
+        else:
+            arguments.append(argument)
     if launch.is_empty:
         arguments.append(result)
     arrays = [a for a in arguments if isinstance(a, np.ndarray)]
@@ -75,7 +77,7 @@ def call(
     return Call(launch, arguments, place, tuple(own), further)
 
 
-def packed_arrays(problem: Problem, packed: Packed, operands: dict[str, Array]) -> Mapping[str, Array]:
+def packed_arrays(problem: Problem, packed: Packed[Array], operands: dict[str, Array]) -> Mapping[str, Array]:
     """Arrays of a launch; if batch elements have values of their own, these come from the operands."""
     if problem.value_sets == 1:
         return packed.arrays
@@ -89,7 +91,7 @@ def run_and_compare(
     kernel: CompiledKernel,
     problem: Problem,
     matrix: CsrMatrix,
-    packed: Packed,
+    packed: Packed[Array],
     *,
     where: str,
 ) -> None:

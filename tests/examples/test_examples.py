@@ -45,6 +45,7 @@ def names() -> list[str]:
     return [name for name in sources() if not needs_torch(name) and name != "postgres"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", names())
 def test_it_runs(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     if name == "predict_a_gpu" and shutil.which("nvcc") is None:
@@ -54,7 +55,8 @@ def test_it_runs(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     assert re.search(EXPECTED[name], told), told
 
 
-def test_a_database_of_many_hosts(
+@pytest.mark.long
+def test_a_postgres_database_of_many_hosts(
     postgres_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run("postgres", tmp_path, postgres_url)

@@ -30,7 +30,11 @@ def executed(path: Path, folder: Path) -> Any:
     notebook = nbformat.read(path, as_version=4)
     with as_user(folder):
         client = nbclient.NotebookClient(
-            notebook, timeout=LONG, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+            notebook,
+            timeout=LONG,
+            kernel_name="python3",
+            coalesce_streams=True,  # how a stream is cut is other every time
+            resources={"metadata": {"path": str(folder)}},
         )
         client.execute()
     notebook.metadata["language_info"] = {"name": "python"}

@@ -26,6 +26,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in sources() if needs_torch(name) and name != "cuda_graph"])
 def test_it_runs(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = torch.get_rng_state()

@@ -11,10 +11,15 @@ from types import ModuleType
 
 import pytest
 
-from sparsegen import kernels
+from sparsegen import backends, kernels
 from sparsegen.errors import ConfigError
+from sparsegen.matrix.generators import random_uniform
+from sparsegen.operators import SpmmProblem
 from sparsegen.settings import FAMILIES, family_modules
 from sparsegen.system.child import ChildProcess
+from sparsegen.tuning.jobs import export
+from sparsegen.tuning.jobs.export import Wanted
+from sparsegen.tuning_db.layers import MemoryLayer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROOT = EXAMPLES.parent
@@ -92,3 +97,16 @@ def test_a_family_that_others_cannot_import_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setenv(FAMILIES, "taken")
     with pytest.raises(ConfigError, match="there is a kernel family 'csr_spmm' already"):
         kernels.families()
+
+
+def test_a_bundle_leaves_it_out_and_says_so_where_it_was_named() -> None:
+    from own_family.row_spmm import FAMILY
+
+    kernels.register(FAMILY)
+    matrix = random_uniform(32, 32, 0.2, seed=0)
+    wanted = Wanted(matrix, SpmmProblem(32, 32, 16), False)
+    device = backends.find_device("emulator")
+    chosen = export._choose(wanted, device, MemoryLayer([], []), 40, None)
+    assert {"csr_spmm", "uspmm"} <= {c.family_name for c in chosen} and "row_spmm" not in str(chosen)
+    with pytest.raises(ConfigError, match="families of sparsegen's own alone"):
+        export._choose(wanted, device, MemoryLayer([], []), 40, ["csr_spmm", "row_spmm"])

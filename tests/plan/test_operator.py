@@ -134,6 +134,16 @@ def test_wrong_operands_are_refused(pattern: Any, wrong: dict[str, Any], words: 
         prepare(pattern)(**({"b": inputs()} | wrong))
 
 
+def test_an_array_of_another_library_is_refused_with_advice(pattern: Any) -> None:
+    class Theirs:
+        def __dlpack__(self) -> None: ...
+
+    with pytest.raises(
+        OperandError, match=r"Theirs; numpy\.from_dlpack\(array\) is one over the same memory"
+    ):
+        prepare(pattern)(Theirs())
+
+
 def test_a_read_only_out_is_refused(pattern: Any) -> None:
     out = np.zeros((M, N), np.float32)
     out.flags.writeable = False
