@@ -100,7 +100,7 @@ def write_results(device: Device, name: str, rows: Rows, **facts: Any) -> Path:
     path = result_file(device, name)
     document = {
         "benchmark": name,
-        "command": " ".join(["python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
+        "command": " ".join(["python -m", _module(), *sys.argv[1:]]),
         "date": now[:10],
         "device": device.name,
         "toolchain": toolchain(device).fingerprint,
@@ -111,6 +111,12 @@ def write_results(device: Device, name: str, rows: Rows, **facts: Any) -> Path:
     }
     publish_text(path, json.dumps(document, indent=1) + "\n")
     return path
+
+
+def _module() -> str:
+    """The name of the module that runs."""
+    spec = sys.modules["__main__"].__spec__
+    return spec.name if spec is not None else f"benchmarks.{Path(sys.argv[0]).stem}"
 
 
 def known_rows(device: Device, name: str, key: str) -> dict[str, dict[str, Any]]:

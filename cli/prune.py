@@ -31,6 +31,7 @@ from sparsegen.pruning.plan import Progress, Step, silent
 from sparsegen.pruning.pruner import OutputFormat
 from sparsegen.pruning.report import PruneReport
 from sparsegen.pruning.request import PatternName, PruneRequest, parse_block, parse_nm
+from sparsegen.pruning.score import Score
 
 
 @click.command()
@@ -44,6 +45,12 @@ from sparsegen.pruning.request import PatternName, PruneRequest, parse_block, pa
 )
 @click.option("--block", metavar="HxW", help="Block height and width; default 32x32.")
 @click.option("--nm", metavar="N:M", help="N of M neighbouring weights stay; default 2:4.")
+@click.option("--score", type=EnumChoice(Score), help="What a group of weights is worth; default l2.")
+@click.option(
+    "--gradients",
+    type=click.Path(path_type=Path),
+    help="With --score taylor: gradients of a loss by the weights, under their names, in a file like WEIGHTS.",
+)
 @click.option("--tensor", "tensors", multiple=True, metavar="GLOB", help="Only these; may be repeated.")
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Not these; may be repeated.")
 @click.option(*OUTPUT, type=click.Path(path_type=Path), help="Where to; without it nothing is written.")
@@ -85,6 +92,8 @@ def command(
     scope: Scope | None,
     block: str | None,
     nm: str | None,
+    score: Score | None,
+    gradients: Path | None,
     tensors: tuple[str, ...],
     exclude: tuple[str, ...],
     output: Path | None,
@@ -117,8 +126,10 @@ def command(
         return api.pruned_times(report, n=n, dtype=dtype, layout=layout, device=where, db=db)
 
     if compare_patterns:
-        if pattern is not None or output is not None:
-            raise click.UsageError("--compare-patterns goes without --pattern and --output")
+        if (pattern, output, score, gradients) != (None, None, None, None):
+            raise click.UsageError(
+                "--compare-patterns goes without --pattern, --score, --gradients and --output"
+            )
         if sparsity is None:
             raise click.UsageError("--compare-patterns needs --sparsity")
         with shown(as_json) as progress:
@@ -137,7 +148,7 @@ def command(
         return
     if pattern is None:
         raise click.UsageError("name a --pattern, or --compare-patterns")
-    request = PruneRequest.parse(pattern, sparsity, scope=scope, block=sizes, nm=n_of_m)
+    request = PruneRequest.parse(pattern, sparsity, scope=scope, block=sizes, nm=n_of_m, score=score)
     with shown(as_json) as progress:
         report = pruner.prune_file(
             weights,
@@ -145,6 +156,7 @@ def command(
             output=output,
             output_format=output_format,
             force=force,
+            gradients=gradients,
             tensors=tensors,
             exclude=exclude,
             memory_limit=memory_limit,

@@ -59,6 +59,9 @@ from sparsegen.operators import SpmmProblem as SpmmProblem
 from sparsegen.operators import TokenOrder as TokenOrder
 from sparsegen.plan.saved_operator import save_operator as save_operator
 from sparsegen.pruning.pruner import prune as prune
+from sparsegen.pruning.rewinding import RewindingRound as RewindingRound
+from sparsegen.pruning.rewinding import rewinding_rounds as rewinding_rounds
+from sparsegen.pruning.score import Score as Score
 from sparsegen.tuning_db.records import MeasuredAs as MeasuredAs
 
 __version__: str

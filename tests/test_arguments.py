@@ -102,17 +102,22 @@ ROWS = {
         {
             "weights": (7, "x", None, [1], object(), {1: DENSE}, {"a": 7}, np.array([["a"]])),
             "pattern": WORD, "sparsity": (*NUMBER, 1, -0.5, np.nan), "scope": WORD,
-            "tensors": TEXTS, "exclude": TEXTS,
+            "tensors": TEXTS, "exclude": TEXTS, "score": WORD,
+            "gradients": (7, "x", [1], object(), {1: DENSE}, {"a": 7}, np.array([["a"]]), DENSE),
         },
         free=("block", "nm"),
     ),
     "prune, block": Row(
         sparsegen.prune, {"weights": DENSE, "sparsity": 0.5, "pattern": "block"}, {"block": PAIR},
-        free=("weights", "pattern", "sparsity", "scope", "nm", "tensors", "exclude"),
+        free=("weights", "pattern", "sparsity", "scope", "nm", "score", "gradients", "tensors", "exclude"),
     ),
     "prune, nm": Row(
         sparsegen.prune, {"weights": DENSE, "pattern": "nm"}, {"nm": PAIR},
-        free=("weights", "pattern", "sparsity", "scope", "block", "tensors", "exclude"),
+        free=("weights", "pattern", "sparsity", "scope", "block", "score", "gradients", "tensors", "exclude"),
+    ),
+    "rewinding_rounds": Row(
+        sparsegen.rewinding_rounds, {"sparsity": 0.5, "epochs": 3},
+        {"sparsity": (*NUMBER, 0, 1), "epochs": (*WHOLE, 0), "retrained": (*WHOLE, 0, 4), "rounds": (*WHOLE, 0)},
     ),
     "save_operator": Row(
         lambda operator, file, *, updatable=True: sparsegen.save_operator(

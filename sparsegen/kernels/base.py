@@ -217,8 +217,12 @@ class Family(ABC, Generic[P, C]):
         """Other configs, for what features do not tell; the tuner tries them soon after the heuristic config."""
         return ()
 
-    def published(self) -> tuple[C, ...]:
-        """Configs that a publication fixes; the tuner tries them early, so that its gain over them is on record."""
+    def published(self, problem: P) -> tuple[C, ...]:
+        """Configs that a publication fixes for a problem, by constants or by a rule; none where it says nothing of it.
+
+        The tuner tries them early, so that its gain over them is on record. What the text leaves open is as in the
+        authors' code where that is public, else as by default; the method's docstring says which is which.
+        """
         return ()
 
     def is_deterministic(self, problem: P, config: C) -> bool:

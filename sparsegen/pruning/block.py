@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.matrix.csr import Array
-from sparsegen.pruning.groups import Groups, largest_per_row, squares
+from sparsegen.pruning.groups import Groups, largest_per_row
+from sparsegen.pruning.score import Score
 from sparsegen.system.integers import ceil_div
 
 
@@ -17,17 +18,18 @@ class Grid:
 
     height: int
     width: int
+    score: Score
 
-    def norms(self, magnitudes: Array) -> Array:
-        """The l2 norm of every block: float64, rows of blocks × columns of blocks."""
-        m, k = magnitudes.shape
-        energy = np.zeros((ceil_div(m, self.height), ceil_div(k, self.width)), np.float64)
+    def scores(self, importance: Array) -> Array:
+        """The score of every block: float64, rows of blocks × columns of blocks."""
+        m, k = importance.shape
+        partial = np.zeros((ceil_div(m, self.height), ceil_div(k, self.width)), np.float64)
         left = np.arange(0, k, self.width)
         if k:
-            for row in range(energy.shape[0]):
-                band = squares(magnitudes[row * self.height : (row + 1) * self.height])
-                energy[row] = np.add.reduceat(band.sum(axis=0), left)
-        return np.sqrt(energy)
+            for row in range(partial.shape[0]):
+                band = importance[row * self.height : (row + 1) * self.height]
+                partial[row] = self.score.runs(self.score.columns(band), left)
+        return self.score.ended(partial)
 
     def areas(self, shape: tuple[int, int]) -> Array:
         """Weights in every block: int64, rows of blocks × columns of blocks."""
@@ -44,24 +46,25 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Blocks of height × width are the groups, their l2 norms the scores."""
+    """Blocks of height × width are the groups, scored by default by their l2 norms."""
 
     height: int
     width: int
+    score: Score = Score.L2
 
     elementwise = False
     rule = "to whole blocks; those at the right and lower edges may be smaller"
 
     @property
     def grid(self) -> Grid:
-        return Grid(self.height, self.width)
+        return Grid(self.height, self.width, self.score)
 
     def describe(self) -> str:
-        return f"block {self.height}x{self.width}"
+        return f"block {self.height}x{self.width}{_by(self.score)}"
 
     def groups(self, magnitudes: Array) -> Groups:
         shape = (magnitudes.shape[0], magnitudes.shape[1])
-        return Groups(self.grid.norms(magnitudes).reshape(-1), self.grid.areas(shape).reshape(-1))
+        return Groups(self.grid.scores(magnitudes).reshape(-1), self.grid.areas(shape).reshape(-1))
 
     def mask(self, magnitudes: Array, kept: Array) -> Array:
         shape = (magnitudes.shape[0], magnitudes.shape[1])
@@ -70,33 +73,38 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockedUniform:
-    """Keeps as many blocks in every row of blocks: uniform pruning by the blocks' l2 norms.
+    """Keeps as many blocks in every row of blocks: uniform pruning by the blocks' scores, by default their l2 norms.
 
-    Muralidharan, MLSys 2023. The norms of every row of blocks are sorted; column j of what results is one group,
-    and the l2 norm of that column is its score.
+    Muralidharan, MLSys 2023. The scores of every row of blocks are sorted; column j of what results is one group,
+    scored like a block.
     """
 
     height: int
     width: int
+    score: Score = Score.L2
 
     elementwise = False
-    rule = "to whole columns of the sorted block norms: a block of every row of blocks"
+    rule = "to whole columns of the sorted block scores: a block of every row of blocks"
 
     @property
     def grid(self) -> Grid:
-        return Grid(self.height, self.width)
+        return Grid(self.height, self.width, self.score)
 
     def describe(self) -> str:
-        return f"blocked-uniform {self.height}x{self.width}"
+        return f"blocked-uniform {self.height}x{self.width}{_by(self.score)}"
 
     def groups(self, magnitudes: Array) -> Groups:
-        norms = self.grid.norms(magnitudes)
+        scores = self.grid.scores(magnitudes)
         # Stable, so that of equals the leftmost comes first, as in `largest_per_row`.
-        order = np.argsort(-norms, axis=1, kind="stable")
-        ordered = np.take_along_axis(norms, order, axis=1)
+        order = np.argsort(-scores, axis=1, kind="stable")
+        ordered = np.take_along_axis(scores, order, axis=1)
         areas = np.take_along_axis(self.grid.areas((magnitudes.shape[0], magnitudes.shape[1])), order, axis=1)
-        return Groups(np.sqrt(squares(ordered).sum(axis=0)), areas.sum(axis=0))
+        return Groups(self.score.ended(self.score.columns(ordered)), areas.sum(axis=0))
 
     def mask(self, magnitudes: Array, kept: Array) -> Array:
-        chosen = largest_per_row(self.grid.norms(magnitudes), int(np.count_nonzero(kept)))
+        chosen = largest_per_row(self.grid.scores(magnitudes), int(np.count_nonzero(kept)))
         return self.grid.spread(chosen, (magnitudes.shape[0], magnitudes.shape[1]))
+
+
+def _by(score: Score) -> str:
+    return "" if score is Score.L2 else f" by {score}"

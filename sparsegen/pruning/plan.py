@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegen.errors import PruningError
 from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import as_csr
@@ -17,6 +18,7 @@ from sparsegen.pruning.groups import Groups, RankedPattern, Scope, energy
 from sparsegen.pruning.nm import NM
 from sparsegen.pruning.report import LayerReport, PruneReport
 from sparsegen.pruning.request import PruneRequest
+from sparsegen.pruning.score import importance
 from sparsegen.pruning.selection import Selection
 from sparsegen.pruning.torch_weights import TorchWeights
 from sparsegen.pruning.unstructured import Unstructured
@@ -74,8 +76,10 @@ class Plan:
         selection: Selection,
         request: PruneRequest,
         progress: Progress = silent,
+        gradients: Weights | None = None,
     ) -> None:
         self._weights, self._selection, self._request = weights, selection, request
+        self._gradients = _checked(gradients, weights, selection, request)
         self.layers = {spec.name: spec for spec in selection.pruned}
         self._pattern = request.pattern
         self._progress = progress
@@ -96,7 +100,8 @@ class Plan:
 
     def _pruned_there(self, spec: WeightSpec) -> PrunedLayer | None:
         """Pruned where its tensor lies; None where the host is to do it."""
-        if not (isinstance(self._weights, TorchWeights) and isinstance(self._pattern, Unstructured)):
+        is_unstructured = isinstance(self._pattern, Unstructured)
+        if not (isinstance(self._weights, TorchWeights) and is_unstructured) or self._gradients:
             return None
         keep = weights_kept(self._request.sparsity, spec.size)
         found = self._weights.pruned_there(spec, keep, self._cuts.get(spec.name))
@@ -108,9 +113,10 @@ class Plan:
 
     def _pruned_here(self, spec: WeightSpec) -> PrunedLayer:
         values = read_matrix(self._weights, spec)
-        magnitudes = np.abs(values)
-        mask = self._mask(spec, magnitudes)
-        pruned = np.multiply(values, mask, out=magnitudes)  # in memory that is at hand
+        ranked = self._importance(spec, values)
+        mask = self._mask(spec, ranked)
+        room = ranked if ranked.dtype == values.dtype else None  # memory that is at hand
+        pruned = np.multiply(values, mask, out=room)
         matrix = as_csr(pruned, source=spec.name)
         self._report(spec, int(np.count_nonzero(mask)), matrix, energy(pruned), energy(values))
         return PrunedLayer(mask, matrix)
@@ -132,6 +138,10 @@ class Plan:
         layers = tuple(self._reports[name] for name in self.layers if name in self._reports)
         return PruneReport(self._weights.source, self._request, layers, self._selection.copied)
 
+    def _importance(self, spec: WeightSpec, values: Array) -> Array:
+        gradients = None if self._gradients is None else read_matrix(self._gradients, spec)
+        return importance(values, gradients, spec.name)
+
     def _mask(self, spec: WeightSpec, magnitudes: Array) -> Array:
         if isinstance(self._pattern, NM):
             return self._pattern.mask(magnitudes)
@@ -151,8 +161,9 @@ class Plan:
                 groups = known.get(name)
                 if groups is None:
                     self._progress(Step(Stage.RANKING, name, number, len(names)))
-                    groups = pattern.groups(np.abs(read_matrix(self._weights, self.layers[name])))
-                    if not pattern.elementwise:
+                    spec = self.layers[name]
+                    groups = pattern.groups(self._importance(spec, read_matrix(self._weights, spec)))
+                    if not pattern.elementwise or self._gradients:
                         known[name] = groups
                 yield name, groups
 
@@ -161,7 +172,34 @@ class Plan:
 
     def _score_type(self, pattern: RankedPattern) -> np.dtype[Any]:
         """Common type of all layers' scores."""
-        if not pattern.elementwise:
+        if not pattern.elementwise or self._gradients:
             return np.dtype(np.float64)
         kinds = [spec.value_type for spec in self.layers.values() if spec.value_type is not None]
         return np.result_type(*kinds)
+
+
+def _checked(
+    gradients: Weights | None, weights: Weights, selection: Selection, request: PruneRequest
+) -> Weights | None:
+    """The gradients, of the shapes of all that is pruned.
+
+    Raises:
+        PruningError: there are none where the score needs them, or some where it does not, or of other tensors.
+    """
+    if gradients is None:
+        if request.score.needs_gradients:
+            raise PruningError(
+                f"the score {request.score} needs gradients of the loss by the weights: give gradients"
+            )
+        return None
+    if not request.score.needs_gradients:
+        raise PruningError(
+            f"the score {request.score} needs no gradients: leave them out, or score by taylor"
+        )
+    found = {spec.name: spec for spec in gradients.specs}
+    for spec in selection.pruned:
+        of_it = found.get(spec.name)
+        if of_it is None or of_it.shape != spec.shape or of_it.value_type is None:
+            there = "none" if of_it is None else f"{of_it.dtype} of {of_it.shape}"
+            raise PruningError(f"{spec.name}: expected a gradient of its shape {spec.shape}, got {there}")
+    return gradients

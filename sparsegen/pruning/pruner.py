@@ -19,6 +19,7 @@ from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.plan import Plan, Progress, silent
 from sparsegen.pruning.report import PruneReport
 from sparsegen.pruning.request import BLOCK_PATTERNS, PatternName, PruneRequest
+from sparsegen.pruning.score import Score
 from sparsegen.pruning.selection import select
 from sparsegen.pruning.torch_weights import TorchWeights, is_tensor
 from sparsegen.pruning.weights import NumpyWeights
@@ -67,6 +68,8 @@ def prune(
     scope: Scope | str | None = None,
     block: tuple[int, int] | None = None,
     nm: tuple[int, int] | None = None,
+    score: Score | str | None = None,
+    gradients: Any = None,
     tensors: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> Pruned:
@@ -81,16 +84,20 @@ def prune(
         scope: ``"global"`` (the default): one threshold over all tensors, or ``"layer"``: each has this sparsity.
         block: height and width of blocks; default 32 × 32.
         nm: N and M; default 2:4.
+        score: what a group of weights is worth: ``"l2"`` (the default), ``"sum"`` or ``"max"`` of the magnitudes, or
+            ``"taylor"``: the l2 norm of weight times gradient.
+        gradients: for ``"taylor"``: of a loss by the weights, like ``weights``; of tensors that stay none is needed.
         tensors, exclude: globs of the names to prune (default all) and to leave.
 
     Raises:
         PruningError: a request that cannot be met.
         MatrixError: NaN or infinity in a tensor to be pruned, or weights of another kind.
     """
-    request = PruneRequest.parse(pattern, sparsity, scope=scope, block=block, nm=nm)
-    given: Mapping[str, Any] = weights if isinstance(weights, Mapping) else {SINGLE: weights}
+    request = PruneRequest.parse(pattern, sparsity, scope=scope, block=block, nm=nm, score=score)
+    given = _by_name(weights)
     held = _in_memory(given)
-    plan = Plan(held, select(held, tensors, exclude), request)
+    slopes = None if gradients is None else _in_memory(_by_name(gradients))
+    plan = Plan(held, select(held, tensors, exclude), request, gradients=slopes)
     pruned = {
         name: held.pruned(name, plan.prune(name).mask) if name in plan.layers else tensor
         for name, tensor in given.items()
@@ -119,6 +126,7 @@ def prune_file(
     output: str | Path | None = None,
     output_format: OutputFormat = OutputFormat.SAME,
     force: bool = False,
+    gradients: str | Path | None = None,
     tensors: Sequence[str] = (),
     exclude: Sequence[str] = (),
     memory_limit: int | None = None,
@@ -132,6 +140,7 @@ def prune_file(
         output: a file of the input's suffix, or for ``CSR_NPZ`` a folder; None writes nothing. It appears whole
             or not at all.
         force: overwrite what is there.
+        gradients: a file of gradients of a loss by the weights, under the same names, for the score ``"taylor"``.
         tensors, exclude: globs of the names to prune (default all) and to leave.
         memory_limit: bytes that one tensor may take, as `sparsegen.load_matrix` takes it.
         progress: called before each layer.
@@ -152,20 +161,21 @@ def prune_file(
             f"{target}: the output is a {source.suffix.lower()} file like the input; name it so, or use csr-npz"
         )
     file = open_weights(source, memory_limit)
+    slopes = None if gradients is None else open_weights(Path(gradients), memory_limit)
     selection = select(file, tensors, exclude)
     names = [spec.name for spec in selection.pruned]
     if target is None:
-        plan = Plan(file, selection, request, progress)
+        plan = Plan(file, selection, request, progress, slopes)
         for name in names:
             plan.prune(name)
     elif output_format is OutputFormat.CSR_NPZ:
         with new_csr_folder(target, names, force=force) as folder:
-            plan = Plan(file, selection, request, progress)
+            plan = Plan(file, selection, request, progress, slopes)
             for name in names:
                 folder.add(name, plan.prune(name).matrix)
     else:
         with new_file(target, force=force) as stream:
-            plan = Plan(file, selection, request, progress)
+            plan = Plan(file, selection, request, progress, slopes)
             file.write(stream, names, lambda name: plan.prune(name).mask)
     return plan.report()
 
@@ -210,6 +220,10 @@ def compare_file(
         for request in requests
     )
     return Comparison(reports, tuple(left_out))
+
+
+def _by_name(weights: Any) -> Mapping[str, Any]:
+    return weights if isinstance(weights, Mapping) else {SINGLE: weights}
 
 
 def _in_memory(given: Mapping[str, Any]) -> NumpyWeights | TorchWeights:

@@ -128,6 +128,7 @@ class PruneReport:
             "source": self.source,
             "pattern": self.request.pattern.describe(),
             "scope": self.request.scope,
+            "score": self.request.score,
             "sparsity_asked": self.request.sparsity,
             "rounding": self.request.pattern.rule,
             "size": self.size,

@@ -12,6 +12,7 @@ from sparsegen.errors import PruningError
 from sparsegen.pruning.block import Block, BlockedUniform
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.nm import NM
+from sparsegen.pruning.score import Score
 from sparsegen.pruning.uniform import Uniform
 from sparsegen.pruning.unstructured import Unstructured
 
@@ -32,6 +33,7 @@ BLOCK = (32, 32)  # height and width where none is given
 N_OF_M = (2, 4)  # the pattern of sparse tensor cores
 
 BLOCK_PATTERNS = (PatternName.BLOCK, PatternName.BLOCKED_UNIFORM)
+SINGLE_PATTERNS = (PatternName.UNSTRUCTURED, PatternName.NM)  # whose groups are single weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,13 @@ class PruneRequest:
     Attributes:
         sparsity: share of the pruned tensors' weights that become zero, from 0 to below 1.
         scope: over which weights it holds; None for N:M, which is the same everywhere.
+        score: what a group of weights is worth.
     """
 
     pattern: Pattern
     sparsity: float
     scope: Scope | None
+    score: Score = Score.L2
 
     @classmethod
     def parse(
@@ -56,6 +60,7 @@ class PruneRequest:
         scope: Scope | str | None = None,
         block: tuple[int, int] | None = None,
         nm: tuple[int, int] | None = None,
+        score: Score | str | None = None,
     ) -> PruneRequest:
         """A request from words and numbers.
 
@@ -64,16 +69,22 @@ class PruneRequest:
             scope: default global, for the patterns that have one.
             block: height and width for the block patterns; default 32 × 32.
             nm: N and M for the N:M pattern; default 2:4.
+            score: default l2; sum and max for the patterns whose groups have several weights, and taylor for all.
 
         Raises:
             PruningError: an unknown word, a number out of range, or one that does not belong to the pattern.
         """
         name = _word(PatternName, pattern, "pattern")
+        by = Score.L2 if score is None else _word(Score, score, "score")
         sparsity = None if sparsity is None else arguments.number(sparsity, "sparsity", PruningError)
         block = None if block is None else arguments.pair(block, "block", PruningError)
         nm = None if nm is None else arguments.pair(nm, "nm", PruningError)
         if block is not None and name not in BLOCK_PATTERNS:
             raise PruningError(f"{name} has no blocks; leave out block, or use {' or '.join(BLOCK_PATTERNS)}")
+        if by in (Score.SUM, Score.MAX) and name in SINGLE_PATTERNS:
+            raise PruningError(
+                f"{name} ranks single weights, of which l2, sum and max are equal; leave out score"
+            )
         if nm is not None and name is not PatternName.NM:
             raise PruningError(f"{name} has no N:M; leave out nm, or use the pattern nm")
         if sparsity is not None and not 0 <= sparsity < 1:
@@ -88,11 +99,11 @@ class PruneRequest:
                     f"{n_of_m.n}:{n_of_m.m} prunes {n_of_m.sparsity:.4g} of the weights and cannot prune "
                     f"{sparsity:.4g}; leave out sparsity, or choose another N and M"
                 )
-            return cls(n_of_m, n_of_m.sparsity, None)
+            return cls(n_of_m, n_of_m.sparsity, None, by)
         if sparsity is None:
             raise PruningError(f"{name} needs a sparsity: the share of weights that become zero, such as 0.9")
         where = Scope.GLOBAL if scope is None else _word(Scope, scope, "scope")
-        return cls(_ranked(name, block or BLOCK), sparsity, where)
+        return cls(_ranked(name, block or BLOCK, by), sparsity, where, by)
 
 
 def parse_block(text: str) -> tuple[int, int]:
@@ -130,15 +141,15 @@ def _n_of_m(n: int, m: int) -> NM:
     return NM(n, m)
 
 
-def _ranked(name: PatternName, block: tuple[int, int]) -> Pattern:
+def _ranked(name: PatternName, block: tuple[int, int], score: Score) -> Pattern:
     if min(block) < 1:
         raise PruningError(f"block = {block[0]}x{block[1]} must be at least 1x1")
     match name:
         case PatternName.BLOCK:
-            return Block(*block)
+            return Block(*block, score)
         case PatternName.BLOCKED_UNIFORM:
-            return BlockedUniform(*block)
+            return BlockedUniform(*block, score)
         case PatternName.UNIFORM:
-            return Uniform()
+            return Uniform(score)
         case _:
             return Unstructured()

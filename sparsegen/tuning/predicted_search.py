@@ -369,7 +369,7 @@ def _space(
     names = [f.name for f in families]
     heuristics = [
         *heuristic_configs(problem, features, device, names).values(),
-        *(c for f in families for c in (*f.alternatives(problem, features, device), *f.published())),
+        *(c for f in families for c in (*f.alternatives(problem, features, device), *f.published(problem))),
     ]
     first = list(dict.fromkeys([*similar, *filter(is_allowed, heuristics)]))
     space = Space.build(families, problem, device, features=features, first=first, whole=whole)

@@ -109,6 +109,7 @@ def test_who_computes_products_with_masks() -> None:
 def test_networks_go_layer_by_layer() -> None:
     network = SparseNetworkProblem(2 * 4096, 4099, 64, DType.FLOAT16)
     layers = {"torch-csr-layers", "cusparse-layers"}
+    assert willing(replace(network, dtype=DType.FLOAT32), SCATTERED) - OURS >= layers | {"csr-network"}
     assert willing(network, SCATTERED) - OURS == layers | {"cublas-layers"}
     wide = SparseNetworkProblem(120 * 16384, 16387, 64, DType.FLOAT16)
     assert willing(wide, SCATTERED) - OURS == layers

@@ -46,6 +46,10 @@ COUNTS = {
     "gnn": 6,
     "llm": 48,
     "llm-uneven": 32,
+    "imbalance": 11,
+    "lstm-crossover": 19,
+    "recurrent": 72,
+    "recurrent-gradients": 72,
     "rnn": 12,
     "sddmm": 14,
     "sparsedrop": 146,
@@ -57,6 +61,7 @@ COUNTS = {
     "uniform": 6,
     "shared-rows": 5,
     "uniform-batch": 8,
+    "uniform-figures": 52,
     "uniform-shapes": 10,
     "uniform-sparsity": 14,
 }

@@ -93,6 +93,13 @@ def made(folder: Path, problem: Problem, pattern: Pattern) -> Inputs:
         ("sparsegen-steps", SparseAttentionProblem(32, 32, 16), MASK, 1),
         ("torch-csr-layers", replace(NETWORK, dtype=DType.FLOAT32), LAYERS, 1),
         ("torch-csr-layers", replace(NETWORK, dtype=DType.FLOAT32, readout=Readout.NEURONS), LAYERS, 1),
+        ("csr-network", replace(NETWORK, dtype=DType.FLOAT32), LAYERS, 1),
+        (
+            "csr-network",
+            replace(NETWORK, dtype=DType.FLOAT32, activation=Activation.NONE, readout=Readout.NEURONS),
+            replace(LAYERS, alive=True),
+            1,
+        ),
         ("cublas-layers", NETWORK, LAYERS, 1),
         ("cublas-layers", replace(NETWORK, activation=Activation.NONE), replace(LAYERS, alive=True), 1),
         ("torch-scaled-mm", NARROW, Drawn(64, 128), 2),
@@ -145,7 +152,7 @@ def test_every_way_is_right(
     monkeypatch: pytest.MonkeyPatch,
     emulator_settings: Settings,
 ) -> None:
-    if name != "sparsegen-steps":
+    if name not in ("sparsegen-steps", "csr-network"):
         pytest.importorskip("torch")
     if name == "triton-blocks":
         monkeypatch.setenv("TRITON_INTERPRET", "1")  # before its kernels are first imported

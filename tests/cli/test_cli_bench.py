@@ -180,7 +180,7 @@ def test_configs_of_a_family(run: Command, tmp_path: Path) -> None:
     [row] = result_file.read(output).rows
     assert row.us("csr_spmm") and row.us("sparsegen-untuned"), "the fastest took its turns with the other"
     cell = row.cell("csr_spmm")
-    assert cell is not None and len(cell.ways) == 2 and row.state and row.measured
+    assert cell is not None and len(cell.implementations) == 2 and row.state and row.measured
     refused = run(*fixed, "--configs", "csr_spmm:tile_n=33", exit_code=3)
     assert "tile_n = '33' is none of" in refused.output
 

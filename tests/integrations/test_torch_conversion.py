@@ -145,7 +145,7 @@ def test_a_model_is_converted_whole_or_not_at_all(model: Model) -> None:
     with pytest.raises(ConfigError, match="run_dense = 'x' is none of"):
         SparseLinear.from_dense(nn.Linear(8, 8), sparsity=0.5, run_dense="x")
     with pytest.raises(PruningError, match="no linear layer"):
-        convert(nn.Sequential(nn.Conv2d(3, 4, 1)), sparsity=0.5)
+        convert(nn.Sequential(nn.Conv2d(3, 4, 3)), sparsity=0.5)
 
 
 def test_activations_behind_layers_of_a_sequence_become_part_of_them(place: str) -> None:

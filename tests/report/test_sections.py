@@ -18,7 +18,7 @@ from sparsegen.report import build, canvas, words
 from sparsegen.report.content import Section
 from sparsegen.report.points import from_records, from_results
 from sparsegen.report.sections.best import column, column_names, family_colours
-from sparsegen.report.sections.fixed import FixedSetting, gains
+from sparsegen.report.sections.fixed import gains
 from sparsegen.report.sections.regret import quantile
 from sparsegen.report.sections.scaling import matrices
 from sparsegen.report.sections.speedup import crossover, shapes
@@ -82,15 +82,15 @@ def uspmm(us: float, vsize: int, nwarp: int, tag: str = "a") -> Measurement:
 
 
 def test_gains_over_fixed_settings() -> None:
-    setting = FixedSetting("uspmm", (("vsize", 1), ("nwarp", 8)), "a paper")
     measured = [
-        uspmm(9.0, 1, 8),
-        uspmm(6.0, 4, 8),
+        uspmm(9.0, 8, 1),
+        uspmm(6.0, 4, 8),  # no setting of the paper
         timed(3.0, workload(tag="a")),
         timed(5.0, workload(tag="b")),  # the setting was not timed here
-        uspmm(4.0, 1, 8, tag="c"),
+        uspmm(4.0, 8, 1, tag="c"),
+        uspmm(4.5, 8, 2, tag="c"),
     ]
-    found = gains(measured, setting)
+    found = gains(measured, family("uspmm"))
     assert [(g.fixed_us, g.winner_us, g.factor) for g in found] == [(9.0, 3.0, 3.0), (4.0, 4.0, 1.0)]
 
 

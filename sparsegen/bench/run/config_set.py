@@ -161,9 +161,9 @@ class ConfigSet(Explorer):
         if self.base is Base.HEURISTIC:
             return [family.heuristic(inputs.problem, inputs.features, device)]
         if self.base is Base.PUBLISHED:
-            published: Sequence[Config] = family.published()
+            published: Sequence[Config] = family.published(inputs.problem)
             if not published:
-                raise UnsupportedError(f"no publication fixes configs of {self.family}")
+                raise UnsupportedError(f"no publication fixes configs of {self.family} here")
             return published
         with open_layers(Settings.from_environment(), db) as layers:
             best = ranked(layers.measurements(inputs.workload, device))

@@ -39,6 +39,7 @@ from sparsegen.integrations.torch.blocks.dropout import DropoutLinear, block_dro
 from sparsegen.integrations.torch.blocks.masked_products import dsd, dsd_transposed, sdd, sdd_into
 from sparsegen.integrations.torch.blocks.scaled_products import scaled_dsd, scaled_sdd
 from sparsegen.integrations.torch.calls.activations import Activation
+from sparsegen.integrations.torch.convolution.drop_block import DropBlockConv2d
 from sparsegen.integrations.torch.convolution.masked_conv import MaskedConv2d, masked_conv2d
 from sparsegen.integrations.torch.convolution.masked_conversion import (
     ConvolutionReport,
@@ -54,10 +55,13 @@ from sparsegen.integrations.torch.convolution.masked_sequential import (
 from sparsegen.integrations.torch.convolution.sparse_conv import SparseConv2d
 from sparsegen.integrations.torch.models.conversion import convert
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
+from sparsegen.integrations.torch.models.folding import fold_batch_norms
+from sparsegen.integrations.torch.models.held_zeros import hold_zeros
 from sparsegen.integrations.torch.models.loading import load
 from sparsegen.integrations.torch.models.model_tuning import InSituTuning, tune_model
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
+from sparsegen.integrations.torch.pattern.pointwise import PointwiseConv2d
 from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.pattern.products import linear, sampled_product, transposed_product
 from sparsegen.integrations.torch.points.kernel_maps import KernelMap
@@ -70,12 +74,14 @@ __all__ = [
     "ConvertedLayer",
     "ConvolutionReport",
     "DenseLayer",
+    "DropBlockConv2d",
     "DropoutLinear",
     "InSituTuning",
     "KernelMap",
     "MaskSource",
     "MaskedConv2d",
     "MaskedSequential",
+    "PointwiseConv2d",
     "PreparedLinear",
     "SourcedConv2d",
     "SparseAttention",
@@ -92,9 +98,11 @@ __all__ = [
     "dsd_transposed",
     "flex_attention",
     "flex_elements",
+    "fold_batch_norms",
     "from_counts",
     "from_flex",
     "from_torch_bsr",
+    "hold_zeros",
     "hugging_face_attention",
     "linear",
     "load",

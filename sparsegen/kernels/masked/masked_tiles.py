@@ -249,6 +249,16 @@ class MaskedTiles(Family[P, C]):
                 return found
         return found
 
+    def published(self, problem: P) -> tuple[C, ...]:
+        """Tiles of masks of 128 × 128 blocks (Lo, section 4.1), whose contraction goes in steps of half a block (3.3).
+
+        Products have 16-bit elements (mixed precision, figure 4) and no pipeline (5.1): two stages are the fewest here.
+        The paper leaves N_blk open, which is 128 like M_blk and K_blk, and so are warps.
+        """
+        if problem.dtype.itemsize != 2 or (problem.block.rows, problem.block.columns) != (128, 128):
+            return ()
+        return (self.config_type(tile_m=128, tile_n=128, step=64, warps_m=2, warps_n=2, stages=2),)
+
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
         """Waves of resident blocks, each as long as the arrivals of its stages and the products of all its blocks."""
         c, rates, side, share = config, device.expected_rates, Side.of(problem), problem.density.share

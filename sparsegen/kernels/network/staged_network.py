@@ -29,7 +29,7 @@ from sparsegen.kernels.network.staged_slices import bias_sources, staged_slices
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators.sparse_network import BIAS_COLUMNS, SparseNetworkProblem
+from sparsegen.operators.sparse_network import BIAS_COLUMNS, Activation, SparseNetworkProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
@@ -267,8 +267,11 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
                     return found
         return replace(config, buffer=BUFFERS[0], resident_blocks=1)
 
-    def published(self) -> tuple[StagedNetworkConfig, ...]:
-        """Minibatches of 12 float32 in buffers of 24 KB, blocks of 256 threads."""
+    def published(self, problem: SparseNetworkProblem) -> tuple[StagedNetworkConfig, ...]:
+        """Minibatches of 12 (section III-A1); inputs that are able to die are dropped between layers (IV-C).
+
+        The paper leaves open how large blocks and buffers are: 256 threads and 24 KB, as in the authors' code.
+        """
         one = StagedNetworkConfig(
             minibatch=12,
             vector=1,
@@ -280,7 +283,9 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
             first_check=0,
             checks=1,
         )
-        return one, replace(one, first_check=1, checks=6)
+        return (
+            replace(one, first_check=1, checks=6) if problem.activation is Activation.DYING_RELU else one,
+        )
 
 
 def _offsets(counts: Array) -> Array:

@@ -191,6 +191,25 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
             vector_width=vector,
         )
 
+    def published(self, problem: SddmmProblem) -> tuple[CsrSddmmConfig, ...]:
+        """Strips of 32 nonzeros and the widest possible loads (section VII), in float32 alone (Table I).
+
+        Rows are swizzled (Table II) and sums added by shuffles (VI-A). The paper leaves open blocks of one warp with
+        subwarps of 8 threads for vectors of 4, 16 for 2, 32 for 1: so in the authors' code.
+        """
+        if problem.dtype is not DType.FLOAT32:
+            return ()
+        vector = widest_vector(problem.k, problem.dtype)
+        published = CsrSddmmConfig(
+            strip=32,
+            threads_per_strip=32 // vector,
+            strips_per_block=vector,
+            vector_width=vector,
+            row_order="sorted",
+            reduction="shuffle",
+        )
+        return (published,)
+
 
 def cut(matrix: CsrMatrix, strip: int) -> Array:
     """The strips of all rows, in CSR order: int64 [strips, 3] of row, first nonzero and number of nonzeros."""

@@ -431,6 +431,35 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
                 index_bits=16 if has_short_indices else 32,
             )
 
+    def published(self, problem: SpmmProblem) -> tuple[CsrSpmmConfig, ...]:
+        """The rule of section VII with all optimizations of section V, for a row-major B (section IV-C).
+
+        Tiles have n columns, rounded up to a power of two, at most 64; loads are the widest possible ones. 16-bit
+        elements have 16-bit indices, which are not prescaled (V-D3). The paper leaves open strips of 32 nonzeros and
+        blocks of one warp with subwarps of 8 threads for vectors of 4, 16 for 2, 32 for 1: so in the authors' code.
+        """
+        if problem.layout is Layout.COLUMN:
+            return ()
+        tile_n = min(64, max(8, 1 << (problem.n - 1).bit_length()))
+        vector = min(widest_vector(problem.n, problem.dtype), tile_n // 2)
+        threads_per_row = min(32 // min(vector, 4), tile_n // vector)
+        is_short = problem.dtype.itemsize == 2 and indices_fit(16, problem.k).holds
+        published = CsrSpmmConfig(
+            tile_n=tile_n,
+            tile_k=32,
+            rows_per_block=32 // threads_per_row,
+            threads_per_row=threads_per_row,
+            dense_vector_width=vector,
+            sparse_vector_width=4,
+            row_alignment="reverse_offset",
+            row_order="sorted",
+            prescale_indices=problem.dtype is DType.FLOAT32 and not self._is_wide(problem),
+            residue_unroll=True,
+            staging="shared",
+            index_bits=16 if is_short else 32,
+        )
+        return (published,)
+
     @staticmethod
     def _strided(problem: SpmmProblem, features: Features, device: Device) -> CsrSpmmConfig:
         tile_n = min(64, max(8, 1 << (problem.n - 1).bit_length()))

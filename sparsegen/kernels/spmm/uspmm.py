@@ -112,7 +112,7 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
             block=(WARP, config.nwarp * config.vsize, 1),
         )
 
-    def published(self) -> tuple[UspmmConfig, ...]:
+    def published(self, problem: SpmmProblem) -> tuple[UspmmConfig, ...]:
         """(N_warp, V_size) = (2, 8), which section 4.1 of the paper gives USpMM, and (1, 8), which section 4.3 does."""
         return UspmmConfig(vsize=8, nwarp=2), UspmmConfig(vsize=8, nwarp=1)
 

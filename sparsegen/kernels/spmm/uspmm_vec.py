@@ -192,7 +192,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
     problem_type = SpmmProblem
     config_type = UspmmVecConfig
 
-    def published(self) -> tuple[UspmmVecConfig, ...]:
+    def published(self, problem: SpmmProblem) -> tuple[UspmmVecConfig, ...]:
         """vecSize 2, B gathered, and (N_warp, V_size) = (1, 8) of section 4.1 of the paper, (2, 8) of section 4.3."""
         paper = UspmmVecConfig(
             tile_n=8,

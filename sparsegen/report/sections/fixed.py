@@ -1,4 +1,4 @@
-"""Gain of the tuned winner over settings that a paper fixed for every matrix."""
+"""Gain of the tuned winner over settings that a paper fixed, by constants or by a rule (`Family.published`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparsegen.bench.results.summary import geometric
 from sparsegen.kernels import families
-from sparsegen.kernels.config import Config, Value
+from sparsegen.kernels.base import AnyFamily, Family
 from sparsegen.report import words
 from sparsegen.report.canvas import Chart, Panel
 from sparsegen.report.colours import MARKERS, SERIES
@@ -19,29 +19,8 @@ from sparsegen.report.tables import Table
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Measurement, Workload
 
-
-@dataclass(frozen=True, slots=True)
-class FixedSetting:
-    """Values of tunables that a paper used throughout."""
-
-    family: str
-    values: tuple[tuple[str, Value], ...]
-    source: str
-
-    def __str__(self) -> str:
-        return f"{self.family} ({', '.join(f'{name} = {value}' for name, value in self.values)})"
-
-    def matches(self, config: Config) -> bool:
-        name, values = config.key
-        return name == self.family and set(self.values) <= set(values)
-
-
-SETTINGS = tuple(
-    FixedSetting(family.name, config.key[1], family.source)
-    for family in families().values()
-    for config in family.published()
-)
-SOURCES = "; ".join(dict.fromkeys(setting.source for setting in SETTINGS))
+FIXED = tuple(family for family in families().values() if type(family).published is not Family.published)
+SOURCES = "; ".join(dict.fromkeys(family.source for family in FIXED))
 LEAD = (
     "The time of a paper's fixed settings, as this project's kernel of that paper runs them, over the time of the "
     f"tuned winner of any family, workload by workload. Settings from: {SOURCES}.",
@@ -50,7 +29,7 @@ LEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A setting's time on a workload beside the winner's, in µs."""
+    """The time of a family's published setting on a workload beside the winner's, in µs."""
 
     workload: Workload
     fixed_us: float
@@ -62,22 +41,25 @@ class Gain:
         return self.fixed_us / self.winner_us
 
 
-def gains(measurements: Iterable[Measurement], setting: FixedSetting) -> list[Gain]:
-    """One gain for each workload of one device on which the setting was timed; its fastest where several match."""
+def gains(measurements: Iterable[Measurement], family: AnyFamily) -> list[Gain]:
+    """One gain for each workload on which a published setting was timed; of several the fastest counts."""
     found = []
     for workload, mine in by_workload(measurements).items():
         order = ranking.ranked(mine)
-        fixed = [r.time_us for r in order if setting.matches(r.variant.config)]
+        published = (
+            family.published(workload.problem) if isinstance(workload.problem, family.problem_type) else ()
+        )
+        fixed = [r.time_us for r in order if r.variant.config in published]
         if fixed:
             found.append(Gain(workload, min(fixed), order[0].time_us, order[0].variant.family))
     return found
 
 
 def section(material: Material) -> Section:
-    known = {setting: gains(material.inputs.measurements, setting) for setting in SETTINGS}
-    known = {setting: some for setting, some in known.items() if some}
+    known = {family.name: gains(material.inputs.measurements, family) for family in FIXED}
+    known = {name: some for name, some in known.items() if some}
     if not known:
-        names = "; ".join(str(setting) for setting in SETTINGS)
+        names = ", ".join(family.name for family in FIXED)
         missing = (f"The database holds no time of a fixed setting on this device: {names}.",)
         return Section("fixed", "Gain over fixed settings", LEAD, missing=missing)
     return Section("fixed", "Gain over fixed settings", LEAD, charts=(_chart(material, known),))
@@ -93,16 +75,16 @@ def _label(workload: Workload) -> str:
     return f"{Kind.of(p)}, {words.sizes(p)}, {zeros} zeros"
 
 
-def _chart(material: Material, known: dict[FixedSetting, list[Gain]]) -> Chart:
+def _chart(material: Material, known: dict[str, list[Gain]]) -> Chart:
     def draw(panel: Panel) -> None:
-        for place, (setting, some) in enumerate(known.items()):
+        for place, (name, some) in enumerate(known.items()):
             panel.points(
                 [_flop(gain) for gain in some],
                 [gain.factor for gain in some],
                 [f"{_label(gain.workload)}: {words.factor(gain.factor)}" for gain in some],
                 colour=SERIES[place],
                 marker=MARKERS[place],
-                label=str(setting),
+                label=name,
             )
         panel.labels("useful FLOP of the product", "times faster than the fixed setting")
         panel.log_x(words.tick)
@@ -110,23 +92,23 @@ def _chart(material: Material, known: dict[FixedSetting, list[Gain]]) -> Chart:
         panel.level(y=1.0)
 
     told = "; ".join(
-        f"over {setting}: geometric mean {words.factor(geometric([g.factor for g in some]).value)}, "
+        f"over {name}: geometric mean {words.factor(geometric([g.factor for g in some]).value)}, "
         f"{words.count(len(some), 'workload')}"
-        for setting, some in known.items()
+        for name, some in known.items()
     )
     rows = tuple(
         (
             _label(gain.workload),
-            str(setting),
+            name,
             gain.winner,
             words.microseconds(gain.fixed_us),
             words.microseconds(gain.winner_us),
             words.factor(gain.factor),
         )
-        for setting, some in known.items()
+        for name, some in known.items()
         for gain in some
     )
-    head = ("workload, m × k × n", "fixed setting", "winner", "fixed", "tuned", "gain")
+    head = ("workload, m × k × n", "family as published", "winner", "fixed", "tuned", "gain")
     return Chart(
         name="fixed-settings",
         title="Tuned winner over fixed settings",

@@ -44,7 +44,7 @@ def first_to_try(
     heuristics = suited(
         config for family in promising for config in family.proposals(problem, features, device)
     )
-    published = suited(config for f in promising for config in f.published())
+    published = suited(config for f in promising for config in f.published(problem))
     predicted = suited(_predicted(workload, device, known, families))
     parts = (
         predicted[:1], packaged[:1], similar[:1], heuristics[:1],

@@ -20,6 +20,7 @@ from sparsegen.integrations.torch.blocks.dropout_choice import masked_products_p
 from sparsegen.integrations.torch.blocks.dropped_blocks import dropped
 from sparsegen.integrations.torch.blocks.mask_launches import independent
 from sparsegen.integrations.torch.blocks.masked_products import dsd
+from sparsegen.integrations.torch.blocks.monte_carlo import MonteCarloDropout
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype
 from sparsegen.integrations.torch.calls.tensor_checks import (
@@ -57,13 +58,14 @@ def block_dropout(x: Tensor, p: float = 0.5, block: Any = 128, training: bool = 
     return dropped(x, new_state(x.device), p, sides)
 
 
-class DropoutLinear(nn.Linear):
+class DropoutLinear(MonteCarloDropout, nn.Linear):
     """Structured dropout and a linear layer in one, in place of ``Sequential(Dropout(p), Linear(...))``.
 
     While it trains, blocks of the input are dropped, each with probability p, and neither the product nor its gradients
-    read or compute them; with p = 0 or in evaluation it is the dense layer. Where dense products are faster, which is
-    tried when sizes are first met (`masked_products_pay`), they run, with the same masks. The masks come from
-    PyTorch's generator of the input's device: `torch.manual_seed`, checkpoints and CUDA graphs do as with its dropout.
+    read or compute them; with p = 0 or in evaluation it is the dense layer, unless `mc_dropout` has it drop there too.
+    Where dense products are faster, which is tried when sizes are first met (`masked_products_pay`), they run, with the
+    same masks. The masks come from PyTorch's generator of the input's device: `torch.manual_seed`, checkpoints and CUDA
+    graphs do as with its dropout.
 
     With ``own_seed``, the generator gives the layer a seed when it first trains on a device, and the layer counts its
     masks itself. Before masked products one kernel less is launched then, and the mask is drawn while the kernel before
@@ -149,7 +151,7 @@ class DropoutLinear(nn.Linear):
             raise OperandError(
                 f"x: expected {held}, as the layer's weight is, got {x.dtype}; use x.to({held})"
             )
-        if not self.training or self.p == 0:
+        if not self.drops or self.p == 0:
             return self.activation.of(functional.linear(x, self.weight, self.bias))
         dtype = x.dtype if cast is None else cast
         # An index, for torch.compile makes of another number of tokens a symbol, and what is faster depends on it.

@@ -44,7 +44,7 @@ class Arranger:
     def __init__(
         self,
         model: nn.Module,
-        dense: Mapping[str, nn.Linear],
+        dense: Mapping[str, nn.Module],
         sparse: Mapping[str, SparseLinear],
         sites: Sequence[ActivationSite] = (),
         shared: Sequence[Sequence[str]] = (),
@@ -55,7 +55,7 @@ class Arranger:
         self.shared = tuple(
             names
             for group in shared
-            for names in _alike([name for name in group if name in sparse], of_layer)
+            for names in _alike([name for name in group if type(sparse.get(name)) is SparseLinear], of_layer)
             if len(names) > 1
         )
         self._dense = dense
@@ -108,7 +108,7 @@ def _put(model: nn.Module, name: str, module: nn.Module) -> None:
 _KINDS = {nn.ReLU: Activation.RELU, nn.GELU: Activation.GELU}
 
 
-def sites_in_sequences(model: nn.Module, layers: Mapping[str, nn.Linear]) -> Iterator[ActivationSite]:
+def sites_in_sequences(model: nn.Module, layers: Mapping[str, nn.Module]) -> Iterator[ActivationSite]:
     """Activations right behind these layers in an `nn.Sequential`, found without a call."""
     names: dict[int, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):

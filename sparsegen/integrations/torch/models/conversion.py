@@ -25,6 +25,7 @@ from sparsegen.integrations.torch.models.in_situ import InSitu, decide
 from sparsegen.integrations.torch.pattern.layer_weights import current_weight, is_made_of_others
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
+from sparsegen.integrations.torch.pattern.pointwise import PointwiseConv2d, is_pointwise
 from sparsegen.kernels.base import Device
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.pruned_layers import LEAST_SPARSITY
@@ -59,7 +60,10 @@ def convert(
     device: Device | str | None = None,
     db: str | Path | None = None,
 ) -> ConversionReport:
-    """Prune a model's linear layers and replace them, in place, by sparse ones; nothing is run without example inputs.
+    """Prune a model's linear layers and 1 × 1 convolutions and replace them, in place, by sparse ones.
+
+    Nothing is run without example inputs. Convolutions of larger filters and depthwise ones stay as they are; to make
+    batch norms part of convolutions, call `fold_batch_norms` before.
 
     For a model that is pruned already, leave the sparsity out: its weights keep their zeros, no others are made, and
     layers whose share of zeros is below `LEAST_SPARSITY` stay dense.
@@ -107,11 +111,12 @@ def convert(
     layers = {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and name and name not in left
+        if is_convertible(module) and name and name not in left
     }
     if not layers:
         raise PruningError(
-            "no linear layer of this model can be sparse" + _advice(model, list(left.values()))
+            "no linear layer or 1 × 1 convolution of this model can be sparse"
+            + _advice(model, list(left.values()))
         )
     _require_data(layers)
     keeps = sparsity is None and pattern == PatternName.UNSTRUCTURED
@@ -124,25 +129,29 @@ def convert(
     request = PruneRequest.parse(pattern, 0.0 if keeps else sparsity, scope=scope, block=block, nm=nm)
     matrices, pruned = pruned_matrices(weights, request)
     for copied in pruned.copied:
-        left[copied.name] = DenseLayer(copied.name, "Linear", f"cannot be pruned: {copied.reason}")
+        left[copied.name] = DenseLayer(
+            copied.name, _kind(layers[copied.name]), f"cannot be pruned: {copied.reason}"
+        )
     for name in (layers.keys() - before.keys() - left.keys()) if keeps else ():
         share = _zeros(weights[name])
-        left[name] = DenseLayer(name, "Linear", f"it is not pruned: {share:.1%} of its weights are zeros")
+        left[name] = DenseLayer(
+            name, _kind(layers[name]), f"it is not pruned: {share:.1%} of its weights are zeros"
+        )
     if keeps and not layers.keys() - left.keys():
         raise PruningError(
-            f"no linear layer of this model is pruned ({LEAST_SPARSITY:.0%} zeros or more): give a sparsity to prune"
-            + _listed(list(left.values()))
+            f"no linear layer or 1 × 1 convolution of this model is pruned ({LEAST_SPARSITY:.0%} zeros or more): "
+            "give a sparsity to prune" + _listed(list(left.values()))
         )
     for name in pruned.emptied:
-        left[name] = DenseLayer(name, "Linear", "nothing of it would be left")
+        left[name] = DenseLayer(name, _kind(layers[name]), "nothing of it would be left")
     asked = ASSUMED_TOKENS if tokens is None else (tokens,)
     times = _times(pruned, layers, asked, device, db)
     asks = policy is Dense.AUTO and example_inputs is None
     for name in times.keys() - left.keys() if asks else ():
         if why := _why_dense(times[name], asked):
-            left[name] = DenseLayer(name, "Linear", why)
+            left[name] = DenseLayer(name, _kind(layers[name]), why)
     ready = {
-        name: SparseLinear.on_pattern(
+        name: _on_pattern(
             module,
             SparsePattern(matrices[name], run_dense=policy, db=db),
             torch.tensor(matrices[name].values),
@@ -183,7 +192,7 @@ def conversion_report(
     left = dict(left)
     if found is not None:
         for name in ready.keys() - set(found.kept):
-            left[name] = DenseLayer(name, "Linear", _why_not(name, found))
+            left[name] = DenseLayer(name, _kind(model.get_submodule(name)), _why_not(name, found))
     together = _together(model, ready.keys() - left.keys())
     converted = tuple(
         ConvertedLayer(
@@ -259,8 +268,8 @@ def obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, n
         if not matrices:
             continue
         others = sorted({owner for p in matrices for owner in owners[id(p)]} - {name})
-        if type(module) is not nn.Linear:
-            yield name, module, "not a plain torch.nn.Linear"
+        if not is_convertible(module):
+            yield name, module, _why_not_convertible(module)
         elif any(fnmatchcase(name, glob) for glob in exclude):
             yield name, module, "left out by name"
         elif others:
@@ -269,7 +278,31 @@ def obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, n
             yield name, module, f"{type(holder).__name__} reads its weight itself"
 
 
-def _require_data(layers: Mapping[str, nn.Linear]) -> None:
+def is_convertible(module: nn.Module) -> bool:
+    """Whether a module is a plain linear layer or 1 × 1 convolution."""
+    return type(module) is nn.Linear or is_pointwise(module)
+
+
+def _on_pattern(module: nn.Module, pattern: SparsePattern, values: Tensor) -> SparseLinear:
+    if isinstance(module, nn.Conv2d):
+        return PointwiseConv2d.on_convolution(module, pattern, values)
+    assert isinstance(module, nn.Linear)
+    return SparseLinear.on_pattern(module, pattern, values)
+
+
+def _why_not_convertible(module: nn.Module) -> str:
+    if type(module) is nn.Conv2d:
+        if module.groups > 1:
+            return f"a convolution of {module.groups} groups"
+        return f"a convolution of {' × '.join(map(str, module.kernel_size))}: SparseConv2d takes such"
+    return "not a plain torch.nn.Linear"
+
+
+def _kind(module: nn.Module) -> str:
+    return type(module).__name__
+
+
+def _require_data(layers: Mapping[str, nn.Module]) -> None:
     """Raises PruningError where the weights are not there yet."""
     without = [name for name, layer in layers.items() if any(p.is_meta for p in layer.parameters())]
     if without:
@@ -286,7 +319,7 @@ def _zeros(weight: Tensor) -> float:
 
 def _times(
     report: PruneReport,
-    layers: dict[str, nn.Linear],
+    layers: Mapping[str, nn.Module],
     tokens: Sequence[int],
     device: Device | str | None,
     db: str | Path | None,
@@ -307,8 +340,14 @@ def _advice(model: nn.Module, left: Sequence[DenseLayer]) -> str:
     """Advises on a model without a layer to convert, with the reasons."""
     if isinstance(model, nn.Linear):
         return ": it is one itself, which SparseLinear.from_dense converts"
-    has_convolutions = any(isinstance(module, nn.Conv2d) for module in model.modules())
-    hint = ", and convolutions are those of convert_convolutions and SparseConv2d" if has_convolutions else ""
+    has_convolutions = any(
+        isinstance(module, nn.Conv2d) and not is_pointwise(module) for module in model.modules()
+    )
+    hint = (
+        ", and larger convolutions are those of convert_convolutions and SparseConv2d"
+        if has_convolutions
+        else ""
+    )
     return hint + _listed(left)
 
 

@@ -146,7 +146,7 @@ class TorchClock:
 
 def decide(
     model: nn.Module,
-    dense: Mapping[str, nn.Linear],
+    dense: Mapping[str, nn.Module],
     sparse: Mapping[str, SparseLinear],
     example_inputs: Any,
     clock: ModelClock | None = None,

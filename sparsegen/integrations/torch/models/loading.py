@@ -14,6 +14,7 @@ from sparsegen.errors import MatrixError, OperandError
 from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
+from sparsegen.integrations.torch.pattern.pointwise import PointwiseConv2d, is_pointwise
 
 PARTS = ("values", "row_offsets", "column_indices")  # a sparse layer's entries in a state dict
 
@@ -27,9 +28,9 @@ def load(
 ) -> tuple[str, ...]:
     """Load the state dict of a model that `convert` changed into the model as it was before.
 
-    The linear layers that are sparse in the state dict become `SparseLinear` on the patterns that it holds; all else is
-    loaded as ``load_state_dict`` does. An activation that was part of a sparse layer stays the model's own module, and
-    computes the same.
+    The linear layers and 1 × 1 convolutions that are sparse in the state dict become so on the patterns that it holds;
+    all else is loaded as ``load_state_dict`` does. An activation that was part of a sparse layer stays the model's own
+    module, and computes the same.
 
     Args:
         model: made as the converted one was; layers that are sparse already take their patterns over. It is changed in
@@ -49,7 +50,9 @@ def load(
     made: dict[str, tuple[nn.Module, SparseLinear]] = {}
     for name, module in model.named_modules():
         parts = [state_dict.get(f"{name}.{part}" if name else part) for part in PARTS]
-        if type(module) is nn.Linear and all(isinstance(part, Tensor) for part in parts):
+        if (type(module) is nn.Linear or is_pointwise(module)) and all(
+            isinstance(part, Tensor) for part in parts
+        ):
             if not name:
                 raise OperandError(
                     "the model is a linear layer itself: use SparseLinear and its load_state_dict"
@@ -67,16 +70,19 @@ def load(
 
 
 def _sparse(
-    name: str, dense: nn.Linear, parts: list[Any], run_dense: Dense, db: str | Path | None
+    name: str, dense: nn.Module, parts: list[Any], run_dense: Dense, db: str | Path | None
 ) -> SparseLinear:
     values, offsets, columns = parts
     try:
-        shape = (dense.out_features, dense.in_features)
+        shape = (int(dense.weight.shape[0]), int(dense.weight.shape[1]))
         pattern = SparsePattern.of_csr(shape, offsets, columns, run_dense=run_dense, db=db)
     except MatrixError as error:
         raise OperandError(f"{name}: the pattern does not fit the layer: {error}") from error
     weight = dense.weight
     device = values.device if weight.is_meta else weight.device
-    layer = SparseLinear(pattern, bias=dense.bias is not None, device=device, dtype=weight.dtype)
+    kind = PointwiseConv2d if isinstance(dense, nn.Conv2d) else SparseLinear
+    layer = kind(pattern, bias=dense.bias is not None, device=device, dtype=weight.dtype)
+    if isinstance(dense, nn.Conv2d) and isinstance(layer, PointwiseConv2d):
+        layer.stride = (int(dense.stride[0]), int(dense.stride[1]))
     keep_hooks(dense, layer)
     return layer.train(dense.training)

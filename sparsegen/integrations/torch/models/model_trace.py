@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from sparsegen.integrations.torch.calls.activations import Activation, recognized
 from sparsegen.integrations.torch.calls.results import tensors_in
+from sparsegen.integrations.torch.pattern.pointwise import rows_seen
 
 Run = Callable[[], Any]
 LOOKS_ONLY = frozenset(  # at what an activation leaves as it is
@@ -57,7 +58,7 @@ class Trace:
     sites: tuple[ActivationSite, ...]
 
 
-def trace(model: nn.Module, layers: Mapping[str, nn.Linear], run: Run) -> Trace:
+def trace(model: nn.Module, layers: Mapping[str, nn.Module], run: Run) -> Trace:
     """Call a model once, and see what becomes of the inputs and results of these layers of it.
 
     What the model raises is passed on.
@@ -136,7 +137,7 @@ class _Watch(TorchFunctionMode):
         self._live: dict[int, _Result] = {}
         self._numbers: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self._readers: dict[str, _Reader] = {}
-        self._layers: dict[str, nn.Linear] = {}
+        self._layers: dict[str, nn.Module] = {}
         self._calls: list[_Call] = []
         self._ends: dict[tuple[str, ...], list[_Result | None]] = {}
         self._order, self._next = 0, 0
@@ -166,13 +167,13 @@ class _Watch(TorchFunctionMode):
             if in_place and result.uses == 1:
                 del self._live[id(tensor)]  # whoever reads it from now on reads the activation
 
-    def hooked(self, name: str, layer: nn.Linear) -> Iterator[Any]:
+    def hooked(self, name: str, layer: nn.Module) -> Iterator[Any]:
         self._layers[name] = layer
 
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             x: Tensor = args[0] if args else kwargs["input"]
             reader = self._readers.setdefault(name, _Reader())
-            reader.tokens.append(x.numel() // x.shape[-1] if x.numel() else 0)
+            reader.tokens.append(rows_seen(layer, x))
             reader.inputs.append((self._number(x), None if x.is_inference() else x._version))
             reader.places.append(self._order)
             self._order += 1

@@ -1,0 +1,47 @@
+"""All studies, each in a process of its own, again and again until every one is complete.
+
+    python -m benchmarks.papers --data DATA [--hours 10]
+
+A study that its time limit ended goes on in the next turn; one that fails is told at the end and not begun again. Given
+again after a stop, the command goes on: raw files keep what was measured. `python -m benchmarks.papers.page` writes the
+page.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import click
+
+from benchmarks.papers.page import studies
+from benchmarks.papers.study import CPU, INCOMPLETE
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--hours", default=10.0, show_default=True, help="Begin no study later.")
+@click.option("--device", default="cuda", show_default=True)
+@click.argument("given", nargs=-1, type=click.UNPROCESSED)
+def main(hours: float, device: str, given: tuple[str, ...]) -> None:
+    """Run all studies; GIVEN are options of theirs, such as --data and --tiny."""
+    ends = time.monotonic() + 3600 * hours
+    left = [study.name for study in studies() if device != CPU or not study.needs_gpu]
+    failed: list[str] = []
+    while left and time.monotonic() < ends:
+        for name in list(left):
+            click.echo(f"== {name}")
+            words = [sys.executable, "-m", f"benchmarks.papers.{name}", "--device", device, *given]
+            status = subprocess.run(words, check=False).returncode
+            if status != INCOMPLETE:
+                left.remove(name)
+                failed += [name] if status else []
+    told = [f"{len(left)} not complete: {', '.join(left)}"] if left else []
+    told += [f"failed: {', '.join(failed)}"] if failed else []
+    click.echo("; ".join(told) or "all complete")
+    if told:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

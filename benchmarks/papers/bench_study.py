@@ -1,0 +1,108 @@
+"""Studies whose points are rows of ``sparsegen bench``: lists of problems, our variants and libraries side by side."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.markdown import NONE, figure
+from benchmarks.papers.study import Document, Point, Setting, Study
+from benchmarks.study import result_file
+from sparsegen.bench.results import result_file as bench_file
+from sparsegen.bench.results.results import TUNED, Results, Row
+from sparsegen.bench.results.summary import geometric
+from sparsegen.bench.suites import load_suite
+from sparsegen.operators import DType
+
+ROWS = "rows"  # of a document: `Row` objects
+
+
+class BenchStudy(Study):
+    """A study that is one ``sparsegen bench``, which goes on by itself where a time limit ended it.
+
+    Attributes:
+        suites: all rows of which are measured.
+        options: of ``bench`` beside suites, device, output and limit.
+        tiny: the same for a test.
+    """
+
+    suites: Sequence[str]
+    options: Sequence[str]
+    tiny: Sequence[str]
+
+    def points(self, setting: Setting) -> Iterable[Point]:
+        return ()
+
+    def run(self, setting: Setting, limit: float, again: bool) -> bool:
+        path = result_file(setting.device, self.raw)
+        if again:
+            path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        words = [word for suite in self.suites for word in ("--suite", suite)]
+        words += self.tiny if setting.tiny else self.options
+        words += ["--device", setting.device.backend, "--limit", f"{limit:.0f}", "-o", str(path)]
+        click.echo(f"sparsegen bench {' '.join(words[:-1])} {path.name}")
+        done = subprocess.run([sys.executable, "-m", "sparsegen", "bench", *words], check=False)
+        if done.returncode:
+            raise click.ClickException(f"sparsegen bench ended with status {done.returncode}")
+        rows = len(bench_file.read(path).rows)
+        wanted = 1 if setting.tiny else sum(load_suite(name).rows for name in self.suites)
+        click.echo(f"{self.name}: {rows} of {wanted} rows" + ("" if rows < wanted else ", complete"))
+        return rows >= wanted
+
+    def read(self, path: Path) -> Document:
+        return document_of(bench_file.read(path))
+
+
+def document_of(results: Results) -> dict[str, Any]:
+    """A bench's file as the studies' pages see it."""
+    states = [row.state for row in results.rows if row.state]
+    last = results.rows[-1].measured if results.rows else None
+    return {
+        ROWS: list(results.rows),
+        "device": results.device.name,
+        "driver": results.device.driver,
+        "date": last.date().isoformat() if last else "",
+        "states": list(dict.fromkeys(states)),
+    }
+
+
+def of_suites(document: Document, *suites: str) -> list[Row]:
+    """The rows of some suites."""
+    return [row for row in document[ROWS] if row.suite in suites]
+
+
+def ratio(rows: Iterable[Row], other: str, ours: str = TUNED) -> float | None:
+    """Geometric mean of a baseline's time over ours, of the rows that have both; above 1 ours is faster."""
+    found = [one / mine for row in rows if (one := row.us(other)) and (mine := row.us(ours))]
+    return geometric(found).value if found else None
+
+
+def best(rows: Iterable[Row], other: str, ours: str = TUNED) -> str:
+    """The largest of these ratios."""
+    found = [one / mine for row in rows if (one := row.us(other)) and (mine := row.us(ours))]
+    return f"{max(found):.2f} ×" if found else NONE
+
+
+def times(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f} ×"
+
+
+def tera_flops(row: Row, baseline: str) -> float | None:
+    """Useful TFLOP/s."""
+    us = row.us(baseline)
+    return None if us is None else row.floor.flop / us / 1e6
+
+
+def cells(row: Row, baselines: Mapping[str, str]) -> list[str]:
+    """Microseconds of some baselines."""
+    return [figure(row.us(name)) for name in baselines]
+
+
+def in_float32(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if row.dtype is DType.FLOAT32]

@@ -1,0 +1,136 @@
+"""A bird's-eye view of a LiDAR sweep through a convolutional network, dense and where the sweep has points.
+
+    python -m benchmarks.papers.lidar_network --data DATA
+
+What Shah and Nair planned and SBNet (Ren et al., CVPR 2018) does: points are counted in cells of the ground plane, and
+a network of 20 layers of 3 × 3 runs over the view; blocks of pixels without a point are skipped. ``masked`` is
+`masked_sequential` with the view's mask of blocks; ``dense`` the same layers by cuDNN, of which the result counts in
+live blocks alone. Layers that see beyond a live block's edge see zeros there, where the dense network sees its own
+results: ``difference`` says what that makes of the last layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.markdown import figure, table
+from benchmarks.papers.study import Claim, Document, Point, Setting, Study, result
+from benchmarks.study import times_in_turn
+from sparsegen.integrations.torch import masked_sequential
+
+CELL = 0.1  # metres of a pixel
+LAYERS, CHANNELS = 20, (32, 64, 128)
+BLOCKS = (8, 16, 32)
+HEIGHTS = 3  # slices of height, a channel each
+
+
+def view(points: np.ndarray, side: int) -> Tensor:
+    """Points in the cells of side × side metres / `CELL` before the sensor: 1 × HEIGHTS × side × side, logarithms."""
+    x = np.floor(points[:, 0] / CELL).astype(int)
+    y = np.floor(points[:, 1] / CELL).astype(int) + side // 2
+    z = np.clip(np.floor((points[:, 2] + 2) / 2 * HEIGHTS), 0, HEIGHTS - 1).astype(int)
+    inside = (x >= 0) & (x < side) & (y >= 0) & (y < side)
+    counted = np.zeros((HEIGHTS, side, side), np.float32)
+    np.add.at(counted, (z[inside], x[inside], y[inside]), 1)
+    return torch.from_numpy(np.log1p(counted))[None]
+
+
+def live_blocks(image: Tensor, block: int) -> Tensor:
+    """Bools, 1 × rows × columns of blocks: those that have a point."""
+    any_point = image.amax(1, keepdim=True)
+    return nn.functional.max_pool2d(any_point, block)[:, 0] > 0
+
+
+def layers(channels: int, count: int) -> nn.Sequential:
+    """3 × 3 convolutions with a bias, each behind a ReLU."""
+    made: list[nn.Module] = []
+    for number in range(count):
+        made += [nn.Conv2d(channels if number else HEIGHTS, channels, 3, padding=1), nn.ReLU()]
+    return nn.Sequential(*made)
+
+
+class LidarNetwork(Study):
+    name = "lidar_network"
+    title = "LiDAR bird's-eye view"
+    paper = "A. Shah, A. Nair: Block Sparse Convolution, 2018, future work; M. Ren et al.: SBNet, CVPR 2018"
+    gpu = "GTX 1080 Ti (SBNet)"
+    claims = (
+        Claim("the report's own kernels on real data", "future work: no data", "Future Work, 3"),
+        Claim("in a network", "future work", "Future Work, 5"),
+        Claim("SBNet over dense convolutions", "up to an order of magnitude", "Existing Work"),
+    )
+    differs = (
+        "The network has random weights: times and differences count, not detections.",
+        "The sweep is KITTI's, of the front of the car; the mask is made of its points.",
+    )
+
+    def points(self, setting: Setting) -> Iterable[Point]:
+        side, count = (32, 2) if setting.tiny else (512, LAYERS)
+        for channels in (16,) if setting.tiny else CHANNELS:
+            for block in (8,) if setting.tiny else BLOCKS:
+                yield Point(
+                    f"{side}², {channels} channels, blocks of {block}",
+                    lambda c=channels, b=block: self.measured(side, count, c, b, setting),
+                )
+
+    def measured(self, side: int, count: int, channels: int, block: int, setting: Setting) -> dict[str, Any]:
+        """Milliseconds of both, the share of live blocks, and what masking changes."""
+        torch.manual_seed(self.seed)
+        points, what = setting.data.sweep()
+        place, dtype = setting.place, torch.float16 if setting.is_timed else torch.float32
+        dense = layers(channels, count).to(place, dtype).eval()
+        image = view(points, side).to(place, dtype).contiguous(memory_format=torch.channels_last)
+        dense = dense.to(memory_format=torch.channels_last)
+        mask = live_blocks(image.float(), block)
+        masked = masked_sequential(dense, mask_block=block)
+        with torch.no_grad():
+            found, wanted = masked(image, mask)[0], dense(image)
+            wide = mask.repeat_interleave(block, 1).repeat_interleave(block, 2)[:, None]
+            difference = ((found - wanted) * wide).float().norm() / (wanted * wide).float().norm().clamp(
+                min=1e-12
+            )
+            runs = [lambda: masked(image, mask), lambda: dense(image)]
+            us = times_in_turn(runs) if setting.is_timed else [None, None]
+        return {
+            "data": what,
+            "side": side,
+            "layers": count,
+            "channels": channels,
+            "block": block,
+            "live": round(float(mask.float().mean()), 4),
+            "masked_ms": None if us[0] is None else round(us[0] / 1e3, 4),
+            "dense_ms": None if us[1] is None else round(us[1] / 1e3, 4),
+            "difference": round(float(difference), 5),
+        }
+
+    def table(self, document: Document) -> str:
+        lines = [
+            [
+                r["point"],
+                f"{r['live']:.1%}",
+                figure(r["masked_ms"]),
+                figure(r["dense_ms"]),
+                f"{r['difference']:.1%}",
+            ]
+            for r in document["rows"]
+        ]
+        return table(["20 layers", "live", "masked, ms", "cuDNN, ms", "difference in live blocks"], lines)
+
+    def results(self, document: Document) -> Sequence[str]:
+        return [
+            result(f"{row['point']}, {row['live']:.0%} live, over cuDNN", row["dense_ms"] / row["masked_ms"])
+            for row in document["rows"]
+            if row["masked_ms"]
+        ]
+
+
+STUDY = LidarNetwork()
+main = STUDY.command()
+
+if __name__ == "__main__":
+    main()

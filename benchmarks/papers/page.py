@@ -1,0 +1,125 @@
+"""docs/papers.md: of each study what the paper says, what we measured, and what differs, by one rule.
+
+    python -m benchmarks.papers.page [--check]
+
+A study has a table for each device that has a raw file of it. Figures are drawn anew from the raw files, into
+docs/papers/.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from benchmarks.markdown import table
+from benchmarks.papers.study import Document, Study
+from benchmarks.suite_tables import short
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "papers.md"
+FIGURES = ROOT / "docs" / "papers"
+STUDIES = (  # in the order of the page
+    "uniform_accuracy",
+    "uniform_kernels",
+    "sputnik_kernels",
+    "mobilenet",
+    "sparse_transformer",
+    "sparsedrop_layer",
+    "sparsedrop_training",
+    "sparse_dnn",
+    "block_convolution",
+    "lidar_network",
+)
+HEAD = """# The papers' own experiments
+
+What five papers showed, measured with this project. `python -m benchmarks.papers.page` writes this page from the raw
+files in `benchmarks/results/`; typed by hand is only what the papers say and what differs. Every study is one command,
+ends within ten minutes, and goes on where it stopped when it is given again; `python -m benchmarks.papers --data DATA`
+runs all of them. `DATA` is a folder of [real data](../benchmarks/README.md#the-papers-own-experiments). What is behind
+a paper or a library is in bold.
+"""
+
+
+def studies() -> Iterator[Study]:
+    """All of them."""
+    for name in STUDIES:
+        yield importlib.import_module(f"benchmarks.papers.{name}").STUDY
+
+
+def page(results: Path = RESULTS) -> str:
+    """The whole page."""
+    known = {study: documents(study, results) for study in studies()}
+    lines = [
+        [f"[{study.title}](#{anchor(study)})", ", ".join(d["device"] for d in found.values()) or "not yet"]
+        for study, found in known.items()
+    ]
+    contents = table(["study", "measured"], lines)
+    return "\n".join([HEAD, contents, *(section(study, found) for study, found in known.items())])
+
+
+def anchor(study: Study) -> str:
+    return study.title.lower().replace(":", "").replace(",", "").replace(" ", "-")
+
+
+def documents(study: Study, results: Path = RESULTS) -> dict[Path, Document]:
+    """What was measured on each device, by its file."""
+    return {file: study.read(file) for file in sorted(results.glob(f"*/{study.raw}.json.xz"))}
+
+
+def section(study: Study, found: dict[Path, Document]) -> str:
+    """Claims, ours, results, what differs and why."""
+    claims = table(
+        ["the paper", f"on {study.gpu}", "where"], [[c.what, c.value, c.where] for c in study.claims]
+    )
+    parts = [f"\n## {study.title}\n\n{study.paper}.\n\n{claims}\n"]
+    if not found:
+        parts.append(f"Not measured yet: `{study.invocation}`.\n")
+    for file, document in found.items():
+        parts.append(
+            f"**{document['device']}**\n\n{study.table(document)}\n\n{origin(study, file, document)}\n"
+        )
+        parts.append("\n".join(f"- {one}" for one in study.results(document)) + "\n")
+        if figure_of(study, file).is_file():
+            place = figure_of(study, file).relative_to(PAGE.parent)
+            parts.append(f"![{study.title}, {document['device']}]({place})\n")
+    parts.append("What differs:\n\n" + "\n".join(f"- {one}" for one in study.differs) + "\n")
+    return "\n".join(parts)
+
+
+def origin(study: Study, file: Path, document: Document) -> str:
+    """Where the figures come from, in one line."""
+    states = document.get("states") or list(dict.fromkeys(row["state"] for row in document["rows"]))
+    driver = f", driver {document['driver']}" if document["driver"] else ""
+    by = ", ".join(map(short, states))
+    return (
+        f"`{file.parent.name}/{file.name}`{driver}, {document['date']}, measured by {by}; "
+        f"made by `{document.get('command', study.invocation)}`."
+    )
+
+
+def figure_of(study: Study, file: Path) -> Path:
+    return FIGURES / f"{study.name}-{file.parent.name}.svg"
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Change nothing; exit with 1 if the page is out of date.")
+def main(check: bool) -> None:
+    if not check:
+        for study in studies():
+            for file, document in documents(study).items():
+                study.draw(document, figure_of(study, file))
+    text = page()
+    if not check:
+        PAGE.write_text(text, encoding="utf-8")
+    elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text:
+        click.echo("docs/papers.md is out of date; run python -m benchmarks.papers.page")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

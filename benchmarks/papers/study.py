@@ -1,0 +1,209 @@
+"""What the papers' studies share: what a paper says, points that are measured one by one, and the raw file of both."""
+
+from __future__ import annotations
+
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.papers.data import Data
+from benchmarks.study import known_rows, read_document, torch_place, write_results
+from sparsegen.backends import find_device
+from sparsegen.kernels.base import Device
+
+KEY = "point"  # the field that names a row of a raw file
+LIMIT = 540.0  # seconds after which no further point is begun
+INCOMPLETE = 75  # exit status of a study that goes on when it is given again
+CPU = "cpu"  # PyTorch on the host; nothing of ours runs
+EQUAL = 0.05  # by how much a ratio may differ from 1 and still be called equal
+
+Document = Mapping[str, Any]
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says: in words, as a figure or in place of one, and where."""
+
+    what: str
+    value: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is given.
+
+    Attributes:
+        tiny: small sizes and generated data, for a test.
+    """
+
+    device: Device
+    data: Data
+    tiny: bool
+
+    @property
+    def place(self) -> Any:
+        """Where PyTorch's tensors lie."""
+        import torch
+
+        return torch.device("cpu") if self.device.key == CPU else torch_place(self.device)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether times mean anything: on a GPU."""
+        return self.device.backend == "cuda"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One row of the raw file: its name, and how it is measured."""
+
+    name: str
+    measure: Callable[[], dict[str, Any]]
+
+
+class Study(ABC):
+    """One experiment of a paper. Its module is named like it and ends with ``main = STUDY.command()``.
+
+    Attributes:
+        name: of the module, of the raw file behind ``papers_``, and of the section's anchor.
+        title: of the section.
+        paper, gpu: the paper, and what it measured on.
+        claims: what the paper says.
+        differs: what is not as in the paper, and why; sentences.
+        seed: of data, weights and masks; a point may have seeds of its own.
+        needs_gpu: whether it measures times, and is complete on a GPU alone.
+    """
+
+    name: str
+    title: str
+    paper: str
+    gpu: str
+    claims: Sequence[Claim]
+    differs: Sequence[str]
+    seed = 0
+    needs_gpu = True
+
+    @abstractmethod
+    def points(self, setting: Setting) -> Iterable[Point]:
+        """All points, in the order in which they are measured."""
+
+    @abstractmethod
+    def table(self, document: Document) -> str:
+        """Ours beside the paper's, as Markdown."""
+
+    @abstractmethod
+    def results(self, document: Document) -> Sequence[str]:
+        """Ahead, equal or behind, a sentence for each claim that can be told from the raw file."""
+
+    def draw(self, document: Document, path: Path) -> bool:
+        """Draw the paper's figure with our points into an SVG; False where there is none."""
+        return False
+
+    def read(self, path: Path) -> Document:
+        """What a raw file holds, for the page."""
+        return read_document(path)
+
+    @property
+    def raw(self) -> str:
+        """Name of the raw file, without its suffix."""
+        return f"papers_{self.name}"
+
+    @property
+    def invocation(self) -> str:
+        return f"python -m benchmarks.papers.{self.name} --data DATA"
+
+    def run(self, setting: Setting, limit: float, again: bool) -> bool:
+        """Measure what the raw file lacks, and write it after every point; whether all is there.
+
+        Args:
+            limit: seconds after which no further point is begun.
+            again: measure points that the file holds, too.
+        """
+        ends = time.monotonic() + limit
+        rows = known_rows(setting.device, self.raw, KEY)
+        done: set[str] = set() if again else set(rows)
+        for point in self.points(setting):
+            if point.name in done:
+                continue
+            if time.monotonic() > ends:
+                click.echo(f"time is up: {point.name} and what follows is left out; the same command goes on")
+                return False
+            began = time.monotonic()
+            measured = point.measure()
+            taken = round(time.monotonic() - began, 2)
+            rows[point.name] = {KEY: point.name, **measured, "seconds": taken}
+            given = {} if setting.data.folder is None else {str(setting.data.folder): "DATA"}
+            told = " ".join(
+                ["python -m", f"benchmarks.papers.{self.name}", *(given.get(w, w) for w in sys.argv[1:])]
+            )
+            write_results(setting.device, self.raw, list(rows.values()), command=told, seed=self.seed)
+            click.echo(f"{point.name}: " + ", ".join(f"{k} {v}" for k, v in measured.items() if _is_short(v)))
+        click.echo(f"{self.name}: complete")
+        return True
+
+    def command(self) -> click.Command:
+        """The study's command line."""
+
+        @click.command(name=self.name, help=f"{self.title}. {self.paper}")
+        @click.option(
+            "--device", "name", default="cuda", show_default=True, help="cuda, emulator, or cpu (PyTorch)."
+        )
+        @click.option(
+            "--data",
+            type=click.Path(path_type=Path, exists=True, file_okay=False),
+            help="Folder of real data (benchmarks/README.md); without it data are generated.",
+        )
+        @click.option("--tiny", is_flag=True, help="Small sizes and generated data, for a test.")
+        @click.option("--limit", default=LIMIT, show_default=True, help="Begin no point later, seconds.")
+        @click.option("--again", is_flag=True, help="Also points that the raw file holds.")
+        def main(name: str, data: Path | None, tiny: bool, limit: float, again: bool) -> None:
+            setting = Setting(device_of(name), Data(None if tiny else data), tiny)
+            if not self.run(setting, limit, again):
+                sys.exit(INCOMPLETE)
+
+        return main
+
+
+def device_of(name: str) -> Device:
+    """A device of sparsegen's, or the host's CPU for what PyTorch alone computes."""
+    if name != CPU:
+        return find_device(name)
+    import torch
+
+    return replace(find_device("emulator"), key=CPU, name=f"CPU, PyTorch {torch.__version__}")
+
+
+def result(what: str, ratio: float | None) -> str:
+    """A sentence of a ratio that is above 1 where ours is better: ahead, equal or behind."""
+    if ratio is None:
+        return f"{what}: not measured."
+    if abs(ratio - 1) <= EQUAL:
+        return f"{what}: equal ({ratio:.2f} ×)."
+    return f"{what}: {'ahead' if ratio > 1 else '**behind**'} ({ratio:.2f} ×)."
+
+
+def rows_by(document: Document, *keys: str) -> dict[tuple[Any, ...], Row]:
+    """The rows that have all these fields, by them."""
+    return {tuple(row[k] for k in keys): row for row in document["rows"] if all(k in row for k in keys)}
+
+
+def svg(figure: Any, path: Path) -> bool:
+    """Save a figure so that equal figures are equal files."""
+    import matplotlib
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context({"svg.hashsalt": "sparsegen"}):
+        figure.savefig(path, metadata={"Date": None})
+    return True
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, str | int | float) and len(str(value)) < 40

@@ -1,0 +1,408 @@
+"""Accuracy of uniform, blocked uniform and unstructured sparsity: a Transformer on text, a ResNet on digits.
+
+    python -m benchmarks.papers.uniform_accuracy --data DATA
+    python -m benchmarks.papers.uniform_accuracy --data DATA --device cpu    # smaller networks, a few sparsities
+
+Muralidharan, MLSys 2023, figures 3 and 4: task error over sparsity, mean of three seeds. A network is trained, pruned
+by one global threshold over the l2 norms of sorted columns, and trained once more with the learning rates of all its
+epochs and its zeros held (`sparsegen.rewinding_rounds`, `hold_zeros`). At some sparsities there is also a point of each
+other score (sum, max, Taylor), of one cut in each layer, and of iterative pruning in three rounds. Training is dense:
+the study is of accuracy, not of time.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import sparsegen
+from benchmarks.markdown import NONE, table
+from benchmarks.papers.study import CPU, Claim, Document, Point, Row, Setting, Study, svg
+
+PATTERNS: dict[str, dict[str, Any]] = {
+    "unstructured": {"pattern": "unstructured"},
+    "uniform": {"pattern": "uniform"},
+    "blocked uniform 2": {"pattern": "blocked-uniform", "block": (2, 2)},
+    "blocked uniform 4": {"pattern": "blocked-uniform", "block": (4, 4)},
+}
+AGAIN = "dense, trained again"  # what pruned networks are held against: they were trained so long, too
+LOCAL = "uniform, every layer alike"
+SCORES = ("sum", "max", "taylor")
+ITERATIVE = 3  # rounds
+EXCLUDED = {  # small layers at both ends, and embeddings
+    "transformer": ("last.*", "symbols.*", "places.*"),
+    "resnet": ("first.*", "last.*"),
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of both networks and their training.
+
+    Attributes:
+        steps: of an epoch.
+        scored: sparsities at which other scores and iterative pruning are tried, too.
+    """
+
+    sparsities: tuple[float, ...]
+    scored: tuple[float, ...]
+    seeds: int
+    epochs: int
+    steps: int
+    batch: int
+    channels: int
+    width: int
+    layers: int
+    length: int
+    images: int
+    tested: int
+
+
+WHOLE = Sizes(
+    tuple(round(0.1 * i, 1) for i in range(1, 10)),
+    (0.5, 0.8, 0.9),
+    3,
+    8,
+    150,
+    256,
+    32,
+    256,
+    4,
+    256,
+    60000,
+    10000,
+)
+ON_CPU = Sizes((0.5, 0.9), (0.9,), 3, 3, 60, 16, 8, 32, 2, 32, 8192, 1000)
+TINY = Sizes((0.5,), (0.5,), 2, 1, 2, 8, 4, 16, 1, 8, 64, 32)
+
+
+class UniformAccuracy(Study):
+    name = "uniform_accuracy"
+    title = "Uniform sparsity: accuracy"
+    paper = "S. Muralidharan: Uniform Sparsity in Deep Neural Networks, MLSys 2023, section 4.2"
+    gpu = "A100"
+    claims = (
+        Claim(
+            "Transformer-Big: highest uniform (unstructured) sparsity near dense",
+            "65 % (60 %)",
+            "section 4.2",
+        ),
+        Claim("ResNet50: the same", "81 % (90 %)", "section 4.2"),
+        Claim("Transformer-Big: the same, blocked uniform, blocks of 2 and 4", "46 and 38 %", "Fig. 4"),
+        Claim("one global threshold against one for each layer", "global is better", "section 2.2"),
+    )
+    differs = (
+        "The networks are small (a Transformer of text bytes, a ResNet of 9 layers on MNIST); the paper's are "
+        "Transformer-Big on WMT14 and ResNet50 on ImageNet. Smaller networks have less to spare.",
+        "Loss of the Transformer is in bits per byte, not BLEU.",
+        "Pruned networks are held against a dense one that was trained again like them, without which those that were "
+        "hardly pruned would look better than dense. The paper's dense errors are of one training.",
+        "Norms of whole columns are not normalised, and differ much between layers of so small a network: one global "
+        "threshold takes some of them whole.",
+        "A CPU runs smaller networks at fewer sparsities than a GPU does; the raw file tells the sizes.",
+    )
+    needs_gpu = False
+
+    def points(self, setting: Setting) -> Iterable[Point]:
+        sizes = TINY if setting.tiny else ON_CPU if setting.device.key == CPU else WHOLE
+        for seed in range(sizes.seeds):
+            for network in ("transformer", "resnet"):
+                trained = cache(lambda n=network, s=seed: Trained(n, s, sizes, setting))
+                yield Point(f"{network}, dense, seed {seed}", lambda t=trained: t().dense())
+                yield Point(f"{network}, {AGAIN}, seed {seed}", lambda t=trained: t().dense_again())
+                for name, options, sparsity, rounds in _prunings(sizes):
+                    yield Point(
+                        f"{network}, {name}, {sparsity:.0%}, seed {seed}",
+                        lambda t=trained, o=options, p=sparsity, r=rounds, n=name: (
+                            {"pattern": n} | t().pruned(o, p, r)
+                        ),
+                    )
+
+    def table(self, document: Document) -> str:
+        lines = []
+        for network in ("transformer", "resnet"):
+            rows = [row for row in document["rows"] if row["network"] == network]
+            dense = [row["error"] for row in rows if row["pattern"] == AGAIN]
+            for pattern in dict.fromkeys(row["pattern"] for row in rows if row["sparsity"]):
+                errors = {p: _errors(rows, pattern, p) for p in _sparsities(document)}
+                lines.append(
+                    [f"{network}, {pattern}", _spread(dense), *(_spread(some) for some in errors.values())]
+                )
+        return table(
+            ["error (mean ± deviation over seeds)", AGAIN, *(f"{p:.0%}" for p in _sparsities(document))],
+            lines,
+        )
+
+    def results(self, document: Document) -> Sequence[str]:
+        found = []
+        for network in ("transformer", "resnet"):
+            rows = [row for row in document["rows"] if row["network"] == network]
+            dense = [row["error"] for row in rows if row["pattern"] == AGAIN]
+            within = [
+                p for p in _sparsities(document) if _within(_errors(rows, "uniform", p), dense, network)
+            ]
+            unit = "bits" if network == "transformer" else "percentage points"
+            highest = f"{max(within):.0%}" if within else "none of those tried"
+            found.append(
+                f"{network}: highest uniform sparsity within {MARGIN[network]} {unit} of dense: {highest}."
+            )
+            worse = [
+                statistics.mean(_errors(rows, "uniform", p))
+                - statistics.mean(_errors(rows, "unstructured", p))
+                for p in _sparsities(document)
+                if _errors(rows, "uniform", p) and _errors(rows, "unstructured", p)
+            ]
+            if worse:
+                found.append(f"{network}: uniform is at most {max(worse):.3f} {unit} above unstructured.")
+            emptied = max(
+                (row.get("emptied_layers", 0) for row in rows if row["pattern"] == "uniform"), default=0
+            )
+            if emptied:
+                found.append(
+                    f"{network}: one global threshold empties up to {emptied} layers of a uniform network."
+                )
+            for p in (
+                p for p in _sparsities(document) if _errors(rows, LOCAL, p) and _errors(rows, "uniform", p)
+            ):
+                local, one = (statistics.mean(_errors(rows, name, p)) for name in (LOCAL, "uniform"))
+                better = "better" if local < one else "worse"
+                found.append(
+                    f"{network} at {p:.0%}: a threshold for each layer is {better} than a global one."
+                )
+        return found
+
+    def draw(self, document: Document, path: Path) -> bool:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(8, 3.2), layout="constrained")
+        for axes, network in zip(figure.subplots(1, 2), ("transformer", "resnet"), strict=True):
+            rows = [row for row in document["rows"] if row["network"] == network]
+            for pattern in PATTERNS:
+                known = {p: some for p in _sparsities(document) if (some := _errors(rows, pattern, p))}
+                axes.plot(
+                    list(known), [statistics.mean(some) for some in known.values()], marker="o", label=pattern
+                )
+            dense = [row["error"] for row in rows if row["pattern"] == AGAIN]
+            if dense:
+                axes.axhline(
+                    statistics.mean(dense), color="black", linewidth=0.8, linestyle="--", label="dense"
+                )
+            unit = "bits per byte" if network == "transformer" else "error, %"
+            axes.set(title=network, xlabel="sparsity", ylabel=unit)
+        axes.legend()
+        return svg(figure, path)
+
+
+MARGIN = {"transformer": 0.05, "resnet": 0.5}  # of an error that still counts as the dense one's
+
+
+def _prunings(sizes: Sizes) -> Iterator[tuple[str, dict[str, Any], float, int]]:
+    """Name, arguments of `sparsegen.prune`, sparsity and rounds of all that is tried."""
+    for sparsity in sizes.sparsities:
+        for name, options in PATTERNS.items():
+            yield name, options, sparsity, 1
+    for sparsity in sizes.scored:
+        for score in SCORES:
+            yield f"uniform by {score}", PATTERNS["uniform"] | {"score": score}, sparsity, 1
+        yield LOCAL, PATTERNS["uniform"] | {"scope": "layer"}, sparsity, 1
+        yield f"uniform, {ITERATIVE} rounds", PATTERNS["uniform"], sparsity, ITERATIVE
+
+
+class Trained:
+    """A network that was trained dense, and what becomes of it when it is pruned and trained again."""
+
+    def __init__(self, network: str, seed: int, sizes: Sizes, setting: Setting) -> None:
+        import torch
+
+        self.network, self.seed, self.sizes, self.place = network, seed, sizes, setting.place
+        self.task = _text_task(sizes, setting) if network == "transformer" else _digit_task(sizes, setting)
+        torch.manual_seed(seed)
+        self.model = self.task.model().to(self.place)
+        self.train(self.model, range(sizes.epochs))
+        self.weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    def train(self, model: Any, epochs: Iterable[int], *, pruned: bool = False) -> None:
+        """AdamW by the learning rates of some epochs of the whole schedule: a cosine from the first to the last."""
+        import torch
+
+        from sparsegen.integrations.torch import hold_zeros
+
+        optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-2)
+        if pruned:
+            hold_zeros(model, optimizer, exclude=EXCLUDED[self.network])
+        generator = torch.Generator().manual_seed(1000 + self.seed)
+        model.train()
+        for epoch in epochs:
+            for step in range(self.sizes.steps):
+                done = (epoch + step / self.sizes.steps) / self.sizes.epochs
+                for group in optimizer.param_groups:
+                    group["lr"] = 2e-3 * (0.02 + 0.98 * (1 + math.cos(math.pi * done)) / 2)
+                optimizer.zero_grad(set_to_none=True)
+                self.task.loss(model, self.task.draw(generator)).backward()
+                optimizer.step()
+
+    def told(self, error: float, **more: Any) -> dict[str, Any]:
+        from dataclasses import asdict
+
+        return {
+            "network": self.network,
+            "data": self.task.what,
+            "seed": self.seed,
+            "error": round(error, 5),
+        } | {
+            **more,
+            "sizes": asdict(self.sizes),
+        }
+
+    def dense(self) -> dict[str, Any]:
+        return self.told(self.task.error(self.model), pattern="dense", sparsity=0.0)
+
+    def dense_again(self) -> dict[str, Any]:
+        """Trained once more without pruning, as long as pruned networks are."""
+        self.model.load_state_dict(self.weights)
+        self.train(self.model, range(self.sizes.epochs))
+        return self.told(self.task.error(self.model), pattern=AGAIN, sparsity=0.0)
+
+    def pruned(self, options: dict[str, Any], sparsity: float, rounds: int) -> dict[str, Any]:
+        """Prune it and train it again, once or in rounds."""
+        model = self.model
+        model.load_state_dict(self.weights)
+        before = math.nan
+        for step in sparsegen.rewinding_rounds(sparsity, self.sizes.epochs, rounds=rounds):
+            slopes = self.gradients(model) if options.get("score") == "taylor" else None
+            found = sparsegen.prune(
+                model.state_dict(),
+                sparsity=step.sparsity,
+                gradients=slopes,
+                exclude=EXCLUDED[self.network],
+                **options,
+            )
+            model.load_state_dict(found.weights)
+            before = self.task.error(model)
+            self.train(model, step.epochs, pruned=True)
+        emptied = len(found.report.emptied)
+        return self.told(
+            self.task.error(model),
+            sparsity=sparsity,
+            error_before_retraining=round(before, 5),
+            reached=round(found.report.sparsity, 4),
+            emptied_layers=emptied,
+        )
+
+    def gradients(self, model: Any) -> dict[str, Any]:
+        """Of the loss on some batches by all that is pruned; other tensors get none."""
+        import torch
+
+        model.zero_grad()
+        generator = torch.Generator().manual_seed(7)
+        for _ in range(4):
+            self.task.loss(model, self.task.draw(generator)).backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a network learns: how it is made, a batch, its loss, and the error on data that it did not learn from."""
+
+    what: str
+    model: Callable[[], Any]
+    draw: Callable[[Any], Any]
+    loss: Callable[[Any, Any], Any]
+    error: Callable[[Any], float]
+
+
+def _digit_task(sizes: Sizes, setting: Setting) -> Task:
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from benchmarks.papers.networks import ResNet
+
+    learnt, unseen, what = setting.data.digits(sizes.images, sizes.tested)
+    place = setting.place
+    x, y = (
+        torch.from_numpy(np.ascontiguousarray(a)).to(place) for a in (learnt.images[:, None], learnt.labels)
+    )
+    tx, ty = (
+        torch.from_numpy(np.ascontiguousarray(a)).to(place) for a in (unseen.images[:, None], unseen.labels)
+    )
+
+    def draw(generator: Any) -> Any:
+        chosen = torch.randint(len(y), (sizes.batch,), generator=generator).to(place)
+        return x[chosen], y[chosen]
+
+    def error(model: Any) -> float:
+        model.eval()
+        with torch.no_grad():
+            wrong = sum(
+                int((model(a).argmax(1) != b).sum())
+                for a, b in zip(tx.split(500), ty.split(500), strict=True)
+            )
+        return 100 * wrong / len(ty)
+
+    return Task(what, lambda: ResNet(sizes.channels), draw, lambda m, b: cross_entropy(m(b[0]), b[1]), error)
+
+
+def _text_task(sizes: Sizes, setting: Setting) -> Task:
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from benchmarks.papers.networks import ByteTransformer
+
+    place = setting.place
+    learnt, unseen, what = setting.data.text()
+    known, unknown = (torch.from_numpy(part.astype(np.int64)).to(place) for part in (learnt, unseen))
+    span = torch.arange(sizes.length + 1, device=place)
+
+    def draw(generator: Any) -> Any:
+        starts = torch.randint(len(known) - sizes.length - 1, (sizes.batch, 1), generator=generator).to(place)
+        found = known[starts + span]
+        return found[:, :-1], found[:, 1:]
+
+    def loss(model: Any, batch: Any) -> Any:
+        return cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+    def error(model: Any) -> float:
+        model.eval()
+        starts = (
+            torch.linspace(0, len(unknown) - sizes.length - 2, max(8, sizes.tested // 10)).long().to(place)
+        )
+        found = unknown[starts[:, None] + span]
+        with torch.no_grad():
+            losses = [float(loss(model, (part[:, :-1], part[:, 1:]))) for part in found.split(50)]
+        return statistics.mean(losses) / math.log(2)
+
+    return Task(what, lambda: ByteTransformer(sizes.width, sizes.layers, sizes.length), draw, loss, error)
+
+
+def _sparsities(document: Document) -> list[float]:
+    return sorted({row["sparsity"] for row in document["rows"] if row["sparsity"] > 0})
+
+
+def _errors(rows: Sequence[Row], pattern: str, sparsity: float) -> list[float]:
+    return [row["error"] for row in rows if row["pattern"] == pattern and row["sparsity"] == sparsity]
+
+
+def _within(errors: Sequence[float], dense: Sequence[float], network: str) -> bool:
+    return bool(errors and dense) and statistics.mean(errors) <= statistics.mean(dense) + MARGIN[network]
+
+
+def _spread(errors: Sequence[float]) -> str:
+    if not errors:
+        return NONE
+    return f"{statistics.mean(errors):.3f}" + (
+        f" ± {statistics.stdev(errors):.3f}" if len(errors) > 1 else ""
+    )
+
+
+STUDY = UniformAccuracy()
+main = STUDY.command()
+
+if __name__ == "__main__":
+    main()

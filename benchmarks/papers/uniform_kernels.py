@@ -1,0 +1,127 @@
+"""Times of uniform sparsity's kernels: every point of figures 5 to 8 of Muralidharan, MLSys 2023.
+
+python -m benchmarks.papers.uniform_kernels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.markdown import table
+from benchmarks.papers.bench_study import BenchStudy, best, of_suites, ratio, times
+from benchmarks.papers.study import Claim, Document, result, svg
+from sparsegen.bench.results.results import TUNED, Row
+
+CUSPARSE, PAPERS, VEC = "cusparse-csr", "uspmm", "uspmm_vec"
+FIGURES = {
+    "5: 128² to 1024² at 60 %": lambda r: r.m == r.k and r.n in (128, 1024) and abs(r.sparsity - 0.6) < 0.01,
+    "6: 128³, 5 to 95 %": lambda r: r.m == r.n == 128,
+    "6: 1024³, 5 to 95 %": lambda r: r.m == r.n == 1024,
+    "7: 1024² at 60 %, n = 128 to 16384": lambda r: r.m == 1024 and abs(r.sparsity - 0.6) < 0.01,
+}
+
+
+class UniformKernels(BenchStudy):
+    name = "uniform_kernels"
+    title = "Uniform sparsity: kernels"
+    paper = "S. Muralidharan: Uniform Sparsity in Deep Neural Networks, MLSys 2023, section 4.3"
+    gpu = "A100, cuSPARSE of CUDA 11"
+    claims = (
+        Claim("over cuSPARSE CSR, 60 % sparse, 128² to 1024²", "up to 13.73 ×", "Fig. 5"),
+        Claim("over cuSPARSE CSR, 1024³ at 95 %", "3.29 ×", "Fig. 6"),
+        Claim("over cuSPARSE CSR, 128³ at 60 %", "2.74 ×", "Fig. 6"),
+        Claim("over cuSPARSE CSR, n up to 16384", "up to 1.62 ×", "Fig. 7"),
+        Claim("never slower than cuSPARSE CSR", "all points", "section 4.3"),
+    )
+    differs = (
+        "cuSPARSE 12 is faster than the paper's of 2022, so that the same kernel gains less over it.",
+        "Our fastest variants run on tensor cores; the paper's kernels do not.",
+        "cuSPARSE's COO, a peer in figure 6, is not timed.",
+    )
+    suites = ("uniform-figures",)
+    options = (
+        *("--only", TUNED, "--only", CUSPARSE, "--only", "cublas", "--tune", "quick", "--jobs", "6"),
+        *("--configs", "uspmm@published", "--configs", "uspmm_vec@published"),
+        *("--configs", "uspmm:vsize=1,2,4,8;nwarp=1,2,4,8", "--rounds", "4", "--samples", "15"),
+    )
+    tiny = (
+        "--case",
+        "128x128x128 .95",
+        "--only",
+        CUSPARSE,
+        "--configs",
+        "uspmm@published",
+        "--rounds",
+        "1",
+        "--samples",
+        "1",
+    )
+
+    def table(self, document: Document) -> str:
+        rows = of_suites(document, *self.suites)
+        lines = []
+        for name, belongs in FIGURES.items():
+            some = [row for row in rows if belongs(row)]
+            lines.append(
+                [
+                    f"Fig. {name}", len(some),
+                    *(times(ratio(some, CUSPARSE, ours)) for ours in (PAPERS, VEC, TUNED)),
+                    best(some, CUSPARSE, VEC), best(some, CUSPARSE), times(ratio(some, "cublas")),
+                ]
+            )  # fmt: skip
+        head = ["over cuSPARSE CSR", "points", "USpMM", "USpMM-Vec", "ours", "Vec at most", "ours at most"]
+        return table([*head, "ours over cuBLAS"], lines)
+
+    def results(self, document: Document) -> Sequence[str]:
+        rows = of_suites(document, *self.suites)
+        slower = [row for row in rows if (v := row.us(VEC)) and (c := row.us(CUSPARSE)) and v > c]
+        return [
+            result("The paper's kernel, USpMM-Vec, over cuSPARSE CSR", ratio(rows, CUSPARSE, VEC)),
+            result("The paper's base kernel, USpMM, over cuSPARSE CSR", ratio(rows, CUSPARSE, PAPERS)),
+            result("Our choice over cuSPARSE CSR", ratio(rows, CUSPARSE)),
+            f"USpMM-Vec is slower than cuSPARSE at {len(slower)} of {len(rows)} points.",
+        ]
+
+    def draw(self, document: Document, path: Path) -> bool:
+        from matplotlib.figure import Figure
+
+        rows = of_suites(document, *self.suites)
+        made = Figure(figsize=(11, 3.4), layout="constrained")
+        first, second, third = made.subplots(1, 3)
+        for axes, size in ((first, 128), (second, 1024)):
+            some = sorted((r for r in rows if r.m == r.n == r.k == size), key=lambda r: r.sparsity)
+            for name, label in ((PAPERS, "USpMM"), (VEC, "USpMM-Vec"), (TUNED, "ours")):
+                known = [(100 * r.sparsity, over) for r in some if (over := ratio([r], CUSPARSE, name))]
+                axes.plot(*zip(*known, strict=True), marker=".", label=label) if known else None
+            axes.axhline(1, color="black", linewidth=0.8)
+            axes.set(
+                title=f"{size}³", xlabel="sparsity, %", ylabel="times faster than cuSPARSE CSR", yscale="log"
+            )
+        first.legend()
+        some = [r for r in rows if r.m == r.n == r.k == 1024]
+        for settings in dict.fromkeys(setting for row in some for setting in _grid(row)):
+            known = sorted((100 * r.sparsity, _grid(r)[settings]) for r in some if settings in _grid(r))
+            third.plot(
+                *zip(*known, strict=True), marker=".", label="N_warp, V_size = {}, {}".format(*settings)
+            )
+        third.set(title="USpMM, 1024³", xlabel="sparsity, %", ylabel="TFLOP/s")
+        return svg(made, path)
+
+
+def _grid(row: Row) -> dict[tuple[int, int], float]:
+    """Useful TFLOP/s of each (N_warp, V_size) that was tried."""
+    found = {}
+    for cell in row.cells:
+        for one in cell.implementations if cell.baseline.startswith(PAPERS) else ():
+            if one.us and one.variant and one.variant.family_name == PAPERS:
+                values = one.variant.to_dict()
+                found[int(values["nwarp"]), int(values["vsize"])] = row.floor.flop / one.us / 1e6
+    return found
+
+
+STUDY = UniformKernels()
+main = STUDY.command()
+
+if __name__ == "__main__":
+    main()
