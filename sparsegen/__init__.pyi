@@ -3,6 +3,7 @@
 from sparsegen.api import load_operator as load_operator
 from sparsegen.api import lookup as lookup
 from sparsegen.api import prepare as prepare
+from sparsegen.api import standalone_source as standalone_source
 from sparsegen.api import tune as tune
 from sparsegen.attention.choice import Way as Way
 from sparsegen.attention.fused import FusedAttentionOperator as FusedAttentionOperator
@@ -59,6 +60,7 @@ from sparsegen.operators import SpmmProblem as SpmmProblem
 from sparsegen.operators import TokenOrder as TokenOrder
 from sparsegen.plan.saved_operator import save_operator as save_operator
 from sparsegen.pruning.pruner import prune as prune
+from sparsegen.render.standalone import Standalone as Standalone
 from sparsegen.tuning_db.records import MeasuredAs as MeasuredAs
 
 __version__: str

@@ -26,7 +26,7 @@ _first = threading.Lock()  # threads that render one template for the first time
 def environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    found = Environment(
         loader=PackageLoader("sparsegen.templates", ""),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -34,6 +34,8 @@ def environment() -> Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
+    found.globals |= {"comment": comment, "described": described}
+    return found
 
 
 @cache
@@ -59,6 +61,11 @@ def parts_of(name: str) -> set[str]:
     return found
 
 
+def comment(text: str) -> str:
+    """Words as comment lines of the emitted source, of at most 120 columns."""
+    return textwrap.fill(text, 120, initial_indent="// ", subsequent_indent="// ", break_on_hyphens=False)
+
+
 def described(title: str, values: Mapping[str, Value]) -> str:
     """Names and values as comment lines of the emitted source."""
     text = " ".join(f"{name}={str(value).lower()}" for name, value in values.items())
@@ -75,4 +82,4 @@ def render(family: AnyFamily, problem: Problem, config: Config) -> str:
     constants = dict(family.constants(problem, config))
     with _first:
         template, digest = environment().get_template(family.template), template_digest(family.template)
-        return template.render(c=config, p=constants, family=family, digest=digest, described=described)
+        return template.render(c=config, p=constants, family=family, digest=digest)
