@@ -15,7 +15,11 @@ from sparsegen import source_tree
 
 def install_command(extra: str) -> str:
     """``pip install`` and the packages of an extra, quoted for a shell."""
-    return f"pip install {' '.join(shlex.quote(package) for package in packages(extra))}"
+    try:
+        names = packages(extra)
+    except metadata.PackageNotFoundError:  # in a job's bundle, which is no installation
+        return f"install the packages that sparsegen's pyproject.toml lists as {extra!r}"
+    return f"pip install {' '.join(map(shlex.quote, names))}"
 
 
 def packages(extra: str) -> list[str]:

@@ -38,6 +38,12 @@ def test_an_installation_says_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path
         packages("nonsense")
 
 
+def test_a_bundle_is_no_installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(source_tree, "ROOT", tmp_path)
+    monkeypatch.setattr(source_tree, "PACKAGE", "sparsegen-that-nobody-installed")
+    assert install_command("cuda") == "install the packages that sparsegen's pyproject.toml lists as 'cuda'"
+
+
 def test_no_message_or_page_says_that_an_index_has_sparsegen() -> None:
     """Until one has: then this test goes."""
     files = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md"]
