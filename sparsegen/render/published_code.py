@@ -67,36 +67,58 @@ def _top_level(text: str) -> list[str]:
 
 def folded(source: str) -> str:
     """A source whose lines have at most 120 columns, and that compiles to the same code."""
-    return "".join(f"{line}\n" for whole in source.splitlines() for line in _folded(whole))
+    lines, found = source.splitlines(), list[str]()
+    while lines:
+        line = lines.pop(0)
+        comment = _COMMENT.fullmatch(line)
+        if len(line) <= COLUMNS or line.lstrip().startswith("#"):
+            found.append(line)
+        elif comment is not None:
+            start, text = f"{comment[1]}//{comment[2]}", comment[3]
+            while (
+                text[-1] not in ".:"
+                and lines
+                and lines[0].startswith(f"{start}")
+                and not _is_apart(lines[0], start)
+            ):
+                text = f"{text} {lines.pop(0)[len(start) :]}"  # the sentence goes on
+            found += _wrapped(start, text)
+        else:
+            found += _folded(line)
+    return "".join(f"{line}\n" for line in found)
 
 
-def _folded(line: str) -> list[str]:
-    if len(line) <= COLUMNS or line.lstrip().startswith("#"):
+def _is_apart(line: str, start: str) -> bool:
+    """Whether a comment line begins a paragraph: it is empty, or indented further."""
+    return not line[len(start) :].strip() or line[len(start)] == " "
+
+
+def _wrapped(start: str, text: str) -> list[str]:
+    """Comment lines."""
+    return textwrap.wrap(
+        text,
+        COLUMNS,
+        initial_indent=start,
+        subsequent_indent=start,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _folded(line: str, further: str = "    ") -> list[str]:
+    """A line of code in several, the later ones indented ``further``; a comment behind it goes before it."""
+    if len(line) <= COLUMNS:
         return [line]
-    comment = _COMMENT.fullmatch(line)
-    if comment is not None:
-        start = f"{comment[1]}//{comment[2]}"
-        return textwrap.wrap(
-            comment[3],
-            COLUMNS,
-            initial_indent=start,
-            subsequent_indent=start,
-            break_on_hyphens=False,
-            break_long_words=False,
-        )
     indent = line[: len(line) - len(line.lstrip())]
     code, behind = _code_and_comment(line)
     if behind:
-        return [*_folded(f"{indent}{behind}"), *_folded(code)]
+        return [*_wrapped(f"{indent}// ", behind[2:].strip()), *_folded(code)]
     cut = _place_to_cut(line, len(indent))
     if cut is None:
         return [line]
-    at, between, behind = cut
-    further = indent if indent.endswith(_CONTINUED) else indent + _CONTINUED
-    return [line[:at].rstrip() + between, *_folded(further + behind + line[at:].lstrip())]
-
-
-_CONTINUED = "    "
+    at, between, opening = cut
+    rest = f"{indent}{further}{opening}{line[at:].lstrip()}"
+    return [line[:at].rstrip() + between, *_folded(rest, "")]
 
 
 def _code_and_comment(line: str) -> tuple[str, str]:
