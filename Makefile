@@ -27,7 +27,7 @@ MACHINE_TESTS := tests/cli tests/system tests/matrix tests/pruning tests/tuning_
 # Each of the tests' processes has a core of its own; threads of BLAS would only wait there for each other.
 test test-fast test-long test-all test-torch: export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-postgres test-ray test-fuzz test-ascii test-user fuzz lint types clean
+.PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-postgres test-ray test-fuzz test-ascii test-user fuzz lint types dist clean
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
@@ -45,6 +45,7 @@ help:
 	@echo 'make test-ray  searches on a Ray cluster of this machine, which the tests start themselves; it installs Ray'
 	@echo 'make lint   ruff'
 	@echo 'make types  mypy --strict over an installed copy'
+	@echo 'make dist   wheel and source archive in dist/, each installed into an empty environment and tried'
 	@echo 'make clean  remove .venv and build/'
 
 demo: $(READY)
@@ -96,8 +97,11 @@ types: $(READY_DEV)
 	$(BIN)/python -m pip install --quiet --no-deps --target build/typecheck .
 	cd build/typecheck && ../../$(BIN)/python -m mypy --config-file ../../pyproject.toml -p sparsegen
 
+dist:
+	@.ci/dist
+
 clean:
-	rm -rf .venv build
+	rm -rf .venv build dist
 
 $(READY): pyproject.toml .ci/setup
 	@.ci/setup
