@@ -29,7 +29,7 @@ MACHINE_TESTS := tests/cli tests/system tests/matrix tests/pruning tests/tuning_
 # Each of the tests' processes has a core of its own; threads of BLAS would only wait there for each other.
 test test-fast test-long test-all test-torch test-examples: export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-examples test-postgres test-ray test-fuzz test-ascii test-user fuzz lint types docs clean
+.PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-examples test-postgres test-ray test-fuzz test-ascii test-user fuzz lint types docs dist clean
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
@@ -49,6 +49,7 @@ help:
 	@echo 'make lint   ruff'
 	@echo 'make types  mypy --strict over an installed copy'
 	@echo 'make docs   the site of the documentation in build/site, every link of which it checks'
+	@echo 'make dist   wheel and source archive in dist/, each installed into an empty environment and tried'
 	@echo 'make clean  remove .venv and build/'
 
 demo: $(READY)
@@ -107,8 +108,11 @@ types: $(READY_DEV)
 docs: $(READY_DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
+dist:
+	@.ci/dist
+
 clean:
-	rm -rf .venv build
+	rm -rf .venv build dist
 
 $(READY): pyproject.toml .ci/setup
 	@.ci/setup

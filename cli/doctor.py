@@ -27,6 +27,7 @@ from sparsegen.cli.parts.common import emit, json_option
 from sparsegen.errors import CacheError, DeviceUnavailableError, SparsegenError
 from sparsegen.measure.baselines.libraries import find_library
 from sparsegen.settings import Settings
+from sparsegen.system.extras import install_command
 from sparsegen.system.private import private_folder
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.project import is_there
@@ -93,7 +94,7 @@ def run_checks(settings: Settings) -> list[Check]:
     return [
         _python(),
         *(
-            _package(name, purpose, NEEDED, "pip install --upgrade sparsegen")
+            _package(name, purpose, NEEDED, install_command(""))
             for name, purpose in (
                 ("numpy", "arrays"),
                 ("scipy", "sparse matrices"),
@@ -112,7 +113,7 @@ def run_checks(settings: Settings) -> list[Check]:
             GPU,
             "install NVIDIA's driver (apt install nvidia-driver)",
         ),
-        _package("pycuda", "running on a GPU", GPU, "pip install 'sparsegen[cuda]'"),
+        _package("pycuda", "running on a GPU", GPU, install_command("cuda")),
         _look(
             "GPU",
             _gpus,
@@ -173,7 +174,7 @@ def run_checks(settings: Settings) -> list[Check]:
             lambda: str(find_cuda_headers(settings).include),
             "compiling for the CPU",
             EMULATOR,
-            "pip install 'sparsegen[emulator]', or set SPARSEGEN_CUDA_INCLUDE",
+            f"{install_command('emulator')}, or set SPARSEGEN_CUDA_INCLUDE",
         ),
     ]
 

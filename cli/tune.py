@@ -31,6 +31,7 @@ from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.parts.problems import ProblemOptions, command_line, python_call, repeatable_problem_options
 from sparsegen.cli.parts.progress import shown
 from sparsegen.cli.parts.progress_lines import BASELINES, figure, rates
+from sparsegen.cli.parts.targets import target_option
 from sparsegen.cli.parts.tune_many import require_success, tune_many
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
@@ -65,14 +66,7 @@ from sparsegen.tuning_db.records import Measurement
 @overflow_option
 @engine_options
 @db_option
-@click.option(
-    "--for",
-    "target",
-    metavar="TARGET",
-    shell_complete=tune_for.target_names,
-    help="Predict for a GPU that is not here: nvidia-h200, a100, l40s, b200, h100, or a JSON file that describes one. "
-    "Compiles, and runs nothing.",
-)
+@target_option("Predict", " Compiles, and runs nothing.")
 @click.option("--no-baselines", is_flag=True, help="Do not time dense and vendor routines.")
 @click.option("--again", is_flag=True, help="Measure again what was recorded before, failures included.")
 @deterministic_option

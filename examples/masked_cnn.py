@@ -141,7 +141,7 @@ def draw(rows: list[tuple[str, Tensor, Tensor, Tensor]], path: str) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        sys.exit("The picture needs matplotlib: pip install 'sparsegen[report]'")
+        sys.exit("The picture needs matplotlib: pip install matplotlib")
     figure = Figure(figsize=(11, 3.7 * len(rows)), layout="constrained")
     axes = figure.subplots(len(rows), 3, squeeze=False)
     for line, (title, *shown) in zip(axes, rows, strict=True):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         SparseOperator,
     )
     from sparsegen.pruning.report import PruneReport
+    from sparsegen.render.standalone import Standalone
     from sparsegen.tuning.report import Effort, Progress, SamplerName
     from sparsegen.tuning.tuner import TuneResult
     from sparsegen.tuning_db.records import Check, MeasuredAs, Workload
@@ -49,6 +50,7 @@ __all__ = [
     "lookup",
     "prepare",
     "pruned_times",
+    "standalone_source",
     "tune",
 ]
 
@@ -262,6 +264,57 @@ def prepare(
         asked.l2,
     )
     return wanted.problem.operator_type(wanted.problem, preparation.launcher(choice))
+
+
+def standalone_source(
+    matrix: Any = None,
+    problem: Problem | None = None,
+    *,
+    operator: str = DEFAULT_OPERATOR,
+    transpose: bool = False,
+    device: Device | str | None = None,
+    db: str | Path | None = None,
+    family: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    name: str = "kernel",
+    **options: Any,
+) -> Standalone:
+    """The program of the variant that `prepare` would run, or of one that is named: for nvcc alone (docs/ship.md).
+
+    The arguments that are not named here are those of `prepare`; nothing is compiled.
+
+    Args:
+        device: a GPU that is here (``"cuda:0"``), a `Device`, or the name of one that is described, such as
+            ``"nvidia-h100"``.
+        name: of the source's file without its ending.
+
+    Raises:
+        ConfigError: no such GPU, variant, or program of it.
+        MatrixError: the matrix is malformed.
+        DatabaseError: the tuning database cannot be read.
+    """
+    from sparsegen.dispatch.named import named_choice
+    from sparsegen.dispatch.options import DispatchOptions
+    from sparsegen.dispatch.wanted import Wanted
+    from sparsegen.render.standalone import standalone
+    from sparsegen.tuning.prediction.targets import named_target
+
+    wanted = Wanted.of(matrix, problem, operator, transpose, options)
+    target = named_target(device) if isinstance(device, str) else None
+    where = _device(device) if target is None else target.device
+    if where.backend != "cuda":
+        raise ConfigError(
+            'a standalone source is for a GPU: name one that is not here, as device="nvidia-h100"'
+        )
+    if family is None and config is not None:
+        raise ConfigError("config= needs family=")
+    workload = _workload(wanted, db)
+    if family is None:
+        choice = _choose(workload, where, db, DispatchOptions.of("nearest", "never", None, None))
+    else:
+        changes = {} if config is None else config
+        choice = named_choice(wanted.problem, workload.features, where, family, changes)
+    return standalone(choice.family, wanted.problem, choice.config, wanted.matrix, where, name=name)
 
 
 def load_operator(file: str | Path | BinaryIO, *, device: Device | str | None = None) -> SparseOperator:

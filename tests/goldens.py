@@ -59,8 +59,8 @@ from sparsegen.operators import (
     SubmanifoldConv3dProblem,
     SubmanifoldConv3dWeightsProblem,
 )
-from sparsegen.render import described, render
 from sparsegen.render import environment as rendering
+from sparsegen.render import render
 
 FOLDER = Path(__file__).with_name("golden")
 TEMPLATES = Path(templates.__file__).parent
@@ -87,7 +87,7 @@ def simplest_config(family: AnyFamily, problem: Problem, given: Mapping[str, Any
 @cache
 def shared() -> frozenset[str]:
     """The files that templates share: all of the library that are included, and what several files include."""
-    files = TEMPLATES.rglob("*.j2")
+    files = (file for file in TEMPLATES.rglob("*.j2") if file.relative_to(TEMPLATES).parts[0] != "standalone")
     times = Counter(name for file in files for name in INCLUDE.findall(file.read_text()))
     return frozenset(n for n, count in times.items() if count > 1 or n.startswith("lib/")) - {HEADER}
 
@@ -147,9 +147,7 @@ class Golden:
         """The source with marks around what templates share."""
         constants = dict(self.family.constants(self.problem, self.config))
         template = marking().get_template(self.family.template)
-        return template.render(
-            c=self.config, p=constants, family=self.family, digest="DIGEST", described=described
-        )
+        return template.render(c=self.config, p=constants, family=self.family, digest="DIGEST")
 
     def text(self) -> str:
         """Content of the file."""

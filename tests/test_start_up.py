@@ -62,6 +62,23 @@ def test_a_command_imports_what_it_needs(tmp_path: Path, command: tuple[str, ...
     assert imported_for(tmp_path, *command) <= needed
 
 
+IMPORT = """
+import sys
+before = set(sys.modules)
+import sparsegen
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_importing_sparsegen_imports_the_standard_library_alone() -> None:
+    """And of its own modules those that find the others: some milliseconds."""
+    command = [sys.executable, "-c", IMPORT]
+    loaded = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    own = {name for name in loaded if name.partition(".")[0] == "sparsegen"}
+    assert own <= {"sparsegen", "sparsegen.source_tree", "sparsegen.system", "sparsegen.system.lazy_names"}
+    assert {name.partition(".")[0] for name in set(loaded) - own} <= sys.stdlib_module_names
+
+
 def test_a_database_of_this_version_is_read_without_sqlalchemy(tmp_path: Path) -> None:
     from sparsegen.tuning_db.store import Store
 

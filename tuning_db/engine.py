@@ -26,6 +26,7 @@ from sparsegen.errors import (
     DatabaseReadOnlyError,
     DatabaseUnavailableError,
 )
+from sparsegen.system.extras import install_command
 from sparsegen.tuning_db import sqlite_files
 from sparsegen.tuning_db.location import Location
 
@@ -63,7 +64,7 @@ def create_engine(location: Location, *, read_only: bool, lock_timeout: float) -
         engine = sa.create_engine(location.url, poolclass=sa.pool.NullPool)
     except ModuleNotFoundError as error:
         raise DatabaseError(
-            f"{location}: the driver {error.name!r} is missing; pip install 'sparsegen[postgres]'"
+            f"{location}: the driver {error.name!r} is missing; {install_command('postgres')}"
         ) from None
     except sa.exc.ArgumentError as error:
         raise DatabaseError(

@@ -14,6 +14,7 @@ from sparsegen import backends
 from sparsegen.cli.parts.common import EnumChoice, device_option
 from sparsegen.errors import PackageMissingError
 from sparsegen.kernels.base import Device
+from sparsegen.system.extras import install_command
 from sparsegen.tuning.engines.engine import Engine, SetUp
 from sparsegen.tuning.engines.local import LocalEngine
 from sparsegen.tuning_db.location import Location
@@ -92,7 +93,7 @@ class Places:
             from sparsegen.tuning.engines.ray_cluster import RayEngine
         except ModuleNotFoundError as error:
             raise PackageMissingError(
-                f"--engine ray needs the package {error.name!r}: pip install 'sparsegen[ray]'"
+                f"--engine ray needs the package {error.name!r}: {install_command('ray')}"
             ) from None
 
         keys = None if self._devices in (None, "all") else self._devices.split(",")

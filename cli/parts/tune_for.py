@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import click
-from click.shell_completion import CompletionItem
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -23,7 +21,7 @@ from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.predicted_search import PredictResult, Progress, Status, tune_for
-from sparsegen.tuning.prediction.targets import find_target, targets
+from sparsegen.tuning.prediction.targets import find_target
 from sparsegen.tuning.report import Budget
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import Basis, Prediction
@@ -32,11 +30,6 @@ from sparsegen.tuning_db.store import Store
 SHOWN = 8  # number of the fastest variants shown
 BASES = {Basis.MODEL: "cost model", Basis.SCALED: "scaled from a like device"}
 NOTE = "Predicted, not measured: the first `sparsegen tune` on the device checks these variants."
-
-
-def target_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completes the names of descriptions."""
-    return [CompletionItem(name) for name in targets() if name.startswith(incomplete)]
 
 
 @dataclass(frozen=True, slots=True)

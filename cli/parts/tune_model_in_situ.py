@@ -16,6 +16,7 @@ from sparsegen.cli.parts.searches import watched
 from sparsegen.errors import OperandError, PackageMissingError
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
+from sparsegen.system.extras import install_command
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.report import Budget
 from sparsegen.tuning_db.store import Store
@@ -72,7 +73,7 @@ def tune_in_situ(
         from sparsegen.integrations.torch.models.model_tuning import ModelPlan
     except ModuleNotFoundError as error:
         raise PackageMissingError(
-            "--example-inputs needs PyTorch, which runs the model: pip install 'sparsegen[torch]'"
+            f"--example-inputs needs PyTorch, which runs the model: {install_command('torch')}"
         ) from error
     if device.backend == "emulator" and Settings.from_environment().device != "emulator":
         raise OperandError(

@@ -89,6 +89,12 @@ def cuda_key(name: str, compute_capability: tuple[int, int]) -> str:
     return f"{name.lower().replace(' ', '-')}-sm{major}{minor}"
 
 
+def cuda_architecture(compute_capability: tuple[int, int]) -> str:
+    """What nvcc's ``-arch`` names; from Hopper on, the architecture's own instructions need the "a" target."""
+    major, minor = compute_capability
+    return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+
+
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """A sentence that says what must hold, and whether it does."""

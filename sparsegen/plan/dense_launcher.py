@@ -26,6 +26,7 @@ from sparsegen.plan.arrays import (
 )
 from sparsegen.plan.dense_weight import DenseWeight
 from sparsegen.plan.new_values import new_values
+from sparsegen.system.extras import install_command
 
 EMULATED = ("emulator", "cpu")  # PyTorch runs on the CPU for them
 
@@ -40,7 +41,7 @@ def obstacle(device: Device, policy: Dense) -> str:
     try:
         import torch
     except ImportError:
-        return "PyTorch, which multiplies, is not installed (pip install 'sparsegen[torch]')"
+        return f"PyTorch, which multiplies, is not installed ({install_command('torch')})"
     if device.backend == "cuda" and not torch.cuda.is_available():
         return "this PyTorch has no CUDA"
     return ""

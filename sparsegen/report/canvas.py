@@ -18,6 +18,7 @@ from sparsegen.errors import PackageMissingError, ReportError
 from sparsegen.report.colours import Colour
 from sparsegen.report.svg import inline
 from sparsegen.report.tables import Table
+from sparsegen.system.extras import install_command
 
 try:
     import matplotlib
@@ -26,7 +27,7 @@ try:
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 except ImportError as error:
     raise PackageMissingError(
-        "charts need matplotlib, which is not installed: pip install 'sparsegen[report]'"
+        f"charts need matplotlib, which is not installed: {install_command('report')}"
     ) from error
 
 PNG_DPI = 220

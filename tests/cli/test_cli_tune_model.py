@@ -131,7 +131,7 @@ def test_ray_has_to_be_installed(run: Command, model: Path, monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, "sparsegen.tuning.engines.ray_cluster", raising=False)
     monkeypatch.delitem(sys.modules, "sparsegen.tuning.engines.ray_worker", raising=False)
     error = run.json("tune-model", model, "--tokens", "8", "--engine", "ray", exit_code=4)["error"]
-    assert error["type"] == "PackageMissingError" and "pip install 'sparsegen[ray]'" in error["message"]
+    assert error["type"] == "PackageMissingError" and "pip install 'ray>=2.40'" in error["message"]
 
 
 @pytest.fixture

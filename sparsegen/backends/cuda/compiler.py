@@ -23,6 +23,7 @@ from sparsegen.backends.cuda.pycuda_compiler import SERVES, NvccOfPycuda
 from sparsegen.backends.cuda.toolkit import Compiler, FoundNvrtc, find_nvrtc, nvcc_version, wanted_compiler
 from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import DeviceUnavailableError
+from sparsegen.kernels.base import cuda_architecture
 from sparsegen.settings import Settings
 
 NVCC_OPTIONS = ("-O3", "-std=c++17", "-lineinfo", "-Xptxas=-v", "-diag-suppress=177")
@@ -108,9 +109,7 @@ class CudaToolchain:
     def __init__(self, compute_capability: tuple[int, int], settings: Settings | None = None) -> None:
         self.settings = settings or Settings.from_environment()
         self.nvcc = find_nvcc(self.settings)
-        major, minor = compute_capability
-        # Hopper and later need the "a" target for the architecture's own instructions.
-        self.architecture = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+        self.architecture = cuda_architecture(compute_capability)
 
     @cached_property
     def nvrtc(self) -> FoundNvrtc | None:

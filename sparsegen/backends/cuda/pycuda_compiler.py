@@ -17,6 +17,7 @@ from sparsegen.backends.compiler_process import give_way
 from sparsegen.backends.cuda.nvrtc import Compilation, Source
 from sparsegen.errors import CompileError, DeviceUnavailableError, MachineError
 from sparsegen.system.child import answer, requests
+from sparsegen.system.extras import install_command
 
 SERVES = "sparsegen.backends.cuda.pycuda_compiler:serve"
 ARCHITECTURE = "-arch="  # an option of the source, which PyCUDA takes apart from the others
@@ -42,7 +43,7 @@ def load() -> ModuleType:
 
     except ImportError as error:
         raise DeviceUnavailableError(
-            f"SPARSEGEN_COMPILER=pycuda cannot be used ({error}): pip install 'sparsegen[cuda]' on a machine with an "
+            f"SPARSEGEN_COMPILER=pycuda cannot be used ({error}): {install_command('cuda')} on a machine with an "
             "NVIDIA driver, or set SPARSEGEN_COMPILER to nvrtc or nvcc"
         ) from error
     module: ModuleType = pycuda.compiler

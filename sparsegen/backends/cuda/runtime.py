@@ -23,6 +23,7 @@ from sparsegen.kernels.base import Array, Device, cuda_key
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.settings import Settings
+from sparsegen.system.extras import install_command
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def driver() -> Any:
         import pycuda.driver as cuda
     except ImportError as error:
         raise DeviceUnavailableError(
-            f"PyCUDA cannot be used ({error}): pip install 'sparsegen[cuda]' on a machine with an NVIDIA driver, "
+            f"PyCUDA cannot be used ({error}): {install_command('cuda')} on a machine with an NVIDIA driver, "
             "set SPARSEGEN_DRIVER=direct to do without, or use --device emulator"
         ) from None
     try:

@@ -30,7 +30,7 @@ def environment(folder: Path | None = None) -> Environment:
     from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
 
     outside = [] if folder is None else [FileSystemLoader(folder)]
-    return Environment(
+    found = Environment(
         loader=ChoiceLoader([*outside, PackageLoader("sparsegen.templates", "")]),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -38,6 +38,8 @@ def environment(folder: Path | None = None) -> Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
+    found.globals |= {"comment": comment, "described": described}
+    return found
 
 
 @cache
@@ -70,6 +72,11 @@ def parts_of(name: str, folder: Path | None = None) -> set[str]:
     return found
 
 
+def comment(text: str) -> str:
+    """Words as comment lines of the emitted source, of at most 120 columns."""
+    return textwrap.fill(text, 120, initial_indent="// ", subsequent_indent="// ", break_on_hyphens=False)
+
+
 def described(title: str, values: Mapping[str, Value]) -> str:
     """Names and values as comment lines of the emitted source."""
     text = " ".join(f"{name}={str(value).lower()}" for name, value in values.items())
@@ -88,4 +95,4 @@ def render(family: AnyFamily, problem: Problem, config: Config) -> str:
         folder = family.template_folder
         template = environment(folder).get_template(family.template)
         digest = template_digest(family.template, folder)
-        return template.render(c=config, p=constants, family=family, digest=digest, described=described)
+        return template.render(c=config, p=constants, family=family, digest=digest)
