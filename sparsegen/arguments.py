@@ -155,6 +155,18 @@ def by_name(value: Any, name: str, error: Error = ConfigError) -> Mapping[str, A
     return value
 
 
+def array(value: Any, name: str, error: Error = ConfigError) -> np.ndarray[Any, Any]:
+    """An array of NumPy, of whatever NumPy makes one of."""
+    try:
+        return np.asarray(value)
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ):  # lists of unequal lengths; tensors of a GPU, sparse, of bfloat16
+        raise _unexpected(value, name, "no array that NumPy takes", error) from None
+
+
 def instance(value: Any, kind: type, name: str, error: Error = ConfigError) -> None:
     """Refuses objects of another class."""
     if not isinstance(value, kind):

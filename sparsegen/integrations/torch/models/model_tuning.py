@@ -22,6 +22,7 @@ from sparsegen.integrations.torch.models.conversion_report import ConversionRepo
 from sparsegen.integrations.torch.models.example_inputs import arguments_of
 from sparsegen.integrations.torch.models.in_situ import decide
 from sparsegen.integrations.torch.models.model_trace import Run, Trace, trace
+from sparsegen.integrations.torch.pattern.layer_weights import current_weight
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.kernels.base import Device
 from sparsegen.operators import Layout, SpmmProblem, member
@@ -243,7 +244,7 @@ class ModelPlan:
 
 def _weights(layers: Mapping[str, nn.Linear], shared: Sequence[Sequence[str]] = ()) -> TorchWeights:
     """The weights of layers by their names, and those of layers that may share a launch below each other."""
-    tensors = {name: layer.weight.detach() for name, layer in layers.items()}
+    tensors = {name: current_weight(layer) for name, layer in layers.items()}
     for names in shared:
         tensors[JOINT.join(names)] = torch.cat([tensors[name] for name in names])
     return TorchWeights(tensors)
