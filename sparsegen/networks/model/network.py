@@ -50,9 +50,8 @@ class Network:
                 weights or biases that are not finite.
             ConfigError: a clip that is no number above 0.
         """
-        if (
-            not isinstance(layers, Iterable) or getattr(layers, "ndim", 3) == 2
-        ):  # one matrix is no list of them
+        # One matrix is no list of them, and neither is a number in an array.
+        if not isinstance(layers, Iterable) or getattr(layers, "ndim", 3) in (0, 2):
             raise MatrixError(
                 f"expected a list of matrices, one for each layer, got {type(layers).__name__}",
                 place="layers",
