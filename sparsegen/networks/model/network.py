@@ -37,6 +37,9 @@ class Network:
     def __post_init__(self) -> None:
         object.__setattr__(self, "neurons", max(max(layer.shape) for layer in self.layers))
 
+    def __repr__(self) -> str:
+        return f"<Network: {len(self.layers)} layers of up to {self.neurons} neurons, {self.edges} weights>"
+
     @classmethod
     def of(cls, layers: Sequence[Any], bias: Any, clip: float) -> Network:
         """A network of anything that `as_csr` takes, checked.

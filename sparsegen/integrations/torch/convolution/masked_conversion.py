@@ -41,6 +41,9 @@ class MaskSource:
         self._size = (0, 0)
         self._made: dict[tuple[int, int], Tensor] = {}
 
+    def __repr__(self) -> str:
+        return f"MaskSource(block={self.block[0]}x{self.block[1]}, margin={self.margin})"
+
     def set(self, mask: Tensor | None, size: tuple[int, int] | None = None) -> None:
         """Take the mask of the next calls, or none.
 

@@ -22,7 +22,6 @@ from sparsegen.integrations.torch.models.conversion_report import ConversionRepo
 from sparsegen.integrations.torch.models.example_inputs import arguments_of
 from sparsegen.integrations.torch.models.in_situ import decide
 from sparsegen.integrations.torch.models.model_trace import Run, Trace, trace
-from sparsegen.integrations.torch.pattern.layer_weights import current_weight
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.kernels.base import Device
 from sparsegen.operators import Layout, SpmmProblem, member
@@ -61,6 +60,10 @@ class InSituTuning:
     @property
     def failed(self) -> tuple[SearchOutcome, ...]:
         return tuple(outcome for outcome in self.searches if outcome.fate is Fate.FAILED)
+
+    def __repr__(self) -> str:
+        outcome = "interrupted" if self.report is None else self.report.summary
+        return f"<InSituTuning: {len(self.searches)} searches, {outcome}>"
 
     def __str__(self) -> str:
         tried = sum(outcome.tried for outcome in self.searches)
@@ -114,6 +117,8 @@ def tune_model(
         PruningError: no layer of the model is pruned.
         OperandError: example inputs that are none, or no kernel runs where the model is.
         MachineError, DatabaseError: as for `sparsegen.tune`. What the model raises is passed on.
+        KeyboardInterrupt: Ctrl-C; all that was measured is recorded, the model is as it was, and the same call goes on
+            from there.
     """
     arguments.instance(model, nn.Module, "model", PruningError)
     budget = Budget(trials, seconds, member(Effort, effort, "effort"))
@@ -128,7 +133,10 @@ def tune_model(
     )
     anew, compares = arguments.flag(again, "again"), arguments.flag(baselines, "baselines")
     with closing(LocalEngine([plan.device], SetUp(place))) as engine, Store.open(place) as store:
-        return plan.tune(engine, store, place, budget=budget, again=anew, baselines=compares)
+        found = plan.tune(engine, store, place, budget=budget, again=anew, baselines=compares)
+    if found.was_interrupted:
+        raise KeyboardInterrupt
+    return found
 
 
 class ModelPlan:
@@ -244,7 +252,7 @@ class ModelPlan:
 
 def _weights(layers: Mapping[str, nn.Linear], shared: Sequence[Sequence[str]] = ()) -> TorchWeights:
     """The weights of layers by their names, and those of layers that may share a launch below each other."""
-    tensors = {name: current_weight(layer) for name, layer in layers.items()}
+    tensors = {name: layer.weight.detach() for name, layer in layers.items()}
     for names in shared:
         tensors[JOINT.join(names)] = torch.cat([tensors[name] for name in names])
     return TorchWeights(tensors)
