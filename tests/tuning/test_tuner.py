@@ -157,19 +157,6 @@ def test_rates_are_measured_beside_the_first_baselines(store: Store, tmp_path: P
         assert other.rates(DEVICE) == RATES and len(other.all_rates()) == 1, "once"
 
 
-def test_a_quick_search_measures_no_rates(store: Store, tmp_path: Path) -> None:
-    tune(
-        MATRIX,
-        PROBLEM,
-        device=DEVICE,
-        store=store,
-        families=["toy"],
-        budget=Budget(trials=2, effort=Effort.QUICK),
-        backend=backend(tmp_path, baseline_session="tuning_fakes:FakeBaselines"),
-    )
-    assert store.rates(DEVICE) is None
-
-
 @pytest.mark.parametrize("session", ["BaselinesWithoutRates", "BaselinesWithUncompiledRates"])
 def test_rates_that_fail_do_not_spoil_the_run(store: Store, tmp_path: Path, session: str) -> None:
     result = tune_toy(store, tmp_path, trials=2, baseline_session=f"tuning_fakes:{session}")
