@@ -16,6 +16,7 @@ from sparsegen.cli.parts.common import EnumChoice
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.formats import as_mask
 from sparsegen.operators import (
     DEFAULT_OPERATOR,
     OPERATORS,
@@ -69,6 +70,7 @@ class ProblemOptions:
         Raises:
             click.UsageError: there is no matrix and should be one, or the other way round, or a size is missing.
             ConfigError: see `problem`.
+            MatrixError: an additive mask, of an operator that heeds no values.
         """
         kind = self.problem_type
         if not kind.has_pattern:
@@ -81,7 +83,8 @@ class ProblemOptions:
         if twice := self.sizes_of_matrix():
             raise click.UsageError(f"give either --matrix, or {' and '.join(twice)}")
         found = load()
-        return found, self.problem(found.shape)
+        problem = self.problem(found.shape)
+        return found if problem.heeds_values else as_mask(found), problem
 
     def sizes_of_matrix(self) -> list[str]:
         """The flags that give the matrix's sizes on a command line, if any of them was given."""

@@ -66,6 +66,10 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
         lead = () if self.heads is None else (self.heads,)
         return TensorSpec(spec.name, (*lead, *spec.shape[-2:]), spec.dtype, spec.alignment)
 
+    def __repr__(self) -> str:
+        heads = "one head" if self.heads is None else f"{self.heads} heads"
+        return f"<FusedAttentionOperator: {heads}, head_dim {self.head_dim}, {self.dtype}, on {self.device.name}>"
+
     def __call__(self, q: Any, k: Any, v: Any, out: Any = None, stream: Any = None) -> Any:
         """Attend; see `AttentionOperator` for the arguments and errors.
 

@@ -175,6 +175,10 @@ class AttentionOperator(DeviceBound, OwnLaunch):
         self._growing = threading.Lock()
         self._callers: dict[type, Call] = {}
 
+    def __repr__(self) -> str:
+        heads = "one head" if self.heads is None else f"{self.heads} heads"
+        return f"<AttentionOperator: {heads}, head_dim {self.head_dim}, {self.dtype}, on {self.device.name}>"
+
     def __call__(self, q: Any, k: Any, v: Any, out: Any = None, stream: Any = None) -> Any:
         """Compute attention at the mask.
 

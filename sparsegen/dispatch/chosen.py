@@ -61,6 +61,9 @@ class Choice:
     neighbours: tuple[Neighbour, ...] = ()
     raced: tuple[Probe, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Choice: {self.config.family_name} ({self.how}), {self.why}, for {self.problem}>"
+
     @property
     def family(self) -> AnyFamily:
         """The family of the config."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
-from sparsegen.matrix.formats import Array, CsrMatrix, as_csr, as_mask
+from sparsegen.matrix.formats import Array, CsrMatrix, as_csr, as_mask, describe
 from sparsegen.operators import (
     DEFAULT_OPERATOR,
     OPERATORS,
@@ -42,20 +42,23 @@ class Wanted:
             return cls._without_pattern(matrix, problem, kind, transpose, options)
         if matrix is None:
             raise ConfigError(f"{kind.operator} needs a matrix")
-        csr, order = as_mask(matrix) if kind.takes_mask else as_csr(matrix), None
-        given = csr
+        given = csr = as_csr(matrix, allow_nonfinite=True)
+        order = None
         if arguments.flag(transpose, "transpose"):
             if not kind.is_transposable:
                 raise _not_taken(kind, "transpose", [k for k in OPERATORS.values() if k.is_transposable])
             csr, order = csr.transposed(), csr.transposition().source
         if problem is None:
-            return cls(csr, kind.of(csr.shape, **options), given, order)
+            problem = kind.of(csr.shape, **options)
+            _require_values(given, problem, matrix)
+            return cls(csr, problem, given, order)
         if operator not in (DEFAULT_OPERATOR, kind.operator):
             raise ConfigError(f"the problem is of {kind.operator}, not of {operator}")
         if named := [name for name, value in options.items() if value is not None]:
             raise ConfigError(f"the problem says all but the operands: drop {', '.join(named)}")
         if problem.matrix_shape != csr.shape:
             raise ConfigError(f"the matrix is {csr.shape}, but the problem's is {problem.matrix_shape}")
+        _require_values(given, problem, matrix)
         return cls(csr, problem, given, order)
 
     @classmethod
@@ -109,6 +112,11 @@ def without_operands(
         if others := [other for other in OPERATORS.values() if name in other.keeps]:
             raise _not_taken(kind, name, others)
     return given, kept
+
+
+def _require_values(matrix: CsrMatrix, problem: Problem, given: Any) -> None:
+    """Raises MatrixError for values that are not finite, or those of an additive mask where they play no part."""
+    (as_csr if problem.heeds_values else as_mask)(matrix, source=describe(given))
 
 
 def _not_taken(kind: type[Problem], name: str, others: Sequence[type[Problem]]) -> ConfigError:

@@ -91,7 +91,7 @@ class BlockMask:
         shape, block = checked_blocks(self.shape, self.block)
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "block", block)
-        words, layout = np.asarray(self.words), self.layout
+        words, layout = arguments.array(self.words, "words", MatrixError), self.layout
         if words.dtype != WORD or words.shape != (layout.words,):
             raise MatrixError(
                 f"a mask of {layout.rows} × {layout.columns} blocks ({shape[0]} × {shape[1]} elements in blocks of "
@@ -268,11 +268,11 @@ def _words_of_order(count: int) -> int:
 
 
 def _bools(given: Any) -> Array:
-    found = np.asarray(given)
+    found = arguments.array(given, "mask", MatrixError)
     if found.ndim != 2 or found.dtype != np.bool_:
         raise MatrixError(
-            f"a mask is a matrix of bools, got {found.dtype} of shape {found.shape}; compare numbers first, such as "
-            "mask != 0",
+            f"a mask is a matrix of bools, got {found.dtype} of shape {found.shape}; compare numbers first: "
+            "mask != 0, or of an additive mask mask == 0",
             source=_SOURCE,
         )
     if not found.size:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from sparsegen import arguments
 from sparsegen.errors import MatrixError
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ class CsrMatrix:
 
     def __post_init__(self) -> None:
         shape = check_shape(self.shape)
-        offsets, columns, values = map(np.asarray, (self.row_offsets, self.column_indices, self.values))
+        offsets = arguments.array(self.row_offsets, "row_offsets", MatrixError)
+        columns = arguments.array(self.column_indices, "column_indices", MatrixError)
+        values = arguments.array(self.values, "values", MatrixError)
         check_compressed(offsets, columns, shape)
         if values.ndim != 1 or values.shape != columns.shape:
             raise MatrixError(

@@ -29,7 +29,12 @@ from sparsegen.matrix.dense import nonzeros_by_row
 __all__ = ["MAX_INDEX", "Array", "Compressed", "Coordinates", "CsrMatrix", "as_csr", "as_real", "describe"]
 
 CompressedLayout = Literal["csr", "csc", "bsr", "bsc"]
-HIDDEN = -1e3  # at most that is every value of additive masks that hides a key: they use -1e4, -1e9, -inf
+HIDDEN = (
+    -100.0
+)  # at most that is every value of additive masks that hides a key: they use -100, -1e4, -1e9, -inf
+SURELY_HIDDEN = -1e4  # beside values above zero
+BIAS_SHARE = 0.1  # of a value that hides a key: what is added to scores elsewhere is less than that
+ADDITIVE = "this is an additive mask, with a large negative number where a key is not seen"
 MOST_AT_ONCE = 1 << 28  # elements of a dense tensor: PyTorch finds nonzeros with 16 bytes for each
 
 
@@ -96,20 +101,35 @@ def as_csr(
 def as_mask(mask: Any, *, source: str | None = None) -> CsrMatrix:
     """Converts a mask as `as_csr` does, for its pattern alone; a dense mask's pattern is its nonzero places.
 
-    Values are ignored, so that an additive mask would be read with its meaning inverted: it is refused.
+    Values are ignored, so that an additive mask would be read with its meaning inverted: it is refused, with biases
+    where keys are seen and without.
 
     Raises:
         MatrixError: malformed, not a matrix, additive, or with NaN or infinities.
     """
-    csr = as_csr(mask, allow_nonfinite=True, source=source)
-    if csr.nnz and bool((csr.values <= HIDDEN).all()):
-        raise MatrixError(
-            "this is an additive mask, 0 where a key is seen and a huge negative number where it is not; pass the seen "
-            "places instead: mask == 0",
-            source=describe(mask) if source is None else source,
-        )
-    _require_finite(csr, describe(mask) if source is None else source)
+    name = describe(mask) if source is None else source
+    csr = as_csr(mask, allow_nonfinite=True, source=name)
+    hides = csr.values <= HIDDEN
+    if hides.any():
+        biases = csr.values[~hides]
+        if not biases.size:
+            raise MatrixError(f"{ADDITIVE}; pass the seen places instead: mask == 0", source=name)
+        if _are_biases(biases, csr.values[hides]):
+            raise MatrixError(
+                f"{ADDITIVE}, and biases elsewhere, which are not added here; pass the seen places instead: "
+                f"mask > {HIDDEN:.0f}; or mask != 0, if it is none",
+                source=name,
+            )
+    _require_finite(csr, name)
     return csr
+
+
+def _are_biases(others: Array, hidden: Array) -> bool:
+    """Whether the other values of what may be an additive mask are added to scores: none is positive, or all small."""
+    if others.max() <= 0:
+        return True
+    surely = hidden[hidden <= SURELY_HIDDEN]
+    return bool(surely.size == hidden.size and np.abs(others).max() <= -BIAS_SHARE * surely.max())
 
 
 def describe(obj: Any) -> str:

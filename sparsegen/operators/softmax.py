@@ -61,7 +61,6 @@ class _RowWise(Problem):
     dense_sizes: ClassVar[tuple[str, ...]] = ()
     reference_files: ClassVar[tuple[str, ...]] = ("rows.cu",)
     keeps: ClassVar[tuple[str, ...]] = ("scale",)
-    takes_mask: ClassVar[bool] = True
 
     m: int = size("rows of the pattern", flags=("--m",))
     n: int = size("columns of the pattern")

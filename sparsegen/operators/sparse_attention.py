@@ -60,7 +60,6 @@ class SparseAttentionProblem(Problem):
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
     dense_sizes: ClassVar[tuple[str, ...]] = ("k",)
     keeps: ClassVar[tuple[str, ...]] = ("scale",)
-    takes_mask: ClassVar[bool] = True
     operator_type: ClassVar[type[SparseAttentionOperator]] = SparseAttentionOperator
     reference_files: ClassVar[tuple[str, ...]] = ("rows.cu",)
 

@@ -46,6 +46,9 @@ class Pruned:
     weights: Any
     report: PruneReport
 
+    def __repr__(self) -> str:
+        return f"<Pruned: {self.report.summary}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

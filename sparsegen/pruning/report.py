@@ -80,6 +80,15 @@ class PruneReport:
     layers: tuple[LayerReport, ...]
     copied: tuple[Copied, ...]
 
+    def __repr__(self) -> str:
+        return f"<PruneReport: {self.summary}>"
+
+    @property
+    def summary(self) -> str:
+        """In a line."""
+        pattern = self.request.pattern.describe()
+        return f"{len(self.layers)} pruned ({pattern}), {self.sparsity:.1%} of {self.size} weights are zeros"
+
     @property
     def size(self) -> int:
         """Weights of all pruned tensors."""

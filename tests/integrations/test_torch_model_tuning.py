@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from sparsegen.errors import OperandError, PruningError  # noqa: E402
-from sparsegen.integrations.torch import SparseLinear, tune_model  # noqa: E402
+from sparsegen.integrations.torch import InSituTuning, SparseLinear, tune_model  # noqa: E402
 from sparsegen.integrations.torch.models import in_situ  # noqa: E402
 from sparsegen.integrations.torch.models.model_tuning import ModelPlan  # noqa: E402
 from sparsegen.tuning.model import SearchState  # noqa: E402
@@ -121,3 +121,11 @@ def test_models_that_cannot_be_tuned(model: Encoder, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("SPARSEGEN_DEVICE")
     with pytest.raises(OperandError, match="SPARSEGEN_DEVICE"):
         tune_model(model.float(), x)
+
+
+def test_ctrl_c_is_an_exception_once_all_is_recorded(
+    model: Encoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ModelPlan, "tune", lambda *_, **__: InSituTuning((), None))
+    with pytest.raises(KeyboardInterrupt):
+        tune_model(model, torch.randn(6, 16), db=tmp_path / "tuning.db")

@@ -57,7 +57,6 @@ class Problem(ProblemFields):
         keeps: the names of the operands that `sparsegen.prepare` takes too, for every call that does not bring its own.
         is_transposable: true if the matrix's transpose may take its place.
         has_pattern: true if there is a sparse matrix before the first call; else the sparsity is an operand.
-        takes_mask: true if the matrix is a mask, whose values play no part.
         multiplies_by_b: true if it is a product with one dense matrix B, whose memory order listings tell.
         operator_type: the class of the operator objects that users call.
         reference_files: files of the plain kernels that `reference_on` runs; empty if it has none.
@@ -73,7 +72,6 @@ class Problem(ProblemFields):
     summary: ClassVar[str]
     keeps: ClassVar[tuple[str, ...]] = ()
     is_transposable: ClassVar[bool] = False
-    takes_mask: ClassVar[bool] = False
     multiplies_by_b: ClassVar[bool] = False
     operator_type: ClassVar[type[Operator]]
     reference_files: ClassVar[tuple[str, ...]] = ()

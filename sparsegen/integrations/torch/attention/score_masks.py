@@ -108,11 +108,12 @@ def threshold_blocks(
     _check_scores(scores)
     if not isinstance(least, Tensor):
         least = arguments.number(least, "least", OperandError)
-    live = (scores.detach() >= least) & (scores.detach() > -torch.inf)
-    if live.shape != scores.shape:
+    elif not _broadcasts(least, scores):
         raise OperandError(
-            f"least: expected what broadcasts to {tuple(scores.shape)}, got {tuple(live.shape)}"
+            f"least: expected what broadcasts to {tuple(scores.shape)} on {scores.device}, got {tuple(least.shape)} on "
+            f"{least.device}"
         )
+    live = (scores.detach() >= least) & (scores.detach() > -torch.inf)
     return BlockMaskTensor.from_blocks(live, block, shape, density=density)
 
 
@@ -174,6 +175,14 @@ def _check_scores(scores: Tensor) -> None:
         raise OperandError(
             f"scores: expected ... × rows × columns of blocks, got shape {tuple(scores.shape)}"
         )
+
+
+def _broadcasts(tensor: Tensor, to: Tensor) -> bool:
+    require_tensors(least=tensor)
+    try:
+        return tensor.device == to.device and torch.broadcast_shapes(tensor.shape, to.shape) == to.shape
+    except RuntimeError:  # their sizes differ
+        return False
 
 
 def _count(keep: int | float, there: int) -> int:

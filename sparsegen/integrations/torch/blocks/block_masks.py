@@ -165,6 +165,9 @@ class BlockMaskTensor:
         if (self.shape, self.block) != (other.shape, other.block):
             raise OperandError(f"masks of one shape and block can be put together, not {self} and {other}")
 
+    def __repr__(self) -> str:
+        return f"<BlockMaskTensor: {self}, on {self.words.device}>"
+
     def __str__(self) -> str:
         (rows, columns), (p, q) = self.shape, self.block
         several = "".join(f"{size} × " for size in self.lead)

@@ -131,7 +131,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
             own_seed=own_seed,
             device="meta",
         )
-        layer.weight, layer.bias = own_parameter(linear), linear.bias
+        layer.weight, layer.bias = own_parameter(linear, "weight"), own_parameter(linear, "bias")
         keep_hooks(linear, layer)
         return layer.train(linear.training)
 

@@ -202,7 +202,7 @@ class MaskedConv2d(nn.Conv2d):
             dtype=layer.weight.dtype,
             **masks,
         )
-        made.weight, made.bias = own_parameter(layer), layer.bias
+        made.weight, made.bias = own_parameter(layer, "weight"), own_parameter(layer, "bias")
         keep_hooks(layer, made)
         return made
 

@@ -15,6 +15,7 @@ from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution.masked_conv import MaskedConv2d
 from sparsegen.integrations.torch.convolution.masked_sequential import reach_of
 from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
+from sparsegen.integrations.torch.pattern.layer_weights import is_made_of_others
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.matrix.spatial_mask import both, require_blocks, resize
 
@@ -39,6 +40,9 @@ class MaskSource:
         self._mask: Tensor | None = None
         self._size = (0, 0)
         self._made: dict[tuple[int, int], Tensor] = {}
+
+    def __repr__(self) -> str:
+        return f"MaskSource(block={self.block[0]}x{self.block[1]}, margin={self.margin})"
 
     def set(self, mask: Tensor | None, size: tuple[int, int] | None = None) -> None:
         """Take the mask of the next calls, or none.
@@ -147,7 +151,9 @@ def convert_convolutions(
     for name, layer in list(model.named_modules()):
         if not isinstance(layer, nn.Conv2d):
             continue
-        if isinstance(layer, MaskedConv2d) or type(layer) is not nn.Conv2d:
+        if (why := is_made_of_others(layer)) is not None:
+            dense[name] = why
+        elif isinstance(layer, MaskedConv2d) or type(layer) is not nn.Conv2d:
             dense[name] = f"it is a {type(layer).__name__}"
         elif layer.padding_mode != "zeros" or _is_uneven(layer):
             dense[name] = "it is not padded by a number of zeros"

@@ -13,7 +13,12 @@ from sparsegen.dispatch.options import Dense
 from sparsegen.errors import ConfigError, OperandError, PruningError
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution.masked_sequential import reach_of
-from sparsegen.integrations.torch.pattern.layer_weights import current_weight, keep_hooks, weight_trains
+from sparsegen.integrations.torch.pattern.layer_weights import (
+    current_bias,
+    current_weight,
+    keep_hooks,
+    trains,
+)
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.matrix.spatial_mask import Reach
 from sparsegen.pruning.pruner import prune
@@ -108,9 +113,11 @@ class SparseConv2d(nn.Module):
         )
         with torch.no_grad():
             rows.weight.copy_(weight[:, columns])
-            if dense.bias is not None:
-                rows.bias.copy_(dense.bias)
-        rows.weight.requires_grad_(weight_trains(dense))
+            bias = current_bias(dense)
+            if bias is not None:
+                rows.bias.copy_(bias)
+                rows.bias.requires_grad_(trains(dense, "bias"))
+        rows.weight.requires_grad_(trains(dense, "weight"))
         product = SparseLinear.from_dense(rows, kept[:, columns], run_dense=run_dense)
         made = cls(product, columns, dense.in_channels, reach)
         keep_hooks(dense, made)

@@ -110,6 +110,9 @@ class ConversionReport:
                 said += f"; for {n} tokens {len(both)} products take {ours:.0f} µs, dense {theirs:.0f} µs"
         return said
 
+    def __repr__(self) -> str:
+        return f"<ConversionReport: {self.summary}>"
+
     def __str__(self) -> str:
         lines = [self.summary]
         for layer in self.converted:

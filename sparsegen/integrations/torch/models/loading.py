@@ -45,7 +45,7 @@ def load(
         OperandError: no module or state dict, or names, shapes or patterns that do not fit the model.
     """
     arguments.instance(model, nn.Module, "model", OperandError)
-    arguments.instance(state_dict, Mapping, "state_dict", OperandError)
+    state_dict = arguments.by_name(state_dict, "state_dict", OperandError)
     policy = Dense.parse(run_dense, "run_dense")
     made: dict[str, tuple[nn.Module, SparseLinear]] = {}
     for name, module in model.named_modules():

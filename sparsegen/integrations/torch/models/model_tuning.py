@@ -61,6 +61,10 @@ class InSituTuning:
     def failed(self) -> tuple[SearchOutcome, ...]:
         return tuple(outcome for outcome in self.searches if outcome.state is SearchState.FAILED)
 
+    def __repr__(self) -> str:
+        outcome = "interrupted" if self.report is None else self.report.summary
+        return f"<InSituTuning: {len(self.searches)} searches, {outcome}>"
+
     def __str__(self) -> str:
         tried = sum(outcome.tried for outcome in self.searches)
         said = f"{len(self.searches)} searches, {tried} variants known; "
@@ -113,6 +117,8 @@ def tune_model(
         PruningError: no layer of the model is pruned.
         OperandError: example inputs that are none, or no kernel runs where the model is.
         MachineError, DatabaseError: see `sparsegen.tune`. Errors of the model are passed on.
+        KeyboardInterrupt: Ctrl-C; all that was measured is recorded, the model is as it was, and the same call goes on
+            from there.
     """
     arguments.instance(model, nn.Module, "model", PruningError)
     budget = Budget(trials, seconds, member(Effort, effort, "effort"))
@@ -127,7 +133,10 @@ def tune_model(
     )
     anew, compares = arguments.flag(again, "again"), arguments.flag(baselines, "baselines")
     with closing(LocalEngine([plan.device], SetUp(place))) as engine, Store.open(place) as store:
-        return plan.tune(engine, store, place, budget=budget, again=anew, baselines=compares)
+        found = plan.tune(engine, store, place, budget=budget, again=anew, baselines=compares)
+    if found.was_interrupted:
+        raise KeyboardInterrupt
+    return found
 
 
 class ModelPlan:
