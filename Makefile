@@ -4,6 +4,7 @@
 BIN := .venv/bin
 READY := .venv/ready
 READY_DEV := .venv/ready-dev
+READY_DOCS := .venv/ready-docs
 READY_TORCH := .venv/ready-torch
 READY_NOTEBOOKS := .venv/ready-notebooks
 READY_POSTGRES := .venv/ready-postgres
@@ -15,7 +16,7 @@ GPU_SECONDS ?= 240
 GPU_TESTS = $(shell grep -rl 'pytest.mark.gpu' tests --include='test_*.py')
 TORCH ?= torch==2.13.0
 TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \
-	tests/plan/test_dense_launcher.py tests/bench/test_studies.py tests/bench/test_torch_contenders.py
+	tests/plan/test_dense_launcher.py tests/bench/test_studies.py tests/bench/test_torch_baselines.py
 
 # Two processes on a machine of two cores; a file's tests stay in one of them, but for variants of the contract tests.
 # What KERNELS=... names keeps what was compiled, for the next ring. (Behind a space pytest would take it for a test.)
@@ -28,7 +29,7 @@ MACHINE_TESTS := tests/cli tests/system tests/matrix tests/pruning tests/tuning_
 # Each of the tests' processes has a core of its own; threads of BLAS would only wait there for each other.
 test test-fast test-long test-all test-torch test-examples: export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-examples test-postgres test-ray test-fuzz test-ascii test-user fuzz lint types clean
+.PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-examples test-postgres test-ray test-fuzz test-ascii test-user fuzz lint types docs clean
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
@@ -47,6 +48,7 @@ help:
 	@echo 'make test-ray  searches on a Ray cluster of this machine, which the tests start themselves; it installs Ray'
 	@echo 'make lint   ruff'
 	@echo 'make types  mypy --strict over an installed copy'
+	@echo 'make docs   the site of the documentation in build/site, every link of which it checks'
 	@echo 'make clean  remove .venv and build/'
 
 demo: $(READY)
@@ -101,6 +103,10 @@ types: $(READY_DEV)
 	$(BIN)/python -m pip install --quiet --no-deps --target build/typecheck .
 	cd build/typecheck && ../../$(BIN)/python -m mypy --config-file ../../pyproject.toml -p sparsegen
 
+# Read it with a browser: build/site/index.html; searching needs a server, `python -m http.server -d build/site`.
+docs: $(READY_DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 clean:
 	rm -rf .venv build
 
@@ -124,6 +130,10 @@ $(READY_RAY): $(READY)
 	@$(BIN)/python -m pip install --quiet --editable '.[ray,postgres]' || { \
 		echo 'make test-ray: Ray could not be installed, for want of a network or of a wheel for this Python;' \
 			'every other test runs without it'; exit 1; }
+	@touch $@
+
+$(READY_DOCS): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
 $(READY_DEV): $(READY)

@@ -8,11 +8,11 @@ The model is that of Gale et al. (Sparse GPU Kernels for Deep Learning, SC 2020,
 128, a hidden layer of 4096, sequences of 12,288 bytes. Its mask by blocks: causal, a band of 256, and of the other
 blocks a share, with a probability that falls with their distance, other ones for each head. block_attention and
 FlexAttention (compiled) have equal masks; dense attention (`scaled_dot_product_attention`) has the causal one alone, so
-that it computes another function. Before anything is timed, the attention of each way and its gradients are held
+that it computes another function. Before anything is timed, each implementation's attention and its gradients are held
 against dense attention in float32 with the same mask.
 
-All ways share one model in bfloat16 by autocast. A training step is forward, backward and Adam; inference is forward.
-Ways take turns, called from Python; times are medians of GPU time. Memory is the peak above what lies there before.
+All share one model in bfloat16 by autocast. A training step is forward, backward and Adam; inference is forward.
+They take turns, called from Python; times are medians of GPU time. Memory is the peak above what lies there before.
 Raw output: ``attention_transformer.json``. Without a GPU there is neither time nor FlexAttention's gradient: a tiny
 model is checked, and no figures are told.
 """
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
-from benchmarks.attention_checks import Attend, attended, flex_way, largest_errors
+from benchmarks.attention_checks import Attend, attended, flex_implementation, largest_errors
 from benchmarks.study import times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention, masks
@@ -44,7 +44,7 @@ DTYPE = torch.bfloat16
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the model and its mask; the defaults are the paper's, but for the batch."""
+    """Sizes of the model and its mask; the defaults are the paper's, but for the batch."""
 
     tokens: int = 12288
     layers: int = 3
@@ -113,21 +113,21 @@ def drawn_mask(s: Sizes, place: torch.device) -> BlockMaskTensor:
     return BlockMaskTensor.from_blocks(live, block, shape, density=float(live.float().mean()))
 
 
-def ways_of(mask: BlockMaskTensor, has_flex: bool) -> dict[str, Attend]:
-    """How attention is computed, by name."""
-    ways: dict[str, Attend] = {
+def implementations_of(mask: BlockMaskTensor, has_flex: bool) -> dict[str, Attend]:
+    """Returns the implementations of attention, by name."""
+    implementations: dict[str, Attend] = {
         "block_attention": lambda q, k, v: block_attention(q, k, v, mask, causal=True),
         "dense_causal": lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),
     }
     if has_flex:
-        ways["flex_attention"] = flex_way(mask, causal=True)
-    return ways
+        implementations["flex_attention"] = flex_implementation(mask, causal=True)
+    return implementations
 
 
 def checked(
-    ways: dict[str, Attend], mask: BlockMaskTensor, s: Sizes, place: torch.device
+    implementations: dict[str, Attend], mask: BlockMaskTensor, s: Sizes, place: torch.device
 ) -> dict[str, float]:
-    """The largest error of each masked way's O and gradients, over the largest element.
+    """The largest error of each masked implementation's O and gradients, over the largest element.
 
     Raises:
         WrongResultError: it is too large.
@@ -135,7 +135,9 @@ def checked(
     torch.manual_seed(1)
     shape = (1, s.heads, s.tokens, s.head_dim)
     given = [torch.randn(shape, device=place, dtype=DTYPE) for _ in range(4)]
-    found = {name: attended(attend, given) for name, attend in ways.items() if name != "dense_causal"}
+    found = {
+        name: attended(attend, given) for name, attend in implementations.items() if name != "dense_causal"
+    }
     triangle = torch.ones(mask.shape, dtype=torch.bool, device=place).tril()
     return largest_errors(
         found, given, lambda head: mask[head].expand() & triangle, range(s.heads), TOLERANCE
@@ -143,7 +145,7 @@ def checked(
 
 
 class Study:
-    """One model and its data, trained and asked by each way."""
+    """One model and its data, trained and asked by each implementation."""
 
     def __init__(self, s: Sizes, place: torch.device) -> None:
         torch.manual_seed(0)
@@ -171,17 +173,17 @@ class Study:
         with torch.no_grad():
             self.ask(attend)
 
-    def rows(self, ways: dict[str, Attend]) -> list[dict[str, Any]]:
-        """Of training and inference a row for each way."""
+    def rows(self, implementations: dict[str, Attend]) -> list[dict[str, Any]]:
+        """Measures training and inference; returns a row of each for each implementation."""
         rows = []
         for what, run in (("training", self.step), ("inference", self.infer)):
-            memory = {name: self.peak_gib(run, attend) for name, attend in ways.items()}
-            us: list[float | None] = [None] * len(ways)
+            memory = {name: self.peak_gib(run, attend) for name, attend in implementations.items()}
+            us: list[float | None] = [None] * len(implementations)
             if self.place.type == "cuda":
-                calls = [partial(run, attend) for attend in ways.values()]
+                calls = [partial(run, attend) for attend in implementations.values()]
                 us = [*times_in_turn(calls, rounds=ROUNDS)]
             tokens = self.sizes.batch * self.sizes.tokens
-            for name, taken in zip(ways, us, strict=True):
+            for name, taken in zip(implementations, us, strict=True):
                 speed = None if taken is None else round(tokens / taken * 1e6)
                 ms = None if taken is None else round(taken / 1e3, 3)
                 rows.append(
@@ -220,10 +222,10 @@ def main(name: str, tiny: bool, **given: Any) -> None:
     place = torch_place(device)
     sizes = replace(TINY if tiny else Sizes(), **{k: v for k, v in given.items() if v is not None})
     mask = drawn_mask(sizes, place)
-    ways = ways_of(mask, has_flex=place.type == "cuda")
-    errors = checked(ways, mask, sizes, place)
+    implementations = implementations_of(mask, has_flex=place.type == "cuda")
+    errors = checked(implementations, mask, sizes, place)
     facts = asdict(sizes) | {"live_share": round(mask.density, 4), "errors": errors}
-    rows = [row | facts for row in Study(sizes, place).rows(ways)]
+    rows = [row | facts for row in Study(sizes, place).rows(implementations)]
     seconds = round(time.monotonic() - began, 1)
     write_results(device, "attention_transformer", rows, dtype=str(DTYPE), l2="not flushed", seconds=seconds)
     click.echo(f"{mask}, {mask.density:.1%} of the blocks live; errors {errors}; {seconds} s")

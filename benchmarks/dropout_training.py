@@ -26,6 +26,7 @@ import click
 import numpy as np
 import torch
 
+from benchmarks import pictures
 from benchmarks.study import known_rows, result_file, torch_place, write_results
 from examples import structured_dropout as example
 from sparsegen.backends import find_device
@@ -37,6 +38,7 @@ NETWORKS = ("mlp", "vit", "gpt")
 BATCHES = {"mlp": 4096, "vit": 128, "gpt": 16}  # images or excerpts of a step; 4,000 to 6,000 tokens
 TINY_BATCHES = {"mlp": 64, "vit": 4, "gpt": 1}
 SMOOTHED = 10  # steps over which the plot averages
+DRAWN = 4  # of so many steps the plot has one
 
 
 @click.command()
@@ -164,7 +166,6 @@ def told(row: dict[str, Any]) -> str:
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """The losses while training: the mean over the seeds, and the band of all of them."""
-    import matplotlib
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4 * len(rows), 3.2), layout="constrained")
@@ -172,14 +173,13 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         for name in ("dropout, dense", "structured dropout"):
             curves = np.array(row[name]["curves"])
             width = min(SMOOTHED, curves.shape[1])
-            smooth = np.array([np.convolve(curve, np.full(width, 1 / width), "valid") for curve in curves])
-            steps = np.arange(width, curves.shape[1] + 1)
+            means = np.array([np.convolve(curve, np.full(width, 1 / width), "valid") for curve in curves])
+            smooth, steps = means[:, ::DRAWN], np.arange(width, curves.shape[1] + 1)[::DRAWN]
             axes.fill_between(steps, smooth.min(0), smooth.max(0), alpha=0.3)
             axes.plot(steps, smooth.mean(0), label=name)
         axes.set(title=f"{row['network']}, p = {row['p']}", xlabel="step", ylabel="loss")
     axes.legend()
-    with matplotlib.rc_context({"svg.hashsalt": "sparsegen"}):
-        figure.savefig(path, metadata={"Date": None})
+    pictures.save(figure, path)
 
 
 if __name__ == "__main__":

@@ -64,14 +64,14 @@ class Study:
         return wide.repeat_interleave(self.problem.mask_block.columns, 2)[..., None].float()
 
     def operator(self, images: int) -> Any:
-        """The convolution of so many images."""
+        """Returns the convolution of ``images`` images."""
         if images not in self.operators:
             problem = replace(self.problem, batch=images)
             self.operators[images] = sparsegen.prepare(problem=problem, family="strip_conv", dense="never")
         return self.operators[images]
 
     def dense(self, images: Any) -> Any:
-        """By cuDNN, of images on the device."""
+        """Computes the convolution by cuDNN, of images on the device."""
         found = functional.conv2d(images.permute(0, 3, 1, 2), self.w.permute(0, 3, 1, 2), padding=1)
         return found.permute(0, 2, 3, 1).contiguous()
 

@@ -40,7 +40,7 @@ class Check:
 
     Attributes:
         found: the version or place, or what went wrong.
-        purpose: what it is for.
+        purpose: its purpose.
         needed_for: ``everything``, ``a GPU``, ``the emulator`` or ``optional``.
         fix: the exact command or change that gets it; empty if it is there.
     """
@@ -79,8 +79,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
         )
         table.add_row(mark, check.name, check.found, f"{check.purpose} ({check.needed_for})")
     fixes = [f"{check.name}: {check.fix}" for check in checks if not check.ok]
-    verdict = [f"{word} can{'' if ok else 'not'} be used" for word, ok in usable.items()]
-    lines = [*(["", "To get what is missing:", *fixes] if fixes else []), "", "; ".join(verdict)]
+    words = [f"{word} can{'' if ok else 'not'} be used" for word, ok in usable.items()]
+    lines = [*(["", "To get what is missing:", *fixes] if fixes else []), "", "; ".join(words)]
     emit(as_json, data, table, Text("\n".join(lines)))
     if NEEDED in missing:
         ctx.exit(1)
@@ -271,7 +271,7 @@ def _nvrtc(settings: Settings) -> str:
 
 
 def _library(name: str) -> str:
-    """Where one of NVIDIA's libraries was loaded from."""
+    """Returns the path from which one of NVIDIA's libraries was loaded."""
     return str(find_library(name)._name)
 
 

@@ -34,7 +34,7 @@ from sparsegen.system.publish import publish_text, refuse_existing, reported
 from sparsegen.tuning_db.layers import open_layers
 from sparsegen.tuning_db.records import Workload
 
-DENSITY = 0.1  # of a matrix that sizes stand for; it matters only where no config is given
+DENSITY = 0.1  # density of a matrix that sizes stand for; it matters only without a config
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _named(name: str, config: dict[str, str], workload: Workload, device: Device
 
 
 def _dispatched(workload: Workload, device: Device, db: str | None) -> Choice:
-    """What would run."""
+    """Returns dispatch's choice."""
     with open_layers(Settings.from_environment(), db) as layers:
         chosen = choose(workload, device, layers)
     return Choice(chosen.family, chosen.config, f"dispatch ({chosen.how}): {chosen.why}")

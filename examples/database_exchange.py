@@ -1,4 +1,4 @@
-"""What one machine measured, on another: export to JSON, import into another database, look up there.
+"""Exchange of one machine's measurements: export to JSON, import into another database, look up there.
 
 python examples/database_exchange.py
 """

@@ -82,7 +82,7 @@ def edited(size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def microseconds(run: Callable[[], object]) -> float:
-    """Of a replay of the graph of a call; the median."""
+    """Median time of a replay of a call's graph, in microseconds."""
     for _ in range(3):
         run()
     torch.cuda.synchronize()
@@ -196,7 +196,7 @@ def main() -> None:
     known = dense(before)
 
     def on_edit() -> Tensor:
-        """What the edit reaches is computed, from twice as far, and the rest is known."""
+        """Computes what the edit reaches, from twice as far, and takes the rest from the known result."""
         change = from_difference(after.permute(0, 2, 3, 1), before.permute(0, 2, 3, 1), BLOCK, 0.0)
         source.set(resize(change, size, BLOCK, size, margin=2 * REACH), size)
         reached = resize(change, size, BLOCK, size, margin=REACH)

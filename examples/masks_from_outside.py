@@ -1,4 +1,4 @@
-"""Masks of Wanda or SparseGPT come in: a model that somebody else pruned keeps exactly its zeros.
+"""Masks of Wanda or SparseGPT come in: a model that was pruned elsewhere keeps exactly its zeros.
 
 python examples/masks_from_outside.py
 """

@@ -1,4 +1,4 @@
-"""Why this kernel? `explain` says so; and a pin, reviewed like code, fixes the choice whatever is measured later.
+"""Reasons of a choice, by `explain`; and a pin, reviewed like code, fixes the choice whatever is measured later.
 
 python examples/pins_and_explain.py
 """

@@ -1,4 +1,4 @@
-"""Which variant should be the fastest on a GPU that is not here? Compiled for it, run nowhere (needs nvcc).
+"""The variant that should be the fastest on a GPU that is not here: compiled for it, run nowhere (needs nvcc).
 
 python examples/predict_a_gpu.py
 """

@@ -1,4 +1,4 @@
-"""What users pass, made what the inside works with: here, or where it comes in, and nowhere further in.
+"""Conversion of users' arguments to what the inside works with: here, at the border, and nowhere further in.
 
 Each function takes a value and the argument's name, and raises ``error`` with what was expected and what was given.
 Numbers and truth values may be NumPy's or another library's; what they become is Python's own, which never overflows.
@@ -102,7 +102,7 @@ def word(kind: type[E], value: Any, name: str, error: Error = ConfigError, *, ad
     """An enumeration's member, which a word names.
 
     Args:
-        advice: what else the caller may have meant, after the list of words.
+        advice: other values that the caller may have meant, after the list of words.
     """
     try:
         if isinstance(value, str):  # arrays would be compared element by element
@@ -140,7 +140,7 @@ def location(value: Any, name: str, error: Error = ConfigError) -> str | Path:
 
 
 def _is_name(value: str | Path) -> bool:
-    """Whether the file system's encoding has all of its characters."""
+    """True if the file system's encoding has all of its characters."""
     try:
         os.fsencode(value)
     except UnicodeEncodeError:

@@ -51,7 +51,7 @@ def template_digest(name: str, folder: Path | None = None) -> str:
 
 
 def _file(name: str, folder: Path | None) -> Traversable:
-    """Where a template's text is."""
+    """Returns the file of a template's text."""
     if folder is not None and (folder / name).is_file():
         return folder / name
     return files("sparsegen.templates").joinpath(name)

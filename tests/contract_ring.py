@@ -1,4 +1,4 @@
-"""Which variants of a family `make test` compiles and runs: few, that show all there is to see of its code.
+"""Selection of a family's variants that `make test` compiles and runs: few, which cover all of its code.
 
 `make test-all` runs the others too.
 """

@@ -25,7 +25,7 @@ def worst(
     blocks: np.ndarray | None = None,
     multiprocessors: int = 3,
 ) -> float:
-    """The largest error over its bound of a launch on so many multiprocessors."""
+    """Returns the largest error over its bound, of a launch on ``multiprocessors`` multiprocessors."""
     family = families()[config.declared_by]
     assert not family.broken_constraints(p, config, device())
     matrix = p.without_pattern

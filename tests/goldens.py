@@ -116,7 +116,7 @@ class Golden:
     """The simplest config of a family for one problem, with a name for the file.
 
     Attributes:
-        given: tunables of which the config has these values.
+        given: tunables with their values in the config.
     """
 
     family: AnyFamily
@@ -152,7 +152,7 @@ class Golden:
         )
 
     def text(self) -> str:
-        """What the file holds."""
+        """Content of the file."""
         if self.is_whole:
             return own_text(self)
         whole = WHOLE[self.family.template]
@@ -160,7 +160,7 @@ class Golden:
 
 
 def changes(before: str, after: str) -> list[str]:
-    """What differs, without its places, which change too often."""
+    """Returns the differences, without their line numbers, which change too often."""
     found = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""))[2:]
     return ["@@" if line.startswith("@@") else line for line in found]
 
@@ -170,7 +170,7 @@ def changes(before: str, after: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Part:
-    """What a shared file rendered to, or a whole source, with the parts that it includes."""
+    """Rendering of a shared file, or a whole source, with the parts that it includes."""
 
     name: str
     content: tuple[str | Part, ...]
@@ -212,7 +212,7 @@ def part_of(golden: Golden) -> Part:
 
 @cache
 def renderings() -> dict[str, list[Part]]:
-    """What each shared file renders to, in the order in which the golden sources first do so."""
+    """Returns the renderings of each shared file, in the order in which the golden sources first make them."""
     found: dict[str, dict[Part, None]] = defaultdict(dict)
     for golden in GOLDENS:
         for part in part_of(golden).parts():
@@ -221,7 +221,7 @@ def renderings() -> dict[str, list[Part]]:
 
 
 def number(part: Part) -> str:
-    """Which of several renderings a part is."""
+    """Numbers a part among several renderings."""
     known = renderings()[part.name]
     return f" ({known.index(part) + 1})" if len(known) > 1 else ""
 
@@ -232,8 +232,8 @@ def own_text(golden: Golden) -> str:
 
 
 def shared_text(name: str) -> str:
-    """What the golden source of a shared file holds: its first rendering, and how each other differs from the one
-    before it that is the most like it.
+    """Content of a shared file's golden source: its first rendering, and the differences of each other one from the
+    most similar one before it.
     """
     first, *others = (part.text(number) for part in renderings()[name])
     texts, lines = [first], list[str]()

@@ -37,7 +37,7 @@ LOST_EXIT = 70
 
 
 def group_of(test: str) -> str:
-    """The family of a contract test, of which ``test`` is pytest's name; of another test its file."""
+    """Returns the family of a contract test, given pytest's name of it; for other tests the file."""
     file, _, name = test.partition("::")
     if Path(file).name == CONTRACT:
         words = name.partition("[")[2].rstrip("]").split("-")
@@ -165,7 +165,7 @@ class Ledger:
             self._reporter.write_line(self.progress())
 
     def progress(self) -> str:
-        """How many tests have ended, and of which groups since this was asked last."""
+        """Describes how many tests have ended, and which groups had tests since the last call."""
         counts = Counter(self._outcomes.values())
         ended = len(self._outcomes) - counts["not run"]
         recent, self._recent = ", ".join(self._recent), {}

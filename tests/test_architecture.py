@@ -46,6 +46,7 @@ LAYERS = (
 )
 NEVER = (  # who, whom; in the order of the layers it could
     ("tuning.tuner", {"dispatch.choice"}),
+    ("tuning.parts", {"dispatch.choice"}),
     ("tuning.loop", {"dispatch.choice"}),
     ("tuning_db", {"render", "backends"}),
     ("render", {"backends", "tuning_db"}),
@@ -104,7 +105,7 @@ def own_imports(name: str) -> set[str]:
 
 
 def is_within(name: str, allowed: set[str]) -> bool:
-    """Whether a module is one of these, or part of one of these packages."""
+    """True if a module is one of these, or part of one of these packages."""
     return any(name == one or name.startswith(f"{one}.") for one in allowed)
 
 
@@ -134,7 +135,7 @@ def test_every_package_is_installed() -> None:
 
 
 def test_the_top_level_is_small() -> None:
-    """Whoever opens the package sees the architecture: files and folders of source at its top."""
+    """The package's top shows the architecture: few files and folders of source."""
     rooms = {path.stem for path in (ROOT / "sparsegen").iterdir() if path.suffix == ".py"}
     rooms |= {path.parent.name for path in (ROOT / "sparsegen").glob("*/__init__.py")}
     assert len(rooms) <= MOST_ROOMS, sorted(rooms)

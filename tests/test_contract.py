@@ -1,4 +1,4 @@
-"""What every kernel family must do, over a sample of its variants; new families need no new tests.
+"""Contract of every kernel family, over a sample of its variants; new families need no new tests.
 
 The checks themselves are public (`sparsegen.testing`), for families that others write.
 """

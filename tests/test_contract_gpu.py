@@ -1,11 +1,11 @@
-"""The contract tests' variants on a GPU, and at sizes that fill one: most of `make test-gpu` (gpu_ring.py).
+r"""The contract tests' variants on a GPU, and at sizes that fill one: most of `make test-gpu` (gpu_ring.py).
 
 The same tests on the emulator, which shows that they can run: -m gpu --gpu-device emulator -k adversarial.
 
 Under compute-sanitizer (each call is checked, so a few variants are enough), after a run without it: NVRTC's processes
 do not end in time under it, so that what they compile must be in the cache.
 
-    compute-sanitizer --tool memcheck --error-exitcode 1 \\
+    compute-sanitizer --tool memcheck --error-exitcode 1 \
         python -m pytest -m gpu tests/test_contract_gpu.py -k adversarial
 """
 
@@ -46,7 +46,7 @@ THREADS = max(1, len(os.sched_getaffinity(0)) // PROCESSES)
 
 
 class EveryLaneArrives:
-    """A toolchain that defines SPARSEGEN_EVERY_LANE_ARRIVES before every source; see tile_ring.cuh.j2."""
+    """A toolchain that defines SPARSEGEN_EVERY_LANE_ARRIVES before every source; see arriving_lanes.cuh.j2."""
 
     def __init__(self, toolchain: Toolchain) -> None:
         self._toolchain = toolchain

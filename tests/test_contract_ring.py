@@ -1,4 +1,4 @@
-"""What `make test` leaves out of the contract tests shows nothing of its own."""
+"""Contract tests that `make test` leaves out cover nothing of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of what a source says that it was made."""
+"""Origin of a source, in its own words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsegen.operators import SpmmProblem
 
 
 def test_parts_are_the_templates_that_are_included_however_deep() -> None:
-    """As Jinja2 reads them: `parts_of` looks for words, which is ten times faster."""
+    """Jinja2 reads them alike: `parts_of` looks for words, which is ten times faster."""
     parts = render.parts_of("spmm/csr_spmm.cu.j2")
     assert {"spmm/csr_spmm.cu.j2", "lib/header.cuh.j2", "lib/element.cuh.j2"} <= parts
     assert "spmm/mma_spmm.cu.j2" not in parts and "lib/mma/tensor_core.cuh.j2" not in parts

@@ -1,4 +1,4 @@
-"""From the options ``--device``, ``--devices`` and ``--engine`` to what runs searches."""
+"""Engines that run searches, from the options ``--device``, ``--devices`` and ``--engine``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class EngineName(StrEnum):
-    """Where searches run."""
+    """Engines that run searches."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -48,12 +48,12 @@ class Places:
 
     @property
     def named(self) -> str | None:
-        """What ``--device`` said."""
+        """The value of ``--device``."""
         return self._device
 
     @property
     def are_named(self) -> bool:
-        """Whether an option said where."""
+        """True if an option names an engine or devices."""
         return self._name is not EngineName.LOCAL or self._device is not None or self._devices is not None
 
     @cached_property
@@ -78,10 +78,10 @@ class Places:
 
     @contextmanager
     def opened(self, place: str, *, searches: int = 1) -> Iterator[Engine]:
-        """What runs searches that write to a database, until the block ends.
+        """Opens the engine of searches that write to a database, until the block ends.
 
         Args:
-            searches: side by side on each device of this host.
+            searches: number of simultaneous ones on each device of this host.
         """
         set_up = SetUp(place if "://" in place else str(Location.parse(place)))
         if self._name is EngineName.LOCAL:

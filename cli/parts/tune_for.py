@@ -29,7 +29,7 @@ from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import Basis, Prediction
 from sparsegen.tuning_db.store import Store
 
-SHOWN = 8  # of the fastest variants
+SHOWN = 8  # number of the fastest variants shown
 BASES = {Basis.MODEL: "cost model", Basis.SCALED: "scaled from a like device"}
 NOTE = "Predicted, not measured: the first `sparsegen tune` on the device checks these variants."
 
@@ -41,7 +41,7 @@ def target_names(context: click.Context, parameter: click.Parameter, incomplete:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the command line asked for; see `tune_for`."""
+    """Options of a search for a device by description; see `tune_for`."""
 
     target: str
     families: tuple[str, ...]
@@ -144,7 +144,7 @@ def _line(status: Status) -> str:
 
 
 def _lines(write: Callable[[str], None]) -> Progress:
-    """One a second at the most."""
+    """Returns a progress that writes at most one line a second."""
     last = -math.inf
 
     def show(status: Status) -> None:

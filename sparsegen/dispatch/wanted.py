@@ -1,4 +1,4 @@
-"""What a caller asks for: a problem on a matrix, said by a problem or by an operator's name and fields."""
+"""The caller's request: a problem on a matrix, given as a problem or by an operator's name and fields."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from sparsegen.operators import (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked for.
+    """A request: a problem on a matrix.
 
     Attributes:
         given: the matrix before it was transposed.
-        value_order: which of the given matrix's values each of the sparse matrix's nonzeros has; None: its own.
+        value_order: for each nonzero of the matrix, the index of its value in the given one; None: the same order.
     """
 
     matrix: CsrMatrix
@@ -67,7 +67,7 @@ class Wanted:
         transpose: bool,
         options: Mapping[str, Any],
     ) -> Wanted:
-        """Of an operator whose mask comes with every call."""
+        """Builds the request for an operator whose mask comes with every call."""
         if matrix is not None:
             raise ConfigError(
                 f"{kind.operator} takes its mask with every call: give None for the matrix, and the sizes "

@@ -25,7 +25,7 @@ from sparsegen.kernels.config import Config, UnknownConfig
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
 
-_loaded: dict[str, AnyFamily | None] = {}  # by name, once asked for
+_loaded: dict[str, AnyFamily | None] = {}  # by name, once it was asked for
 _taken_up: dict[str, str] = {}  # modules of families from outside, and the family's name
 
 
@@ -57,7 +57,7 @@ def register(family: AnyFamily) -> None:
 
 
 def is_own(family: AnyFamily) -> bool:
-    """Whether a family is one of sparsegen's own, and not from outside."""
+    """True if a family is one of sparsegen's own, and not from outside."""
     return type(family).__module__.startswith(f"{__name__}.")
 
 
@@ -138,7 +138,7 @@ def family_of(config: Config) -> AnyFamily:
 
 
 def is_of_operator(config: Config, operator: str) -> bool:
-    """Whether an installed family that computes the operator declares a config."""
+    """True if an installed family of the operator declares the config."""
     return config.is_known and family_of(config).problem_type.operator == operator
 
 

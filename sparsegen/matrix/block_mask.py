@@ -28,7 +28,7 @@ _ORDER = np.dtype("<i4")
 
 @dataclass(frozen=True, slots=True)
 class BlockMaskLayout:
-    """Where the four parts of a mask of rows × columns blocks begin in its buffer; all numbers count 64-bit words."""
+    """Offsets of the four parts of a mask of rows × columns blocks in its buffer, in 64-bit words."""
 
     rows: int
     columns: int
@@ -207,7 +207,7 @@ class BlockMask:
 
 
 def grid(shape: tuple[int, int], block: tuple[int, int]) -> BlockMaskLayout:
-    """The layout of a mask over so many elements in blocks of this size."""
+    """Returns the layout of a mask over ``shape`` elements in blocks of this size."""
     return BlockMaskLayout(ceil_div(shape[0], block[0]), ceil_div(shape[1], block[1]))
 
 
@@ -263,7 +263,7 @@ def _natural(words: Array, layout: BlockMaskLayout) -> Array:
 
 
 def _words_of_order(count: int) -> int:
-    """Words that so many int32 take."""
+    """Number of words that ``count`` int32 take."""
     return ceil_div(count, 2)
 
 

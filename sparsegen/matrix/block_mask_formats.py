@@ -77,7 +77,7 @@ def from_counts(counts: Any, indices: Any, block: tuple[int, int], shape: tuple[
     Args:
         counts: integers, how many blocks of each row are live.
         indices: integers, rows × at least the largest count: their columns; the rest of a row is not looked at.
-        block, shape: of elements.
+        block, shape: sizes in elements.
 
     Raises:
         MatrixError: arrays that are no mask of this shape in such blocks.

@@ -41,7 +41,7 @@ class Compressed:
         shape: (rows, columns) of the whole matrix.
         offsets: one more than (block) rows for csr and bsr, than (block) columns for csc and bsc.
         values: nnz, or blocks × block rows × block columns.
-        offsets_name, indices_name: what messages call the two arrays.
+        offsets_name, indices_name: names of the two arrays in messages.
     """
 
     layout: CompressedLayout
@@ -77,7 +77,7 @@ def as_csr(
             as stored; a block's do.
         allow_nonfinite: let NaN and infinities pass. They are refused by default: a kernel's result cannot
             be verified with them, and in trained weights they are a mistake.
-        source: what messages call the matrix; default a word for its type.
+        source: name of the matrix in messages; default a word for its type.
 
     Raises:
         MatrixError: malformed, not a matrix, or of a type that cannot be converted.
@@ -94,9 +94,9 @@ def as_csr(
 
 
 def as_mask(mask: Any, *, source: str | None = None) -> CsrMatrix:
-    """What `as_csr` takes, for its pattern alone: of a dense mask the places that are not zero.
+    """Converts a mask as `as_csr` does, for its pattern alone; a dense mask's pattern is its nonzero places.
 
-    Values play no part, so that an additive mask would be taken with its meaning turned round: it is refused.
+    Values are ignored, so that an additive mask would be read with its meaning inverted: it is refused.
 
     Raises:
         MatrixError: malformed, not a matrix, additive, or with NaN or infinities.
@@ -121,7 +121,7 @@ def describe(obj: Any) -> str:
 
 
 def _is_scipy(obj: Any) -> bool:
-    """Whether it is a sparse matrix or array of SciPy, which is imported if it is."""
+    """True for a sparse matrix or array of SciPy; never imports SciPy."""
     sparse = sys.modules.get("scipy.sparse")
     return sparse is not None and bool(sparse.issparse(obj))
 
@@ -203,7 +203,7 @@ def _from_torch(torch: Any, tensor: Any, source: str) -> Array | Compressed | Co
 def _nonzeros_there(
     tensor: Any, shape: tuple[int, int], host: Callable[[Any], Array], source: str
 ) -> Compressed:
-    """Of a dense tensor, found where it lies, so that a GPU's host gets the nonzeros alone."""
+    """Finds the nonzeros of a dense tensor on its own device, so that a GPU's host gets these alone."""
     torch = sys.modules["torch"]
     counts, columns, kept = [], [], []
     for rows in tensor.split(max(1, MOST_AT_ONCE // max(1, shape[1]))):
@@ -388,10 +388,10 @@ def as_real(values: Array, source: str, *, place: str = "values") -> Array:
 
 
 def _canonical(csr: Any, dtype: np.dtype[Any]) -> CsrMatrix:
-    """With duplicates summed; those of booleans are true where any is.
+    """Sums duplicates and returns the matrix; duplicate booleans are true if any is.
 
     Args:
-        dtype: of the values as they were given.
+        dtype: type of the values as they were given.
     """
     csr.sum_duplicates()
     if dtype.kind == "b":

@@ -31,7 +31,7 @@ EMULATED = ("emulator", "cpu")  # PyTorch runs on the CPU for them
 
 
 def obstacle(device: Device, policy: Dense) -> str:
-    """Why no dense product can run here, in words; empty where it can.
+    """Returns why no dense product can run here, in words; empty if it can.
 
     PyTorch takes seconds to import, so that where dense is one of two choices it has to be imported already.
     """
@@ -50,7 +50,7 @@ class DenseLauncher:
     """A `Launcher` that stores and multiplies every zero; for PyTorch, CuPy and NumPy arrays.
 
     Attributes:
-        device: where it runs.
+        device: the device that it runs on.
         choice: the look-up that found dense to be better; its variant does not run.
     """
 
@@ -133,7 +133,7 @@ class DenseLauncher:
             return self._multiply(torch, self._weight.tensor, given, out)
 
     def _cupy(self, cupy: Any, operands: tuple[Any, ...], out: Any, stream: Any) -> Any:
-        """On CuPy's current stream, with tensors over the same memory."""
+        """Runs on CuPy's current stream, with tensors over the same memory."""
         torch = self._torch
         handle = stream_handle(cupy.cuda.get_current_stream() if stream is None else stream)
         with torch.cuda.stream(torch.cuda.ExternalStream(handle, device=self._place)):
@@ -177,7 +177,7 @@ class DenseLauncher:
         return self._weight.nbytes
 
     def explain(self) -> str:
-        """What runs, and why, in words."""
+        """Describes what runs, and why."""
         (rows, columns), problem = self._pattern.shape, self._problem
         itemsize = problem.dtype.itemsize
         least = matrix_bytes(rows, columns, self._pattern.nnz, itemsize)

@@ -65,7 +65,7 @@ class Plan:
     whose scores it keeps, and several times for single weights, whose scores are read again instead.
 
     Attributes:
-        layers: what is pruned, by name.
+        layers: layers to prune, by name.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Plan:
         return find_cuts(scored, keep, self._score_type(pattern))
 
     def _score_type(self, pattern: RankedPattern) -> np.dtype[Any]:
-        """Of all layers' scores together."""
+        """Common type of all layers' scores."""
         if not pattern.elementwise:
             return np.dtype(np.float64)
         kinds = [spec.value_type for spec in self.layers.values() if spec.value_type is not None]

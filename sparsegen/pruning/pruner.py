@@ -38,8 +38,8 @@ class Pruned:
     """Pruned weights and what became of them.
 
     Attributes:
-        weights: of the kind that was given: one array or tensor, or a dictionary in the same order. What was not
-            pruned is the very object that was given.
+        weights: weights of the given kind: one array or tensor, or a dictionary in the same order. Tensors that are not
+            pruned are the given objects themselves.
     """
 
     weights: Any

@@ -1,4 +1,4 @@
-"""What a family declares and emits, held against what every family must hold to; nothing is compiled.
+"""Rules for a family's declarations and sources, which every family must keep; nothing is compiled.
 
 Each check takes a family or a variant and raises ContractError with a sentence that says what does not hold.
 """

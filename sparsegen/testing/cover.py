@@ -15,7 +15,8 @@ NUMBERS = ("constexpr ", "using ", "#line ")  # how lines begin that differ in n
 
 
 def shown(variant: Variant) -> frozenset[tuple[Any, ...]]:
-    """What a variant covers: traits, a batch or none, matrices, and every line of code but constants.
+    """Returns the features that a variant covers: traits, a batch or none, matrices, and every line of code but
+    constants.
 
     A line stands in a source because the template's branches put it there: variants that show every line take every
     branch.

@@ -41,13 +41,13 @@ class Case:
 
 
 def cases(family: AnyFamily, *, device: str | None = None, whole: bool = False) -> list[Case]:
-    """What a family must hold to, as cases with names: `pytest.mark.parametrize("case", cases(FAMILY), ids=str)`.
+    """Contract of a family, as cases with names: `pytest.mark.parametrize("case", cases(FAMILY), ids=str)`.
 
     A case for each rule of declarations, and one for each variant of a seeded sample of the family's space: its source
     and packing, and its results on adversarial matrices (empty rows, one huge row, no nonzeros, odd shapes).
 
     Args:
-        device: where variants run: "cuda:0" or "emulator", plainly. By default on the emulator under AddressSanitizer
+        device: "cuda:0" or "emulator" to run variants there, plainly. By default on the emulator under AddressSanitizer
             and UndefinedBehaviorSanitizer, with buffers of exactly the arrays' sizes, where new values of the nonzeros
             are tried, too.
         whole: the whole sample rather than few variants that show every line of its code.

@@ -103,7 +103,7 @@ class Kind:
 
     @cache  # noqa: B019 - there are a few thousand
     def is_computed(self, family: AnyFamily) -> bool:
-        """Whether the family computes such a problem of the smallest matrix, or of one of whole chunks."""
+        """True if the family computes such a problem of the smallest matrix, or of one of whole chunks."""
         return any(
             family.computes(self.problem(matrices()[name])) for name in ("one_element", "aligned_shape")
         )
@@ -113,7 +113,9 @@ class Kind:
 
 
 def allows(problem_type: type[Problem], matrix: CsrMatrix) -> bool:
-    """Whether problems have such a shape: without a pattern none is empty, and images and lists of points are small."""
+    """True if problems may have such a shape: none is empty without a pattern, and images and lists of points are
+    small.
+    """
     rows, columns = matrix.shape
     if problem_type in CONVOLVED and rows * columns > MOST_PIXELS:
         return False
@@ -150,7 +152,7 @@ def kinds(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
 
 
 def _resized(family: AnyFamily, kind: Kind, name: str, rng: random.Random) -> Kind:
-    """With a size that `SIZES_OF` has for this name and the family computes, if any are there."""
+    """Returns the kind with a size of `SIZES_OF` for this name that the family computes, if there is one."""
     some = [
         replace(kind, sizes=(*dict(kind.sizes, **{name: size}).items(),)) for size in SIZES_OF.get(name, ())
     ]
@@ -158,7 +160,7 @@ def _resized(family: AnyFamily, kind: Kind, name: str, rng: random.Random) -> Ki
 
 
 def _parameters(family: AnyFamily, kind: Kind, rng: random.Random) -> tuple[tuple[str, Any], ...]:
-    """Of operators with masks: blocks and a density; of convolutions those that the family computes."""
+    """Draws blocks and a density for operators with masks; for convolutions from those that the family computes."""
     density = ("density", rng.choice(DENSITIES))
     if issubclass(kind.problem_type, PointsProblem):
         return (("filter_volume", rng.choice(FILTER_VOLUMES)), density)

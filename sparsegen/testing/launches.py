@@ -78,7 +78,7 @@ def call(
 
 
 def packed_arrays(problem: Problem, packed: Packed[Array], operands: dict[str, Array]) -> Mapping[str, Array]:
-    """What a launch takes; where the items of a batch have values of their own, those among the operands."""
+    """Arrays of a launch; if batch elements have values of their own, these come from the operands."""
     if problem.value_sets == 1:
         return packed.arrays
     assert packed.values is not None and packed.value_source is not None

@@ -1,4 +1,4 @@
-"""What variants compute, under the sanitizers on the emulator or plainly on any device, held against the reference."""
+"""Results of variants, under the sanitizers on the emulator or plainly on any device, held against the reference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def results_are_right(variant: Variant, kernel: CompiledKernel) -> None:
 
 
 def has_values(variant: Variant) -> bool:
-    """Whether a variant packs values that `Operator.update_values` may renew."""
+    """True if a variant packs values that `Operator.update_values` may renew."""
     matrix = matrices()[variant.matrices[0]]
     return variant.family.pack(variant.kind.problem(matrix), variant.config, matrix).values is not None
 

@@ -130,7 +130,7 @@ def sample(family: AnyFamily) -> tuple[Variant, ...]:
         return best if best is not None and (new[best] or is_needed) else None
 
     def made(tunable: Tunable, choice: Any, kind: Kind, focus: str) -> bool:
-        """Whether a config has this choice for this kind and matrix; it is added then."""
+        """Adds a config with this choice for this kind and matrix; returns False if there is none."""
         fixed = {tunable.name: choice}
         config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng, **fixed)
         if config is not None:
@@ -177,7 +177,7 @@ def sample(family: AnyFamily) -> tuple[Variant, ...]:
 
 
 def _place(member: StrEnum) -> int:
-    """In its enumeration."""
+    """Place of a member in its enumeration."""
     return list(type(member)).index(member)
 
 
@@ -202,7 +202,7 @@ def missing_choices(family: AnyFamily, variants: Any) -> list[tuple[Tunable, Any
 
 
 def _matrices_of(family: AnyFamily, config: Any, kind: Kind, focus: str) -> tuple[str, ...]:
-    """Those that lead to the same source as ``focus``: that have the same constants, of which `render` makes it."""
+    """Returns the matrices that lead to the same source as ``focus``: those with the same constants for `render`."""
     constants = family.constants(kind.problem(matrices()[focus]), config)
     names = []
     for name, matrix in matrices().items():

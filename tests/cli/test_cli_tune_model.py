@@ -36,7 +36,7 @@ def test_it_tunes_and_goes_on(run: Command, model: Path) -> None:
     data = run.json(*options)
     assert data["searches"][0]["outcome"] == "known from before"
     assert data["searches"][0]["layers"] == ["up.weight", "gate.weight"]
-    assert [t["grounds"] for t in data["times"][0]["layers"]] == ["exact", "near"]
+    assert [t["source"] for t in data["times"][0]["layers"]] == ["exact", "near"]
     assert data["times"][0]["n"] == 8 and data["times"][0]["layout"] == "column"
     assert data["database"] == str(run.db) and data["interrupted"] is False
     (looked_up,) = [

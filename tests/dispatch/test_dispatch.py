@@ -328,7 +328,7 @@ def test_answers_are_kept_for_each_device() -> None:
 
 @pytest.mark.parametrize("change", [{"clock_mhz": 900.0}, {"multiprocessors": 66}], ids=str)
 def test_answers_are_kept_for_each_description_of_a_device(change: dict[str, Any]) -> None:
-    """What is known of a device may turn out to be out of date: then nothing that was said of it counts."""
+    """A device's known properties may turn out to be out of date: then no answer that used them counts."""
     of, layer, told = workload(), MemoryLayer([], []), replace(H100, clock_mhz=1980.0)
     before, after = (choose(of, device, layer) for device in (told, replace(told, **change)))
     assert before.predicted_us is not None and after.predicted_us is not None

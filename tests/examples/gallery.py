@@ -1,4 +1,4 @@
-"""How the tests run an example: in this process, on the emulator, with a database of its own."""
+"""Runs of the examples by the tests: in this process, on the emulator, with a database of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sources() -> dict[str, str]:
 
 
 def needs_torch(name: str) -> bool:
-    """Whether an example imports PyTorch at its beginning."""
+    """True if an example imports PyTorch at its beginning."""
     return (
         re.search(r"^(import torch|from torch|    import torch$)", sources()[name], re.MULTILINE) is not None
     )

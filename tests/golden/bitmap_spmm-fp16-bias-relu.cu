@@ -12,11 +12,11 @@
 
 // Tunables.
 constexpr int kTileN = 128;  // columns of C per block
-constexpr int kSplits = 1;  // parts of k, each computed by blocks of their own
-constexpr int kGranule = 1;  // elements for which a bit stands
+constexpr int kSplits = 1;  // parts of k (split-k), each computed by other blocks
+constexpr int kGranule = 1;  // neighbouring elements that one bit stands for
 
-// What the problem adds.
-constexpr bool kBByInner = false;  // k is the direction in which B is contiguous
+// Constants of the problem.
+constexpr bool kBByInner = false;  // B is contiguous along k
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
 // lib/copy/vector.cuh.j2
@@ -51,39 +51,137 @@ static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
 // lib/copy/slots.cuh.j2
 
-// lib/barrier/tile_ring.cuh.j2 (1)
+// lib/persistent/tile_ring.cuh.j2 (1)
 
-constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next, where they are its contiguous direction
+constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next 64, where B is contiguous along columns
 
-// lib/mma/warpgroup.cuh.j2 (1)
+// lib/mma/warpgroup_groups.cuh.j2
 
-// lib/mma/warpgroup_fragments.cuh.j2 (1)
+// A matrix in shared memory, in rows of 128 swizzled bytes of which 8 follow one another.
+#if defined(SPARSEGEN_EMULATOR)
+using SharedOperand = sparsegen::emulator::SwizzledMatrix;
+#else
+using SharedOperand = unsigned long long;
 
-// Where a box begins in an array.
+__device__ __forceinline__ SharedOperand shared_operand(const unsigned char* start, unsigned chunk_stride) {
+  const unsigned long long address = static_cast<unsigned>(__cvta_generic_to_shared(start));
+  constexpr unsigned long long kGroupStride = 8 * 128, kSwizzle128 = 1ull << 62;
+  return (address & 0x3ffff) >> 4 | static_cast<unsigned long long>(chunk_stride >> 4) << 16 | (kGroupStride >> 4) << 32 | kSwizzle128;
+}
+#endif
+
+// The rows of a matrix run along k.
+__device__ __forceinline__ SharedOperand rows_along_k(const unsigned char* start) {
+#if defined(SPARSEGEN_EMULATOR)
+  return {start, true};
+#else
+  return shared_operand(start, 16);
+#endif
+}
+
+// Each row is one place of k; the next 64 elements of all rows lie `chunk_stride` bytes further.
+__device__ __forceinline__ SharedOperand rows_across_k(const unsigned char* start, unsigned chunk_stride) {
+#if defined(SPARSEGEN_EMULATOR)
+  return {start, false, chunk_stride};
+#else
+  return shared_operand(start, chunk_stride);
+#endif
+}
+
+// Returns the matrix `bytes` further, a multiple of 16.
+__device__ __forceinline__ SharedOperand moved(SharedOperand operand, unsigned bytes) {
+#if defined(SPARSEGEN_EMULATOR)
+  return {static_cast<const unsigned char*>(operand.start) + bytes, operand.k_is_contiguous, operand.block_stride};
+#else
+  return operand + (bytes >> 4);
+#endif
+}
+
+// Behind a wait: keeps the compiler from changing fragments that products were reading before it.
+template <int kWords>
+__device__ __forceinline__ void warpgroup_settle(unsigned (&fragments)[kWords][4]) {
+#if !defined(SPARSEGEN_EMULATOR)
+  #pragma unroll
+  for (int i = 0; i < kWords * 4; ++i) asm volatile("" : "+r"(fragments[i / 4][i % 4])::"memory");
+#endif
+}
+
+// Starts adding the product of 64 rows of A, 16 for each warp as fragments of mma, and 128 columns of B, 16 places of k, to sums that lie
+// over the warpgroup as those of mma do over a warp. B's rows run across k. Without `add` the product takes the sums' place.
+__device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const unsigned (&a)[4], SharedOperand b, bool add) {
+#if defined(SPARSEGEN_EMULATOR)
+  if (!add) {
+    for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
+  }
+  sparsegen::emulator::wgmma_16bit<Element, 16>(sums, a, b);
+#else
+  asm volatile(
+      "{ .reg .pred add; setp.ne.b32 add, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 { "
+      "%0, %1, %2, %3, "
+      "%4, %5, %6, %7, "
+      "%8, %9, %10, %11, "
+      "%12, %13, %14, %15, "
+      "%16, %17, %18, %19, "
+      "%20, %21, %22, %23, "
+      "%24, %25, %26, %27, "
+      "%28, %29, %30, %31, "
+      "%32, %33, %34, %35, "
+      "%36, %37, %38, %39, "
+      "%40, %41, %42, %43, "
+      "%44, %45, %46, %47, "
+      "%48, %49, %50, %51, "
+      "%52, %53, %54, %55, "
+      "%56, %57, %58, %59, "
+      "%60, %61, %62, %63 "
+      "}, { %64, %65, %66, %67}, %68, add, 1, 1, 1;\n"
+      "}\n"
+      : "+f"(sums[0][0]), "+f"(sums[0][1]), "+f"(sums[0][2]), "+f"(sums[0][3]),
+        "+f"(sums[1][0]), "+f"(sums[1][1]), "+f"(sums[1][2]), "+f"(sums[1][3]),
+        "+f"(sums[2][0]), "+f"(sums[2][1]), "+f"(sums[2][2]), "+f"(sums[2][3]),
+        "+f"(sums[3][0]), "+f"(sums[3][1]), "+f"(sums[3][2]), "+f"(sums[3][3]),
+        "+f"(sums[4][0]), "+f"(sums[4][1]), "+f"(sums[4][2]), "+f"(sums[4][3]),
+        "+f"(sums[5][0]), "+f"(sums[5][1]), "+f"(sums[5][2]), "+f"(sums[5][3]),
+        "+f"(sums[6][0]), "+f"(sums[6][1]), "+f"(sums[6][2]), "+f"(sums[6][3]),
+        "+f"(sums[7][0]), "+f"(sums[7][1]), "+f"(sums[7][2]), "+f"(sums[7][3]),
+        "+f"(sums[8][0]), "+f"(sums[8][1]), "+f"(sums[8][2]), "+f"(sums[8][3]),
+        "+f"(sums[9][0]), "+f"(sums[9][1]), "+f"(sums[9][2]), "+f"(sums[9][3]),
+        "+f"(sums[10][0]), "+f"(sums[10][1]), "+f"(sums[10][2]), "+f"(sums[10][3]),
+        "+f"(sums[11][0]), "+f"(sums[11][1]), "+f"(sums[11][2]), "+f"(sums[11][3]),
+        "+f"(sums[12][0]), "+f"(sums[12][1]), "+f"(sums[12][2]), "+f"(sums[12][3]),
+        "+f"(sums[13][0]), "+f"(sums[13][1]), "+f"(sums[13][2]), "+f"(sums[13][3]),
+        "+f"(sums[14][0]), "+f"(sums[14][1]), "+f"(sums[14][2]), "+f"(sums[14][3]),
+        "+f"(sums[15][0]), "+f"(sums[15][1]), "+f"(sums[15][2]), "+f"(sums[15][3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<unsigned>(add)));
+#endif
+}
+
+
+// The coordinates of a box.
 __device__ __forceinline__ auto box_of(int, int inner, int outer) { return box_at(inner, outer); }
 
 // lib/epilogue/tile_output.cuh.j2 (1)
 
-constexpr int kWarps = 4 * kConsumers;  // that multiply, 16 rows each
-constexpr int kHeadWords = kWarps + kWarps * 32;  // of a tile of A: where each warp's nonzeros begin, and a word of bits for each lane
+constexpr int kWarps = 4 * kConsumers;  // consumer warps, with 16 rows each
+constexpr int kHeadWords = kWarps + kWarps * 32;  // a tile's head: where each warp's nonzeros begin, and each lane's word of bits
 constexpr int kHeadBytes = kHeadWords * 4;
-constexpr int kSlotElements = 32 * kGranule;  // what belongs to a bit of each lane
+constexpr int kSlotElements = 32 * kGranule;  // a slot: the elements of one bit of each lane
 constexpr int kSlotBytes = kSlotElements * 2;
 constexpr int kSlotShift = 5 + kGranule;
 static_assert(1 << kSlotShift == kSlotBytes, "slots are a power of two apart");
 constexpr int kBBytes = kTileN * 128;
-constexpr unsigned kLive = 1;  // of a stage: there are rows of A
+constexpr unsigned kLive = 1;  // the stage has rows of A; a cluster's last tile of rows may have none
 
 using Sums = float[kTileN / 8][4];
-using Fragments = unsigned[4];  // of 16 rows of A and 16 places of k
+using Fragments = unsigned[4];  // a lane's part of 16 rows of A and 16 places of k
 
-// In shared memory, behind the stages and what is laid down of C.
+// Shared memory after the pipeline stages and the staged pieces of C.
 struct Memory {
   Ring ring;
-  unsigned came[kConsumers];  // before a warpgroup, of those that have parts of its sums
+  unsigned came[kConsumers];  // how many warpgroups have stored their part before this one
 };
 
-// What a stage holds: a tile of B, nonzeros of A, and their heads.
+// The stages: each holds a tile of B, the nonzeros of a tile of A, and their head at its end. Their size comes with the matrix.
 struct Stages {
   unsigned char* memory;
   int count;
@@ -99,18 +197,18 @@ struct Stages {
 };
 static_assert(kHeadBytes % 16 == 0, "heads begin at 16 bytes, where a stage ends");
 
-// A tile of C, or what a part of k adds to it.
+// A tile of C, or the contribution of a part of k to it.
 struct Unit {
   int tile, row_tile, column, part, begin, end;
 };
 
-// All units. Blocks of a cluster have neighbouring tiles of rows, of which the last may not be there.
+// The order of all units. The blocks of a cluster have neighbouring tiles of rows, of which the last may lie outside of the matrix.
 struct Units {
   int row_tiles, column_tiles, steps;
 
   __device__ __forceinline__ int row_groups() const { return (row_tiles + static_cast<int>(kClusterBlocks) - 1) / static_cast<int>(kClusterBlocks); }
   __device__ __forceinline__ int count() const { return row_groups() * column_tiles * kSplits; }
-  __device__ __forceinline__ Unit find(int number) const {
+  __device__ __forceinline__ Unit at(int number) const {
     const int place = number / kSplits, part = number % kSplits;
     const int row_tile = place % row_groups() * static_cast<int>(kClusterBlocks) + static_cast<int>(cluster_rank());
     const int column_tile = place / row_groups();
@@ -118,7 +216,7 @@ struct Units {
   }
 };
 
-// The warp that has the copy engine bring tiles of A and B.
+// The producer warp: loads tiles of A in bulk and tiles of B by TMA.
 struct Producer {
   const Stages& stages;
   Ring& ring;
@@ -128,16 +226,16 @@ struct Producer {
   const TensorMap& b_map;
   int row_tiles, steps;
   Stage stage;
-  static constexpr int kAtOnce = 31;  // tiles, of which 32 lanes know begin and end
+  static constexpr int kAtOnce = 31;  // tiles whose begin and end 32 lanes hold
 
-  // Where the nonzeros of a unit's tiles begin, from the given step on: lane i knows that of the i-th of 32 tiles.
+  // Looks up where the nonzeros of 32 tiles begin, from the given step on; lane i gets the i-th.
   __device__ __forceinline__ int begins(const Unit& unit, int step) const {
     const int last = min(step + kAtOnce, unit.end), mine = min(step + static_cast<int>(threadIdx.x % 32), last);
     return unit.row_tile < row_tiles && step < last ? offsets[unit.row_tile * steps + mine] : 0;
   }
 
-  // `mine` is what begins() says of its first step.
-  __device__ __forceinline__ void bring(const Unit& unit, int number, int mine) {
+  // Loads a unit; `mine` is begins() of its first step.
+  __device__ __forceinline__ void load(const Unit& unit, int number, int mine) {
     const bool lives = unit.row_tile < row_tiles;
     const int first = unit.row_tile * steps;
     for (int begin = unit.begin; begin < unit.end; begin += kAtOnce) {
@@ -145,8 +243,8 @@ struct Producer {
       const int last = min(begin + kAtOnce, unit.end);
       for (int step = begin; step < last; ++step) {
         const int from = __shfl_sync(0xffffffffu, mine, step - begin), to = __shfl_sync(0xffffffffu, mine, step - begin + 1);
-        ring.wait_emptied(stage);
-        if (is_elected()) bring_step(unit, number, step, first + step, from, to - from, lives);
+        ring.wait_empty(stage);
+        if (is_elected()) load_step(unit, number, step, first + step, from, to - from, lives);
         __syncwarp();
         stage.advance(stages.count);
       }
@@ -154,24 +252,24 @@ struct Producer {
   }
 
  private:
-  __device__ __forceinline__ void bring_step(const Unit& unit, int number, int step, int tile, int from, int slots, bool lives) {
-    Barrier* const filled = ring.filled + stage.number;
+  __device__ __forceinline__ void load_step(const Unit& unit, int number, int step, int tile, int from, int slots, bool lives) {
+    Barrier* const full = ring.full + stage.number;
     const unsigned flags = (lives ? kLive : 0) | (step + 1 == unit.end ? kLast : 0);
     const unsigned bytes = static_cast<unsigned>(slots) * kSlotBytes;
-    store_vector(ring.notes[stage.number].element,
-                 Note{ {flags, static_cast<unsigned>(unit.row_tile), static_cast<unsigned>(unit.column), static_cast<unsigned>(number)} });
-    barrier_arrive_expecting(filled, kBBytes + (lives ? kHeadBytes + bytes : 0));
+    store_vector(ring.descriptors[stage.number].element,
+                 StageDescriptor{ {flags, static_cast<unsigned>(unit.row_tile), static_cast<unsigned>(unit.column), static_cast<unsigned>(number)} });
+    barrier_arrive_expecting(full, kBBytes + (lives ? kHeadBytes + bytes : 0));
     if (lives) {
-      copy_bulk(stages.head(stage.number), heads + static_cast<long long>(tile) * kHeadWords, kHeadBytes, filled);
-      if (bytes != 0) copy_bulk(stages.values(stage.number), values + static_cast<long long>(from) * kSlotElements, bytes, filled);
+      copy_bulk(stages.head(stage.number), heads + static_cast<long long>(tile) * kHeadWords, kHeadBytes, full);
+      if (bytes != 0) copy_bulk(stages.values(stage.number), values + static_cast<long long>(from) * kSlotElements, bytes, full);
     }
     unsigned char* const b = stages.b(stage.number);
     #pragma unroll
-    for (int j = 0; j < kTileN / 64; ++j) copy_box(b + j * kPieceBytes, b_map, box_at(unit.column + j * 64, step * kStep), filled);
+    for (int j = 0; j < kTileN / 64; ++j) copy_box(b + j * kPieceBytes, b_map, box_at(unit.column + j * 64, step * kStep), full);
   }
 };
 
-// A lane's fragments of 16 rows of A and 64 places of k: where a bit is set what belongs to it, else zeros.
+// Decodes a lane's fragments of 16 rows of A and 64 places of k: the elements of set bits, zeros elsewhere.
 __device__ __forceinline__ void decode(Fragments (&a)[4], unsigned bits, SharedAddress slot) {
   unsigned low, high;
   low = take_slot<0, kSlotShift>(bits, slot);
@@ -224,7 +322,7 @@ __device__ __forceinline__ void decode(Fragments (&a)[4], unsigned bits, SharedA
   a[3][3] = __byte_perm(low, high, 0x5410);
 }
 
-// A warpgroup that multiplies.
+// A consumer warpgroup.
 struct Consumer {
   const Stages& stages;
   Ring& ring;
@@ -237,52 +335,52 @@ struct Consumer {
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned bits = head[kWarps + warp * 32 + lane];
     decode(a, bits, shared_address(stages.values(stage.number) + head[warp] + lane * (kGranule * 2)));
-    const SharedMatrix b = shared_matrix(stages.b(stage.number));
+    const SharedOperand b = rows_across_k(stages.b(stage.number), kBBlockBytes);
     warpgroup_begin();
     #pragma unroll
     for (int step = 0; step < kProducts; ++step) warpgroup_mma(sums, a[step], moved(b, step * (kBByInner ? 32 : 2048)), add || step > 0);
     warpgroup_commit();
   }
 
-  // The next stage, whose product with the one before runs at a time: fragments take turns.
+  // Decodes and starts the next stage while the product before runs; then releases that one's stage. Two sets of fragments alternate.
   __device__ __forceinline__ unsigned multiply_next(Sums& sums, Fragments (&a)[4], int& held) {
-    const unsigned said = ring.wait_filled(stage);
+    const unsigned flags = ring.wait_full(stage);
     multiply(sums, a, true);
     warpgroup_wait<1>();
     ring.release(held);
     held = stage.number;
     stage.advance(stages.count);
-    return said;
+    return flags;
   }
 
-  __device__ __forceinline__ void multiply_all(Sums& sums, unsigned said) {
+  __device__ __forceinline__ void multiply_all(Sums& sums, unsigned flags) {
     Fragments even[4], odd[4];
     multiply(sums, even, false);
     int held = stage.number;
     stage.advance(stages.count);
-    while ((said & kLast) == 0) {
-      said = multiply_next(sums, odd, held);
-      if ((said & kLast) != 0) break;
-      said = multiply_next(sums, even, held);
+    while ((flags & kLast) == 0) {
+      flags = multiply_next(sums, odd, held);
+      if ((flags & kLast) != 0) break;
+      flags = multiply_next(sums, even, held);
     }
     warpgroup_wait<0>();
     warpgroup_settle(sums);
     ring.release(held);
   }
 
-  // Stages of rows that are not there.
-  __device__ __forceinline__ void skip_all(unsigned said) {
+  // Releases the stages of a tile without rows, unread.
+  __device__ __forceinline__ void skip_all(unsigned flags) {
     for (;;) {
       ring.release(stage.number);
       stage.advance(stages.count);
-      if ((said & kLast) != 0) return;
-      said = ring.wait_filled(stage);
+      if ((flags & kLast) != 0) return;
+      flags = ring.wait_full(stage);
     }
   }
 };
 
-// C = A * B with A as bits and nonzeros. Blocks stay, and compute one tile of C after the other: a warp has the copy engine bring tiles
-// of A and B, two warpgroups make fragments of A in registers and multiply them. The blocks of a cluster share B.
+// C = A * B, A as bitmaps and nonzeros. Persistent kernel: a producer warp loads tiles of A and B; two consumer warpgroups decode fragments of A
+// in registers and multiply. The blocks of a cluster share B by multicast.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap c_map, int m, int k, int n, int row_tiles, int steps,
     int value_bytes, const unsigned* __restrict__ heads, const int* __restrict__ offsets, const Element* __restrict__ values,
@@ -292,16 +390,16 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
   const Stages stages(memory, value_bytes);
   const Units units{row_tiles, (n + kTileN - 1) / kTileN, steps};
   (void)m, (void)k;
   (void)parts, (void)counters;
-  const bool brings = warp == kProducer / 32;
+  const bool loads = warp == kProducer / 32;
   Producer producer{stages, shared.ring, heads, offsets, values, b_map, row_tiles, steps};
   int number = static_cast<int>(blockIdx.x / kClusterBlocks), begins = 0;
-  Unit unit = units.find(number);
-  if (brings) begins = producer.begins(unit, unit.begin);  // comes while the block starts: no kernel before writes a pattern
+  Unit unit = units.at(number);
+  if (loads) begins = producer.begins(unit, unit.begin);  // before the wait: no earlier kernel writes a pattern
   if (threadIdx.x == kProducer + 32) {
     prefetch_map(b_map);
     shared.ring.init();
@@ -311,18 +409,18 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
   cluster_meet();
   if (warp >= kProducer / 32) {
     give_registers<72>();
-    if (brings) {
+    if (warp == kProducer / 32) {
       wait_for_kernel_before();
       const int clusters = static_cast<int>(gridDim.x / kClusterBlocks);
       while (number < units.count()) {
         const int next_number = number + clusters;
-        const Unit next = units.find(next_number);
+        const Unit next = units.at(next_number);
         const int next_begins = next_number < units.count() ? producer.begins(next, next.begin) : 0;
-        producer.bring(unit, number, begins);
+        producer.load(unit, number, begins);
         number = next_number, unit = next, begins = next_begins;
       }
       let_next_kernel_begin();
-      shared.ring.say(producer.stage, kEnd);
+      shared.ring.signal(producer.stage, kEnd);
     }
   } else {
     take_registers<216>();
@@ -331,19 +429,19 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
     const Output output{c_map, outputs + warpgroup * kOutputs * kPieceBytes, static_cast<int>(1 + warpgroup), 1.0f, bias, m, n};
     Consumer consumer{stages, shared.ring, warpgroup};
     for (;;) {
-      const unsigned said = shared.ring.wait_filled(consumer.stage);
-      if ((said & kEnd) != 0) break;
-      const auto note = load_vector<4>(shared.ring.notes[consumer.stage.number].element);
-      if ((said & kLive) == 0) {
-        consumer.skip_all(said);
+      const unsigned flags = shared.ring.wait_full(consumer.stage);
+      if ((flags & kEnd) != 0) break;
+      const auto descriptor = load_vector<4>(shared.ring.descriptors[consumer.stage.number].element);
+      if ((flags & kLive) == 0) {
+        consumer.skip_all(flags);
         continue;
       }
       Sums sums;
-      consumer.multiply_all(sums, said);
-      const int row = (static_cast<int>(note.element[1]) * kConsumers + static_cast<int>(warpgroup)) * 64, column = static_cast<int>(note.element[2]);
+      consumer.multiply_all(sums, flags);
+      const int row = (static_cast<int>(descriptor.element[1]) * kConsumers + static_cast<int>(warpgroup)) * 64, column = static_cast<int>(descriptor.element[2]);
       output.store(sums, 0, row, [&](int piece) { return column + piece * kRowElements < n ? column + piece * kRowElements : kNowhere; });
     }
-    output.end();
+    output.finish();
   }
-  cluster_meet();  // nobody ends while another block may send it tiles or arrivals
+  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
 }

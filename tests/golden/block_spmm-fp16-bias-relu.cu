@@ -15,10 +15,10 @@
 constexpr int kTileM = 128;  // rows of a tile of A and C
 constexpr int kTileN = 256;  // columns of C per block
 constexpr int kStages = 4;  // tiles of A and B in shared memory
-constexpr int kLoadWarps = 4;  // that bring tiles
+constexpr int kLoadWarps = 4;  // that load tiles
 constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kDividesK = true;  // kTileK divides k
 constexpr bool kDividesN = false;  // the columns of a cluster divide n
 
@@ -53,7 +53,7 @@ static_assert(kStages >= 3, "a tile is copied while two are multiplied");
 
 // lib/tile/b_tiles.cuh.j2 (1)
 
-// lib/mma/warpgroup.cuh.j2 (3)
+// lib/mma/warpgroup.cuh.j2 (1)
 
 using Sums = float[kColumnTiles][4];
 
@@ -62,7 +62,7 @@ struct Work {
   int begin, end, first_row, first_column;
 };
 
-// What a cluster computes one after the other. Its blocks have the same rows, and so the same tiles of A, and neighbouring
+// The tiles that a cluster computes one after the other. Its blocks have the same rows, and so the same tiles of A, and neighbouring
 // columns. Rows come in the order of `row_blocks`, those with most tiles first, and clusters take them to and fro:
 // who had the most in one round has the least in the next.
 struct Schedule {
@@ -93,8 +93,8 @@ struct Stage {
   }
 };
 
-// Warps that bring tiles: the cluster's blocks each send a part of A's to all of them, and every block copies its own of B.
-__device__ __forceinline__ void bring_tiles(unsigned char* tiles, Barrier* filled, Barrier* emptied, const Schedule& schedule,
+// Warps that load tiles: the cluster's blocks each send a part of A's to all of them, and every block copies its own of B.
+__device__ __forceinline__ void load_tiles(unsigned char* tiles, Barrier* full, Barrier* empty, const Schedule& schedule,
                                             const int* __restrict__ panels, const Element* __restrict__ values,
                                             const Element* __restrict__ b, int k, int n) {
   constexpr int kPartBytes = kABytes / kClusterBlocks;
@@ -110,13 +110,13 @@ __device__ __forceinline__ void bring_tiles(unsigned char* tiles, Barrier* fille
     for (int tile = work.begin; tile < work.end; ++tile) {
       const int next_panel = panels[tile + 1];
       unsigned char* const to = tiles + stage.number * kStageBytes;
-      barrier_wait(emptied + stage.number, stage.parity ^ 1);
+      barrier_wait(empty + stage.number, stage.parity ^ 1);
       if (thread < 32 && is_elected()) {
-        barrier_arrive_expecting(filled + stage.number, kABytes);
-        copy_bulk_to_cluster(to + part, stored + static_cast<long long>(tile) * kABytes, kPartBytes, filled + stage.number);
+        barrier_arrive_expecting(full + stage.number, kABytes);
+        copy_bulk_to_cluster(to + part, stored + static_cast<long long>(tile) * kABytes, kPartBytes, full + stage.number);
       }
       loader.load(to + kABytes, panel * kTileK, k, n);
-      copy_async_arrive(filled + stage.number);
+      copy_async_arrive(full + stage.number);
       stage.advance();
       panel = next_panel;
     }
@@ -133,7 +133,7 @@ __device__ __forceinline__ void multiply_add(const unsigned char* a, const unsig
   warpgroup_commit();
 }
 
-constexpr int kPassColumns = 64;  // of C, of which a warp lays down 16 rows at a time
+constexpr int kPassColumns = 64;  // of C, of which a warp stages 16 rows at a time
 constexpr int kPitch = kPassColumns + kChunk;  // elements; the odd chunk keeps fragments in different banks
 constexpr int kOutBytes = 16 * kPitch * 2;
 
@@ -185,8 +185,8 @@ __device__ __forceinline__ void store(Sums& sums, Element* staged, int first_row
 }
 
 // C[m, n] = A[m, k] · B[k, n], with those tiles of A that have nonzeros, one after the other: of the i-th rows in
-// `row_blocks` tiles offsets[i] to offsets[i + 1], whose columns are panels of kTileK. Some warps bring tiles, the others
-// multiply them, and barriers tell which stages are filled and which may be filled again.
+// `row_blocks` tiles offsets[i] to offsets[i + 1], whose columns are panels of kTileK. Some warps load tiles, the others
+// multiply them, and barriers tell which stages are full and which may be filled again.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, kResidentBlocks)
 block_spmm(int m, int k, int n, int row_block_count, const int* __restrict__ row_blocks,
            const int* __restrict__ offsets, const int* __restrict__ panels, const Element* __restrict__ values,
@@ -195,26 +195,26 @@ block_spmm(int m, int k, int n, int row_block_count, const int* __restrict__ row
            Element* __restrict__ c) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const staged = memory + kStages * kStageBytes;
-  Barrier* const filled = reinterpret_cast<Barrier*>(staged + kWarps * kOutBytes);
-  Barrier* const emptied = filled + kStages;
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
+  Barrier* const full = reinterpret_cast<Barrier*>(staged + kWarps * kOutBytes);
+  Barrier* const empty = full + kStages;
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
   const int column_groups = (n + kClusterBlocks * kTileN - 1) / (kClusterBlocks * kTileN);
   const Schedule schedule{row_blocks, offsets, row_block_count * column_groups, column_groups};
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
-      barrier_init(filled + stage, kLoaders + 1);
-      barrier_init(emptied + stage, kWarps * kClusterBlocks);
+      barrier_init(full + stage, kLoaders + 1);
+      barrier_init(empty + stage, kWarps * kClusterBlocks);
     }
     barrier_init_fence();
   }
   cluster_meet();
   if (warp >= kWarps) {
-    bring_tiles(memory, filled, emptied, schedule, panels, values, b, k, n);
+    load_tiles(memory, full, empty, schedule, panels, values, b, k, n);
   } else {
     const unsigned char* const a_tile = memory + warp / 4 * 64 * 128;
     // All blocks of the cluster fill a stage again together.
     const auto give_back = [&](int stage) {
-      if (threadIdx.x % 32 < kClusterBlocks) barrier_arrive_at(emptied + stage, threadIdx.x % 32);
+      if (threadIdx.x % 32 < kClusterBlocks) barrier_arrive_at(empty + stage, threadIdx.x % 32);
     };
     Stage stage;
     Work work;
@@ -225,7 +225,7 @@ block_spmm(int m, int k, int n, int row_block_count, const int* __restrict__ row
         int tile = work.begin, last = 0;
         do {
           const unsigned char* const a = a_tile + stage.number * kStageBytes;
-          barrier_wait(filled + stage.number, stage.parity);
+          barrier_wait(full + stage.number, stage.parity);
           fence_shared_for_tensor_cores();
           multiply_add(a, memory + stage.number * kStageBytes + kABytes, sums);
           warpgroup_wait<1>();
@@ -240,5 +240,5 @@ block_spmm(int m, int k, int n, int row_block_count, const int* __restrict__ row
       store(sums, reinterpret_cast<Element*>(staged + warp * kOutBytes), work.first_row + warp * 16, work.first_column, m, n, bias, c);
     }
   }
-  cluster_meet();  // nobody ends while another block may send it tiles or arrivals
+  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
 }

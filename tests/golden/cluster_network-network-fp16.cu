@@ -43,7 +43,7 @@ constexpr unsigned kNowhere = ~0u;
 
 // lib/tile/network_tiles.cuh.j2
 
-// What a block keeps beside the two buffers of neurons.
+// A block's shared memory after the two buffers of neurons.
 struct Control {
   Vector<unsigned, 4> alive_of[kClusterBlocks];  // inputs with a live neuron, 64 bits, by the block that looked
   Barrier barriers[2];  // of every other layer
@@ -62,12 +62,12 @@ struct Rounds {
   unsigned rank;
   unsigned number = 0;
 
-  // A layer begins, of which this block gets so many neurons from others, for so many chunks of inputs.
+  // Begins a layer: expects the neurons that other blocks send, for all chunks of inputs.
   __device__ __forceinline__ void begin(int neurons, int chunks, int) const {
     if (threadIdx.x == 0) barrier_arrive_expecting(&control.barriers[number % 2], neurons * chunks * 16);
   }
 
-  // Until the tile has the neurons of the layer before, and nobody reads those before that.
+  // Waits until the tile has the neurons of the layer before, and no warp reads older ones.
   __device__ __forceinline__ void wait(int) const {
     const unsigned last = number - 1;
     barrier_wait(&control.barriers[last % 2], last / 2 % 2);
@@ -76,7 +76,7 @@ struct Rounds {
   // All blocks that share the tile have waited.
   __device__ __forceinline__ void meet() const { cluster_sync(); }
 
-  // What a warp says: its neurons are written or sent, and what it read may be overwritten.
+  // A warp arrives: its neurons are written or sent, and the ones that it read may be overwritten.
   __device__ __forceinline__ void arrive(int) const {
     const unsigned lane = threadIdx.x % 32;
     Barrier* const barrier = &control.barriers[number % 2];
@@ -91,7 +91,7 @@ struct Rounds {
 
 // network/tile.cuh.j2 (1)
 
-// Where a layer's neurons go: to the rows where the next one reads them, in this block or another one, or in two.
+// The destination of a layer's neurons: the rows where the next one reads them, in this block or another one, or in two.
 struct Rows {
   const Rounds& rounds;
   unsigned char* to;

@@ -18,7 +18,7 @@ constexpr int kStages = 2;  // tiles of K and V in shared memory
 constexpr int kResidentBlocks = 2;  // that a multiprocessor must have registers for
 constexpr bool kHeadsTogether = false;  // blocks of one query tile follow each other, not those of one head
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kWidth = 64;  // of a head
 constexpr bool kDividesN = true;  // kTileN divides the keys
 
@@ -76,7 +76,7 @@ __device__ __forceinline__ unsigned place_of(unsigned row, unsigned chunk) {
   return chunk / kRowChunks * kBlockBytes + row * kRowBytes + (chunk % kRowChunks ^ swizzle<kRowBytes>(row)) * 16;
 }
 
-// Brings kRows rows, the first of which may be read, to a tile; zeros for those behind the last.
+// Loads kRows rows, the first of which may be read, to a tile; zeros for those behind the last.
 template <int kRows, int kBlockBytes, bool kAll>
 __device__ __forceinline__ void load_rows(unsigned char* tile, const Element* from, int rows) {
   const unsigned first = threadIdx.x / kChunkThreads, chunk = threadIdx.x % kChunkThreads;
@@ -200,19 +200,19 @@ __device__ __forceinline__ void add_values(const Scores& weights, const unsigned
   }
 }
 
-// Of each of a lane's queries a score that weights are relative to, at most kSlack powers of two below the largest so far,
+// The reference of each of a lane's queries: a score that weights are relative to, at most kSlack powers of two below the largest so far,
 // and the lane's part of the sum of weights.
 struct Totals {
   float reference[kRowTiles][2];
   float sum[kRowTiles][2];
 };
 
-// What a reference takes off exponents; rounded here and nowhere else.
+// Returns the exponents' offset for a reference. Rounded only here: all weights of a row use the same offset.
 __device__ __forceinline__ float subtrahend(float reference, float factor) {
   return reference == kLowest ? 0.0f : __fmul_rn(reference, factor);
 }
 
-// Brings references up to the largest scores, and what was summed up along with them (Milakov and Gimelshein).
+// Raises the references to the largest scores, and rescales the sums (Milakov and Gimelshein).
 __device__ __forceinline__ void refer_to(const float (&largest)[kRowTiles][2], float factor, Totals& totals, Sums& sums) {
   #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) {
@@ -272,7 +272,7 @@ __device__ __forceinline__ void weigh(Scores& scores, float factor, Totals& tota
   }
 }
 
-// What a query does not see gets the lowest score. `bits` are those of a warp's queries: for each one words, whose bit i
+// Keys that a query does not see get the lowest score. `bits` are those of a warp's queries: for each one words, whose bit i
 // stands for the i-th of 32 keys.
 __device__ __forceinline__ void apply_mask(const unsigned* bits, Scores& scores) {
   const unsigned row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;

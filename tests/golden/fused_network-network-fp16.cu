@@ -27,7 +27,7 @@
 
 // lib/tile/network_tiles.cuh.j2
 
-// What a block keeps beside the two buffers of neurons.
+// A block's shared memory after the two buffers of neurons.
 struct Control {
   Barrier barriers[2];  // of the parts of a tile
   unsigned alive[2 * kChunks];  // inputs of a chunk with a live neuron, by the warp that looked
@@ -43,13 +43,13 @@ struct Rounds {
 
   __device__ __forceinline__ void begin(int, int, int) const {}
 
-  // Until a part of the tile has the neurons of the layer before, and nobody reads those before that.
+  // Waits until a part of the tile has the neurons of the layer before, and no warp reads older ones.
   __device__ __forceinline__ void wait(int part) const { barrier_wait(&control.barriers[part], (number + 1) % 2); }
 
   // All blocks that share the tile have waited.
   __device__ __forceinline__ void meet() const {}
 
-  // What a warp says of a part: its neurons are written, and what it read may be overwritten.
+  // A warp arrives for a part: its neurons are written, and the ones that it read may be overwritten.
   __device__ __forceinline__ void arrive(int part) const {
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(&control.barriers[part]);
@@ -58,7 +58,7 @@ struct Rounds {
 
 // network/tile.cuh.j2 (1)
 
-// Where a layer's neurons go: to the rows where the next one reads them.
+// The destination of a layer's neurons: the rows where the next one reads them.
 struct Rows {
   unsigned char* to;
   unsigned limit;

@@ -54,11 +54,11 @@ gather_conv(int points, int channels, int filters, const Element* __restrict__ x
   const int steps_of_tap = (channels + kStep - 1) / kStep;
   multiply_steps(stages, live_taps[kTaps] * steps_of_tap, first_row, first_column, sums, [&](int step, Element* stage) {
     const int tap = live_taps[step / steps_of_tap], channel = step % steps_of_tap * kStep;
-    bring_rows<kARows, kARow, kAPitch, kVectorA>(stage, x, channels - channel, [&](int row) -> const Element* {
+    load_rows<kARows, kARow, kAPitch, kVectorA>(stage, x, channels - channel, [&](int row) -> const Element* {
       const int source = sources[tap * kTileM + row];
       return source < 0 ? nullptr : x + static_cast<long long>(source) * channels + channel;
     });
-    bring_rows<kBRows, kBRow, kBPitch, kVectorB>(stage + kAElements, w, channels - channel, [&](int row) -> const Element* {
+    load_rows<kBRows, kBRow, kBPitch, kVectorB>(stage + kAElements, w, channels - channel, [&](int row) -> const Element* {
       const int filter = first_filter + row;
       return filter < filters ? w + (static_cast<long long>(filter) * kTaps + tap) * channels + channel : nullptr;
     });

@@ -20,7 +20,7 @@ constexpr int kWindow = 1024;  // places whose live pairs are listed at a time
 constexpr int kReads = kWindow / kThreads, kWarps = kThreads / 32;
 static_assert(kWindow % kThreads == 0, "threads read whole windows");
 
-// A pair of points that a tap brings together.
+// A pair of points that a tap multiplies.
 struct Pair {
   int output, input;
 };
@@ -75,11 +75,11 @@ gather_conv_weights(int points, int channels, int filters, unsigned* __restrict_
     }
     __syncthreads();
     multiply_steps(stages, (count + kStep - 1) / kStep, first_row, first_column, sums, [&](int step, Element* stage) {
-      bring_rows<kARows, kARow, kAPitch, kVectorA>(stage, dy, filters - first_filter, [&](int row) -> const Element* {
+      load_rows<kARows, kARow, kAPitch, kVectorA>(stage, dy, filters - first_filter, [&](int row) -> const Element* {
         const int number = step * kStep + row;
         return number < count ? dy + static_cast<long long>(pairs[number].output) * filters + first_filter : nullptr;
       });
-      bring_rows<kBRows, kBRow, kBPitch, kVectorB>(stage + kAElements, x, channels - first_channel, [&](int row) -> const Element* {
+      load_rows<kBRows, kBRow, kBPitch, kVectorB>(stage + kAElements, x, channels - first_channel, [&](int row) -> const Element* {
         const int number = step * kStep + row;
         return number < count ? x + static_cast<long long>(pairs[number].input) * channels + first_channel : nullptr;
       });

@@ -13,14 +13,14 @@
 
 // Tunables.
 constexpr int kTileN = 64;  // output channels per block
-constexpr int kChannels = 64;  // of the images, in a stage
-constexpr int kGroupUnits = 2;  // of 8 x 8 outputs that a warpgroup computes at a time
+constexpr int kChannels = 64;  // input channels per stage
+constexpr int kGroupUnits = 2;  // units of 8 x 8 outputs that a warpgroup computes at a time
 constexpr int kInputStages = 2;
 constexpr int kWeightStages = 4;
-constexpr int kStageTaps = 1;  // of the filter, in a stage of weights
-constexpr int kLead = 0;  // stages by which the first warpgroup is ahead of the second
+constexpr int kStageTaps = 1;  // taps of the filter per stage of weights
+constexpr int kLead = 0;  // stages that the first warpgroup runs ahead: it stores sums while the second multiplies
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kRows = 3;  // of the filter
 constexpr int kColumns = 3;
 constexpr int kStride = 1;
@@ -46,12 +46,12 @@ constexpr int kInputBytes = kItemUnits * kBoxPlace;
 constexpr int kTapBytes = kTileN * kRowBytes;
 constexpr int kWeightBytes = kStageTaps * kTapBytes;
 constexpr int kTileColumns = kTileN / 8;
-constexpr int kWarps = 8;  // that multiply, in two warpgroups
+constexpr int kWarps = 8;  // consumer warps, in two warpgroups
 constexpr int kThreads = 32 * kWarps + 128;
-constexpr int kPassColumns = kTileN < 64 ? kTileN : 64;  // of the result, of which a warp lays down 16 rows at a time
+constexpr int kPassColumns = kTileN < 64 ? kTileN : 64;  // columns of the result that a warp stages at a time, 16 rows of them
 constexpr int kOutBytes = 16 * kPassColumns * 2;
 constexpr int kPasses = kTileN / kPassColumns;
-constexpr int kListUnits = 512;  // that a block can compute
+constexpr int kListUnits = 512;  // units that a block can compute
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 static_assert(kStageTaps == 1 || (kTaps % kStageTaps == 0 && kStride == 1), "stages of weights hold whole groups of taps");
 static_assert(kRows <= kUnit && kColumns <= kUnit, "a unit reaches into the next block at the most");
@@ -100,14 +100,14 @@ struct Mask {
   }
 };
 
-// Which units are active: rows of units of all images, in words of 64 columns of blocks, each word once for every column of
+// The active units: rows of units of all images, in words of 64 columns of blocks, each word once for every column of
 // units in a block. A place is a row and a word.
 struct UnitMask {
   Mask mask;
   int unit_rows, unit_columns;  // of an image
   float inverse_rows = 1.0f / static_cast<float>(unit_rows);
 
-  // Of a row of units; exact below 2^21 rows.
+  // Returns the image of a row of units; exact below 2^21 rows.
   __device__ __forceinline__ int image_of(int row) const { return static_cast<int>((static_cast<float>(row) + 0.5f) * inverse_rows); }
 
   __device__ __forceinline__ int row_of_place(int place) const { return mask.row_words == 1 ? place : place / mask.row_words; }
@@ -125,7 +125,7 @@ struct UnitMask {
     return mask.word(static_cast<long long>(image) * mask.rows + unit_row / kBlockUnitRows, place - row * mask.row_words);
   }
 
-  // Of these blocks those whose unit in column `column` of units is active.
+  // Returns those of these blocks whose unit in column `column` of units is active.
   __device__ __forceinline__ MaskWord units(int place, MaskWord blocks, int column) const { return inside(place, blocks, column); }
 
   __device__ __forceinline__ int count(int place) const {
@@ -148,7 +148,7 @@ __device__ __forceinline__ int bit_of_rank(MaskWord word, int rank) {
   return place;
 }
 
-// What a block keeps of the mask.
+// A block's list of active units, and the counts that it is made from.
 struct UnitList {
   unsigned units[kListUnits];  // unit_at
   int before[kThreads];  // active units before a thread's part of the mask
@@ -244,7 +244,7 @@ __device__ constexpr int first_tap(int stage) {
   return tap_number(number, stage * kStageTaps - class_begin(number));
 }
 
-// Where a tap's pixels begin in its box.
+// Returns where a tap's pixels begin in its box.
 __device__ constexpr int tap_offset(int tap) {
   return (tap / kColumns / kStride * kBoxColumns + tap % kColumns / kStride) * kRowBytes;
 }
@@ -252,12 +252,12 @@ __device__ constexpr int tap_offset(int tap) {
 // lib/barrier/ring_stage.cuh.j2
 
 struct Barriers {
-  Barrier input_filled[kInputStages], input_emptied[kInputStages];
-  Barrier weights_filled[kWeightStages], weights_emptied[kWeightStages];
+  Barrier input_full[kInputStages], input_empty[kInputStages];
+  Barrier weights_full[kWeightStages], weights_empty[kWeightStages];
   Barrier lead;
 };
 
-// All of shared memory.
+// The layout of shared memory.
 struct Shared {
   alignas(1024) unsigned char input[kInputStages * kInputBytes];
   alignas(1024) unsigned char weights[kWeightStages * kWeightBytes];
@@ -267,8 +267,7 @@ struct Shared {
   Barriers barriers;
 };
 
-// What a block computes: units of its list in items of at most kItemUnits. None is smaller than others by more than a unit: the
-// weights come once for each item, however small it is.
+// A block's units, in items of at most kItemUnits. Items differ by one unit at most: weights are loaded once per item, however small it is.
 struct Work {
   int units, items, first_channel, chunks;
   int least = items > 0 ? units / items : 0, larger = units - least * items;  // units of an item; items that have one more
@@ -277,8 +276,8 @@ struct Work {
   __device__ __forceinline__ int item_units(int item) const { return least + (item < larger); }
 };
 
-// A thread that brings the units' pixels with a halo, channels by channels.
-__device__ __forceinline__ void bring_input(Shared& shared, const TensorMap& images, const Work& work, const UnitMask& mask) {
+// The producer thread of inputs: loads the units' pixels with a halo, some channels at a time.
+__device__ __forceinline__ void load_input(Shared& shared, const TensorMap& images, const Work& work, const UnitMask& mask) {
   Stage<kInputStages> stage;
   int boxes_before = 0;
   for (int item = 0; item < work.items; ++item) {
@@ -295,16 +294,16 @@ __device__ __forceinline__ void bring_input(Shared& shared, const TensorMap& ima
     }
     for (int chunk = 0; chunk < work.chunks; ++chunk) {
       for (int c = 0; c < kClasses; ++c) {
-        Barrier* const filled = shared.barriers.input_filled + stage.number;
-        barrier_wait(shared.barriers.input_emptied + stage.number, stage.parity ^ 1);
-        // All blocks begin at once: the first boxes come sooner if the second ones wait for them.
-        if (boxes_before++ == 1) barrier_wait(shared.barriers.input_filled, 0);
-        barrier_arrive_expecting(filled, count * kBoxBytes);
+        Barrier* const full = shared.barriers.input_full + stage.number;
+        barrier_wait(shared.barriers.input_empty + stage.number, stage.parity ^ 1);
+        // All blocks begin at once: their first boxes would arrive later if they shared the bandwidth with second ones.
+        if (boxes_before++ == 1) barrier_wait(shared.barriers.input_full, 0);
+        barrier_arrive_expecting(full, count * kBoxBytes);
         #pragma unroll
         for (int i = 0; i < kItemUnits; ++i) {
           if (i >= count) continue;
           copy_box(shared.input + stage.number * kInputBytes + i * kBoxPlace, images,
-                   box_at(chunk * kChannels, column[i] + c % kColumnClasses, row[i] + c / kColumnClasses, image[i]), filled);
+                   box_at(chunk * kChannels, column[i] + c % kColumnClasses, row[i] + c / kColumnClasses, image[i]), full);
         }
         stage.advance();
       }
@@ -312,36 +311,36 @@ __device__ __forceinline__ void bring_input(Shared& shared, const TensorMap& ima
   }
 }
 
-// A thread that brings weights, stage by stage.
+// The producer thread of weights.
 struct WeightLoader {
   static constexpr int kChunkStages = kTaps / kStageTaps;
 
   Shared& shared;
   const TensorMap& filters;
   int first_channel, chunks;
-  int early = 0;  // stages of the first item that are on their way
+  int early = 0;  // stages of the first item that were loaded before the units were known
   Stage<kWeightStages> stage;
 
-  // The stage of that number in an item.
+  // Loads the stage of that number in an item.
   __device__ __forceinline__ void load(int number) {
     const int chunk = number / kChunkStages, tap = first_tap(number % kChunkStages);
-    Barrier* const filled = shared.barriers.weights_filled + stage.number;
-    barrier_wait(shared.barriers.weights_emptied + stage.number, stage.parity ^ 1);
-    barrier_arrive_expecting(filled, kWeightBytes);
+    Barrier* const full = shared.barriers.weights_full + stage.number;
+    barrier_wait(shared.barriers.weights_empty + stage.number, stage.parity ^ 1);
+    barrier_arrive_expecting(full, kWeightBytes);
     #pragma unroll
     for (int i = 0; i < kStageTaps; ++i) {
       copy_box(shared.weights + stage.number * kWeightBytes + i * kTapBytes, filters, box_at(chunk * kChannels, first_channel, tap + i),
-               filled);
+               full);
     }
     stage.advance();
   }
 
-  // Before the units are known: which weights come first does not depend on them.
+  // Loads the first weights before the units are known: they do not depend on these.
   __device__ __forceinline__ void begin() {
     for (; early < min(kWeightStages, chunks * kChunkStages); ++early) load(early);
   }
 
-  __device__ __forceinline__ void bring(const Work& work) {
+  __device__ __forceinline__ void load_all(const Work& work) {
     for (int item = 0; item < (kResident ? min(work.items, 1) : work.items); ++item) {
       for (int number = item == 0 ? early : 0; number < chunks * kChunkStages; ++number) {
         load(number);
@@ -358,11 +357,11 @@ struct Multiplier {
   int held_input = -1, held_weights = -1;  // stages of products that may be under way
   int steps_to_lead = 0;
 
-  // Gives stages back whose products are done.
+  // Releases the stages whose products are done.
   __device__ __forceinline__ void give_back() {
     if (threadIdx.x % 32 == 0) {
-      if (held_weights >= 0 && !kResident) barrier_arrive(shared.barriers.weights_emptied + held_weights);
-      if (held_input >= 0) barrier_arrive(shared.barriers.input_emptied + held_input);
+      if (held_weights >= 0 && !kResident) barrier_arrive(shared.barriers.weights_empty + held_weights);
+      if (held_input >= 0) barrier_arrive(shared.barriers.input_empty + held_input);
     }
     held_weights = held_input = -1;
   }
@@ -373,14 +372,14 @@ struct Multiplier {
     for (int chunk = 0; chunk < chunks; ++chunk) {
       #pragma unroll
       for (int c = 0; c < kClasses; ++c) {
-        barrier_wait(shared.barriers.input_filled + input.number, input.parity);
+        barrier_wait(shared.barriers.input_full + input.number, input.parity);
         const unsigned char* const boxes = shared.input + input.number * kInputBytes + first * kBoxPlace;
         const RowsOperand a = rows_operand(boxes, kBoxColumns * kRowBytes);
         #pragma unroll
         for (int place = 0; place < class_taps(c); place += kStageTaps) {
           const int tap = tap_number(c, place);
           const int stage = kResident ? (chunk * kTaps + class_begin(c) + place) / kStageTaps : weights.number;
-          barrier_wait(shared.barriers.weights_filled + stage, kResident ? 0 : weights.parity);
+          barrier_wait(shared.barriers.weights_full + stage, kResident ? 0 : weights.parity);
           constexpr bool is_needed = true;
           if (kOwn > 0 && is_needed) {
             const RowsOperand b = rows_operand(shared.weights + stage * kWeightBytes, 8 * kRowBytes);
@@ -430,7 +429,7 @@ __device__ __forceinline__ void start(Sums& sums, const float* bias) {
   }
 }
 
-// Where a unit's outputs lie.
+// The place of a unit's outputs.
 struct Place {
   long long offset;  // of its first output, in elements
   int rows, columns;  // inside of the image
@@ -512,7 +511,7 @@ struct WarpOutputs {
 
 // y = epilogue(convolution of x and w) for the units of which the mask has blocks. Boxes of x are pixels with a halo, so that all
 // taps read them, each from another place; those of w are the output channels of a tap. A block finds its units in the mask
-// itself, and computes kItemUnits at a time: some threads bring boxes, the others multiply.
+// and computes kItemUnits at a time: two producer threads load boxes, two consumer warpgroups multiply.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, int images, int out_height, int out_width,
           int channels, int filters, int mask_rows, int mask_columns, const Element* __restrict__ x, const Element* __restrict__ w,
@@ -521,7 +520,7 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
   wait_for_kernel_before();
   let_next_kernel_begin();
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
   const Mask blocks{mask_words, (mask_columns + 63) / 64, mask_rows, mask_columns};
   const UnitMask mask{blocks, (out_height + kUnit - 1) / kUnit, (out_width + kUnit - 1) / kUnit};
   const int places = images * mask.unit_rows * mask.mask.row_words;
@@ -533,12 +532,12 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
   WeightLoader loader{shared, w_map, first_channel, chunks};
   if (warp == kWarps + 1 && is_elected()) {
     for (int stage = 0; stage < kInputStages; ++stage) {
-      barrier_init(shared.barriers.input_filled + stage, 1);
-      barrier_init(shared.barriers.input_emptied + stage, kWarps);
+      barrier_init(shared.barriers.input_full + stage, 1);
+      barrier_init(shared.barriers.input_empty + stage, kWarps);
     }
     for (int stage = 0; stage < kWeightStages; ++stage) {
-      barrier_init(shared.barriers.weights_filled + stage, 1);
-      barrier_init(shared.barriers.weights_emptied + stage, kWarps);
+      barrier_init(shared.barriers.weights_full + stage, 1);
+      barrier_init(shared.barriers.weights_empty + stage, kWarps);
     }
     barrier_init(&shared.barriers.lead, kWarps / 2);
     barrier_init_fence();
@@ -561,8 +560,8 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
   __syncthreads();
   if (warp >= kWarps) {
     give_registers<72>();
-    if (warp == kWarps && is_elected()) bring_input(shared, x_map, work, mask);
-    if (warp == kWarps + 1 && is_elected()) loader.bring(work);
+    if (warp == kWarps && is_elected()) load_input(shared, x_map, work, mask);
+    if (warp == kWarps + 1 && is_elected()) loader.load_all(work);
   } else {
     take_registers<216>();
     Multiplier multiplier{shared};

@@ -12,25 +12,25 @@
 // lib/element.cuh.j2 (2)
 
 // Tunables.
-constexpr int kTileM = 128;  // filters per block: 64 for each of two warpgroups, or for both, which take units in turn
+constexpr int kTileM = 128;  // filters per block: 64 for each of two warpgroups, or 64 for both, which then alternate units
 constexpr int kTileN = 128;  // channels per block
 constexpr int kTapRows = 3;  // taps per block, one below the other in a column of the filter
 constexpr int kStages = 4;  // units in shared memory
 constexpr int kParts = 44;  // blocks that share the active units
 
-// What the problem adds.
+// Constants of the problem.
 // convolution/geometry.cuh.j2 (1)
 
 constexpr int kUnit = 8;  // rows and columns of a unit
 constexpr int kItemUnits = 1;  // that a block takes in turn
-constexpr int kListUnits = 512;  // that are listed at a time
-constexpr int kThreads = 128;  // of the warpgroup that lists the units, whose first warp brings them
+constexpr int kListUnits = 512;  // units that are listed at a time
+constexpr int kThreads = 128;  // of the warpgroup that lists units; its first warp is the producer
 constexpr int kConsumers = 2;  // warpgroups
 constexpr int kBlockThreads = kThreads + 128 * kConsumers;
-// Of a thread; all together no more than the block begins with, a multiple of 8 for each thread.
+// Registers per thread: multiples of 8, and in all no more than the block starts with, or the kernel waits forever for some.
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
-constexpr bool kTakesTurns = kTileM == 64;  // of the two warpgroups each multiplies every second unit
-constexpr int kPieces = kTileN / 64;  // of 64 channels
+constexpr bool kTakesTurns = kTileM == 64;  // each warpgroup multiplies every second unit
+constexpr int kPieces = kTileN / 64;  // pieces of 64 channels
 constexpr int kRowBytes = kUnit * 128;  // of a unit's row of pixels, 64 channels of each: one period of the swizzle
 constexpr int kTapStep = kDilationRows / kStrideRows;  // rows of the window from a tap to the one below
 constexpr int kWindowRows = kUnit + (kTapRows - 1) * kTapStep;
@@ -63,7 +63,7 @@ static_assert(kBlockRows % kUnit == 0 && kBlockColumns % kUnit == 0, "a unit lie
 
 // lib/barrier/register_budget.cuh.j2
 
-// lib/mma/warpgroup.cuh.j2 (5)
+// lib/mma/warpgroup.cuh.j2 (3)
 
 // lib/barrier/arrival.cuh.j2 (2)
 
@@ -76,16 +76,16 @@ static_assert(kBlockRows % kUnit == 0 && kBlockColumns % kUnit == 0, "a unit lie
 constexpr int kTapSums = kTapRows * kTapTiles;  // tiles of 16 filters by 8 channels, of a warp and a piece
 using Sums = float[kPieces][kTapSums][4];
 
-// All of shared memory.
+// The layout of shared memory.
 struct Shared {
   alignas(1024) unsigned char stages[kStages * kStageBytes];
   UnitList list;
-  Barrier filled[kStages], emptied[kStages];
-  int is_filled[kStages];  // 0: there is no unit, in this stage and behind it
+  Barrier full[kStages], empty[kStages];
+  int has_unit[kStages];  // 0: the end; neither this stage nor a later one has a unit
   unsigned came;  // blocks of the tile that have written their parts
 };
 
-// What a block multiplies: some filters by some channels, for some taps of one column of the filter.
+// A block's tile of dw: some filters by some channels, for some taps of one column of the filter.
 struct Tile {
   int first_filter, first_channel, first_tap_row, tap_column;
 
@@ -99,7 +99,7 @@ struct Tile {
   }
 };
 
-// The threads that list a block's units; one of them has the copy engine bring them.
+// The warpgroup that lists a block's units; one of its threads loads them by TMA.
 struct Producer {
   Shared& shared;
   const TensorMap& x_map;
@@ -107,38 +107,38 @@ struct Producer {
   Tile tile;
   Stage<kStages> stage;
 
-  __device__ __forceinline__ void bring(const Unit& unit) {
-    barrier_wait(shared.emptied + stage.number, stage.parity ^ 1);
-    Barrier* const filled = shared.filled + stage.number;
+  __device__ __forceinline__ void load(const Unit& unit) {
+    barrier_wait(shared.empty + stage.number, stage.parity ^ 1);
+    Barrier* const full = shared.full + stage.number;
     unsigned char* const gradient = shared.stages + stage.number * kStageBytes;
-    shared.is_filled[stage.number] = 1;
-    barrier_arrive_expecting(filled, kStageBytes);
+    shared.has_unit[stage.number] = 1;
+    barrier_arrive_expecting(full, kStageBytes);
     const int row = unit.row * kUnit, column = unit.column * kUnit;
     #pragma unroll
     for (int i = 0; i < kTileM / 64; ++i) {
-      copy_box(gradient + i * kGradientPiece, dy_map, box_at(tile.first_filter + i * 64, column, row, unit.image), filled);
+      copy_box(gradient + i * kGradientPiece, dy_map, box_at(tile.first_filter + i * 64, column, row, unit.image), full);
     }
     const int top = row * kStrideRows - kPaddingRows + tile.first_tap_row * kDilationRows;
     const int left = column * kStrideColumns - kPaddingColumns + tile.tap_column * kDilationColumns;
     #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
-      copy_box(gradient + kGradientBytes + j * kWindowPiece, x_map, box_at(tile.first_channel + j * 64, left, top, unit.image), filled);
+      copy_box(gradient + kGradientBytes + j * kWindowPiece, x_map, box_at(tile.first_channel + j * 64, left, top, unit.image), full);
     }
     stage.advance();
   }
 
-  // A stage without a unit, for each warpgroup that waits for one of its own.
+  // Hands over an empty stage to each warpgroup that waits for one of its own.
   __device__ __forceinline__ void end() {
     for (int i = 0; i < (kTakesTurns ? kConsumers : 1); ++i) {
-      barrier_wait(shared.emptied + stage.number, stage.parity ^ 1);
-      shared.is_filled[stage.number] = 0;
-      barrier_arrive(shared.filled + stage.number);
+      barrier_wait(shared.empty + stage.number, stage.parity ^ 1);
+      shared.has_unit[stage.number] = 0;
+      barrier_arrive(shared.full + stage.number);
       stage.advance();
     }
   }
 };
 
-// A warpgroup that multiplies.
+// A consumer warpgroup.
 struct Consumer {
   Shared& shared;
   int warpgroup;
@@ -149,22 +149,22 @@ struct Consumer {
     if (kTakesTurns) stage.advance();
   }
 
-  // By the lane that read whether the stage is filled.
+  // The lane that read `has_unit` releases the stage.
   __device__ __forceinline__ void release(int number) {
-    if (threadIdx.x % 32 == 0) barrier_arrive(shared.emptied + number);
+    if (threadIdx.x % 32 == 0) barrier_arrive(shared.empty + number);
   }
 
-  // Each stage's products run while the next stage is waited for and its products are started.
+  // Multiplies all stages: products of one run while those of the next are started.
   __device__ __forceinline__ void multiply_all(Sums& sums) {
     int held = -1;
     if (kTakesTurns && warpgroup == 1) stage.advance();
     for (;;) {
-      barrier_wait(shared.filled + stage.number, stage.parity);
-      if (__shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? shared.is_filled[stage.number] : 0, 0) == 0) break;
+      barrier_wait(shared.full + stage.number, stage.parity);
+      if (__shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? shared.has_unit[stage.number] : 0, 0) == 0) break;
       const unsigned char* const gradient = shared.stages + stage.number * kStageBytes + (kTakesTurns ? 0 : warpgroup * kGradientPiece);
       const unsigned char* const window = shared.stages + stage.number * kStageBytes + kGradientBytes;
       warpgroup_begin();
-      // Two rows of pixels at a time. The columns of a product are 64 channels for each tap: a tap is so many rows further.
+      // Two rows of pixels at a time. The columns of a product are 64 channels for each tap: the next tap lies kTapStep rows further.
       #pragma unroll
       for (int row = 0; row < kUnit; row += 2) {
         #pragma unroll
@@ -220,7 +220,7 @@ struct Parts {
     }
   }
 
-  // Of a slice the sums of all parts, in their order.
+  // Adds up a slice of all parts, in their order: equal inputs give equal bits.
   __device__ __forceinline__ void add_up(float (&sums)[kSliceTiles][4], int slice) const {
     #pragma unroll 1
     for (int first = 0; first < kAll; first += kAtOnce) {
@@ -251,11 +251,11 @@ halo_conv_weights(const __grid_constant__ TensorMap x_map, const __grid_constant
                   const MaskWord* __restrict__ mask_words, Element* __restrict__ dw) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  const int warp = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0));  // as ptxas sees: the same for all lanes
+  const int warp = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0));  // ptxas sees that it is the same for all lanes
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
-      barrier_init(shared.filled + stage, 1);
-      barrier_init(shared.emptied + stage, kTakesTurns ? 4 : 4 * kConsumers);
+      barrier_init(shared.full + stage, 1);
+      barrier_init(shared.empty + stage, kTakesTurns ? 4 : 4 * kConsumers);
     }
     barrier_init_fence();
     prefetch_map(x_map);
@@ -269,13 +269,13 @@ halo_conv_weights(const __grid_constant__ TensorMap x_map, const __grid_constant
     give_registers<kProducerRegisters>();
     Producer producer{shared, x_map, dy_map, tile};
     const UnitMask mask = unit_mask(mask_words, mask_rows, mask_columns, height, width, out_height, out_width);
-    const auto bring_all = [&](int listed) {
+    const auto load_all = [&](int listed) {
       if (warp == 0 && is_elected()) {
-        for (int number = 0; number < listed; ++number) producer.bring(shared.list.units[number]);
+        for (int number = 0; number < listed; ++number) producer.load(shared.list.units[number]);
       }
       meet_at<kThreads>(1);
     };
-    each_list(mask, images, kParts, static_cast<int>(blockIdx.y), shared.list, bring_all, [](const Words&, int, int) {});
+    each_list(mask, images, kParts, static_cast<int>(blockIdx.y), shared.list, load_all, [](const Words&, int, int) {});
     if (warp == 0 && is_elected()) producer.end();
   } else {
     take_registers<kConsumerRegisters>();

@@ -19,7 +19,7 @@ constexpr int kRefillTiles = 1;  // tiles between two refills of the rings
 constexpr int kDepth = 4;  // pairs of chunks on their way to each warp
 constexpr int kSlots = 4;  // steps whose masks and activations are in shared memory
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kColumnTiles = 5;  // tiles of 8 columns of C
 
 constexpr int kWarps = kWarpsM * kWarpsK;  // that decode; one more copies masks and activations
@@ -81,7 +81,7 @@ struct LaneStream {
   unsigned last = 0;  // the two elements before the next pair
   unsigned strides[2][5];  // kRowBytes, and a quarter of it: in byte i of word i, and in all bytes of the last word
   unsigned words[kPair / 2];  // the next pair
-  CachePolicy policy = evict_first();  // nobody else reads this: the L2 keeps what others will read
+  CachePolicy policy = evict_first();  // read once: the L2 keeps what several blocks read
 
   // The first kDepth pairs of all streams lie in front, stream by stream; `starts` say where this one's others are.
   __device__ __forceinline__ void start(unsigned char* memory, unsigned lane, const uint4* values, unsigned stream,
@@ -145,7 +145,7 @@ struct LaneStream {
     take();
   }
 
-  // What the packer found out for the tiles up to the next refill: how many pairs they take, and whether they come over
+  // The packer's word for the tiles up to the next refill: how many pairs they take, and whether they come over
   // rows that a lane still has to read. Such a lane leaves those out: its stream has nothing there.
   __device__ __forceinline__ void follow(unsigned order) {
     unsigned pairs = order & 7;
@@ -256,7 +256,7 @@ __device__ __forceinline__ unsigned block_of(unsigned step, unsigned total) {
   return static_cast<unsigned>((static_cast<unsigned long long>(step + 1) * gridDim.x - 1) / total);
 }
 
-// Where float4 i of a lane's sums stands.
+// Returns the place of float4 i of a lane's sums.
 __device__ __forceinline__ float (&sums_of(Sums& sums, int i))[4] { return sums[i / kColumnTiles][i % kColumnTiles]; }
 
 // Sums of a strip of 32 rows that several blocks have parts of. Each writes its part, the last to come adds up all of them

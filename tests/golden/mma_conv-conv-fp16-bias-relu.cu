@@ -20,7 +20,7 @@ constexpr int kWarpsM = 4, kWarpsN = 2;
 constexpr int kStages = 3;
 constexpr int kResident = 2;  // blocks of a multiprocessor
 
-// What the problem adds.
+// Constants of the problem.
 // convolution/geometry.cuh.j2 (1)
 constexpr int kVectorX = 8, kVectorW = 8, kVectorY = 8;  // elements that an access moves
 
@@ -71,7 +71,7 @@ struct Images {
   __device__ __forceinline__ int group_filters() const { return filters / kGroups; }
   __device__ __forceinline__ int inner() const { return kRows * kColumns * group_channels(); }
 
-  // Where a channel of a pixel lies, relative to that of another.
+  // Returns the distance in memory between two pixels' channels.
   __device__ __forceinline__ long long step(int rows, int columns, int channel) const {
     return (static_cast<long long>(rows) * width + columns) * channels + channel;
   }
@@ -101,7 +101,7 @@ struct Inner {
   }
 };
 
-// What a thread brings of a step's pixels: of some pixels the same place of the contraction.
+// A thread's part of loading a step's pixels: of some pixels the same place of the contraction.
 // Where a tap reads its pixels is found once for all of its channels. Zeros stand for what lies outside of the images.
 struct PixelLoader {
   static constexpr int kRowVectors = kStep / kVectorX, kPassPixels = kThreads / kRowVectors;
@@ -148,12 +148,12 @@ struct PixelLoader {
     #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (kTileM % kPassPixels != 0 && first_pixel + i * kPassPixels >= kTileM) break;
-      bring<kVectorX>(tile + (first_pixel + i * kPassPixels) * kAPitch + first_place, from[i] + place.channel, inside >> i & 1);
+      load_elements<kVectorX>(tile + (first_pixel + i * kPassPixels) * kAPitch + first_place, from[i] + place.channel, inside >> i & 1);
     }
   }
 };
 
-// What a thread brings of a step's weights: of some filters the same place of the contraction.
+// A thread's part of loading a step's weights: the same place of the contraction of some filters.
 struct WeightLoader {
   static constexpr int kRowVectors = kStep / kVectorW, kPassFilters = kThreads / kRowVectors;
   static constexpr int kCount = (kTileN + kPassFilters - 1) / kPassFilters;
@@ -177,7 +177,7 @@ struct WeightLoader {
     for (int i = 0; i < kCount; ++i) {
       if (kTileN % kPassFilters != 0 && static_cast<int>(threadIdx.x) / kRowVectors + i * kPassFilters >= kTileN) break;
       const bool is_inside = i * kPassFilters < filters && start < left;
-      bring<kVectorW>(tile + target + i * kPassFilters * kBPitch, is_inside ? from + (start + i * pass) : w, is_inside);
+      load_elements<kVectorW>(tile + target + i * kPassFilters * kBPitch, is_inside ? from + (start + i * pass) : w, is_inside);
     }
   }
 };
@@ -185,7 +185,7 @@ struct WeightLoader {
 // lib/mma/tile_products.cuh.j2 (2)
 
 // Sums of a tile to shared memory.
-__device__ __forceinline__ void lay_down(const Sums& sums, int first_row, int first_column, float* out) {
+__device__ __forceinline__ void stage_piece(const Sums& sums, int first_row, int first_column, float* out) {
   const int row_in = static_cast<int>(threadIdx.x) % 32 / 4, column_in = static_cast<int>(threadIdx.x) % 4 * 2;
   #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) {
@@ -205,11 +205,11 @@ __device__ __forceinline__ void lay_down(const Sums& sums, int first_row, int fi
 
 // convolution/result.cuh.j2 (1)
 
-// Of a contraction the steps.
+// The steps of a contraction.
 struct Walk {
   int next_start = 0, inner;
 
-  // Where the next step begins; -1: there is none.
+  // Returns where the next step begins; -1 if there is none.
   __device__ __forceinline__ int next() {
     const int start = next_start;
     next_start += kStep;
@@ -246,7 +246,7 @@ mma_conv(int image_count, int height, int width, int channels, int filters, int 
       __syncthreads();
       Walk walk{0, images.inner()};
       PixelLoader pixels(images, x, shared.pixels);
-      const auto bring_next = [&](int stage) {
+      const auto load_next = [&](int stage) {
         const int start = walk.next();
         if (start >= 0) {
           Element* const into = stages + stage * kStageElements;
@@ -257,9 +257,9 @@ mma_conv(int image_count, int height, int width, int channels, int filters, int 
         return start >= 0;
       };
       Sums sums = {};
-      each_step(bring_next, [&](int stage) { multiply_add(stages + stage * kStageElements, first_row, first_column, sums); });
+      each_step(load_next, [&](int stage) { multiply_add(stages + stage * kStageElements, first_row, first_column, sums); });
       __syncthreads();  // the sums lie where the stages were
-      lay_down(sums, first_row, first_column, out);
+      stage_piece(sums, first_row, first_column, out);
       __syncthreads();
       result.store_tile(out, units, count);
       __syncthreads();

@@ -19,15 +19,15 @@ constexpr int kStep = 32;  // elements of the contraction in a stage
 constexpr int kWarpsM = 2, kWarpsN = 4;
 constexpr int kStages = 3;
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kRowBlock = 32;  // rows of the result in a block of the mask
 constexpr int kInnerBlock = 32;  // elements of the contraction in a block of the mask
-constexpr int kVectorA = 8, kVectorB = 8;  // elements that a copy can bring
+constexpr int kVectorA = 8, kVectorB = 8;  // elements that a copy can load
 
 // lib/tile/warp_tiles.cuh.j2
 // lib/tile/stage_tiles.cuh.j2 (4)
 constexpr int kMaskRows = kTileM > kRowBlock ? kTileM / kRowBlock : 1;  // of a tile
-// What a warp multiplies or skips together: tiles of the instruction in one block of the mask, or in one row of blocks.
+// A group that a warp multiplies or skips as a whole: tiles of the instruction in one block of the mask, or in one row of blocks.
 constexpr int kGroupRows = kRowBlock < kWarpTileM ? kRowBlock / 16 : kRowTiles;
 constexpr int kGroupColumns = kColumnTiles;
 constexpr int kColumnGroups = kColumnTiles / kGroupColumns;
@@ -125,7 +125,7 @@ struct Walk {
 
 // lib/copy/element_copy.cuh.j2
 
-// What this thread brings of a factor in every step: parts of rows in shared memory, which differ from step to step only in
+// A thread's part of loading a factor, in every step: parts of rows in shared memory, which differ from step to step only in
 // where along the contraction they are. With kInOrder, the lines of a tile, rows of A or columns of B, are neighbours.
 template <int kRows, int kRow, int kPitch, int kVector, bool kByInner, bool kInOrder>
 struct Parts {
@@ -152,9 +152,9 @@ struct Parts {
   __device__ __forceinline__ int in_row(int i) const { return along + i * kThreads % kRowVectors * kVector; }
   __device__ __forceinline__ int place(int i) const { return kByInner ? row(i) : in_row(i); }
 
-  // Brings those parts of a step that belong to a product, of kParts; `is_live(place)`: whether that line counts in this step.
+  // Loads those parts of a step that belong to a product, of kParts; `is_live(place)`: whether that line counts in this step.
   template <int kParts, class Live>
-  __device__ __forceinline__ void bring_some(int part, Element* shared, const Step& step, int inner, Live is_live) const {
+  __device__ __forceinline__ void load_some(int part, Element* shared, const Step& step, int inner, Live is_live) const {
     #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (i * kParts / kCount != part || !has(i)) continue;
@@ -167,7 +167,7 @@ struct Parts {
       const bool valid = start >= 0 && found < lines && at < inner && is_live(place(i), block);
       const Element* const from = factor + (kByInner ? static_cast<long long>(found) * inner + at
                                                      : static_cast<long long>(at) * lines + found);
-      bring<kVector>(shared + row(i) * kPitch + in_row(i), from, valid);
+      load_elements<kVector>(shared + row(i) * kPitch + in_row(i), from, valid);
     }
   }
 };
@@ -225,32 +225,32 @@ mma_dsd(int m, int k, int n, const Element* __restrict__ a, const Element* __res
   Walk walk(tile, inner);
   const AParts a_parts(a, rows, [&](int place) { return tile.row(place); });
   const BParts b_parts(b, columns, [&](int place) { return first_column + place; });
-  unsigned long long live_rows = 0;  // of the steps that were brought last, each kStepBlocks * kMaskRows bits
-  // This warp's live groups at a place of a step behind which `later` steps were brought.
+  unsigned long long live_rows = 0;  // of the steps that were loaded last, each kStepBlocks * kMaskRows bits
+  // This warp's live groups at a place of a step behind which `later` steps were loaded.
   const auto groups_of = [&](int later, int place) {
     const int block = kStepBlocks > 1 ? place / kInnerBlock : 0;
     return static_cast<unsigned>(live_rows >> ((later * kStepBlocks + block) * kMaskRows + first_row / kRowBlock));
   };
-  int brought = 0, used = 0;
-  const auto bring_next = [&](int stage) {
+  int loaded = 0, used = 0;
+  const auto load_next = [&](int stage) {
     const Step next = walk.next();
-    ++brought;
+    ++loaded;
     live_rows = live_rows << kStepBlocks * kMaskRows | next.live;
     if (next.start[0] >= 0) {
       Element* const into = stages + stage * kStageElements;
-      a_parts.template bring_some<1>(0, into, next, inner, [&](int place, int block) {
+      a_parts.template load_some<1>(0, into, next, inner, [&](int place, int block) {
         return !kSkipsRows || (next.live >> (block * kMaskRows + place / kRowBlock) & 1);
       });
-      b_parts.template bring_some<1>(0, into + kAElements, next, inner, [](int, int) { return true; });
+      b_parts.template load_some<1>(0, into + kAElements, next, inner, [](int, int) { return true; });
     }
     copy_async_commit();
     return next.start[0] >= 0;
   };
-  each_step(bring_next, [&](int stage) {
+  each_step(load_next, [&](int stage) {
     ++used;
     #pragma unroll
     for (int place = 0; place < kStep; place += kProductStep) {
-      const unsigned live = groups_of(brought - used, place);
+      const unsigned live = groups_of(loaded - used, place);
       if (kSkips && (live & kEveryGroup) == 0) continue;
       Fragments fragments;
       fragments.load(stages + stage * kStageElements, first_row, warp_column, place);

@@ -20,7 +20,7 @@ constexpr int kStages = 3;  // of the rows of A and B in shared memory
 constexpr int kStep = 4;  // nonzeros of which a thread loads the places together
 constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kDividesK = true;  // kTileK divides k
 
 constexpr int kChunk = 16 / sizeof(Element);  // elements of a 16-byte access
@@ -53,7 +53,7 @@ static_assert(kRowBytes == 64 || kRowBytes == 128, "a stage's rows take 64 or 12
 
 // lib/mma/swizzle.cuh.j2
 
-// A thread's part in bringing listed rows to shared memory: the same 16-byte chunk of every kRowsPerPass-th row.
+// A thread's part in loading listed rows to shared memory: the same 16-byte chunk of every kRowsPerPass-th row.
 template <int kRows>
 struct RowLoader {
   static constexpr int kRowsPerPass = kThreads / kRowChunks;
@@ -88,7 +88,7 @@ struct RowLoader {
 
 using Sums = float[kRowTiles][kColumnTiles][4];
 
-// Where a lane finds its fragments in a stage, in bytes.
+// The bytes of a lane's fragments in a stage.
 struct Lane {
   unsigned a, b;
 

@@ -23,7 +23,7 @@ constexpr int kStages = 3;  // tiles of B in shared memory
 constexpr int kPrefetch = 2;  // vectors of nonzeros that a thread loads one tile ahead
 constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kDividesK = true;  // kTileK divides k
 constexpr bool kDividesN = true;  // kTileN divides n
 
@@ -109,7 +109,7 @@ constexpr int kLoaders = kThreads;
 
 using Sums = float[kRowTiles][kColumnTiles][4];
 
-// Where a lane finds its fragments in tiles, in bytes.
+// The bytes of a lane's fragments in tiles.
 struct Lane {
   unsigned a, b;
 
@@ -196,7 +196,7 @@ mma_spmm(int m, int k, int n, int panels, const int* __restrict__ tile_counts, c
   BLoader loader;
   loader.start(threadIdx.x, b, n, 0, first_column);
 
-  // Where the nonzeros of the tiles in hand begin; those behind the last tile are empty.
+  // The begins of the nonzeros of the tiles in hand; tiles past the last one are empty.
   int begins[4];
   #pragma unroll
   for (int i = 0; i < 4; ++i) begins[i] = mine[min(i, panels)].y;

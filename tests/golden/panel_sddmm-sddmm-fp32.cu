@@ -17,7 +17,7 @@ constexpr int kStrip = 4;  // nonzeros of a row that a subwarp computes at once
 constexpr int kWarps = 16;
 constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kChunks = 8;  // 16-byte chunks of a row that each thread of a subwarp takes
 constexpr bool kWholeRows = true;  // they hold k elements, and no zeros behind these
 
@@ -87,7 +87,7 @@ struct Row {
   }
 };
 
-// Brings `rows` rows of B to shared memory.
+// Loads `rows` rows of B to shared memory.
 __device__ __forceinline__ void load_panel(unsigned char* panel, const Element* b, int rows, int k) {
   for (int i = threadIdx.x; i < rows * kRowChunks; i += kThreads) {
     const Element* const row = b + static_cast<long long>(i / kRowChunks) * k;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void load_panel(unsigned char* panel, const Element* 
   copy_async_commit();
 }
 
-// D = A · B^T at the nonzeros of a pattern; A is m x k and B n x k, row-major. A block brings a panel of B once and goes
+// D = A · B^T at the nonzeros of a pattern; A is m x k and B n x k, row-major. A block loads a panel of B once and goes
 // through its share of the panel's groups of tasks; each subwarp keeps its task's row of A in registers.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 panel_sddmm(int n, int k, const int* __restrict__ first_groups, const Task* __restrict__ tasks,
@@ -111,7 +111,7 @@ panel_sddmm(int n, int k, const int* __restrict__ first_groups, const Task* __re
   const int last = first_groups[blockIdx.y + 1];
   int group = first_groups[blockIdx.y] + blockIdx.x;
   if (group >= last) return;
-  // Where a thread finds its first chunks in a row; it has the others at equal distances from these.
+  // The places of a thread's first chunks in a row; its others lie at equal distances from these.
   unsigned offsets[kTurns];
   #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) {

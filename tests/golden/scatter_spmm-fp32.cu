@@ -15,7 +15,7 @@ constexpr int kVector = 1;  // neighbouring columns of C per lane
 constexpr int kPanelM = 128;  // rows of C per panel
 constexpr int kWarps = 8;  // warps per block
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kColumnsDivide = true;  // kTileN divides n
 
 constexpr int kTileN = 32 * kVector;  // columns of C per warp

@@ -21,7 +21,7 @@ constexpr int kAhead = 8;  // nonzeros whose rows of B are loaded before the fir
 constexpr int kWarps = 4;  // warps per block
 constexpr int kRegisters = 64;  // per thread
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kColumnsDivide = true;  // kTileN divides n
 
 constexpr int kThreads = 32 * kWarps;

@@ -19,7 +19,7 @@ constexpr int kResidentBlocks = 2;
 constexpr int kFirstCheck = 0;  // layer after which dead inputs are dropped for the first time, or 0
 constexpr int kChecks = 1;  // how often they are
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kDying = false;  // an input without a live neuron stays so
 constexpr float kUnit = 0x1p-11f;  // roundoff
 constexpr float kLargest = 65504.0f;
@@ -101,7 +101,7 @@ __device__ __forceinline__ unsigned infer_layer(const Element* from, Element* to
     #pragma unroll
     for (int i = 0; i < kLive * kVector; ++i) sums[i] = bias;
     for (int buffer = net.buffers[block]; buffer < net.buffers[block + 1]; ++buffer) {
-      __syncthreads();  // nobody reads the last buffer any more
+      __syncthreads();  // no thread reads the last buffer any more
       stage<kLive>(staged, from, net.map + net.maps[buffer], net.maps[buffer + 1] - net.maps[buffer]);
       __syncthreads();
       multiply<kLive>(sums, staged, net, buffer * kWarps + threadIdx.x / 32);
@@ -122,7 +122,7 @@ __device__ __forceinline__ unsigned infer_layer(const Element* from, Element* to
   return alive;
 }
 
-// What all threads of the block have found of a layer; `found` has a word for each warp, and another for the next layer.
+// Joins the inputs that the block's threads have found alive in a layer; `found` has a word for each warp, and another for the next layer.
 __device__ __forceinline__ unsigned alive_of_block(unsigned own, unsigned* found) {
   #pragma unroll
   for (int step = 16; step > 0; step /= 2) own |= __shfl_xor_sync(kAll, own, step);
@@ -200,7 +200,7 @@ staged_network(int n, int neurons, int outputs, int layers, int bias_values, con
       const unsigned all = count < 32 ? (1u << count) - 1 : kAll;
       unsigned alive = all;
       Element *from = here, *to = here + tile_values;
-      __syncthreads();  // nobody reads the last minibatch any more
+      __syncthreads();  // no thread reads the last minibatch any more
       load_tile(from, inputs + static_cast<long long>(at) * neurons, neurons, count);
       __syncthreads();
       for (int layer = begin; layer < end && alive; ++layer) {

@@ -15,7 +15,7 @@ constexpr int kWarps = 16;
 constexpr int kRun = 8;  // groups of 16 neurons that a warp takes one after another
 constexpr int kStages = 4;  // blocks of neurons in a warp's shared memory; the next ones load while one is used
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kDying = false;  // an input without a live neuron stays so
 
 constexpr int kBlockWarps = kWarps;
@@ -43,12 +43,12 @@ static_assert(kChunks == 2 || kChunks == 4 || kChunks == 8, "a row is 1, 2 or 4 
 
 // lib/tile/network_tiles.cuh.j2
 
-// What a block keeps beside the warps' memory.
+// A block's shared memory after the warps' own.
 struct Control {
   unsigned alive[kBlockWarps * kChunks];  // inputs of a chunk with a live neuron, by the warp that looked
 };
 
-// Which inputs have a neuron that is not zero; here it is found elsewhere.
+// Marks the inputs that have a neuron other than zero; here it is found elsewhere.
 struct Alive {
   __device__ __forceinline__ void add(const Vector<unsigned, 4>&) {}
 };
@@ -127,7 +127,7 @@ struct Blocks {
 template <int kTiles, int kKind>
 __device__ __forceinline__ void pairs_run(const unsigned char* from, unsigned char* to, long long group,
                                           const Network& net, const int* pairs, unsigned char* memory, unsigned limit) {
-  // Which blocks are loaded: both of the first group, then those that are not kept.
+  // The blocks that are loaded: both of the first group, then those that are not kept.
   constexpr int kLoads = kKind == kChains ? kRun + 1 : kKind == kTwins ? (kRun + 1) / 2 * 2 : 2 * kRun;
   const unsigned lane = threadIdx.x % 32;
   // Lane 2 i + s has side s of group i.
@@ -143,7 +143,7 @@ __device__ __forceinline__ void pairs_run(const unsigned char* from, unsigned ch
   for (int i = 0; i < kStages; ++i) start(i);
   int load = kStages;
   unsigned left[kTiles][2], right[kTiles][2];
-  // What belongs to a group comes while the one before is multiplied.
+  // The next group, loaded while the one before is multiplied.
   unsigned next_weights[2][4];
   Vector<unsigned, 2> next_bias;
   unsigned next_place;
@@ -220,13 +220,13 @@ __device__ __forceinline__ int chunks_of(int count) {
   return count <= 16 || kChunks == 2 ? 2 : count <= 32 || kChunks == 4 ? 4 : kChunks;
 }
 
-// Where a neuron of 8 inputs lies in a tile whose rows have so many chunks: its row is swizzled as in shared memory, so that
+// Returns the place of a neuron of 8 inputs in a tile whose rows have `chunks` chunks: its row is swizzled as in shared memory, so that
 // blocks of rows are copied as they are.
 __device__ __forceinline__ long long chunk_place(int row, int chunk, int chunks) {
   return static_cast<long long>(row) * chunks + (chunk ^ (row * chunks / 8 & chunks - 1));
 }
 
-// Which of a tile's inputs have a neuron that is not zero, a bit for each.
+// Returns a bit for each of a tile's inputs, set if it has a neuron other than zero.
 __device__ __forceinline__ unsigned long long alive_inputs(const unsigned char* neurons, int rows, int chunks, int count,
                                                            Control& control) {
   const int lane = threadIdx.x % 32;
@@ -292,7 +292,7 @@ __device__ __forceinline__ void gather_tile(unsigned char* tile, const unsigned 
   }
 }
 
-// What comes out of a tile's inputs.
+// The results of a tile's inputs.
 __device__ __forceinline__ void write_results(const unsigned char* neurons, int outputs, int chunks, int count,
                                               const int* ids, Element* result) {
   const int lanes = (outputs + 31) / 32;
@@ -358,7 +358,7 @@ streamed_network(int n, int neurons, int outputs, int layers, int positions, con
   const unsigned limit = static_cast<unsigned>(__half_as_ushort(most)) * 0x10001u;
   const int first = static_cast<int>(static_cast<long long>(n) * blockIdx.x / gridDim.x);
   const int behind = static_cast<int>(static_cast<long long>(n) * (blockIdx.x + 1) / gridDim.x);
-  // Every tile has two buffers: a row for each position, and some that nobody reads. A block's last tile may be cut off.
+  // Every tile has two buffers: a row for each position, and some that are never read. A block's last tile may be cut off.
   const long long buffer_bytes = (positions + kSpareRows) * 2ll * kInputs;
   tiles += (positions + kSpareRows) * 4ll * (first + static_cast<long long>(kInputs) * blockIdx.x);
   int* ids = numbers + 2 * static_cast<long long>(first);

@@ -14,7 +14,7 @@
 constexpr int kUnitsDown = 4, kUnitsAcross = 16;  // of 8 x 8 outputs in a tile
 constexpr int kThreads = 256;
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kChannels = 3, kFilters = 1;
 constexpr int kRows = 3, kColumns = 3;  // of a filter
 constexpr int kStrideRows = 1, kStrideColumns = 1, kDilationRows = 1, kDilationColumns = 1;
@@ -27,7 +27,7 @@ constexpr int kTileRows = kUnitsDown * kUnit, kTileColumns = kUnitsAcross * kUni
 constexpr int kWindowRows = kTileRows + kRows - 1, kWindowColumns = kTileColumns + kColumns - 1;  // pixels that they read
 constexpr int kWindowPitch = kWindowColumns * kChannels + 1;
 constexpr int kLine = 32;  // elements, at whose multiples loads of a warp begin
-constexpr int kLines = (kWindowColumns * kChannels + kLine - 1 + kLine - 1) / kLine;  // that a row of the window meets at the most
+constexpr int kLines = (kWindowColumns * kChannels + kLine - 1 + kLine - 1) / kLine;  // lines that a row of the window meets at most
 constexpr int kWeights = kFilters * kRows * kColumns * kChannels;
 constexpr int kOwn = 4;  // outputs of a row that a thread computes at a time
 constexpr int kAhead = 8;  // lines that are on their way to a warp at a time
@@ -54,13 +54,13 @@ struct Tile {
   __device__ __forceinline__ bool is_inside(int row, int column) const { return row >= 0 && row < height && column >= 0 && column < width; }
 };
 
-// Whether a pixel of the window, of which these are row and column, is read by outputs that are computed and may not be zero.
+// Returns whether any computed output reads the pixel at this row and column of the window, which may be other than zero.
 __device__ __forceinline__ bool is_needed(const Shared& shared, const UnitMask& mask, const Tile& tile, int row, int column) {
   const int pixel_row = tile.first_row - kPaddingRows + row, block = (tile.first_column - kPaddingColumns + column) / kBlockColumns;
   return mask.mask.has_live(tile.image, pixel_row / kBlockRows, block, block);
 }
 
-// Brings the pixels of a tile, each once. Warps load whole lines, several at a time: x may lie in the host's memory.
+// Loads the pixels of a tile, each once. Warps load whole lines, several at a time: x may lie in the host's memory.
 __device__ __forceinline__ void load_window(Shared& shared, const UnitMask& mask, const Tile& tile, const Element* x) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   for (int first = warp * kAhead; first < kWindowRows * kLines; first += kThreads / 32 * kAhead) {

@@ -16,7 +16,7 @@ constexpr int kTileN = 32;  // filters per block
 constexpr int kStep = 16;  // channels of a tap in shared memory
 constexpr int kThreadPixels = 4;  // outputs of a thread, each of kThreadFilters filters
 
-// What the problem adds.
+// Constants of the problem.
 // convolution/geometry.cuh.j2 (1)
 
 constexpr int kUnit = 8;  // rows and columns of a tile of outputs

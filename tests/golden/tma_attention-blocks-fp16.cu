@@ -12,7 +12,7 @@
 // Tunables.
 constexpr int kStages = 5;
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kHeadDim = 128;
 constexpr int kBlockRows = 128;  // queries of a block of the mask
 constexpr int kBlockKeys = 128;
@@ -85,7 +85,7 @@ __device__ __forceinline__ SharedOperand rows_across_k(const unsigned char* star
 #endif
 }
 
-// The matrix that begins so many bytes further, a multiple of 16.
+// Returns the matrix `bytes` further, a multiple of 16.
 __device__ __forceinline__ SharedOperand moved(SharedOperand operand, unsigned bytes) {
 #if defined(SPARSEGEN_EMULATOR)
   return {static_cast<const unsigned char*>(operand.start) + bytes, operand.k_is_contiguous, operand.block_stride};
@@ -207,80 +207,60 @@ __device__ __forceinline__ void multiply_values(float (&sums)[16][4], const unsi
 
 // lib/tile/live_keys.cuh.j2 (1)
 
-constexpr int kRowBytes = 128;  // of 64 columns
-constexpr int kChunks = (kHeadDim + 63) / 64;  // of 64 columns; those behind the last read as zero
-constexpr int kQueries = 128;  // of a tile
+constexpr int kRowBytes = 128;  // 64 columns, the widest row that TMA swizzles
+constexpr int kChunks = (kHeadDim + 63) / 64;  // chunks of 64 columns; TMA reads zeros past the last column
+constexpr int kQueries = 128;  // queries in a tile
 constexpr int kQueryChunkBytes = kQueries * kRowBytes, kQueryBytes = kChunks * kQueryChunkBytes;
 constexpr int kKeyChunkBytes = kStageKeys * kRowBytes, kStageBytes = kChunks * kKeyChunkBytes;
-constexpr int kParts = kStageKeys / kPartKeys;  // of a stage, each of keys that follow one another
+constexpr int kParts = kStageKeys / kPartKeys;  // parts of a stage, of consecutive keys each
 constexpr int kRingBytes = 2 * kQueryBytes + kStages * kStageBytes;
 
-// Lanes of a consumer warp that tell a barrier that the warp is done. One is enough behind __syncwarp; compute-sanitizer's racecheck
-// follows arrivals lane by lane, so that under it all of them arrive.
-#if defined(SPARSEGEN_EVERY_LANE_ARRIVES)
-constexpr unsigned kArrivingLanes = 32;
-#else
-constexpr unsigned kArrivingLanes = 1;
-#endif
+// lib/persistent/arriving_lanes.cuh.j2
 
-constexpr unsigned kLast = 1;  // stage of its tile
+constexpr unsigned kLast = 1;  // the last stage of its tile
 constexpr unsigned kBounded = 2;  // the band, or the end of the keys, hides some places of the stage
 constexpr unsigned kDead = 4;  // some parts of the stage are dead for some queries
-constexpr int kEnd = -1;  // in the place of a head: there is no tile any more
+constexpr int kEnd = -1;  // in place of a head: no tile follows
 
-// What the producer says of a stage of keys: flags, and of each part its number among all keys' parts, above a bit for each piece of the
-// queries that says whether the part is live for it.
-struct StageNote {
+// What the producer tells consumers of a stage of keys: flags, and a word for each part: its number among the parts of all keys, above one
+// bit for each piece of the queries, set if the part is live for it.
+struct StageDescriptor {
   unsigned flags;
   unsigned parts[kParts];
 };
 
-// What it says of a tile: which head of which item, counted through, and the first query of each piece.
-struct TileNote {
+// What it tells them of a tile: the head, counted through all batch elements, and the first query of each piece.
+struct TileDescriptor {
   int head;
   int first[kPieces];
 };
 
-// A place in a ring of kPlaces, and the parity of its barriers' phase.
-template <int kPlaces>
-struct Turn {
-  int number = 0;
-  unsigned parity = 0;
+// lib/barrier/ring_stage.cuh.j2
+using KeyStage = Stage<kStages>;
+using TileStage = Stage<2>;
 
-  __device__ __forceinline__ void advance() {
-    if (++number == kPlaces) number = 0, parity ^= 1;
-  }
-  __device__ __forceinline__ Turn next() const {
-    Turn found = *this;
-    found.advance();
-    return found;
-  }
-};
-using StageTurn = Turn<kStages>;
-using TileTurn = Turn<2>;
-
-// In shared memory.
+// Lies in shared memory.
 struct Ring {
-  Barrier filled[kStages], emptied[kStages];
-  Barrier queries_filled[2], queries_emptied[2];
-  StageNote stages[kStages];
-  TileNote tiles[2];
+  Barrier full[kStages], empty[kStages];
+  Barrier queries_full[2], queries_empty[2];
+  StageDescriptor stage_descriptors[kStages];
+  TileDescriptor tile_descriptors[2];
 
   // By one thread, before the block meets.
   __device__ __forceinline__ void init() {
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(filled + i, 1);
-      barrier_init(emptied + i, kRingWarps * kArrivingLanes);
+      barrier_init(full + i, 1);
+      barrier_init(empty + i, kRingWarps * kArrivingLanes);
     }
     for (int i = 0; i < 2; ++i) {
-      barrier_init(queries_filled + i, 1);
-      barrier_init(queries_emptied + i, kRingWarps * kArrivingLanes);
+      barrier_init(queries_full + i, 1);
+      barrier_init(queries_empty + i, kRingWarps * kArrivingLanes);
     }
   }
 
-  // By the warps that multiply, which are done with the stage: behind a wait for products, where all lanes are together.
-  __device__ __forceinline__ void release(int stage) { arrive(emptied + stage); }
-  __device__ __forceinline__ void release_queries(int place) { arrive(queries_emptied + place); }
+  // A consumer warp is done with the stage. Follows a wait for products, where all lanes have converged.
+  __device__ __forceinline__ void release(int stage) { arrive(empty + stage); }
+  __device__ __forceinline__ void release_queries(int place) { arrive(queries_empty + place); }
 
  private:
   __device__ __forceinline__ static void arrive(Barrier* barrier) {
@@ -296,11 +276,11 @@ struct RingTiles {
   __device__ __forceinline__ unsigned char* stage(int number) const { return memory + 2 * kQueryBytes + number * kStageBytes; }
 };
 
-constexpr int kRowTiles = kBlockRows > kQueries ? kBlockRows / kQueries : 1;  // of the queries of one row of the mask
-constexpr int kNoBand = 1 << 29;  // a distance behind which bands do not end
+constexpr int kRowTiles = kBlockRows > kQueries ? kBlockRows / kQueries : 1;  // tiles in one row of the mask
+constexpr int kNoBand = 1 << 29;  // a distance from which on a band does not end
 
-// Tiles of kQueries queries of a head. Heads come in sections, whose keys and values stay in the L2; in a section the tiles that are
-// expected to be longest come first.
+// Tiles of kQueries queries of a head. Heads come in sections whose keys and values fit in the L2; in a section the tiles that should take
+// longest come first, or one of them would run alone at the end.
 struct Tiles {
   int queries, keys;
   int item_heads;  // query heads of an item
@@ -320,8 +300,8 @@ struct Tiles {
     return MaskRows(mask + words, mask_rows, mask_columns, false);
   }
 
-  // The head of a tile, counted through the items, and its queries.
-  __device__ __forceinline__ int find(int number, Queries& found) const {
+  // Returns the head of a tile, counted through all batch elements, and finds its queries.
+  __device__ __forceinline__ int at(int number, Queries& found) const {
     const int of_section = section * rows, which = number / of_section, rest = number - which * of_section;
     const int heads = min(section, all_heads - which * section);
     const int head = which * section + rest % heads, row = rest / heads;
@@ -343,19 +323,19 @@ struct Producer {
   const TensorMap& k_map;
   const TensorMap& v_map;
   unsigned* counters;  // two words that are zero between launches
-  int workers;  // producers of the grid
+  int workers;  // producer warps in the grid
 
-  StageTurn stage;
-  TileTurn place;
-  // The tile that is loaded.
+  KeyStage stage;
+  TileStage place;
+  // The tile that is being loaded.
   LiveKeys live;
   Queries queries;
   int head = 0;
-  // The tile behind it: its number is asked for first, then it is looked up, then its live blocks are.
+  // The next tile, prefetched in three steps: its number is requested, its queries are looked up, then its live blocks.
   LiveKeys next_live;
   Queries next_queries;
-  int next_head = 0, next_number = 0, asked = 0;
-  // The parts of a live block that are still to come, and the next one as `StageNote` has it.
+  int next_head = 0, next_number = 0, prefetched = 0;
+  // The parts of a live block that are not loaded yet, and the word of the next one for `StageDescriptor`.
   int parts_of_block = 0;
   unsigned part_word = 0;
 
@@ -366,18 +346,18 @@ struct Producer {
     unsigned flags;
   };
 
-  // All tiles of this worker, of which the first has its own number.
+  // Loads all tiles of this worker, beginning with the one of its own number.
   __device__ __forceinline__ void load_all(int worker) {
     int number = worker;
     if (number < tiles.count()) {
-      head = tiles.find(number, queries);
+      head = tiles.at(number, queries);
       look_up(live, head, queries, last_strip());
     }
     while (number < tiles.count()) {
       load_tile();
-      while (asked < 3) ask();
+      while (prefetched < 3) prefetch_next();
       number = next_number, head = next_head, queries = next_queries, live = next_live;
-      asked = 0;
+      prefetched = 0;
     }
     finish();
   }
@@ -389,23 +369,23 @@ struct Producer {
     into.load(of, tiles.mask_of(of_head), band, tiles.queries, tiles.keys, strip);
   }
 
-  // One more of the three steps to the next tile.
-  __device__ __forceinline__ void ask() {
-    if (asked == 0) {
+  // Takes one of the three steps to the next tile.
+  __device__ __forceinline__ void prefetch_next() {
+    if (prefetched == 0) {
       if (threadIdx.x % 32 == 0) next_number = workers + static_cast<int>(atomicAdd(counters, 1u));
-    } else if (asked == 1) {
+    } else if (prefetched == 1) {
       next_number = __shfl_sync(0xffffffffu, next_number, 0);
-      if (next_number < tiles.count()) next_head = tiles.find(next_number, next_queries);
+      if (next_number < tiles.count()) next_head = tiles.at(next_number, next_queries);
     } else if (next_number < tiles.count()) {
       look_up(next_live, next_head, next_queries, last_strip());
     }
-    ++asked;
+    ++prefetched;
   }
 
-  // The next live parts; of kBlockKeys that are several parts, one block's after another.
+  // Takes the next live parts for a stage; a block of several parts gives them one after the other.
   __device__ __forceinline__ Parts take_parts(int lowest, int highest, unsigned existing) {
     constexpr int kOfBlock = kBlockKeys / kPartKeys;
-    const int upper = min(lowest + band.most, tiles.keys - 1), lower = highest + band.least;  // keys that all queries see
+    const int upper = min(lowest + band.most, tiles.keys - 1), lower = highest + band.least;  // all queries see the keys between
     Parts found{};
     #pragma unroll
     for (int i = 0; i < kParts; ++i) {
@@ -417,7 +397,7 @@ struct Producer {
           block = live.take(pieces);
         }
         if (block < 0) {
-          found.words[i] = found.words[0] & ~kEveryPiece;  // of which all places are hidden
+          found.words[i] = found.words[0] & ~kEveryPiece;  // a repeated part, hidden for all queries
           found.flags |= kDead;
           continue;
         }
@@ -433,23 +413,23 @@ struct Producer {
     return found;
   }
   __device__ __forceinline__ void load_stage(const TensorMap& map, const Parts& parts, int item, int of_head, bool is_of_keys, bool is_last) {
-    barrier_wait(ring.emptied + stage.number, stage.parity ^ 1);
+    barrier_wait(ring.empty + stage.number, stage.parity ^ 1);
     if (is_elected()) {
       if (is_of_keys) {
-        StageNote& note = ring.stages[stage.number];
-        note.flags = (is_last ? kLast : 0) | parts.flags;
+        StageDescriptor& descriptor = ring.stage_descriptors[stage.number];
+        descriptor.flags = (is_last ? kLast : 0) | parts.flags;
         #pragma unroll
-        for (int i = 0; i < kParts; ++i) note.parts[i] = parts.words[i];
+        for (int i = 0; i < kParts; ++i) descriptor.parts[i] = parts.words[i];
       }
-      Barrier* const filled = ring.filled + stage.number;
-      barrier_arrive_expecting(filled, kStageBytes);
+      Barrier* const full = ring.full + stage.number;
+      barrier_arrive_expecting(full, kStageBytes);
       unsigned char* const to = memory.stage(stage.number);
       #pragma unroll
       for (int i = 0; i < kParts; ++i) {
         const int key = static_cast<int>(parts.words[i] >> kPieces) * kPartKeys;
         #pragma unroll
         for (int chunk = 0; chunk < kChunks; ++chunk) {
-          copy_box(to + chunk * kKeyChunkBytes + i * kPartKeys * kRowBytes, map, box_at(chunk * 64, key, of_head, item), filled);
+          copy_box(to + chunk * kKeyChunkBytes + i * kPartKeys * kRowBytes, map, box_at(chunk * 64, key, of_head, item), full);
         }
       }
     }
@@ -459,22 +439,22 @@ struct Producer {
 
   __device__ __forceinline__ void load_queries(int item, int of_head) {
     constexpr int kBoxRows = kPieceRows < 64 ? kPieceRows : 64;
-    barrier_wait(ring.queries_emptied + place.number, place.parity ^ 1);
+    barrier_wait(ring.queries_empty + place.number, place.parity ^ 1);
     if (is_elected()) {
-      TileNote& note = ring.tiles[place.number];
-      Barrier* const filled = ring.queries_filled + place.number;
-      note.head = head;
-      barrier_arrive_expecting(filled, kQueryBytes);
+      TileDescriptor& descriptor = ring.tile_descriptors[place.number];
+      Barrier* const full = ring.queries_full + place.number;
+      descriptor.head = head;
+      barrier_arrive_expecting(full, kQueryBytes);
       #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
-        const int first = queries.first[i] == kNowhere ? tiles.queries : queries.first[i];  // which reads as zeros
-        note.first[i] = first;
+        const int first = queries.first[i] == kNowhere ? tiles.queries : queries.first[i];  // past the end: TMA reads zeros
+        descriptor.first[i] = first;
         #pragma unroll
         for (int box = 0; box < kPieceRows / kBoxRows; ++box) {
           #pragma unroll
           for (int chunk = 0; chunk < kChunks; ++chunk) {
             copy_box(memory.queries(place.number) + chunk * kQueryChunkBytes + (i * kPieceRows + box * kBoxRows) * kRowBytes, q_map,
-                     box_at(chunk * 64, first + box * kBoxRows, of_head, item), filled);
+                     box_at(chunk * 64, first + box * kBoxRows, of_head, item), full);
           }
         }
       }
@@ -483,7 +463,7 @@ struct Producer {
     place.advance();
   }
 
-  // K and V of all live blocks, V one stage behind. Where there is no live block, one of which every place is hidden.
+  // Loads K and V of all live blocks, V one stage later. Without live blocks, loads one that is hidden for all queries.
   __device__ __forceinline__ void load_tile() {
     const int item = head / tiles.item_heads, own_head = head - item * tiles.item_heads, key_head = own_head / group;
     int lowest = tiles.queries, highest = 0;
@@ -495,16 +475,16 @@ struct Producer {
       lowest = min(lowest, queries.first[i]);
       highest = max(highest, min(queries.first[i] + kPieceRows, tiles.queries) - 1);
     }
-    int left = live.strip > 0 ? 1 << 20 : (live.count() * kBlockKeys + kStageKeys - 1) / kStageKeys;  // stages of keys to come
+    int left = live.strip > 0 ? 1 << 20 : (live.count() * kBlockKeys + kStageKeys - 1) / kStageKeys;  // stages of keys not loaded yet
     Parts now = take_parts(lowest, highest, existing), before{};
     load_queries(item, own_head);
     for (bool is_behind = false;; is_behind = true) {
       const Parts next = take_parts(lowest, highest, existing);
       load_stage(k_map, now, item, key_head, true, !next.are_there);
-      if (--left <= 2 && asked < 3) ask();  // late, so that tiles go to workers that are free
+      if (--left <= 2 && prefetched < 3) prefetch_next();  // late: a number taken early would wait here while other workers are free
       if (is_behind) {
         load_stage(v_map, before, item, key_head, false, false);
-        if (left <= 2 && asked < 3) ask();
+        if (left <= 2 && prefetched < 3) prefetch_next();
       }
       before = now;
       if (!next.are_there) break;
@@ -514,10 +494,10 @@ struct Producer {
   }
 
   __device__ __forceinline__ void finish() {
-    barrier_wait(ring.queries_emptied + place.number, place.parity ^ 1);
+    barrier_wait(ring.queries_empty + place.number, place.parity ^ 1);
     if (threadIdx.x % 32 == 0) {
-      ring.tiles[place.number].head = kEnd;
-      barrier_arrive(ring.queries_filled + place.number);
+      ring.tile_descriptors[place.number].head = kEnd;
+      barrier_arrive(ring.queries_full + place.number);
       __threadfence();
       if (atomicAdd(counters + 1, 1u) == static_cast<unsigned>(workers) - 1) counters[0] = 0, counters[1] = 0;  // for the next launch
     }
@@ -539,10 +519,10 @@ struct Scores {
   float sums[kTiles][4];
 
   // Hides the places of a stage that are not live.
-  __device__ __forceinline__ void hide(const StageNote& note, unsigned flags, const Band& band, unsigned piece, int first_query, int key_count) {
-    if ((flags & kDead) != 0) hide_dead(note, piece);
-    if ((flags & kBounded) != 0) hide_bounded(note, band, first_query, key_count);
-    __syncwarp();  // all lanes have read the note
+  __device__ __forceinline__ void hide(const StageDescriptor& descriptor, unsigned flags, const Band& band, unsigned piece, int first_query, int key_count) {
+    if ((flags & kDead) != 0) hide_dead(descriptor, piece);
+    if ((flags & kBounded) != 0) hide_bounded(descriptor, band, first_query, key_count);
+    __syncwarp();  // all lanes have read the descriptor
   }
 
   __device__ __forceinline__ void largest(float (&found)[2]) const {
@@ -562,10 +542,10 @@ struct Scores {
   }
 
  private:
-  __device__ __forceinline__ void hide_dead(const StageNote& note, unsigned piece) {
+  __device__ __forceinline__ void hide_dead(const StageDescriptor& descriptor, unsigned piece) {
     #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      if ((note.parts[part] >> piece & 1) != 0) continue;
+      if ((descriptor.parts[part] >> piece & 1) != 0) continue;
       #pragma unroll
       for (int i = 0; i < kPartKeys / 8; ++i) {
         float (&tile)[4] = sums[part * (kPartKeys / 8) + i];
@@ -574,13 +554,13 @@ struct Scores {
     }
   }
 
-  __device__ __forceinline__ void hide_bounded(const StageNote& note, const Band& band, int first_query, int key_count) {
+  __device__ __forceinline__ void hide_bounded(const StageDescriptor& descriptor, const Band& band, int first_query, int key_count) {
     const int lane = static_cast<int>(threadIdx.x % 32), row = first_query + lane / 4;
     const int upper0 = min(row + band.most, key_count - 1), upper1 = min(row + 8 + band.most, key_count - 1);
     const int lower0 = row + band.least, lower1 = lower0 + 8;
     #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      const int first_key = static_cast<int>(note.parts[part] >> kPieces) * kPartKeys + lane % 4 * 2;
+      const int first_key = static_cast<int>(descriptor.parts[part] >> kPieces) * kPartKeys + lane % 4 * 2;
       #pragma unroll
       for (int i = 0; i < kPartKeys / 8; ++i) {
         float (&tile)[4] = sums[part * (kPartKeys / 8) + i];
@@ -643,7 +623,7 @@ struct Rows {
     }
   }
 
-  // What sums of weights times values are multiplied by in the end; and the logarithm of the sum of exponentials.
+  // Finishes the rows: the factor of their sums of weights times values, and the logarithm of the sum of exponentials.
   __device__ __forceinline__ void finish(float (&inverse)[2], float (&logarithm)[2]) {
     #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -716,9 +696,9 @@ struct Consumer {
   float scale;  // of scores, in powers of two
   unsigned warp;  // of the two warpgroups
 
-  StageTurn stage;
-  TileTurn place;
-  bool is_filled = false, is_next_filled = false;  // this stage and the next one are known to be
+  KeyStage stage;
+  TileStage place;
+  bool is_full = false, is_next_full = false;  // this stage and the next one are known to be
   int held_keys = 0, held_values = 0;  // stages that a product reads
   int held_queries = -1;  // the place that a store reads
   bool is_begun = false;  // sums have products of the tile, or what stands for them
@@ -728,16 +708,16 @@ struct Consumer {
   Sums sums;
   Rows rows;
   Weights weights[2];  // of the stages by turns: a product reads one while the other is computed
-  const StageNote* note = nullptr;
-  unsigned flags = 0;  // of the stage whose scores were started last; before that its note
+  const StageDescriptor* descriptor = nullptr;
+  unsigned flags = 0;  // of the stage whose scores were started last; before that its descriptor
   int head = 0, first_query = 0;
 
   // All tiles. The next one's first product runs while the last of this one's does, and its sums are stored.
   __device__ __forceinline__ void compute_all() {
-    barrier_wait(ring.queries_filled, 0);
-    if (ring.tiles[0].head == kEnd) return;
+    barrier_wait(ring.queries_full, 0);
+    if (ring.tile_descriptors[0].head == kEnd) return;
     begin_tile();
-    wait_filled(is_filled);
+    wait_full(is_full);
     start_keys();
     for (bool is_more = true; is_more;) {
       compute_first();
@@ -763,26 +743,26 @@ struct Consumer {
 
  private:
   __device__ __forceinline__ void begin_tile() {
-    const TileNote& tile = ring.tiles[place.number];
+    const TileDescriptor& tile = ring.tile_descriptors[place.number];
     head = tile.head;
     first_query = tile.first[row / kPieceRows] + static_cast<int>(row % kPieceRows);
   }
 
-  __device__ __forceinline__ void wait_filled(bool is_known) const {
-    if (!is_known) barrier_wait(ring.filled + stage.number, stage.parity);
+  __device__ __forceinline__ void wait_full(bool is_known) const {
+    if (!is_known) barrier_wait(ring.full + stage.number, stage.parity);
   }
 
-  // Looks whether the next two stages are filled, long before they are waited for.
+  // Looks whether the next two stages are full, long before they are waited for.
   __device__ __forceinline__ void look_ahead() {
-    const StageTurn next = stage.next();
-    is_filled = barrier_is_complete(ring.filled + stage.number, stage.parity);
-    is_next_filled = barrier_is_complete(ring.filled + next.number, next.parity);
+    const KeyStage next = stage.next();
+    is_full = barrier_is_complete(ring.full + stage.number, stage.parity);
+    is_next_full = barrier_is_complete(ring.full + next.number, next.parity);
   }
 
   // Starts S = Q Kᵀ of the stage, and goes behind it.
   __device__ __forceinline__ void start_keys() {
-    note = ring.stages + stage.number;
-    flags = note->flags;
+    descriptor = ring.stage_descriptors + stage.number;
+    flags = descriptor->flags;
     held_keys = stage.number;
     const SharedOperand k = rows_along_k(memory.stage(stage.number));
     const SharedOperand q = rows_along_k(memory.queries(place.number) + row / 64 * 64 * kRowBytes);
@@ -807,7 +787,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void hide_dead() {
-    if (__builtin_expect(flags & (kBounded | kDead), 0)) scores.hide(*note, flags, band, row / kPieceRows, first_query, key_count);
+    if (__builtin_expect(flags & (kBounded | kDead), 0)) scores.hide(*descriptor, flags, band, row / kPieceRows, first_query, key_count);
   }
 
   // The weights of the first stage of a tile, whose product was started before.
@@ -827,9 +807,9 @@ struct Consumer {
 
   // Starts the scores of the next stage and the product of this one's weights, then computes the next one's weights.
   __device__ __forceinline__ void compute(Weights& own, Weights& next) {
-    wait_filled(is_filled);
-    const StageTurn values = stage.next();
-    if (!is_next_filled) barrier_wait(ring.filled + values.number, values.parity);
+    wait_full(is_full);
+    const KeyStage values = stage.next();
+    if (!is_next_full) barrier_wait(ring.full + values.number, values.parity);
     start_keys();
     start_values(own);
     look_ahead();
@@ -854,9 +834,9 @@ struct Consumer {
     }
   }
 
-  // The last product of a tile, beside the first one of the next; then the tile's result. Whether there is a next one.
+  // Runs the last product of a tile beside the first one of the next, and stores the tile. Returns whether there is a next one.
   __device__ __forceinline__ bool finish(bool is_odd) {
-    wait_filled(is_filled);
+    wait_full(is_full);
     const int values = stage.number;
     if (is_odd) {
       start_values(weights[1]);
@@ -865,13 +845,13 @@ struct Consumer {
     }
     const int own_head = head, own_query = first_query, own_place = place.number;
     place.advance();
-    barrier_wait(ring.queries_filled + place.number, place.parity);
-    const bool is_more = ring.tiles[place.number].head != kEnd;
+    barrier_wait(ring.queries_full + place.number, place.parity);
+    const bool is_more = ring.tile_descriptors[place.number].head != kEnd;
     if (is_more) {
       begin_tile();
-      wait_filled(is_next_filled);
+      wait_full(is_next_full);
     }
-    start_keys();  // without a next tile of whatever lies there, which nobody uses
+    start_keys();  // without a next tile, multiplies stale data whose scores are never used
     look_ahead();
     warpgroup_wait<1>();
     warpgroup_settle(sums);
@@ -886,8 +866,8 @@ struct Consumer {
 };
 
 // O = softmax(scale * Q Kᵀ over the live places) V and the logarithm of each query's sum of exponentials; which places are live comes with
-// the call. Blocks stay, and compute one tile of 128 queries after the other: a warp walks through the live blocks of keys and loads them,
-// two warpgroups multiply 64 queries each.
+// the call. Persistent kernel over tiles of 128 queries: a producer warp walks the live blocks of keys and loads them;
+// two consumer warpgroups multiply 64 queries each.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 tma_attention(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
     const __grid_constant__ TensorMap o_map, int queries, int keys, int kv_heads, int group, int items, int section,
@@ -897,7 +877,7 @@ tma_attention(const __grid_constant__ TensorMap q_map, const __grid_constant__ T
     const float* __restrict__ scale, const int* __restrict__ band_words, float* __restrict__ lse, Element*) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Ring* const rings = reinterpret_cast<Ring*>(memory + kRings * kRingBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
   if (threadIdx.x == kProducer + 96) {
     prefetch_map(q_map);
     prefetch_map(k_map);
@@ -911,8 +891,8 @@ tma_attention(const __grid_constant__ TensorMap q_map, const __grid_constant__ T
   const Band band(band_words);
   if (warp >= kProducer / 32) {
     give_registers<56>();
-    const unsigned number = warp - kProducer / 32;
-    if (number < kRings) {
+    if (warp - kProducer / 32 < kRings) {
+      const unsigned number = warp - kProducer / 32;
       let_next_kernel_begin();
       const bool is_causal = band.most < kNoBand;
       const int heads = kv_heads * group;
@@ -925,7 +905,7 @@ tma_attention(const __grid_constant__ TensorMap q_map, const __grid_constant__ T
     }
   } else {
     take_registers<224>();
-    // In a register of its own: products with a uniform one take half of the units.
+    // Kept out of uniform registers: products with a uniform operand use half of the units.
     const float power_scale = *scale * (kLog2E + 0.0f * static_cast<float>(threadIdx.x));
     const unsigned number = warp / kRingWarps;
     Consumer consumer{rings[number], RingTiles{memory + number * kRingBytes}, band, Output{o_map, lse, kv_heads * group, queries}, keys, power_scale, warp % kRingWarps};

@@ -12,9 +12,9 @@
 // lib/copy/pair.cuh.j2 (1)
 
 // Tunables.
-constexpr int kPasses = 2;  // 1: dQ is added up in L2; 2: a second pass over the queries computes it
+constexpr int kPasses = 2;  // 1: atomics add up dQ in the L2; 2: a second pass over the queries computes it
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kHeadDim = 128;
 constexpr int kQueryBlock = 128, kKeyBlock = 128;  // of the mask
 constexpr bool kIsMasked = true;
@@ -40,42 +40,36 @@ static_assert(kQueryBlock % 64 == 0 && kKeyBlock % 64 == 0, "blocks are whole pi
 // lib/mma/warpgroup_directions.cuh.j2
 // lib/copy/tensor_map.cuh.j2 (4)
 
-constexpr int kStep = 64;  // queries or keys of a stage
-constexpr int kTile = 128;  // keys or queries of a tile, half of them for each warpgroup
-constexpr int kPieces = kHeadDim / 64;  // of 64 columns
+constexpr int kStep = 64;  // queries or keys in a stage
+constexpr int kTile = 128;  // keys or queries in a tile, half of them for each warpgroup
+constexpr int kPieces = kHeadDim / 64;  // pieces of 64 columns
 constexpr int kPieceBytes = 64 * 128;  // 64 rows of 64 columns
 constexpr int kStageBytes = kPieces * kPieceBytes;
-constexpr int kHeldBytes = 2 * kStageBytes;  // one of a tile's two matrices, which stay while stages come and go
-constexpr int kPairs = kHeadDim == 128 ? 3 : 4;  // of stages: what a step takes of two matrices
+constexpr int kHeldBytes = 2 * kStageBytes;  // one of a tile's two matrices, resident while stages are loaded and released
+constexpr int kPairs = kHeadDim == 128 ? 3 : 4;  // pairs of stages; a step reads one of two matrices each
 constexpr int kStages = 2 * kPairs;
-constexpr int kGradientBytes = kPasses == 1 ? 128 * 128 : 0;  // dS of a step
+constexpr int kGradientBytes = kPasses == 1 ? 128 * 128 : 0;  // the dS of a step
 constexpr int kConsumers = 2;  // warpgroups
 constexpr int kProducer = 128 * kConsumers;  // the first thread of the third warpgroup, whose first warp is the producer
 constexpr int kThreads = kProducer + 128;
 constexpr int kStagesAt = 2 * kHeldBytes;
 constexpr int kGradientsAt = kStagesAt + kStages * kStageBytes;
-constexpr int kGradientPlaces = 2;  // that take turns
+constexpr int kGradientPlaces = 2;  // one is written while the other is multiplied
 constexpr int kMemoryAt = kGradientsAt + kGradientPlaces * kGradientBytes;
-constexpr int kBuckets = 1024;  // of tiles by their live steps, counted where stages lie later
+constexpr int kBuckets = 1024;  // counts of tiles by live steps, in the memory of later stages
 
-// Lanes of a consumer warp that tell a barrier that the warp is done. One is enough behind __syncwarp; compute-sanitizer's racecheck
-// follows arrivals lane by lane, so that under it all of them arrive.
-#if defined(SPARSEGEN_EVERY_LANE_ARRIVES)
-constexpr unsigned kArrivingLanes = 32;
-#else
-constexpr unsigned kArrivingLanes = 1;
-#endif
+// lib/persistent/arriving_lanes.cuh.j2
 
 // P is held 2^kPShift times as large in 16 bits, so that small weights of long rows keep all bits; in bfloat16 they do anyway.
 constexpr int kPShift = 8;
 constexpr float kLog2E = 1.4426950408889634f;
 
-// What is said of a step by its first stage: the first query or key, and flags in the lowest bits; by its second one: where in the
-// array of sums of queries, in units of 64 rows, these queries lie.
-constexpr unsigned kDeadFor = 1;  // and 2: no place lives for that warpgroup
-constexpr unsigned kLast = 4;  // of its tile
-constexpr unsigned kHiddenFor = 8;  // and 16: some places are not seen
-constexpr unsigned kNoTile = 0xffffffffu;  // said of a tile: there is none
+// The descriptor of a step's first stage: its first query or key, with flags in the lowest bits. Of its second stage: the row of its queries
+// in the array of sums, in units of 64.
+constexpr unsigned kDeadFor = 1;  // and 2: no place is live for that warpgroup
+constexpr unsigned kLast = 4;  // the last step of its tile
+constexpr unsigned kHiddenFor = 8;  // and 16: some places are hidden from that warpgroup
+constexpr unsigned kNoTile = 0xffffffffu;  // in place of a tile's number: no tile follows
 
 // A query i may see a key j where least <= j - i <= most, or where j < sinks and j - i <= most.
 struct Band {
@@ -84,7 +78,7 @@ struct Band {
   __device__ __forceinline__ bool sees(int query, int key) const {
     return key - query <= most && (key - query >= least || key < sinks);
   }
-  // Whether some of these queries may see some of these keys; the firsts and the lasts.
+  // Returns whether any query from the first to the last may see any key from the first to the last.
   __device__ __forceinline__ bool any(int query, int last_query, int key, int last_key) const {
     return key - last_query <= most && (last_key - query >= least || key < sinks);
   }
@@ -93,26 +87,26 @@ struct Band {
   }
 };
 
-// In shared memory, behind the tiles.
+// Shared memory after the tiles.
 struct Memory {
   float row_values[kStages][64];
-  Barrier filled[kStages], emptied[kStages];
-  Barrier held_filled, held_emptied;
-  Barrier gradients_filled[kGradientPlaces], gradients_emptied[kGradientPlaces];
-  unsigned notes[kStages];
+  Barrier full[kStages], empty[kStages];
+  Barrier held_full, held_empty;
+  Barrier gradients_full[kGradientPlaces], gradients_empty[kGradientPlaces];
+  unsigned descriptors[kStages];
   unsigned tile;
   Band band;
 
   // By one thread, before the block meets.
   __device__ __forceinline__ void init() {
     for (int stage = 0; stage < kStages; ++stage) {
-      barrier_init(filled + stage, 1);
-      barrier_init(emptied + stage, 4 * kConsumers * kArrivingLanes);
+      barrier_init(full + stage, 1);
+      barrier_init(empty + stage, 4 * kConsumers * kArrivingLanes);
     }
-    barrier_init(&held_filled, 1);
-    barrier_init(&held_emptied, kConsumers);
-    for (Barrier& barrier : gradients_filled) barrier_init(&barrier, 4 * kConsumers * kArrivingLanes);
-    for (Barrier& barrier : gradients_emptied) barrier_init(&barrier, 4 * kConsumers * kArrivingLanes);
+    barrier_init(&held_full, 1);
+    barrier_init(&held_empty, kConsumers);
+    for (Barrier& barrier : gradients_full) barrier_init(&barrier, 4 * kConsumers * kArrivingLanes);
+    for (Barrier& barrier : gradients_empty) barrier_init(&barrier, 4 * kConsumers * kArrivingLanes);
   }
 };
 
@@ -156,7 +150,7 @@ __device__ __forceinline__ unsigned long long bits_between(int first, int last, 
   return ~0ull >> (63 - last) & ~0ull << first;
 }
 
-// Which blocks live for a half of a tile: by the band, and by the mask.
+// The live blocks of half a tile: those of the band that are live in the mask.
 struct LiveBlocks {
   const Shape& shape;
   const unsigned long long* masks;  // each as sparsegen/matrix/block_mask.py lays them out: by rows, then by columns
@@ -184,7 +178,7 @@ struct LiveBlocks {
     return mask_of(item, head)[words_by_rows() + rank * shape.query_words() + number];
   }
 
-  // By all threads of the grid: rows and columns lie in masks by their live blocks, and tell which they are.
+  // All threads of the grid invert each mask's order: rows and columns are stored by rank, longest first.
   __device__ __forceinline__ void find_ranks() const {
     const int lines = shape.query_blocks() + shape.key_blocks(), count = mask_count() * lines;
     for (int at = blockIdx.x * kThreads + threadIdx.x; at < count; at += gridDim.x * kThreads) {
@@ -199,7 +193,7 @@ struct LiveBlocks {
     }
   }
 
- // Blocks of queries that may see any of 64 keys.
+  // Returns the blocks of queries that may see any of 64 keys.
   __device__ __forceinline__ unsigned long long of_keys(int item, int head, int key, int number) const {
     if (key >= shape.keys || number >= shape.query_words()) return 0;
     const Band& band = shape.band;
@@ -211,7 +205,7 @@ struct LiveBlocks {
     return bits;
   }
 
-  // Blocks of keys that any of 64 queries may see.
+  // Returns the blocks of keys that any of 64 queries may see.
   __device__ __forceinline__ unsigned long long of_queries(int item, int head, int query, int number) const {
     if (query >= shape.queries || number >= shape.key_words()) return 0;
     const Band& band = shape.band;
@@ -225,13 +219,13 @@ struct LiveBlocks {
   }
 };
 
-// A tile: of keys for all heads of a group, or of queries for one head.
+// A tile of keys for all heads of a group, or of queries for one head.
 struct Tile {
   bool is_of_queries;
   int item, head, first;
 };
 
-// The order in which tiles are taken: all tiles of keys, then those of queries, if there is a pass for these.
+// The order of all tiles: tiles of keys come first, then those of queries if a second pass computes dQ.
 struct Order {
   const Shape& shape;
   const unsigned* sorted;
@@ -239,11 +233,11 @@ struct Order {
   __device__ __forceinline__ int key_tiles() const { return shape.items * shape.kv_heads * shape.key_tiles(); }
   __device__ __forceinline__ int query_tiles() const { return kPasses == 2 ? shape.items * shape.heads() * shape.query_tiles() : 0; }
   __device__ __forceinline__ int count() const { return key_tiles() + query_tiles(); }
-  // Whether tiles differ in length.
+  // Returns whether tiles differ in length: else sorting them is useless.
   __device__ __forceinline__ bool is_sorted() const {
     return kIsMasked || !shape.band.all(0, shape.queries - 1, 0, shape.keys - 1);
   }
-  // Heads of K and V whose tiles are taken together, as their arrays stay in L2.
+  // Returns how many heads of K and V form a section: their arrays fit in the L2 together.
   __device__ __forceinline__ int section() const {
     constexpr long long kBytes = 24ll << 20;
     const long long head = static_cast<long long>(shape.group) * shape.queries * kHeadDim * (kPasses == 1 ? 8 : 4);
@@ -259,11 +253,11 @@ struct Order {
     tile.item = of / heads, tile.head = of % heads, tile.first = number % per_head * kTile;
     return tile;
   }
-  __device__ __forceinline__ unsigned find(int number) const { return is_sorted() ? sorted[number] : static_cast<unsigned>(number); }
+  __device__ __forceinline__ unsigned at(int number) const { return is_sorted() ? sorted[number] : static_cast<unsigned>(number); }
 };
 
-// For each query, padded to whole steps, what its exponents begin with: kPShift - lse, in units of log2, and -infinity where it sees
-// nothing or is none; behind all of these, rowsum(dO o O), 2^kPShift times smaller.
+// Writes two arrays over all queries, padded to whole steps: where exponents begin (kPShift - lse, in units of log2; -infinity for queries
+// that see nothing and for padding), and rowsum(dO o O), 2^kPShift times smaller.
 __device__ __forceinline__ void prepare_rows(const Shape& shape, const Element* __restrict__ out, const Element* __restrict__ d_out,
                                              const float* __restrict__ lse, float* __restrict__ row_values, float scale) {
   constexpr int kLanes = kHeadDim / 8;  // of a row, 8 elements each
@@ -309,7 +303,7 @@ __device__ __forceinline__ void prepare_rows(const Shape& shape, const Element* 
   }
 }
 
-// Sorts tiles section by section, those of most live blocks first: a block for each section and kind of tile.
+// Sorts the tiles of each section by falling number of live blocks. One thread block sorts a section's tiles of one kind.
 __device__ __forceinline__ void sort_tiles(const Shape& shape, const LiveBlocks& live, const Order& tiles, unsigned* order, unsigned* histogram) {
   const int section = tiles.section(), all_heads = shape.items * shape.kv_heads, sections = (all_heads + section - 1) / section;
   const int words = max(shape.query_words(), shape.key_words());
@@ -372,13 +366,13 @@ struct Producer {
     return box_at(piece * 64, token, head, item);
   }
 
-  // The matrices of a tile that stay in shared memory.
-  __device__ __forceinline__ void bring_held(const Tile& tile, unsigned number) {
-    barrier_wait(&shared.held_emptied, held_parity);
+  // Loads the two matrices of a tile that stay resident in shared memory.
+  __device__ __forceinline__ void load_held(const Tile& tile, unsigned number) {
+    barrier_wait(&shared.held_empty, held_parity);
     held_parity ^= 1;
     if (is_elected()) {
       shared.tile = number;
-      barrier_arrive_expecting(&shared.held_filled, 2 * kHeldBytes);
+      barrier_arrive_expecting(&shared.held_full, 2 * kHeldBytes);
       const TensorMap& first = tile.is_of_queries ? q_map : k_map;
       const TensorMap& second = tile.is_of_queries ? d_out_map : v_map;
       #pragma unroll
@@ -387,61 +381,61 @@ struct Producer {
         for (int w = 0; w < kConsumers; ++w) {
           const auto from = box_of(piece, tile.first + w * kStep, tile.head, tile.item);
           unsigned char* const to = memory + (piece * kConsumers + w) * kPieceBytes;
-          copy_box(to, first, from, &shared.held_filled);
-          copy_box(to + kHeldBytes, second, from, &shared.held_filled);
+          copy_box(to, first, from, &shared.held_full);
+          copy_box(to + kHeldBytes, second, from, &shared.held_full);
         }
       }
     }
     __syncwarp();
   }
 
-  // One stage: 64 rows of a matrix, and what belongs to these rows.
-  __device__ __forceinline__ void bring_stage(int number, const TensorMap& map, int token, int head, int item, unsigned note, const float* values) {
-    barrier_wait(shared.emptied + number, pair.parity ^ 1);
+  // Loads a stage: 64 rows of a matrix, and one value for each of them.
+  __device__ __forceinline__ void load_stage(int number, const TensorMap& map, int token, int head, int item, unsigned descriptor, const float* values) {
+    barrier_wait(shared.empty + number, pair.parity ^ 1);
     if (is_elected()) {
-      Barrier* const filled = shared.filled + number;
-      shared.notes[number] = note;
-      barrier_arrive_expecting(filled, kStageBytes + (values != nullptr ? 64 * sizeof(float) : 0));
+      Barrier* const full = shared.full + number;
+      shared.descriptors[number] = descriptor;
+      barrier_arrive_expecting(full, kStageBytes + (values != nullptr ? 64 * sizeof(float) : 0));
       unsigned char* const to = memory + kStagesAt + number * kStageBytes;
       #pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) copy_box(to + piece * kPieceBytes, map, box_of(piece, token, head, item), filled);
-      if (values != nullptr) copy_bulk(shared.row_values[number], values, 64 * sizeof(float), filled);
+      for (int piece = 0; piece < kPieces; ++piece) copy_box(to + piece * kPieceBytes, map, box_of(piece, token, head, item), full);
+      if (values != nullptr) copy_bulk(shared.row_values[number], values, 64 * sizeof(float), full);
     }
     __syncwarp();
   }
 
-  // Whether a warpgroup's places of a step are not all seen.
+  // Returns whether some of a warpgroup's places of a step are hidden.
   __device__ __forceinline__ bool hides(const Tile& tile, int first, int w) const {
     const int own = tile.first + w * kStep, query = tile.is_of_queries ? own : first, key = tile.is_of_queries ? first : own;
     return key + kStep > shape.keys || !shape.band.all(query, query + kStep - 1, key, key + kStep - 1);
   }
 
-  __device__ __forceinline__ void bring_step(const Tile& tile, int head, int first, unsigned flags) {
-    unsigned note = static_cast<unsigned>(first) | flags;
+  __device__ __forceinline__ void load_step(const Tile& tile, int head, int first, unsigned flags) {
+    unsigned descriptor = static_cast<unsigned>(first) | flags;
     #pragma unroll
     for (int w = 0; w < kConsumers; ++w) {
-      if ((flags & kDeadFor << w) != 0 || hides(tile, first, w)) note |= kHiddenFor << w;
+      if ((flags & kDeadFor << w) != 0 || hides(tile, first, w)) descriptor |= kHiddenFor << w;
     }
     if (tile.is_of_queries) {
       const int kv_head = head / shape.group;
-      bring_stage(pair.first(), k_map, first, kv_head, tile.item, note, nullptr);
-      bring_stage(pair.second(), v_map, first, kv_head, tile.item, 0, nullptr);
+      load_stage(pair.first(), k_map, first, kv_head, tile.item, descriptor, nullptr);
+      load_stage(pair.second(), v_map, first, kv_head, tile.item, 0, nullptr);
     } else {
       const int row = (tile.item * shape.heads() + head) * shape.query_steps() + first / kStep;
       const float* const values = row_values + static_cast<long long>(row) * kStep;
-      bring_stage(pair.first(), q_map, first, head, tile.item, note, values);
-      bring_stage(pair.second(), d_out_map, first, head, tile.item, row, values + shape.padded_rows());
+      load_stage(pair.first(), q_map, first, head, tile.item, descriptor, values);
+      load_stage(pair.second(), d_out_map, first, head, tile.item, row, values + shape.padded_rows());
     }
     pair.advance();
   }
 
-  // All live steps of a tile; if there is none, one in which no place lives.
-  __device__ __forceinline__ void bring(const Tile& tile) {
+  // Loads all live steps of a tile. Without any, loads one without live places, so that consumers store zeros.
+  __device__ __forceinline__ void load(const Tile& tile) {
     const int lane = threadIdx.x % 32;
     const int words = tile.is_of_queries ? shape.key_words() : shape.query_words(), end = tile.is_of_queries ? shape.keys : shape.queries;
     const int block_size = tile.is_of_queries ? kKeyBlock : kQueryBlock, heads = tile.is_of_queries ? 1 : shape.group;
     const int last = tile.first + kTile - 1;
-    int held = -1, held_head = tile.is_of_queries ? tile.head : tile.head * shape.group;  // a step that may be the last one
+    int held = -1, held_head = tile.is_of_queries ? tile.head : tile.head * shape.group;  // a step that is loaded when it is known whether it is the last one
     unsigned held_flags = 0;
     for (int g = 0; g < heads; ++g) {
       const int head = tile.is_of_queries ? tile.head : tile.head * shape.group + g;
@@ -463,7 +457,7 @@ struct Producer {
               const bool sees = tile.is_of_queries ? shape.band.any(tile.first, last, at, at + kStep - 1)
                                                    : shape.band.any(at, at + kStep - 1, tile.first, last);
               if (!sees) continue;
-              if (held >= 0) bring_step(tile, held_head, held, held_flags);
+              if (held >= 0) load_step(tile, held_head, held, held_flags);
               held = at, held_head = head, held_flags = flags;
             }
           }
@@ -471,24 +465,24 @@ struct Producer {
       }
     }
     if (held < 0) held = 0, held_flags = 3 * kDeadFor;
-    bring_step(tile, held_head, held, held_flags | kLast);
+    load_step(tile, held_head, held, held_flags | kLast);
   }
 
   // The counters are two words that are zero between launches.
-  __device__ __forceinline__ void bring_all(const Order& tiles, unsigned* counters) {
+  __device__ __forceinline__ void load_all(const Order& tiles, unsigned* counters) {
     const int count = tiles.count();
     for (int number = blockIdx.x; number < count;) {
-      const unsigned found = tiles.find(number);
+      const unsigned found = tiles.at(number);
       const Tile tile = tiles.natural(static_cast<int>(found));
-      bring_held(tile, found);
-      bring(tile);
+      load_held(tile, found);
+      load(tile);
       if (threadIdx.x % 32 == 0) number = static_cast<int>(gridDim.x + atomicAdd(counters, 1u));
       number = __shfl_sync(0xffffffffu, number, 0);
     }
-    barrier_wait(&shared.held_emptied, held_parity);
+    barrier_wait(&shared.held_empty, held_parity);
     if (threadIdx.x % 32 == 0) {
       shared.tile = kNoTile;
-      barrier_arrive(&shared.held_filled);
+      barrier_arrive(&shared.held_full);
       __threadfence();
       if (atomicAdd(counters + 1, 1u) == gridDim.x - 1) counters[0] = 0, counters[1] = 0;
     }
@@ -502,7 +496,7 @@ using Sums = float[kHeadDim / 8][4];  // 64 x kHeadDim over a warpgroup
 using QuerySums = float[kHeadDim / 16][4];  // 64 x kHeadDim / 2
 using Factor = unsigned[kHeadDim / 16][4];  // 64 rows of an input in registers
 
-// Which of 64 x 64 places are seen, where not all of them are. A thread has two rows, and sees columns up to the row's last one that do not
+// The places that are seen among 64 x 64, where some are hidden. A thread has two rows, and sees columns up to the row's last one that do not
 // come before its first one or are free.
 struct Places {
   int first[2], last[2], free;
@@ -570,25 +564,25 @@ struct Consumer {
     __syncwarp();
     if (lane() < kArrivingLanes) barrier_arrive(barrier);
   }
-  __device__ __forceinline__ void release(int number) const { tell(shared.emptied + number); }
-  __device__ __forceinline__ void wait_filled(int number, unsigned parity) const { barrier_wait(shared.filled + number, parity); }
+  __device__ __forceinline__ void release(int number) const { tell(shared.empty + number); }
+  __device__ __forceinline__ void wait_full(int number, unsigned parity) const { barrier_wait(shared.full + number, parity); }
 
-  __device__ __forceinline__ bool hides(unsigned note) const { return (note & kHiddenFor << warpgroup) != 0; }
+  __device__ __forceinline__ bool hides(unsigned descriptor) const { return (descriptor & kHiddenFor << warpgroup) != 0; }
   // This thread's places of a step.
   __device__ __forceinline__ int first_row() const {
     return tiles.natural(static_cast<int>(shared.tile)).first + static_cast<int>(warpgroup * kStep + warp() * 16 + lane() / 4);
   }
-  __device__ __forceinline__ int first_column(unsigned note) const { return static_cast<int>((note & ~63u) + lane() % 4 * 2); }
-  __device__ __forceinline__ bool is_dead(unsigned note) const { return (note & kDeadFor << warpgroup) != 0; }
+  __device__ __forceinline__ int first_column(unsigned descriptor) const { return static_cast<int>((descriptor & ~63u) + lane() % 4 * 2); }
+  __device__ __forceinline__ bool is_dead(unsigned descriptor) const { return (descriptor & kDeadFor << warpgroup) != 0; }
 
-  // Where the lane's part of 8 x 8 matrices, 16 columns of 64 rows, lies in swizzled rows of 128 bytes; of the columns behind it, by an
-  // exclusive or with bytes.
+  // Returns the byte of the lane's part of 8 x 8 matrices, 16 columns of 64 rows, in swizzled rows of 128 bytes; later columns lie at an
+  // exclusive or with their bytes.
   __device__ __forceinline__ unsigned matrix_row() const {
     const unsigned row = warp() * 16 + lane() % 16;
     return row * 128 + ((lane() / 16 ^ row % 8) << 4);
   }
 
-  // The 64 rows of a held matrix that are this warpgroup's own, as fragments.
+  // Loads this warpgroup's 64 rows of a resident matrix as fragments.
   __device__ __forceinline__ void load_factor(Factor& factor, int matrix) const {
     const unsigned at = matrix_row();
     #pragma unroll
@@ -597,7 +591,7 @@ struct Consumer {
     }
   }
 
-  // Begins the product of own rows of a held matrix, and the 64 rows of a stage.
+  // Starts the product of own rows of a resident matrix and the 64 rows of a stage.
   __device__ __forceinline__ void begin_scores(Scores& scores, [[maybe_unused]] const Factor& factor, [[maybe_unused]] int matrix, int number) const {
     const KMajor b(at_stage(number));
     const KMajor a(held(matrix) + warpgroup * kPieceBytes);
@@ -610,7 +604,7 @@ struct Consumer {
     warpgroup_commit();
   }
 
-  // Begins adding the product of 64 x 64 weights and the 64 rows of a stage.
+  // Starts adding the product of 64 x 64 weights and the 64 rows of a stage.
   __device__ __forceinline__ void begin_sums(Sums& sums, const Weights& weights, int number) const {
     const MnMajor b(at_stage(number), kPieceBytes);
     warpgroup_begin();
@@ -624,7 +618,7 @@ struct Consumer {
     for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
   }
 
-  // Behind a wait for products of these weights: keeps the compiler from writing others before it.
+  // Follows a wait for products of these weights: else the compiler would overwrite them before the wait.
   __device__ __forceinline__ static void settle(Weights& weights) {
 #if !defined(SPARSEGEN_EMULATOR)
     #pragma unroll
@@ -638,7 +632,7 @@ struct Consumer {
     return { {both.x, both.y} };
   }
 
-  // Rounds sums, and stores those inside the array; `place` is 64 rows of a held matrix that nobody reads any more.
+  // Rounds sums, and stores those inside the array; `place` is 64 rows of a resident matrix that no product reads any more.
   __device__ __forceinline__ void store_rows(const Sums& sums, float factor, unsigned char* place, const TensorMap& map, int token, int head, int item) const {
     const unsigned at = matrix_row();
     #pragma unroll
@@ -662,11 +656,11 @@ struct Consumer {
     }
   }
 
-  // What was held may be overwritten when all stores have read it.
+  // Releases the resident matrices when all stores have read their staged rows.
   __device__ __forceinline__ void release_held() const {
     if (threadIdx.x % 128 == 0) {
       store_box_wait<0>();
-      barrier_arrive(&shared.held_emptied);
+      barrier_arrive(&shared.held_empty);
     }
   }
 
@@ -674,7 +668,7 @@ struct Consumer {
   __device__ __forceinline__ void compute_queries();
   __device__ __forceinline__ void compute_all() {
     for (;;) {
-      barrier_wait(&shared.held_filled, held_parity);
+      barrier_wait(&shared.held_full, held_parity);
       held_parity ^= 1;
       const unsigned number = shared.tile;
       if (number == kNoTile) break;
@@ -688,12 +682,12 @@ struct Consumer {
   }
 };
 
-// What a step of 64 queries and a warpgroup's 64 keys has beside its products.
+// The elementwise part of a step of 64 queries and a warpgroup's 64 keys.
 struct ColumnStep {
   const Consumer& consumer;
   int pair;  // of its stages
 
-  __device__ __forceinline__ unsigned note() const { return consumer.shared.notes[2 * pair]; }
+  __device__ __forceinline__ unsigned descriptor() const { return consumer.shared.descriptors[2 * pair]; }
   __device__ __forceinline__ const float* values(int stage) const { return consumer.shared.row_values[stage] + consumer.lane() % 4 * 2; }
 
   template <bool kHides>
@@ -701,7 +695,7 @@ struct ColumnStep {
     const float* const begins = values(2 * pair);
     Places places;
     if constexpr (kHides) {
-      places = Places::of_keys(consumer.shape, consumer.first_row(), consumer.first_column(note()), consumer.is_dead(note()));
+      places = Places::of_keys(consumer.shape, consumer.first_row(), consumer.first_column(descriptor()), consumer.is_dead(descriptor()));
     }
     #pragma unroll
     for (int j = 0; j < kStep / 8; ++j) {
@@ -718,7 +712,7 @@ struct ColumnStep {
   }
   // P, 2^kPShift times as large.
   __device__ __forceinline__ void weigh(const Scores& scores, float scale, Weights& weights) const {
-    if (consumer.hides(note())) {
+    if (consumer.hides(descriptor())) {
       weigh<true>(scores, scale, weights);
     } else {
       weigh<false>(scores, scale, weights);
@@ -758,15 +752,15 @@ __device__ __forceinline__ void Consumer::compute_keys() {
     load_factor(v_rows, 1);
   }
   const auto begin_q = [&](const Pair& of) {
-    wait_filled(of.first(), of.parity);
+    wait_full(of.first(), of.parity);
     begin_scores(scores, k_rows, 0, of.first());
   };
   const auto begin_d_out = [&](const Pair& of) {
-    wait_filled(of.second(), of.parity);
+    wait_full(of.second(), of.parity);
     begin_scores(dp, v_rows, 1, of.second());
   };
   const auto step_of = [&](const Pair& of) { return ColumnStep{*this, of.number}; };
-  const auto is_last = [&](const Pair& of) { return (step_of(of).note() & kLast) != 0; };
+  const auto is_last = [&](const Pair& of) { return (step_of(of).descriptor() & kLast) != 0; };
   Pair of = pair;  // the step's
   const auto begin_step = [&] {  // until dS is there
     begin_q(of);
@@ -830,11 +824,11 @@ __device__ __forceinline__ void Consumer::compute_queries() {
     delta[h] = is_there ? __ldcg(values + shape.padded_rows()) * static_cast<float>(1 << kPShift) : 0.0f;
   }
   const auto begin_k = [&](const Pair& of) {
-    wait_filled(of.first(), of.parity);
+    wait_full(of.first(), of.parity);
     begin_scores(scores, q_rows, 0, of.first());
   };
   const auto begin_v = [&](const Pair& of) {
-    wait_filled(of.second(), of.parity);
+    wait_full(of.second(), of.parity);
     begin_scores(dp, d_out_rows, 1, of.second());
   };
   const auto weigh = [&](auto hides, [[maybe_unused]] const Places& seen) {
@@ -847,9 +841,9 @@ __device__ __forceinline__ void Consumer::compute_queries() {
       }
     }
   };
-  const auto weigh_step = [&](unsigned note) {
-    if (hides(note)) {
-      weigh(Is<true>{}, Places::of_queries(shape, first_row(), first_column(note), is_dead(note)));
+  const auto weigh_step = [&](unsigned descriptor) {
+    if (hides(descriptor)) {
+      weigh(Is<true>{}, Places::of_queries(shape, first_row(), first_column(descriptor), is_dead(descriptor)));
     } else {
       weigh(Is<false>{}, Places{});
     }
@@ -865,12 +859,12 @@ __device__ __forceinline__ void Consumer::compute_queries() {
   };
   Pair of = pair;  // the step's
   begin_k(of);
-  unsigned note = shared.notes[of.first()];
+  unsigned descriptor = shared.descriptors[of.first()];
   warpgroup_wait<0>();
   warpgroup_settle(scores);
-  weigh_step(note);
+  weigh_step(descriptor);
   int before_k = -1;
-  while ((note & kLast) == 0) {  // the next scores are multiplied while dS is computed
+  while ((descriptor & kLast) == 0) {  // the next scores are multiplied while dS is computed
     const Pair now = of;
     of.advance();
     begin_v(now);
@@ -885,8 +879,8 @@ __device__ __forceinline__ void Consumer::compute_queries() {
     begin_sums(dq, ds, now.first());
     warpgroup_wait<1>();
     warpgroup_settle(scores);
-    note = shared.notes[of.first()];
-    weigh_step(note);
+    descriptor = shared.descriptors[of.first()];
+    weigh_step(descriptor);
   }
   begin_v(of);
   warpgroup_wait<0>();
@@ -904,9 +898,9 @@ __device__ __forceinline__ void Consumer::compute_queries() {
   store_rows(dq, *scale, held(0) + warpgroup * kPieceBytes, dq_map, query, tile.head, tile.item);
 }
 
-// The gradients of attention's Q, K and V. All blocks prepare what tiles need and meet; then they stay, and compute one tile after
-// another: 128 keys, with which all queries that see any of them are multiplied, and then 128 queries. A warp brings what lives, two
-// warpgroups multiply.
+// The gradients of attention's Q, K and V. Persistent kernel: all thread blocks prepare values of rows and the order of tiles, and meet; then
+// they compute tiles of 128 keys, with all queries that see any of them, and then tiles of 128 queries. A producer warp loads live
+// steps; two consumer warpgroups multiply.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
     const __grid_constant__ TensorMap d_out_map, const __grid_constant__ TensorMap dq_map, const __grid_constant__ TensorMap dk_map,
@@ -916,7 +910,7 @@ tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_con
     const unsigned long long* __restrict__ mask, const float* __restrict__ scale, const int* __restrict__ band, Element*, Element*, Element* dq) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Memory& shared = *reinterpret_cast<Memory*>(memory + kMemoryAt);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
   const Shape shape{items, kv_heads, group, queries, keys, shared.band};
   const LiveBlocks live{shape, mask, item_masks, head_masks, mask_ranks};
   const Order tiles{shape, order};
@@ -931,7 +925,7 @@ tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_con
   grid_sync(counters);
   if (tiles.is_sorted()) {
     sort_tiles(shape, live, tiles, order, reinterpret_cast<unsigned*>(memory + kStagesAt));
-    fence_shared_for_tensor_cores();  // the copy engine writes where counts lay
+    fence_shared_for_tensor_cores();  // TMA overwrites the counts
     grid_sync(counters);
   }
   if (warp >= kProducer / 32) {
@@ -939,7 +933,7 @@ tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_con
     if (warp == kProducer / 32) {
       fence_before_bulk_reads();
       Producer producer{memory, shared, q_map, k_map, v_map, d_out_map, shape, live, row_values};
-      producer.bring_all(tiles, counters + 1);
+      producer.load_all(tiles, counters + 1);
     }
   } else {
     take_registers<240>();

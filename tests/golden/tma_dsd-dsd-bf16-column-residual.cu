@@ -13,47 +13,41 @@
 
 // Tunables.
 constexpr int kTileN = 256;  // columns of the result per block
-constexpr int kRaster = 16;  // tiles of rows that clusters walk through before the next columns
-constexpr int kTail = 2;  // the same in the last group of kRaster
-constexpr bool kCounted = true;  // tiles come from a counter, not by position
+constexpr int kRaster = 16;  // tiles of rows that come before the next columns
+constexpr int kTail = 2;  // the same in the last rows, at most kRaster
+constexpr bool kCounted = true;  // tiles come from a counter instead of by position
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kRowBlock = 128;  // rows of the result in a block of the mask
 constexpr int kInnerBlock = 128;  // elements of the contraction in a block of the mask
-constexpr bool kAByInner = true;  // the contraction is the direction in which A is contiguous
+constexpr bool kAByInner = true;  // A is contiguous along the contraction
 constexpr bool kBByInner = true;
 static_assert(sizeof(Element) == 2 || (kAByInner && kBByInner), "floats lie along the contraction");
-static_assert(kTail <= kRaster, "a group is walked in parts");
+static_assert(kTail <= kRaster, "kTail divides up what kRaster would hold");
 static_assert(kRowBlock % 64 == 0 && kInnerBlock % 64 == 0, "blocks are whole pieces of 64 rows and columns");
 
-// lib/tile/copied_tiles.cuh.j2 (3)
+// lib/persistent/copied_tiles.cuh.j2 (3)
 
 // lib/tile/block_mask.cuh.j2
 
 constexpr int kStages = stages_of(kTileN);
 constexpr int kStageBytes = stage_bytes(kTileN);
-constexpr int kPieces = kRowBlock / 64;  // of 64 rows, in a block of the mask
+constexpr int kPieces = kRowBlock / 64;  // pieces of 64 rows in a block of the mask
 
 using Sums = float[kTileN / 8][4];
 
-// In shared memory, behind the tiles and what is laid down of the result.
-struct Memory {
-  Ring ring;
-  Mail mail;
-};
+// lib/persistent/tile_places.cuh.j2
 
-// lib/tile/tile_places.cuh.j2
-
-// A tile of the result: for each warpgroup 64 rows and their rank in the mask, the same columns.
+// A tile of the result: the same columns for both warpgroups, and for each 64 rows with their rank in the mask.
 struct Tile {
   int rows[kConsumers];  // in units of 64; kNoRows where there are none
   int ranks[kConsumers];
-  unsigned long long first[kConsumers];  // words of the mask
+  unsigned long long first[kConsumers];  // the first word of the mask's rows, read ahead
   int column;
   int item = 0;  // of the batch
 };
 
-// All tiles, item by item. Rows come by rank, those of most live blocks first.
+// The order of all tiles, one batch element after the other: rows with most live blocks come first, or a long tile would run alone at the end.
 struct Tiles {
   MaskRows first_mask;  // of the first item
   int rows;  // of the result, in units of 64
@@ -67,8 +61,8 @@ struct Tiles {
 
   __device__ __forceinline__ MaskRows mask_of([[maybe_unused]] int item) const { return first_mask; }
 
-  // Where there is no such tile another one is found, which nobody may bring.
-  __device__ __forceinline__ Tile find(int number) const {
+  // Past the last tile: returns a valid tile that must not be loaded.
+  __device__ __forceinline__ Tile at(int number) const {
     Tile tile;
     const MaskRows mask = mask_of(tile.item);
     const TilePlace place = place_of_tile(number, row_tiles, column_tiles);
@@ -85,46 +79,46 @@ struct Tiles {
   }
 };
 
-// The warp that has the copy engine bring tiles of A and B.
+// The producer warp: loads tiles of A and B by TMA.
 struct Producer {
   unsigned char* tiles;
   Ring& ring;
-  TileNumbers& numbers;
+  TileScheduler& scheduler;
   const TensorMap& a_map;
   const TensorMap& b_map;
   Stage stage;
-  int ahead = 0;  // stages of this tile so far
+  int ahead = 0;  // stages of this tile that were loaded
 
-  __device__ __forceinline__ void bring_step(const Tile& tile, int at, unsigned live, bool last) {
-    ring.wait_emptied(stage);
+  __device__ __forceinline__ void load_step(const Tile& tile, int at, unsigned live, bool last) {
+    ring.wait_empty(stage);
     if (is_elected()) {
       unsigned char* const a = tiles + stage.number * kStageBytes;
       unsigned char* const b = a + kConsumers * kPieceBytes;
-      Barrier* const filled = ring.filled + stage.number;
+      Barrier* const full = ring.full + stage.number;
       const unsigned rows = static_cast<unsigned>(tile.rows[0] | tile.rows[1] << 16);
       const unsigned flags = live | (last ? kLast : 0) | static_cast<unsigned>(tile.item) << 16;
-      store_vector(ring.notes[stage.number].element, Note{ {flags, rows, static_cast<unsigned>(tile.column), 0} });
-      barrier_arrive_expecting(filled, live == 0 ? 0 : ((live & 1) + (live >> 1) + kTileN / 64) * kPieceBytes);
+      store_vector(ring.descriptors[stage.number].element, StageDescriptor{ {flags, rows, static_cast<unsigned>(tile.column), 0} });
+      barrier_arrive_expecting(full, live == 0 ? 0 : ((live & 1) + (live >> 1) + kTileN / 64) * kPieceBytes);
       #pragma unroll
       for (unsigned w = 0; w < kConsumers; ++w) {
         if ((live >> w & 1) == 0 || (kClusterBlocks == 2 && w != cluster_rank())) continue;
         const auto first = kAByInner ? box_of(tile.item, at, tile.rows[w] * 64) : box_of(tile.item, tile.rows[w] * 64, at);
-        copy_box_to_cluster(a + w * kPieceBytes, a_map, first, filled, 3);
+        copy_box_to_cluster(a + w * kPieceBytes, a_map, first, full, 3);
       }
       if (live != 0) {
-        copy_box(b, b_map, box_of(tile.item, at, tile.column), filled);
+        copy_box(b, b_map, box_of(tile.item, at, tile.column), full);
       }
     }
     __syncwarp();
     stage.advance(kStages);
-    if (++ahead == kStages || (last && ahead < kStages)) numbers.ask();
+    if (++ahead == kStages || (last && ahead < kStages)) scheduler.prefetch();
   }
 
-  // All live steps of a tile; if there is none, a stage that nobody multiplies.
-  __device__ __forceinline__ void bring(const Tile& tile, const MaskRows& mask) {
+  // Loads all live steps of a tile. Without any, one dead stage makes consumers store the epilogue of zeros.
+  __device__ __forceinline__ void load(const Tile& tile, const MaskRows& mask) {
     const bool has_first = tile.rows[0] != kNoRows, has_second = tile.rows[1] != kNoRows;
     ahead = 0;
-    int held = -1;  // a step that may be the last one
+    int held = -1;  // a step that is loaded when it is known whether it is the last one
     unsigned held_live = 0;
     unsigned long long first = tile.first[0], second = tile.first[1];
     for (int number = 0;;) {
@@ -132,23 +126,23 @@ struct Producer {
       if (!has_second) second = 0;
       for (unsigned long long any = first | second; any != 0; any &= any - 1) {
         const int bit = __ffsll(static_cast<long long>(any)) - 1;
-        if (held >= 0) bring_step(tile, held, held_live, false);
+        if (held >= 0) load_step(tile, held, held_live, false);
         held = (number * 64 + bit) * kInnerBlock, held_live = static_cast<unsigned>((first >> bit & 1) | (second >> bit & 1) << 1);
         #pragma unroll 1
-        for (int step = 1; step < kInnerBlock / kStep; ++step, held += kStep) bring_step(tile, held, held_live, false);
+        for (int step = 1; step < kInnerBlock / kStep; ++step, held += kStep) load_step(tile, held, held_live, false);
       }
       if (++number == mask.words) break;
       first = mask.word(tile.ranks[0], number), second = kPieces % 2 == 0 ? first : mask.word(tile.ranks[1], number);
     }
-    bring_step(tile, max(0, held), held_live, true);
+    load_step(tile, max(0, held), held_live, true);
   }
 };
 
-// lib/mma/tile_consumer.cuh.j2 (1)
+// lib/persistent/tile_consumer.cuh.j2 (1)
 
-// Y = scale * A * B with A's live blocks alone; the mask comes with the call. Blocks stay, and compute one tile of Y after
-// the other: a warp walks through the mask's bits and brings what they say, two warpgroups multiply. The blocks of a cluster have the
-// same rows, and each sends half of A to both.
+// Y = scale * A * B with A's live blocks alone; the mask comes with the call. Persistent kernel: a producer warp
+// walks the mask's bits and loads live blocks; two consumer warpgroups multiply. The blocks of a cluster compute the same rows, and each
+// multicasts half of A.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap y_map,
     int m, int k, int n, unsigned* counters, const Element* __restrict__, const Element* __restrict__,
@@ -159,20 +153,20 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
   const MaskRows rows(mask, (m + kRowBlock - 1) / kRowBlock, (k + kInnerBlock - 1) / kInnerBlock, false);
   const Tiles tiles(rows, m, n);
-  TileNumbers numbers(shared.mail, counters);
+  TileScheduler scheduler(shared.queue, counters);
   Tile tile;
   if (warp == kProducer / 32) {
     wait_for_kernel_before();
-    let_next_kernel_begin();  // where blocks of this one end: all of them are there
-    tile = tiles.find(numbers.cluster);
+    let_next_kernel_begin();  // takes effect where blocks of this kernel end: all of them are resident
+    tile = tiles.at(scheduler.cluster);
   } else if (threadIdx.x == kProducer + 32) {
     prefetch_map(a_map);
     prefetch_map(b_map);
     shared.ring.init();
-    shared.mail.init();
+    shared.queue.init();
     barrier_init_fence();
     prefetch_map(y_map);
   }
@@ -180,14 +174,14 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   if (warp >= kProducer / 32) {
     give_registers<72>();
     if (warp == kProducer / 32) {
-      Producer producer{memory, shared.ring, numbers, a_map, b_map};
-      for (int number = numbers.cluster; number < tiles.count();) {
-        producer.bring(tile, tiles.mask_of(tile.item));
-        number = numbers.take();
-        tile = tiles.find(number);
+      Producer producer{memory, shared.ring, scheduler, a_map, b_map};
+      for (int number = scheduler.cluster; number < tiles.count();) {
+        producer.load(tile, tiles.mask_of(tile.item));
+        number = scheduler.next();
+        tile = tiles.at(number);
       }
-      shared.ring.say(producer.stage, kEnd);
-      numbers.end();
+      shared.ring.signal(producer.stage, kEnd);
+      scheduler.finish();
     }
   } else {
     take_registers<216>();
@@ -196,7 +190,7 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     const Output output{y_map, outputs + warpgroup * kOutputs * kPieceBytes, static_cast<int>(1 + warpgroup), *scale, bias, m, n, residual};
     Consumer consumer{memory, shared.ring, warpgroup};
     consumer.compute_all(output);
-    output.end();
+    output.finish();
   }
-  cluster_meet();  // nobody ends while another block may send it tiles or arrivals
+  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
 }

@@ -12,36 +12,30 @@
 
 // Tunables.
 constexpr int kTileN = 256;  // columns of the result per block
-constexpr int kRaster = 16;  // tiles of rows that clusters walk through before the next columns
-constexpr bool kCounted = true;  // tiles come from a counter, not by position
+constexpr int kRaster = 16;  // tiles of rows that come before the next columns
+constexpr bool kCounted = true;  // tiles come from a counter instead of by position
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kRowBlock = 128;  // rows of the result in a block of the mask
 constexpr int kColumnBlock = 128;  // columns of the result in a block of the mask
-constexpr bool kBByInner = false;  // the contraction is the direction in which B is contiguous
+constexpr bool kBByInner = false;  // B is contiguous along the contraction
 static_assert(sizeof(Element) == 2 || kBByInner, "floats lie along the contraction");
 static_assert(kRowBlock % 64 == 0 && kColumnBlock % 64 == 0, "blocks are whole pieces of 64 rows and columns");
 static_assert(kRaster <= 32, "each lane of a warp has a tile of rows");
 
-// lib/tile/copied_tiles.cuh.j2 (7)
+// lib/persistent/copied_tiles.cuh.j2 (7)
 
 // lib/tile/block_mask.cuh.j2
 
-constexpr int kPieces = kRowBlock / 64;  // of 64 rows, in a block of the mask
-constexpr int kNarrowN = kTileN < 128 ? kTileN : 128;  // columns of narrow tiles
-constexpr int kUnit = 128;  // columns of the result that come together
-constexpr int kUnits = kTileN / kUnit;  // of a tile
+constexpr int kPieces = kRowBlock / 64;  // pieces of 64 rows in a block of the mask
+constexpr int kNarrowN = kTileN < 128 ? kTileN : 128;  // columns of narrow tiles, which hold what is left of a row: a wide one would multiply unused columns
+constexpr int kUnit = 128;  // columns of the result that are live or dead together
+constexpr int kUnits = kTileN / kUnit;  // units in a tile
 constexpr int kBlockUnits = kColumnBlock / kUnit;
 constexpr int kClusterUnits = kUnits * static_cast<int>(kClusterBlocks);
-static_assert(kUnits <= 4 && kColumnBlock % kUnit == 0, "a note has room for four units");
+static_assert(kUnits <= 4 && kColumnBlock % kUnit == 0, "a descriptor has room for four units");
 
-// In shared memory, behind the tiles and what is laid down of the result.
-struct Memory {
-  Ring ring;
-  Mail mail;
-};
-
-// A tile of the result: for each warpgroup 64 rows, and the columns of some live units.
+// A tile of the result: 64 rows for each warpgroup, and the columns of some live units.
 struct Tile {
   int rows[kConsumers];  // in units of 64; kNoRows where there are none
   bool narrow;
@@ -51,13 +45,13 @@ struct Tile {
   int item = 0;  // of the batch
 };
 
-// The units that live in any row of tiles of 128 rows, as many as fit in a tile; what is left of a row may be a narrow one. Wide tiles
-// come first, along groups of kRaster tiles of rows. A producer warp walks through them, all of its lanes together.
+// The order of all tiles. A tile holds as many units as fit that are live in any of its 128 rows; the rest of a row may be a narrow tile.
+// Wide tiles come first, along groups of kRaster tiles of rows. All lanes of a producer warp walk through them together.
 struct Tiles {
   MaskRows mask;  // of the group's item
   int rows;  // of the result, in units of 64
   int row_tiles, item_groups, groups;  // of an item, of all
-  // The group that the walk has reached; each lane has one of its tiles of rows: its live units, where it is, tiles of this width.
+  // The group that the walk has reached. Each lane holds one of its tiles of rows: live units, first rows, tiles of this width.
   int group = -1, before = 0, in_group = 0;
   int units = 0, first_rows = 0, tiles = 0;
 
@@ -65,7 +59,7 @@ struct Tiles {
       : mask(of), rows((row_count + 63) / 64), row_tiles((of.rows * kPieces + 1) / 2), item_groups((row_tiles + kRaster - 1) / kRaster),
         groups(item_groups) {}
 
-  // Without the turn of narrow tiles, which go through the same groups again.
+  // Narrow tiles go through the same groups in a second pass.
   __device__ __forceinline__ int group_of_turn() const { return group < groups ? group : group - groups; }
   __device__ __forceinline__ int item() const { return 0; }
   // The first row tile of the group.
@@ -74,26 +68,26 @@ struct Tiles {
   __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
   __device__ __forceinline__ static int from_lane(int mine, int lane) { return __shfl_sync(0xffffffffu, mine, lane); }
 
-  // Bits of a warpgroup's rows.
+  // Returns a word of the mask's bits for a warpgroup's rows.
   __device__ __forceinline__ unsigned long long word(int row_tile, int warpgroup, int number) const {
     return mask.word((row_tile * 2 + warpgroup) / kPieces, number);
   }
 
-  // Where 64 rows of a tile begin, in units of 64.
+  // Returns where 64 rows of a tile begin, in units of 64.
   __device__ __forceinline__ int rows_of(int row_tile, int warpgroup) const {
     const int piece = row_tile * 2 + warpgroup, rank = piece / kPieces;
     const int found = rank < mask.rows ? mask.order[rank] * kPieces + piece % kPieces : kNoRows;
     return found < rows ? found : kNoRows;
   }
 
-  // Of so many units those of the cluster's first block, which has as many as the other one or one more.
+  // Returns how many of `count` units the cluster's first block computes: half of them, rounded up.
   __device__ __forceinline__ static int first_of(int count) {
     return (count + static_cast<int>(kClusterBlocks) - 1) / static_cast<int>(kClusterBlocks);
   }
 
   __device__ __forceinline__ static bool is_narrow(int count) { return kTileN > kNarrowN && first_of(count) * kUnit <= kNarrowN; }
 
-  // Goes on to the next group; false: there is none.
+  // Goes on to the next group; returns false if there is none.
   __device__ __forceinline__ bool advance() {
     before += in_group;
     if (++group >= 2 * groups) return false;
@@ -114,12 +108,12 @@ struct Tiles {
     return true;
   }
 
-  // The tile of that number, which is larger than the last one's. False: there is none.
-  __device__ __forceinline__ bool find(Tile& tile, int number) {
+  // Walks to the tile of that number, which is larger than the last one. Returns false if there is none.
+  __device__ __forceinline__ bool walk_to(Tile& tile, int number) {
     while (number >= before + in_group) {
       if (!advance()) return false;
     }
-    // Of each row tile's tiles the first, then of each the second, and so on.
+    // First tiles of all rows come first, then all second tiles, and so on.
     int left = number - before, turn = 0;
     unsigned having = __ballot_sync(0xffffffffu, tiles > 0);
     while (left >= __popc(having)) {
@@ -140,7 +134,7 @@ struct Tiles {
     return true;
   }
 
-  // The tile's units, which are those of the row tile from the `skipped`-th live one on. Each lane has two bits of a word.
+  // Finds the tile's units: the live ones of the row tile from the `skipped`-th on. Each lane holds two bits of a word.
   __device__ __forceinline__ void choose(Tile& tile, int row_tile, int skipped) const {
     tile.live = 0, tile.columns = 0;
     int chosen = 0;
@@ -170,71 +164,71 @@ struct Tiles {
   }
 };
 
-// The warp that has the copy engine bring tiles of A and B.
+// The producer warp: loads tiles of A and B by TMA.
 struct Producer {
   unsigned char* tiles;
   Ring& ring;
-  TileNumbers& numbers;
+  TileScheduler& scheduler;
   const TensorMap& a_map;
   const TensorMap& b_map;
   Stage stage;
   bool narrow = false;
   int stages = stages_of(kTileN);
 
-  // Stages behind this one are those of narrow tiles: they lie elsewhere.
-  __device__ __forceinline__ void turn() {
-    ring.say(stage, kTurn);
+  // Goes over to stages of narrow tiles, which lie elsewhere: waits until no consumer reads a wide one any more.
+  __device__ __forceinline__ void relayout() {
+    ring.signal(stage, kRelayout);
     stage.advance(stages);
-    for (stage.number = 0; stage.number < stages; ++stage.number) ring.wait_emptied(stage);
+    for (stage.number = 0; stage.number < stages; ++stage.number) ring.wait_empty(stage);
     stage.number = 0, narrow = true, stages = stages_of(kNarrowN);
   }
 
-  __device__ __forceinline__ void bring_step(const Tile& tile, int at, bool last) {
-    ring.wait_emptied(stage);
+  __device__ __forceinline__ void load_step(const Tile& tile, int at, bool last) {
+    ring.wait_empty(stage);
     if (is_elected()) {
       unsigned char* const a = tiles + stage.number * (narrow ? stage_bytes(kNarrowN) : stage_bytes(kTileN));
       unsigned char* const b = a + kConsumers * kPieceBytes;
-      Barrier* const filled = ring.filled + stage.number;
+      Barrier* const full = ring.full + stage.number;
       const unsigned flags = static_cast<unsigned>(tile.item) << 16 | tile.live << 8 | (last ? kLast : 0), rows = static_cast<unsigned>(tile.rows[0] | tile.rows[1] << 16);
-      store_vector(ring.notes[stage.number].element,
-                   Note{ {flags, rows, static_cast<unsigned>(tile.columns), static_cast<unsigned>(tile.columns >> 32)} });
+      store_vector(ring.descriptors[stage.number].element,
+                   StageDescriptor{ {flags, rows, static_cast<unsigned>(tile.columns), static_cast<unsigned>(tile.columns >> 32)} });
       const int pieces = (tile.rows[0] != kNoRows) + (tile.rows[1] != kNoRows) + tile.units * (kUnit / 64);
-      barrier_arrive_expecting(filled, pieces * kPieceBytes);
+      barrier_arrive_expecting(full, pieces * kPieceBytes);
       #pragma unroll
       for (unsigned w = 0; w < kConsumers; ++w) {
         if (tile.rows[w] == kNoRows || (kClusterBlocks == 2 && w != cluster_rank())) continue;
-        copy_box_to_cluster(a + w * kPieceBytes, a_map, box_of(tile.item, at, tile.rows[w] * 64), filled, 3);
+        copy_box_to_cluster(a + w * kPieceBytes, a_map, box_of(tile.item, at, tile.rows[w] * 64), full, 3);
       }
       for (int unit = 0; unit < tile.units; ++unit) {
         const int column = static_cast<int>(tile.columns >> 16 * unit & 0xffff) * kUnit;
         unsigned char* const to = b + unit * (kUnit / 64) * kPieceBytes;
         #pragma unroll
-        for (int j = 0; j < kUnit / 64; ++j) copy_box(to + j * kPieceBytes, b_map, box_of(tile.item, column + j * 64, at), filled);
+        for (int j = 0; j < kUnit / 64; ++j) copy_box(to + j * kPieceBytes, b_map, box_of(tile.item, column + j * 64, at), full);
       }
     }
     __syncwarp();
     stage.advance(stages);
   }
 
-  // Brings a tile, and finds the next one as soon as the ring is full. False: there is none.
-  __device__ __forceinline__ bool bring(const Tile& tile, int inner, Tiles& all, Tile& next) {
-    if (tile.narrow && !narrow) turn();
-    const int steps = (inner + kStep - 1) / kStep, full = min(stages, steps) - 1;
+  // Loads a tile, and looks up the next one when the ring is full and time is free. Returns false if there is none.
+  __device__ __forceinline__ bool load(const Tile& tile, int inner, Tiles& all, Tile& next) {
+    if (tile.narrow && !narrow) relayout();
+    const int steps = (inner + kStep - 1) / kStep, prefetch_at = min(stages, steps) - 1;
     bool is_more = false;
     for (int step = 0; step < steps; ++step) {
-      bring_step(tile, step * kStep, step == steps - 1);
-      if (step == full) {
-        numbers.ask();
-        is_more = all.find(next, numbers.take());
+      load_step(tile, step * kStep, step == steps - 1);
+      if (step == prefetch_at) {
+        scheduler.prefetch();
+        is_more = all.walk_to(next, scheduler.next());
       }
     }
     return is_more;
   }
 };
 
-// lib/mma/stage_products.cuh.j2
+// lib/persistent/stage_products.cuh.j2
 
-// A warpgroup that multiplies.
+// A consumer warpgroup.
 struct Consumer {
   const unsigned char* tiles;
   Ring& ring;
@@ -254,32 +248,32 @@ struct Consumer {
     warpgroup_commit();
   }
 
-  // A tile of at most that many columns.
+  // Computes a tile of at most kColumns columns.
   template <int kColumns>
-  __device__ __forceinline__ void compute(unsigned said) {
+  __device__ __forceinline__ void compute(unsigned flags) {
     constexpr int kStages = stages_of(kColumns);
     float sums[kColumns / 8][4];
-    const auto note = load_vector<4>(ring.notes[stage.number].element);
-    multiply_stages<kStages>(ring, stage, sums, said, [&](bool add) { multiply<kColumns>(sums, add); });
-    const int row = static_cast<int>(note.element[1] >> 16 * warpgroup & 0xffff);
-    const unsigned live = row == kNoRows ? 0 : note.element[0] >> (8 + 4 * warpgroup) & 15;
+    const auto descriptor = load_vector<4>(ring.descriptors[stage.number].element);
+    multiply_stages<kStages>(ring, stage, sums, flags, [&](bool add) { multiply<kColumns>(sums, add); });
+    const int row = static_cast<int>(descriptor.element[1] >> 16 * warpgroup & 0xffff);
+    const unsigned live = row == kNoRows ? 0 : descriptor.element[0] >> (8 + 4 * warpgroup) & 15;
     if (live == 0) return;
     const int item = 0;
     output.store(sums, item, row * 64, [&](int piece) {
       const int unit = piece * kRowElements / kUnit;
       if ((live >> unit & 1) == 0) return kNowhere;
-      return static_cast<int>(note.element[2 + unit / 2] >> unit % 2 * 16 & 0xffff) * kUnit + piece * kRowElements % kUnit;
+      return static_cast<int>(descriptor.element[2 + unit / 2] >> unit % 2 * 16 & 0xffff) * kUnit + piece * kRowElements % kUnit;
     });
   }
 
-  // Tiles of that width until others follow, or none.
+  // Computes all tiles of at most kColumns columns, then the narrow ones.
   template <int kColumns>
   __device__ __forceinline__ void compute_all() {
     for (;;) {
-      const unsigned said = ring.wait_filled(stage);
-      if ((said & kEnd) != 0) return;
-      if ((said & kTurn) != 0) break;
-      compute<kColumns>(said);
+      const unsigned flags = ring.wait_full(stage);
+      if ((flags & kEnd) != 0) return;
+      if ((flags & kRelayout) != 0) break;
+      compute<kColumns>(flags);
     }
     if constexpr (kColumns > kNarrowN) {
       ring.release(stage.number);
@@ -290,7 +284,7 @@ struct Consumer {
   }
 };
 
-// Zeros for the dead blocks of the result, by threads that have nothing else to do.
+// Writes zeros to the dead blocks of the result; called by the warps without a role.
 __device__ __forceinline__ void write_zeros(const MaskRows& mask, int mask_columns, unsigned thread, unsigned threads, int m,
                                             int k, Element* __restrict__ y) {
   constexpr unsigned kChunk = 16 / sizeof(Element), kRowChunks = kColumnBlock / kChunk;
@@ -308,9 +302,9 @@ __device__ __forceinline__ void write_zeros(const MaskRows& mask, int mask_colum
   }
 }
 
-// Y = the live blocks of scale * A * B, zeros elsewhere; the mask comes with the call. Blocks stay, and compute one tile of Y after the
-// other: a warp walks through the mask's bits and brings rows of A and those columns of B whose blocks live, two warpgroups multiply,
-// three warps write zeros. The blocks of a cluster have the same rows, and each sends half of A to both.
+// Y = the live blocks of scale * A * B, zeros elsewhere; the mask comes with the call. Persistent kernel: a
+// producer warp walks the mask's bits and loads rows of A and the columns of B whose blocks are live; two consumer warpgroups multiply;
+// three warps write zeros. The blocks of a cluster compute the same rows, and each multicasts half of A.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap y_map,
     int m, int k, int n, unsigned* counters, const Element* __restrict__, const Element* __restrict__,
@@ -318,22 +312,22 @@ tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // as ptxas sees: the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
   const int mask_columns = (k + kColumnBlock - 1) / kColumnBlock;
   const MaskRows rows(mask, (m + kRowBlock - 1) / kRowBlock, mask_columns, false);
   Tiles tiles(rows, m);
-  TileNumbers numbers(shared.mail, counters);
+  TileScheduler scheduler(shared.queue, counters);
   Tile tile;
   bool is_more = false;
   if (warp == kProducer / 32) {
     wait_for_kernel_before();
-    let_next_kernel_begin();  // where blocks of this one end: all of them are there
-    is_more = tiles.find(tile, numbers.cluster);
+    let_next_kernel_begin();  // takes effect where blocks of this kernel end: all of them are resident
+    is_more = tiles.walk_to(tile, scheduler.cluster);
   } else if (threadIdx.x == kProducer + 32) {
     prefetch_map(a_map);
     prefetch_map(b_map);
     shared.ring.init();
-    shared.mail.init();
+    shared.queue.init();
     barrier_init_fence();
     prefetch_map(y_map);
   }
@@ -341,14 +335,14 @@ tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   if (warp >= kProducer / 32) {
     give_registers<72>();
     if (warp == kProducer / 32) {
-      Producer producer{memory, shared.ring, numbers, a_map, b_map};
+      Producer producer{memory, shared.ring, scheduler, a_map, b_map};
       while (is_more) {
         Tile next;
-        is_more = producer.bring(tile, n, tiles, next);
+        is_more = producer.load(tile, n, tiles, next);
         tile = next;
       }
-      shared.ring.say(producer.stage, kEnd);
-      numbers.end();
+      shared.ring.signal(producer.stage, kEnd);
+      scheduler.finish();
     } else {
       wait_for_kernel_before();
       write_zeros(rows, mask_columns, threadIdx.x - kProducer - 32, kThreads - kProducer - 32, m, k, y);
@@ -360,7 +354,7 @@ tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     const Output output{y_map, outputs + warpgroup * kOutputs * kPieceBytes, static_cast<int>(1 + warpgroup), *scale};
     Consumer consumer{memory, shared.ring, warpgroup, output};
     consumer.compute_all<kTileN>();
-    output.end();
+    output.finish();
   }
-  cluster_meet();  // nobody ends while another block may send it tiles or arrivals
+  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
 }

@@ -22,7 +22,7 @@ constexpr int kSplits = 1;  // warps that share the places of the same rows
 constexpr int kRowWarps = 8;  // warps with rows of their own
 constexpr int kRegisters = 64;  // per thread
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kColumnsDivide = true;  // kTileN divides n
 
 constexpr int kChunk = 16 / sizeof(Element);  // elements of B per load
@@ -35,7 +35,7 @@ constexpr int kThreads = kThreadsPerSplit * kSplits;
 constexpr int kBlocksByRegisters = 65536 / (kThreads * kRegisters);
 constexpr int kResidentBlocks = kBlocksByRegisters < 32 ? kBlocksByRegisters : 32;  // that registers have room for
 static_assert(kChunksPerRow >= 1 && kChunksPerRow % kThreadsPerRow == 0, "a thread holds whole 16-byte chunks");
-static_assert(kStep * kVecSize <= 16, "a load brings at most 16 nonzeros");
+static_assert(kStep * kVecSize <= 16, "a load holds at most 16 nonzeros");
 static_assert(kStep * kVecSize * sizeof(Element) >= 4 && kStep * kVecSize * sizeof(Index) >= 4, "loads have 4 bytes");
 static_assert(kThreads <= 1024, "a block has at most 1024 threads");
 static_assert(kResidentBlocks >= 1, "a block's registers fit the register file");
@@ -95,7 +95,7 @@ __device__ __forceinline__ void multiply_add(const Tile& tile, unsigned index, f
   }
 }
 
-// What one load of A brings: kStep places of kVecSize neighbouring rows, the rows of a place side by side.
+// One load of A: kStep places of kVecSize neighbouring rows, the rows of a place side by side.
 struct Nonzeros {
   Packed<Index, kStep * kVecSize> indices;
   Packed<Element, kStep * kVecSize> values;

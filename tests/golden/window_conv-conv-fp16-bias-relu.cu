@@ -19,7 +19,7 @@ constexpr int kWarpsM = 4, kWarpsN = 2;
 constexpr int kStages = 3;  // of weights; each is a tap
 constexpr int kResident = 1;  // blocks of a multiprocessor
 
-// What the problem adds.
+// Constants of the problem.
 // convolution/geometry.cuh.j2 (1)
 constexpr int kVectorX = 8, kVectorY = 8;  // elements that an access moves
 
@@ -62,7 +62,7 @@ struct Images {
 
 // convolution/result.cuh.j2 (7)
 
-// What a thread brings of a tap's weights: of some filters the same channels.
+// A thread's part of loading a tap's weights: the same channels of some filters.
 struct WeightLoader {
   static constexpr int kRowVectors = kChannels / kVectorX, kPassFilters = kThreads / kRowVectors;
   static constexpr int kCount = (kTileN + kPassFilters - 1) / kPassFilters;
@@ -86,7 +86,7 @@ struct WeightLoader {
     for (int i = 0; i < kCount; ++i) {
       if (kTileN % kPassFilters != 0 && static_cast<int>(threadIdx.x) / kRowVectors + i * kPassFilters >= kTileN) break;
       const bool is_there = is_inside && i * kPassFilters < filters;
-      bring<kVectorX>(tile + target + i * kPassFilters * kPixelPitch,
+      load_elements<kVectorX>(tile + target + i * kPassFilters * kPixelPitch,
                       is_there ? first + static_cast<long long>(i) * kPassFilters * kTaps * group_channels : w, is_there);
     }
   }
@@ -205,25 +205,25 @@ window_conv(int image_count, int height, int width, int channels, int filters, i
   const auto compute = [&](int listed) {
     Cursor now(shared.list, listed, group_channels), of_weights = now, of_windows = now;
     int window = 1, behind = kStages;  // where this item's channels lie; the steps of the window before
-    const auto bring_window = [&](int into) {
+    const auto load_window = [&](int into) {
       if (of_windows.is_done()) return;
       #pragma unroll 1
       for (int i = 0; i < kItemUnits; ++i) {
         if (of_windows.item + i >= listed) break;
-        pixels.bring_window(windows + into * kItemElements + i * kWindowElements, shared.list.units[of_windows.item + i],
+        pixels.load_window(windows + into * kItemElements + i * kWindowElements, shared.list.units[of_windows.item + i],
                             of_windows.channel);
       }
       of_windows.next_window();
     };
-    const auto bring_weights = [&](int stage) {
+    const auto load_weights = [&](int stage) {
       if (of_weights.is_done()) return;
       weights.load(stages + stage * kTapElements, of_weights.tap, of_weights.channel);
       of_weights.advance();
     };
-    bring_window(0);
+    load_window(0);
     #pragma unroll
     for (int stage = 0; stage < kStages - 1; ++stage) {
-      bring_weights(stage);
+      load_weights(stage);
       copy_async_commit();
     }
     Sums sums = {};
@@ -236,10 +236,10 @@ window_conv(int image_count, int height, int width, int channels, int filters, i
       }
       __syncthreads();
       if (now.begins_window()) {
-        bring_window(window);
+        load_window(window);
         window ^= 1, behind = now.steps();
       }
-      bring_weights(stage == 0 ? kStages - 1 : stage - 1);
+      load_weights(stage == 0 ? kStages - 1 : stage - 1);
       copy_async_commit();
       const int item = now.item;
       constexpr bool is_needed = true;

@@ -20,9 +20,9 @@ constexpr int kStages = 3;  // units in shared memory
 constexpr int kParts = 16;  // blocks that share the active units
 constexpr int kResident = 1;  // blocks of a multiprocessor
 
-// What the problem adds.
+// Constants of the problem.
 // convolution/geometry.cuh.j2 (1)
-constexpr int kVectorX = 8, kVectorY = 8;  // elements that a copy brings
+constexpr int kVectorX = 8, kVectorY = 8;  // elements that a copy loads
 
 constexpr int kUnit = 8;  // rows and columns of a unit
 constexpr int kPixels = kUnit * kUnit;
@@ -80,8 +80,8 @@ struct Gradient {
   const Element* dy;
   int out_height, out_width, filters, first_filter, own_filters;
 
-  // Brings a unit's pixels, by all threads. Zeros stand for what lies outside of the image or of the mask.
-  __device__ __forceinline__ void bring_unit(Element* tile, const Unit& unit) const {
+  // Loads a unit's pixels, by all threads. Zeros stand for what lies outside of the image or of the mask.
+  __device__ __forceinline__ void load_unit(Element* tile, const Unit& unit) const {
     constexpr int kPixelVectors = kTileM / kVectorY, kVectors = kPixels * kPixelVectors;
     #pragma unroll 4
     for (int i = threadIdx.x; i < kVectors; i += kThreads) {
@@ -89,12 +89,12 @@ struct Gradient {
       const int row = unit.row * kUnit + pixel / kUnit, column = unit.column * kUnit + pixel % kUnit;
       bool is_there = row < out_height && column < out_width && own < own_filters;
       const long long at = ((static_cast<long long>(unit.image) * out_height + row) * out_width + column) * filters + first_filter + own;
-      bring<kVectorY>(tile + pixel * kAPitch + own, is_there ? dy + at : dy, is_there);
+      load_elements<kVectorY>(tile + pixel * kAPitch + own, is_there ? dy + at : dy, is_there);
     }
   }
 };
 
-// Of 16 channels of a window, what a tap reads for the outputs from `output` on, along which the product runs.
+// Fragments of 16 channels of a window: the pixels that a tap reads for the outputs from `output` on, along which the product runs.
 __device__ __forceinline__ void load_window(unsigned (&fragment)[4], const Element* window, int channel, int output) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int matrix = lane / 8, in_matrix = lane % 8;
@@ -160,21 +160,21 @@ window_conv_weights(int images, int height, int width, int channels, int filters
   Sums sums = {};
   const auto compute = [&](int listed) {
     // Units come through a ring of stages: all but one are on their way while one is multiplied.
-    const auto bring_next = [&](int number) {
+    const auto load_next = [&](int number) {
       if (number < listed) {
         Element* const stage = stages + number % kStages * kStageElements;
         const Unit unit = shared.list.units[number];
-        gradient.bring_unit(stage, unit);
-        pixels.bring_window(stage + kAElements, unit, first_channel);
+        gradient.load_unit(stage, unit);
+        pixels.load_window(stage + kAElements, unit, first_channel);
       }
       copy_async_commit();
     };
     #pragma unroll
-    for (int number = 0; number < kStages - 1; ++number) bring_next(number);
+    for (int number = 0; number < kStages - 1; ++number) load_next(number);
     for (int number = 0; number < listed; ++number) {
       copy_async_wait<kStages - 2>();
       __syncthreads();
-      bring_next(number + kStages - 1);
+      load_next(number + kStages - 1);
       multiply_add(stages + number % kStages * kStageElements, warp_k * (kPixels / kWarpsK), first_tap, first_row, first_column, sums);
     }
     __syncthreads();

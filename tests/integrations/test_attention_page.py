@@ -1,4 +1,4 @@
-"""What docs/attention.md shows runs."""
+"""Code of docs/attention.md runs."""
 
 from __future__ import annotations
 

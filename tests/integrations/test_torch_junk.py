@@ -1,4 +1,4 @@
-"""What a layer is given by mistake is refused in our own words, whatever PyTorch would say of it."""
+"""Layers refuse wrong arguments in our own words, whatever PyTorch would say of them."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ FAMILY = family("bitmap_spmm")
 
 
 def dense_of(matrix: CsrMatrix, granule: int) -> np.ndarray:
-    """What the tiles hold, read as PTX says that fragments of mma.m16n8k16 lie over a warp's lanes."""
+    """Decodes the tiles, by PTX's layout of fragments of mma.m16n8k16 over a warp's lanes."""
     laid = bitmaps(matrix, granule)
     found = np.zeros((laid.row_tiles * TILE_M, laid.steps * TILE_K))
     heads = laid.heads.reshape(laid.row_tiles, laid.steps, HEAD_WORDS)
@@ -78,7 +78,7 @@ def test_slots_are_as_many_as_the_fullest_lane_has() -> None:
 def worst(
     problem: SpmmProblem, matrix: CsrMatrix, toolchain: EmulatorToolchain, blocks: int, **tunables: Any
 ) -> float:
-    """The largest error over its bound of a launch on so many multiprocessors."""
+    """Returns the largest error over its bound, of a launch on ``blocks`` multiprocessors."""
     config = FAMILY.config(**tunables)
     assert not FAMILY.broken_constraints(problem, config, device())
     given = problem.random_operands(np.random.default_rng(0), matrix.nnz)

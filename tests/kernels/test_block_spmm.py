@@ -147,7 +147,7 @@ def test_it_is_the_first_choice_for_filled_blocks_alone() -> None:
     problem = SpmmProblem(2048, 1024, 2048, DType.FLOAT16)
     scattered = Features.of(random_uniform(2048, 1024, 0.1, 0))
     # Of few small blocks `mma_spmm`'s small tiles hold fewer empty ones, and are faster, as measured. Where most tiles
-    # are full, the families of the copy engine may come before it.
+    # are full, the families of TMA may come before it.
     for size, share in ((128, 0.1), (32, 0.5)):
         features = Features.of(dense_blocks(2048, 1024, size, share))
         first, *_ = by_predicted_time(problem, features, H100)

@@ -1,4 +1,4 @@
-"""How `csr_sddmm` cuts rows, beyond the contract tests."""
+"""Division of rows by `csr_sddmm`, beyond the contract tests."""
 
 from __future__ import annotations
 

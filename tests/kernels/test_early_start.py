@@ -86,7 +86,7 @@ def check(variant: Variant, source: str, toolchain: EmulatorToolchain) -> None:
 
 
 def test_these_are_all_families_that_begin_early() -> None:
-    """Of each template one golden source is whole."""
+    """Each template has one whole golden source."""
     templates = {families()[name].template for name in EARLY}
     assert {template for template, golden in WHOLE.items() if WAIT in golden.source()} == templates
     assert set(EARLY) == {name for name, family in families().items() if family.template in templates}

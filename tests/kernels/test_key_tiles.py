@@ -15,7 +15,7 @@ SHAPES = [(64, 64), (128, 32), (64, 128)]
 
 
 def dense(found: KeyTiles, height: int, width: int, shape: tuple[int, int]) -> Array:
-    """What the lists and bits say, row by row; places behind the mask's ends too."""
+    """Decodes the lists and bits, row by row, with the places beyond the mask's ends."""
     m, n = shape
     out = np.zeros((-(-m // height) * height, max(1, -(-n // width)) * width), dtype=bool)
     tile = np.repeat(np.arange(found.counts.size), found.counts)

@@ -158,7 +158,7 @@ def test_blocks_end_with_groups_of_rows_where_they_can() -> None:
 
 
 def test_rows_are_sorted_where_that_costs_less_than_waiting_for_the_longest() -> None:
-    """As was faster on an H100: what is written row by row takes a sector of memory for each element of C."""
+    """Times on an H100 agree: stores row by row take a sector of memory for each element of C."""
     for m, k, n, share, cov, order in (
         (4096, 4096, 8, 0.2, 0.03, "natural"),
         (4096, 11008, 8, 0.4, 0.3, "balanced"),

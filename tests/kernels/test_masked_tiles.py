@@ -1,4 +1,4 @@
-"""Families of masked products on warps' tensor cores: their predicted times, beside the copy engine's."""
+"""Families of masked products on warps' tensor cores: their predicted times, beside those of TMA."""
 
 from __future__ import annotations
 

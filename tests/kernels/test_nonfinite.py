@@ -53,7 +53,7 @@ def _problem(of: AnyFamily) -> SpmmProblem:
 
 
 def _is_kept_apart(of: AnyFamily, problem: SpmmProblem, config: Any) -> bool:
-    """Whether the result is that of finite numbers, but in rows with a nonzero that meets NaN."""
+    """True if the result is that of finite numbers, except in rows with a nonzero that multiplies NaN."""
     op = sparsegen.prepare(
         MATRIX, n=N, dtype=problem.dtype, layout=problem.layout, epilogue=problem.epilogue,
         family=of.name, config=config.to_dict(), device="emulator",

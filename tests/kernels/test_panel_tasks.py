@@ -1,4 +1,4 @@
-"""How patterns are cut to tasks for `panel_sddmm`."""
+"""Division of patterns into tasks for `panel_sddmm`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How patterns are cut to panels and tiles for `mma_sddmm`."""
+"""Division of patterns into panels and tiles for `mma_sddmm`."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ MODULE = "own_family.row_spmm"
 
 @pytest.fixture(autouse=True)
 def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is gone after it."""
+    """Removes registered families after the test."""
     monkeypatch.setenv(FAMILIES, "")
     monkeypatch.setattr(kernels, "_taken_up", {})
     monkeypatch.setattr(kernels, "_loaded", dict(kernels._loaded))
@@ -36,7 +36,7 @@ def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def names(connection: object) -> None:
-    """What runs in a child: it sends the families that it finds."""
+    """Code of a child: it sends the families that it finds."""
     connection.send(sorted(kernels.families()))  # type: ignore[attr-defined]
 
 

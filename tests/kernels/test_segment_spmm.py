@@ -140,7 +140,7 @@ def test_it_is_the_first_choice_for_graphs_and_not_for_weights() -> None:
 
 
 def test_tiles_of_b_have_room_in_the_l2() -> None:
-    """What all rows of B have in a block's columns is gathered again and again."""
+    """The part of B's rows in a block's columns is gathered again and again."""
     features = Features.of(power_law(20000, 20000, 5e-4, 0))
     for rows, columns in ((20_000, 128), (90_000, 64), (170_000, 32), (10_000_000, 32)):
         assert FAMILY.heuristic(SpmmProblem(rows, rows, 128), features, H100).tile_n == columns

@@ -164,7 +164,7 @@ def test_every_weight_stands_where_its_neuron_is_staged() -> None:
 
 
 def test_neighbouring_lanes_read_different_banks() -> None:
-    """As far as rows have such: of random ones about four fifths meet nobody, and in the order of columns one third."""
+    """Random rows with different banks: about four fifths have no conflict, and in the order of columns one third."""
     rng = np.random.default_rng(0)
     columns = np.sort(rng.permuted(np.tile(np.arange(1024), (1024, 1)), axis=1)[:, :32], axis=1)
     layer = CsrMatrix((1024, 1024), np.arange(1025) * 32, columns.ravel(), np.ones(columns.size, np.float32))

@@ -170,7 +170,7 @@ def test_it_suits_filled_blocks_alone() -> None:
 
 
 def test_blocks_are_first_tried_as_whole_tiles_large_and_small() -> None:
-    """Whether blocks fill the large ones is not among the features; few blocks hardly do."""
+    """Features do not tell whether blocks fill the large tiles; few blocks hardly do."""
     problem = SpmmProblem(2048, 1024, 2048, DType.FLOAT16)
     for share, tile in ((0.5, (128, 128, 64)), (0.1, (32, 128, 32))):
         features = Features.of(dense_blocks(2048, 1024, 32, share))

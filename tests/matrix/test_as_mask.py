@@ -1,4 +1,4 @@
-"""Masks of which values play no part: additive ones, whose meaning is the other way round, are refused everywhere."""
+"""Masks whose values are ignored: additive ones, whose meaning is inverted, are refused everywhere."""
 
 from __future__ import annotations
 

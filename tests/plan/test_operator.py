@@ -251,7 +251,7 @@ def test_new_values_come_between_two_calls() -> None:
 def test_a_matrix_of_another_pattern_has_no_values_for_this_one(
     pattern: Any, transpose: bool, tmp_path: Path
 ) -> None:
-    """As many nonzeros are not enough; nor of the transpose, of a matrix that is stored transposed."""
+    """Equally many nonzeros are not enough; nor are the transpose's, for a matrix that is stored transposed."""
     op = prepare(pattern, transpose=transpose)
     moved = pattern.copy()
     moved.indices = ((moved.indices + 1) % K).astype(np.int32)
@@ -294,7 +294,7 @@ def test_it_explains_itself(pattern: Any) -> None:
 
 
 def record(matrix: Any, microseconds: float, at: Path, **values: Any) -> None:
-    """As the tuner would."""
+    """Records a time as the tuner would."""
     csr = sparsegen.as_csr(matrix)
     problem = SpmmProblem.of(csr.shape, n=N)
     choice = named_choice(problem, Features.of(csr), emulator_device(), "csr_spmm", values)

@@ -1,4 +1,4 @@
-"""What a device packs is what the host packs, bit for bit; and which of them does it."""
+"""Packing by a device gives what the host gives, bit for bit; and which of them packs."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import sparsegen
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.generators import random_rows
 from sparsegen.settings import Settings
-from sparsegen.tuning import tuner
+from sparsegen.tuning import parts, tuner
 from sparsegen.tuning.ended import Asked
 from sparsegen.tuning.report import Budget, Effort
 from sparsegen.tuning.status_line import StatusLine
@@ -38,13 +38,13 @@ class _Sessions:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = 0
-        real = tuner.Session
+        real = parts.Session
 
         def session(*given: Any, **options: Any) -> Any:
             self.begun += 1
             return real(*given, **options)
 
-        monkeypatch.setattr(tuner, "Session", session)
+        monkeypatch.setattr(parts, "Session", session)
 
 
 def test_a_search_that_ended_is_not_made_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from sparsegen.system.child import answer, requests
 
 SERVES = "sparsegen.backends.cuda.pycuda_compiler:serve"
 ARCHITECTURE = "-arch="  # an option of the source, which PyCUDA takes apart from the others
-SAID = "The CUDA compiler succeeded, but said the following:\n"  # how PyCUDA warns of what nvcc printed
+SAID = "The CUDA compiler succeeded, but said the following:\n"  # PyCUDA's warning before nvcc's output
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def load() -> ModuleType:
     """
     try:
         import pycuda.compiler
-        import pycuda.driver  # what the compiler module imports in the middle of a compile
+        import pycuda.driver  # the compiler module imports it in the middle of a compile
 
     except ImportError as error:
         raise DeviceUnavailableError(

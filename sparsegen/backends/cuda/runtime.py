@@ -96,7 +96,7 @@ def _memory_bytes_per_us(device: Any) -> float | None:
 
 
 class _OfContext:
-    """What the driver made, which ends in the context that it was made in, whichever thread drops it.
+    """Object of the driver's that is released in the context in which it was made, whichever thread drops it.
 
     Threads of others may be in no context. PyCUDA would keep the memory there and say nothing, as the driver itself
     refuses to free it.

@@ -1,4 +1,4 @@
-"""Where CUDA's headers are: the emulator takes half and bfloat16, vector types and qualifiers from them."""
+"""Search for CUDA's headers: the emulator takes half and bfloat16, vector types and qualifiers from them."""
 
 from __future__ import annotations
 

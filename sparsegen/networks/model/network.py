@@ -23,10 +23,10 @@ class Network:
     """Layers of weights and biases.
 
     Attributes:
-        layers: of each the weights, float32, its neurons × the neurons before it, every size at most ``neurons``.
+        layers: weights of each layer, float32, its neurons × the neurons before it, every size at most ``neurons``.
         biases: float32, one array for each layer, with a value for each of its neurons.
-        clip: where activations end.
-        neurons: of the widest layer; others are filled up to it with neurons that stay zero.
+        clip: upper limit of activations.
+        neurons: neurons of the widest layer; others are filled up to it with neurons that stay zero.
     """
 
     layers: tuple[CsrMatrix, ...]

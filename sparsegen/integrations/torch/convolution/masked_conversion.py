@@ -18,7 +18,7 @@ from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.matrix.spatial_mask import both, require_blocks, resize
 
-MOST_SIDE = 7  # of filters that masked convolutions take
+MOST_SIDE = 7  # largest side of a filter that masked convolutions take
 
 
 class MaskSource:
@@ -67,7 +67,7 @@ class MaskSource:
         self._mask = mask
 
     def at(self, size: tuple[int, int]) -> Tensor | None:
-        """The mask over a layer of so many rows and columns; None where none is set."""
+        """The mask over a layer of ``size`` rows and columns; None if none is set."""
         if self._mask is None:
             return None
         if size not in self._made:
@@ -98,11 +98,11 @@ class SourcedConv2d(MaskedConv2d):
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionReport:
-    """What `convert_convolutions` did.
+    """Result of `convert_convolutions`.
 
     Attributes:
         converted: names of the layers that follow the source.
-        dense: names of those that do not, with the reason.
+        dense: names of those that do not, with the reasons.
     """
 
     converted: tuple[str, ...]
@@ -169,7 +169,7 @@ def convert_convolutions(
 
 
 def _is_uneven(layer: nn.Conv2d) -> bool:
-    """Whether its padding is wider on one side than on the other."""
+    """True if its padding is wider on one side than on the other."""
     try:
         padding_in_numbers(layer.padding, layer.kernel_size, layer.dilation)
     except ConfigError:

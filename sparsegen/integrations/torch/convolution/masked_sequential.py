@@ -20,7 +20,7 @@ from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
 from sparsegen.matrix.spatial_mask import Reach, both, dilate, resize
 from sparsegen.operators import Density
 
-# Of zeros they make zeros, so that what the mask leaves out stays zero.
+# They map zero to zero, so that the part outside the mask stays zero.
 ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.SiLU, nn.GELU, nn.Hardswish, nn.Mish, nn.Tanh, nn.ELU),
     *(nn.Identity, nn.Dropout, nn.Dropout2d),
@@ -42,7 +42,7 @@ class MaskedSequential(nn.Module):
     Nothing waits for the device, so that CUDA graphs capture the chain and `torch.compile` takes it whole.
 
     Attributes:
-        layers: as they were given; weights belong to them.
+        layers: the given layers; weights belong to them.
         mask_block: pixels of a block, in every layer's own pixels.
         grows: see above.
         density: the expected share of live blocks.
@@ -87,7 +87,7 @@ class MaskedSequential(nn.Module):
         return x, behind
 
     def _steps(self, size: tuple[int, int], mask: Tensor) -> tuple[list[_Step], Tensor]:
-        """What is computed one after another, and the mask behind the last layer.
+        """Returns the steps to compute one after another, and the mask after the last layer.
 
         All masks are made and packed, and all weights laid out, before the first layer runs: nothing lies between the
         kernels of layers, and one can read them while the one before still ends.
@@ -215,7 +215,7 @@ def masked_sequential(*layers: nn.Module, **options: Any) -> MaskedSequential:
 
 
 def reach_of(layer: nn.Module) -> Reach:
-    """What an output pixel of a convolution or a pool reads."""
+    """Returns the input pixels that an output pixel of a convolution or a pool reads."""
     pair = {name: _pair(getattr(layer, name)) for name in ("kernel_size", "stride")}
     dilation = _pair(getattr(layer, "dilation", 1))
     padding = padding_in_numbers(layer.padding, pair["kernel_size"], dilation)

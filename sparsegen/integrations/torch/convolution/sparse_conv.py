@@ -42,7 +42,7 @@ class SparseConv2d(nn.Module):
         self.register_buffer("columns", columns)
         taps = reach.kernel[0] * reach.kernel[1]
         parts = [columns[columns // channels == tap] % channels for tap in range(taps)]
-        # Of each tap that is read the number, and its channels: None for all of them.
+        # Number and channels of each tap that is read; None for all channels.
         self._taps = [
             (tap, None if len(part) == channels else number)
             for number, (tap, part) in enumerate((tap, part) for tap, part in enumerate(parts) if len(part))
@@ -67,7 +67,7 @@ class SparseConv2d(nn.Module):
                 weights that are not zero stay.
             sparsity: share of weights to leave out instead, in a pattern of `sparsegen.prune` over filters × (taps ·
                 channels).
-            run_dense: whether dense products of the gathered columns may run; see `SparsePattern`.
+            run_dense: permission of dense products of the gathered columns; see `SparsePattern`.
 
         Raises:
             ConfigError: groups, padding by other than zeros, or by more of them on one side.
@@ -151,7 +151,7 @@ class SparseConv2d(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=3)
 
     def extra_repr(self) -> str:
-        """What of the filters is read."""
+        """Describes which part of the filters is read."""
         taps = self.reach.kernel[0] * self.reach.kernel[1]
         return f"{len(self._taps)} of {taps} taps, {len(self.columns)} of {taps * self.channels} columns"
 

@@ -15,7 +15,7 @@ from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 
-PARTS = ("values", "row_offsets", "column_indices")  # of a sparse layer in a state dict
+PARTS = ("values", "row_offsets", "column_indices")  # a sparse layer's entries in a state dict
 
 
 def load(
@@ -34,8 +34,8 @@ def load(
     Args:
         model: made as the converted one was; layers that are sparse already take their patterns over. It is changed in
             place, all of it or, where something does not fit, nothing.
-        state_dict: of ``converted.state_dict()``.
-        run_dense, db: as of `SparsePattern`.
+        state_dict: result of ``converted.state_dict()``.
+        run_dense, db: see `SparsePattern`.
 
     Returns:
         The names of the layers that became sparse.

@@ -19,7 +19,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from sparsegen.errors import OperandError
 
-# Of a call; those of state dicts know the parameters that a layer had.
+# Hooks of calls; hooks of state dicts know the parameters that a layer had.
 _HOOKS = (
     "_forward_hooks",
     "_forward_hooks_with_kwargs",
@@ -59,7 +59,7 @@ def current_weight(layer: nn.Module) -> Tensor:
 
 
 def weight_trains(layer: nn.Module) -> bool:
-    """Whether the weight, or the parameter that it is made of, requires a gradient."""
+    """True if the weight, or the parameter that it is made of, requires a gradient."""
     weight: Any = getattr(layer, "weight_orig", None)
     return bool((layer.weight if weight is None else weight).requires_grad)
 
@@ -73,7 +73,9 @@ def own_parameter(layer: nn.Module) -> nn.Parameter:
 
 
 def is_made_of_others(layer: nn.Module) -> str | None:
-    """Why a layer's weight is more than zeros and numbers, in words; None where it is a parameter, masked at most."""
+    """Returns why a layer's weight is computed from other parameters, in words; None if it is a parameter, masked at
+    most.
+    """
     if parametrize.is_parametrized(layer):
         return "its weight is parametrized: torch.nn.utils.parametrize.remove_parametrizations makes it a plain one"
     for hook in layer._forward_pre_hooks.values():
@@ -98,7 +100,7 @@ def keep_hooks(dense: nn.Module, made: nn.Module) -> None:
 
 
 def has_own_hooks(layer: nn.Module) -> bool:
-    """Whether somebody looks at a layer's calls, beside what makes its weight."""
+    """True if a layer has hooks besides those that make its weight."""
     pre = [hook for hook in layer._forward_pre_hooks.values() if _hooked_name(hook) is None]
     return bool(layer._forward_hooks or layer._backward_hooks or layer._backward_pre_hooks or pre)
 

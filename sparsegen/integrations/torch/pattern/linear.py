@@ -39,10 +39,11 @@ class SparseLinear(PatternModule):
     one. Under autocast the operands are cast like a dense layer's.
 
     Attributes:
-        in_features, out_features: as of ``torch.nn.Linear``.
+        in_features, out_features: see ``torch.nn.Linear``.
         values: the nonzeros of W, row by row.
         bias: out_features, or None.
-        activation: of the result; by default none. Without gradients the kernel computes it, if there is a bias.
+        activation: activation of the result; by default none. Without gradients the kernel computes it, if there is a
+            bias.
     """
 
     values: nn.Parameter
@@ -60,7 +61,7 @@ class SparseLinear(PatternModule):
         """A layer of zeros on a pattern of out × in features; `from_dense` makes one of weights.
 
         Args:
-            activation: of the result: ``"none"``, ``"relu"`` or ``"gelu"``.
+            activation: activation of the result: ``"none"``, ``"relu"`` or ``"gelu"``.
 
         Raises:
             OperandError: arguments of other kinds.
@@ -96,9 +97,9 @@ class SparseLinear(PatternModule):
             mask: out × in; what is not zero stays, whether the weight there is zero or not. With neither mask nor
                 sparsity the weights that are not zero stay.
             sparsity: share of weights to leave out, from 0 to below 1, instead of a mask: the smallest, in a pattern.
-            pattern: of `sparsegen.prune`.
-            run_dense: whether dense products may run, where they take less time; see `SparsePattern`.
-            db: of the tuning database that calls look into, as of `sparsegen.prepare`.
+            pattern: see `sparsegen.prune`.
+            run_dense: permission of dense products that take less time; see `SparsePattern`.
+            db: the tuning database that calls look into, see `sparsegen.prepare`.
 
         Raises:
             PruningError: a mask and a sparsity, or a sparsity that cannot be met.
@@ -183,13 +184,13 @@ class SparseLinear(PatternModule):
         l2: MeasuredAs | str | None = None,
         db: str | Path | None = None,
     ) -> PreparedLinear:
-        """This layer for inference with one number of tokens: its weights are packed for a kernel, and not followed.
+        """The layer for inference with one number of tokens: its weights are packed for a kernel, and not followed.
 
         In place of this layer it frees the values and the pattern, which take more memory than the packed weights.
 
         Args:
-            tokens: of a call, over all leading dimensions.
-            on_miss, probe, l2, db: as of `sparsegen.prepare`.
+            tokens: tokens of a call, over all leading dimensions.
+            on_miss, probe, l2, db: see `sparsegen.prepare`.
             dense: likewise; default the pattern's ``run_dense``.
 
         Raises:
@@ -260,7 +261,7 @@ class SparseLinear(PatternModule):
         return linear(x[None], values, self.pattern, bias, self.activation)[0]
 
     def _of_nested(self, x: Tensor) -> Tensor:
-        """Of a jagged nested tensor, whose rows are one product; the result has its lengths."""
+        """Multiplies a jagged nested tensor, whose rows are one product; the result has its lengths."""
         if x.layout is not torch.jagged or x.dim() != 3:
             raise OperandError(
                 f"x: a nested tensor of layout {x.layout} and {x.dim()} dimensions: make it with layout=torch.jagged, "

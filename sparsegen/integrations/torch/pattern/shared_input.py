@@ -45,8 +45,8 @@ class _Result:
     """The product of all layers, as long as some of them have not been asked.
 
     Attributes:
-        x, version: what was multiplied, and the count of its changes; None where PyTorch counts none.
-        state: of the thread when that was done.
+        x, version: the multiplied tensor, and the count of its changes; None if PyTorch counts none.
+        state: state of the thread at that time.
         weights: the states of the values and bias of each layer.
         turn: the layer that is to ask next.
     """
@@ -169,7 +169,7 @@ class SharedInput:
 
     def _stack(self, weights: Sequence[Tensor | None]) -> tuple[list[_Weight], Tensor, Tensor | None]:
         """The state of the weights, and the values and biases of all layers below each other."""
-        with torch.inference_mode(False), torch.no_grad():  # to be followed by their counts of changes
+        with torch.inference_mode(False), torch.no_grad():  # tensors with version counters
             values = torch.cat([layer.values.detach() for layer in self.layers])
             bias = None
             if any(layer.bias is not None for layer in self.layers):
@@ -203,14 +203,14 @@ def _bias(layer: Layer) -> Tensor:
 
 
 def _weight_state(tensor: Tensor | None) -> _Weight:
-    """What changes with a weight, as far as PyTorch counts that."""
+    """Returns the state of a weight that changes with it, as far as PyTorch counts changes."""
     if tensor is None:
         return _NO_WEIGHT
     return tensor, None if tensor.is_inference() else tensor._version, tensor.data_ptr()
 
 
 def _unchanged(weights: Sequence[Tensor | None], known: Sequence[_Weight], *, frozen: bool = False) -> bool:
-    """Whether weights are as they were; those that train never are for long, so that ``frozen`` must be, too."""
+    """True if weights are as they were. With ``frozen``, weights that train count as changed."""
     for tensor, (before, version, address) in zip(weights, known, strict=True):
         if tensor is not before:
             return False
@@ -224,7 +224,7 @@ def _unchanged(weights: Sequence[Tensor | None], known: Sequence[_Weight], *, fr
 
 
 def _state(x: Tensor) -> tuple[Any, ...]:
-    """What has to be the same for all layers beside x: how it is cast, and where launches go."""
+    """Returns the state besides x that all layers must share: autocast, and the stream of launches."""
     dtype = autocast_dtype(x.device) if is_any_autocast() else None
     if not x.is_cuda:
         return torch.is_grad_enabled(), dtype
