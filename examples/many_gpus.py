@@ -11,14 +11,10 @@ import tempfile
 import numpy as np
 import scipy.sparse
 
-os.environ.setdefault(
-    "SPARSEGEN_EMULATORS", "2"
-)  # how many devices the emulator passes for; GPUs are counted
+os.environ.setdefault("SPARSEGEN_EMULATORS", "2")  # what the emulator passes for; GPUs are counted
 rng = np.random.default_rng(0)
 with tempfile.TemporaryDirectory() as folder:
-    layers = {
-        f"blocks.{i}.mlp": scipy.sparse.random(64, 48 + 16 * i, 0.1, rng=rng).toarray() for i in range(3)
-    }
+    layers = {f"blocks.{i}.mlp": scipy.sparse.random(64, 48 + 16 * i, 0.1, rng=rng).toarray() for i in (0, 1)}
     np.savez(f"{folder}/model.npz", **{name: layer.astype(np.float32) for name, layer in layers.items()})
     command = ("tune-model", f"{folder}/model.npz", "--tokens", "8", "--trials", "2", "--devices", "all")
     more = ("--no-baselines", "--db", f"{folder}/tuning.db")

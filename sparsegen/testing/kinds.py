@@ -211,7 +211,7 @@ def batches(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
 
 
 def traits_of(problem_type: type[Problem]) -> Iterator[Traits]:
-    """Every combination of the traits that an operator's problems of one item have."""
+    """Every combination of the traits that an operator's problems without a batch have."""
     fields = fields_of(problem_type).items()
     types = {name: field.kind for name, field in fields if field.is_trait and name not in OWN_KINDS}
     traits = {name: list(kind) for name, kind in types.items() if issubclass(kind, StrEnum)}

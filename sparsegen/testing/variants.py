@@ -207,7 +207,7 @@ def _matrices_of(family: AnyFamily, config: Any, kind: Kind, focus: str) -> tupl
     names = []
     for name, matrix in matrices().items():
         if kind.batch > 1 and name not in BATCH_MATRICES:
-            continue  # what an item computes is as without a batch
+            continue  # each batch element is computed as without a batch
         if not allows(family.problem_type, matrix):
             continue
         problem = kind.problem(matrix)
