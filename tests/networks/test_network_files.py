@@ -174,7 +174,7 @@ def test_widths_that_are_none_are_told(tmp_path: Path, widths: Any) -> None:
 
 def test_another_archive_is_told_by_what_it_holds(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", data=np.ones(2), indptr=np.ones(3))
-    with pytest.raises(MatrixError, match="it has no version, widths.*; it holds data, indptr"):
+    with pytest.raises(MatrixError, match=r"it has no version, widths.*; it holds data, indptr"):
         load_network(tmp_path / "other.npz")
 
 
