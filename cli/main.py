@@ -68,6 +68,17 @@ class LazyGroup(click.Group):
         verbose.accept_verbose(command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS:
+            import difflib  # no command that exists needs it
+
+            near = difflib.get_close_matches(args[0], COMMANDS)
+            if near:
+                raise click.UsageError(f"No such command '{args[0]}'. Did you mean {' or '.join(near)}?", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # click's own version imports every command for its help.
         with formatter.section("Commands"):

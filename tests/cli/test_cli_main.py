@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import click
 import pytest
+from click.testing import CliRunner
 from command_line import Command
 from patience import LONG
 
@@ -255,3 +256,10 @@ def test_the_documented_line_gives_a_script(shell: str) -> None:
 )
 def test_a_recorded_command_names_no_folder_of_the_machine(words: list[str], command: str) -> None:
     assert recorded_command(words) == command
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("tunemodel", "tune-model"), ("looku", "lookup")])
+def test_a_command_that_is_near_is_named(typed: str, meant: str) -> None:
+    found = CliRunner().invoke(main.cli, [typed])
+    assert found.exit_code == 2 and f"No such command '{typed}'. Did you mean {meant}" in found.output
+    assert "Did you mean" not in CliRunner().invoke(main.cli, ["xyz"]).output
