@@ -30,7 +30,7 @@ class Score(StrEnum):
 
     @property
     def _of_weights(self) -> Callable[[Array], Array]:
-        return squares if self in (Score.L2, Score.TAYLOR) else np.float64
+        return squares if self in (Score.L2, Score.TAYLOR) else as_float64
 
     @property
     def _joined(self) -> np.ufunc:
@@ -72,3 +72,8 @@ def importance(values: Array, gradients: Array | None, source: str) -> Array:
     if found.size and not found.max() <= LARGEST:
         raise MatrixError(f"weight times gradient exceeds {LARGEST:g}: scale the loss down", source=source)
     return found
+
+
+def as_float64(values: Array) -> Array:
+    """The values in float64."""
+    return values.astype(np.float64)

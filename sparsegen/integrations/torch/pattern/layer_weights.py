@@ -124,7 +124,7 @@ def has_own_hooks(layer: nn.Module) -> bool:
 
 
 def is_called_with_more(layer: nn.Module) -> bool:
-    """Whether a call of a layer runs more than its class's forward: hooks of any kind, or a forward of its own."""
+    """True if a call of a layer runs more than its class's forward: hooks of any kind, or a forward of its own."""
     return "forward" in vars(layer) or any(getattr(layer, name) for name in _HOOKS)
 
 
