@@ -84,6 +84,7 @@ def _arrays(stored: NpzFile, budget: MemoryBudget) -> dict[str, Array]:
     found: dict[str, Array] = {}
 
     def read(name: str, most: int) -> Array:
+        assert stored.zip is not None, "an archive that was opened and not closed"
         nbytes = stored.zip.getinfo(f"{name}.npy").file_size
         if nbytes > ITEM_BYTES * most + HEADER_BYTES:
             raise ValueError(f"its {name} take {nbytes} bytes, of {most} numbers at most")
