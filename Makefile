@@ -4,7 +4,9 @@
 BIN := .venv/bin
 READY := .venv/ready
 READY_DEV := .venv/ready-dev
+READY_DOCS := .venv/ready-docs
 READY_TORCH := .venv/ready-torch
+READY_NOTEBOOKS := .venv/ready-notebooks
 READY_POSTGRES := .venv/ready-postgres
 READY_RAY := .venv/ready-ray
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -14,7 +16,7 @@ GPU_SECONDS ?= 240
 GPU_TESTS = $(shell grep -rl 'pytest.mark.gpu' tests --include='test_*.py')
 TORCH ?= torch==2.13.0
 TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \
-	tests/plan/test_dense_launcher.py tests/bench/test_studies.py tests/bench/test_torch_contenders.py
+	tests/plan/test_dense_launcher.py tests/bench/test_studies.py tests/bench/test_torch_baselines.py
 
 # Two processes on a machine of two cores; a file's tests stay in one of them, but for variants of the contract tests.
 # What KERNELS=... names keeps what was compiled, for the next ring. (Behind a space pytest would take it for a test.)
@@ -25,9 +27,9 @@ MACHINE_TESTS := tests/cli tests/system tests/matrix tests/pruning tests/tuning_
 	tests/test_encodings.py
 
 # Each of the tests' processes has a core of its own; threads of BLAS would only wait there for each other.
-test test-fast test-long test-all test-torch: export OPENBLAS_NUM_THREADS := 1
+test test-fast test-long test-all test-torch test-examples: export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-postgres test-ray test-fuzz test-ascii test-user fuzz lint types clean
+.PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-examples test-postgres test-ray test-fuzz test-ascii test-user fuzz lint types docs dist clean
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
@@ -37,6 +39,7 @@ help:
 	@echo 'make test-all    both'
 	@echo 'make test-gpu    the tests that need a GPU, as many as begin within GPU_SECONDS=240, on all GPUs; a line for each family'
 	@echo 'make test-torch  the tests that need PyTorch, which it installs (TORCH=... says which)'
+	@echo 'make test-examples  the examples that need PyTorch, and the notebooks; it installs PyTorch and a kernel of Jupyter'
 	@echo 'make fuzz   damaged files for every reader, for SECONDS=60'
 	@echo 'make test-fuzz   four hundred damaged files for every reader, the same every time'
 	@echo 'make test-ascii  what reads, writes and prints, in a locale that is not UTF-8'
@@ -45,6 +48,8 @@ help:
 	@echo 'make test-ray  searches on a Ray cluster of this machine, which the tests start themselves; it installs Ray'
 	@echo 'make lint   ruff'
 	@echo 'make types  mypy --strict over an installed copy'
+	@echo 'make docs   the site of the documentation in build/site, every link of which it checks'
+	@echo 'make dist   wheel and source archive in dist/, each installed into an empty environment and tried'
 	@echo 'make clean  remove .venv and build/'
 
 demo: $(READY)
@@ -68,6 +73,9 @@ test-gpu: $(READY)
 test-torch: $(READY_TORCH)
 	$(PYTEST) $(TORCH_TESTS)
 
+test-examples: $(READY_NOTEBOOKS)
+	$(PYTEST) tests/examples/test_torch_examples.py tests/examples/test_notebooks.py
+
 fuzz: $(READY)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-seconds $(SECONDS)
 
@@ -81,7 +89,7 @@ test-user: $(READY)
 	sh tests/as_user.sh $(PYTEST) -p no:cacheprovider -m 'not long and not slow' $(MACHINE_TESTS)
 
 test-postgres: $(READY_POSTGRES)
-	$(BIN)/python -m pytest tests/tuning_db -k 'postgres or server'
+	$(BIN)/python -m pytest tests/tuning_db tests/examples/test_examples.py -k 'postgres or server'
 
 test-ray: $(READY_RAY)
 	$(BIN)/python -m pytest tests/tuning/test_ray_engine.py
@@ -96,14 +104,25 @@ types: $(READY_DEV)
 	$(BIN)/python -m pip install --quiet --no-deps --target build/typecheck .
 	cd build/typecheck && ../../$(BIN)/python -m mypy --config-file ../../pyproject.toml -p sparsegen
 
+# Read it with a browser: build/site/index.html; searching needs a server, `python -m http.server -d build/site`.
+docs: $(READY_DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+dist:
+	@.ci/dist
+
 clean:
-	rm -rf .venv build
+	rm -rf .venv build dist
 
 $(READY): pyproject.toml .ci/setup
 	@.ci/setup
 
 $(READY_TORCH): $(READY)
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	@touch $@
+
+$(READY_NOTEBOOKS): $(READY_TORCH)
+	$(BIN)/python -m pip install --quiet --editable '.[notebooks]'
 	@touch $@
 
 $(READY_POSTGRES): $(READY)
@@ -115,6 +134,10 @@ $(READY_RAY): $(READY)
 	@$(BIN)/python -m pip install --quiet --editable '.[ray,postgres]' || { \
 		echo 'make test-ray: Ray could not be installed, for want of a network or of a wheel for this Python;' \
 			'every other test runs without it'; exit 1; }
+	@touch $@
+
+$(READY_DOCS): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
 $(READY_DEV): $(READY)

@@ -1,8 +1,8 @@
-"""Whether our measurement of other libraries agrees with an independent one (peers_h100.json).
+"""Agreement of our measurement of other libraries with an independent one (peers_h100.json).
 
     python -m benchmarks.anchors bench.json ...
 
-For each suite, dtype and contender: geometric mean of our time over theirs, and the row that is furthest off. Ends with
+For each suite, dtype and baseline: geometric mean of our time over theirs, and the row that is furthest off. Ends with
 status 1 if a mean of cuBLAS, cuSPARSE's CSR or PyTorch's Triton BSR is off by more than 10 %.
 """
 
@@ -24,19 +24,19 @@ PEERS = HERE / "peers_h100.json"
 TOLERANCE = 0.10
 HELD_TO_IT = ("cublas", "cusparse-csr", "torch-bsr")
 
-Group = tuple[str, str, str]  # suite, dtype, contender
-Peers = Mapping[tuple[str, str, str], Mapping[str, float]]  # by suite, case, dtype; then by contender
+Group = tuple[str, str, str]  # suite, dtype, baseline
+Peers = Mapping[tuple[str, str, str], Mapping[str, float]]  # by suite, case, dtype; then by baseline
 
 
 def peers() -> Peers:
-    """Microseconds by contender, for each suite, case and dtype; Triton BSR at its best block size."""
+    """Microseconds by baseline, for each suite, case and dtype; Triton BSR at its best block size."""
     found: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in json.loads(PEERS.read_text())["rows"]:
         for dtype, times in row["us"].items():
             best: dict[str, float] = {}
             for label, us in times.items():
-                contender = label.split(" ")[0]  # the block size follows
-                best[contender] = min(us, best.get(contender, us))
+                baseline = label.split(" ")[0]  # the block size follows
+                best[baseline] = min(us, best.get(baseline, us))
             found[row["suite"], row["case"], dtype] = best
     return found
 
@@ -45,10 +45,10 @@ def ratios(results: Results) -> Iterator[tuple[Group, str, float]]:
     """Our time over theirs, for every cell that both have; with the case's name."""
     known = peers()
     for row in results.rows:
-        for contender, us in known.get((row.suite, row.case, row.dtype.value), {}).items():
-            ours = row.us(contender)
+        for baseline, us in known.get((row.suite, row.case, row.dtype.value), {}).items():
+            ours = row.us(baseline)
             if ours is not None:
-                yield (row.suite, row.dtype.value, contender), row.case, ours / us
+                yield (row.suite, row.dtype.value, baseline), row.case, ours / us
 
 
 @click.command()
@@ -60,19 +60,19 @@ def main(files: tuple[Path, ...]) -> None:
     if not groups:
         raise click.ClickException("these files have no row in common with peers_h100.json")
     off = []
-    for (suite, dtype, contender), by_case in sorted(groups.items()):
+    for (suite, dtype, baseline), by_case in sorted(groups.items()):
         mean = geometric_mean(by_case.values())
         worst = max(by_case, key=lambda case: abs(by_case[case] - 1))
         furthest = f"furthest {worst} {by_case[worst]:.2f}"
-        click.echo(f"{suite:12} {dtype:8} {contender:22} {mean:6.3f} over {len(by_case):2}, {furthest}")
-        if contender in HELD_TO_IT and abs(mean - 1) > TOLERANCE:
-            off.append(f"{suite} {dtype} {contender}: {mean:.3f}")
+        click.echo(f"{suite:12} {dtype:8} {baseline:22} {mean:6.3f} over {len(by_case):2}, {furthest}")
+        if baseline in HELD_TO_IT and abs(mean - 1) > TOLERANCE:
+            off.append(f"{suite} {dtype} {baseline}: {mean:.3f}")
     overall: dict[str, list[float]] = defaultdict(list)
-    for (_, _, contender), by_case in groups.items():
-        overall[contender] += by_case.values()
-    for contender, all_ratios in sorted(overall.items()):
+    for (_, _, baseline), by_case in groups.items():
+        overall[baseline] += by_case.values()
+    for baseline, all_ratios in sorted(overall.items()):
         click.echo(
-            f"{'all':12} {'':8} {contender:22} {geometric_mean(all_ratios):6.3f} over {len(all_ratios)}"
+            f"{'all':12} {'':8} {baseline:22} {geometric_mean(all_ratios):6.3f} over {len(all_ratios)}"
         )
     if off:
         raise click.ClickException(f"off by more than {TOLERANCE:.0%}: " + "; ".join(off))

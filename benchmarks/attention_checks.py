@@ -1,4 +1,4 @@
-"""What studies of attention share: O and gradients of an attention, held against float32, and FlexAttention's masks."""
+"""Shared parts of studies of attention: O and gradients held against float32, and FlexAttention's masks."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def largest_errors(
     heads: Iterable[int],
     tolerance: float,
 ) -> dict[str, float]:
-    """The largest error over the largest element, of what `attended` gave each way, against float32.
+    """The largest error over the largest element, of what `attended` gave each implementation, against float32.
 
     Args:
         seen_by: queries × keys of bool, by a head's number.
-        heads: that are looked at, one after the other: scores of all would take much memory.
+        heads: number of heads that are looked at, one after the other: scores of all would take much memory.
 
     Raises:
         WrongResultError: an error is over the tolerance.
@@ -58,7 +58,7 @@ def largest_errors(
     return errors
 
 
-def flex_way(mask: BlockMaskTensor, *, causal: bool = False) -> Attend:
+def flex_implementation(mask: BlockMaskTensor, *, causal: bool = False) -> Attend:
     """FlexAttention, compiled, with the same blocks of each head; causal, those on the diagonal live in part."""
     live, side = mask.blocks(), mask.block[0]
     in_part = torch.zeros_like(live)

@@ -5,8 +5,8 @@
     python -m benchmarks.attention_masks --device emulator --tiny     # a check without times
 
 Each row has other sizes and masks, a mask for each head: independent blocks, blobs (runs of neighbouring rows with the
-same blocks), or each row's largest scores. Before a row is timed, O and the gradients of both masked ways are held
-against attention in float32 with the same mask, of the first and the last head. All ways take turns behind a busy
+same blocks), or each row's largest scores. Before a row is timed, O and the gradients of both masked implementations
+are held against attention in float32 with the same mask, of the first and the last head. All take turns behind a busy
 queue, with the L2 overwritten before each call; times are medians. Dense attention computes what no mask leaves out: it
 is there as the price of ignoring the mask. Raw output: ``attention_masks.json.xz``.
 """
@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.attention_checks import Attend, attended, flex_way, largest_errors
+from benchmarks.attention_checks import Attend, attended, flex_implementation, largest_errors
 from benchmarks.study import times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention, masks
@@ -102,41 +102,47 @@ def measured(row: Row, place: torch.device, seed: int) -> dict[str, Any]:
     given = [torch.randn(shape, device=place, dtype=torch.float16) for _ in range(4)]
     mask = drawn_mask(row, place, seed)
     live = float(mask.blocks().float().mean())
-    ways: dict[str, Attend] = {
+    implementations: dict[str, Attend] = {
         "ours": lambda q, k, v: block_attention(q, k, v, mask),
         "ours_deterministic": lambda q, k, v: block_attention(q, k, v, mask, deterministic=True),
     }
     failed: dict[str, str] = {}
     if place.type == "cuda":
-        ways["flex"] = flex_way(mask)
+        implementations["flex"] = flex_implementation(mask)
     results = {}
-    for name in list(ways):
+    for name in list(implementations):
         try:
-            results[name] = attended(ways[name], given)
+            results[name] = attended(implementations[name], given)
         except (
             Exception
         ) as error:  # FlexAttention's compiler fails in many ways: that is what the row says then
             if name != "flex":
                 raise
             failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-            del ways[name]
+            del implementations[name]
     ends = dict.fromkeys((0, row.heads - 1))
     errors = largest_errors(results, given, lambda head: mask[head].expand(), ends, TOLERANCE)
     found: dict[str, Any] = asdict(row) | {"live": round(live, 4), "errors": errors, "failed": failed}
     if place.type != "cuda":
         return found
-    ways["cudnn_dense"] = by_cudnn
+    implementations["cudnn_dense"] = by_cudnn
     with torch.no_grad():
         forward = times_in_turn(
-            [partial(attend, *given[:3]) for name, attend in ways.items() if name != "ours_deterministic"],
+            [
+                partial(attend, *given[:3])
+                for name, attend in implementations.items()
+                if name != "ours_deterministic"
+            ],
             l2=L2.COLD,
             rounds=ROUNDS,
         )
-    names = [name for name in ways if name != "ours_deterministic"]
-    backward = times_in_turn([gradients(a, given) for a in ways.values()], l2=L2.COLD, rounds=ROUNDS)
+    names = [name for name in implementations if name != "ours_deterministic"]
+    backward = times_in_turn(
+        [gradients(a, given) for a in implementations.values()], l2=L2.COLD, rounds=ROUNDS
+    )
     flop = 4 * row.heads * row.tokens**2 * row.head_dim * live
     found["forward_us"] = dict(zip(names, forward, strict=True))
-    found["backward_us"] = dict(zip(ways, backward, strict=True))
+    found["backward_us"] = dict(zip(implementations, backward, strict=True))
     found["forward_tflops"] = round(flop / found["forward_us"]["ours"] / 1e6)
     found["backward_tflops"] = round(2.5 * flop / found["backward_us"]["ours"] / 1e6)
     return found

@@ -151,7 +151,7 @@ def peers(folder: Path) -> str:
 
 
 def _over(row: Row) -> dict[str, float]:
-    """Of each of those others its time over ours."""
+    """Times of the others over ours."""
     mine = ours(row)
     return {name: t / mine for name in PEERS if mine and (t := row.us(name))}
 
@@ -161,7 +161,7 @@ def _over(row: Row) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Figure:
-    """A goal and what was measured, of which more is better or less."""
+    """A goal and the measured value; ``more`` is true if larger is better."""
 
     goal: float
     measured: float | None
@@ -189,13 +189,11 @@ class Goal:
     def line(self) -> list[str]:
         known = [f for f in self.figures if f.measured is not None]
         missed = len([f for f in known if not f.is_reached])
-        verdict = "reached" if not missed else f"{missed} short"
+        state = "reached" if not missed else f"{missed} short"
         if len(known) < len(self.figures):
-            verdict = (
-                "not measured" if not known else f"{verdict}, {len(self.figures) - len(known)} not measured"
-            )
+            state = "not measured" if not known else f"{state}, {len(self.figures) - len(known)} not measured"
         goals = " / ".join(f"{f.goal:g}" for f in self.figures)
-        return [self.name, f"{goals} {self.unit}", " / ".join(map(str, self.figures)), self.source, verdict]
+        return [self.name, f"{goals} {self.unit}", " / ".join(map(str, self.figures)), self.source, state]
 
 
 def goals(folder: Path, host: Path) -> str:

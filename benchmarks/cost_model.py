@@ -4,7 +4,7 @@
     python -m benchmarks.cost_model fit            # writes sparsegen/tuning/prediction/cost_model.json
     python -m benchmarks.cost_model quality        # suites and families left out
 
-docs/prediction.md keeps what ``quality`` prints.
+docs/internals/predictions.md keeps what ``quality`` prints.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def evidence() -> tuple[list[Known], int]:
 
 
 def document(model: CostModel, variants: Sequence[Known]) -> dict[str, object]:
-    """What the package's file holds."""
+    """Returns the content of the package's file."""
     workloads = {(v.workload.problem, v.workload.fingerprint) for v in variants}
     once = {
         (v.workload.problem, v.workload.fingerprint, v.device.key, v.config): v for v in variants
@@ -77,12 +77,12 @@ def suites() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Quality:
-    """How well an order of the recorded variants of workloads is.
+    """Quality of an order of workloads' recorded variants.
 
     Attributes:
         first, of_eight: time of the first one, and of the best of the first eight, over the best recorded one's; of
             eight only where more than eight were recorded.
-        second, mean: what the second best of all took over the best, and the geometric mean of all.
+        second, mean: time of the second best of all over the best one's, and the geometric mean of all.
     """
 
     first: list[float]
@@ -137,7 +137,7 @@ def predicted(model: CostModel, variants: Sequence[Known], rest: Sequence[Known]
 def left_out(
     variants: Sequence[Known], usual: int, part: Callable[[Known], str]
 ) -> dict[str, tuple[list[Known], list[float]]]:
-    """Of each part the variants, and their times by a model that was fitted to all other parts."""
+    """Returns the variants of each part, and their times by a model that was fitted to all other parts."""
     found = {}
     for name in sorted({part(v) for v in variants}):
         inside = [v for v in variants if part(v) == name]
@@ -168,7 +168,7 @@ def fit_command(output: Path) -> None:
 
 @main.command()
 def quality() -> None:
-    """How good the first variants are, on workloads and families that the model was not fitted to."""
+    """Prints the quality of the first variants, on workloads and families that the model was not fitted to."""
     variants, usual = evidence()
     names = suites()
 

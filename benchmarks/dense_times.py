@@ -35,7 +35,7 @@ def measured() -> tuple[Device, list[Known]]:
     device = None
     for b in packaged().all_baselines():
         problem = b.workload.problem
-        if b.contender == "cublas" and isinstance(problem, SpmmProblem) and problem.batch == 1:
+        if b.name == "cublas" and isinstance(problem, SpmmProblem) and problem.batch == 1:
             plain = SpmmProblem(problem.m, problem.k, problem.n, problem.dtype, problem.layout)
             times[plain].append(b.sample.median_us)
             device = b.device
@@ -78,16 +78,16 @@ def main() -> None:
             constants = fit(others, device)
             before, dense_time.FITTED[itemsize] = dense_time.FITTED[itemsize], constants
             for one in known[part::PARTS]:
-                ways = {
+                implementations = {
                     "the model": modelled_us(one.problem, device),
                     "the model and the nearest shape": dense_time.dense_time_us(one.problem, device, others),
                     "the nearest shape by m · k · n": by_volume(one.problem, others),
                 }
-                for way, us in ways.items():
-                    errors[way].append(math.log(us / one.time_us))
+                for implementation, us in implementations.items():
+                    errors[implementation].append(math.log(us / one.time_us))
             dense_time.FITTED[itemsize] = before
-        for way, logs in errors.items():
-            click.echo(f"| {itemsize} | {len(known)} | {way} | {told(logs)} |")
+        for implementation, logs in errors.items():
+            click.echo(f"| {itemsize} | {len(known)} | {implementation} | {told(logs)} |")
     for itemsize in sorted(dense_time.FITTED):
         known = [one for one in listed if one.problem.dtype.itemsize == itemsize]
         click.echo(f"{itemsize}: {fit(known, device)}")

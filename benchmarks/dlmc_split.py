@@ -1,12 +1,12 @@
-"""Which layers of the Deep Learning Matrix Collection (DLMC) are for testing: no packaged result may know them.
+"""Split of the layers of the Deep Learning Matrix Collection (DLMC): no packaged result may know the test half.
 
     python -m benchmarks.dlmc_split --data DLMC
 
-Half of the layers are set aside for good, by their names: a layer is of the test half where the first byte of the
-SHA-256 of ``model/layer``, such as ``transformer/body_decoder_layer_0_ffn_conv1_fully_connected``, is even. All of its
-matrices are, whatever the way of pruning and the sparsity. `benchmarks.make_seeds` leaves them out by the fingerprints
-of their patterns, which this command writes to ``dlmc_test_half.json``; matrices that it already holds and that are not
-in the folder stay.
+Half of the layers are set aside for good, by their names: a layer is of the test half if the first byte of the SHA-256
+of ``model/layer``, such as ``transformer/body_decoder_layer_0_ffn_conv1_fully_connected``, is even. All of its matrices
+are, whatever the way of pruning and the sparsity. `benchmarks.make_seeds` leaves them out by the fingerprints of their
+patterns, which this command writes to ``dlmc_test_half.json``; matrices that it already holds and that are not in the
+folder stay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILE = Path(__file__).with_name("dlmc_test_half.json")
 
 
 def is_for_testing(name: str) -> bool:
-    """Whether a matrix is of the test half.
+    """True if a matrix is of the test half.
 
     Args:
         name: its path in the collection, model first, without the suffix: ``model/pruning/sparsity/layer``.

@@ -31,11 +31,11 @@ def file_of(folder: Path, operator: str, seed: int) -> Path:
 
 
 def command(operator: str, seed: int, rows: int, folder: Path, seconds: float, *, whole: bool) -> list[str]:
-    """How an operator's rows are measured, without the program's name.
+    """Returns the command that measures an operator's rows, without the program's name.
 
     Args:
-        seconds: no row is begun after so much time.
-        whole: with the slow contenders.
+        seconds: time after which no row is begun.
+        whole: include the slow baselines.
     """
     left_out = () if whole else SLOW
     return [
@@ -59,7 +59,7 @@ def command(operator: str, seed: int, rows: int, folder: Path, seconds: float, *
 @click.option(
     "--into", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder of files."
 )
-@click.option("--all", "whole", is_flag=True, help="With contenders that take long.")
+@click.option("--all", "whole", is_flag=True, help="With baselines that take long.")
 def main(seed: int, operators: tuple[str, ...], rows: int, limit: float, into: Path, whole: bool) -> None:
     ends = time.monotonic() + limit
     into.mkdir(parents=True, exist_ok=True)

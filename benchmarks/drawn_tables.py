@@ -3,7 +3,7 @@
     python -m benchmarks.drawn_tables drawn_dsd_7.json drawn_sdd_7.json [--worst 3]
 
 Files are those of ``sparsegen bench --suite drawn``. Ratios are of times of one row, means are geometric, the worst is
-the largest. Ours is the tuned winner, or where nothing was tuned plain dispatch. Dense is the fastest dense contender
+the largest. Ours is the tuned winner, or where nothing was tuned plain dispatch. Dense is the fastest dense baseline
 in the row's own type; of products with masks in float32, which we multiply in TF32, also in TF32. The strongest peer is
 the fastest of all others, dense or sparse.
 """
@@ -33,8 +33,8 @@ class Times:
     """A row's times in microseconds; None where there is none.
 
     Attributes:
-        default, graph: as users call us, from Python and in a CUDA graph.
-        dense, peer: the fastest dense contender, and the fastest of all others.
+        default, graph: calls as users make them, from Python and in a CUDA graph.
+        dense, peer: the fastest dense baseline, and the fastest of all others.
     """
 
     row: Row

@@ -191,7 +191,7 @@ def _on(place: Any, images: np.ndarray) -> Any:
 
 
 def _seconds(place: Any, call: Callable[[], Any]) -> float:
-    """By wall clock, with the result on the host: the median of some calls."""
+    """Times calls by wall clock, with the result on the host; returns the median in seconds."""
     taken = []
     for _ in range(CALLS):
         start = _now(place)
@@ -201,7 +201,9 @@ def _seconds(place: Any, call: Callable[[], Any]) -> float:
 
 
 def _device_seconds(call: Callable[[], Any]) -> float:
-    """Of what a call queues, between two events of the device: the median of some calls with a cold L2."""
+    """Times the queued work of calls, between two events of the device, with a cold L2; returns the median in
+    seconds.
+    """
     import torch
 
     cold = torch.empty(COLD_BYTES, dtype=torch.uint8, device="cuda")

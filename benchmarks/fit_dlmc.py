@@ -1,4 +1,4 @@
-"""How row lengths vary in the Deep Learning Matrix Collection, for the suite `dlmc-like`.
+"""Variation of row lengths in the Deep Learning Matrix Collection, for the suite `dlmc-like`.
 
     python -m benchmarks.fit_dlmc --data DLMC
 

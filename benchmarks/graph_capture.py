@@ -52,7 +52,7 @@ def main(name: str, backend: str, tiny: bool, limit: float) -> None:
 
 
 def facts(sizes: Sizes, dtype: torch.dtype, backend: str, place: torch.device) -> dict[str, Any]:
-    """What happened, for one dtype.
+    """Captures graphs for one dtype, and returns what happened.
 
     Raises:
         SparsegenError: a result is wrong.

@@ -2,11 +2,11 @@
 
     python -m benchmarks.make_seeds tuned.db ... -o tuning_db/seeds/h100.json
 
-Of each workload stay the fastest few variants, each family's fastest and each family's heuristic config (by these
-dispatch compares families and heuristics), and the baselines. Left out are variants that today's families refuse, those
-of which a newer source was measured on the same workload, and all that was measured on the test half of DLMC's layers
-(`benchmarks.dlmc_split`), on which untuned dispatch is judged. A JSON export, or packaged seeds, may stand
-for a database.
+They keep, for each workload, the fastest few variants, each family's fastest and each family's heuristic config (by
+these dispatch compares families and heuristics), and the baselines. They leave out variants that today's families
+refuse, those with a newer source measured on the same workload, and all that was measured on the test half of DLMC's
+layers (`benchmarks.dlmc_split`), on which untuned dispatch is judged. Numbers are written as fine as the clocks that
+told them (`rounded`). A JSON export, or packaged seeds, may stand for a database.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def main(databases: tuple[str, ...], output: Path, keep: int) -> None:
             workload = measurement.workload
             by_workload[workload.problem, workload.fingerprint, measurement.device.key].append(measurement)
         baselines, rates = tuple(filter(may_ship, store.all_baselines())), tuple(store.all_rates())
-        kept = [m for group in by_workload.values() for m in chosen(group, keep)]
+        kept = [rounded(m) for group in by_workload.values() for m in chosen(group, keep)]
     document = exchange.document(Content(tuple(kept), baselines, rates))
     publish_text(output, seed_columns.text_of(seed_columns.pack(document)))
     click.echo(
@@ -65,7 +66,7 @@ def _export(file: Path) -> str:
 
 
 def may_ship(record: Measurement | Baseline) -> bool:
-    """Whether it was not measured on a matrix that is set aside for testing."""
+    """True if it was not measured on a matrix that is set aside for testing."""
     return record.workload.fingerprint not in set_aside()
 
 
@@ -75,7 +76,7 @@ def set_aside() -> frozenset[str]:
 
 
 def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
-    """What stays of one workload's measurements, fastest first."""
+    """Selects one workload's measurements to keep, fastest first."""
     order = ranked(newest(filter(is_valid, group)))
     workload, device = group[0].workload, group[0].device
     heuristics = set(heuristic_configs(workload.problem, workload.features, device).values())
@@ -90,15 +91,36 @@ def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
     return stay
 
 
+def rounded(found: Measurement) -> Measurement:
+    """Round times to nanoseconds (CUDA events tell 32 of them apart), host seconds and errors to four digits."""
+    sample = found.sample and replace(
+        found.sample,
+        median_us=round(found.sample.median_us, 3),
+        low_us=round(found.sample.low_us, 3),
+        high_us=round(found.sample.high_us, 3),
+    )
+    return replace(
+        found,
+        sample=sample,
+        worst_error=four_digits(found.worst_error),
+        compile_seconds=four_digits(found.compile_seconds),
+        prepare_seconds=four_digits(found.prepare_seconds),
+    )
+
+
+def four_digits(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
 def newest(group: Iterable[Measurement]) -> list[Measurement]:
-    """Without what was measured of a config's earlier sources: its kernel is another one since."""
+    """Drops measurements of a config's earlier sources: its kernel has changed since."""
     every = sorted(group, key=lambda m: m.measured_at)
     last: dict[Config, Measurement] = {m.variant.config: m for m in every}
     return [m for m in every if m.variant == last[m.variant.config].variant]
 
 
 def is_valid(measurement: Measurement) -> bool:
-    """Whether the variant's family is still there, and takes its config for this problem."""
+    """True if the variant's family still exists, and takes its config for this problem."""
     config = measurement.variant.config
     return config.is_known and family_of(config).is_valid(
         measurement.workload.problem, config, measurement.device

@@ -20,6 +20,7 @@ from benchmarks import (
     attention_tables,
     convolution_tables,
     drawn_tables,
+    front_table,
     masked_tables,
     overview_tables,
     study,
@@ -37,9 +38,7 @@ RESULTS = HERE / "results" / "nvidia-h100-80gb-hbm3-sm90"
 HOST = HERE / "results" / "nvidia-h200-sm90"  # whose bus was measured
 PAGES = (
     ROOT / "README.md",
-    ROOT / "docs" / "performance.md",
-    ROOT / "docs" / "convolution.md",
-    *sorted((ROOT / "docs" / "notes").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 )
 
 
@@ -67,7 +66,7 @@ def rows_of(name: str) -> study_tables.Rows:
 
 
 def origin(document: Mapping[str, Any]) -> str:
-    """Where a study's figures come from, in one line."""
+    """Describes the source of a study's figures, in one line."""
     states = dict.fromkeys(row.get("state", suite_tables.OLDER) for row in document["rows"])
     return (
         f"\n\n{document['device']}, driver {document['driver']}, {document['date']}; measured by "
@@ -76,6 +75,7 @@ def origin(document: Mapping[str, Any]) -> str:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
+    "front": lambda: front_table.front(RESULTS, peers()),
     "performance": lambda: suite_tables.performance(RESULTS),
     "drawn": lambda: drawn_tables.drawn(RESULTS),
     "strongest": lambda: suite_tables.strongest(RESULTS, peers()),
@@ -106,7 +106,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "masked-goals": lambda: masked_tables.goals(RESULTS, rows_of),
     "masked-overview": lambda: overview_tables.masked_products(RESULTS),
     "convolution-overview": lambda: overview_tables.convolutions(RESULTS),
-    "cases-overview": lambda: overview_tables.cases(RESULTS),
     "networks-overview": lambda: overview_tables.networks(RESULTS),
 }
 FILES = (

@@ -1,4 +1,4 @@
-"""How much faster several devices tune a list of workloads than one of them: ``python -m benchmarks.many_devices``.
+"""Speedup of tuning a list of workloads on several devices over one of them: ``python -m benchmarks.many_devices``.
 
 The same searches run on all devices and then on the first alone, each time into an empty database. Printed are the
 seconds of both, their ratio, and how the winners' times compare. Without GPUs, ``--sleep`` makes emulators busy for a

@@ -63,7 +63,7 @@ class Chain:
             image.zero_()
 
     def graph(self, layers: int, operators: Sequence[Any]) -> Any:
-        """So many layers; the first operator computes the first one, the second one the others."""
+        """Captures ``layers`` layers; the first operator computes the first one, the second one the others."""
 
         def run() -> None:
             x = self.first
@@ -80,7 +80,7 @@ class Chain:
         return captured
 
     def result(self, layers: int) -> Any:
-        """What the last layer made."""
+        """Returns the last layer's result."""
         return self.images[(layers - 1) % 2].clone()
 
 

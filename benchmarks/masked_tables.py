@@ -30,7 +30,7 @@ PRODUCTS: tuple[tuple[str, type[MaskedProblem]], ...] = (
 
 
 class Workload(NamedTuple):
-    """What the three products of a step have in common; ``dropped`` is the share of blocks as asked for."""
+    """Properties that the three products of a step share; ``dropped`` is the share of blocks as asked for."""
 
     size: tuple[int, int, int]
     block: int
@@ -140,7 +140,7 @@ def _order(workload: Workload) -> tuple[Any, ...]:
 
 
 def _sum(known: Sequence[Product | None], attribute: str) -> float | None:
-    """Of all three products; None if one is not known."""
+    """Sum over all three products; None if one is not known."""
     found = [getattr(product, attribute) if product else None for product in known]
     return None if None in found else sum(found)
 
@@ -165,14 +165,14 @@ def goals(folder: Path, study: Callable[[str], Sequence[Mapping[str, Any]]]) -> 
     for goal in _goals(folder, study):
         known = [(value, bound) for value, bound in goal.figures if value is not None]
         short = [value < bound if goal.is_least else value > bound for value, bound in known]
-        verdict = "not measured"
+        state = "not measured"
         if known:
             missing = (
                 "" if len(known) == len(goal.figures) else f"; {len(goal.figures) - len(known)} not measured"
             )
-            verdict = (f"{sum(short)} of {len(known)} short" if any(short) else "reached") + missing
+            state = (f"{sum(short)} of {len(known)} short" if any(short) else "reached") + missing
         measured = ", ".join(figure(value) for value, _ in goal.figures)
-        lines.append(f"| {goal.what} | {goal.asked} | {measured} | {goal.source} | {verdict} |")
+        lines.append(f"| {goal.what} | {goal.asked} | {measured} | {goal.source} | {state} |")
     return "\n".join(["| | goal | measured | from | |", "|---|---|---|---|---|", *lines])
 
 
@@ -268,7 +268,7 @@ def _mma(rows: Sequence[Row], kind: type[MaskedProblem], density: float) -> floa
     for row in rows:
         problem = row.problem
         if isinstance(problem, kind) and problem.density.share == density:
-            timed = (row.us(cell.contender) for cell in row.cells if cell.contender.startswith("mma-"))
+            timed = (row.us(cell.baseline) for cell in row.cells if cell.baseline.startswith("mma-"))
             ours = min((us for us in timed if us is not None), default=None)
             ratio = quotient(ours, row.us("cublaslt-mma"))
             if ratio is not None:

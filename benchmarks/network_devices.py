@@ -61,7 +61,7 @@ class Study:
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
-        """Preprocessing, of which the times are told."""
+        """Times a step of the preprocessing, and prints its time."""
         began = time.perf_counter()
         yield
         self.seconds[what] = round(time.perf_counter() - began, 2)
@@ -178,7 +178,7 @@ def streamed(
 ) -> None:
     """Rows for segments that are resident, streamed from pinned memory, by way of staging memory, and from a file.
 
-    The network is so many times the given one, one behind the other: packed once, each copy is streamed by itself.
+    The network is the given one, ``repeats`` times in sequence: packed once, each copy is streamed by itself.
 
     Raises:
         WrongResultError: streamed layers give other results.
@@ -254,10 +254,10 @@ class Series:
     first: tuple[float, np.ndarray] | None = None
 
     def row(self, group: DeviceGroup, found: Dealt, what: str) -> tuple[dict[str, Any], float, Dealt]:
-        """What all rows tell, the time over the first row's, and how the last call was dealt.
+        """Returns the values that all rows have, the time over the first row's, and the last call's division of inputs.
 
         Args:
-            found: of a first call, which is not timed.
+            found: result of a first call, which is not timed.
 
         Raises:
             WrongResultError: the results are not those of the first row.

@@ -1,4 +1,4 @@
-"""From the first second, is anything slower than dense? Single products, an encoder, a decoder; nothing tuned.
+"""Check that nothing is slower than dense without any tuning: single products, an encoder, a decoder.
 
     python -m benchmarks.never_slower [--dlmc FOLDER] [--part products] [--limit 6] ...
 
@@ -58,7 +58,7 @@ Case = TypeVar("Case")
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured, and where."""
+    """Sizes and devices of the measurements."""
 
     place: str
     shapes: Sequence[tuple[int, int]]
@@ -84,7 +84,7 @@ def times_us(runs: Sequence[Run], l2: L2, place: str, is_ahead: bool = True) -> 
     """Medians of calls in turn, between events; without a GPU by the clock.
 
     Args:
-        l2: what the second-level cache holds before each call.
+        l2: state of the second-level cache before each call.
         is_ahead: the GPU waits while the host queues a call; otherwise the host's time counts too.
     """
     if place == "cpu":
@@ -111,7 +111,7 @@ def random_pattern(m: int, k: int, sparsity: float, seed: int) -> scipy.sparse.c
 
 
 def spread(cases: Sequence[Case], limit: int | None) -> Sequence[Case]:
-    """So many of them, the first and the last among them."""
+    """Returns at most ``limit`` cases, the first and the last among them."""
     if limit is None or limit >= len(cases):
         return cases
     last = len(cases) - 1

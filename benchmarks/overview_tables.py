@@ -1,4 +1,4 @@
-"""The README's tables of single cases: masks that change with every call, networks, where sparse products win.
+"""Short tables for the guides: masks that change with every call, networks.
 
 All figures are of suites that `sparsegen bench` measured; `benchmarks.make_tables` places the tables. Ratios are of
 times of one row, which one session measured: clocks depend on power, and differ between rows and days.
@@ -6,9 +6,8 @@ times of one row, which one session measured: clocks depend on power, and differ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 from benchmarks import convolution_tables, masked_tables
@@ -16,7 +15,7 @@ from benchmarks.convolution_tables import CHANNELS, IMAGES, SIDES, Key
 from benchmarks.markdown import NONE, quotient, table
 from benchmarks.masked_tables import Product, Workload
 from benchmarks.suite_tables import read, short
-from sparsegen.bench.results.results import TUNED, UNTUNED, Kind, Row
+from sparsegen.bench.results.results import UNTUNED, Row
 from sparsegen.bench.results.summary import geometric
 from sparsegen.operators import DType, SparseNetworkProblem
 
@@ -33,16 +32,12 @@ NETWORK_PEERS = {
 }
 
 
-def _is_block(row: Row, *, block: int, percent: int) -> bool:
-    return row.case.endswith(f".{percent} b{block}")
-
-
 def times_as_fast(values: Sequence[float | None]) -> list[str]:
     return [NONE if value is None else f"{value:.2f} ×" for value in values]
 
 
 def masked_products(folder: Path) -> str:
-    """How much faster than the better of cuBLAS and cuBLASLt, by size, with no block dead and with half of them."""
+    """Table of speedups over the better of cuBLAS and cuBLASLt, by size, with no block dead and with half of them."""
     found = masked_tables.steps(folder)
 
     def faster(name: str, size: int, dropped: float) -> float | None:
@@ -58,7 +53,7 @@ def masked_products(folder: Path) -> str:
 
 
 def convolutions(folder: Path) -> str:
-    """How much faster than cuDNN in benchmark mode, by the share of dead blocks; random blocks of 16 × 16."""
+    """Table of speedups over cuDNN in benchmark mode, by the share of dead blocks; random blocks of 16 × 16."""
     rows = convolution_tables.rows_of(folder)
 
     def mean(dead: int) -> str:
@@ -109,59 +104,5 @@ def networks(folder: Path) -> str:
 
 
 def _when(row: Row | None) -> str:
-    """When a row was measured, and what state of the source measured it."""
+    """Date of a row's measurement, and the state of the source that measured it."""
     return NONE if row is None or row.measured is None else f"{row.measured:%Y-%m-%d}; {short(row.state)}"
-
-
-CAUSAL, CAUSAL_WORDS = (
-    "torch-sdpa-causal",
-    "dense causal attention",
-)  # what a user would take in a window's place
-Which = Callable[[Row], bool]
-CASES: Mapping[
-    str, tuple[str, Which]
-] = {  # what is compared with dense products: suite and which of its rows
-    "decoding, pruned LLaMA weights": ("llm", lambda row: True),
-    "decoding, one token": ("spmv", lambda row: True),
-    **{
-        f"blocks of {block}, {percent} % zeros": ("block", partial(_is_block, block=block, percent=percent))
-        for block in (128, 32)
-        for percent in (20, 50, 80, 90)
-    },
-    "LSTM weights, 8192 × 2048": ("rnn", lambda row: row.case.startswith("8192x2048")),
-    f"attention, sliding windows, over {CAUSAL_WORDS}": ("attention", lambda row: "sliding" in row.case),
-    f"attention, bands that leave no tile empty, over {CAUSAL_WORDS}": (
-        "attention",
-        lambda row: "band" in row.case,
-    ),
-}
-
-
-def cases(folder: Path) -> str:
-    """How much faster than the fastest dense product some cases are in float16, the slowest and the fastest row."""
-    lines = []
-    for words, (suite, is_of) in CASES.items():
-        rows = [
-            row
-            for results in read(folder, suites=[suite])
-            for row in results.rows
-            if row.suite == suite and row.dtype is DType.FLOAT16 and is_of(row)
-        ]
-        ratios = [ratio for row in rows if (ratio := quotient(_dense_us(row), _our_us(row))) is not None]
-        if ratios:
-            faster = f"{sum(ratio > 1 for ratio in ratios)} of {len(ratios)}"
-            lines.append([words, *times_as_fast([min(ratios), max(ratios)]), faster])
-    return table(["float16, over the fastest dense product", "least", "most", "rows faster"], lines)
-
-
-def _dense_us(row: Row) -> float | None:
-    """The fastest dense product of a row; of attention the dense one under a causal mask."""
-    if us := row.us(CAUSAL):
-        return us
-    times = [us for one in row.cells if one.kind is Kind.DENSE and (us := row.us(one.contender))]
-    return min(times, default=None)
-
-
-def _our_us(row: Row) -> float | None:
-    """The tuned winner of a row; where nothing was tuned, plain dispatch."""
-    return row.us(TUNED) or row.us(UNTUNED)

@@ -22,6 +22,7 @@ from typing import Any
 
 import click
 
+from benchmarks import pictures
 from benchmarks.study import SideBySide, Workload, geometric_mean, known_rows, read_document, write_results
 from sparsegen import backends
 from sparsegen.errors import SparsegenError
@@ -37,6 +38,7 @@ from sparsegen.tuning.space.space import Space
 from sparsegen.tuning_db.records import Workload as Known
 from sparsegen.tuning_db.seeds_reader import seeds
 
+BELOW_LINES = 0  # the order of drawing in which points come
 NAME = "predicted_variants"
 FIRST = 8
 RANDOM = 16
@@ -60,7 +62,7 @@ Row = Mapping[str, Any]
 
 
 def candidates(workload: Known, device: Device) -> dict[Config, str]:
-    """What to measure, and why it was picked."""
+    """Returns the configs to measure, with the reason why each was picked."""
     problem, features = workload.problem, workload.features
     families = families_of(problem.operator)
     heuristics = [f.heuristic(problem, features, device) for f in families]
@@ -112,8 +114,8 @@ def measured(workload: Workload, dtype: DType, device: Device, same: Sequence[Ro
 
 
 def quality(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
-    """By what orders the variants: the geometric means of the first one's and of the first eight's best time over the
-    best measured one's, over all workloads with two variants or more.
+    """Returns for each order of the variants the geometric means of the first one's and of the first eight's best time
+    over the best measured one's, over all workloads with two variants or more.
     """
     found: dict[str, tuple[float, float]] = {}
     for name in ("model_us", "scaled_us"):
@@ -147,11 +149,8 @@ def _key(variant: Row) -> str:
 
 
 def plot(documents: Sequence[Row], file: Path) -> None:
-    """Predicted against measured times, a panel for each device and way."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    """Predicted against measured times, a panel for each device and way; an SVG has its points as an image."""
+    from matplotlib.figure import Figure
 
     panels = [
         (document["device"], name, words)
@@ -160,12 +159,15 @@ def plot(documents: Sequence[Row], file: Path) -> None:
         if any(name in v for row in document["rows"] for v in row["variants"])
     ]
     by_device = {document["device"]: document["rows"] for document in documents}
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(5 * len(panels), 5), squeeze=False)
+    figure = Figure(figsize=(5 * len(panels), 5), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)
     for axis, (device, name, words) in zip(axes[0], panels, strict=True):
         variants = [v for row in by_device[device] for v in row["variants"] if name in v]
         for picked in ("random", "heuristic", "predicted"):
             mine = [v for v in variants if v["picked"] == picked]
-            axis.scatter([v["us"] for v in mine], [v[name] for v in mine], s=8, label=picked)
+            points = [v["us"] for v in mine], [v[name] for v in mine]
+            axis.scatter(*points, s=10, linewidths=0, label=picked, zorder=BELOW_LINES)
+        axis.set_rasterization_zorder(BELOW_LINES + 1)
         ends = [min(v["us"] for v in variants), max(v["us"] for v in variants)]
         axis.plot(ends, ends, linewidth=0.8, color="grey")
         axis.set(
@@ -175,10 +177,9 @@ def plot(documents: Sequence[Row], file: Path) -> None:
             ylabel="predicted, µs",
             title=f"{device}\n{words}",
         )
+        axis.minorticks_off()
     axes[0][0].legend()
-    figure.tight_layout()
-    figure.savefig(file)
-    pyplot.close(figure)
+    pictures.save(figure, file, dpi=96)
 
 
 @click.group()
@@ -207,7 +208,7 @@ def record(same: Path | None) -> None:
 
 
 def evidence_of(file: Path, device: Device, usual_registers: int) -> dict[str, list[fitting.Known]]:
-    """What a result file measured, by workload, as the model is fitted to it; nothing is known of the compiled code."""
+    """Returns the measurements of a result file, by workload, as the model is fitted to them, without compiled code."""
     rows = {row["workload"]: row["variants"] for row in read_document(file)["rows"]}
     found = {}
     for workload, dtype in WORKLOADS:

@@ -2,11 +2,10 @@
 
     python -m benchmarks.predictions [export.json]
 
-Of each family: the predicted over the measured time of its heuristic config, where that was measured. Of each operator:
-how much slower than the best family's heuristic config that of the family is which the predictions put first, over the
-workloads of which the heuristic configs of several families were measured (where one was not, the family's fastest
-config stands in).
-docs/notes/predicted-times.md keeps the result.
+For each family it prints the predicted over the measured time of its heuristic config, if that was measured. For each
+operator it prints how much slower the heuristic config of the family that the predictions put first is than the best
+family's, over the workloads that have measured heuristic configs of several families (if one was not measured, the
+family's fastest config stands in). docs/notes/predicted-times.md keeps the result.
 """
 
 from __future__ import annotations

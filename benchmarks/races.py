@@ -1,4 +1,4 @@
-"""Whether what a layer decides is right: its default beside our kernels and PyTorch's own, from Python and in graphs.
+"""Check of layers' decisions: the default beside our kernels and PyTorch's own, from Python and in graphs.
 
     python -m benchmarks.races [--again]
 

@@ -21,7 +21,7 @@ from sparsegen.tuning.report import SamplerName
 
 @cache
 def digest_of(recording: Recording) -> str:
-    """What names the times of a recording: 12 hexadecimal digits."""
+    """Returns a name of a recording's times: 12 hexadecimal digits."""
     rows = [(t.config.family_name, t.config.to_dict(), t.time_us) for t in recording.tried]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:12]
 
@@ -31,7 +31,7 @@ UNAIDED = " unaided"  # behind the name of our sampler where nothing was expecte
 
 
 def key_of(recording: Recording, sampler: SamplerName, seed: int, is_aided: bool) -> Key:
-    """What names a search: space, recording, sampler and start."""
+    """Returns the key of a search: space, recording, sampler and start."""
     aided = is_aided or sampler is not SamplerName.CANDIDATES
     return recording.name, digest_of(recording), sampler.value + UNAIDED * (not aided), seed
 
@@ -41,10 +41,10 @@ class Count:
     """One search by a sampler.
 
     Attributes:
-        digest: of the recording (`digest_of`).
+        digest: digest of the recording (`digest_of`).
         sampler: its name (`key_of`).
-        trials: that it needed; None where ``most`` were not enough.
-        seconds: that it took, of this process's own time.
+        trials: trials that it needed; None if ``most`` were not enough.
+        seconds: time that it took, of this process's own time.
     """
 
     space: str
@@ -72,10 +72,10 @@ class Counts:
     """Searches that were made.
 
     Args:
-        file: where they are kept from one process to the next; None: nowhere.
+        file: file that keeps them from one process to the next; None for no file.
 
     Attributes:
-        found: by their keys.
+        found: searches by their keys.
     """
 
     def __init__(self, file: Path | None = None) -> None:
@@ -92,12 +92,12 @@ class Counts:
             publish_text(self._file, f'{{"optuna": "{optuna.__version__}", "searches": [\n{text}\n]}}\n')
 
     def is_missing(self, key: Key, most: int) -> bool:
-        """Whether no such search was made, or only one that was given up earlier."""
+        """True if no such search was made, or only one that was given up earlier."""
         found = self.found.get(key)
         return found is None or (found.trials is None and found.most < most)
 
     def comparison(self, keys: Mapping[tuple[str, SamplerName], Sequence[Key]], most: int) -> Comparison:
-        """What searches tell.
+        """Compares samplers by the searches.
 
         Args:
             keys: the searches of each space and sampler; all of them were made.

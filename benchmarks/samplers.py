@@ -24,6 +24,7 @@ import matplotlib.figure
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import pictures
 from benchmarks.modelled import modelled
 from benchmarks.sampler_counts import Count, Counts, key_of
 from sparsegen import kernels
@@ -85,7 +86,7 @@ PAIRS = (
 
 
 def space_of(pair: Pair, matrix: CsrMatrix, device: Device) -> Space:
-    """What `tune` would list, beginning with the families' heuristic configs."""
+    """Lists the space as `tune` would, beginning with the families' heuristic configs."""
     features = Workload.of(pair.problem, matrix).features
     families = [kernels.require_family(name, pair.problem) for name in pair.families]
     heuristics = [f.heuristic(pair.problem, features, device) for f in families]
@@ -155,7 +156,7 @@ def compare_all(
     """Run every sampler from every start, but for the searches that are known.
 
     Args:
-        expected: of each recording what its candidates should take; of those that it lacks nothing is expected.
+        expected: predicted times of each recording's candidates; recordings that it lacks have none.
     """
     replays = [Replay(r, expected.get(r.name, ())) for r in recordings]
     for seed in range(seeds):
@@ -181,9 +182,9 @@ def compare_all(
 
 
 def held_out_times(recordings: Sequence[Recording]) -> dict[str, list[float]]:
-    """What candidates should take by a cost model that saw no workload of such a matrix shape, in µs.
+    """Predicts candidates' times by a cost model that saw no workload of such a matrix shape, in µs.
 
-    None of recordings of which searches expect nothing (`orders_configs`).
+    Recordings for which searches use no predictions (`orders_configs`) are left out.
     """
     from benchmarks.cost_model import evidence
 
@@ -210,7 +211,7 @@ def table(comparison: Comparison) -> Table:
 
 
 def plot(comparison: Comparison, title: str, path: Path) -> None:
-    """Which share of the searches is within 3 %, over the trials."""
+    """Plots the share of searches that are within 3 %, over the trials."""
     figure = matplotlib.figure.Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
     for name in comparison.samplers:
@@ -220,8 +221,7 @@ def plot(comparison: Comparison, title: str, path: Path) -> None:
         axes.step([1, *reached], [0, *shares], where="post", label=name)
     axes.set(xscale="log", xlabel="trials", ylabel=f"searches within {WITHIN:.0%} of the best", title=title)
     axes.legend()
-    with matplotlib.rc_context({"svg.hashsalt": "sparsegen"}):
-        figure.savefig(path, metadata={"Date": None})
+    pictures.save(figure, path)
 
 
 @click.group()
@@ -310,7 +310,7 @@ def compare(
     expected = held_out_times(recordings) if aided else {}
     comparison = compare_all(recordings, wanted, seeds, most, Counts(keep), expected)
     judged = SamplerName.CANDIDATES in wanted and len(wanted) > 1
-    verdict = comparison.verdict if judged else ""
+    conclusion = comparison.conclusion if judged else ""
     if picture is not None:
         plot(comparison, title, picture)
     if as_json:
@@ -324,12 +324,12 @@ def compare(
             },
             "typical": {name: round(comparison.typical(name), 2) for name in comparison.samplers},
             "ms_for_a_proposal": {name: round(1e3 * s, 2) for name, s in comparison.seconds.items()},
-            "verdict": verdict,
+            "conclusion": conclusion,
         }
         click.echo(json.dumps(document, indent=1))
         return
     Console().print(table(comparison))
-    click.echo(f"{title}, {seeds} starts: {verdict}")
+    click.echo(f"{title}, {seeds} starts: {conclusion}")
 
 
 if __name__ == "__main__":

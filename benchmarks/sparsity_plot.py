@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import matplotlib
 from matplotlib.figure import Figure
 
-from benchmarks import study
+from benchmarks import pictures, study
 from benchmarks.convolution_tables import CHANNELS, SPARSITIES, Key, Rows, dense, ours, rows_of
 from benchmarks.make_tables import HOST, RESULTS
 
@@ -30,8 +29,7 @@ def main(file: Path) -> None:
     shapes, host = figure.subplots(1, 2)
     draw_shapes(shapes, rows_of(RESULTS))
     draw_host(host, study.rows_of(HOST / "host_convolution.json.xz"))
-    with matplotlib.rc_context({"svg.hashsalt": "sparsegen"}):
-        figure.savefig(file, format="svg", metadata={"Date": None})
+    pictures.save(figure, file)
 
 
 def draw_shapes(axes: Any, rows: Rows) -> None:

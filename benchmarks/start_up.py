@@ -94,7 +94,7 @@ class Runs:
         )
 
     def ended(self, name: str, case: Case, running: subprocess.Popen[str], began: float) -> dict[str, Any]:
-        """What a search did; raises where it failed."""
+        """Returns the facts of a search that has ended; raises if it failed."""
         said, _ = running.communicate()
         wall = time.perf_counter() - began
         if running.returncode:

@@ -11,9 +11,9 @@ the product before: while that still runs (`early`), when it has ended (`late`),
 ended behind it (`generator`, as in layers without a seed of their own). All see the same masks; results must be equal.
 `mask`: twenty masks in turn.
 
-Each way is one CUDA graph, so that the host plays no part; graphs are replayed in turn, with the L2 as they leave it
-(not flushed), and medians are told. Raw output: ``structured_dropout.json.xz``. The emulator has no CUDA graph and no
-time: there calls stand for replays.
+Each implementation is one CUDA graph, so that the host plays no part; graphs are replayed in turn, with the L2 as they
+leave it (not flushed), and medians are told. Raw output: ``structured_dropout.json.xz``. The emulator has no CUDA graph
+and no time: there calls stand for replays.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def main(
 
 
 def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str, Any]:
-    """Microseconds of a step of each way, and which one the layer takes by itself.
+    """Microseconds of a step of each implementation, and which one the layer takes by itself.
 
     Raises:
         WrongResultError: masked products differ from dense ones on the same mask.
@@ -134,12 +134,12 @@ def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
             error = max(error, float(difference / other.detach().abs().max()))
     if not error <= TOLERANCE:
         raise WrongResultError(f"{size}, p = {p}: the error is {error:.3g} of the largest element")
-    step(layer)  # which tries both ways
+    step(layer)  # which tries both implementations
     chosen = dropout.masked_products_pay(size, size, size, layer.block, p, x.dtype, str(x.device), True)
     tried = decisions()  # none without a GPU
     in_graph = tried[-1][-1].on_device if tried else chosen
-    ways = [lambda: step(dense), forced(layer, True), forced(own, True), forced(layer, False)]
-    us = median_us([replay(way, place) for way in ways])
+    implementations = [lambda: step(dense), forced(layer, True), forced(own, True), forced(layer, False)]
+    us = median_us([replay(implementation, place) for implementation in implementations])
     return {
         "layer": f"{size} x {size} x {size}",
         "block": block,
@@ -165,7 +165,7 @@ def chain_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
     """Microseconds of a step's three products with a mask that is there, and what another one costs each way.
 
     Raises:
-        WrongResultError: a way's results are not those of the masks that are there.
+        WrongResultError: an implementation's results are not those of the masks that are there.
     """
     torch.manual_seed(0)
     shared: dict[str, Any] = {"device": place, "dtype": torch.float16}
@@ -196,22 +196,22 @@ def chain_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
 
         return run
 
-    ways = {
+    implementations = {
         "there": chain(lambda at: there[at]),
         "early": chain(lambda _: drawn(early=True)),
         "late": chain(lambda _: drawn(early=False)),
         "generator": chain(lambda _: drawn(early=False, draws_seed=True)),
     }
-    right = ways["there"]()
-    for name, way in ways.items():
-        if not all(torch.equal(one, other) for one, other in zip(way(), right, strict=True)):
+    right = implementations["there"]()
+    for name, implementation in implementations.items():
+        if not all(torch.equal(one, other) for one, other in zip(implementation(), right, strict=True)):
             raise WrongResultError(f"{size}, p = {p}: masks drawn {name} give another result")
     masks = replay(lambda: [drawn(early=False) for _ in range(STEPS)], place)
-    us = median_us([*(replay(way, place) for way in ways.values()), masks])
+    us = median_us([*(replay(implementation, place) for implementation in implementations.values()), masks])
     step, alone = (round(found / STEPS, 2) for found in (us[0], us[-1]))
     row: dict[str, Any] = {"chain": f"{size} x {size} x {size}", "block": block, "p": p}
     row |= {"products_us": step, "mask_alone_us": alone}
-    for name, found in zip(list(ways)[1:], us[1:-1], strict=True):
+    for name, found in zip(list(implementations)[1:], us[1:-1], strict=True):
         row[f"{name}_adds_us"] = round((found - us[0]) / STEPS, 2)
     return row
 

@@ -1,4 +1,4 @@
-"""What the studies share: configs side by side in one process, PyTorch's place, and the file that their rows go to."""
+"""Shared parts of the studies: configs side by side in one process, PyTorch's place, and the file for their rows."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Workload:
 
 
 def result_file(device: Device, name: str) -> Path:
-    """In ``SPARSEGEN_RESULTS`` if set, else in benchmarks/results/<device>."""
+    """Returns a result's path: in ``SPARSEGEN_RESULTS`` if set, else in benchmarks/results/<device>."""
     return Path(os.environ.get("SPARSEGEN_RESULTS") or HERE / "results" / device.key) / f"{name}.json.xz"
 
 
@@ -144,7 +144,7 @@ def geometric_mean(ratios: Iterable[float]) -> float:
 
 
 def torch_place(device: Device) -> Any:
-    """Where PyTorch's tensors for this device lie.
+    """Returns the device of PyTorch's tensors for this device.
 
     Raises:
         SparsegenError: PyTorch is not installed, or sees no GPU.

@@ -122,7 +122,7 @@ def dispatch(document: Document) -> str:
 
 
 def never_slower(document: Document) -> str:
-    """What dispatch chose where nothing was tuned, over dense products: products, models from Python and as graphs."""
+    """Table of dispatch's choices without tuning, over dense products: products, models from Python and as graphs."""
     kinds: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in document["rows"]:
         called = {"eager": "from Python", "graph": "a CUDA graph"}.get(row.get("mode", ""), "alone")

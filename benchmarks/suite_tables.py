@@ -42,7 +42,7 @@ def _read(file: Path, changed: int) -> Results:
 
 
 def whole(folder: Path, kind: str = "bench") -> Results:
-    """They as one.
+    """Reads and merges a folder's result files.
 
     Raises:
         SparsegenError: there is none, one is malformed, or they do not belong together.
@@ -54,7 +54,7 @@ def whole(folder: Path, kind: str = "bench") -> Results:
 
 
 def origin(files: Sequence[Results]) -> str:
-    """Where the figures come from: device, dates, protocol, states of the source, commands."""
+    """Describes the source of the figures: device, dates, protocol, states of the source, commands."""
     results = merge(files)
     commands = dict.fromkeys(f"`{invocation.command}`" for invocation in results.invocations)
     states = dict.fromkeys(row.state or OLDER for row in results.rows)
@@ -157,13 +157,13 @@ def unseen(folder: Path) -> str:
 
 
 def strongest(folder: Path, peers: Peers) -> str:
-    """For each suite and type with anchored peers: our speedup over the fastest sparse routine of each row, whoever has
-    it, and over each.
+    """Table, for each suite and type with anchored peers, of our speedup over the fastest sparse routine of each row,
+    and over each.
     """
     results = whole(folder)
     groups: dict[tuple[str, str], list[tuple[float, dict[str, float]]]] = {}
     for row in results.rows:
-        ours, times = row.us(TUNED), _sparse_times(row, peers)
+        ours, times = row.us(TUNED), sparse_times(row, peers)
         if ours and times and any(name in ANCHORED for name in times):
             groups.setdefault((row.suite, TYPES[row.dtype]), []).append((ours, times))
     lines = []
@@ -187,12 +187,12 @@ ANCHORED = {
 }
 
 
-def _sparse_times(row: Row, peers: Peers) -> dict[str, float]:
+def sparse_times(row: Row, peers: Peers) -> dict[str, float]:
     """Microseconds of sparse routines of others: anchored ones, and those timed beside ours."""
     known = peers.get((row.suite, row.case, row.dtype.value), {})
     found = {name: us for name, us in known.items() if name in ANCHORED}
     best = row.best_sparse()
-    return found | ({best.contender: best.timing.us} if best is not None and best.timing else {})
+    return found | ({best.baseline: best.timing.us} if best is not None and best.timing else {})
 
 
 def _over(found: Sequence[tuple[float, dict[str, float]]], name: str) -> str:
@@ -228,7 +228,7 @@ def _cases(rows: Sequence[Row]) -> str:
             [
                 row.case,
                 *(figure(us) for us in (row.us(TUNED), row.us(UNTUNED), dense, sparse)),
-                best.contender if best else NONE,
+                best.baseline if best else NONE,
                 f"{dense / ours:.2f}" if dense and ours else NONE,
                 f"{sparse / ours:.2f}" if sparse and ours else NONE,
                 f"{100 * row.floor.us / ours:.0f} %" if row.floor.us and ours else NONE,
@@ -245,7 +245,7 @@ def _cases(rows: Sequence[Row]) -> str:
 
 
 def _means(rows: Sequence[Row]) -> str:
-    """Of a collection of files: by its first folder and the files' own, and by n where those are many."""
+    """Lines of means of a collection of files: by its first folder and the files' own, and by n if those are many."""
     folders = {row.case: _folder(row.case) for row in rows}
     many = {folder for folder, count in Counter(folders[row.case] for row in rows).items() if count > UNITED}
     groups: dict[str, list[Row]] = {}
@@ -287,7 +287,7 @@ def _wins(share: Mean) -> str:
 
 
 def _speedup(mean: Mean, rows: int) -> str:
-    """Of a mean ratio of our time to another's; a mean over some of the rows says over how many."""
+    """Speedup as text, from a mean ratio of our time to another's; a mean over some of the rows says over how many."""
     told = f" ({mean.count} of {rows})" if mean.count < rows else ""
     return f"{1 / mean.value:.2f} ×{told}" if mean.count else NONE
 
@@ -306,13 +306,13 @@ def reproduction(folder: Path) -> str:
     first, second = whole(folder), whole(folder, "repeat")
     groups: dict[tuple[str, str], dict[str, Mean]] = {}
     for drift in compare(first, second).drifts:
-        groups.setdefault((drift.suite, drift.dtype), {})[drift.contender] = drift.ratio
-    contenders = list(dict.fromkeys(name for means in groups.values() for name in means))
+        groups.setdefault((drift.suite, drift.dtype), {})[drift.baseline] = drift.ratio
+    baselines = list(dict.fromkeys(name for means in groups.values() for name in means))
     rows = [
-        [f"{suite}, {TYPES[dtype]}", *(f"{means[n].value:.3f}" if n in means else NONE for n in contenders)]
+        [f"{suite}, {TYPES[dtype]}", *(f"{means[n].value:.3f}" if n in means else NONE for n in baselines)]
         for (suite, dtype), means in groups.items()
     ]
-    return table(["second run's time over the first's", *contenders], rows) + origin(read(folder, "repeat"))
+    return table(["second run's time over the first's", *baselines], rows) + origin(read(folder, "repeat"))
 
 
 def sddmm(folder: Path, peers: Peers) -> str:

@@ -22,13 +22,14 @@ Batch = tuple[Tensor, Tensor]  # inputs, targets
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of both models; `TINY` is for tests.
+    """Sizes of both models; `TINY` is for tests.
 
     Attributes:
-        width, hidden: of the multilayer perceptron; tokens: rows of a batch.
-        model_width, heads, length, sequences, symbols: of the transformer, whose hidden layers are four times as wide.
-        window, sinks: of its mask.
-        sparsity: of every linear layer but the transformer's last.
+        width, hidden: sizes of the multilayer perceptron; tokens: rows of a batch.
+        model_width, heads, length, sequences, symbols: sizes of the transformer, whose hidden layers are four times as
+            wide.
+        window, sinks: parameters of its mask.
+        sparsity: sparsity of every linear layer but the transformer's last.
     """
 
     width: int = 512

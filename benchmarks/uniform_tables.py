@@ -1,7 +1,7 @@
 """Tables of uniform sparsity: the suites ``uniform*`` in float16, beside cuSPARSE, cuBLAS and the paper's kernel.
 
 The paper's kernel (S. Muralidharan: Uniform Sparsity in Deep Neural Networks, MLSys 2023) is the family ``uspmm``, its
-settings those that the paper fixes: ``--configs uspmm@published``, of which the faster counts.
+settings those that the paper fixes: ``--configs uspmm@published``, whose faster one counts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _sweeps(folder: Path) -> Iterator[tuple[str, Sequence[Row]]]:
 
 
 def _speedups(rows: Sequence[Row]) -> Iterator[str | int]:
-    """How many there are, and for each of the others the mean over those that have it."""
+    """Yields the number of rows, and for each of the others the mean speedup over those that have it."""
     yield len(rows)
     for other in OTHERS:
         ratios = [ratio for row in rows if (ratio := quotient(row.us(other), row.us(TUNED))) is not None]

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from sparsegen.bench.contenders import contenders
+from sparsegen.bench.baselines import baselines
 from sparsegen.bench.drawn import ROWS, SUITE, distributions
 from sparsegen.bench.results import result_file
 from sparsegen.bench.results.compare import compare
@@ -27,7 +27,7 @@ from sparsegen.cli.parts.bench_options import (
     cases_of_matrix,
     cases_of_sizes,
     cases_of_suites,
-    chosen_contenders,
+    chosen_baselines,
     dtypes_given,
     named,
     of_dtypes,
@@ -76,8 +76,8 @@ from sparsegen.system.quantities import counted
 )  # fmt: skip
 @repeatable_problem_options
 @click.option("--case", "parts", multiple=True, metavar="TEXT", help="Only cases whose name contains this.")
-@click.option("--only", multiple=True, metavar="CONTENDER", help="Take only this one; may be repeated.")
-@click.option("--except", "left_out", multiple=True, metavar="CONTENDER", help="Leave this one out.")
+@click.option("--only", multiple=True, metavar="BASELINE", help="Take only this one; may be repeated.")
+@click.option("--except", "left_out", multiple=True, metavar="BASELINE", help="Leave this one out.")
 @click.option(
     "--untuned-without",
     "unseen",
@@ -87,8 +87,8 @@ from sparsegen.system.quantities import counted
     "shapes of its suite; may be repeated.",
 )
 @click.option(
-    "--contender", "own", multiple=True, metavar="NAME=PATH.so:SYMBOL",
-    help="A contender of your own; see docs/benchmarks.md.",
+    "--baseline", "own", multiple=True, metavar="NAME=PATH.so:SYMBOL",
+    help="A baseline of your own; see docs/benchmarks.md.",
 )  # fmt: skip
 @click.option(
     "--configs", multiple=True, metavar="FAMILY[@BASE][:KEY=VALUE,...;...]|FILE.json",
@@ -114,7 +114,7 @@ from sparsegen.system.quantities import counted
     help="L2 before each call: overwritten, then also read, or left.",
 )
 @click.option(
-    "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each contender."
+    "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each baseline."
 )
 @click.option(
     "--samples", type=click.IntRange(min=1), default=20, show_default=True, help="Timed calls of one turn."
@@ -136,7 +136,7 @@ from sparsegen.system.quantities import counted
 @click.option(
     "--compare", "older", type=click.Path(path_type=Path), help="Show what changed against a result file."
 )
-@click.option("--list", "show_list", is_flag=True, help="List suites and contenders, and measure nothing.")
+@click.option("--list", "show_list", is_flag=True, help="List suites and baselines, and measure nothing.")
 @json_option
 @click.pass_context
 def command(
@@ -174,7 +174,7 @@ def command(
     """Time our variants beside cuBLAS, cuSPARSE and PyTorch, on one matrix or on suites of workloads.
 
     Every result is checked against float64 first. Times are device times of single calls, medians of all
-    turns. A contender that crashes, hangs or is wrong loses its cell and nothing else.
+    turns. A baseline that crashes, hangs or is wrong loses its cell and nothing else.
 
     With --devices and --tune, rows are first tuned on all of these devices; they are measured on the first.
 
@@ -213,7 +213,7 @@ def command(
     where = places[0]
     request = Request(
         cases=named(cases, parts),
-        contenders=chosen_contenders(only, (*left_out, *unasked), own, configs, without(unseen, cases)),
+        baselines=chosen_baselines(only, (*left_out, *unasked), own, configs, without(unseen, cases)),
         device=where,
         devices=places,
         protocol=Protocol(l2, rounds, samples, tune),
@@ -233,7 +233,7 @@ def command(
         kept = f"; {output} holds them" if output and done else ""
         click.echo(visible(f"interrupted after {counted(len(done), 'row')}{kept}"), err=True)
         if as_json:
-            raise  # as every error, JSON on stdout
+            raise  # like every error, JSON on stdout
         if done:
             emit(False, {}, row_table(done), summary_table(done))
         raise click.exceptions.Exit(INTERRUPTED) from None
@@ -274,7 +274,7 @@ def _show(
     }
     if comparison is not None:
         facts["differing"] = [
-            {"row": str(c.key), "contender": c.contender, "ratio": c.ratio, "verdict": c.verdict}
+            {"row": str(c.key), "baseline": c.baseline, "ratio": c.ratio, "outcome": c.outcome}
             for c in comparison.differing
         ]
     emit(as_json, facts, *parts)
@@ -333,10 +333,10 @@ def _list(data: Path | None, as_json: bool) -> None:
         }
         for suite in suites
     ]
-    names = ", ".join(contenders())
+    names = ", ".join(baselines())
     drawn = {operator: dict(of.words) for operator, of in distributions().items()}
-    facts_of_all = {"suites": facts, "drawn": drawn, "contenders": list(contenders())}
-    emit(as_json, facts_of_all, table, f"\ncontenders: {names}")
+    facts_of_all = {"suites": facts, "drawn": drawn, "baselines": list(baselines())}
+    emit(as_json, facts_of_all, table, f"\nbaselines: {names}")
 
 
 def _described(name: str, data: Path) -> Suite:

@@ -29,11 +29,11 @@ from sparsegen.system.quantities import counted, size_text
 from sparsegen.tuning.jobs.bundle import Bundle, open_bundle
 from sparsegen.tuning.jobs.job import Job, Task
 from sparsegen.tuning.jobs.results import ResultFile, begun
-from sparsegen.tuning.jobs.runner import Fate, TaskOutcome, require_fits, run_job
+from sparsegen.tuning.jobs.runner import TaskOutcome, TaskState, require_fits, run_job
 from sparsegen.tuning.loop.interrupt import interruptible
 from sparsegen.tuning.report import Progress
 
-INTERRUPTED, NOT_FINISHED = 130, 75  # what shells expect of Ctrl-C; EX_TEMPFAIL: run it again
+INTERRUPTED, NOT_FINISHED = 130, 75  # exit codes: of Ctrl-C, as shells expect; EX_TEMPFAIL: run it again
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -179,7 +179,7 @@ def _driver(device: Device) -> str:
 
 @contextmanager
 def _kernels(bundle: Bundle) -> Iterator[None]:
-    """What was compiled beforehand, in a private folder for as long as the block lasts."""
+    """Unpacks kernels that were compiled beforehand to a private folder, for as long as the block lasts."""
     folder = Settings.from_environment().kernels
     if folder is None:
         yield
@@ -231,19 +231,19 @@ def _finish(
     *,
     was_interrupted: bool,
 ) -> int:
-    is_whole = all(o.fate in (Fate.MEASURED, Fate.KNOWN) for o in outcomes)
+    is_whole = all(o.state in (TaskState.MEASURED, TaskState.KNOWN) for o in outcomes)
     data = {
         "job": bundle.digest,
         "result": str(out),
         "device": device.key,
         "is_whole": is_whole,
         "tasks": [
-            {**_task_data(o.task), "outcome": o.fate, "tried": o.tried, "left_out": o.left_out}
+            {**_task_data(o.task), "outcome": o.state, "tried": o.tried, "left_out": o.left_out}
             for o in outcomes
         ],
     }
     lines = [
-        f"{o.task.workload.problem}: {o.fate}, {o.tried} of {len(o.task.candidates)} tried"
+        f"{o.task.workload.problem}: {o.state}, {o.tried} of {len(o.task.candidates)} tried"
         + (f", {o.left_out} not valid on this device" if o.left_out else "")
         for o in outcomes
     ]

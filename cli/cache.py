@@ -90,6 +90,6 @@ def entries(root: Path) -> Iterator[Entry]:
 
 
 def amount(count: int, size: int) -> str:
-    """How many variants of how many bytes, in words."""
+    """Describes a number of variants and their bytes."""
     unit, divisor = ("MB", 1e6) if size >= 1e6 else ("kB", 1e3)
     return f"{count} variant{'s' * (count != 1)}, {size / divisor:.1f} {unit}"

@@ -141,7 +141,7 @@ def describe_workload(tuned: Tuned, measurements: list[Measurement], baselines: 
         if count:
             example = next(m.reason for m in failures if m.outcome is outcome).partition("\n")[0]
             lines.append(Text(f"{count} {outcome}, such as: {example}"))
-    lines += [Text(f"{b.contender} ({b.version}): {microseconds(b.sample.median_us)}") for b in baselines]
+    lines += [Text(f"{b.name} ({b.version}): {microseconds(b.sample.median_us)}") for b in baselines]
     return lines
 
 
@@ -240,7 +240,7 @@ def forget(
     selection = Selection(matrix or "", family, device, failed)
     if selection == Selection():
         raise click.UsageError("say what to forget: MATRIX, --failed, --family or --device")
-    with open_store(db, read_only=True) as store:  # which makes none
+    with open_store(db, read_only=True) as store:  # creates no database
         found = store.count(selection)
     with open_store(db, read_only=False) as store:
         if any(_counts(found).values()) and not yes:

@@ -27,6 +27,7 @@ from sparsegen.cli.parts.common import emit, json_option
 from sparsegen.errors import CacheError, DeviceUnavailableError, SparsegenError
 from sparsegen.measure.baselines.libraries import find_library
 from sparsegen.settings import Settings
+from sparsegen.system.extras import install_command
 from sparsegen.system.private import private_folder
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.project import is_there
@@ -40,7 +41,7 @@ class Check:
 
     Attributes:
         found: the version or place, or what went wrong.
-        purpose: what it is for.
+        purpose: its purpose.
         needed_for: ``everything``, ``a GPU``, ``the emulator`` or ``optional``.
         fix: the exact command or change that gets it; empty if it is there.
     """
@@ -79,8 +80,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
         )
         table.add_row(mark, check.name, check.found, f"{check.purpose} ({check.needed_for})")
     fixes = [f"{check.name}: {check.fix}" for check in checks if not check.ok]
-    verdict = [f"{word} can{'' if ok else 'not'} be used" for word, ok in usable.items()]
-    lines = [*(["", "To get what is missing:", *fixes] if fixes else []), "", "; ".join(verdict)]
+    words = [f"{word} can{'' if ok else 'not'} be used" for word, ok in usable.items()]
+    lines = [*(["", "To get what is missing:", *fixes] if fixes else []), "", "; ".join(words)]
     emit(as_json, data, table, Text("\n".join(lines)))
     if NEEDED in missing:
         ctx.exit(1)
@@ -93,7 +94,7 @@ def run_checks(settings: Settings) -> list[Check]:
     return [
         _python(),
         *(
-            _package(name, purpose, NEEDED, "pip install --upgrade sparsegen")
+            _package(name, purpose, NEEDED, install_command(""))
             for name, purpose in (
                 ("numpy", "arrays"),
                 ("scipy", "sparse matrices"),
@@ -112,7 +113,7 @@ def run_checks(settings: Settings) -> list[Check]:
             GPU,
             "install NVIDIA's driver (apt install nvidia-driver)",
         ),
-        _package("pycuda", "running on a GPU", GPU, "pip install 'sparsegen[cuda]'"),
+        _package("pycuda", "running on a GPU", GPU, install_command("cuda")),
         _look(
             "GPU",
             _gpus,
@@ -173,7 +174,7 @@ def run_checks(settings: Settings) -> list[Check]:
             lambda: str(find_cuda_headers(settings).include),
             "compiling for the CPU",
             EMULATOR,
-            "pip install 'sparsegen[emulator]', or set SPARSEGEN_CUDA_INCLUDE",
+            f"{install_command('emulator')}, or set SPARSEGEN_CUDA_INCLUDE",
         ),
     ]
 
@@ -271,7 +272,7 @@ def _nvrtc(settings: Settings) -> str:
 
 
 def _library(name: str) -> str:
-    """Where one of NVIDIA's libraries was loaded from."""
+    """Returns the path from which one of NVIDIA's libraries was loaded."""
     return str(find_library(name)._name)
 
 

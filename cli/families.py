@@ -21,7 +21,7 @@ from sparsegen.kernels.base import AnyFamily, Constraint, Device
 from sparsegen.kernels.config import Value
 from sparsegen.operators import OPERATORS, Problem
 
-MATRIX_SIZE = 1024  # of a size of the matrix that no option gives
+MATRIX_SIZE = 1024  # default of a matrix's size that no option gives
 VARIES = "results differ in their last bits from call to call: sums are added up in any order"
 
 

@@ -43,16 +43,16 @@ from sparsegen.tuning_db.layers import open_layers
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """What every job is asked for.
+    """Options of every job.
 
     Attributes:
         target: the device, as the user names it.
         output: the bundle.
-        families: only these; empty for all.
-        candidates: for each workload.
+        families: names of the only ones; empty for all.
+        candidates: their number for each workload.
         budget: seconds for the whole job; None for as many as its workloads need.
-        with_values: whether the matrices' values go along.
-        force: whether a bundle that is there is overwritten.
+        with_values: include the matrices' values.
+        force: overwrite an existing bundle.
     """
 
     target: str

@@ -86,7 +86,7 @@ def as_data(choice: Choice) -> dict[str, Any]:
         "sparse_source": None if choice.sparse is None else str(choice.sparse.source),
         "dense_us": choice.dense_us,
         "dense_source": None if choice.dense is None else str(choice.dense.source),
-        "verdict": str(choice.verdict),
+        "faster": str(choice.faster),
         "dense_is_faster": choice.dense_is_faster,
         "use_dense": choice.use_dense,
         "neighbours": [

@@ -17,7 +17,7 @@ from sparsegen.cli.parts import verbose
 from sparsegen.cli.parts.streams import checked_output, visible
 from sparsegen.errors import MachineError, OutputError, SparsegenError
 
-INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
+INTERRUPTED = 130  # exit code of Ctrl-C, as shells expect
 
 # Name -> one line of help. The module that `module_of` names exports `command`.
 COMMANDS = {
@@ -43,7 +43,7 @@ LOOK_UPS = {"lookup", "source"}  # they ask it where no description of a GPU is 
 
 
 def module_of(command: str) -> str:
-    """Where a command is."""
+    """Returns the module of a command."""
     return f"sparsegen.cli.{command.replace('-', '_')}"
 
 
@@ -68,6 +68,17 @@ class LazyGroup(click.Group):
         verbose.accept_verbose(command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS:
+            import difflib  # no command that exists needs it
+
+            near = difflib.get_close_matches(args[0], COMMANDS)
+            if near:
+                raise click.UsageError(f"No such command '{args[0]}'. Did you mean {' or '.join(near)}?", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # click's own version imports every command for its help.
         with formatter.section("Commands"):
@@ -84,7 +95,7 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except SparsegenError as error:
             trace = verbose.traceback_of(ctx, error)
-            _fail(ctx, type(error).__name__, str(error), error.exit_code, trace)
+            _fail(ctx, type(error).__name__, str(error), error.exit_code, trace, error.help)
         except click.ClickException as error:
             if not ctx.meta["sparsegen.json"]:
                 error.message = visible(error.message)  # type: ignore[misc]  # final by declaration alone
@@ -101,22 +112,29 @@ class LazyGroup(click.Group):
 
 
 def _asks_driver(command: str) -> bool:
-    """Whether a command will wait for NVIDIA's driver, as far as its name and the environment tell."""
+    """True if a command will wait for NVIDIA's driver, as far as its name and the environment tell."""
     if command in LOOK_UPS:
         return backends.remembered_device() is None and backends.may_be_gpu(None)
     return command in ON_A_DEVICE and backends.may_be_gpu(None)
 
 
-def _fail(ctx: click.Context, kind: str, message: str, exit_code: int, trace: str = "") -> NoReturn:
-    """End with an error: JSON on stdout where ``--json`` was given, else a line on stderr; a traceback with it."""
+def _fail(
+    ctx: click.Context, kind: str, message: str, exit_code: int, trace: str = "", help_at: str = ""
+) -> NoReturn:
+    """End with an error: JSON on stdout where ``--json`` was given, else lines on stderr; with a traceback and the
+    address of help where there are any.
+    """
     if ctx.meta["sparsegen.json"]:
-        told = {"type": kind, "message": message} | ({"traceback": trace} if trace else {})
+        told = {"type": kind, "message": message}
+        told |= {name: text for name, text in (("help", help_at), ("traceback", trace)) if text}
         try:
             click.echo(json.dumps({"error": told}))
             raise click.exceptions.Exit(exit_code)
         except OutputError:
             pass  # the error may be that nothing can be written there
     click.echo(f"error: {visible(message)}", err=True)
+    if help_at:
+        click.echo(f"help: {help_at}", err=True)
     click.echo(visible(trace), err=True, nl=False)
     raise click.exceptions.Exit(exit_code)
 
@@ -139,5 +157,5 @@ def main() -> None:
         with checked_output():
             cli(prog_name="sparsegen")
     except OutputError as error:  # of help and version, which no command prints
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {error}\nhelp: {error.help}", err=True)
         sys.exit(error.exit_code)

@@ -24,7 +24,7 @@ def command() -> None:
 
 
 def mask_options(function: F) -> F:
-    """What every kind takes: ``length``, ``causal``, ``output``, ``force``, ``as_json``."""
+    """Adds the options of every kind of mask: ``length``, ``causal``, ``output``, ``force``, ``as_json``."""
     options = (
         click.option("--length", required=True, type=click.IntRange(min=1), help="Of the sequence."),
         click.option(

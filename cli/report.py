@@ -105,7 +105,7 @@ def command(
 
 
 def _tables(section: Section) -> list[Table]:
-    """Those of a section, and the numbers of its charts."""
+    """Tables of a section, and the numbers of its charts."""
     return [*section.tables, *(chart.numbers for chart in section.charts if chart.numbers is not None)]
 
 

@@ -26,15 +26,18 @@ from sparsegen.cli.parts.common import (
 from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.parts.problems import ProblemOptions, problem_options
 from sparsegen.cli.parts.streams import visible
+from sparsegen.cli.parts.targets import target_option
 from sparsegen.dispatch.choice import choose
 from sparsegen.kernels.base import AnyFamily, Device
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.operators import Problem
 from sparsegen.render import render
 from sparsegen.settings import Settings
-from sparsegen.system.publish import publish_text, refuse_existing, reported
+from sparsegen.system.publish import publish_file, publish_text, refuse_existing, reported
 from sparsegen.tuning_db.layers import open_layers
 from sparsegen.tuning_db.records import Workload
 
-DENSITY = 0.1  # of a matrix that sizes stand for; it matters only where no config is given
+DENSITY = 0.1  # density of a matrix that sizes stand for; it matters only without a config
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,13 @@ class Choice:
     flag_value="resources",
     help="Registers, spills and shared memory (needs nvcc, no GPU).",
 )
+@click.option(
+    "--standalone",
+    "form",
+    flag_value="standalone",
+    help="A program for nvcc alone, which packs, launches, checks its result and takes times (needs no GPU).",
+)
+@target_option("The variant")
 @click.option(*OUTPUT, type=click.Path(path_type=Path, dir_okay=False), help="Write to a file.")
 @force_option
 @json_option
@@ -74,6 +84,7 @@ def command(
     device: str | None,
     db: str | None,
     form: str | None,
+    target: str | None,
     output: Path | None,
     force: bool,
     as_json: bool,
@@ -84,9 +95,13 @@ def command(
     lookup`). With sizes instead of a matrix, --density is that of the matrix (default 0.1). With --family, the
     family's heuristic config; --config changes tunables of it, any valid one renders, and no GPU is
     needed.
+
+    With --standalone it is a whole program (docs/ship.md). Of some families the packed matrix is written beside it.
     """
     if output is not None:
         refuse_existing(output, force=force)
+    if target is not None and device is not None:
+        raise click.UsageError("--for names a device that is not here: give no --device")
     if matrix_file.transpose and matrix_file.file is None:
         raise click.UsageError("--transpose needs --matrix; without one exchange its sizes")
     if config and family_name is None:
@@ -96,15 +111,23 @@ def command(
         problem = wanted.problem_without_matrix()
         features = even_features(*problem.matrix_shape, DENSITY if density is None else density.share)
         workload = Workload(problem, "", features)  # without a fingerprint, nothing measured is its own
+        matrix = None
     else:
-        found, problem = wanted.workload(matrix_file.reader)
-        workload = Workload.of(problem, found)
-    where = backends.remembered_device(device) or backends.find_device(device)
+        matrix, problem = wanted.workload(matrix_file.reader)
+        workload = Workload.of(problem, matrix)
+    where = _device(device, target)
     if family_name is not None:
         choice = _named(family_name, parse_config(config), workload, where)
     else:
         choice = _dispatched(workload, where, db)
     choice.family.require_valid(problem, choice.config, where)
+    if form == "standalone":
+        if matrix is None:
+            from sparsegen.matrix.generators import random_uniform
+
+            matrix = random_uniform(*problem.matrix_shape, workload.features.density, seed=0)
+        _program(choice, problem, matrix, where, output, force=force, as_json=as_json)
+        return
     source = render(choice.family, problem, choice.config)
     text, facts = _inspect(form, choice.family, source, where)
     if output is not None:
@@ -126,6 +149,68 @@ def command(
         click.echo(visible(f"{output}: {len(text.splitlines())} lines"))
 
 
+def _device(device: str | None, target: str | None) -> Device:
+    """The device that a variant is for."""
+    if target is not None:
+        from sparsegen.tuning.prediction.targets import find_target
+
+        return find_target(target).device
+    return backends.remembered_device(device) or backends.find_device(device)
+
+
+def _program(
+    choice: Choice,
+    problem: Problem,
+    matrix: CsrMatrix,
+    device: Device,
+    output: Path | None,
+    *,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Print or write a standalone source, and what it reads beside it."""
+    from sparsegen.render.standalone import standalone
+
+    if device.backend != "cuda":
+        raise click.UsageError("--standalone is a program for a GPU: name one that is not here with --for")
+    if output is not None and output.suffix != ".cu":
+        raise click.UsageError("--standalone writes CUDA: give --output a name that ends in .cu")
+    name = "kernel" if output is None else output.stem
+    program = standalone(choice.family, problem, choice.config, matrix, device, name=name)
+    packed = None
+    if program.packed is not None:
+        if output is None:
+            raise click.UsageError(
+                f"{choice.family.name} packs in Python, and its program reads the packed matrix from a file beside it: "
+                "say where with --output"
+            )
+        packed = output.with_name(program.packed_name)
+        refuse_existing(packed, force=force)
+        with reported(packed), publish_file(packed) as file:
+            file.write(program.packed)
+    if output is not None:
+        with reported(output):
+            publish_text(output, program.source)
+    if as_json:
+        data = {
+            "family": choice.family.name,
+            "config": choice.config.to_dict(),
+            "chosen_by": choice.reason,
+            "problem": {"operator": problem.operator, **problem.to_dict()},
+            "device": device.key,
+            "command": program.command,
+            "packed": None if packed is None else str(packed),
+            "source": program.source,
+        }
+        click.echo(to_json(data))
+    elif output is None:
+        click.echo(program.source, nl=False)
+    else:
+        beside = f", and {packed}" if packed else ""
+        click.echo(visible(f"{output}: {len(program.source.splitlines())} lines{beside}"))
+        click.echo(visible(f"  {program.command}"))
+
+
 def _named(name: str, config: dict[str, str], workload: Workload, device: Device) -> Choice:
     """The family's heuristic config, changed where the user says so."""
     family = kernels.require_family(name, workload.problem)
@@ -136,7 +221,7 @@ def _named(name: str, config: dict[str, str], workload: Workload, device: Device
 
 
 def _dispatched(workload: Workload, device: Device, db: str | None) -> Choice:
-    """What would run."""
+    """Returns dispatch's choice."""
     with open_layers(Settings.from_environment(), db) as layers:
         chosen = choose(workload, device, layers)
     return Choice(chosen.family, chosen.config, f"dispatch ({chosen.how}): {chosen.why}")

@@ -30,7 +30,8 @@ from sparsegen.cli.parts.limits import limit_options
 from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.parts.problems import ProblemOptions, command_line, python_call, repeatable_problem_options
 from sparsegen.cli.parts.progress import shown
-from sparsegen.cli.parts.progress_lines import CONTENDERS, figure, rates
+from sparsegen.cli.parts.progress_lines import BASELINES, figure, rates
+from sparsegen.cli.parts.targets import target_option
 from sparsegen.cli.parts.tune_many import require_success, tune_many
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
@@ -65,14 +66,7 @@ from sparsegen.tuning_db.records import Measurement
 @overflow_option
 @engine_options
 @db_option
-@click.option(
-    "--for",
-    "target",
-    metavar="TARGET",
-    shell_complete=tune_for.target_names,
-    help="Predict for a GPU that is not here: nvidia-h200, a100, l40s, b200, h100, or a JSON file that describes one. "
-    "Compiles, and runs nothing.",
-)
+@target_option("Predict", " Compiles, and runs nothing.")
 @click.option("--no-baselines", is_flag=True, help="Do not time dense and vendor routines.")
 @click.option("--again", is_flag=True, help="Measure again what was recorded before, failures included.")
 @deterministic_option
@@ -209,12 +203,12 @@ def _options(**values: Any) -> str:
     return "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given.items())
 
 
-def _verdict(result: TuneResult) -> str:
+def _comparison(result: TuneResult) -> str:
     """One honest sentence on the comparison with other libraries."""
     speedups = {
         name: speedup
-        for contender, name in CONTENDERS.items()
-        if (speedup := result.speedup_over(contender)) is not None
+        for baseline, name in BASELINES.items()
+        if (speedup := result.speedup_over(baseline)) is not None
     }
     if not speedups:
         return result.baselines_skipped
@@ -243,9 +237,9 @@ def _as_text(result: TuneResult, location: str, lookup: str) -> list[Part]:
     )
     table.add_row("rate", f"{figure(gflops)} GFLOP/s, {figure(gbytes)} GB/s")
     for baseline in result.baselines:
-        name = CONTENDERS.get(baseline.contender, baseline.contender)
+        name = BASELINES.get(baseline.name, baseline.name)
         table.add_row(name, f"{microseconds(baseline.sample.median_us)}, {baseline.version}")
-    table.add_row("compared", _verdict(result))
+    table.add_row("compared", _comparison(result))
     if winner.worst_error is not None:
         table.add_row("verified", f"worst error {winner.worst_error:.2f} of its bound against float64")
     if result.flip is not None:
@@ -276,7 +270,7 @@ def _as_text(result: TuneResult, location: str, lookup: str) -> list[Part]:
 
 
 def _in_turn(winner: Measurement) -> str:
-    """Why the time may be another than the best that the search showed."""
+    """Explains why the time may differ from the best that the search showed."""
     return "; timed again, in turn with the other finalists" * winner.final
 
 
@@ -334,10 +328,10 @@ def _as_json(result: TuneResult, location: str, lookup: str) -> dict[str, Any]:
         "left_out": dict(result.left_out),
         "space_size": result.space_size,
         "baselines": {
-            b.contender: {"median_us": b.sample.median_us, "version": b.version} for b in result.baselines
+            b.name: {"median_us": b.sample.median_us, "version": b.version} for b in result.baselines
         },
         "speedup": {
-            name: result.speedup_over(name) for name in CONTENDERS if result.speedup_over(name) is not None
+            name: result.speedup_over(name) for name in BASELINES if result.speedup_over(name) is not None
         },
         "baselines_skipped": result.baselines_skipped,
         "flip": None

@@ -57,8 +57,8 @@ class TokenCounts(click.ParamType):  # type: ignore[type-arg]  # generic only fr
 
 
 def model_layer_options(function: F) -> F:
-    """Which layers and products are meant: ``min_sparsity``, ``tensors``, ``exclude``, ``dtype``, ``layout``,
-    ``epilogue``.
+    """Adds the options that select layers and products: ``min_sparsity``, ``tensors``, ``exclude``, ``dtype``,
+    ``layout``, ``epilogue``.
     """
     options = (
         click.option(
@@ -199,7 +199,7 @@ def command(
 
 
 class _Tuning(Protocol):
-    """What searches for a model came to."""
+    """Result of the searches for a model."""
 
     @property
     def was_interrupted(self) -> bool: ...
@@ -232,7 +232,7 @@ def open_model(model: Path, memory_limit: int | None) -> Weights:
 
 @contextmanager
 def reading_shown(as_json: bool) -> Iterator[Reading]:
-    """What says which tensor is being read: on a terminal alone, where it takes long."""
+    """Shows which tensor is being read, on a terminal only, where reading takes long."""
     console = make_console(stderr=True)
     if as_json or not console.is_terminal:
         yield unheard

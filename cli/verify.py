@@ -85,8 +85,8 @@ def command(
         "config": choice.config.to_dict(),
         "how": str(choice.how),
     }
-    verdict = "right" if worst <= 1 else "WRONG"
-    facts = f"{verdict}: largest error {worst:.3g} of its bound, over {rounds} inputs (seed {inputs_seed})"
+    told = "right" if worst <= 1 else "WRONG"
+    facts = f"{told}: largest error {worst:.3g} of its bound, over {rounds} inputs (seed {inputs_seed})"
     emit(as_json, data, choice.explain(), f"{facts} on {where.name}")
     if worst > 1:
         raise click.exceptions.Exit(NoVariantError.exit_code)

@@ -25,7 +25,7 @@ PROBLEM = {"m": 1024, "k": 1024, "n": 1024, "dtype": "float16", "layout": "row"}
 
 def main() -> None:
     mpl.use("svg")
-    mpl.rcParams.update({"svg.hashsalt": "sparsegen", "figure.figsize": (7, 3.5)})
+    mpl.rcParams.update({"svg.hashsalt": "sparsegen", "svg.fonttype": "none", "figure.figsize": (7, 3.5)})
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     (tuned,) = [
         t

@@ -78,12 +78,12 @@ def dense_layer(weight: Tensor) -> nn.Linear:
 
 
 def nbytes_of(layer: nn.Module) -> int:
-    """Of its weight."""
+    """Bytes of its weight."""
     return layer.weight.nbytes if isinstance(layer, nn.Linear) else layer.nbytes
 
 
 def seconds_per_step(model: Decoder, steps: int) -> tuple[float, Tensor]:
-    """With one graph for each step; and the logits of the first one."""
+    """Times a step, with one graph for each; also returns the logits of the first one."""
     first = model().clone()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

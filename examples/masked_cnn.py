@@ -82,7 +82,7 @@ def edited(size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def microseconds(run: Callable[[], object]) -> float:
-    """Of a replay of the graph of a call; the median."""
+    """Median time of a replay of a call's graph, in microseconds."""
     for _ in range(3):
         run()
     torch.cuda.synchronize()
@@ -141,7 +141,7 @@ def draw(rows: list[tuple[str, Tensor, Tensor, Tensor]], path: str) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        sys.exit("The picture needs matplotlib: pip install 'sparsegen[report]'")
+        sys.exit("The picture needs matplotlib: pip install matplotlib")
     figure = Figure(figsize=(11, 3.7 * len(rows)), layout="constrained")
     axes = figure.subplots(len(rows), 3, squeeze=False)
     for line, (title, *shown) in zip(axes, rows, strict=True):
@@ -196,7 +196,7 @@ def main() -> None:
     known = dense(before)
 
     def on_edit() -> Tensor:
-        """What the edit reaches is computed, from twice as far, and the rest is known."""
+        """Computes what the edit reaches, from twice as far, and takes the rest from the known result."""
         change = from_difference(after.permute(0, 2, 3, 1), before.permute(0, 2, 3, 1), BLOCK, 0.0)
         source.set(resize(change, size, BLOCK, size, margin=2 * REACH), size)
         reached = resize(change, size, BLOCK, size, margin=REACH)

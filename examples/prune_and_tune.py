@@ -21,7 +21,7 @@ def main() -> None:
     for pattern in ("unstructured", "uniform"):
         pruned = sparsegen.prune(weights, pattern=pattern, sparsity=SPARSITY)
         layer = pruned.report.layers[0]
-        result = sparsegen.tune(pruned.weights, n=N, trials=12)
+        result = sparsegen.tune(pruned.weights, n=N, trials=4)
         sample = result.winner.sample
         assert sample is not None
         print(

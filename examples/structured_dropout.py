@@ -187,7 +187,7 @@ def made(network: str, width: int, depth: int, layer: Layer) -> nn.Module:
 
 
 def data_of(network: str, device: str) -> tuple[Digits | Text, Digits | Text]:
-    """What a network learns from, and what it has not seen."""
+    """Returns the training data of a network, and data that it has not seen."""
     if network == "gpt":
         return Text(0, device), Text(1, device)
     return Digits(20_000, 1, device), Digits(4_000, 2, device)

@@ -35,6 +35,6 @@ class TopkAttention(nn.Module):
 
 if __name__ == "__main__":
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    layer = TopkAttention(512, 8, keep=0.25).to(where, torch.bfloat16)
-    layer(torch.randn(2, 1024, 512, device=where, dtype=torch.bfloat16)).square().mean().backward()
+    layer = TopkAttention(256, 4, keep=0.25).to(where, torch.bfloat16)
+    layer(torch.randn(1, 512, 256, device=where, dtype=torch.bfloat16)).square().mean().backward()
     print(f"gradient of {layer.qkv.weight.grad.abs().mean():.2e} on {where}")

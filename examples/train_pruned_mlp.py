@@ -52,7 +52,7 @@ class Mlp:
         return outputs
 
     def gradients(self, x: Array, labels: NDArray[np.int64]) -> list[Array]:
-        """Of the mean cross-entropy, for the weights and then the biases."""
+        """Gradients of the mean cross-entropy, for the weights and then the biases."""
         outputs = self.forward(x)
         logits = outputs[-1] - outputs[-1].max(axis=1, keepdims=True)
         flow = np.exp(logits)

@@ -7,7 +7,7 @@ from sparsegen.system import lazy_names
 
 __version__ = "0.1.0"
 
-# Of the source tree, not of an installation: what pyproject.toml maps into this package lies beside it.
+# Only in a source tree, not in an installation: packages that pyproject.toml maps into this one lie beside it.
 if PathFinder.find_spec(f"{__name__}.tuning_db", __path__) is None:
     from sparsegen import source_tree
 

@@ -3,6 +3,7 @@
 from sparsegen.api import load_operator as load_operator
 from sparsegen.api import lookup as lookup
 from sparsegen.api import prepare as prepare
+from sparsegen.api import standalone_source as standalone_source
 from sparsegen.api import tune as tune
 from sparsegen.attention.choice import Way as Way
 from sparsegen.attention.fused import FusedAttentionOperator as FusedAttentionOperator
@@ -62,6 +63,7 @@ from sparsegen.pruning.pruner import prune as prune
 from sparsegen.pruning.rewinding import RewindingRound as RewindingRound
 from sparsegen.pruning.rewinding import rewinding_rounds as rewinding_rounds
 from sparsegen.pruning.score import Score as Score
+from sparsegen.render.standalone import Standalone as Standalone
 from sparsegen.tuning_db.records import MeasuredAs as MeasuredAs
 
 __version__: str

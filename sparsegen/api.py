@@ -1,4 +1,6 @@
-"""What users import from `sparsegen`: look up, prepare, tune. What a call does not need is not imported for it."""
+"""The interface that `sparsegen` exports: look up, prepare, tune. Modules that a call does not need are not imported
+for it.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         SparseOperator,
     )
     from sparsegen.pruning.report import PruneReport
+    from sparsegen.render.standalone import Standalone
     from sparsegen.tuning.report import Effort, Progress, SamplerName
     from sparsegen.tuning.tuner import TuneResult
     from sparsegen.tuning_db.records import Check, MeasuredAs, Workload
@@ -47,6 +50,7 @@ __all__ = [
     "lookup",
     "prepare",
     "pruned_times",
+    "standalone_source",
     "tune",
 ]
 
@@ -72,9 +76,9 @@ def lookup(
     deterministic: bool | None = None,
     **options: Any,
 ) -> Choice:
-    """What `prepare` would run for this matrix, and why; nothing is compiled and no device is touched.
+    """Returns the choice of `prepare` for this matrix; nothing is compiled and no device is touched.
 
-    The arguments are those of `prepare`, without operands. Where a probe would tell whether dense or sparse is faster
+    The arguments are those of `prepare`, without operands. If a probe would have to decide between dense and sparse
     (`Choice.is_open`), estimates answer. A GPU is taken as its driver described it to an earlier process, where nothing
     that the system tells has changed since.
     """
@@ -152,35 +156,35 @@ def prepare(
 ) -> Operator:
     """Choose a variant for a problem on this matrix, compile it, pack and upload the matrix; do it once.
 
-    What is computed is said by a problem (``prepare(matrix, SddmmProblem(m, n, k))``), or by an operator's name and the
-    other fields of its problems (``prepare(matrix, operator="sddmm", k=64)``); without a name it is ``"spmm"``, the
+    A call names the computation by a problem (``prepare(matrix, SddmmProblem(m, n, k))``), or by an operator's name and
+    the other fields of its problems (``prepare(matrix, operator="sddmm", k=64)``); without a name it is ``"spmm"``, the
     matrix times a dense one, which needs ``n``. docs/operators.md lists operators, their fields and their calls.
 
     Args:
         matrix: a `CsrMatrix`, or anything that `as_csr` takes (SciPy, NumPy, PyTorch, CuPy): the sparse matrix of
             ``spmm``, or the pattern of the others, whose values play a part only where the operator says so. None
             for operators whose mask comes with every call (``dsd``, ``sdd``): their sizes are fields of the problem.
-        problem: of a matrix of this shape; then neither ``operator`` nor fields are given.
+        problem: a problem of this matrix's shape; then neither ``operator`` nor fields are given.
         operator: the name of an operator.
         transpose: take the matrix's transpose in its place, which operators say that they allow (``spmm``:
             C = epilogue(matrixᵀ · B)). ``update_values`` still takes values in the order of the matrix itself, and
             packs nothing anew (Gale et al., SC 2020, section VII). A `CsrMatrix` works its transposed pattern out once.
-        on_miss: what to do when neither this workload nor one like it was measured, see `dispatch.OnMiss`.
-        dense: whether a dense product may run in a variant's place, by PyTorch: ``"auto"`` where it takes less time and
+        on_miss: the action if neither this workload nor one like it was measured, see `dispatch.OnMiss`.
+        dense: permission of a dense product by PyTorch in a variant's place: ``"auto"`` if it takes less time and
             PyTorch is imported in this process, ``"never"`` or ``"always"``; for ``spmm`` without a batch.
-        probe: with ``dense="auto"``, time the variant and the dense product on the spot where estimates do not tell
-            which is faster: a few milliseconds, once for each workload and device, recorded in the database; never
-            while a CUDA graph is captured.
+        probe: with ``dense="auto"``, time the variant and the dense product on the spot if estimates do not tell which
+            is faster: a few milliseconds, once for each workload and device, recorded in the database; never while a
+            CUDA graph is captured.
         verify: ``"first-use"`` holds a variant's result against the reference where its source digest first runs on a
             device with a driver, unless a measurement or an earlier check did; what is wrong is recorded, and the next
             best variant takes its place. Never while a CUDA graph is captured, nor where the host would need long for
             the reference. Default on GPUs; ``"never"`` is on the emulator.
-        l2: what the times are to be measured as that count, where there are such: ``"cold"``, ``"clean"``, ``"warm"``
-            or ``"graph"`` (see `MeasuredAs`); default cold.
+        l2: the kind of times that counts, if there are such: ``"cold"``, ``"clean"``, ``"warm"`` or ``"graph"`` (see
+            `MeasuredAs`); default cold.
         device: ``"cuda:0"``, ``"emulator"`` or a `Device`; default SPARSEGEN_DEVICE, else the first GPU, else
             the emulator.
         db: path or URL of the tuning database; default SPARSEGEN_DB, else the user's own.
-        deterministic: choose only variants of which equal inputs give equal bits on every call; default
+        deterministic: choose only variants that give equal bits for equal inputs on every call; default
             SPARSEGEN_DETERMINISTIC, else any.
         family, config: run this family, its heuristic config changed by ``config``, instead of what the database says.
         allow_overflow: let finite values of the matrix become infinite in a narrower dtype; a warning counts them.
@@ -262,6 +266,57 @@ def prepare(
     return wanted.problem.operator_type(wanted.problem, preparation.launcher(choice))
 
 
+def standalone_source(
+    matrix: Any = None,
+    problem: Problem | None = None,
+    *,
+    operator: str = DEFAULT_OPERATOR,
+    transpose: bool = False,
+    device: Device | str | None = None,
+    db: str | Path | None = None,
+    family: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    name: str = "kernel",
+    **options: Any,
+) -> Standalone:
+    """The program of the variant that `prepare` would run, or of one that is named: for nvcc alone (docs/ship.md).
+
+    The arguments that are not named here are those of `prepare`; nothing is compiled.
+
+    Args:
+        device: a GPU that is here (``"cuda:0"``), a `Device`, or the name of one that is described, such as
+            ``"nvidia-h100"``.
+        name: of the source's file without its ending.
+
+    Raises:
+        ConfigError: no such GPU, variant, or program of it.
+        MatrixError: the matrix is malformed.
+        DatabaseError: the tuning database cannot be read.
+    """
+    from sparsegen.dispatch.named import named_choice
+    from sparsegen.dispatch.options import DispatchOptions
+    from sparsegen.dispatch.wanted import Wanted
+    from sparsegen.render.standalone import standalone
+    from sparsegen.tuning.prediction.targets import named_target
+
+    wanted = Wanted.of(matrix, problem, operator, transpose, options)
+    target = named_target(device) if isinstance(device, str) else None
+    where = _device(device) if target is None else target.device
+    if where.backend != "cuda":
+        raise ConfigError(
+            'a standalone source is for a GPU: name one that is not here, as device="nvidia-h100"'
+        )
+    if family is None and config is not None:
+        raise ConfigError("config= needs family=")
+    workload = _workload(wanted, db)
+    if family is None:
+        choice = _choose(workload, where, db, DispatchOptions.of("nearest", "never", None, None))
+    else:
+        changes = {} if config is None else config
+        choice = named_choice(wanted.problem, workload.features, where, family, changes)
+    return standalone(choice.family, wanted.problem, choice.config, wanted.matrix, where, name=name)
+
+
 def load_operator(file: str | Path | BinaryIO, *, device: Device | str | None = None) -> SparseOperator:
     """An operator that `save_operator` wrote, uploaded as it was packed: nothing is looked up or packed again.
 
@@ -269,12 +324,12 @@ def load_operator(file: str | Path | BinaryIO, *, device: Device | str | None = 
 
     Args:
         file: a path, or a file open for reading (seekable).
-        device: as for `prepare`; it may be another one than that which it was prepared for.
+        device: see `prepare`; it may be another one than the operator was prepared for.
 
     Raises:
         SavedOperatorError: no such file, damaged, or packed by another version; prepare and save it again.
         ConfigError: the variant is not valid on this device.
-        DeviceUnavailableError, CompileError, LaunchError: as for `prepare`.
+        DeviceUnavailableError, CompileError, LaunchError: see `prepare`.
     """
     _begin_driver(device)
     from sparsegen.plan.saved_operator import read_operator
@@ -308,15 +363,15 @@ def tune(
     The arguments that are not named here are those of `prepare` (without operands), which then finds the winner.
 
     Args:
-        effort: ``"quick"``, ``"normal"`` or ``"max"``: how long to search, without trials or seconds.
-        trials, seconds: when the search ends instead; at whichever comes first.
-        sampler: ``"candidates"`` (our own), or ``"tpe"``, ``"gp"`` (needs PyTorch) and ``"random"`` of Optuna: what
-            chooses the next variant.
+        effort: ``"quick"``, ``"normal"`` or ``"max"``: the extent of the search, without trials or seconds.
+        trials, seconds: end of the search instead, at whichever comes first.
+        sampler: ``"candidates"`` (our own), or ``"tpe"``, ``"gp"`` (needs PyTorch) and ``"random"`` of Optuna: the
+            strategy that chooses the next variant.
         families, baselines, again, seed: see `sparsegen.tuning.tuner.tune`. Where a search with this budget, or a
             longer one, had ended before, its result comes at once, unless ``again`` is set.
         progress: is told where the search stands; default a line on standard error, if that is a terminal or notebook.
-        db: where to record; default SPARSEGEN_DB, else the user's own.
-        deterministic: try only variants of which equal inputs give equal bits on every call; default as for `prepare`.
+        db: database to record in; default SPARSEGEN_DB, else the user's own.
+        deterministic: try only variants that give equal bits for equal inputs on every call; default as for `prepare`.
 
     Raises:
         What `sparsegen.tuning.tuner.tune` raises, and MatrixError for a malformed matrix.
@@ -376,7 +431,7 @@ def pruned_times(
     device: Device | str | None = None,
     db: str | Path | None = None,
 ) -> PrunedTimes:
-    """What products with the layers that `prune` made take, as far as it was measured; nothing is run.
+    """Returns the times of products with the layers that `prune` made, as far as measured; nothing is run.
 
     The arguments are those of `prepare`. A layer is taken as its m × k matrix, a convolution's as
     C_out × C_in·H·W.
@@ -417,7 +472,7 @@ def _decided(device: Device | str | None, decide: Callable[[Device], Choice]) ->
     """
     known, choice = backends.remembered_device(device), None
     if known is not None:
-        with suppress(SparsegenError):  # what is in the way is said below, of the device that is there
+        with suppress(SparsegenError):  # errors are reported below, for the device that is there
             choice = decide(known)
     where = _device(device)
     if known is None or choice is None or not backends.is_same(known, where):
@@ -426,7 +481,7 @@ def _decided(device: Device | str | None, decide: Callable[[Device], Choice]) ->
 
 
 def _workload(wanted: Wanted, db: str | Path | None) -> Workload:
-    """What is asked for, as dispatch sees it; beside it what any choice needs is read, while the driver may start."""
+    """Returns the workload; beside it reads what any choice needs, while the driver may start."""
     from sparsegen.dispatch import choice  # noqa: F401
     from sparsegen.tuning_db.records import Workload
     from sparsegen.tuning_db.shared_layers import shared_layers
@@ -442,7 +497,9 @@ def _choose(
     options: DispatchOptions,
     failed: Sequence[Check] = (),
 ) -> Choice:
-    """What dispatch says; without the variants that failed these checks, whether they could be recorded or not."""
+    """Returns dispatch's choice, without the variants that failed these checks, whether they could be recorded or
+    not.
+    """
     from sparsegen.dispatch.choice import choose
     from sparsegen.tuning_db.layers import Layers, MemoryLayer
     from sparsegen.tuning_db.shared_layers import shared_layers

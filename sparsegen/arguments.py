@@ -1,4 +1,4 @@
-"""What users pass, made what the inside works with: here, or where it comes in, and nowhere further in.
+"""Conversion of users' arguments to what the inside works with: here, at the border, and nowhere further in.
 
 Each function takes a value and the argument's name, and raises ``error`` with what was expected and what was given.
 Numbers and truth values may be NumPy's or another library's; what they become is Python's own, which never overflows.
@@ -102,7 +102,7 @@ def word(kind: type[E], value: Any, name: str, error: Error = ConfigError, *, ad
     """An enumeration's member, which a word names.
 
     Args:
-        advice: what else the caller may have meant, after the list of words.
+        advice: other values that the caller may have meant, after the list of words.
     """
     try:
         if isinstance(value, str):  # arrays would be compared element by element
@@ -121,15 +121,20 @@ def texts(value: Any, name: str, error: Error = ConfigError) -> tuple[str, ...]:
 
 def pair(value: Any, name: str, error: Error = ConfigError) -> tuple[int, int]:
     """Two whole numbers."""
-    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes) or len(value) != 2:
+    if not _is_row(value) or isinstance(value, str | bytes) or len(value) != 2:
         raise _unexpected(value, name, "not two whole numbers", error)
     return whole(value[0], f"{name}[0]", error), whole(value[1], f"{name}[1]", error)
 
 
 def sides(value: Any, name: str, error: Error = ConfigError, *, least: int | None = None) -> tuple[int, int]:
     """Two whole numbers, or one that stands for both."""
-    first, second = pair(value, name, error) if isinstance(value, Sequence | np.ndarray) else (value, value)
+    first, second = pair(value, name, error) if _is_row(value) else (value, value)
     return whole(first, name, error, least=least), whole(second, name, error, least=least)
+
+
+def _is_row(value: Any) -> bool:
+    """Whether it holds values in one dimension."""
+    return value.ndim == 1 if isinstance(value, np.ndarray) else isinstance(value, Sequence)
 
 
 def location(value: Any, name: str, error: Error = ConfigError) -> str | Path:
@@ -140,7 +145,7 @@ def location(value: Any, name: str, error: Error = ConfigError) -> str | Path:
 
 
 def _is_name(value: str | Path) -> bool:
-    """Whether the file system's encoding has all of its characters."""
+    """True if the file system's encoding has all of its characters."""
     try:
         os.fsencode(value)
     except UnicodeEncodeError:
@@ -153,6 +158,18 @@ def by_name(value: Any, name: str, error: Error = ConfigError) -> Mapping[str, A
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise _unexpected(value, name, "no dictionary with names for keys", error)
     return value
+
+
+def array(value: Any, name: str, error: Error = ConfigError) -> np.ndarray[Any, Any]:
+    """An array of NumPy, of whatever NumPy makes one of."""
+    try:
+        return np.asarray(value)
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ):  # lists of unequal lengths; tensors of a GPU, sparse, of bfloat16
+        raise _unexpected(value, name, "no array that NumPy takes", error) from None
 
 
 def instance(value: Any, kind: type, name: str, error: Error = ConfigError) -> None:

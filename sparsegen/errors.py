@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+HELP = "docs/errors.md"  # has a section for every class of this module, and the site an address
+
 
 def one_line(text: object) -> str:
     """Text as a part of a message: line ends and other characters that are not printed are written as escapes."""
@@ -18,12 +20,18 @@ class SparsegenError(Exception):
     all of Python's exceptions its own traceback and its cause stay behind.
 
     Attributes:
-        exit_code: what the command line ends with.
-        child_traceback: where a child process raised it, as Python prints it; empty if this process did.
+        exit_code: exit code of the command line.
+        child_traceback: traceback of the child process that raised it, as Python prints it; empty if this process did.
     """
 
     exit_code = 1
     child_traceback: str = ""
+
+    @property
+    def help(self) -> str:
+        """The section of the documentation on this class, or on the nearest of its bases in `sparsegen.errors`."""
+        known = next(cls for cls in type(self).__mro__ if cls.__module__ == __name__)
+        return f"{HELP}#{known.__name__.lower()}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Python would call the constructor with `args`, which is the finished message and lacks the keywords.
@@ -38,9 +46,9 @@ class MatrixError(SparsegenError):
     """A matrix (a file or an object in memory) is malformed or of a kind that cannot be read.
 
     Args:
-        message: what is wrong and what would be accepted.
+        message: the fault, and the accepted values.
         source: the file, or a word for the object in memory (``"scipy.sparse matrix"``).
-        place: where in it: a line, an array's name and index, a tensor's name.
+        place: place in it: a line, an array's name and index, a tensor's name.
     """
 
     exit_code = 3
@@ -80,7 +88,7 @@ class OutputError(SparsegenError):
     """A file or folder cannot be written; what was there before is untouched.
 
     Args:
-        message: what is wrong and what to do.
+        message: the fault, and advice.
         path: the file or folder.
     """
 
@@ -102,7 +110,7 @@ class DeviceUnavailableError(SparsegenError):
 
 
 class MachineError(SparsegenError):
-    """The machine failed, not what was asked of it: a full disk, too little memory, a process that somebody killed.
+    """The machine failed, not the request: a full disk, too little memory, a process that was killed.
 
     Nothing is recorded of what was tried meanwhile, so that it is tried again.
     """
@@ -114,6 +122,12 @@ class CacheError(MachineError):
 
 class CacheEntryError(CacheError):
     """A compiled variant is gone or is not what was compiled; compiling it again mends it."""
+
+
+class ContractError(SparsegenError):
+    """A kernel family breaks what every family must hold to (`sparsegen.testing`); the message says what and where."""
+
+    exit_code = 5
 
 
 class NoVariantError(SparsegenError):
@@ -157,7 +171,7 @@ class DatabaseFullError(DatabaseError):
 
 
 class UnreadableRecordError(DatabaseError):
-    """What was to be recorded is nothing that a look-up would read; nothing was."""
+    """The record to write is nothing that a look-up would read; nothing was written."""
 
 
 class ImportFileError(DatabaseError):
@@ -208,7 +222,7 @@ class ResultsMismatchError(ResultsError):
     """Two result files were measured under conditions that must not be mixed.
 
     Args:
-        message: what was tried, and what to do instead.
+        message: the attempt, and advice.
         differences: one sentence for each fact that differs.
     """
 

@@ -54,6 +54,19 @@ def driver_environment(environment: Mapping[str, str] | None = None) -> dict[str
     }
 
 
+FAMILIES = "SPARSEGEN_FAMILIES"
+
+
+def family_modules() -> tuple[str, ...]:
+    """The modules that ``SPARSEGEN_FAMILIES`` names, separated by commas: each has a kernel family (`FAMILY`)."""
+    return tuple(name for part in os.environ.get(FAMILIES, "").split(",") if (name := part.strip()))
+
+
+def add_family_module(name: str) -> None:
+    """Name one more in this process's environment, which its children inherit."""
+    os.environ[FAMILIES] = ",".join(dict.fromkeys((*family_modules(), name)))
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Places and defaults.

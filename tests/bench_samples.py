@@ -45,9 +45,9 @@ def timing(us: float, spread: float = 0.02, rounds: int = 5) -> Timing:
     )
 
 
-def cell(contender: str, kind: Kind, us: float, dtype: DType = DType.FLOAT32, spread: float = 0.02) -> Cell:
+def cell(baseline: str, kind: Kind, us: float, dtype: DType = DType.FLOAT32, spread: float = 0.02) -> Cell:
     return Cell(
-        contender=contender,
+        baseline=baseline,
         kind=kind,
         arithmetic=Arithmetic(dtype.value),
         status=Status.OK,
@@ -75,7 +75,7 @@ def row(
     sparse: float = 8.0,
     tag: str = "a",
 ) -> Row:
-    """A row with our two contenders, dense, TF32, cuSPARSE, and a contender that is missing."""
+    """A row with our two baselines, dense, TF32, cuSPARSE, and a baseline that is missing."""
     nnz = round(m * k * density)
     problem = SpmmProblem(m, k, n, dtype)
     cost = problem.cost(nnz)

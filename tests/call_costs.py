@@ -1,4 +1,4 @@
-"""What a call costs in steps, which no busy machine changes: functions of Python entered, functions of C called."""
+"""Costs of a call in steps, which no busy machine changes: functions of Python entered, functions of C called."""
 
 from __future__ import annotations
 

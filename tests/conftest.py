@@ -161,7 +161,9 @@ class PatientToolchain(EmulatorToolchain):
 def emulator_settings(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Settings]:
-    """The environment's settings with a cache of all of this run's processes; nobody else's but for ``--kernels``."""
+    """The environment's settings, with a cache that all processes of this run share, and no others but for
+    ``--kernels``.
+    """
     folder = tmp_path_factory.getbasetemp()
     cache = request.config.option.kernels or (folder.parent if IS_WORKER else folder) / "cache"
     with pytest.MonkeyPatch.context() as patch:

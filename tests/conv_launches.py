@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from contract_calls import call
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.sanitized import run_sanitized
@@ -15,6 +14,7 @@ from sparsegen.kernels import families
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators import MaskedConv2dProblem, MaskedConv2dWeightsProblem, MaskOf
 from sparsegen.render import render
+from sparsegen.testing.launches import call
 from sparsegen.verify.bounds import worst_error
 
 
@@ -25,7 +25,7 @@ def worst(
     blocks: np.ndarray | None = None,
     multiprocessors: int = 3,
 ) -> float:
-    """The largest error over its bound of a launch on so many multiprocessors."""
+    """Returns the largest error over its bound, of a launch on ``multiprocessors`` multiprocessors."""
     family = families()[config.declared_by]
     assert not family.broken_constraints(p, config, device())
     matrix = p.without_pattern

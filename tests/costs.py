@@ -1,6 +1,6 @@
-"""What tests take, and which of them compile kernels or start processes; kept in costs.json by test function.
+"""Costs of tests, and which of them compile kernels or start processes; kept in costs.json by test function.
 
-A function of which nothing is there takes less than `LEAST` CPU seconds for each case, or was not recorded yet.
+A function that is not listed takes less than `LEAST` CPU seconds for each case, or was not recorded yet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEAST, SLOW, LONG = 0.01, 0.1, 0.5  # CPU seconds
 
 @dataclass(frozen=True)
 class Costs:
-    """What is known of tests: by the name of a function where all its cases are alike, else by the names of cases.
+    """Costs of tests: by the name of a function if all its cases are alike, else by the names of cases.
 
     Attributes:
         seconds: by functions, CPU seconds of all their cases that are in the first ring, child processes included.
@@ -39,7 +39,7 @@ class Costs:
         return Costs(kept["seconds"], frozenset(kept["slow"]), frozenset(kept["long"]))
 
     def updated(self, found: Mapping[str, tuple[float, bool]], *, whole: bool) -> Costs:
-        """With what a run found instead of what was known of these functions, and without tests that are gone.
+        """Returns these costs with a run's in the place of the old ones, and without tests that are gone.
 
         Args:
             found: by the names of cases, their CPU seconds, and whether they compile or start processes. A function's
@@ -73,11 +73,11 @@ class Costs:
         FILE.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 
     def is_long(self, name: str) -> bool:
-        """Whether a test is not in `make test`."""
+        """True if a test is not in `make test`."""
         return name in self.long or function_of(name) in self.long
 
     def is_fast(self, name: str) -> bool:
-        """Whether a test is in the first ring, for what it takes and does; contract tests never are."""
+        """True if a test is in the first ring, by its costs; contract tests never are."""
         is_slow = name in self.slow or function_of(name) in self.slow
         return not (name.startswith(CONTRACT) or is_slow or self.is_long(name))
 
@@ -92,7 +92,7 @@ def _replaced(known: Iterable[str], cases: Mapping[str, Iterable[str]], chosen: 
 
 
 def name_of(item: pytest.Item) -> str:
-    """As pytest names it when it is started at the root of the repository, wherever that was."""
+    """Returns pytest's name of a test as from the root of the repository, wherever pytest was started."""
     return f"{item.path.relative_to(FOLDER).as_posix()}::{item.nodeid.partition('::')[2]}"
 
 
@@ -102,7 +102,7 @@ def function_of(name: str) -> str:
 
 
 def is_there(name: str) -> bool:
-    """Whether the function of a test still stands in its file."""
+    """True if the function of a test still exists in its file."""
     file, _, test = function_of(name).partition("::")
     path = FOLDER / file
     return path.is_file() and f"def {test.rpartition('::')[2]}(" in path.read_text()

@@ -1,4 +1,4 @@
-"""What a run of many tests says: beforehand how long it takes and what is missing, afterwards what was skipped."""
+"""Messages of a run of many tests: before it the time and what is missing, after it what was skipped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ MANY = 3000  # tests from which a run says how long it takes
 # By ring, on two cores with nothing else to do, reckoned from CPU seconds.
 MINUTES = {FAST: 1, "not long": 5, "": 10}
 KEPT = "sparsegen/minutes"
-OPTIONAL = {"torch": "make test-torch", "psycopg": "make test-postgres"}  # what tests need -> what has it
+OPTIONAL = {  # what tests need -> what has it
+    "torch": "make test-torch",
+    "nbformat": "make test-examples",
+    "psycopg": "make test-postgres",
+}
 
 
 def beforehand(config: pytest.Config, tests: int, gpu_reason: str) -> Iterable[str]:
@@ -39,12 +43,12 @@ def remember(config: pytest.Config, tests: int, seconds: float) -> None:
 
 
 def _key(config: pytest.Config) -> str:
-    """Of a ring: its marks are all that tells it from the others."""
+    """Returns the key of a ring: its marks alone tell it from the others."""
     return f"{KEPT}/{config.option.markexpr or 'all'}".replace(" ", "-")
 
 
 def skipped(reports: Iterable[Any]) -> Iterable[str]:
-    """How many tests were skipped for which reason."""
+    """Yields the number of skipped tests for each reason."""
     reasons = Counter(
         str(report.longrepr[2]).removeprefix("Skipped: ").partition("\n")[0]
         for report in reports

@@ -59,8 +59,8 @@ from sparsegen.operators import (
     SubmanifoldConv3dProblem,
     SubmanifoldConv3dWeightsProblem,
 )
-from sparsegen.render import described, render
 from sparsegen.render import environment as rendering
+from sparsegen.render import render
 
 FOLDER = Path(__file__).with_name("golden")
 TEMPLATES = Path(templates.__file__).parent
@@ -87,7 +87,7 @@ def simplest_config(family: AnyFamily, problem: Problem, given: Mapping[str, Any
 @cache
 def shared() -> frozenset[str]:
     """The files that templates share: all of the library that are included, and what several files include."""
-    files = TEMPLATES.rglob("*.j2")
+    files = (file for file in TEMPLATES.rglob("*.j2") if file.relative_to(TEMPLATES).parts[0] != "standalone")
     times = Counter(name for file in files for name in INCLUDE.findall(file.read_text()))
     return frozenset(n for n, count in times.items() if count > 1 or n.startswith("lib/")) - {HEADER}
 
@@ -116,7 +116,7 @@ class Golden:
     """The simplest config of a family for one problem, with a name for the file.
 
     Attributes:
-        given: tunables of which the config has these values.
+        given: tunables with their values in the config.
     """
 
     family: AnyFamily
@@ -147,12 +147,10 @@ class Golden:
         """The source with marks around what templates share."""
         constants = dict(self.family.constants(self.problem, self.config))
         template = marking().get_template(self.family.template)
-        return template.render(
-            c=self.config, p=constants, family=self.family, digest="DIGEST", described=described
-        )
+        return template.render(c=self.config, p=constants, family=self.family, digest="DIGEST")
 
     def text(self) -> str:
-        """What the file holds."""
+        """Content of the file."""
         if self.is_whole:
             return own_text(self)
         whole = WHOLE[self.family.template]
@@ -160,7 +158,7 @@ class Golden:
 
 
 def changes(before: str, after: str) -> list[str]:
-    """What differs, without its places, which change too often."""
+    """Returns the differences, without their line numbers, which change too often."""
     found = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""))[2:]
     return ["@@" if line.startswith("@@") else line for line in found]
 
@@ -170,7 +168,7 @@ def changes(before: str, after: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Part:
-    """What a shared file rendered to, or a whole source, with the parts that it includes."""
+    """Rendering of a shared file, or a whole source, with the parts that it includes."""
 
     name: str
     content: tuple[str | Part, ...]
@@ -212,7 +210,7 @@ def part_of(golden: Golden) -> Part:
 
 @cache
 def renderings() -> dict[str, list[Part]]:
-    """What each shared file renders to, in the order in which the golden sources first do so."""
+    """Returns the renderings of each shared file, in the order in which the golden sources first make them."""
     found: dict[str, dict[Part, None]] = defaultdict(dict)
     for golden in GOLDENS:
         for part in part_of(golden).parts():
@@ -221,7 +219,7 @@ def renderings() -> dict[str, list[Part]]:
 
 
 def number(part: Part) -> str:
-    """Which of several renderings a part is."""
+    """Numbers a part among several renderings."""
     known = renderings()[part.name]
     return f" ({known.index(part) + 1})" if len(known) > 1 else ""
 
@@ -232,8 +230,8 @@ def own_text(golden: Golden) -> str:
 
 
 def shared_text(name: str) -> str:
-    """What the golden source of a shared file holds: its first rendering, and how each other differs from the one
-    before it that is the most like it.
+    """Content of a shared file's golden source: its first rendering, and the differences of each other one from the
+    most similar one before it.
     """
     first, *others = (part.text(number) for part in renderings()[name])
     texts, lines = [first], list[str]()

@@ -2,8 +2,8 @@
 
 Several processes share a device: no contract test measures time. Tests come in turns: first the first variant of
 every family, then every family's heuristics at one size, then second variants, and so on; variants of the short ring
-(contract_ring.py) before others. So whatever the budget, each family has had as many turns as any other, but for one.
-What the budget leaves no time for is counted as not run.
+(sparsegen.testing.cover) before others. So whatever the budget, each family has had as many turns as any other, but
+for one. What the budget leaves no time for is counted as not run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOST_EXIT = 70
 
 
 def group_of(test: str) -> str:
-    """The family of a contract test, of which ``test`` is pytest's name; of another test its file."""
+    """Returns the family of a contract test, given pytest's name of it; for other tests the file."""
     file, _, name = test.partition("::")
     if Path(file).name == CONTRACT:
         words = name.partition("[")[2].rstrip("]").split("-")
@@ -70,9 +70,11 @@ def _turns_of(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _is_short(variant: Any) -> bool:
-    from contract_ring import short_ring  # draws variants of all families, which no other ring's start needs
+    from sparsegen.testing.cover import (
+        short_ring,  # draws variants of all families, which no other ring's start needs
+    )
 
-    return variant in short_ring(variant.family.name)
+    return variant in short_ring(variant.family)
 
 
 class Turns:
@@ -163,7 +165,7 @@ class Ledger:
             self._reporter.write_line(self.progress())
 
     def progress(self) -> str:
-        """How many tests have ended, and of which groups since this was asked last."""
+        """Describes how many tests have ended, and which groups had tests since the last call."""
         counts = Counter(self._outcomes.values())
         ended = len(self._outcomes) - counts["not run"]
         recent, self._recent = ", ".join(self._recent), {}

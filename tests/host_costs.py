@@ -1,4 +1,4 @@
-"""What calls cost this thread on the host, however busy the machine is."""
+"""Costs of calls for this thread on the host, however busy the machine is."""
 
 from __future__ import annotations
 

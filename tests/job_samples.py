@@ -1,4 +1,4 @@
-"""Bundles and results of jobs, as they are and as somebody who wants harm would make them."""
+"""Bundles and results of jobs, genuine ones and those of an attacker."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def head(bundle: Bundle, **changes: Any) -> dict[str, Any]:
 
 
 def record(bundle: Bundle, task: int = 0, candidate: int = 0, **changes: Any) -> dict[str, Any]:
-    """What a measurement of one of the bundle's candidates looks like."""
+    """Makes a measurement of one of the bundle's candidates."""
     chosen = bundle.job.tasks[task].candidates[candidate]
     digest = hashlib.sha256(f"{bundle.source(chosen.source)}\0{COMPILER}".encode()).hexdigest()
     return {

@@ -22,7 +22,7 @@ def patience(seconds: float) -> float:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = LONG) -> None:
-    """Come back when a condition holds; fail after so many seconds."""
+    """Returns when a condition holds; fails after ``seconds`` seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
@@ -30,7 +30,9 @@ def wait_until(condition: Callable[[], bool], seconds: float = LONG) -> None:
 
 
 def when_there_is_memory(work: Callable[[], T], seconds: float = LONG / 2) -> T:
-    """What the work returns: it is done again while other processes hold the device's memory, for so many seconds."""
+    """Returns the result of ``work``; repeats it for up to ``seconds`` while other processes hold the device's
+    memory.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -42,7 +44,7 @@ def when_there_is_memory(work: Callable[[], T], seconds: float = LONG / 2) -> T:
 
 
 def is_running(process: int) -> bool:
-    """Whether a process has not ended; one that ended and that nobody waited for has closed all it had.
+    """True if a process has not ended; one that ended and that was not waited for has closed all it had.
 
     Its first thread may have ended while others, which hold what is open, have not.
     """

@@ -43,7 +43,7 @@ def folder_of_binaries() -> Path:
 
 
 def _user() -> str | None:
-    """Whom to run the server as; None for whoever runs the tests."""
+    """Returns the user to run the server as; None for the one who runs the tests."""
     if os.geteuid() != 0:
         return None
     import pwd
@@ -102,7 +102,7 @@ class Server:
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 
     def _has_processes(self) -> bool:
-        """Whether any still has the data open: no other server could be started on it."""
+        """True if any process still has the data open: no other server could be started on it."""
         for process in Path("/proc").iterdir():
             if process.name.isdecimal():
                 with contextlib.suppress(OSError):

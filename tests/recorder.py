@@ -125,7 +125,7 @@ class Observer:
 
 
 class Found:
-    """What `Observer` found of each test, in this process or in others."""
+    """Findings of `Observer` on each test, in this process or in others."""
 
     def __init__(self) -> None:
         self.tests: dict[str, tuple[float, bool]] = {}  # CPU seconds; whether it compiles or starts processes
@@ -153,7 +153,7 @@ class Recorder(Found):
 
 
 class Unrecorded(Found):
-    """Names the tests that ran in the first ring and are not of it, as nobody recorded them."""
+    """Names the tests that ran in the first ring and do not belong there, as they are not recorded."""
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for line in self.lines():
@@ -173,7 +173,7 @@ class Unrecorded(Found):
 
 
 def has_a_cost(item: pytest.Item) -> bool:
-    """Not tests that need a GPU, nor variants of the contract tests, of which contract_ring.py chooses."""
+    """True except for tests that need a GPU, and variants of the contract tests, which contract_ring.py selects."""
     return item.get_closest_marker("gpu") is None and "compiled" not in getattr(item, "fixturenames", ())
 
 

@@ -1,7 +1,7 @@
-"""What rings of tests there are: `make test-fast`, `make test`, all.
+"""Rings of tests: `make test-fast`, `make test`, all.
 
-In the first ring is what takes less than `SLOW` CPU seconds, compiles no kernel and starts no process; in the second
-what took less than `LONG` when all tests were recorded; in the last everything. What tests take stands in costs.json
+The first ring has the tests that take less than `SLOW` CPU seconds, compile no kernel and start no process; the second
+those that took less than `LONG` when all tests were recorded; the last has all. The costs of tests are in costs.json
 (costs.py); a test that is not there is in all rings. The contract tests, which do the same to hundreds of variants, are
 not in the first, and say themselves which variants are in the second (contract_ring.py).
 """

@@ -1,8 +1,8 @@
-"""How several processes share out a run's tests (pytest-xdist).
+"""Division of a run's tests among several processes (pytest-xdist).
 
-A file's tests stay in one process, as they share fixtures. A variant of the contract tests goes by itself, so that all
-processes end at about the same time. Of the other tests that need a GPU all are in one process. Where a machine has
-several GPUs, each process begins its list of them with another one.
+A file's tests stay in one process, as they share fixtures. A variant of the contract tests, an example and a notebook
+go by themselves, so that all processes end at about the same time. All other tests that need a GPU are in one
+process. On a machine with several GPUs, each process begins its list of them with another one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,17 @@ IS_WORKER = bool(WORKER)
 DISTRIBUTION = "loadscope"  # what --dist says
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")  # has a folder for each, before anything asks the driver
-SPREAD = ("test_contract.py", "test_contract_gpu.py")  # files whose tests are dealt out one by one
+SPREAD = (  # files whose tests are dealt out one by one
+    "test_contract.py",
+    "test_contract_gpu.py",
+    "test_examples.py",
+    "test_notebooks.py",
+    "test_torch_examples.py",
+)
 
 
 def scope_of(test: str, root: Path, *, has_gpu: bool) -> str:
-    """What stays in one process with a test, of which ``test`` is pytest's name, relative to ``root``."""
+    """Returns the group of tests that stays in one process with a test, given by pytest's name relative to ``root``."""
     file, _, name = test.partition("::")
     needs_gpu = _needs_gpu(root / file)
     if Path(file).name in SPREAD and "[" in name and (has_gpu or not needs_gpu):
@@ -32,11 +38,11 @@ def scope_of(test: str, root: Path, *, has_gpu: bool) -> str:
 
 
 def visible_devices(worker: str, listed: str | None, count: int) -> str | None:
-    """What a process's CUDA_VISIBLE_DEVICES should say; None where it should stay as it is.
+    """Returns the value for a process's CUDA_VISIBLE_DEVICES; None if it should stay as it is.
 
     Args:
         worker: xdist's name of the process, gw0, gw1, …; empty where there is one alone.
-        listed: what the variable says now; None if it is not set.
+        listed: the variable's present value; None if it is not set.
         count: GPUs of the machine.
     """
     devices = [str(number) for number in range(count)] if listed is None else listed.split(",")
@@ -60,7 +66,7 @@ def _needs_gpu(file: Path) -> bool:
 
 
 def scheduler(config: pytest.Config, log: Any, *, has_gpu: bool) -> Any:
-    """xdist's, with these scopes. (Its own marks for groups are lost on pytest 9.2.)
+    """Makes xdist's scheduler with these scopes; its own marks for groups are lost on pytest 9.2.
 
     The test at which a process died has failed, and the others go on: by xdist's own scheduler the next process would
     get that test again, or wait for ever.

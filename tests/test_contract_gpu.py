@@ -1,11 +1,11 @@
-"""The contract tests' variants on a GPU, and at sizes that fill one: most of `make test-gpu` (gpu_ring.py).
+r"""The contract tests' variants on a GPU, and at sizes that fill one: most of `make test-gpu` (gpu_ring.py).
 
 The same tests on the emulator, which shows that they can run: -m gpu --gpu-device emulator -k adversarial.
 
 Under compute-sanitizer (each call is checked, so a few variants are enough), after a run without it: NVRTC's processes
 do not end in time under it, so that what they compile must be in the cache.
 
-    compute-sanitizer --tool memcheck --error-exitcode 1 \\
+    compute-sanitizer --tool memcheck --error-exitcode 1 \
         python -m pytest -m gpu tests/test_contract_gpu.py -k adversarial
 """
 
@@ -20,8 +20,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from contract_cases import Variant, batches, kinds, sample
-from contract_matrices import matrices
 from gpu_ring import LOST
 from patience import LONG, when_there_is_memory
 
@@ -35,17 +33,20 @@ from sparsegen.matrix.generators import power_law, random_rows
 from sparsegen.operators import Problem
 from sparsegen.plan.binding import bind_variant
 from sparsegen.render import render
+from sparsegen.testing import products
+from sparsegen.testing.kinds import batches, kinds
+from sparsegen.testing.variants import Variant, sample
 from sparsegen.verify.variants import worst_error
 
 pytestmark = pytest.mark.gpu
-VARIANTS = [variant for name in families() for variant in sample(name)]
+VARIANTS = [variant for family in families().values() for variant in sample(family)]
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))  # that share the tests out
 PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PROCESSES
 THREADS = max(1, len(os.sched_getaffinity(0)) // PROCESSES)
 
 
 class EveryLaneArrives:
-    """A toolchain that defines SPARSEGEN_EVERY_LANE_ARRIVES before every source; see tile_ring.cuh.j2."""
+    """A toolchain that defines SPARSEGEN_EVERY_LANE_ARRIVES before every source; see arriving_lanes.cuh.j2."""
 
     def __init__(self, toolchain: Toolchain) -> None:
         self._toolchain = toolchain
@@ -148,12 +149,7 @@ def error_of(
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_adversarial_matrices(variant: Variant, executor: Executor, toolchain: CompiledAhead) -> None:
-    for name in variant.matrices:
-        matrix = matrices()[name]
-        problem = variant.kind.problem(matrix)
-        if variant.family.broken_constraints(problem, variant.config, executor.device):
-            continue
-        assert error_of(variant.family, problem, variant.config, matrix, executor, toolchain) <= 1, name
+    when_there_is_memory(lambda: products.results_are_right_on(variant, executor, cast(Toolchain, toolchain)))
 
 
 @pytest.mark.parametrize("family", families().values(), ids=families())

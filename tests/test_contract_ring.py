@@ -1,16 +1,18 @@
-"""What `make test` leaves out of the contract tests shows nothing of its own."""
+"""Contract tests that `make test` leaves out cover nothing of their own."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from contract_cases import sample
-from contract_ring import all_variants, cover, in_rings, short_ring, shown, with_new_values
+from contract_ring import all_variants, in_rings, with_new_values
 
 from sparsegen.kernels import families
+from sparsegen.kernels.base import AnyFamily
+from sparsegen.testing.cover import cover, short_ring, shown
+from sparsegen.testing.variants import sample
 
-each_family = pytest.mark.parametrize("name", families())
+each_family = pytest.mark.parametrize("family", families().values(), ids=families())
 
 
 def test_a_cover_shows_all_and_none_of_it_is_in_vain() -> None:
@@ -21,22 +23,22 @@ def test_a_cover_shows_all_and_none_of_it_is_in_vain() -> None:
 
 
 @each_family
-def test_the_short_ring_shows_all_of_a_family(name: str) -> None:
+def test_the_short_ring_shows_all_of_a_family(family: AnyFamily) -> None:
     """Every line of code, trait and matrix that any variant of the sample has."""
-    everything = frozenset[Any]().union(*map(shown, sample(name)))
-    assert frozenset[Any]().union(*map(shown, short_ring(name))) == everything
+    everything = frozenset[Any]().union(*map(shown, sample(family)))
+    assert frozenset[Any]().union(*map(shown, short_ring(family))) == everything
     assert {"dtype", "batch", "matrix", "line"} <= {entry[0] for entry in everything}
-    assert set(short_ring(name)) <= set(sample(name))
+    assert set(short_ring(family)) <= set(sample(family))
 
 
 @each_family
-def test_values_are_renewed_in_the_short_ring_too(name: str) -> None:
-    assert set(short_ring(name)) & set(with_new_values())
+def test_values_are_renewed_in_the_short_ring_too(family: AnyFamily) -> None:
+    assert set(short_ring(family)) & set(with_new_values())
 
 
 def test_every_variant_is_in_a_ring() -> None:
     parameters = list(in_rings(all_variants()))
-    short = {variant for name in families() for variant in short_ring(name)}
+    short = {variant for family in families().values() for variant in short_ring(family)}
     assert [p.values[0] for p in parameters] == all_variants()
     assert {p.values[0] for p in parameters if not p.marks} == short
     assert len(short) < len(parameters) / 2, "else there is no need of rings"

@@ -16,7 +16,7 @@ while [ $# -gt 0 ]; do [ "$1" = --output ] && printf 'first\\nsecond\\nthird\\n'
 
 
 def run(script: str, folder: Path, home: Path) -> tuple[str, list[str]]:
-    """What bash prints, and how `sparsegen` was called, from nothing but a home and the system's PATH."""
+    """Returns bash's output, and the calls of `sparsegen`, from nothing but a home and the system's PATH."""
     environment = {"HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin"}
     done = subprocess.run(
         ["bash", "-euc", script], cwd=folder, env=environment, capture_output=True, text=True, check=True

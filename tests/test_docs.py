@@ -1,4 +1,4 @@
-"""What the documentation shows exists: commands and their options, links, names in the Python code."""
+"""Names in the documentation exist: commands and their options, links, names in the Python code."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
     ROOT / "examples" / "README.md",
-    *sorted(ROOT.glob("docs/*.md")),
+    ROOT / "benchmarks" / "README.md",
+    *sorted(ROOT.glob("docs/**/*.md")),
 ]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RESULT = re.compile(r"`([a-z0-9_]+\.json\.xz|(?:explored|ncu|sanitizer)_[a-z0-9_]+\.txt)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -111,6 +113,12 @@ def test_links_resolve(page: Path) -> None:
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{link} leads nowhere"
         assert not anchor or anchor in anchors(target), f"{link}: no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_results_that_a_page_names_are_committed(page: Path) -> None:
+    committed = {file.name for file in (ROOT / "benchmarks" / "results").rglob("*")}
+    assert set(RESULT.findall(BLOCK.sub("", page.read_text()))) <= committed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

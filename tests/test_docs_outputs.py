@@ -44,7 +44,7 @@ def pattern(output: str) -> str:
     return "".join(r"(?:.*\n)*?" if line == ELIDED else re.escape(line) + r"\n" for line in lines)
 
 
-PAGES = [page for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))) if list(shown(page))]
+PAGES = [page for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))) if list(shown(page))]
 
 
 @pytest.mark.slow

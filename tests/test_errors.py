@@ -6,6 +6,7 @@ import copy
 import importlib
 import pickle
 import pkgutil
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -88,3 +89,16 @@ def test_every_error_survives_pickling_and_copying() -> None:
             assert str(other) == str(one) and other.args == one.args
             assert vars(other) == vars(one) and other.__notes__ == ["seen in a test"]
             assert other.exit_code == one.exit_code
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
+
+
+def test_every_class_has_its_section_and_exit_code() -> None:
+    page = dict(re.findall(r"^## (\w+)\n\nExit code (\d+)\.", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    declared = [error for error in errors() if error.__module__ == "sparsegen.errors"]
+    assert {name: int(code) for name, code in page.items()} == {e.__name__: e.exit_code for e in declared}
+    for error in errors():
+        name = SPECIAL.get(error, lambda error=error: error("why"))().help.partition("#")[2]
+        assert name in {known.lower() for known in page}, error
+    assert ChildDiedError("it ended", was_killed=False).help == "docs/errors.md#sparsegenerror"

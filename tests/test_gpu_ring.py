@@ -11,11 +11,13 @@ from typing import Any
 
 import gpu_ring
 import pytest
-from contract_cases import Variant, sample
-from contract_ring import short_ring
 from gpu_ring import NOT_RUN, Ledger, Turns, group_of, in_turns
 from patience import LONG, patience
 from sharing import DISTRIBUTION
+
+from sparsegen.kernels import families
+from sparsegen.testing.cover import short_ring
+from sparsegen.testing.variants import Variant, sample
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -80,7 +82,7 @@ def collected(name: str, **params: Any) -> Any:
 
 
 def contract_items() -> list[Any]:
-    variants = [v for family in FAMILIES for v in sample(family)]
+    variants = [v for family in FAMILIES for v in sample(families()[family])]
     return [
         *(collected(f"{FILE}::test_adversarial_matrices[{v}]", variant=v) for v in variants),
         *(
@@ -105,7 +107,7 @@ def test_every_family_has_its_turn() -> None:
             for item in ordered[1:]
             if group_of(item.nodeid) == family and "variant" in item.callspec.params
         ]
-        short = short_ring(family)
+        short = short_ring(families()[family])
         assert tuple(turns[: len(short)]) == short and len(turns) > len(short)
 
 

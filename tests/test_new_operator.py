@@ -101,7 +101,7 @@ class Installation:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory, emulator_settings: Settings) -> Installation:
-    """With a matrix that the new operator was tuned for."""
+    """An installation with a matrix that the new operator was tuned for."""
     installed = Installation(tmp_path_factory.mktemp("installed"), emulator_settings.cache)
     rng = np.random.default_rng(1)
     dense = rng.standard_normal((24, 50)).astype(np.float32) * (rng.random((24, 50)) < 0.3)
@@ -150,7 +150,7 @@ def test_it_is_in_databases_and_files(installed: Installation) -> None:
 
 
 def test_it_is_benchmarked(installed: Installation) -> None:
-    """By its suite alone; others' contenders say that they compute something else."""
+    """Its own suite is measured; others' baselines say that they compute something else."""
     command = ("bench", "--suite", "dense-sparse-add", "--db", "bench.db", "--rounds", "1", "--samples", "2")
     command += ("--only", "sparsegen", "--only", "sparsegen-untuned", "--only", "cublas")
     found = installed.json(*command, "--tune", "1", "-o", "bench.json")
@@ -187,7 +187,7 @@ def test_it_is_called_from_python(installed: Installation) -> None:
 
 
 def test_a_sparsegen_without_it_passes_its_records_over(installed: Installation) -> None:
-    """This one, for example."""
+    """The present one is an example."""
     command = [sys.executable, "-m", "sparsegen", "db"]
     environment = installed.environment | {"PYTHONPATH": ""}
 

@@ -1,4 +1,4 @@
-"""The README's tables of masks for every call and of networks, of made-up times."""
+"""The guides' tables of masks for every call and of networks, of made-up times."""
 
 from __future__ import annotations
 
@@ -42,18 +42,6 @@ def test_products_beside_dense_ones_without_zeros(tables: Any, tmp_path: Path) -
     assert "| `dsd`, half of the blocks dead | – | 1.50 × | – | – |" in made, "190 µs are of another row"
     assert "| `dsd`, no block dead | – | 0.95 × | – | – |" in made
     assert "| `sdd`, half of the blocks dead | – | – | – | – |" in made
-
-
-def test_cases_are_of_single_rows(tables: Any, tmp_path: Path) -> None:
-    rows = []
-    for size, ours, dense in ((1024, 100.0, 90.0), (2048, 100.0, 160.0)):
-        one = row(f"{size}x{size}x{size} .50 b128", suite="block", dtype=HALF)
-        cells = (cell(UNTUNED, Kind.OURS, ours, HALF), cell("cublas", Kind.DENSE, dense, HALF))
-        rows.append(replace(one, cells=(*cells, cell("copy", Kind.OTHER, 1.0, HALF))))
-    result_file.write(replace(results(), rows=tuple(rows)), tmp_path / "bench_block.json.xz")
-    made = tables.TABLES["cases-overview"]()
-    assert "| blocks of 128, 50 % zeros | 0.90 × | 1.60 × | 1 of 2 |" in made
-    assert "blocks of 32" not in made, "no row"
 
 
 def test_edges_of_networks(tables: Any, tmp_path: Path) -> None:

@@ -23,12 +23,12 @@ THERE = backends.emulator_device()  # what the driver is to describe
 
 
 class Asked:
-    """What was remembered of the device, and whom was decided for.
+    """Record of the remembered device, and of the devices that dispatch decided for.
 
     Attributes:
-        remembered: of the device; None for nothing.
+        remembered: the remembered description; None for nothing.
         choices: the devices that dispatch was asked about.
-        begun: how often the driver was started beside.
+        begun: number of times that the driver was started in the background.
     """
 
     def __init__(self) -> None:

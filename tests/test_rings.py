@@ -1,4 +1,4 @@
-"""What `make test` leaves out, `make test-all` runs; and it leaves out nothing of a kind of its own."""
+"""Tests that `make test` leaves out are in `make test-all`; and it leaves out nothing of a kind of its own."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_first_ring_stays_within_its_budget() -> None:
 
 
 def fast_share(folder: Path) -> tuple[int, int]:
-    """The test functions below a folder of which every case is in the first ring, and all of them."""
+    """Counts the test functions below a folder with every case in the first ring, and all of them."""
     kept = Costs.read()
     slow = {costs.function_of(name) for name in kept.slow | kept.long}
     names = [
@@ -83,7 +83,7 @@ def test_the_first_ring_is_most_of_the_tests() -> None:
 
 @dataclass
 class Item:
-    """As much of a collected test as rings are found by."""
+    """The part of a collected test by which rings are found."""
 
     name: str
     marks: list[str] = field(default_factory=list)

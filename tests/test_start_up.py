@@ -1,4 +1,4 @@
-"""What a command or a call does not need is not imported for it: imports were most of a short command's time."""
+"""Modules that a command or a call does not need are not imported: imports were most of a short command's time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ finally:
 
 
 def imported_for(tmp_path: Path, *arguments: str) -> set[str]:
-    """Which of the heavy packages a command imports, in a process of its own."""
+    """Returns the heavy packages that a command imports, in a process of its own."""
     environment = os.environ | {
         "SPARSEGEN_DB": str(tmp_path / "tuning.db"),
         "SPARSEGEN_CACHE": str(tmp_path / "cache"),
@@ -60,6 +60,23 @@ def imported_for(tmp_path: Path, *arguments: str) -> set[str]:
 )
 def test_a_command_imports_what_it_needs(tmp_path: Path, command: tuple[str, ...], needed: set[str]) -> None:
     assert imported_for(tmp_path, *command) <= needed
+
+
+IMPORT = """
+import sys
+before = set(sys.modules)
+import sparsegen
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_importing_sparsegen_imports_the_standard_library_alone() -> None:
+    """And of its own modules those that find the others: some milliseconds."""
+    command = [sys.executable, "-c", IMPORT]
+    loaded = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    own = {name for name in loaded if name.partition(".")[0] == "sparsegen"}
+    assert own <= {"sparsegen", "sparsegen.source_tree", "sparsegen.system", "sparsegen.system.lazy_names"}
+    assert {name.partition(".")[0] for name in set(loaded) - own} <= sys.stdlib_module_names
 
 
 def test_a_database_of_this_version_is_read_without_sqlalchemy(tmp_path: Path) -> None:
@@ -200,7 +217,7 @@ class Gpus:
         }
 
     def run(self, script: str, *words: str, **environment: str) -> tuple[str, str]:
-        """What a process printed, and the last line that it said beside."""
+        """Runs a process; returns its output, and its last line on standard error."""
         done = subprocess.run(
             [sys.executable, "-c", script, self._folder, *words],
             cwd=ROOT,
@@ -229,7 +246,7 @@ def test_a_look_up_of_a_gpu_that_is_remembered_asks_no_driver(gpus: Gpus) -> Non
 
 @pytest.mark.gpu
 def test_a_look_up_of_a_gpu_that_is_there(tmp_path: Path) -> None:
-    """What the host's own files tell is enough, or no description is kept."""
+    """The host's own files tell enough, or no description is kept."""
     script = """
 import sys
 from sparsegen.backends.cuda import early_init

@@ -51,6 +51,13 @@ def test_performance_stays_a_page() -> None:
     assert max(section.count("\n") for section in text.split("\n## ")) <= 50
 
 
+def test_notes_stay_short() -> None:
+    """Notes say what holds, what bounds it and what did not help: a page each, and no diary."""
+    sizes = {note.name: note.stat().st_size for note in (ROOT / "docs" / "notes").glob("*.md")}
+    assert max(sizes.values()) <= 14 * 1024, sizes
+    assert sum(sizes.values()) <= 90 * 1024, sizes
+
+
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """`benchmarks.make_tables` with a folder of results of its own, ``tables.RESULTS``."""
@@ -90,7 +97,7 @@ def test_a_mean_over_some_of_the_rows_says_so(tables: Any) -> None:
 
 
 def test_where_nothing_was_tuned_the_untuned_stand_for_us(tables: Any) -> None:
-    untuned = replace(row("plain"), cells=tuple(c for c in row().cells if c.contender != "sparsegen"))
+    untuned = replace(row("plain"), cells=tuple(c for c in row().cells if c.baseline != "sparsegen"))
     result_file.write(results(untuned), tables.RESULTS / "bench_a.json.xz")
     assert "made-up" not in made(tables, "performance"), "which is of tuned winners"
     page = tables.suite_tables.suite(tables.RESULTS, "made-up")
@@ -327,7 +334,7 @@ def test_what_cannot_be_made_is_told(tables: Any, text: str, complaint: str) -> 
 
 
 def test_what_was_dispatched_without_its_suite(tables: Any) -> None:
-    """Of a suite and type the newest file counts, whichever kind it is."""
+    """The newest file counts for a suite and type, whichever kind it is."""
 
     def seen(ratios: dict[str, float]) -> list[Row]:
         made = ((row(case), ratio) for case, ratio in ratios.items())

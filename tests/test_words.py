@@ -13,6 +13,7 @@ import sparsegen
 from sparsegen import arguments
 from sparsegen.dispatch.options import Dense, OnMiss, Verify, parse_kind
 from sparsegen.errors import ConfigError, MatrixError, PruningError, SparsegenError
+from sparsegen.masks import BlockMask
 from sparsegen.matrix.block_mask_draw import MaskDraw
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import radixnet
@@ -104,3 +105,26 @@ def test_exact_or_not(exact: Any) -> None:
     net = SparseNetwork(radixnet(64, 2), device="emulator")
     with pytest.raises(ConfigError, match="neither True nor False"):
         net.categories(np.ones((2, 64), dtype=bool), exact=exact)
+
+
+@pytest.mark.parametrize("given", [np.array(None), np.array(8.5), np.array("8"), np.ones((2, 2), dtype=int)])
+def test_no_pair(given: Any) -> None:
+    for read in (arguments.pair, arguments.sides):
+        with pytest.raises(ConfigError, match=r"two whole numbers|no whole number"):
+            read(given, "block")
+    assert arguments.sides(np.array(8), "block") == (8, 8)
+    assert arguments.pair(np.array([8, 4]), "block") == (8, 4)
+
+
+@pytest.mark.parametrize("given", [[[1], [1, 2]], type("No", (), {"__array__": None})()])
+def test_no_array(given: Any) -> None:
+    with pytest.raises(MatrixError):
+        sparsegen.CsrMatrix((1, 2), given, [0], np.ones(1, dtype=np.float32))
+    with pytest.raises(MatrixError):
+        BlockMask.from_blocks(given, 16)
+
+
+@pytest.mark.parametrize("layers", [np.array(None), np.eye(4), 3])
+def test_no_layers(layers: Any) -> None:
+    with pytest.raises(MatrixError, match="expected a list of matrices"):
+        Network.of(layers, 0.0, 32.0)

@@ -123,7 +123,6 @@ def render_toy(family: AnyFamily, problem: SpmmProblem, config: Any) -> str:
 
 def install(patch: Callable[[Any, str, Any], None]) -> None:
     """Make the toy family known, and rendered; ``patch`` is like `setattr`."""
-
     kernels._loaded[TOY.name] = TOY
     patch(variants, "render", render_toy)
 
@@ -166,7 +165,7 @@ class FakeToolchain:
 
 
 def behaviour_of(config: Mapping[str, Any]) -> str:
-    """What the fake device does: what the config says, but on a bad day something else with the best."""
+    """Returns the fake device's behaviour: the config's own, but on a bad day another one with the best."""
     is_best = (config["size"], config["width"]) == (8, 4)
     return os.environ.get("TOY_BAD_DAY") or config["behaviour"] if is_best else config["behaviour"]
 
@@ -241,7 +240,7 @@ class FakeExecutor:
         return nullcontext()
 
     def fill(self, buffer: FakeBuffer, byte: int) -> None:
-        """What the next variant begins with."""
+        """Fills a buffer, the first step of every variant."""
         self.is_lost |= self.is_poisoned
         self._check()
         FakeBuffer.at(buffer.address).array[: buffer.nbytes] = byte
@@ -251,7 +250,7 @@ class FakeExecutor:
         array.view(np.uint8).reshape(-1)[:] = FakeBuffer.at(buffer.address).array[: array.nbytes]
 
     def activate(self) -> None:
-        """Nothing to ready."""
+        """No-op: there is nothing to prepare."""
 
     def bind(self, kernel: Any, launch: Launch, arguments: Sequence[Any]) -> Callable[..., None]:
         def call(stream: int, *addresses: int) -> None:
@@ -424,7 +423,7 @@ def tune_toy(
 
 
 def told(config: Config, time_us: float | None) -> Measurement:
-    """What became of a config that took so long, or failed, where nothing else counts."""
+    """Makes a config's measurement with a time, or a failure, if nothing else counts."""
     workload = Workload(PROBLEM, MATRIX.fingerprint(), Features.of(MATRIX))
     sample = None if time_us is None else Sample(time_us, time_us, time_us, 30)
     outcome = Outcome.WRONG if time_us is None else Outcome.OK

@@ -115,7 +115,7 @@ def failed(outcome: Outcome, reason: str = "it failed", *, at: int = 0, **values
 
 
 def predicted(microseconds: float, of: Workload | None = None, *, at: int = 0, **values: Any) -> Prediction:
-    """A predicted time on the H100, so many seconds after `START`."""
+    """Makes a predicted time on the H100, ``at`` seconds after `START`."""
     return Prediction(
         of or workload(),
         H100,
@@ -128,9 +128,9 @@ def predicted(microseconds: float, of: Workload | None = None, *, at: int = 0, *
     )
 
 
-def baseline(microseconds: float, of: Workload | None = None, contender: str = "cublas") -> Baseline:
+def baseline(microseconds: float, of: Workload | None = None, baseline: str = "cublas") -> Baseline:
     sample = Sample(microseconds, microseconds, microseconds, 50)
-    return Baseline(of or workload(), H100, contender, "torch 2.9", sample, START)
+    return Baseline(of or workload(), H100, baseline, "torch 2.9", sample, START)
 
 
 def probe(

@@ -1,4 +1,4 @@
-"""What is wrong with a database: damage, and records that this sparsegen would never write."""
+"""Check of a database: damage, and records that this sparsegen would never write."""
 
 from __future__ import annotations
 

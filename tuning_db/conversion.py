@@ -1,4 +1,4 @@
-"""Between the plain values of `records` and the columns of `models`: as they are written, and as `reading` lists them.
+"""Conversion between the plain values of `records` and the columns of `models`.
 
 No SQLAlchemy here.
 
@@ -84,7 +84,7 @@ def canonical(values: Mapping[str, Value] | Mapping[str, int | float | str]) -> 
 
 
 def problem_digest(operator: str, fields: str) -> str:
-    """What a problem is found by: the SHA-256 of the operator's name and the fields in canonical JSON."""
+    """Returns the key of a problem: the SHA-256 of the operator's name and the fields in canonical JSON."""
     return hashlib.sha256(f"{operator} {fields}".encode()).hexdigest()
 
 
@@ -105,7 +105,9 @@ def _read_config(family: str, text: str) -> Config:
 
 
 def described(device: Device) -> Columns:
-    """What identifies a device and what its configs depend on; nothing of its place here or of its speed."""
+    """Returns the columns that identify a device and those that its configs depend on, without its place and its
+    speed.
+    """
     return {f.name: getattr(device, f.name) for f in fields(device) if f.compare}
 
 
@@ -140,7 +142,7 @@ def variant_columns(variant: Variant) -> Columns:
 
 def sample_columns(sample: Sample | None) -> Columns:
     if sample is None:
-        return {"measured_as": str(MeasuredAs.COLD)}  # what was to be measured
+        return {"measured_as": str(MeasuredAs.COLD)}  # the kind that was to be measured
     columns = asdict(sample)
     columns["sample_count"] = columns.pop("count")
     columns["measured_as"] = str(sample.measured_as)
@@ -163,7 +165,7 @@ def measurement_columns(measurement: Measurement) -> Columns:
 def baseline_columns(baseline: Baseline) -> Columns:
     """All but the references to other tables."""
     return sample_columns(baseline.sample) | {
-        "contender": baseline.contender,
+        "contender": baseline.name,
         "version": printable(baseline.version)[:LONGEST_VERSION],
         "measured_at": baseline.measured_at,
     }
@@ -305,7 +307,7 @@ def to_baseline(row: Row) -> Baseline:
     return Baseline(
         workload=to_workload(row),
         device=to_device(row),
-        contender=row["contender"],
+        name=row["contender"],
         version=row["version"],
         sample=sample,
         measured_at=to_moment(row["measured_at"]),
@@ -357,7 +359,7 @@ def to_check(row: Row) -> Check:
 
 
 def is_of_kind(row: Row, kind: tuple[str, ...]) -> bool:
-    """Whether a row's problem is of this kind, or unknown: then reading it says so."""
+    """True if a row's problem is of this kind, or unknown, which reading the row then reports."""
     try:
         return _kind(to_problem(row)) == kind
     except UnknownProblemError:

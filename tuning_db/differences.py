@@ -1,4 +1,4 @@
-"""What two databases would run, and what the one's choices cost by the other's times."""
+"""Differences between two databases: their choices, and the cost of one's choices by the other's times."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sparsegen.tuning_db.record_json import workload_dict
 from sparsegen.tuning_db.records import Workload
 
 
-class Verdict(StrEnum):
-    """How the choices of two databases for one workload and device compare."""
+class Standing(StrEnum):
+    """Comparison of two databases' choices for one workload and device."""
 
     ONLY_A = "only in A"
     ONLY_B = "only in B"
@@ -32,13 +32,13 @@ class Difference:
     """A workload on a device.
 
     Attributes:
-        a, b: what each database would run; None where it knows nothing that may run.
-        cost: how many times B's time for its own choice A's choice takes, by B's times; None where B did not time it.
+        a, b: each database's choice; None if it knows nothing that may run.
+        cost: A's choice over B's own, by B's times; None if B did not time it.
     """
 
     workload: Workload
     device: Device
-    verdict: Verdict
+    standing: Standing
     a: ranking.Ranked | None
     b: ranking.Ranked | None
     cost: float | None
@@ -48,7 +48,7 @@ class Difference:
         return {
             **workload_dict(self.workload),
             "device": self.device.key,
-            "verdict": self.verdict,
+            "standing": self.standing,
             "a": _chosen(self.a),
             "b": _chosen(self.b),
             "cost": self.cost,
@@ -61,12 +61,12 @@ class Comparison:
 
     differences: tuple[Difference, ...]
 
-    def count(self, verdict: Verdict) -> int:
-        return sum(d.verdict is verdict for d in self.differences)
+    def count(self, standing: Standing) -> int:
+        return sum(d.standing is standing for d in self.differences)
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """The costs of all workloads of which B timed A's choice: 1 where both choose the same."""
+        """Costs of all workloads for which B timed A's choice: 1 if both choose the same."""
         return tuple(d.cost for d in self.differences if d.cost is not None)
 
     @property
@@ -76,7 +76,7 @@ class Comparison:
 
     @property
     def worst(self) -> Difference | None:
-        """Where A's choice costs most."""
+        """The workload for which A's choice costs most."""
         return max(
             (d for d in self.differences if d.cost is not None), key=lambda d: d.cost or 0.0, default=None
         )
@@ -84,7 +84,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
         return {
-            "counts": {verdict.name.lower(): self.count(verdict) for verdict in Verdict},
+            "counts": {standing.name.lower(): self.count(standing) for standing in Standing},
             "compared": len(self.costs),
             "geomean": self.geomean,
             "worst": None if self.worst is None else self.worst.cost,
@@ -105,26 +105,26 @@ def _differences(a: Layer, b: Layer, listed: Sequence[tuple[Workload, Device]]) 
         theirs = next(iter(order), None)
         if mine is None and theirs is None:
             continue
-        verdict, cost = _verdict(mine, theirs, order)
-        yield Difference(workload, device, verdict, mine, theirs, cost)
+        standing, cost = _standing(mine, theirs, order)
+        yield Difference(workload, device, standing, mine, theirs, cost)
 
 
-def _verdict(
+def _standing(
     mine: ranking.Ranked | None, theirs: ranking.Ranked | None, order: Sequence[ranking.Ranked]
-) -> tuple[Verdict, float | None]:
+) -> tuple[Standing, float | None]:
     if mine is None:
-        return Verdict.ONLY_B, None
+        return Standing.ONLY_B, None
     if theirs is None:
-        return Verdict.ONLY_A, None
+        return Standing.ONLY_A, None
     if mine.variant.config == theirs.variant.config:
-        return Verdict.SAME, 1.0
+        return Standing.SAME, 1.0
     there = next((r for r in order if r.variant.config == mine.variant.config), None)
     if there is None:
-        return Verdict.UNKNOWN, None
+        return Standing.UNKNOWN, None
     cost = there.time_us / theirs.time_us
     if theirs.interval.is_below(there.interval):
-        return Verdict.SLOWER, cost
-    return (Verdict.FASTER if there.interval.is_below(theirs.interval) else Verdict.TIED), cost
+        return Standing.SLOWER, cost
+    return (Standing.FASTER if there.interval.is_below(theirs.interval) else Standing.TIED), cost
 
 
 def _chosen(chosen: ranking.Ranked | None) -> dict[str, Any] | None:

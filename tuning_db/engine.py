@@ -26,6 +26,7 @@ from sparsegen.errors import (
     DatabaseReadOnlyError,
     DatabaseUnavailableError,
 )
+from sparsegen.system.extras import install_command
 from sparsegen.tuning_db import sqlite_files
 from sparsegen.tuning_db.location import Location
 
@@ -63,7 +64,7 @@ def create_engine(location: Location, *, read_only: bool, lock_timeout: float) -
         engine = sa.create_engine(location.url, poolclass=sa.pool.NullPool)
     except ModuleNotFoundError as error:
         raise DatabaseError(
-            f"{location}: the driver {error.name!r} is missing; pip install 'sparsegen[postgres]'"
+            f"{location}: the driver {error.name!r} is missing; {install_command('postgres')}"
         ) from None
     except sa.exc.ArgumentError as error:
         raise DatabaseError(
@@ -129,7 +130,9 @@ def copied_to_memory(engine: sa.Engine | None) -> tuple[sa.Engine, sqlite3.Conne
 
 
 def set_foreign_keys(connection: sa.Connection, *, on: bool) -> None:
-    """Whether SQLite checks them on this connection; between transactions, for within one it does not listen."""
+    """Switches SQLite's check of foreign keys on this connection; call it between transactions, as it has no effect in
+    one.
+    """
     connection.connection.cursor().execute(f"PRAGMA foreign_keys = {'ON' if on else 'OFF'}")
 
 
@@ -159,7 +162,7 @@ def enter_wal_mode(engine: sa.Engine, lock_timeout: float) -> None:
     def connect(connection: Any, record: Any) -> None:
         connection.execute(f"PRAGMA synchronous = {level}")
 
-    engine.dispose()  # what was opened before gets the level on its next connection
+    engine.dispose()  # open connections get the level when they reconnect
 
 
 def pragma(engine: sa.Engine, text: str) -> list[Any]:
@@ -205,14 +208,14 @@ def _typed(error: sa.exc.DBAPIError, location: Location) -> DatabaseError:
 
 
 def is_passing(error: DatabaseError) -> bool:
-    """Whether the same transaction may go well in a moment: the server is away or full, or two writers crossed."""
+    """True if the same transaction may succeed in a moment: the server is away or full, or two writers crossed."""
     if isinstance(error, DatabaseUnavailableError):
         return True
     return _state(error.__cause__) in CROSSED
 
 
 def has_answered(error: DatabaseError) -> bool:
-    """Whether `is_passing`, and the server itself has said so: one that does not answer may not be there at all."""
+    """True if the error `is_passing` and came from the server itself: one that does not answer may not exist at all."""
     return _state(error.__cause__) in (*GOING_OR_COMING, *CROSSED)
 
 

@@ -56,11 +56,11 @@ LARGEST_FILE = 512 * 2**20  # bytes; a hundred thousand measurements take about 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a document or a database holds."""
+    """Contents of a document or a database."""
 
     measurements: tuple[Measurement, ...]
     baselines: tuple[Baseline, ...]
-    rates: tuple[DeviceRates, ...] = ()  # of a device the last
+    rates: tuple[DeviceRates, ...] = ()  # the last rates of each device
     predictions: tuple[Prediction, ...] = ()
 
 

@@ -17,12 +17,12 @@ OF_ITS_MACHINE = ("multiprocessors",)  # the emulator has as many as the machine
 
 
 def is_emulator_by_half(device: Device) -> bool:
-    """Whether it has one of the emulator's key and backend alone: its times would pass for another's."""
+    """True if it has only one of the emulator's key and backend: its times would pass for another's."""
     return (device.key == EMULATOR) != (device.backend == EMULATOR)
 
 
 def facts(device: Device) -> Columns:
-    """What is the same of a device wherever it measures."""
+    """Returns the columns of a device that are the same on every machine."""
     columns: dict[str, Any] = described(device)
     left_out = OF_ITS_MACHINE if device.backend == EMULATOR else ()
     return {name: value for name, value in columns.items() if name not in left_out}

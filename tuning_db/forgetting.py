@@ -22,13 +22,13 @@ from sparsegen.tuning_db.records import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is to be forgotten: all that meets every condition that is given.
+    """Selection of records to forget: all that meet every given condition.
 
     Attributes:
         matrix: the first digits of a fingerprint.
         family: a family's name.
         device: a device's key.
-        failed_only: nothing that was verified and timed.
+        failed_only: select nothing that was verified and timed.
     """
 
     matrix: str = ""
@@ -38,7 +38,7 @@ class Selection:
 
     @property
     def has_baselines(self) -> bool:
-        """Whether baselines are meant, too: they are of no family, and never failed."""
+        """True if baselines are selected too: they are of no family, and never failed."""
         return not (self.family or self.failed_only)
 
     def measurements(self) -> sa.Select[int]:
@@ -81,7 +81,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """How many rows a selection has, or had."""
+    """Number of rows that a selection has, or had."""
 
     measurements: int
     baselines: int
@@ -89,7 +89,7 @@ class Forgotten:
 
 
 def count(connection: sa.Connection, selection: Selection) -> Forgotten:
-    """How many rows would be forgotten."""
+    """Counts the rows that would be forgotten."""
 
     def rows(query: sa.Select[int]) -> int:
         return connection.scalar(sa.select(sa.func.count()).select_from(query.subquery())) or 0

@@ -22,13 +22,13 @@ SESSIONS_DIFFER = (
 DEVIATION = 2.5631  # standard deviations between the 10th and the 90th percentile of a normal distribution
 OF_MEDIAN = math.sqrt(math.pi / 2)  # a median's standard error over a mean's
 CONFIDENCE = 1.96  # standard errors, for 95 %
-FROM_ABSOLUTE = 1.4826  # from a median of absolute deviations to a standard deviation
+FROM_ABSOLUTE = 1.4826  # factor from a median of absolute deviations to a standard deviation
 ROUND_GAP = timedelta(seconds=5)  # finalists of one round are recorded at once
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Where a variant's median time lies, in µs, with 95 % confidence."""
+    """Confidence interval of a variant's median time, in µs, at 95 %."""
 
     low_us: float
     high_us: float
@@ -43,12 +43,12 @@ class Interval:
         return cls(max(0.0, center - half), center + half)
 
     def is_below(self, other: Interval) -> bool:
-        """Whether all of it is faster than all of the other."""
+        """True if all of it is faster than all of the other."""
         return self.high_us < other.low_us
 
 
 def _half_width(sample: Sample) -> float:
-    """Of the interval of one sample's median, from its percentiles and its size."""
+    """Half width of the interval of one sample's median, from its percentiles and its size."""
     deviation = max(0.0, sample.high_us - sample.low_us) / DEVIATION
     return CONFIDENCE * OF_MEDIAN * deviation / math.sqrt(sample.count)
 
@@ -57,11 +57,11 @@ Best = Callable[[list[Measurement]], Mapping[Variant, Interval]]
 
 
 def incumbent(finals: Iterable[Measurement], in_order: Best) -> Variant | None:
-    """Who won the finals so far; None where there was but one round, whose fastest it is, or nobody is left.
+    """Returns the winner of the finals so far; None if there was but one round, whose fastest it is, or none is left.
 
     Args:
-        finals: of one workload on one device: finalists' times, and failures.
-        in_order: the intervals of the variants that some of these speak for, best first.
+        finals: finalists' times and failures, for one workload on one device.
+        in_order: returns the intervals of the variants that some of these support, best first.
     """
     listed = sorted(finals, key=lambda m: m.measured_at)
     ends = _ends_of_rounds(listed)
@@ -80,7 +80,7 @@ def incumbent(finals: Iterable[Measurement], in_order: Best) -> Variant | None:
 
 
 def _ends_of_rounds(listed: Sequence[Measurement]) -> list[int]:
-    """Behind the last final of each round; failures belong to the round after them, or to the last one."""
+    """Positions after the last final of each round; failures belong to the round after them, or to the last one."""
     ends: list[int] = []
     last = None
     for number, m in enumerate(listed):

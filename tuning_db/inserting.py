@@ -83,7 +83,7 @@ class Insertion:
         self._inserted: dict[str, list[int]] = {}  # by table of records
 
     def measurement(self, m: Measurement) -> bool:
-        """What became of a variant.
+        """Inserts the outcome of a variant.
 
         Raises:
             ValueError: it has a sample and failed, or has none and did not.
@@ -104,7 +104,7 @@ class Insertion:
         return self._insert_new(PredictionRow, columns | self._variant(p.variant))
 
     def rates(self, r: DeviceRates) -> bool:
-        """What a device does."""
+        """Inserts a device's rates."""
         return self._insert_new(DeviceRatesRow, conversion.rates_columns(r) | self._device(r.device))
 
     def probe(self, p: Probe) -> bool:
@@ -113,7 +113,7 @@ class Insertion:
         return self._insert_new(ProbeRow, columns | self._variant(p.variant))
 
     def check(self, c: Check) -> bool:
-        """Whether a variant was right where it was used."""
+        """Inserts a check of a variant where it was used."""
         columns = conversion.check_columns(c) | self._workload(c.workload, c.device)
         return self._insert_new(CheckRow, columns | self._variant(c.variant))
 
@@ -172,7 +172,7 @@ class Insertion:
         key = {name: columns[name] for name in statements.key}
         if connection.scalar(statements.find, key) is not None:
             return False
-        if connection.dialect.name == "sqlite":  # nobody else writes meanwhile: see `engine.WRITES`
+        if connection.dialect.name == "sqlite":  # there is no other writer meanwhile: see `engine.WRITES`
             self._execute(statements.insert, columns, row.__tablename__)
             return True
         try:

@@ -20,7 +20,7 @@ from sparsegen.tuning_db.conversion import printable
 
 HEX = "[0-9a-f]{64}"  # a SHA-256
 LONGEST_SHOWN = 80  # characters of a value in a complaint
-MEMORY_PER_BYTE = 12  # that Python's objects take for a byte of JSON; text of numbers and short names about 8
+MEMORY_PER_BYTE = 12  # bytes of Python's objects for a byte of JSON; numbers and short names take about 8
 
 
 def require_readable(path: Path, largest: int, error: type[SparsegenError] = ImportFileError) -> None:
@@ -81,7 +81,7 @@ def parse_json(text: str, source: str, error: type[SparsegenError] = ImportFileE
 
     Args:
         source: the file's name, for complaints.
-        error: what this and every `Node` below it raises.
+        error: class of errors that this and every `Node` below it raises.
 
     Raises:
         SparsegenError: ``error``: not JSON, a name twice in one object, NaN or Infinity, nested too deeply.
@@ -109,8 +109,8 @@ class Node:
     """A JSON value, the file's name, and the error to raise.
 
     Attributes:
-        path: where it stands: ``$.measurements[3].config``. A file has many nodes and few complaints, so it is put
-            together when it is asked for.
+        path: its place: ``$.measurements[3].config``. A file has many nodes and few complaints, so it is put together
+            when it is asked for.
     """
 
     __slots__ = ("_above", "_step", "error", "source", "value")

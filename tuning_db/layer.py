@@ -1,4 +1,4 @@
-"""What dispatch reads of a tuning database, whatever holds it."""
+"""Interface through which dispatch reads a tuning database, whatever holds it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Kind = tuple[str, ...]  # see `Problem.kind`
 
 
 class Layer(Protocol):
-    """What dispatch reads; `Store`, `SqliteReader`, `MemoryLayer` and `Layers` all have it."""
+    """Records that dispatch reads; `Store`, `SqliteReader`, `MemoryLayer` and `Layers` all have them."""
 
     @property
     def generation(self) -> int:
@@ -38,7 +38,7 @@ class Layer(Protocol):
 
     @property
     def rules(self) -> Rules:
-        """What narrows choices, whatever was measured."""
+        """Rules that restrict choices, whatever was measured."""
 
     def close(self) -> None:
         """Give back what is open; a later question opens it again."""
@@ -46,7 +46,7 @@ class Layer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Around:
-    """What a `Layer` that answers questions by another one hands on as it is."""
+    """Base class of a `Layer` that answers some questions itself and passes the others to another layer."""
 
     layer: Layer
 

@@ -155,36 +155,36 @@ class Layers:
         return sum(layer.generation for layer in self.layers)
 
     def measurements(self, workload: Workload, device: Device) -> list[Measurement]:
-        """Those of the topmost layer that has any: layers are never mixed within one workload."""
+        """Returns the measurements of the topmost layer that has any: layers are never mixed within one workload."""
         found = (layer.measurements(workload, device) for layer in self.layers)
         return next((some for some in found if some), [])
 
     def baselines(self, workload: Workload, device: Device) -> list[Baseline]:
-        """Those of the topmost layer that has any."""
+        """Returns the baselines of the topmost layer that has any."""
         found = (layer.baselines(workload, device) for layer in self.layers)
         return next((some for some in found if some), [])
 
     def predictions(self, workload: Workload, device: Device) -> list[Prediction]:
-        """Those of the topmost layer that has any."""
+        """Returns the predictions of the topmost layer that has any."""
         found = (layer.predictions(workload, device) for layer in self.layers)
         return next((some for some in found if some), [])
 
     def rates(self, device: Device) -> Rates | None:
-        """Those of the topmost layer that has any."""
+        """Returns the rates of the topmost layer that has any."""
         found = (layer.rates(device) for layer in self.layers)
         return next((rates for rates in found if rates is not None), None)
 
     def probes(self, workload: Workload, device: Device) -> list[Probe]:
-        """Those of the topmost layer that has any."""
+        """Returns the probes of the topmost layer that has any."""
         found = (layer.probes(workload, device) for layer in self.layers)
         return next((some for some in found if some), [])
 
     def failed_checks(self, device: Device) -> list[Check]:
-        """Those of all layers."""
+        """Returns the failed checks of all layers."""
         return [check for layer in self.layers for check in layer.failed_checks(device)]
 
     def is_verified(self, device: Device, driver: str, digest: str) -> bool:
-        """Whether any layer says so."""
+        """True if any layer says so."""
         return any(layer.is_verified(device, driver, digest) for layer in self.layers)
 
     def list_workloads(self, *, kind: Kind | None = None, like: Device | None = None) -> list[Tuned]:

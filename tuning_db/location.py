@@ -1,4 +1,4 @@
-"""Where a tuning database is. SQLAlchemy, slow to import, is asked only about URLs."""
+"""Location of a tuning database. SQLAlchemy, slow to import, is asked only about URLs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a database is: a SQLite file, or the URL of a server."""
+    """Location of a database: a SQLite file, or the URL of a server."""
 
     path: Path | None
     url: URL | None
@@ -43,5 +43,5 @@ class Location:
         return cls(None, url)
 
     def __str__(self) -> str:
-        """For people: the path, or the URL without its password."""
+        """The path, or the URL without its password, for messages."""
         return str(self.path) if self.url is None else self.url.render_as_string(hide_password=True)

@@ -31,9 +31,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 BASES = ("model", "scaled")
 OUTCOMES = ("ok", "wrong", "crashed", "timed_out", "compile_failed")
 CHECKED = ("ok", "wrong", "crashed")
-KINDS = ("cold", "clean", "warm", "graph")  # of `records.MeasuredAs`
-CALLED = ("host", "device")  # of `records.Called`
-TASKS = ("product", "convolution", "dropout", "seeded-dropout")  # of `records.Task`
+KINDS = ("cold", "clean", "warm", "graph")  # values of `records.MeasuredAs`
+CALLED = ("host", "device")  # values of `records.Called`
+TASKS = ("product", "convolution", "dropout", "seeded-dropout")  # values of `records.Task`
 PROBE_KEY = (
     "problem_id",
     "matrix_id",
@@ -111,7 +111,7 @@ class DeviceRow(Base):
 
 
 class DeviceRatesRow(Base):
-    """What a device was measured to do; see `sparsegen.kernels.rates.Rates`."""
+    """Measured rates of a device; see `sparsegen.kernels.rates.Rates`."""
 
     __tablename__ = "device_rates"
     __table_args__ = (UniqueConstraint("device_id", "measured_at"),)
@@ -148,8 +148,8 @@ class MatrixRow(Base):
 
 
 class ProblemRow(Base):
-    """One instance of an operator; ``fields`` is canonical JSON (sorted keys, no spaces), of which `conversion` says
-    more, and ``digest`` the SHA-256 of operator and fields.
+    """One instance of an operator; ``fields`` is canonical JSON (sorted keys, no spaces), which `conversion` describes,
+    and ``digest`` the SHA-256 of operator and fields.
     """
 
     __tablename__ = "problems"
@@ -174,7 +174,7 @@ class VariantRow(Base):
 
 
 class TimedRow:
-    """What measurements and baselines share: what was timed where, and the sample."""
+    """Columns that measurements and baselines share: the timed workload and device, and the sample."""
 
     id: Mapped[int] = mapped_column(primary_key=True)
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"))
@@ -223,7 +223,7 @@ class MeasurementRow(TimedRow, Base):
 
 
 class BaselineRow(TimedRow, Base):
-    """What somebody else's routine takes for the same workload on the same device."""
+    """Time of another library's routine for the same workload on the same device."""
 
     __tablename__ = "baselines"
     __table_args__ = (
@@ -243,7 +243,7 @@ class BaselineRow(TimedRow, Base):
 
 
 class ObservedRow:
-    """What probes and checks share: a variant on a workload, where somebody used it."""
+    """Columns that probes and checks share: a variant on a workload, where it was used."""
 
     id: Mapped[int] = mapped_column(primary_key=True)
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"))
@@ -297,7 +297,7 @@ class CheckRow(ObservedRow, Base):
 
 
 class PredictionRow(Base):
-    """What a variant should take on a device, by a cost model; nothing of it was measured there."""
+    """Time of a variant on a device, predicted by a cost model; nothing of it was measured there."""
 
     __tablename__ = "predictions"
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""Pins: choices that somebody fixed, in a file that a repository holds and people review.
+"""Pins: choices that are fixed in a file, which a repository holds and people review.
 
 By default ``.sparsegen/pins.json`` in the working folder, one pin a line. Dispatch obeys them whatever was measured.
 The file says which variant runs, so it is read by the same rules as a project's database (docs/trust.md).
@@ -51,7 +51,7 @@ class Pin:
 
     @property
     def key(self) -> Key:
-        """What it is for: there is one pin of it."""
+        """The key that it pins: there is one pin for each."""
         return self.problem, self.fingerprint, self.device
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Pins:
         return self.by_key.get((workload.problem, workload.fingerprint, device.key)) if self.by_key else None
 
     def with_pins(self, pins: Iterable[Pin]) -> Pins:
-        """These too, in the place of those for the same."""
+        """Returns the pins with these added; each replaces the one with the same key."""
         return Pins(self.by_key | {pin.key: pin for pin in pins}, self.place)
 
     def without(self, pins: Iterable[Pin]) -> Pins:
@@ -145,7 +145,7 @@ def _pin(node: Node) -> Pin:
 
 
 def pins_path(settings: Settings) -> Path:
-    """Where pins are: `Settings.pins`, else the project's."""
+    """Returns the path of the pins: `Settings.pins`, else the project's."""
     return settings.pins or PROJECT_PINS
 
 

@@ -1,4 +1,4 @@
-"""Which databases are read: those that are there, and the project's, unasked, if nobody else could have made it.
+"""Selection of the databases to read: existing ones, and the project's, if no other user could have made it.
 
 See docs/trust.md.
 """
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def is_there(database: Path) -> bool:
-    """Whether there is something to open, if only to say why it cannot be."""
+    """True if there is something to open, if only to say why it cannot be."""
     try:
         database.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -26,9 +26,9 @@ def is_there(database: Path) -> bool:
 
 
 def is_trusted(database: Path) -> bool:
-    """Whether nobody but this process's user and root could have put the file there, and it can be reached.
+    """True if only this process's user and root could have put the file there, and it can be reached.
 
-    Where it is not there at all, there is nothing to distrust.
+    A missing file is trusted.
     """
     for place in (database.parent, database):
         try:

@@ -41,7 +41,7 @@ MOST_DEVICES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What drives and compiles for a device; empty where it is not known."""
+    """Versions of a device's driver and compiler; empty if not known."""
 
     driver: str = ""
     compiler: str = ""
@@ -49,11 +49,11 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class PublishedDevice:
-    """What a layer has of a device.
+    """A device in a published layer.
 
     Attributes:
-        driver, compiler: of the machine that published it, if it has the device; else as it was told, or empty.
-        clock_low_mhz, clock_high_mhz: of the multiprocessors while it measured; None where nobody knows.
+        driver, compiler: versions on the publishing machine, if it has the device; else as given, or empty.
+        clock_low_mhz, clock_high_mhz: range of the multiprocessors' clock during the measurements; None if not known.
         measured_from, measured_to: the first and the last measurement, ISO 8601.
     """
 
@@ -71,11 +71,11 @@ class PublishedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a layer says of itself.
+    """A layer's description of itself.
 
     Attributes:
         by, at: who published it, and when (ISO 8601).
-        version: of sparsegen.
+        version: sparsegen's version.
     """
 
     by: str
@@ -102,8 +102,8 @@ def publish(
 
     Args:
         by: who publishes it.
-        winners_alone: of each workload only the variants that its finals speak of, or the best one: a smaller file,
-            from which less can be learned for other workloads.
+        winners_alone: keep of each workload only the variants in its finals, or the best one: a smaller file, from
+            which less can be learned for other workloads.
         tools_of: asked for every device.
 
     Raises:
@@ -190,7 +190,7 @@ def _describe(connection: sqlite3.Connection, told: Published) -> None:
 
 
 def read_published(path: Path) -> Published | None:
-    """What a layer says of itself; None for a database that nobody published.
+    """Reads a layer's description of itself; None for a database that was not published.
 
     Raises:
         DatabaseCorruptError: it says what `publish` does not write.

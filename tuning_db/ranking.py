@@ -1,4 +1,4 @@
-"""Which of several measurements of one workload on one device is the best: the one place that says so."""
+"""Ranking of several measurements of one workload on one device: the one place that decides which is best."""
 
 from __future__ import annotations
 

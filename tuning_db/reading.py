@@ -1,4 +1,4 @@
-"""What is read from a tuning database: each query once, as SQL that SQLite and PostgreSQL understand.
+"""Queries of a tuning database: each once, as SQL that SQLite and PostgreSQL understand.
 
 `Store` runs it through SQLAlchemy, on any database; `SqliteReader` directly, where SQLAlchemy need not be imported.
 """
@@ -94,7 +94,7 @@ PROBES = _of_variants(
     "probes", (*_OBSERVED, "sparse_us", "dense_us", "sample_count", "measured_as", "called", "task")
 )
 CHECKS = _of_variants("checks", (*_OBSERVED, "outcome", "reason", "worst_error", "seconds"))
-# By this driver, whichever workload it was verified on; of a measurement without a driver nobody knows by which.
+# Verified by this driver, on whichever workload; a measurement without a driver does not count.
 VERIFIED = " UNION ALL ".join(
     f"SELECT x.id FROM {table} x JOIN devices d ON d.id = x.device_id JOIN variants v ON v.id = x.variant_id "
     f"WHERE d.key = :device_key AND v.source_digest = :digest AND x.driver = :driver AND x.outcome = 'ok'{only}"
@@ -129,13 +129,13 @@ _OF_A_WORKLOAD = ("devices", "matrices", "problems")  # tables
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[R]):
-    """How records of one kind are read.
+    """Query and conversion of records of one kind.
 
     Attributes:
-        query: of all their columns.
-        order: of the rows, by columns.
-        tables: whose columns the query has, by which its rows are checked.
-        convert: a sound row to a record.
+        query: selects all their columns.
+        order: columns by which the rows are ordered.
+        tables: the tables with the query's columns, by which its rows are checked.
+        convert: converts a sound row to a record.
     """
 
     query: str
@@ -147,7 +147,7 @@ class Listing(Generic[R]):
         """The record that a row stands for.
 
         Args:
-            is_checked: whether the row's values are held against what sparsegen writes.
+            is_checked: hold the row's values against what sparsegen writes.
 
         Raises:
             DamagedRowError, UnknownProblemError: none that a look-up would see.
@@ -196,8 +196,8 @@ class UnknownProblem:
 
     Attributes:
         row: its number in the table of problems.
-        why: what is unknown of it, in words.
-        measurements: how many there are of it.
+        why: the unknown part of it, in words.
+        measurements: number of its measurements.
     """
 
     row: int
@@ -218,11 +218,11 @@ class RecordsReader(ABC):
     @property
     @abstractmethod
     def location(self) -> str:
-        """Where the database is: for people."""
+        """The database's location, for messages."""
 
     @abstractmethod
     def _rows(self, query: str, parameters: Mapping[str, Any]) -> list[Row]:
-        """What a query gives.
+        """Runs a query and returns its rows.
 
         Raises:
             DatabaseError: and its children.
@@ -237,11 +237,11 @@ class RecordsReader(ABC):
         return self._read(BESIDE, EXACTLY, _exactly(workload, device))
 
     def predictions(self, workload: Workload, device: Device) -> list[Prediction]:
-        """What was predicted of this workload on this device, oldest first."""
+        """Returns the predictions for this workload on this device, oldest first."""
         return self._read(PREDICTED, EXACTLY, _exactly(workload, device))
 
     def rates(self, device: Device) -> Rates | None:
-        """What the device was last measured to do."""
+        """Returns the device's last measured rates."""
         known = self._read(RATED, {"d.key": "device_key"}, {"device_key": device.key})
         return known[-1].rates if known else None
 
@@ -258,7 +258,7 @@ class RecordsReader(ABC):
         ]
 
     def is_verified(self, device: Device, driver: str, digest: str) -> bool:
-        """Whether a variant of this source digest was right on such a device with this driver."""
+        """True if a variant of this source digest was right on such a device with this driver."""
         asked = {"device_key": device.key, "driver": driver, "digest": digest}
         return bool(self._rows(f"{VERIFIED} LIMIT 1", asked))
 
@@ -284,7 +284,7 @@ class RecordsReader(ABC):
         like: Device | None = None,
         **fields: int | str,
     ) -> list[Tuned]:
-        """What was measured, by device and problem; every argument narrows it.
+        """Lists the measured workloads, by device and problem; every argument narrows the list.
 
         Args:
             kind: only problems of this kind (see `Problem.kind`).
@@ -317,7 +317,7 @@ class RecordsReader(ABC):
         return [t for t in listed if fields.items() <= _values(t.workload).items()] if fields else listed
 
     def unknown_problems(self) -> list[UnknownProblem]:
-        """Those that reading passes over with a warning."""
+        """Returns the problems that reading passes over with a warning."""
         found = []
         for row in self._rows(PROBLEMS, {}):
             try:
@@ -358,7 +358,7 @@ class RecordsReader(ABC):
         return self._known(listing, rows)
 
     def _known(self, listing: Listing[R], rows: Iterable[Row]) -> list[R]:
-        """What the rows stand for, without those that are damaged or of an unknown problem.
+        """Converts rows to records, without those that are damaged or of an unknown problem.
 
         Each of these is warned of once in a process, however many readers of the database meet it.
         """

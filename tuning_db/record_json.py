@@ -63,7 +63,7 @@ def rates_dict(measured: DeviceRates) -> dict[str, Any]:
 
 
 def read_rates(node: Node, device: Device) -> DeviceRates:
-    """What a device was measured to do, as `rates_dict` gives it."""
+    """Reads a device's measured rates, as `rates_dict` writes them."""
     names = tuple(field.name for field in dataclasses.fields(Rates))
     f = node.fields((*names, "measured_at"))
     rates = Rates(**{name: f[name].number(above=True) for name in names})
@@ -153,7 +153,7 @@ def read_measurement(node: Node, workloads: list[Workload], devices: list[Device
 def baseline_dict(b: Baseline) -> dict[str, Any]:
     """All but workload and device."""
     return {
-        "contender": b.contender,
+        "contender": b.name,
         "version": b.version,
         "sample": sample_dict(b.sample),
         "measured_at": b.measured_at.isoformat(),
@@ -166,7 +166,7 @@ def read_baseline(node: Node, workloads: list[Workload], devices: list[Device]) 
     return Baseline(
         workload=_pick(f["workload"], workloads),
         device=_pick(f["device"], devices),
-        contender=f["contender"].text(40, "[a-z0-9_]+"),
+        name=f["contender"].text(40, "[a-z0-9_]+"),
         version=f["version"].text(LONGEST_VERSION),
         sample=read_sample(f["sample"]),
         measured_at=f["measured_at"].moment(),

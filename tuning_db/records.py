@@ -1,4 +1,4 @@
-"""What goes into the database and comes out of it, as plain frozen values; no SQLAlchemy here."""
+"""Records of the database, as plain frozen values; no SQLAlchemy here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparsegen.system.quantities import microseconds
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """What a device was measured to do in a microsecond."""
+    """Measured throughputs of a device, per microsecond."""
 
     device: Device
     rates: Rates
@@ -25,7 +25,7 @@ class DeviceRates:
 
 
 class Outcome(StrEnum):
-    """What became of a variant. Only ``OK`` is ever dispatched."""
+    """Outcome of a variant. Only ``OK`` is ever dispatched."""
 
     OK = "ok"
     WRONG = "wrong"
@@ -36,7 +36,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is tuned for: a problem on one sparsity pattern, or with masks of one density that change with every call.
+    """Subject of tuning: a problem on one sparsity pattern, or with masks of one density that change with every call.
 
     Attributes:
         fingerprint: `Problem.fingerprint`, which names the pattern or the masks.
@@ -57,7 +57,7 @@ class Variant:
     """A config, and the source that it made.
 
     Attributes:
-        config: of an installed family, or an `UnknownConfig`.
+        config: config of an installed family, or an `UnknownConfig`.
         source_digest: SHA-256 of the source and the toolchain's fingerprint.
     """
 
@@ -71,11 +71,11 @@ class Variant:
 
 
 class MeasuredAs(StrEnum):
-    """What a timed call found in the second-level cache, and how it was launched; times of different kinds differ."""
+    """State of the second-level cache that a timed call found, and its launch; times of different kinds differ."""
 
     COLD = "cold"  # lines to write back, and nothing of its own
     CLEAN = "clean"  # lines that can go, and nothing of its own
-    WARM = "warm"  # what the call before it left
+    WARM = "warm"  # the lines that the call before it left
     GRAPH = "graph"  # launched by a CUDA graph, one call after the other
 
 
@@ -119,7 +119,7 @@ class Measurement:
 
 
 class Basis(StrEnum):
-    """What a predicted time rests on."""
+    """Basis of a predicted time."""
 
     MODEL = "model"  # the cost model alone
     SCALED = "scaled"  # a time measured on a like device, by the ratio of the model's times on both
@@ -127,12 +127,12 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a variant should take on a device that it never ran on: no measurement, and kept apart from them.
+    """Predicted time of a variant on a device that it never ran on: no measurement, and kept apart from them.
 
     Attributes:
         predicted_us: microseconds, with a cold L2.
         model: the digest of the cost model's coefficients.
-        registers, spill_bytes: of a thread, as compiled for the device.
+        registers, spill_bytes: for each thread, as compiled for the device.
     """
 
     workload: Workload
@@ -148,30 +148,30 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What somebody else's routine takes for the same workload on the same device."""
+    """Time of another library's routine for the same workload on the same device."""
 
     workload: Workload
     device: Device
-    contender: str  # "cublas" or "cusparse"
-    version: str  # of the library that ran it, e.g. "torch 2.11.0+cu130"
+    name: str  # "cublas" or "cusparse"
+    version: str  # version of the library that ran it, e.g. "torch 2.11.0+cu130"
     sample: Sample
     measured_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 class Called(StrEnum):
-    """How calls come, by which it depends what they take."""
+    """Origin of calls, on which their time depends."""
 
-    HOST = "host"  # from Python, on an idle device: what the host does counts where the device waits for it
+    HOST = "host"  # from Python, on an idle device: the host's time counts where the device waits for it
     DEVICE = "device"  # behind a busy queue or in a CUDA graph: the device's time alone
 
 
 class Task(StrEnum):
-    """What a probe timed in both ways."""
+    """Task of a probe, timed with both ways of being called."""
 
     PRODUCT = "product"  # a launch of the workload's operator
     CONVOLUTION = "convolution"  # a masked convolution of PyTorch's tensors
     DROPOUT = "dropout"  # a step of a layer behind structured dropout, forward and backward
-    SEEDED_DROPOUT = "seeded-dropout"  # likewise, with a seed of the layer's own
+    SEEDED_DROPOUT = "seeded-dropout"  # such a step with a seed of the layer's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +179,10 @@ class Probe:
     """Ours and the dense way, timed in turn where they were first needed; it stays where it was measured.
 
     Attributes:
-        variant: that ours ran; of several launches that of the first.
+        variant: our variant; with several launches that of the first.
         sparse_us, dense_us: medians in microseconds.
         count: samples of each.
-        driver: as of `Measurement`.
+        driver: see `Measurement`.
     """
 
     workload: Workload
@@ -213,8 +213,8 @@ class Check:
     Attributes:
         outcome: OK, WRONG or CRASHED; ``reason`` says why it is not OK.
         worst_error: over its bound; None where nothing could be compared.
-        seconds: that the check took.
-        driver: as of `Measurement`.
+        seconds: time that the check took.
+        driver: see `Measurement`.
     """
 
     workload: Workload

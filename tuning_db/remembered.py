@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def no_answers() -> Answers:
-    """Where answers are kept, at most `MOST_ANSWERS`: one more takes the place of all."""
+    """Returns an empty store of answers, at most `MOST_ANSWERS`: one more takes the place of all."""
     return Bounded(MOST_ANSWERS)
 
 
@@ -29,7 +29,7 @@ class Remembered(Around):
     """Another layer, whose answers are kept: what is written later is not seen through it.
 
     Attributes:
-        answers: what it said before; who makes such an object for every look-up keeps them.
+        answers: earlier answers; a caller that makes such an object for every look-up keeps them.
     """
 
     answers: Answers = field(default_factory=no_answers)

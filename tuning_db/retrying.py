@@ -14,7 +14,7 @@ from sparsegen.tuning_db.location import Location
 
 log = logging.getLogger(__name__)
 
-SERVER_SECONDS = 120.0  # for a server that went away to come back
+SERVER_SECONDS = 120.0  # time for a server that went away to come back
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # between two attempts, in seconds
 
 T = TypeVar("T")
@@ -23,15 +23,15 @@ T = TypeVar("T")
 def persistently(
     location: Location, work: Callable[[], T], is_passing: Callable[[DatabaseError], bool] = is_passing
 ) -> T:
-    """What a transaction gives, by one attempt or several; a file has one.
+    """Runs a transaction and returns its result; tries again after passing errors, except on a file.
 
     Args:
-        location: of the database.
+        location: the database's location.
         is_passing: says after which errors another attempt is made.
 
     Raises:
         DatabaseUnavailableError: the server was away for `SERVER_SECONDS`.
-        DatabaseError: what else the transaction raises.
+        DatabaseError: any other error of the transaction.
     """
     deadline, pause = None, FIRST_PAUSE
     while True:

@@ -1,4 +1,4 @@
-"""Whether rows hold what sparsegen writes: SQLite keeps text in columns of numbers, and files can be edited.
+"""Checks that rows hold what sparsegen writes: SQLite keeps text in columns of numbers, and files can be edited.
 
 A row that does not is passed over where it is read, by a warning that names it, so that one bad row breaks no look-up.
 """
@@ -21,7 +21,7 @@ BIG = 2**63 - 1
 FIRST_YEAR = 2020
 LONGEST_REASON = 4000  # characters; a compiler's log can be far longer and is in the cache anyway
 LONGEST_DRIVER = 40
-LONGEST_VERSION = 200  # of a library that was timed beside
+LONGEST_VERSION = 200  # length of a baseline's library version
 LONGEST_SHOWN = 80  # characters of a value in a warning
 
 
@@ -29,7 +29,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Row(Protocol):
-    """What a query gave, by the names of its columns."""
+    """Row of a query, by the names of its columns."""
 
     def __getitem__(self, name: str, /) -> Any: ...
 
@@ -124,7 +124,7 @@ def _is_truth(value: Any) -> bool:
 
 
 _OUTCOMES, _KINDS = frozenset(Outcome), frozenset(MeasuredAs)
-_PREFIX = {  # of a table's columns in the queries of `reading`
+_PREFIX = {  # prefix of a table's columns in the queries of `reading`
     "devices": "device_",
     "matrices": "matrix_",
     "problems": "problem_",

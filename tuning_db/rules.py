@@ -1,4 +1,4 @@
-"""What narrows choices, whatever was measured: pins, and whether results must have equal bits on every call."""
+"""Rules that restrict choices, whatever was measured: pins, and the demand for equal bits on every call."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from sparsegen.tuning_db.pins import Pins, open_pins
 
 @dataclass(frozen=True)
 class Rules:
-    """They lie over all layers.
+    """Rules that apply to all layers.
 
     Attributes:
-        deterministic: only variants of which equal inputs give equal bits on every call (`Family.is_deterministic`).
+        deterministic: admit only variants that give equal bits for equal inputs on every call
+            (`Family.is_deterministic`).
     """
 
     pins: Pins = field(default_factory=Pins)

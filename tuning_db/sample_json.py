@@ -10,7 +10,7 @@ from sparsegen.tuning_db.json_reader import Node
 from sparsegen.tuning_db.records import MeasuredAs, Sample
 from sparsegen.tuning_db.row_checks import BIG
 
-COLD_OR_WARM = (MeasuredAs.COLD, MeasuredAs.WARM)  # which every version knows
+COLD_OR_WARM = (MeasuredAs.COLD, MeasuredAs.WARM)  # kinds that every version knows
 
 
 def sample_dict(sample: Sample) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _record(
 ) -> Document:
     """A record as an export has it."""
     members = dict(usual)
-    members.update(zip(columns, row, strict=False))  # what a row has more is no column
+    members.update(zip(columns, row, strict=False))  # values beyond the columns are dropped
     after, *rest = row[len(columns) :]
     if rest:
         members.update(rest[0])

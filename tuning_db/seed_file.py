@@ -31,12 +31,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-SCHEMA_VERSION = "0008"  # of `schema_versions`, that these tables are of
+SCHEMA_VERSION = "0008"  # version in `schema_versions` that has these tables
 NAME = "seeds.db"  # beside the JSON files, in a wheel
 
 FORMAT = "sparsegen-seeds/1"
 SAMPLE = ("median_us", "low_us", "high_us", "count")
-SAMPLED = ("cold", "clock_mhz", "throttle_reasons")  # of every sample, too, and mostly the same
+SAMPLED = ("cold", "clock_mhz", "throttle_reasons")  # every sample has them, mostly the same
 MEASUREMENT = (
     "variant", *SAMPLE, "worst_error", "registers", "spill_bytes", "compile_seconds", "prepare_seconds",
     "packed_bytes", "final",
@@ -201,7 +201,7 @@ def _members(
 ) -> dict[str, Any]:
     """The columns of a table's row, but for what it refers to."""
     members = dict(usual)
-    members.update(zip(columns, row, strict=False))  # what a row has more is no column
+    members.update(zip(columns, row, strict=False))  # values beyond the columns are dropped
     after, *rest = row[len(columns) :]
     if rest:
         members.update(rest[0])

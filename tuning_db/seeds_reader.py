@@ -34,7 +34,9 @@ class SeedsReader(SqliteReader):
 
 @cache
 def seeds() -> Remembered:
-    """The packaged results, as dispatch reads them: nobody writes them, so that each question is asked once."""
+    """Returns the packaged results, as dispatch reads them: they are never written, so that each question is asked
+    once.
+    """
     return Remembered(packaged())
 
 
@@ -67,7 +69,9 @@ def _opened(file: Path) -> sqlite3.Connection:
 
 
 def _name(folder: Path, documents: list[Path]) -> str:
-    """Of the folder, and of the state of the JSON and of the module that reads it: as long as both stay, it stays."""
+    """Returns a name for the folder and the state of the JSON and of the module that reads it; it changes with
+    these.
+    """
     states = [
         (f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in (*documents, Path(seed_file.__file__))
     ]

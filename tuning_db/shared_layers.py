@@ -16,7 +16,7 @@ _lock = threading.Lock()
 
 
 def place_of(db: str | Path | None) -> str | Path | None:
-    """Where a caller says that the database is; raises ConfigError for what is no place."""
+    """Returns a caller's location of the database; raises ConfigError for an invalid one."""
     return None if db is None else arguments.location(db, "db")
 
 

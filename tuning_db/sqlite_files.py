@@ -67,11 +67,11 @@ def check_file(path: Path, *, read_only: bool) -> None:
 
 
 def _begins_like_sqlite(path: Path) -> bool:
-    """Whether the file is empty or has SQLite's first bytes, as SQLite sees it without a lock.
+    """True if the file is empty or has SQLite's first bytes, as SQLite sees it without a lock.
 
-    Not by reading it here: POSIX drops all of a process's locks on a file as soon as the process closes any descriptor
-    of it (fcntl(2)), but for SQLite's own, which it keeps open that long. Another process would then take itself for
-    the last one, remove the log, and leave connections of this one with a "malformed" database.
+    The file is not read here: POSIX drops all of a process's locks on a file as soon as the process closes any
+    descriptor of it (fcntl(2)), but for SQLite's own, which it keeps open that long. Another process would then take
+    itself for the last one, remove the log, and leave connections of this one with a "malformed" database.
     """
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
@@ -86,11 +86,10 @@ def _writable(path: Path) -> bool:
 
 
 def _can_share(path: Path) -> bool:
-    """Whether a reader can take part in WAL: it must write the shared-memory file beside the database.
+    """True if a reader can take part in WAL: it must write the shared-memory file beside the database.
 
-    On read-only media nobody writes, so the file may be read as immutable, unless a log is left beside it
-    whose content would be missed: then SQLite is asked to read it as far as it can, and says so where it
-    cannot.
+    On read-only media there is no writer, so the file may be read as immutable, unless a log is left beside it whose
+    content would be missed: then SQLite is asked to read it as far as it can, and says so if it cannot.
     """
     if _writable(path.parent):
         return True

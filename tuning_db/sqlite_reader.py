@@ -49,12 +49,12 @@ class SqliteReader(RecordsReader):
                 raise sqlite_files.typed(error, self._location) from error
 
     def tables(self) -> set[str]:
-        """Their names; none of a file that somebody is about to fill."""
+        """Returns the names of the tables; empty for a file that is about to be filled."""
         rows = self._rows("SELECT name FROM sqlite_master WHERE type = 'table'", {})
         return {row["name"] for row in rows}
 
     def has_newest_schema(self) -> bool:
-        """Whether the tables are those that the queries are made for."""
+        """True if the tables are those that the queries are made for."""
         if not self.tables() >= {*schema_versions.TABLES, schema_versions.VERSION_TABLE}:
             return False
         found = self._rows(f"SELECT version_num FROM {schema_versions.VERSION_TABLE}", {})
@@ -68,10 +68,10 @@ class SqliteReader(RecordsReader):
 
 
 def is_blank(path: Path) -> bool:
-    """Whether a database has no tables: another process has made the file, and not yet brought it up to date.
+    """True if a database has no tables: another process has made the file, and not yet brought it up to date.
 
     Raises:
-        DatabaseError: as `open_sqlite`.
+        DatabaseError: see `open_sqlite`.
     """
     reader = _unchecked(path)
     try:
@@ -84,7 +84,7 @@ def _unchecked(path: Path) -> SqliteReader:
     """A reader of whatever the file holds.
 
     Raises:
-        DatabaseError: as `open_sqlite`.
+        DatabaseError: see `open_sqlite`.
     """
     sqlite_files.check_file(path, read_only=True)
     return SqliteReader(

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """How many rows an `add_all` added; the others were there already."""
+    """Number of rows that an `add_all` added; the others were there already."""
 
     measurements: int
     baselines: int
@@ -64,7 +64,7 @@ class Store(RecordsReader):
         super().__init__()
         self._engine = engine
         self._location = location
-        self._copy: sqlite3.Connection | None = None  # of an older file, migrated in memory
+        self._copy: sqlite3.Connection | None = None  # copy of an older file, migrated in memory
         self._writes = itertools.count(1)
         self.read_only = read_only
         self.generation = 0
@@ -232,7 +232,7 @@ class Store(RecordsReader):
         rates: list[DeviceRates],
         predictions: list[Prediction],
     ) -> Added:
-        """In one transaction; another one that follows it, of which nobody knows the end, adds nothing twice."""
+        """Adds records in one transaction. Repeating it after one whose end is unknown adds nothing twice."""
         with self._writing() as connection:
             insertion = Insertion(connection)
             added = Added(
@@ -256,7 +256,7 @@ class Store(RecordsReader):
         return forgotten
 
     def count(self, selection: Selection) -> Forgotten:
-        """How much `forget` would delete."""
+        """Counts the rows that `forget` would delete."""
 
         def count() -> Forgotten:
             with typed_errors(self._location), self._engine.connect() as connection:
@@ -279,7 +279,7 @@ class Store(RecordsReader):
     # --- upkeep --------------------------------------------------------------------------------------------
 
     def damage(self) -> list[str]:
-        """What the database itself finds wrong with its file: damaged pages, references to nothing."""
+        """Lists what the database itself finds wrong with its file: damaged pages, references to nothing."""
         if self._engine.dialect.name != "sqlite":
             return []
         try:

@@ -13,10 +13,10 @@ from sparsegen.tuning_db.records import Baseline, Check, Measurement, Prediction
 
 @dataclass(frozen=True, eq=False)
 class Without(Around):
-    """Another layer, of which some workloads are hidden with all that was recorded of them.
+    """Another layer with some workloads hidden, and all that was recorded of them.
 
     Attributes:
-        hides: whether a workload is hidden.
+        hides: true for workloads that are hidden.
     """
 
     hides: Callable[[Workload], bool]

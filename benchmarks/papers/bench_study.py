@@ -78,7 +78,7 @@ def of_suites(document: Document, *suites: str) -> list[Row]:
 
 
 def ratio(rows: Iterable[Row], other: str, ours: str = TUNED) -> float | None:
-    """Geometric mean of a contender's time over ours, of the rows that have both; above 1 ours is faster."""
+    """Geometric mean of a baseline's time over ours, of the rows that have both; above 1 ours is faster."""
     found = [one / mine for row in rows if (one := row.us(other)) and (mine := row.us(ours))]
     return geometric(found).value if found else None
 
@@ -93,15 +93,15 @@ def times(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f} ×"
 
 
-def tera_flops(row: Row, contender: str) -> float | None:
+def tera_flops(row: Row, baseline: str) -> float | None:
     """Useful TFLOP/s."""
-    us = row.us(contender)
+    us = row.us(baseline)
     return None if us is None else row.floor.flop / us / 1e6
 
 
-def cells(row: Row, contenders: Mapping[str, str]) -> list[str]:
-    """Microseconds of some contenders."""
-    return [figure(row.us(name)) for name in contenders]
+def cells(row: Row, baselines: Mapping[str, str]) -> list[str]:
+    """Microseconds of some baselines."""
+    return [figure(row.us(name)) for name in baselines]
 
 
 def in_float32(rows: Iterable[Row]) -> list[Row]:

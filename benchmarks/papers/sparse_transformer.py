@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
-from benchmarks.attention_checks import Attend, attended, flex_way, largest_errors
+from benchmarks.attention_checks import Attend, attended, flex_implementation, largest_errors
 from benchmarks.markdown import NONE, figure, table
 from benchmarks.papers.study import Claim, Document, Point, Setting, Study, result
 from benchmarks.study import times_in_turn
@@ -135,7 +135,7 @@ class Ways:
             "blocks": lambda q, k, v: block_attention(q, k, v, self.blocks, causal=True),
         }
         if place.type == "cuda":
-            self.by_name["flex"] = flex_way(self.blocks, causal=True)
+            self.by_name["flex"] = flex_implementation(self.blocks, causal=True)
 
     def of(self, dtype: torch.dtype) -> dict[str, Attend]:
         """Those that there are for a dtype: masks of blocks are for 16 bits."""

@@ -113,10 +113,10 @@ def _grid(row: Row) -> dict[tuple[int, int], float]:
     """Useful TFLOP/s of each (N_warp, V_size) that was tried."""
     found = {}
     for cell in row.cells:
-        for way in cell.ways if cell.contender.startswith(PAPERS) else ():
-            if way.us and way.variant and way.variant.family_name == PAPERS:
-                values = way.variant.to_dict()
-                found[int(values["nwarp"]), int(values["vsize"])] = row.floor.flop / way.us / 1e6
+        for one in cell.implementations if cell.baseline.startswith(PAPERS) else ():
+            if one.us and one.variant and one.variant.family_name == PAPERS:
+                values = one.variant.to_dict()
+                found[int(values["nwarp"]), int(values["vsize"])] = row.floor.flop / one.us / 1e6
     return found
 
 

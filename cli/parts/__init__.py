@@ -1,1 +1,1 @@
-"""What several commands share: options, tables, progress."""
+"""Parts that several commands share: options, tables, progress."""

@@ -1,4 +1,4 @@
-"""From the options of ``sparsegen bench`` to its cases, contenders and protocol."""
+"""Cases, baselines and protocol of ``sparsegen bench``, from its options."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparsegen.bench.contender.contender import Contender
-from sparsegen.bench.contender.shared_object import SharedObject
-from sparsegen.bench.contenders import contenders
+from sparsegen.bench.baseline.baseline import Baseline
+from sparsegen.bench.baseline.shared_object import SharedObject
+from sparsegen.bench.baselines import baselines
 from sparsegen.bench.drawn import SUITE, drawn_cases
 from sparsegen.bench.patterns.case import Case, variations
 from sparsegen.bench.patterns.patterns import Drawn, MatrixFile
@@ -20,8 +20,8 @@ from sparsegen.errors import ConfigError
 from sparsegen.matrix.load import load_matrix
 from sparsegen.operators import DEFAULT_OPERATOR, DType, Problem
 
-MATRIX_SUITE = "matrix"  # of a single file
-SIZES_SUITE = "sizes"  # of masks that come with the call, of sizes from the command line
+MATRIX_SUITE = "matrix"  # suite of a single file
+SIZES_SUITE = "sizes"  # suite of masks that come with the call, with sizes from the command line
 
 
 def cases_of_matrix(
@@ -69,7 +69,7 @@ def cases_of_sizes(combinations: Iterable[ProblemOptions]) -> list[Case]:
 
 
 def _name(problem: Problem) -> str:
-    """What tells the problems of one matrix apart, beside dtype and layout: ``n=8 batch=4``, ``sddmm k=64``."""
+    """Names a problem among those of one matrix, besides dtype and layout: ``n=8 batch=4``, ``sddmm k=64``."""
     operator = () if problem.operator == DEFAULT_OPERATOR else (problem.operator,)
     sizes = (f"{name}={problem.sizes[name]}" for name in problem.dense_sizes)
     return " ".join((*operator, *sizes, *variations(problem)))
@@ -77,7 +77,7 @@ def _name(problem: Problem) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What the suite ``drawn`` is to be: so many rows of an operator, by a seed."""
+    """Parameters of the suite ``drawn``: rows of an operator, by a seed."""
 
     operator: str
     seed: int
@@ -85,7 +85,7 @@ class Drawing:
 
 
 def cases_of_suites(names: Sequence[str], data: Path | None, drawing: Drawing) -> list[Case]:
-    """Those of all suites named.
+    """Returns the cases of all suites named.
 
     Raises:
         SuiteError: a suite is unknown, or its data is missing or malformed.
@@ -132,32 +132,32 @@ def named(cases: Sequence[Case], parts: Sequence[str]) -> list[Case]:
     return found
 
 
-def chosen_contenders(
+def chosen_baselines(
     only: Sequence[str],
     left_out: Sequence[str],
     own: Sequence[str],
     configs: Sequence[str] = (),
-    unseen: Sequence[Contender] = (),
-) -> list[Contender]:
-    """Those that take part, users' own last.
+    unseen: Sequence[Baseline] = (),
+) -> list[Baseline]:
+    """Returns the implementations that take part, users' own last.
 
     Args:
-        configs: texts and files of ``--configs``; their contenders take part also where ``only`` names others.
-        unseen: of ``--untuned-without``, in the same way.
+        configs: texts and files of ``--configs``; they take part even if ``only`` names others.
+        unseen: those of ``--untuned-without``, in the same way.
 
     Raises:
         ConfigError: an unknown name, a name taken twice, or a shared object that is not there.
     """
-    known = dict(contenders())
+    known = dict(baselines())
     explored = config_sets(configs)
-    for option, contender in (
-        *(("--contender", one) for one in map(SharedObject.parse, own)),
+    for option, baseline in (
+        *(("--baseline", one) for one in map(SharedObject.parse, own)),
         *(("--configs", one) for one in explored),
         *(("--untuned-without", one) for one in unseen),
     ):
-        if contender.name in known:
-            raise ConfigError(f"{option} {contender.name}: there is a contender of this name already")
-        known[contender.name] = contender
+        if baseline.name in known:
+            raise ConfigError(f"{option} {baseline.name}: there is a baseline of this name already")
+        known[baseline.name] = baseline
     only = (*only, *(one.name for one in (*explored, *unseen))) if only else ()
     for option, names in (("--only", only), ("--except", left_out)):
         for name in names:
@@ -167,5 +167,5 @@ def chosen_contenders(
                 raise ConfigError(f"{option} {name}: there are {', '.join(known)}{hint}")
     chosen = [c for name, c in known.items() if (not only or name in only) and name not in left_out]
     if not chosen:
-        raise ConfigError("no contender is left")
+        raise ConfigError("no baseline is left")
     return chosen

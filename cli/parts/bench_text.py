@@ -1,4 +1,4 @@
-"""How ``sparsegen bench`` shows rows, means, missing contenders and comparisons."""
+"""Output of ``sparsegen bench``: rows, means, missing baselines and comparisons."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def row_table(rows: Iterable[Row]) -> Table:
     table.add_column("case", no_wrap=True)
     table.add_column("dtype", no_wrap=True)
     rows = list(rows)
-    unseen = unseen_contenders(rows)
+    unseen = unseen_baselines(rows)
     headings = (
         "ours µs",
         "untuned",
@@ -61,14 +61,14 @@ def _cells(row: Row, unseen: Sequence[str]) -> list[str]:
         _shown(_us(peer)),
         _ratio(_us(peer), time),
         f"{100 * floor / time:.0f}" if floor and time else "",
-        peer.contender if peer else "",
-        ", ".join(f"{c.contender} {c.status}" for c in row.cells if _is_failure(c)),
+        peer.baseline if peer else "",
+        ", ".join(f"{c.baseline} {c.status}" for c in row.cells if _is_failure(c)),
     ]
 
 
-def unseen_contenders(rows: Iterable[Row]) -> list[str]:
-    """The contenders that choose without what is packaged of a row, as far as they take part."""
-    names = dict.fromkeys(cell.contender for row in rows for cell in row.cells)
+def unseen_baselines(rows: Iterable[Row]) -> list[str]:
+    """The baselines that choose without what is packaged of a row, as far as they take part."""
+    names = dict.fromkeys(cell.baseline for row in rows for cell in row.cells)
     return [name for name in names if name.startswith(WITHOUT)]
 
 
@@ -79,7 +79,7 @@ def _unseen_heading(name: str) -> str:
 def row_line(row: Row) -> str:
     """The row in one line, for progress."""
     shown = [
-        f"{cell.contender} {figure(cell.timing.us)}" if cell.timing else f"{cell.contender} {cell.status}"
+        f"{cell.baseline} {figure(cell.timing.us)}" if cell.timing else f"{cell.baseline} {cell.status}"
         for cell in row.cells
         if cell.timing or _is_failure(cell)
     ]
@@ -89,7 +89,7 @@ def row_line(row: Row) -> str:
 def summary_table(rows: Iterable[Row]) -> Table:
     """Means for each suite and type. With ×: how many times faster, above 1 in favour of the first."""
     rows = list(rows)
-    unseen = unseen_contenders(rows)
+    unseen = unseen_baselines(rows)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("suite", no_wrap=True)
     table.add_column("dtype", no_wrap=True)
@@ -132,32 +132,39 @@ def summary_table(rows: Iterable[Row]) -> Table:
 
 
 def config_parts(rows: Iterable[Row], most: int) -> list[Table | str]:
-    """The fastest configs of each row and set, so many at the most; nothing for 0."""
+    """The fastest configs of each row and set, at most ``most``; empty for 0."""
     parts: list[Table | str] = []
     for row in rows:
         for cell in row.cells:
-            if not most or cell.kind is not Kind.OURS or not cell.ways:
+            if not most or cell.kind is not Kind.OURS or not cell.implementations:
                 continue
             table = Table(box=None, pad_edge=False, header_style="bold")
             table.add_column("µs", justify="right", no_wrap=True)
             table.add_column("config")
             varied = _varied(cell)
-            for way in cell.ways[:most]:
-                config = {} if way.variant is None else way.variant.to_dict()
-                told = " ".join(f"{name}={str(config[name]).lower()}" for name in varied) or way.detail
-                table.add_row(_shown(way.us), told if way.us else f"{told}: {way.reason}")
-            parts += [f"\n{row.key}: {cell.contender}, {len(cell.ways)} configs", table]
+            for one in cell.implementations[:most]:
+                config = {} if one.variant is None else one.variant.to_dict()
+                told = " ".join(f"{name}={str(config[name]).lower()}" for name in varied) or one.detail
+                table.add_row(
+                    _shown(one.us),
+                    told if one.us else f"{told}: {one.reason}",
+                )
+            parts += [f"\n{row.key}: {cell.baseline}, {len(cell.implementations)} configs", table]
     return parts
 
 
 def _varied(cell: Cell) -> list[str]:
     """The tunables in which a cell's configs differ."""
-    configs = [way.variant.to_dict() for way in cell.ways if way.variant is not None]
+    configs = [
+        implementation.variant.to_dict()
+        for implementation in cell.implementations
+        if implementation.variant is not None
+    ]
     return [name for name in configs[0] if len({config[name] for config in configs}) > 1] if configs else []
 
 
 def missing_lines(results: Results, missing: Sequence[tuple[str, str]]) -> list[str]:
-    """One line for each contender that is not there, and for each way in which one failed."""
+    """One line for each baseline that is not there, and for each way in which one failed."""
     reasons: dict[str, list[str]] = {}
     for name, reason in missing:
         reasons.setdefault(reason, []).append(name)
@@ -166,32 +173,32 @@ def missing_lines(results: Results, missing: Sequence[tuple[str, str]]) -> list[
     for row in results.rows:
         for cell in row.cells:
             if _is_failure(cell):
-                key = (cell.contender, str(cell.status), cell.reason.partition("\n")[0])
+                key = (cell.baseline, str(cell.status), cell.reason.partition("\n")[0])
                 seen[key] = seen.get(key, 0) + 1
     lines += [f"{status}: {name} ({count} rows): {reason}" for (name, status, reason), count in seen.items()]
     return lines
 
 
 def comparison_parts(comparison: Comparison) -> list[Table | str]:
-    """What became faster and slower, and the drift of each contender."""
+    """The tables of what became faster and slower, and the drift of each baseline."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("row", "contender", "old µs", "new µs", "new / old", ""):
+    for heading in ("row", "baseline", "old µs", "new µs", "new / old", ""):
         table.add_column(heading, justify="right" if "µs" in heading or "/" in heading else "left")
     for change in comparison.differing:
         table.add_row(
             str(change.key),
-            change.contender,
+            change.baseline,
             figure(change.old.us),
             figure(change.new.us),
             f"{change.ratio:.3f}",
-            str(change.verdict),
+            str(change.outcome),
         )
     drifts = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("suite", "dtype", "contender", "new / old", "rows"):
+    for heading in ("suite", "dtype", "baseline", "new / old", "rows"):
         drifts.add_column(heading)
     for drift in comparison.drifts:
         drifts.add_row(
-            drift.suite, str(drift.dtype), drift.contender, _mean(drift.ratio), str(drift.ratio.count)
+            drift.suite, str(drift.dtype), drift.baseline, _mean(drift.ratio), str(drift.ratio.count)
         )
     same = len(comparison.changes) - len(comparison.differing)
     parts: list[Table | str] = [f"{len(comparison.differing)} times changed beyond the noise, {same} did not"]
@@ -199,7 +206,7 @@ def comparison_parts(comparison: Comparison) -> list[Table | str]:
         parts.append(table)
     parts.append(drifts)
     parts += [
-        f"{c.key}, {c.contender}: {c.old} before, {c.new} now: {c.reason}" for c in comparison.status_changes
+        f"{c.key}, {c.baseline}: {c.old} before, {c.new} now: {c.reason}" for c in comparison.status_changes
     ]
     for words, keys in (
         ("only in the old file", comparison.only_old),
@@ -227,7 +234,7 @@ def _shown(us: float | None) -> str:
 
 
 def _layout_text(row: Row) -> str:
-    """What tells rows of one name apart, where it is not as usual."""
+    """Names the layout of a row if it is not the usual one, to tell rows of one name apart."""
     is_told = row.problem.multiplies_by_b if isinstance(row.layout, Layout) else True
     return f", {row.layout}" if is_told and row.layout in (Layout.COLUMN, ImageLayout.NCHW) else ""
 

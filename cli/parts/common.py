@@ -1,4 +1,4 @@
-"""What the commands share: options, and output as text or JSON; problems from options are in `problems`."""
+"""Options that the commands share, and output as text or JSON; problems from options are in `problems`."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class Copied:
     """Lines that people copy, such as commands and paths: never folded by us, however narrow the terminal.
 
     Args:
-        heading: what they are, in words.
+        heading: description of them.
         lines: each is printed as one line, indented.
     """
 

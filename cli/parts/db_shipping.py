@@ -17,7 +17,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
 from sparsegen.system.publish import refuse_existing
 from sparsegen.system.quantities import microseconds
-from sparsegen.tuning_db.differences import Comparison, Verdict, compare
+from sparsegen.tuning_db.differences import Comparison, Standing, compare
 from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.layers import PROJECT_DATABASE, open_published, open_to_read
 from sparsegen.tuning_db.location import Location
@@ -62,7 +62,6 @@ def publish_(
 
     SPARSEGEN_LAYERS names layers that are read.
     """
-
     refuse_existing(output, force=force)
     refuse_own_database(output, db)
 
@@ -144,9 +143,11 @@ def _layer(place: str) -> Layer:
 
 
 def _as_text(found: Comparison, a: str, b: str) -> list[Part]:
-    counts = ", ".join(f"{count} {verdict}" for verdict in Verdict if (count := found.count(verdict)))
+    counts = ", ".join(f"{count} {standing}" for standing in Standing if (count := found.count(standing)))
     parts: list[Part] = [Text(f"A is {a}, B is {b}: {counts or 'neither holds measurements'}")]
-    differing = [d for d in found.differences if d.verdict in (Verdict.SLOWER, Verdict.TIED, Verdict.FASTER)]
+    differing = [
+        d for d in found.differences if d.standing in (Standing.SLOWER, Standing.TIED, Standing.FASTER)
+    ]
     if found.geomean is not None and found.worst is not None:
         parts.append(
             Text(
@@ -162,7 +163,7 @@ def _as_text(found: Comparison, a: str, b: str) -> list[Part]:
                 d.workload.fingerprint[:SHORT],
                 str(d.workload.problem),
                 d.device.key,
-                f"{d.cost:.3f} ×" + (" (tie)" if d.verdict is Verdict.TIED else ""),
+                f"{d.cost:.3f} ×" + (" (tie)" if d.standing is Standing.TIED else ""),
                 d.a.variant.family,
                 d.b.variant.family,
                 microseconds(d.b.time_us),

@@ -36,7 +36,7 @@ def command(matrix: str, storage: str, db: str | None, as_json: bool) -> None:
                 f"no matrix in {store.location} has a fingerprint that begins with {matrix!r}"
             )
         recorded = [(t, store.measurements(t.workload, t.device)) for t in found]
-    from sparsegen.tuning.replay import recorded_study  # with Optuna
+    from sparsegen.tuning.replay import recorded_study  # imports Optuna
 
     opened = recorded_study.open_storage(storage)
     written = []

@@ -1,4 +1,4 @@
-"""From the options ``--device``, ``--devices`` and ``--engine`` to what runs searches."""
+"""Engines that run searches, from the options ``--device``, ``--devices`` and ``--engine``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sparsegen import backends
 from sparsegen.cli.parts.common import EnumChoice, device_option
 from sparsegen.errors import PackageMissingError
 from sparsegen.kernels.base import Device
+from sparsegen.system.extras import install_command
 from sparsegen.tuning.engines.engine import Engine, SetUp
 from sparsegen.tuning.engines.local import LocalEngine
 from sparsegen.tuning_db.location import Location
@@ -22,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class EngineName(StrEnum):
-    """Where searches run."""
+    """Engines that run searches."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -48,12 +49,12 @@ class Places:
 
     @property
     def named(self) -> str | None:
-        """What ``--device`` said."""
+        """The value of ``--device``."""
         return self._device
 
     @property
     def are_named(self) -> bool:
-        """Whether an option said where."""
+        """True if an option names an engine or devices."""
         return self._name is not EngineName.LOCAL or self._device is not None or self._devices is not None
 
     @cached_property
@@ -78,10 +79,10 @@ class Places:
 
     @contextmanager
     def opened(self, place: str, *, searches: int = 1) -> Iterator[Engine]:
-        """What runs searches that write to a database, until the block ends.
+        """Opens the engine of searches that write to a database, until the block ends.
 
         Args:
-            searches: side by side on each device of this host.
+            searches: number of simultaneous ones on each device of this host.
         """
         set_up = SetUp(place if "://" in place else str(Location.parse(place)))
         if self._name is EngineName.LOCAL:
@@ -92,7 +93,7 @@ class Places:
             from sparsegen.tuning.engines.ray_cluster import RayEngine
         except ModuleNotFoundError as error:
             raise PackageMissingError(
-                f"--engine ray needs the package {error.name!r}: pip install 'sparsegen[ray]'"
+                f"--engine ray needs the package {error.name!r}: {install_command('ray')}"
             ) from None
 
         keys = None if self._devices in (None, "all") else self._devices.split(",")

@@ -1,4 +1,4 @@
-"""How long a search goes on: the same options for every command that searches."""
+"""Limits of a search: the same options for every command that searches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def limit_options(search: str) -> Callable[[F], F]:
     """``limits``: `Budget`.
 
     Args:
-        search: what they limit, as the end of a sentence: "the search".
+        search: the limited thing, as the end of a sentence: "the search".
     """
 
     def decorate(function: F) -> F:

@@ -17,12 +17,12 @@ from sparsegen.matrix.load import load_matrix
 
 @dataclass(frozen=True, slots=True)
 class MatrixOptions:
-    """Where a sparse matrix comes from.
+    """Source of a sparse matrix.
 
     Attributes:
-        file: None where none was given.
-        tensor: which array of a file that holds several.
-        seed: of the values that .smtx files lack.
+        file: None if none was given.
+        tensor: name of the array in a file that holds several.
+        seed: seed of the values that .smtx files lack.
         memory_limit: bytes that reading may take.
     """
 
@@ -35,7 +35,7 @@ class MatrixOptions:
 
     @property
     def reader(self) -> Callable[[], CsrMatrix] | None:
-        """What reads the matrix, once however often it is called; None where no file was given."""
+        """Function that reads the matrix, once however often it is called; None if no file was given."""
         file = self.file
         if file is None:
             return None

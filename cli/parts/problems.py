@@ -16,6 +16,7 @@ from sparsegen.cli.parts.common import EnumChoice
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.formats import as_mask
 from sparsegen.operators import (
     DEFAULT_OPERATOR,
     OPERATORS,
@@ -31,11 +32,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class ProblemOptions:
-    """What `problem_options` were given.
+    """Values of the options that `problem_options` adds.
 
     Attributes:
-        operator: None only where `problem_options` were made for any.
-        values: of fields by name; None for one that was not given.
+        operator: None only if `problem_options` were made for any.
+        values: values of fields by name; None for one that was not given.
     """
 
     operator: str | None
@@ -69,6 +70,7 @@ class ProblemOptions:
         Raises:
             click.UsageError: there is no matrix and should be one, or the other way round, or a size is missing.
             ConfigError: see `problem`.
+            MatrixError: an additive mask, of an operator that heeds no values.
         """
         kind = self.problem_type
         if not kind.has_pattern:
@@ -81,10 +83,11 @@ class ProblemOptions:
         if twice := self.sizes_of_matrix():
             raise click.UsageError(f"give either --matrix, or {' and '.join(twice)}")
         found = load()
-        return found, self.problem(found.shape)
+        problem = self.problem(found.shape)
+        return found if problem.heeds_values else as_mask(found), problem
 
     def sizes_of_matrix(self) -> list[str]:
-        """How a command line gives the matrix's sizes, if any of them was given."""
+        """The flags that give the matrix's sizes on a command line, if any of them was given."""
         kind = self.problem_type
         is_given = any(self.values.get(name) is not None for name in kind.matrix_sizes)
         return [fields_of(kind)[name].flags[0] for name in kind.matrix_sizes] if is_given else []
@@ -101,7 +104,7 @@ class ProblemOptions:
         """The problem whose matrix's shape is given by options too.
 
         Args:
-            default: of a size of the matrix that is not given; None if all must be.
+            default: default of a size of the matrix that is not given; None if all must be.
 
         Raises:
             click.UsageError: a size is missing.
@@ -159,7 +162,7 @@ def repeatable_problem_options(function: F) -> F:
 
 
 def _decorated(command: Any, operator: str | None, merged: Mapping[str, _Merged], *, repeatable: bool) -> Any:
-    """With an option for the operator, and one for each of the fields."""
+    """Adds an option for the operator, and one for each of the fields."""
     for field in reversed(list(merged.values())):
         command = click.option(
             *field.flags,
@@ -203,7 +206,7 @@ def _operator_of_help(context: click.Context) -> str | None:
 
 
 class _OperatorOption(click.Option):
-    """Whose help says what the operator at hand computes."""
+    """The option that names the operator; its help describes the operator at hand."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Flags and help."""
@@ -278,7 +281,7 @@ class _Merged:
 
     @property
     def help_of_one(self) -> str:
-        """What the field of one operator is, and its default."""
+        """Help of one operator's field, with its default."""
         ((_, field),) = self.fields.items()
         default = field.usual if field.default is None else field.default
         known = "" if default is None else f"; default {default}"
@@ -286,7 +289,7 @@ class _Merged:
 
     @property
     def help(self) -> str:
-        """What the fields are, of which operators, with which words where these differ, and the default."""
+        """Help of all operators' fields: their operators, their words if these differ, and the default."""
         docs: dict[str, list[str]] = {}
         for operator, field in self.fields.items():
             docs.setdefault(field.doc, []).append(operator)

@@ -10,7 +10,7 @@ from sparsegen.tuning.report import Progress, Status
 from sparsegen.tuning_db.records import Measurement, Workload
 
 SECONDS_BETWEEN_LINES = 1.0
-CONTENDERS = {"cublas": "dense", "cusparse": "cuSPARSE"}
+BASELINES = {"cublas": "dense", "cusparse": "cuSPARSE"}
 
 
 def figure(value: float) -> str:
@@ -26,14 +26,14 @@ def rates(workload: Workload, median_us: float) -> tuple[float, float]:
 
 
 def facts(status: Status) -> list[tuple[str, str]]:
-    """What is worth showing, as labels and values; of the best only what is known."""
+    """Facts to show, as labels and values; of the best variant only the known ones."""
     shown: list[tuple[str, str]] = []
     if status.best is not None and status.best.sample is not None:
         time_us = status.best.sample.median_us
         gflops, gbytes = rates(status.workload, time_us)
         shown += [("best", microseconds(time_us)), ("GFLOP/s", figure(gflops)), ("GB/s", figure(gbytes))]
         for baseline in status.baselines:
-            name = CONTENDERS.get(baseline.contender, baseline.contender)
+            name = BASELINES.get(baseline.name, baseline.name)
             shown.append((f"× {name}", f"{baseline.sample.median_us / max(time_us, 1e-9):.2f}"))
     counts = status.counts
     of = f" of {status.planned}" if math.isfinite(status.planned) else ""
@@ -47,7 +47,7 @@ def facts(status: Status) -> list[tuple[str, str]]:
 
 
 def plain_lines(write: Callable[[str], None]) -> Progress:
-    """A line for every new phase and every better variant, and else one a second at the most."""
+    """Returns a progress that writes a line for every new phase and every better variant, else at most one a second."""
     last_time, last_phase, last_best = -math.inf, None, math.inf
 
     def show(status: Status, measurement: Measurement | None = None) -> None:

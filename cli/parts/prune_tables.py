@@ -1,4 +1,4 @@
-"""What ``sparsegen prune`` prints: the layers of one pattern, or the patterns side by side."""
+"""Output of ``sparsegen prune``: the layers of one pattern, or the patterns side by side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from sparsegen.cli.parts.common import emit
-from sparsegen.dispatch.pruned_times import Grounds, LayerTime, PrunedTimes
+from sparsegen.dispatch.pruned_times import LayerTime, PrunedTimes, TimeSource
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.pruner import Comparison
 from sparsegen.pruning.report import LayerReport, PruneReport
@@ -21,7 +21,7 @@ def emit_report(as_json: bool, report: PruneReport, times: PrunedTimes | None, o
     """Print one pruned set of weights; ``output`` is where it was written."""
     table = _table("layer", "shape", "sparsity", "row mean", "row CoV", "kept energy", "block fill")
     if times is not None:
-        for heading in ("sparse", "dense", "grounds"):
+        for heading in ("sparse", "dense", "source"):
             table.add_column(heading)
     for i, layer in enumerate(report.layers):
         table.add_row(*_layer_cells(layer), *(_time_cells(times.layers[i]) if times else ()))
@@ -90,12 +90,12 @@ def _layer_cells(layer: LayerReport) -> tuple[str, ...]:
 
 
 def _time_cells(time: LayerTime) -> tuple[str, ...]:
-    grounds = f"{time.grounds} ({time.family})" if time.family else str(time.grounds)
-    return _time(time.sparse_us), _time(time.dense_us), grounds
+    source = f"{time.source} ({time.family})" if time.family else str(time.source)
+    return _time(time.sparse_us), _time(time.dense_us), source
 
 
 def _sum_cells(times: PrunedTimes) -> tuple[str, ...]:
-    exact = sum(time.grounds is Grounds.EXACT for time in times.layers)
+    exact = sum(time.source is TimeSource.EXACT for time in times.layers)
     return (
         _time(times.sparse_us),
         _time(times.dense_us),

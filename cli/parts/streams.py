@@ -19,7 +19,7 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u206
 
 
 def visible(text: str) -> str:
-    """Text as a terminal may get it: what it would obey is written as an escape (``\\x1b``).
+    r"""Text as a terminal may get it: what it would obey is written as an escape (``\x1b``).
 
     Names of files and tensors, and what files hold, stand in messages and tables.
     """
@@ -61,7 +61,9 @@ class Checked:
 
 @contextmanager
 def checked_output() -> Iterator[None]:
-    """While the block runs, failures to write standard output are `OutputError`; after it nothing is left to write."""
+    """Turns failures to write standard output inside the block into `OutputError`; after it nothing is left to
+    write.
+    """
     honest = sys.stdout
     replace_unencodable(honest)
     checked: Any = Checked(honest)

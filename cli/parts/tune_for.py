@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import click
-from click.shell_completion import CompletionItem
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -23,25 +21,20 @@ from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.predicted_search import PredictResult, Progress, Status, tune_for
-from sparsegen.tuning.prediction.targets import find_target, targets
+from sparsegen.tuning.prediction.targets import find_target
 from sparsegen.tuning.report import Budget
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import Basis, Prediction
 from sparsegen.tuning_db.store import Store
 
-SHOWN = 8  # of the fastest variants
+SHOWN = 8  # number of the fastest variants shown
 BASES = {Basis.MODEL: "cost model", Basis.SCALED: "scaled from a like device"}
 NOTE = "Predicted, not measured: the first `sparsegen tune` on the device checks these variants."
 
 
-def target_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completes the names of descriptions."""
-    return [CompletionItem(name) for name in targets() if name.startswith(incomplete)]
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the command line asked for; see `tune_for`."""
+    """Options of a search for a device by description; see `tune_for`."""
 
     target: str
     families: tuple[str, ...]
@@ -144,7 +137,7 @@ def _line(status: Status) -> str:
 
 
 def _lines(write: Callable[[str], None]) -> Progress:
-    """One a second at the most."""
+    """Returns a progress that writes at most one line a second."""
     last = -math.inf
 
     def show(status: Status) -> None:

@@ -33,9 +33,9 @@ def tune_many(
     """Deal a search for each workload and model to the devices.
 
     Args:
-        request: of each, but for its problem.
-        place: of the database.
-        note: to be shown where a device is an emulator.
+        request: request of each, but for its problem.
+        place: place of the database.
+        note: note to show if a device is an emulator.
 
     Returns:
         The results, the searches that have none with what became of them, and whether Ctrl-C ended it.
@@ -43,7 +43,7 @@ def tune_many(
     Raises:
         MatrixError: values overflow, and the request does not let them.
         ConfigError: a family computes none of the operators.
-        SparsegenError: as `sparsegen.tuning.engines.dealing.deal`.
+        SparsegenError: see `sparsegen.tuning.engines.dealing.deal`.
     """
     for matrix, problem in workloads:
         require_held(problem, matrix, allow_overflow=request.allow_overflow)

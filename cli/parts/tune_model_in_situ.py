@@ -16,6 +16,7 @@ from sparsegen.cli.parts.searches import watched
 from sparsegen.errors import OperandError, PackageMissingError
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
+from sparsegen.system.extras import install_command
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.report import Budget
 from sparsegen.tuning_db.store import Store
@@ -72,7 +73,7 @@ def tune_in_situ(
         from sparsegen.integrations.torch.models.model_tuning import ModelPlan
     except ModuleNotFoundError as error:
         raise PackageMissingError(
-            "--example-inputs needs PyTorch, which runs the model: pip install 'sparsegen[torch]'"
+            f"--example-inputs needs PyTorch, which runs the model: {install_command('torch')}"
         ) from error
     if device.backend == "emulator" and Settings.from_environment().device != "emulator":
         raise OperandError(
@@ -117,7 +118,7 @@ def _model(model: Path) -> nn.Module:
 
 
 def _table(found: InSituTuning) -> Table:
-    """What was tried inside the model."""
+    """Table of the layers that were tried inside the model."""
     table = Table("layers", "sparse", "before", "", box=None, padding=(0, 2, 0, 0))
     report = found.report
     for step in () if report is None or report.in_situ is None else report.in_situ.steps:
@@ -125,16 +126,18 @@ def _table(found: InSituTuning) -> Table:
             f" and {len(step.layers) - 3} more" if len(step.layers) > 3 else ""
         )
         form = [w for w, is_so in (("one launch", step.form.one_launch), ("fused", step.form.fused)) if is_so]
-        fate = ", ".join(["sparse", *form]) if step.kept else "dense"
-        table.add_row(names, microseconds(step.sparse_us), microseconds(step.dense_us), fate)
+        state = ", ".join(["sparse", *form]) if step.kept else "dense"
+        table.add_row(names, microseconds(step.sparse_us), microseconds(step.dense_us), state)
     return table
 
 
 def _lines(found: InSituTuning, location: str) -> Iterator[str]:
     if found.report is not None:
         yield str(found.report)
-    counts = Counter(outcome.fate for outcome in found.searches)
-    yield f"{len(found.searches)} searches: " + ", ".join(f"{count} {fate}" for fate, count in counts.items())
+    counts = Counter(outcome.state for outcome in found.searches)
+    yield f"{len(found.searches)} searches: " + ", ".join(
+        f"{count} {state}" for state, count in counts.items()
+    )
     for o in found.failed:
         yield f"failed: {o.search.layers[0].name} for {o.search.problem.n} tokens: {o.reason}"
     yield f"recorded in {location}"

@@ -62,5 +62,5 @@ def accept_verbose(command: click.Command) -> None:
 
 
 def traceback_of(context: click.Context, error: BaseException) -> str:
-    """Where an error was raised, child processes included; empty without ``--verbose``."""
+    """Traceback of an error, child processes included; empty without ``--verbose``."""
     return "".join(format_exception(error)) if context.meta.get(MARK) else ""

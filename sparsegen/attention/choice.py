@@ -1,4 +1,4 @@
-"""Which way of sparse attention runs: scores, softmax and product one after the other, or one fused kernel."""
+"""Implementations of sparse attention, and the choice: three operators in sequence, or one fused kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TILE = 64  # queries and keys of the tiles by which holes in a mask are judged
 
 
 class Way(StrEnum):
-    """How attention is computed."""
+    """Implementations of attention."""
 
     STEPS = "steps"  # sddmm, sparse_softmax and spmm: any dtype and head_dim, scores in memory
     FUSED = "fused"  # sparse_attention: one launch, nothing in between in memory
@@ -29,7 +29,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The way that runs, and on what grounds, in a sentence."""
+    """The way that runs, and why, in a sentence."""
 
     way: Way
     why: str
@@ -41,7 +41,7 @@ class Request:
 
     Attributes:
         at_once: heads that the three steps run together; divides heads.
-        on_miss, device, db: as for `sparsegen.lookup`.
+        on_miss, device, db: see `sparsegen.lookup`.
     """
 
     mask: CsrMatrix
@@ -55,11 +55,13 @@ class Request:
 
     @property
     def look_up(self) -> dict[str, Any]:
-        """What `sparsegen.lookup` takes of it for every operator."""
+        """Arguments of `sparsegen.lookup` that all operators share."""
         return {"on_miss": self.on_miss, "device": self.device, "db": self.db, "dense": Dense.NEVER}
 
     def options(self, way: Way) -> list[dict[str, Any]]:
-        """What `sparsegen.lookup` and `sparsegen.tune` take for each operator of a way, in the order of their calls."""
+        """Returns the arguments of `sparsegen.lookup` and `sparsegen.tune` for each operator, in the order of their
+        calls.
+        """
         if way is Way.FUSED:
             fused = {"operator": SparseAttentionProblem.operator, "k": self.head_dim}
             return [{**fused, "dtype": self.dtype, "batch": self.heads}]
@@ -73,16 +75,16 @@ class Request:
 
 
 def decide(request: Request, way: Way | None) -> Decision:
-    """What the database says, by the sum of the times; where it does not know them all, a heuristic.
+    """Decides by the sum of the times in the database; if it does not know them all, by a heuristic.
 
-    With ``on_miss="tune"`` both ways are tuned first, as far as they were not.
+    With ``on_miss="tune"`` both implementations are tuned first, as far as they were not.
 
     Args:
-        way: what the caller names; None to decide.
+        way: the implementation that the caller names; None to decide.
 
     Raises:
         NoVariantError: neither way has a variant for every operator.
-        DatabaseError: as `sparsegen.lookup`, and what `sparsegen.tune` raises where that is asked for.
+        DatabaseError: see `sparsegen.lookup`; and what `sparsegen.tune` raises if it is called.
     """
     if way is not None:
         return Decision(way, "named by the caller")
@@ -95,19 +97,19 @@ def decide(request: Request, way: Way | None) -> Decision:
         return Decision(Way.FUSED, f"the three steps cannot run: {steps}")
     turns = request.heads // request.at_once
     times = [_known(steps, turns), _known(fused, 1)]
-    grounds = "measured or estimated from what was"
+    source = "measured or estimated from what was"
     if None in times:
         device = described(request.device, request.db)
         times = [
             turns * _steps_estimate(steps, request.mask, device),
             _fused_estimate(fused[0], request.mask, device),
         ]
-        grounds = "a heuristic, for not all of it was measured near by"
+        source = "a heuristic, for not all of it was measured near by"
     by_steps, by_fused = (float(time or 0.0) for time in times)
     way = Way.FUSED if by_fused <= by_steps else Way.STEPS
     return Decision(
         way,
-        f"{by_fused:.1f} µs for the fused kernel against {by_steps:.1f} µs for the three steps ({grounds})",
+        f"{by_fused:.1f} µs for the fused kernel against {by_steps:.1f} µs for the three steps ({source})",
     )
 
 

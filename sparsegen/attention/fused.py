@@ -29,8 +29,8 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
     `sparsegen.integrations.torch.SparseAttention` records them.
 
     Attributes:
-        heads, head_dim, scale: as prepared.
-        dtype, device: of the arrays, and where it runs.
+        heads, head_dim, scale: the values that it was prepared with.
+        dtype, device: type of the arrays, and the device that it runs on.
         operands, result: shapes and dtypes of Q, K, V and of the result.
         work_bytes: device memory for each thread that calls it: none.
         decision: why it was chosen over the three steps.
@@ -66,6 +66,10 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
         lead = () if self.heads is None else (self.heads,)
         return TensorSpec(spec.name, (*lead, *spec.shape[-2:]), spec.dtype, spec.alignment)
 
+    def __repr__(self) -> str:
+        heads = "one head" if self.heads is None else f"{self.heads} heads"
+        return f"<FusedAttentionOperator: {heads}, head_dim {self.head_dim}, {self.dtype}, on {self.device.name}>"
+
     def __call__(self, q: Any, k: Any, v: Any, out: Any = None, stream: Any = None) -> Any:
         """Attend; see `AttentionOperator` for the arguments and errors.
 
@@ -87,7 +91,7 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
         return {"attention": self._launcher.choice}
 
     def explain(self) -> str:
-        """What runs, and why, in words."""
+        """Describes what runs, and why."""
         queries, keys = (spec.shape[-2] for spec in self.operands[:2])
         heads = self.heads or 1
         lines = [

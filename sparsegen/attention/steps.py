@@ -28,7 +28,7 @@ from sparsegen.plan.packing import Gather
 from sparsegen.plan.variant_launcher import variant_launcher
 from sparsegen.system.device_bound import DeviceBound
 
-# Of the heads that run at once: 8 heads of 12288 tokens that see 5 % of the keys fit in float32.
+# Limit for the scores of heads that run at once: 8 heads of 12288 tokens that see 5 % of the keys fit in float32.
 MOST_SCORES_BYTES = 256 << 20
 MOST_AT_ONCE = 65535  # items of a batch
 
@@ -56,15 +56,15 @@ def prepare_attention(
     all elements of the 64 × 64 tiles that hold a nonzero are zeros.
 
     Args:
-        mask: what `sparsegen.as_csr` takes, queries × keys: query i sees the keys at the nonzeros of row i; the values
-            play no part. All heads share it. `sparsegen.masks` makes some.
-        heads: how many; None for one, whose arrays have no dimension for heads.
+        mask: anything that `sparsegen.as_csr` takes, queries × keys: query i sees the keys at the nonzeros of row i;
+            the values play no part. All heads share it. `sparsegen.masks` makes some.
+        heads: their number; None for one, whose arrays have no dimension for heads.
         head_dim: the columns of Q, K and V.
-        dtype: of Q, K, V, the result, and the scores in between; sums are float32.
+        dtype: type of Q, K, V, the result, and the scores in between; sums are float32.
         scale: default 1 / √head_dim.
         heads_at_once: a divisor of heads; fewer need less memory for scores, and more launches. Default `at_once`.
         way: ``"steps"`` or ``"fused"``; default the one that should be faster.
-        on_miss, device, db: as for `sparsegen.prepare`; nothing dense runs instead.
+        on_miss, device, db: see `sparsegen.prepare`; nothing dense runs instead.
 
     Returns:
         An `AttentionOperator` (steps) or a `FusedAttentionOperator`, which are called alike.
@@ -73,7 +73,7 @@ def prepare_attention(
         MatrixError: the mask is malformed.
         ConfigError: heads or head_dim is below 1, the scale is not finite, heads_at_once does not divide heads, or a
             word is unknown.
-        DeviceUnavailableError, NoVariantError, DatabaseError, CompileError, LaunchError: as for `sparsegen.prepare`.
+        DeviceUnavailableError, NoVariantError, DatabaseError, CompileError, LaunchError: see `sparsegen.prepare`.
     """
     heads = None if heads is None else arguments.whole(heads, "heads", least=1)
     head_dim = arguments.whole(head_dim, "head_dim", least=1)
@@ -103,10 +103,11 @@ def prepare_attention(
 
 
 def at_once(heads: int, scores_bytes: int) -> int:
-    """How many heads run at once: the most that divide them and have scores of `MOST_SCORES_BYTES` in all; at least 1.
+    """Number of heads that run at once: the most that divide them and have scores of `MOST_SCORES_BYTES` in all; at
+    least 1.
 
     Args:
-        scores_bytes: of one head, a score for each nonzero of the mask.
+        scores_bytes: bytes of one head's scores, one for each nonzero of the mask.
     """
     fit = min(heads, MOST_AT_ONCE, MOST_SCORES_BYTES // max(1, scores_bytes))
     return next((batch for batch in range(fit, 1, -1) if heads % batch == 0), 1)
@@ -125,8 +126,8 @@ class AttentionOperator(DeviceBound, OwnLaunch):
     `sparsegen.integrations.torch.SparseAttention` records them.
 
     Attributes:
-        heads, heads_at_once, head_dim, scale: as prepared.
-        dtype, device: of the arrays, and where it runs.
+        heads, heads_at_once, head_dim, scale: the values that it was prepared with.
+        dtype, device: type of the arrays, and the device that it runs on.
         operands, result: shapes and dtypes of Q, K, V and of the result.
         work_bytes: device memory for each thread that calls it.
         decision: why it was chosen over the fused kernel.
@@ -170,9 +171,13 @@ class AttentionOperator(DeviceBound, OwnLaunch):
         self._scores_bytes = max(1, self.heads_at_once * self._nnz) * self.dtype.itemsize
         self.work_bytes = self._scores_bytes + packed.arrays[packed.values].nbytes
         self.launching = nullcontext()  # each thread has scores of its own
-        self._kept: list[Any] = []  # of all threads: a graph may outlive the one that captured it
+        self._kept: list[Any] = []  # scores of all threads: a graph may outlive the thread that captured it
         self._growing = threading.Lock()
         self._callers: dict[type, Call] = {}
+
+    def __repr__(self) -> str:
+        heads = "one head" if self.heads is None else f"{self.heads} heads"
+        return f"<AttentionOperator: {heads}, head_dim {self.head_dim}, {self.dtype}, on {self.device.name}>"
 
     def __call__(self, q: Any, k: Any, v: Any, out: Any = None, stream: Any = None) -> Any:
         """Compute attention at the mask.
@@ -181,8 +186,8 @@ class AttentionOperator(DeviceBound, OwnLaunch):
             q: heads × queries × head_dim (without heads, if none were prepared).
             k, v: heads × keys × head_dim. All are contiguous and of the operator's dtype:
                 NumPy, PyTorch or CuPy arrays, as `Operator` takes them.
-            out: of q's shape and kind; by default a new one. It may be q, for a head's queries are read before its
-                result is written, but it must not share memory with v.
+            out: an array of q's shape and kind; by default a new one. It may be q, for a head's queries are read before
+                its result is written, but it must not share memory with v.
             stream: see `Operator`.
 
         Raises:
@@ -203,7 +208,7 @@ class AttentionOperator(DeviceBound, OwnLaunch):
         return {name: part.choice for name, part in self._parts.items()}
 
     def explain(self) -> str:
-        """What runs, and why, in words."""
+        """Describes what runs, and why."""
         queries, keys, heads = self._rows["q"], self._rows["k"], self.heads or 1
         turns = heads // self.heads_at_once
         at_a_time = f" for {self.heads_at_once} heads at a time" if turns > 1 else ""

@@ -1,4 +1,4 @@
-"""Which devices there are, and the toolchain and executor of each: CUDA GPUs and the emulator.
+"""Devices, with the toolchain and executor of each: CUDA GPUs and the emulator.
 
 Compile servers import a module of this package, a dozen of them at once: so NumPy and all else is imported when it is
 asked for.
@@ -59,7 +59,7 @@ def devices() -> list[Device]:
 
 
 def device_name(device: Device) -> str:
-    """What `find_device` finds it by."""
+    """Returns the name by which `find_device` finds it."""
     if device.backend == "emulator" and device.index == 0:
         return "emulator"
     return f"{device.backend}:{device.index}"
@@ -127,7 +127,7 @@ def find_device(name: str | None = None) -> Device:
 
 
 def may_be_gpu(device: object) -> bool:
-    """Whether what names a device, for `find_device`, has the CUDA driver asked for it."""
+    """True if `find_device`, given this device, asks the CUDA driver."""
     from sparsegen.settings import Settings
 
     if device is not None and not isinstance(device, str):
@@ -156,7 +156,7 @@ def remembered_device(name: object = None) -> Device | None:
 
 
 def is_same(device: Device, other: Device) -> bool:
-    """Whether two descriptions agree in all, also in what `==` passes over: number, UUID and speed."""
+    """True if two descriptions agree in all, including what `==` ignores: number, UUID and speed."""
     from dataclasses import astuple
 
     return astuple(device) == astuple(other)
@@ -180,7 +180,9 @@ def driver_version(device: Device) -> str:
 
 
 def toolchain(device: Device) -> Toolchain:
-    """What compiles for a device; where `Settings.kernels` names a folder, what was compiled beforehand."""
+    """Returns the toolchain of a device; if `Settings.kernels` names a folder, the one of binaries compiled
+    beforehand.
+    """
     from sparsegen.settings import Settings
 
     settings = Settings.from_environment()
@@ -198,7 +200,7 @@ def toolchain(device: Device) -> Toolchain:
 
 
 def open_executor(device: Device) -> Executor:
-    """What runs on a device; close it when done."""
+    """Opens the executor of a device; close it when done."""
     if device.backend == "emulator":
         from sparsegen.backends.emulator.executor import EmulatorExecutor
 

@@ -45,7 +45,7 @@ class Entry:
     """A whole folder of the cache.
 
     Attributes:
-        facts: what was noted of it when it was made.
+        facts: facts noted when it was made.
         digests: SHA-256 of each file, in hexadecimal digits.
     """
 
@@ -68,7 +68,7 @@ class CompileCache:
 
     @property
     def folder(self) -> Path:
-        """Where the entries are."""
+        """Folder of the entries."""
         return self.root / self.backend
 
     def find(self, name: str) -> Entry | None:
@@ -92,15 +92,15 @@ class CompileCache:
         return None
 
     def make(self, name: str, build: Build) -> Entry:
-        """A new entry, or the one that another process made meanwhile.
+        """Makes and returns a new entry, or returns the one that another process made meanwhile.
 
         Args:
-            build: writes the files into the folder that it is given, and returns facts of them for JSON. It may be
-                called twice, when somebody deletes the folder meanwhile.
+            build: writes the files into the folder that it is given, and returns facts of them for JSON. It is called
+                again if the folder is deleted meanwhile.
 
         Raises:
             CacheError: it cannot be written.
-            Exception: what ``build`` raises.
+            Exception: any error of ``build``.
         """
         private_folder(self.root)
         private_folder(self.folder)
@@ -123,7 +123,7 @@ class CompileCache:
     def turn(self, name: str) -> Iterator[None]:
         """Let one process at a time make an entry that takes long, so that the others find it made.
 
-        Where the file system knows no locks, nobody waits.
+        Without locks in the file system, no process waits.
 
         Raises:
             CacheError: the folder cannot be written.
@@ -140,7 +140,7 @@ class CompileCache:
             yield
 
     def _publish(self, name: str, build: Build) -> bool:
-        """Whether it is published; not if somebody deletes the folder while it is written."""
+        """Writes and publishes an entry; returns False if its folder is deleted while it is written."""
         try:
             with publish_folder(self.folder / name) as work:
                 try:
@@ -158,7 +158,7 @@ class CompileCache:
         return True
 
     def remove(self, path: Path) -> None:
-        """Take an entry away at once, then delete it: nobody finds half of one.
+        """Move an entry aside in one step, then delete it, so that no process finds half of one.
 
         Raises:
             CacheError: it cannot be deleted.
@@ -184,7 +184,7 @@ class CompileCache:
                 yield match["family"], folder
 
     def unfinished(self) -> Iterator[Path]:
-        """What killed compiles left behind.
+        """Yields the folders that killed compiles left behind.
 
         Raises:
             CacheError: the folder cannot be read.

@@ -11,7 +11,7 @@ from pathlib import Path
 from sparsegen.errors import CompileError, MachineError
 from sparsegen.system.child import is_from_outside
 
-# What compilers, assemblers and linkers print (in English, LC_ALL=C) when the machine fails them.
+# Messages of compilers, assemblers and linkers (in English, LC_ALL=C) when the machine fails them.
 TROUBLES = (
     "No space left on device",
     "Disk quota exceeded",
@@ -82,7 +82,7 @@ def run_compiler(command: list[str], folder: Path, timeout: float) -> str:
 
 
 def trouble(log: str) -> str:
-    """What a compiler's output says of the machine; empty if nothing."""
+    """Returns the line of a compiler's output that reports trouble of the machine; empty if there is none."""
     for line in log.splitlines():
         if any(words in line for words in TROUBLES) or _KILLED.search(line):
             return line.strip()
@@ -93,7 +93,7 @@ def trouble(log: str) -> str:
 
 
 def killed(status: int) -> str:
-    """Which signal of somebody else's ended a process, by its exit status; empty if none."""
+    """Names the signal from outside that ended a process, by its exit status; empty if none did."""
     return (
         f"it was ended by {signal.Signals(-status).name}" if status < 0 and is_from_outside(-status) else ""
     )

@@ -37,7 +37,7 @@ class CompiledKernel:
         entry: name of the kernel function.
         binary: cubin (CUDA) or shared object (emulator); ``source`` lies beside it.
         digest: the binary's SHA-256, in hexadecimal digits.
-        registers, spill_bytes, static_shared_bytes: of one thread / block, where the compiler tells.
+        registers, spill_bytes, static_shared_bytes: for each thread or block, if the compiler tells.
     """
 
     entry: str
@@ -71,13 +71,13 @@ class Toolchain(Protocol):
         """Compiler, version, options and architecture: all that shapes the binary beside the source."""
 
     def warm_up(self, jobs: int) -> None:
-        """Start in the background what so many compiles at once will need; returns at once, and fails at none."""
+        """Start in the background what ``jobs`` compiles at once will need; returns at once, and never fails."""
 
     def make_ready(self) -> None:
         """Make what all compiles share; at once where it is there, or where there is nothing.
 
         Raises:
-            CompileError, DeviceUnavailableError: as `compile` does.
+            CompileError, DeviceUnavailableError: see `compile`.
         """
 
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
@@ -98,10 +98,10 @@ class Event(Protocol):
     """A moment in what a device does, to be recorded once."""
 
     def record(self) -> None:
-        """It is when the device has done what was queued so far."""
+        """Marks the moment at which the device has done what was queued so far."""
 
     def has_passed(self) -> bool:
-        """Whether the device came here already, and so may have waited for what the host queued afterwards."""
+        """True if the device has passed it, and so may have waited for what the host queued afterwards."""
 
     def us_since(self, start: Event) -> float:
         """Microseconds from another event to this one; both have passed."""
@@ -112,14 +112,14 @@ class PinnedMemory(Protocol):
 
     @property
     def array(self) -> Array:
-        """Its bytes: uint8."""
+        """The memory's bytes: uint8."""
 
 
 class Moment(Protocol):
     """A moment in what a `CopyStream` does."""
 
     def has_passed(self) -> bool:
-        """Whether all copies that were queued before have ended."""
+        """True if all copies that were queued before have ended."""
 
     def wait(self) -> None:
         """Return when they have.
@@ -152,7 +152,7 @@ class CopyStream(Protocol):
         """Queue a copy of the first bytes of device memory into a contiguous array."""
 
     def moment(self) -> Moment:
-        """When all copies that were queued so far have ended."""
+        """Returns the moment at which all copies that were queued so far have ended."""
 
     def hold_kernels(self, moment: Moment) -> None:
         """Kernels that are launched from now on start after a moment."""
@@ -228,7 +228,7 @@ class Executor(Protocol):
     def copy_stream(self) -> CopyStream: ...
 
     def free_bytes(self) -> int | None:
-        """Bytes of device memory that nobody holds; None where it is the host's."""
+        """Returns the bytes of free device memory; None if it is the host's."""
 
     # --- what `sparsegen.measure.clock` measures with ---
 

@@ -17,11 +17,11 @@ LIST = "kernels.json"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a compiled source.
+    """Properties of a compiled source.
 
     Attributes:
         sha256: the binary's digest.
-        registers, spill_bytes, static_shared_bytes: as in `CompiledKernel`.
+        registers, spill_bytes, static_shared_bytes: see `CompiledKernel`.
     """
 
     sha256: str
@@ -35,7 +35,7 @@ class Facts:
 
 
 def source_digest(source: str) -> str:
-    """What a compiled source is found by: its SHA-256. The binary holds every kernel of the source."""
+    """Returns the key of a compiled source, its SHA-256. The binary holds every kernel of the source."""
     return hashlib.sha256(source.encode()).hexdigest()
 
 
@@ -55,7 +55,7 @@ class PrecompiledToolchain:
     """A `sparsegen.backends.executor.Toolchain` that compiles nothing.
 
     Args:
-        folder: of the binaries, and of `LIST`.
+        folder: folder of the binaries, and of `LIST`.
 
     Raises:
         DeviceUnavailableError: it is not such a folder.
@@ -74,7 +74,7 @@ class PrecompiledToolchain:
 
     @property
     def fingerprint(self) -> str:
-        """That of the toolchain which compiled them."""
+        """Fingerprint of the toolchain that compiled them."""
         return self._fingerprint
 
     def warm_up(self, jobs: int) -> None:

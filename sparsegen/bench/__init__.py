@@ -1,1 +1,1 @@
-"""Side by side with what users would pick instead: suites, contenders, protocol, result files."""
+"""Side by side with what users would pick instead: suites, baselines, protocol, result files."""

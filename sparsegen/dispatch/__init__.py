@@ -1,1 +1,1 @@
-"""From a problem and what is known to the variant that runs."""
+"""Dispatch: the choice of the variant that runs, from a problem and what is known."""

@@ -1,12 +1,12 @@
-"""From a problem and a matrix's features to the variant that runs: measured, inferred, or a heuristic.
+"""Choice of the variant that runs, from a problem and a matrix's features: measured, inferred, or a heuristic.
 
-In this order: what is pinned; the same problem and sparsity pattern, unless few variants were tried there, none beats
-the dense product, and a family that was not tried should be clearly faster; a workload of equal sizes and close
+The sources, in order: what is pinned; the same problem and sparsity pattern, unless few variants were tried there, none
+beats the dense product, and a family that was not tried should be clearly faster; a workload of equal sizes and close
 features, unless something else should be clearly faster by the cost model and all that is near; what that says; the
-family's heuristic. What was predicted for this workload and
-device (`sparsegen tune --for`) comes before what is near on other devices, and after this one's: it is trusted less
-than what was measured here, and the first `sparsegen tune` on the device measures it. Dispatch never tunes. A config
-from a database was checked when it was read; whether it may run here, its family's constraints say.
+family's heuristic. What was predicted for this workload and device (`sparsegen tune --for`) comes before what is near
+on other devices, and after this one's: it is trusted less than what was measured here, and the first `sparsegen tune`
+on the device measures it. Dispatch never tunes. A config from a database was checked when it was read; whether it may
+run here, its family's constraints say.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from sparsegen.tuning_db.records import Called, Measurement, Probe, Task, Worklo
 from sparsegen.tuning_db.remembered import Remembered
 
 BUCKET_RADIUS = 0.15  # octaves: about a tenth more nonzeros
-# Octaves, of which what lies further away says nothing (`dispatch.regression.REACH`).
+# Octaves beyond which a workload has no weight (`dispatch.regression.REACH`).
 FARTHEST = 3.5
 WORTH_ANOTHER = 1.1  # expected gain over a workload of equal sizes and close features
 # The least of many estimates is one that is too low: by so much in the mean of 870 products whose shape was left out.
@@ -67,7 +67,7 @@ def choose(
 
     Raises:
         NoVariantError: nothing may run, or nothing was measured and a miss is to be an error.
-        PinsError: what is pinned may not run here.
+        PinsError: a pinned variant may not run here.
         ConfigError: the dense product is always to run, of a problem that none computes.
     """
     if options.dense is Dense.ALWAYS:
@@ -107,7 +107,7 @@ class _Search:
 
     def choose(self) -> Choice:
         pinned = self.pinned()
-        if pinned is not None:  # by somebody who wants this variant, whatever is faster
+        if pinned is not None:  # the user wants this variant, whatever is faster
             return self.beside_dense(replace(pinned, policy=Dense.NEVER), [])
         found = self.exact()
         near: list[Neighbour] = []
@@ -134,7 +134,7 @@ class _Search:
     def pinned(self) -> Choice | None:
         """
         Raises:
-            PinsError: what is pinned may not run here.
+            PinsError: a pinned variant may not run here.
         """
         pin = self.database.rules.pins.find(self.workload, self.device)
         if pin is None:
@@ -211,7 +211,7 @@ class _Search:
         return self.choice(config, How.NEAREST, why, expected_us=expected_us, neighbours=asked)
 
     def predictions(self, near: Sequence[Neighbour]) -> list[Prediction]:
-        """What the cost model and the nearest measured workloads say, the best first; asked once."""
+        """Predictions of the cost model and the nearest measured workloads, the best first; computed once."""
 
         def make() -> list[Prediction]:
             asked = [self.kept.evidence(n, self.device, self.database) for n in near_enough(near)]
@@ -253,7 +253,7 @@ class _Search:
         return next(others, found)
 
     def why_not(self, family: AnyFamily, config: Config) -> str | None:
-        """What keeps a config from running untried, in words; None if nothing does."""
+        """Returns why a config may not run untried, in words; None if it may."""
         broken = family.broken_constraints(self.problem, config, self.device) or family.broken_requirements(
             self.problem, self.workload.features, config
         )
@@ -270,7 +270,7 @@ class _Search:
 
     @property
     def is_free(self) -> bool:
-        """To use what was not measured."""
+        """True if an unmeasured config may be used."""
         return self.options.on_miss in (OnMiss.NEAREST, OnMiss.DEFAULT)
 
     def is_allowed(self, config: Config) -> bool:
@@ -354,7 +354,7 @@ class _Search:
 
     @cached_property
     def probes(self) -> list[Probe]:
-        """Those of this workload's product that count, the newest last."""
+        """Probes of this workload's product that count, the newest last."""
         wanted = probed_as(self.kind), Task.PRODUCT, Called.DEVICE
         return [p for p in self.all_probes if (p.measured_as, p.task, p.called) == wanted]
 
@@ -363,7 +363,7 @@ class _Search:
         return self.database.probes(self.workload, self.device)
 
     def raced(self, config: Config) -> tuple[Probe, ...]:
-        """Of each task of a layer that ran this config, and each way of being called, the newest probe."""
+        """Returns the newest probe of each task of a layer that ran this config, for each way of being called."""
         made = {(p.task, p.called): p for p in self.all_probes if p.variant.config == config}
         return tuple(p for p in made.values() if p.task is not Task.PRODUCT)
 
@@ -377,12 +377,12 @@ class _Search:
 
 
 def near_enough(near: Sequence[Neighbour]) -> list[Neighbour]:
-    """Those that are asked."""
+    """Returns the neighbours that are asked."""
     return [n for n in near if n.distance <= FARTHEST][:NEIGHBOURS]
 
 
 def _not_near(near: Sequence[Neighbour]) -> str:
-    """Why a heuristic is used."""
+    """Explains why a heuristic is used."""
     reason = "a heuristic: nothing measured is near"
     if not near or near[0].distance <= FARTHEST:
         return reason

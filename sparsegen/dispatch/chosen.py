@@ -1,4 +1,4 @@
-"""What dispatch answers: the variant to run or the dense product in its place, with what is known of the times."""
+"""Dispatch's answer: the variant to run, or the dense product in its place, with what is known of the times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sparsegen.dispatch.dense_or_sparse import Source, Time, Verdict, compare
+from sparsegen.dispatch.dense_or_sparse import Faster, Source, Time, compare
 from sparsegen.dispatch.options import Dense
 from sparsegen.dispatch.places import Neighbour
 from sparsegen.kernels import family_of
@@ -18,7 +18,7 @@ from sparsegen.tuning_db.records import Probe
 
 
 class How(StrEnum):
-    """Where a choice comes from, the best source first."""
+    """The source of a choice, the best one first."""
 
     PINNED = "pinned"
     EXACT = "exact"
@@ -26,7 +26,7 @@ class How(StrEnum):
     PREDICTED = "predicted"
     NEAREST = "nearest"
     DEFAULT = "default"
-    NAMED = "named"  # by the caller; nothing was looked up
+    NAMED = "named"  # named by the caller; nothing was looked up
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +34,18 @@ class Choice:
     """The variant to run, or the dense product in its place, and why.
 
     Attributes:
-        how, why: where the variant comes from, as a word and in a sentence.
+        how, why: source of the variant, as a word and in a sentence.
         expected_us: measured (EXACT), or estimated from the neighbours; None where nothing is known.
-        predicted_us: what the family's heuristic makes of the device's rates (DEFAULT), or what `sparsegen tune --for`
-            predicted of the variant (PREDICTED, and EXACT where it did so before); None where neither is known.
+        predicted_us: time by the family's heuristic and the device's rates (DEFAULT), or by `sparsegen tune --for` for
+            the variant (PREDICTED, and EXACT if it did so before); None if neither is known.
         dense: the time of a dense product; None where none computes this.
-        probed_us: of the variant, timed beside the dense product where it was first prepared; None if it was not.
-        policy: whether dense may run, as it was asked for.
+        probed_us: time of the variant beside the dense product, measured when it was first prepared; None if it was
+            not.
+        policy: the requested permission of dense products.
         obstacle: why the dense product does not run though it should; else empty.
         neighbours: the measured workloads that were asked.
-        raced: of layers that run the variant, what they and the dense way take, for each way of being called.
+        raced: for layers that run the variant, their times with it and with dense products, for each way of being
+            called.
     """
 
     problem: Problem
@@ -59,6 +61,9 @@ class Choice:
     neighbours: tuple[Neighbour, ...] = ()
     raced: tuple[Probe, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Choice: {self.config.family_name} ({self.how}), {self.why}, for {self.problem}>"
+
     @property
     def family(self) -> AnyFamily:
         """The family of the config."""
@@ -66,7 +71,7 @@ class Choice:
 
     @property
     def is_hit(self) -> bool:
-        """Whether it is pinned, or rests on measurements of this workload or its bucket."""
+        """True if it is pinned, or rests on measurements of this workload or its bucket."""
         return self.how in (How.PINNED, How.EXACT, How.BUCKET)
 
     @property
@@ -90,22 +95,22 @@ class Choice:
 
     @property
     def dense_is_faster(self) -> bool:
-        """Whether a dense product is measured or estimated to take less time."""
+        """True if a dense product is measured or estimated to take less time."""
         return self.dense is not None and self.sparse is not None and self.dense.us < self.sparse.us
 
     @property
-    def verdict(self) -> Verdict:
-        """Whether dense or sparse is faster; OPEN where estimates overlap, or the variant's time is not known."""
+    def faster(self) -> Faster:
+        """The faster one of dense and sparse; OPEN if estimates overlap or the variant's time is not known."""
         return compare(self.sparse, self.dense)
 
     @property
     def is_open(self) -> bool:
-        """Whether a probe is needed to tell what is to run."""
-        return self.policy is Dense.AUTO and not self.obstacle and self.verdict is Verdict.OPEN
+        """True if estimates overlap, so that a probe decides."""
+        return self.policy is Dense.AUTO and not self.obstacle and self.faster is Faster.OPEN
 
     @property
     def use_dense(self) -> bool:
-        """Whether the dense product runs instead of the variant."""
+        """True if the dense product runs instead of the variant."""
         if self.obstacle or self.policy is Dense.NEVER:
             return False
         return self.policy is Dense.ALWAYS or self.dense_is_faster
@@ -131,13 +136,13 @@ class Choice:
         return "\n".join(lines)
 
     def _decision(self) -> str:
-        """What runs, dense or sparse, and why."""
+        """Explains whether dense or sparse runs, and why."""
         if self.policy is Dense.ALWAYS and not self.obstacle:
             return f"it runs instead (dense={self.policy})"
         if not self.dense_is_faster:
-            sure = "" if self.verdict is Verdict.SPARSE else ", as far as estimates tell"
+            sure = "" if self.faster is Faster.SPARSE else ", as far as estimates tell"
             return f"sparse wins{sure}"
-        sure = "" if self.verdict is Verdict.DENSE else ", as far as estimates tell"
+        sure = "" if self.faster is Faster.DENSE else ", as far as estimates tell"
         if self.obstacle:
             return f"dense wins{sure}, but {self.obstacle}: sparse runs"
         return f"dense wins{sure}, " + (

@@ -15,11 +15,11 @@ from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.ranking import preference
 from sparsegen.tuning_db.records import Baseline, MeasuredAs
 
-DENSE = "cublas"  # the contender that a dense product is
+DENSE = "cublas"  # the baseline that a dense product is
 
 
 class Source(StrEnum):
-    """What a time rests on, the surest first."""
+    """The source of a time, the surest first."""
 
     MEASURED = "measured"
     SAME_SIZES = "measured on equal sizes"
@@ -38,10 +38,10 @@ DENSE_WITHIN = {Source.MEASURED: 1.02, Source.SAME_SIZES: 1.05, Source.NEAR: 1.2
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """A time in microseconds, and what it rests on.
+    """A time in microseconds, and its source.
 
     Attributes:
-        within: the factor that nine of ten such times are off by at the most.
+        within: error factor that nine of ten such times do not exceed.
     """
 
     us: float
@@ -65,8 +65,8 @@ class Time:
         return f"{microseconds(self.us)} ({self.source}{off})"
 
 
-class Verdict(StrEnum):
-    """What two times say."""
+class Faster(StrEnum):
+    """The faster of a sparse and a dense product, as far as two times tell."""
 
     SPARSE = "sparse"
     DENSE = "dense"
@@ -74,7 +74,7 @@ class Verdict(StrEnum):
 
 
 def has_dense(problem: Problem) -> bool:
-    """Whether a dense product computes it."""
+    """True if a dense product computes the problem."""
     return problem.batch == 1 and _has_dense(type(problem))
 
 
@@ -94,29 +94,29 @@ def require_dense(problem: Problem) -> None:
         raise ConfigError(f"dense = always runs one item; prepare them without it (batch = {problem.batch})")
 
 
-def compare(sparse: Time | None, dense: Time | None) -> Verdict:
-    """Which is faster, if one of them is beyond what the times may be off; two measured times always tell."""
+def compare(sparse: Time | None, dense: Time | None) -> Faster:
+    """Returns the faster one, if the times differ by more than their errors; two measured times always tell."""
     if dense is None:
-        return Verdict.SPARSE
+        return Faster.SPARSE
     if sparse is None:
-        return Verdict.OPEN
+        return Faster.OPEN
     if sparse.is_measured and dense.is_measured:
-        return Verdict.DENSE if dense.us < sparse.us else Verdict.SPARSE
+        return Faster.DENSE if dense.us < sparse.us else Faster.SPARSE
     if dense.us * dense.within < sparse.us / sparse.within:
-        return Verdict.DENSE
+        return Faster.DENSE
     if sparse.us * sparse.within < dense.us / dense.within:
-        return Verdict.SPARSE
-    return Verdict.OPEN
+        return Faster.SPARSE
+    return Faster.OPEN
 
 
 def measured_dense_us(baselines: Iterable[Baseline], wanted: MeasuredAs | None) -> float | None:
     """The latest time of the dense product, of the kind that is asked for or most like it; None without any."""
-    times = {b.sample.measured_as: b.sample.median_us for b in baselines if b.contender == DENSE}
+    times = {b.sample.measured_as: b.sample.median_us for b in baselines if b.name == DENSE}
     return next((times[kind] for kind in preference(wanted) if kind in times), None)
 
 
 def probed_as(wanted: MeasuredAs | None) -> MeasuredAs:
-    """What a probe measures as, where these times count: a graph's launches find the L2 warm."""
+    """Returns how a probe is measured whose times are to count as ``wanted``: a graph's launches find the L2 warm."""
     return MeasuredAs.WARM if wanted is MeasuredAs.GRAPH else wanted or MeasuredAs.COLD
 
 

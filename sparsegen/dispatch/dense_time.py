@@ -1,4 +1,4 @@
-"""How long a dense product by cuBLAS takes: a model of tiles, waves and bytes, put right by what was measured near.
+"""Time of a dense product by cuBLAS: a model of tiles, waves and bytes, corrected by measurements of similar shapes.
 
 A product of m × k by k × n is cut into tiles of the result, and where these are few each into parts of k. Every
 multiprocessor computes one tile at a time, so that the time goes up in waves; small tiles reach less of the device's
@@ -18,21 +18,22 @@ from sparsegen.operators import DType, Problem, SpmmProblem
 
 TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128))
 LARGEST_TILE = 128 * 256
-SPLITS = (1, 2, 4, 8, 16)  # of k
+SPLITS = (1, 2, 4, 8, 16)  # parts of k
 STEP = 64  # columns of A that a block takes at a time
 HALVING = 1.0  # octaves between two shapes at which what was measured of one says half as much of the other
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What the model does not know of cuBLAS.
+    """Fitted properties of cuBLAS.
 
     Attributes:
-        start_us: of an empty product.
-        memory_share: of the rate of a large copy, at which operands are read; above 1 where reading hides behind sums.
-        wave_us: of each wave, whatever its tiles.
-        small_tiles: how much a tile loses with its area: the exponent of its share of the largest tile.
-        split_us: added where k is split; ``split_bytes``, a factor of the bytes of the partial results.
+        start_us: microseconds of an empty product.
+        memory_share: fraction of a large copy's rate at which operands are read; above 1 where reading hides behind
+            sums.
+        wave_us: microseconds of each wave, whatever its tiles.
+        small_tiles: loss of a tile's rate with its area: the exponent of its fraction of the largest tile.
+        split_us: microseconds added if k is split; ``split_bytes``, a factor of the bytes of the partial results.
     """
 
     start_us: float
@@ -58,12 +59,12 @@ class Known:
 
 
 def is_modelled(problem: Problem, device: Device) -> bool:
-    """Whether the model is of such a problem's dense product."""
+    """True if the model covers the problem's dense product."""
     return isinstance(problem, SpmmProblem) and problem.batch == 1 and device.backend == "cuda"
 
 
 def known_products(times: Mapping[Problem, float]) -> list[Known]:
-    """Those of one item, of the times in microseconds of any problems' dense products."""
+    """Selects the dense products of one batch element, from times in microseconds of any problems' dense products."""
     return [
         Known(problem, us)
         for problem, us in times.items()
@@ -72,11 +73,11 @@ def known_products(times: Mapping[Problem, float]) -> list[Known]:
 
 
 def dense_time_us(problem: SpmmProblem, device: Device, known: Sequence[Known] = ()) -> float:
-    """What the dense product takes with a cold L2, in microseconds.
+    """Predicts the time of the dense product with a cold L2, in microseconds.
 
     Args:
-        known: products of the same dtype on the device, of which the nearest in shape counts; one of equal sizes is the
-            answer.
+        known: products of the same dtype on the device: the nearest in shape corrects the model, one of equal
+            sizes is the answer.
     """
     expected = modelled_us(problem, device)
     if not known:
@@ -113,7 +114,7 @@ def modelled_us(problem: SpmmProblem, device: Device, constants: Constants | Non
 
 
 def _octaves(one: SpmmProblem, other: SpmmProblem) -> float:
-    """How far apart two shapes are; another layout is as another shape."""
+    """Distance of two shapes in octaves; a different layout counts as one octave."""
     sizes = zip((one.m, one.k, one.n), (other.m, other.k, other.n), strict=True)
     apart = math.hypot(*(math.log2((a + 1) / (b + 1)) for a, b in sizes))
     return apart + (one.layout is not other.layout)

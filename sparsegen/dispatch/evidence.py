@@ -1,5 +1,5 @@
-"""What was measured of one workload, as it speaks for others: which configs were good there, and how far off the model
-was on each of them.
+"""Evidence that one workload's measurements give for others: its good configs, and the model's error on each of
+them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Measurement, Outcome, Workload
 
 CANDIDATES = 24  # best configs of each workload
-OF_EACH_FAMILY = 4  # of its best configs are known at least
+OF_EACH_FAMILY = 4  # number of each family's best configs that are known at least
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """What one workload's measurements on one device say. It does not depend on what is asked, and never changes.
+    """Summary of one workload's measurements on one device, independent of the question and immutable.
 
     Attributes:
         fastest: the best configs, the best one first; empty where nothing ran.
@@ -45,10 +45,10 @@ class Evidence:
 
     @classmethod
     def of(cls, workload: Workload, device: Device, measured: Sequence[Measurement]) -> Evidence:
-        """What everything measured of a workload says.
+        """Summarises everything measured of a workload.
 
         Args:
-            device: where it was measured, with what is known of its rates.
+            device: the device that measured it, with its known rates.
         """
         times = _times(measured)
         ordered = sorted(times, key=times.__getitem__)
@@ -64,10 +64,10 @@ class Evidence:
 
 
 def evidence_of(neighbour: Neighbour, device: Device, database: Layer) -> Evidence:
-    """What was measured of a neighbour.
+    """Returns the evidence of a neighbour's measurements.
 
     Args:
-        device: that is asked about, with the rates that were measured of it.
+        device: the device in question, with its measured rates.
     """
     on = device if neighbour.device.key == device.key else neighbour.device
     measured = database.measurements(neighbour.workload, neighbour.device)
@@ -76,7 +76,7 @@ def evidence_of(neighbour: Neighbour, device: Device, database: Layer) -> Eviden
 
 @lru_cache(maxsize=64)
 def regression_of(near: tuple[Evidence, ...]) -> Regression | None:
-    """How far the model is off where these were measured, the nearest first; None where it holds for none of it.
+    """Fits the model's error to nearby evidence, the nearest first; None if the model holds for none of it.
 
     Layers of a model that are much alike have the same neighbours.
     """
@@ -108,7 +108,9 @@ def _log_modelled(problem: Problem, features: Features, config: Config, device: 
 
 
 def _telling(ordered: Sequence[Config]) -> list[Config]:
-    """Of configs, the fastest first: the first ones, and of every family the first few."""
+    """Selects from configs, the fastest first: the first `CANDIDATES`, and the first `OF_EACH_FAMILY` of every
+    family.
+    """
     of_family: Counter[str] = Counter()
     kept = []
     for place, config in enumerate(ordered):

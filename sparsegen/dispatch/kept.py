@@ -1,4 +1,4 @@
-"""What look-ups in one database share: whatever does not depend on what is asked is read and worked out once."""
+"""Results shared by all look-ups in one database: what does not depend on the question is read and computed once."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from sparsegen.tuning_db.remembered import Answers, no_answers
 
 MOST_CHOICES, MOST_EVIDENCE, MOST_PROBLEMS, MOST_PREDICTIONS = 4096, 4096, 256, 256
 
-Speed = tuple[float | None, float | None, Rates | None]  # of a device, which two that are equal may not share
+Speed = tuple[float | None, float | None, Rates | None]  # speed of a device; equal ones may differ
 Question = tuple[Problem, str, Device, Speed, DispatchOptions, bool]
 Asked = tuple[Problem, Features, Device, Speed, bool | None, frozenset[Config]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """What was found in one generation of a database, which it does not hold on to.
+    """Results found in one generation of a database, without a reference to it.
 
     Attributes:
         choices: the answers to whole look-ups.
-        answers: what was read (`Remembered`).
+        answers: records read (`Remembered`).
     """
 
     generation: int
@@ -51,7 +51,7 @@ class Kept:
     )
 
     def is_valid(self, problem: Problem, config: Config, device: Device) -> bool:
-        """Whether the constraints of the config's family hold: they depend neither on features nor on rates."""
+        """True if the constraints of the config's family hold: they depend neither on features nor on rates."""
         known = self._valid.get((problem, device))
         if known is None:
             known = self._valid[problem, device] = {}
@@ -85,12 +85,12 @@ class Kept:
         suspects: Set[Config],
         make: Callable[[], list[Prediction]],
     ) -> list[Prediction]:
-        """What ``make`` says of a workload, for all that have its problem and its features.
+        """Returns the predictions of ``make``, shared by all workloads with the same problem and features.
 
         Patterns whose rows have equal lengths, as of N:M and blocks, often have the same.
 
         Args:
-            deterministic, suspects: what keeps configs out, beside problem, features and device.
+            deterministic, suspects: conditions that exclude configs, besides problem, features and device.
         """
         key = workload.problem, workload.features, device, speed(device), deterministic, frozenset(suspects)
         found = self._predictions.get(key)
@@ -100,5 +100,5 @@ class Kept:
 
 
 def speed(device: Device) -> Speed:
-    """What `==` of devices passes over, and times depend on."""
+    """Device properties that `==` ignores and that times depend on."""
     return device.clock_mhz, device.memory_bytes_per_us, device.rates

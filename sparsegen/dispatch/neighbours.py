@@ -1,9 +1,9 @@
-"""What the configs measured on similar workloads say about one that was not measured.
+"""Prediction of a workload's best configs from those measured on similar workloads.
 
-A config's time is what its family's cost model says, times how far the model was off on the k nearest workloads in
-log-feature space, for this config, for similar ones and for its family (`dispatch.regression`). Candidates are the
-configs that were good there and all families' heuristic configs, also those that nobody tried there: few or old
-measurements near do not keep a family out that should be faster.
+A config's time is its family's cost model times that model's error on the k nearest workloads in log-feature space, for
+this config, for similar ones and for its family (`dispatch.regression`). Candidates are the configs that were good
+there and all families' heuristic configs, even those that were not tried there: few or old measurements near do not
+keep a family out that should be faster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparsegen.operators import Problem
 from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Tuned, Workload
 
-NEIGHBOURS = 12  # that are asked
+NEIGHBOURS = 12  # number of neighbours that are asked
 CAUTION = 0.5  # standard deviations by which a doubtful config has to be better
 
 
@@ -50,8 +50,8 @@ def predict(
 
     Args:
         workload, device: here.
-        near: what the nearest workloads say, the nearest first.
-        is_allowed: whether a config may run here at all.
+        near: evidence of the nearest workloads, the nearest first.
+        is_allowed: true for a config that may run here at all.
     """
     problem, features = workload.problem, workload.features
     asked = [evidence for evidence in near if evidence.fastest]
@@ -87,10 +87,10 @@ def similar_configs(
     known: Sequence[Tuned],
     is_allowed: Callable[[Config], bool],
 ) -> list[Config]:
-    """What the nearest of some measured workloads suggest, the best first; see `predict`.
+    """Returns the configs that the nearest of ``known`` suggest, the best first; see `predict`.
 
     Args:
-        database: with all that was measured of ``known``.
+        database: holds all measurements of ``known``.
     """
     near = nearest(workload.problem, workload.features, device, known)[:NEIGHBOURS]
     said = [evidence_of(neighbour, device, database) for neighbour in near]

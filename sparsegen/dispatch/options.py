@@ -1,4 +1,4 @@
-"""What callers ask of dispatch, as words: what to do on a miss, whether dense may run, which times to go by."""
+"""Options of dispatch, as words: what to do on a miss, whether dense may run, which times to go by."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsegen.tuning_db.records import MeasuredAs
 
 
 class OnMiss(StrEnum):
-    """What to do when neither this workload nor its bucket was measured."""
+    """The action if neither this workload nor its bucket was measured."""
 
     NEAREST = "nearest"  # ask the nearest measured workloads, else the family's heuristic config
     DEFAULT = "default"  # the family's heuristic config
@@ -30,9 +30,9 @@ class OnMiss(StrEnum):
 
 
 class Dense(StrEnum):
-    """Whether a dense product may run in a variant's place."""
+    """Permission of a dense product to run in a variant's place."""
 
-    AUTO = "auto"  # where it takes less time
+    AUTO = "auto"  # if it takes less time
     NEVER = "never"
     ALWAYS = "always"
 
@@ -43,9 +43,9 @@ class Dense(StrEnum):
 
 
 class Verify(StrEnum):
-    """When a variant's result is held against the reference."""
+    """The time at which a variant's result is held against the reference."""
 
-    FIRST_USE = "first-use"  # of its source digest on a device with a driver
+    FIRST_USE = "first-use"  # first use of its source digest on a device with a driver
     NEVER = "never"
 
     @classmethod
@@ -56,13 +56,13 @@ class Verify(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DispatchOptions:
-    """What a caller asks of dispatch, parsed.
+    """A caller's options of dispatch, parsed.
 
     Attributes:
-        dense: whether a dense product may be chosen; a batch has none.
-        l2: what times are to be measured as that count, where there are such; None for the usual order.
-        deterministic: only variants of which equal inputs give equal bits on every call; None for what the database's
-            rules say.
+        dense: permission of a dense product; a batch has none.
+        l2: the kind of times that counts, if there are such; None for the usual order.
+        deterministic: admit only variants that give equal bits for equal inputs on every call; None leaves it to the
+            database's rules.
     """
 
     on_miss: OnMiss = OnMiss.NEAREST

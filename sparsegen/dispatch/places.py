@@ -1,4 +1,4 @@
-"""Which measured workloads are near: their places in feature space, and how far they are from one that was not."""
+"""Places of measured workloads in feature space, and their distances from one that was not measured."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def position(problem: Problem, features: Features) -> Array:
 def _place(problem: Problem, features: Features) -> tuple[float, ...]:
     log2 = math.log2
     return (
-        log2(features.m + 1),  # with the dense sizes it says how many tiles there are
+        log2(features.m + 1),  # with the dense sizes it determines the number of tiles
         0.5 * log2(features.k + 1),
         *(log2(getattr(problem, name)) for name in problem.dense_sizes),
         *(place for value in problem.parameters.values() for place in value.octaves),
@@ -50,13 +50,13 @@ def _place(problem: Problem, features: Features) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Where the measured workloads of one kind lie (see `Problem.kind`), which does not depend on what is asked.
+    """Places of the measured workloads of one kind (see `Problem.kind`), independent of the question.
 
     Attributes:
-        tuned: the workloads of which something ran.
+        tuned: the workloads on which something ran.
         octaves: float64 [workloads, dimensions].
-        traits: that occur, and ``traits_of``, int64 [workloads], which of them each workload has.
-        devices: the keys of the devices, of each workload.
+        traits: the different traits, and ``traits_of``, int64 [workloads], an index into them for each workload.
+        devices: the key of each workload's device.
     """
 
     tuned: Sequence[Tuned]

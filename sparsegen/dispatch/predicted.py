@@ -1,4 +1,4 @@
-"""What `sparsegen tune --for` predicted of a workload before anything ran on the device.
+"""Predictions of `sparsegen tune --for`, made before anything ran on the device.
 
 It is trusted less than measurements: it counts where this very device was measured on nothing near. The first
 `sparsegen tune` there tries these variants early, and from then on what it measured counts.
@@ -46,6 +46,6 @@ def fastest_predicted(
 
 
 def predicted_us(workload: Workload, device: Device, database: Layer, config: Config) -> float | None:
-    """What was predicted of a config; None where nothing was."""
+    """Returns the predicted time of a config; None if there is no prediction."""
     known = ranking.predicted(database.predictions(workload, device))
     return next((p.predicted_us for p in known if p.variant.config == config), None)

@@ -1,4 +1,4 @@
-"""How long products with pruned layers take, as far as it was measured: on the very pattern or on one that is near."""
+"""Times of products with pruned layers, as far as measured: on the same pattern or on one that is near."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import How
-from sparsegen.dispatch.dense_or_sparse import Source, Verdict
+from sparsegen.dispatch.dense_or_sparse import Faster, Source
 from sparsegen.errors import NoVariantError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
@@ -21,7 +21,7 @@ NEAR = 1.0  # octaves in feature space, see `sparsegen.dispatch.places.position`
 
 
 class KnownLayer(Protocol):
-    """A pruned layer of which only name and pattern matter."""
+    """A pruned layer, known by name and pattern only."""
 
     @property
     def name(self) -> str: ...
@@ -33,8 +33,8 @@ class KnownLayer(Protocol):
     def fingerprint(self) -> str: ...
 
 
-class Grounds(StrEnum):
-    """What a time rests on."""
+class TimeSource(StrEnum):
+    """The source of a time."""
 
     EXACT = "exact"  # measured on this very pattern
     NEAR = "near"  # scaled from a measured pattern at most `NEAR` octaves away
@@ -49,19 +49,19 @@ class LayerTime:
         sparse_us, dense_us: microseconds of the best variant and of a dense cuBLAS product; None where nothing is
             known.
         distance: octaves to the measured workload; None where nothing is known.
-        family: that of the best variant.
-        dense_source: what the dense time rests on.
-        verdict: what is known or estimated of both says, also where too little was measured to name times.
+        family: family of the best variant.
+        dense_source: source of the dense time.
+        faster: the faster one, as far as known or estimated, even if too little was measured to name times.
     """
 
     layer: str
-    grounds: Grounds
+    source: TimeSource
     sparse_us: float | None = None
     dense_us: float | None = None
     distance: float | None = None
     family: str | None = None
     dense_source: Source | None = None
-    verdict: Verdict = Verdict.OPEN
+    faster: Faster = Faster.OPEN
 
     @property
     def fastest_us(self) -> float | None:
@@ -72,7 +72,7 @@ class LayerTime:
 
     @property
     def speedup(self) -> float | None:
-        """Over the dense product, below 1 where that is faster; None unless both times are known."""
+        """Speedup over the dense product, below 1 if that is faster; None unless both times are known."""
         if self.sparse_us is None or self.dense_us is None:
             return None
         return self.dense_us / max(self.sparse_us, 1e-9)
@@ -81,13 +81,13 @@ class LayerTime:
         """JSON values."""
         return {
             "layer": self.layer,
-            "grounds": self.grounds,
+            "source": self.source,
             "sparse_us": self.sparse_us,
             "dense_us": self.dense_us,
             "distance": self.distance,
             "family": self.family,
             "dense_source": self.dense_source,
-            "verdict": self.verdict,
+            "faster": self.faster,
         }
 
 
@@ -150,27 +150,27 @@ def layer_time(
     database: Layer,
     epilogue: Epilogue = Epilogue.NONE,
 ) -> LayerTime:
-    """What dispatch knows of ``layer · B`` with n columns, if it rests on a measurement that is near."""
+    """Returns the time that dispatch knows for ``layer · B`` with n columns, if a measurement is near."""
     problem = SpmmProblem(layer.features.m, layer.features.k, n, dtype, layout, epilogue)
     try:
         choice = choose(Workload(problem, layer.fingerprint, layer.features), device, database)
     except NoVariantError:
-        return LayerTime(layer.name, Grounds.NOT_MEASURED)
+        return LayerTime(layer.name, TimeSource.NOT_MEASURED)
     distance = (
         0.0 if choice.how is How.EXACT else choice.neighbours[0].distance if choice.neighbours else None
     )
     if choice.expected_us is None or distance is None or distance > NEAR:
-        return LayerTime(layer.name, Grounds.NOT_MEASURED, verdict=choice.verdict)
-    grounds = Grounds.EXACT if choice.how is How.EXACT else Grounds.NEAR
+        return LayerTime(layer.name, TimeSource.NOT_MEASURED, faster=choice.faster)
+    source = TimeSource.EXACT if choice.how is How.EXACT else TimeSource.NEAR
     return LayerTime(
         layer.name,
-        grounds,
+        source,
         choice.expected_us,
         choice.dense_us,
         distance,
         choice.family.name,
         None if choice.dense is None else choice.dense.source,
-        choice.verdict,
+        choice.faster,
     )
 
 

@@ -1,4 +1,4 @@
-"""How far the cost model is off, by Gaussian-process regression (Rasmussen and Williams, 2006, section 2.2).
+"""Error of the cost model, by Gaussian-process regression (Rasmussen and Williams, 2006, section 2.2).
 
 A point is a workload's place and a config, and its value the log of a measured time over the modelled one. How alike
 two points are is a share that all have in common, as of a device that is faster than its description, and the product
@@ -24,7 +24,7 @@ REACH = 1.5  # octaves between workloads at which their likeness has fallen to e
 # with twice or half of any share 1 % more at most.
 COMMON, SAME_FAMILY, SAME_CONFIG, NOISE = 1.0, 0.08, 0.15, 0.005
 PER_TUNABLE = 0.35  # likeness of two configs for each tunable in which they differ (`differences`)
-# Of a log, from the median one: a model that is further off there does not know the pattern, and here it may.
+# Log of the error, from the median one, beyond which a model does not know a pattern there; here it may.
 FARTHEST_OFF = 0.7
 
 
@@ -34,7 +34,7 @@ class Point:
 
     Attributes:
         position: the workload's place, float64 in octaves.
-        config: of a known family.
+        config: config of a known family.
     """
 
     position: Array
@@ -42,13 +42,13 @@ class Point:
 
 
 class Regression:
-    """What some points let others expect."""
+    """Gaussian process fitted to known points; predicts others."""
 
     def __init__(self, known: Sequence[Point], logs: Array) -> None:
         """The process, given what is known.
 
         Args:
-            logs: of each known point the log of its time over the modelled one.
+            logs: for each known point the log of its time over the modelled one.
         """
         self._known = _Encoded.of(known)
         usual = median(logs.tolist())
@@ -57,9 +57,9 @@ class Regression:
         self._weights = _solution(COMMON + own, np.clip(logs, usual - FARTHEST_OFF, usual + FARTHEST_OFF))
 
     def expected(self, wanted: Sequence[Point]) -> tuple[Array, Array]:
-        """What is to be expected of some points, and how much of it is doubtful: float64 [wanted], logs.
+        """Predicts the values of points, and their doubt: float64 [wanted], logs.
 
-        Doubt is the standard deviation that the one known point leaves that tells most.
+        Doubt is the standard deviation that remains given the most informative known point alone.
         """
         near = _Encoded.of(wanted).likeness(self._known)
         mean: Array = ((COMMON + near) * self._weights).sum(axis=1)
@@ -104,7 +104,7 @@ class _Encoded:
         return cls(np.array(list(positions.values())), workload, Points.of([p.config for p in points]))
 
     def likeness(self, others: _Encoded) -> Array:
-        """Beside what all have in common: float64 [points, other points]."""
+        """Covariance of points without the common part: float64 [points, other points]."""
         squares = ((self.places[:, None, :] - others.places[None, :, :]) ** 2).sum(axis=2)
         near = np.exp(-squares / (2 * REACH**2))
         found = np.zeros((self.workload.size, others.workload.size))

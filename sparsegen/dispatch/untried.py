@@ -51,7 +51,7 @@ def untried(
     Args:
         measured: all of this workload.
         best, best_us: the fastest of it, and its time in µs.
-        is_allowed: whether a config may run here at all.
+        is_allowed: true for a config that may run here at all.
     """
     problem, features = workload.problem, workload.features
     tried = {m.variant.family for m in measured}
@@ -86,9 +86,9 @@ def left_to_try(
     """The heuristic config of a family that a look-up might take in the place of what a search measured, or None.
 
     Args:
-        device: with the rates that a look-up will know.
-        measured: by the search and before it.
-        is_allowed: whether the search may try a config.
+        device: the device, with the rates that a look-up will know.
+        measured: measurements by the search and before it.
+        is_allowed: true for a config that the search may try.
     """
     listed = list(measured)
     ranked = ranking.ranked(listed)

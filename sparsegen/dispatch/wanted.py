@@ -1,4 +1,4 @@
-"""What a caller asks for: a problem on a matrix, said by a problem or by an operator's name and fields."""
+"""The caller's request: a problem on a matrix, given as a problem or by an operator's name and fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
-from sparsegen.matrix.formats import Array, CsrMatrix, as_csr, as_mask
+from sparsegen.matrix.formats import Array, CsrMatrix, as_csr, as_mask, describe
 from sparsegen.operators import (
     DEFAULT_OPERATOR,
     OPERATORS,
@@ -20,11 +20,11 @@ from sparsegen.operators import (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked for.
+    """A request: a problem on a matrix.
 
     Attributes:
         given: the matrix before it was transposed.
-        value_order: which of the given matrix's values each of the sparse matrix's nonzeros has; None: its own.
+        value_order: for each nonzero of the matrix, the index of its value in the given one; None: the same order.
     """
 
     matrix: CsrMatrix
@@ -42,20 +42,23 @@ class Wanted:
             return cls._without_pattern(matrix, problem, kind, transpose, options)
         if matrix is None:
             raise ConfigError(f"{kind.operator} needs a matrix")
-        csr, order = as_mask(matrix) if kind.takes_mask else as_csr(matrix), None
-        given = csr
+        given = csr = as_csr(matrix, allow_nonfinite=True)
+        order = None
         if arguments.flag(transpose, "transpose"):
             if not kind.is_transposable:
                 raise _not_taken(kind, "transpose", [k for k in OPERATORS.values() if k.is_transposable])
             csr, order = csr.transposed(), csr.transposition().source
         if problem is None:
-            return cls(csr, kind.of(csr.shape, **options), given, order)
+            problem = kind.of(csr.shape, **options)
+            _require_values(given, problem, matrix)
+            return cls(csr, problem, given, order)
         if operator not in (DEFAULT_OPERATOR, kind.operator):
             raise ConfigError(f"the problem is of {kind.operator}, not of {operator}")
         if named := [name for name, value in options.items() if value is not None]:
             raise ConfigError(f"the problem says all but the operands: drop {', '.join(named)}")
         if problem.matrix_shape != csr.shape:
             raise ConfigError(f"the matrix is {csr.shape}, but the problem's is {problem.matrix_shape}")
+        _require_values(given, problem, matrix)
         return cls(csr, problem, given, order)
 
     @classmethod
@@ -67,7 +70,7 @@ class Wanted:
         transpose: bool,
         options: Mapping[str, Any],
     ) -> Wanted:
-        """Of an operator whose mask comes with every call."""
+        """Builds the request for an operator whose mask comes with every call."""
         if matrix is not None:
             raise ConfigError(
                 f"{kind.operator} takes its mask with every call: give None for the matrix, and the sizes "
@@ -109,6 +112,11 @@ def without_operands(
         if others := [other for other in OPERATORS.values() if name in other.keeps]:
             raise _not_taken(kind, name, others)
     return given, kept
+
+
+def _require_values(matrix: CsrMatrix, problem: Problem, given: Any) -> None:
+    """Raises MatrixError for values that are not finite, or those of an additive mask where they play no part."""
+    (as_csr if problem.heeds_values else as_mask)(matrix, source=describe(given))
 
 
 def _not_taken(kind: type[Problem], name: str, others: Sequence[type[Problem]]) -> ConfigError:

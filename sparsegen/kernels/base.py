@@ -1,4 +1,4 @@
-"""What a kernel family declares: tuning space, constraints, launch geometry and packing.
+"""Declarations of a kernel family: tuning space, constraints, launch geometry and packing.
 
 Pure Python and NumPy: no GPU, no database, no template engine, so that every declaration is tested on a CPU.
 """
@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy.typing as npt
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What families and dispatch may know of a device; ``key`` identifies it in the database.
+    """A device as families and dispatch see it; ``key`` identifies it in the database.
 
     ``index`` is the ordinal in this process; ``uuid`` names a GPU to all users and containers of its machine, and is
     None for the emulator. They take no part in comparisons, and neither does what is known of the device's speed:
@@ -83,9 +84,15 @@ class Device:
 
 
 def cuda_key(name: str, compute_capability: tuple[int, int]) -> str:
-    """What identifies a CUDA device: its driver's name for it, and its compute capability."""
+    """Returns the key of a CUDA device, made of its driver's name for it and its compute capability."""
     major, minor = compute_capability
     return f"{name.lower().replace(' ', '-')}-sm{major}{minor}"
+
+
+def cuda_architecture(compute_capability: tuple[int, int]) -> str:
+    """What nvcc's ``-arch`` names; from Hopper on, the architecture's own instructions need the "a" target."""
+    major, minor = compute_capability
+    return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +108,13 @@ C = TypeVar("C", bound=Config)
 
 
 class Family(ABC, Generic[P, C]):
-    """One way to compute an operator. Subclasses live in `sparsegen.kernels`, one file each."""
+    """One way to compute an operator. Subclasses live in `sparsegen.kernels`, one file each; others `register`."""
 
     name: ClassVar[str]
     summary: ClassVar[str]  # one sentence
     source: ClassVar[str]  # paper and section
     template: ClassVar[str]  # path below templates/
+    template_folder: ClassVar[Path | None] = None  # of a family outside of sparsegen: the path is below this
     entry: ClassVar[str]  # name of the __global__ function
     mapped_names: ClassVar[tuple[str, ...]] = ()  # arrays of its TENSOR_MAP parameters; see `tensor_map`
     size_names: ClassVar[tuple[str, ...]]  # its SIZE parameters
@@ -115,12 +123,12 @@ class Family(ABC, Generic[P, C]):
     deterministic: ClassVar[bool] = True  # equal inputs give equal bits on every call
     packing_version: ClassVar[int] = 1  # raised whenever `pack` lays out the same matrix otherwise
     problem_type: type[P]
-    config_type: type[C]  # of this family alone
+    config_type: type[C]  # config type of this family alone
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         config_type = getattr(cls, "config_type", None)
-        if config_type is None:  # what several families share
+        if config_type is None:  # a base class of several families
             return
         owner = vars(config_type).get("declared_by", cls.name)
         if owner != cls.name:
@@ -149,25 +157,27 @@ class Family(ABC, Generic[P, C]):
         )
 
     def item_size_names(self, problem: P) -> tuple[str, ...]:
-        """Its SIZE parameters behind `size_names` that only a batch needs, to find its items' arrays; default none."""
+        """SIZE parameters after `size_names` that only a batch needs, to find its elements' arrays; empty by
+        default.
+        """
         return ()
 
     def tensor_map(self, problem: P, config: C, name: str) -> TensorMap:
-        """How the kernel sees an array of `mapped_names`, an operand or the result.
+        """Returns the tensor map of an array of `mapped_names`, which is an operand or the result.
 
         Asked only for valid configs of problems whose arrays have elements.
         """
         raise NotImplementedError(f"{self.name} declares mapped_names and no tensor_map")
 
     def scope(self, problem: P) -> Iterator[Constraint]:
-        """What a problem must be like for this family to compute it with any config at all; default nothing.
+        """Yields what a problem must satisfy for this family to compute it with any config at all; nothing by default.
 
         `constraints` begins with these, and no config is valid for a problem outside; `heuristic` need not be.
         """
         return iter(())
 
     def computes(self, problem: P) -> bool:
-        """Whether a problem is in the family's `scope`."""
+        """True if a problem is in the family's `scope`."""
         return all(c.holds for c in self.scope(problem))
 
     @abstractmethod
@@ -200,11 +210,13 @@ class Family(ABC, Generic[P, C]):
         """
 
     def pack_on(self, problem: P, config: C, matrix: CsrMatrix, device: PlainDevice) -> Packed[Buffer] | None:
-        """What `pack` makes, bit for bit, made by the device; None where the family packs on the host alone."""
+        """Packs on the device and returns what `pack` returns, bit for bit; None if the family packs on the host
+        alone.
+        """
         return None
 
     def expected_sizes(self, problem: P, features: Features, config: C) -> Mapping[str, int]:
-        """What `launch` asks of the packed matrix's sizes, as far as features tell; default nothing."""
+        """Returns the sizes of the packed matrix that `launch` needs, estimated from features; empty by default."""
         return {}
 
     def alternatives(self, problem: P, features: Features, device: Device) -> tuple[C, ...]:
@@ -220,17 +232,21 @@ class Family(ABC, Generic[P, C]):
         return ()
 
     def is_deterministic(self, problem: P, config: C) -> bool:
-        """Whether equal inputs give equal bits on every call with this config; by default what the family says."""
+        """True if equal inputs give equal bits on every call with this config; by default the family's
+        ``deterministic``.
+        """
         return self.deterministic
 
     def skips_zeros(self, problem: P, config: C) -> bool:
-        """Whether a row of a dense operand reaches only results that a nonzero of theirs meets it in, even if it holds
-        infinities or NaN; by default yes. Where whole tiles are multiplied, zeros are too, as in a dense product.
+        """True if a row of a dense operand reaches only those results in which a nonzero multiplies it, even if it
+        holds infinities or NaN; the default. Families that multiply whole tiles multiply zeros too, as a dense product
+        does.
         """
         return True
 
     def requirements(self, problem: P, features: Features, config: C) -> Iterator[Constraint]:
-        """What a matrix must be like for this config to represent it sensibly (padding, row lengths); default none.
+        """Yields what a matrix must satisfy for this config to represent it sensibly (padding, row lengths); nothing by
+        default.
 
         The results are right either way: this keeps a format away from matrices that it would blow up.
         """
@@ -273,7 +289,7 @@ class Family(ABC, Generic[P, C]):
         return [c.sentence for c in self.constraints(problem, config, device) if not c.holds]
 
     def is_valid(self, problem: P, config: C, device: Device) -> bool:
-        """Whether all constraints hold; the first that does not is the last that is looked at."""
+        """True if all constraints hold; evaluates them up to the first that does not."""
         return all(c.holds for c in self.constraints(problem, config, device))
 
     def require_valid(self, problem: P, config: C, device: Device) -> None:
@@ -288,11 +304,11 @@ class Family(ABC, Generic[P, C]):
         return [c.sentence for c in self.requirements(problem, features, config) if not c.holds]
 
     def takes_matrix(self, problem: P, features: Features, config: C) -> bool:
-        """Whether what a config asks of the matrix holds."""
+        """True if the matrix meets all `requirements` of a config."""
         return all(c.holds for c in self.requirements(problem, features, config))
 
     def suits(self, problem: P, features: Features, config: C, device: Device) -> bool:
-        """Whether a config is valid and takes the matrix."""
+        """True if a config is valid and the matrix meets its requirements."""
         return self.is_valid(problem, config, device) and self.takes_matrix(problem, features, config)
 
     def require_suited(self, problem: P, features: Features, config: C, device: Device) -> None:
@@ -322,7 +338,7 @@ class Family(ABC, Generic[P, C]):
         ]
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
-        """Whether the tuner should spend time on a valid config at normal effort; heuristics that were measured."""
+        """True if the tuner should spend time on a valid config at normal effort; overrides say what they rest on."""
         return True
 
     def packing_key(self, problem: P, config: C) -> tuple[Value, ...]:

@@ -23,7 +23,7 @@ class Tunable:
         choices: every value that renders.
         searched: the values that the tuner tries at normal effort; the rest exist for ablations and
             ``--effort max``.
-        packs: whether `Family.pack` depends on it.
+        packs: true if `Family.pack` depends on it.
     """
 
     name: str
@@ -99,7 +99,8 @@ class Config:
 
     @classmethod
     def of_choices(cls, values: Iterable[tuple[str, Value]]) -> Self:
-        """A config of all tunables with values that were taken from their choices, and so are not checked again.
+        """Makes a config from a value for each tunable. The values must come from the tunables' choices: they are not
+        checked.
 
         A search makes hundreds of thousands, most of which break a constraint.
         """
@@ -125,12 +126,14 @@ class Config:
 
     @property
     def is_known(self) -> bool:
-        """Whether an installed family declares it, so that it can run."""
+        """True if an installed family declares it, so that it can run."""
         return True
 
     @property
     def simplicity(self) -> int:
-        """How many tunables differ from their defaults; ties go to the smaller."""
+        """Number of tunables that differ from their defaults; of equally fast configs the one with the smaller number
+        wins.
+        """
         return sum(getattr(self, t.name) != t.default for t in self.tunables())
 
     @property
@@ -148,11 +151,12 @@ class Config:
 
 @dataclass(frozen=True)
 class UnknownConfig(Config):
-    """What a database or a file of another version holds, and no installed family declares: it can be shown, not run.
+    """A config of another version, from a database or a file, that no installed family declares: it can be shown, not
+    run.
 
     Attributes:
         name: the family's.
-        values: as they stand there, by name; what no tunable could be, as the text that it is in JSON.
+        values: stored values, by name; values that no tunable could have, as their text in JSON.
     """
 
     name: str
@@ -185,5 +189,5 @@ def _tunables(config_type: type[Config]) -> tuple[Tunable, ...]:
 
 @cache
 def _allowed(config_type: type[Config]) -> tuple[tuple[str, frozenset[tuple[type, Value]]], ...]:
-    """Of each tunable its choices with their types: True is not 1."""
+    """Returns each tunable's name and its choices with their types, since True is not 1."""
     return tuple((t.name, frozenset((c.__class__, c) for c in t.choices)) for t in config_type.tunables())

@@ -1,4 +1,4 @@
-"""How a kernel is launched: its geometry, and where each of its parameters comes from."""
+"""Launch geometry of a kernel, and the sources of its parameters."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Launch:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing to launch: some grid dimension is zero (an empty result)."""
+        """True if a grid dimension is zero, as for an empty result: nothing is launched."""
         return 0 in self.grid
 
 
 class ArgumentKind(StrEnum):
-    """Where a kernel parameter comes from."""
+    """The source of a kernel parameter."""
 
     TENSOR_MAP = "tensor_map"  # a `TensorMap` of an operand or of the result, by value
     PACKED = "packed"  # pointer to an array that `Family.pack` made
@@ -53,7 +53,7 @@ class Argument:
     """One kernel parameter, in the order of the CUDA signature.
 
     Attributes:
-        name: of the size or of the array; of a tensor map, that of the array that it is a map of.
+        name: name of the size or of the array; for a tensor map, of its array.
     """
 
     kind: ArgumentKind

@@ -1,4 +1,4 @@
-"""What packing makes of a matrix, on the host or on a device."""
+"""The result of packing a matrix, on the host or on a device."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Packed(Generic[M]):
     """A matrix laid out for one variant: ``Packed[Array]`` on the host, ``Packed[Buffer]`` on a device.
 
     Attributes:
-        arrays: by the names of the family's PACKED arguments.
+        arrays: arrays by the names of the family's PACKED arguments.
         sizes: integers that only the packing knows (tasks, panels), for SIZE arguments and the launch.
         nnz: nonzeros of the matrix.
         values: name of the array in ``arrays`` that holds the matrix's values; None where only its pattern counts.
-            Where the items of a batch have their own (`Problem.value_sets`), the kernel finds so many of this array
-            behind each other.
+            Where the items of a batch have their own (`Problem.value_sets`), the kernel finds a copy of this array for
+            each, one behind the other.
         value_source: makes int32 numbers, for each element of that array the nonzero's in CSR order, or -1 for padding:
             new values on the same pattern are a gather through them. None where there is no such array, or where the
             numbers were not kept.

@@ -1,4 +1,4 @@
-"""What a device can do in a microsecond: measured once, or estimated from what its driver says of it.
+"""Rates of a device, per microsecond: measured once, or estimated from its driver's description.
 
 Predicted times (`Family.predicted_us`) are made of these. The tables hold the architectures' published throughputs
 (NVIDIA's CUDA programming guide, section "Arithmetic Instructions", and the white papers of each architecture).
@@ -11,10 +11,10 @@ from functools import cache
 
 from sparsegen.operators import DType, Float8
 
-REACHED = 0.75  # of the peak of floating-point arithmetic, by large dense products
-COPIED = 0.85  # of the memory's peak, by a large copy
-L2_BYTES_PER_CYCLE = 19.0  # that a multiprocessor gets from L2, as measured on an H100
-LAUNCH_US = 3.6  # of an empty kernel, between two events
+REACHED = 0.75  # fraction of the peak of floating-point arithmetic, by large dense products
+COPIED = 0.85  # fraction of the memory's peak, by a large copy
+L2_BYTES_PER_CYCLE = 19.0  # bytes that a multiprocessor gets from L2, as measured on an H100
+LAUNCH_US = 3.6  # time of an empty kernel, between two events
 # The rate of products of 8-bit numbers with sums in float32 over that of float16, on every GPU with tensor cores for
 # them: the white papers of Ada, Hopper and Blackwell.
 FLOAT8_GAIN = 2.0
@@ -22,14 +22,14 @@ FLOAT8_GAIN = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a device does in a microsecond, and the time of a launch.
+    """Throughputs of a device, and the time of a launch.
 
     Attributes:
         copy_bytes_per_us: bytes read and bytes written by a large copy in the device's memory.
-        float32_flop_per_us, tf32_flop_per_us, float16_flop_per_us, bfloat16_flop_per_us: of large dense products, a
-            multiply-add counted as two; the last three on tensor cores.
+        float32_flop_per_us, tf32_flop_per_us, float16_flop_per_us, bfloat16_flop_per_us: rates of large dense products,
+            a multiply-add counted as two; the last three on tensor cores.
         launch_us: time of an empty kernel, as CUDA events see it.
-        clock_mhz: of the multiprocessors under load: their cycles in a microsecond.
+        clock_mhz: clock of the multiprocessors under load: their cycles in a microsecond.
     """
 
     copy_bytes_per_us: float
@@ -42,11 +42,15 @@ class Rates:
 
     @property
     def float8_flop_per_us(self) -> float:
-        """The rate of large dense products of 8-bit numbers, which nobody measures."""
+        """FLOP per µs of large dense products of 8-bit numbers: an estimate from those of 16 bits, as none is
+        measured.
+        """
         return FLOAT8_GAIN * self.float16_flop_per_us
 
     def least_us(self, flop: int, nbytes: int, factors: DType | Float8) -> float:
-        """The least time of so many operations on numbers of a type, and so many bytes of memory."""
+        """Returns the least microseconds for ``flop`` operations on numbers of a type and ``nbytes`` bytes of
+        memory.
+        """
         of_float32 = max(self.float32_flop_per_us, self.tf32_flop_per_us)
         return max(flop / self._flop_per_us(factors, of_float32), nbytes / self.copy_bytes_per_us)
 
@@ -66,15 +70,15 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What multiprocessors of a compute capability are like.
+    """Properties of the multiprocessors of a compute capability.
 
     Attributes:
         lanes: multiply-adds of float32 that a multiprocessor begins in a cycle.
-        tensor_flop: of float16 or bfloat16 that its tensor cores do in a cycle, dense, with sums in float32.
+        tensor_flop: FLOP of float16 or bfloat16 that its tensor cores do in a cycle, dense, with sums in float32.
         clock_mhz: typical; and ``memory_bytes``, a typical memory's bytes in a microsecond for each multiprocessor.
             They stand in for what a description does not say.
-        resident_warps, resident_blocks: that a multiprocessor holds at the most (programming guide, "Technical
-            Specifications per Compute Capability").
+        resident_warps, resident_blocks: limits of a multiprocessor (programming guide, "Technical Specifications per
+            Compute Capability").
     """
 
     lanes: int
@@ -99,7 +103,7 @@ FIRST_WITH_TF32 = (8, 0)
 
 
 def architecture(compute_capability: tuple[int, int]) -> Architecture:
-    """That of the compute capability, or of the last one before it that is known."""
+    """Returns the architecture of the compute capability, or of the last known one before it."""
     older = [known for known in ARCHITECTURES if known <= compute_capability]
     return ARCHITECTURES[max(older, default=min(ARCHITECTURES))]
 

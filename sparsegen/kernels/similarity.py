@@ -1,4 +1,4 @@
-"""How alike configs are: the one measure that search and dispatch go by.
+"""Similarity of configs, the one measure that search and dispatch go by.
 
 Configs of one family differ by a sum over its tunables: a word or a flag counts 1 where it is another, a number by the
 distance in octaves, 1 for two of them. Configs of different families have nothing in common. How fast a likeness falls
@@ -43,7 +43,9 @@ class Members:
         return cls(np.array(places), np.ascontiguousarray(numbers), np.ascontiguousarray(words))
 
     def differences(self, others: Members) -> Array:
-        """How much each differs from each of others of the same family, float64 [members, others' members]."""
+        """Returns the distance of each config to each of others of the same family, float64 [members, others'
+        members].
+        """
         apart = np.zeros((self.places.size, others.places.size))
         for mine, theirs in zip(self.numbers, others.numbers, strict=True):
             apart += np.abs(mine[:, None] - theirs)
@@ -58,7 +60,7 @@ class Points:
 
     Attributes:
         family: int64 [configs]: the family's place among those that occur.
-        members: of each family, in that order, by the class of its configs.
+        members: members of each family, in that order, by the class of its configs.
     """
 
     family: Array
@@ -94,7 +96,7 @@ class Points:
 
 
 def differences(some: Sequence[Config], others: Sequence[Config]) -> Array:
-    """How much configs differ from others, float64 [some, others]; infinite between families."""
+    """Returns the distances of configs to others, float64 [some, others]; infinite between families."""
     apart = np.full((len(some), len(others)), np.inf)
     for here, there, found in Points.of(some).alike(Points.of(others)):
         apart[np.ix_(here, there)] = found
@@ -103,7 +105,7 @@ def differences(some: Sequence[Config], others: Sequence[Config]) -> Array:
 
 @cache
 def _tunables(kind: type[Config]) -> tuple[tuple[Tunable, ...], tuple[Tunable, ...]]:
-    """Those whose choices are numbers, and the others."""
+    """Tunables whose choices are numbers, and the others."""
     ordered = tuple(t for t in kind.tunables() if is_ordered(t))
     return ordered, tuple(t for t in kind.tunables() if t not in ordered)
 

@@ -1,4 +1,4 @@
-"""Arrays as the copy engine of sm_90 and later sees them (TMA; CUDA driver API, cuTensorMapEncodeTiled)."""
+"""Arrays as TMA of sm_90 and later sees them (CUDA driver API, cuTensorMapEncodeTiled)."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class Swizzle(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """How a kernel reads or writes an operand or the result in boxes; what lies outside the array reads as zero.
+    """Box-wise access of a kernel to an operand or the result; what lies outside the array reads as zero.
 
     Dimensions are in the order of the coordinates that the kernel gives: the innermost, contiguous one first.
 
     Attributes:
         array: the operand's or result's name.
-        dtype: of its elements.
+        dtype: type of its elements.
         sizes: elements along each dimension.
         strides: bytes from one element to the next along each dimension but the innermost.
         box: elements along each dimension that one copy takes; times the step at most 256.
-        swizzle: how they lie in shared memory.
-        steps: elements of the array from one of the box to the next, along each dimension, of which the innermost has
-            none but 1; all 1 where it is empty.
-        l2_bytes: that L2 fetches at a time, 128 or 256.
+        swizzle: their arrangement in shared memory.
+        steps: elements of the array from one of the box to the next, along each dimension, 1 in the innermost; empty if
+            all are 1.
+        l2_bytes: bytes that L2 fetches at a time, 128 or 256.
 
     Raises:
-        ValueError: the copy engine has no such maps. Families' constraints keep configs and problems from it.
+        ValueError: TMA has no such maps. Families' constraints keep configs and problems from it.
     """
 
     array: str
@@ -74,7 +74,7 @@ class TensorMap:
 
     @property
     def rank(self) -> int:
-        """How many dimensions."""
+        """Number of dimensions."""
         return len(self.sizes)
 
     @property

@@ -12,7 +12,7 @@ WORD = np.dtype("<u8")
 
 
 def words_for(bits: int) -> int:
-    """How many words a row of so many bits takes."""
+    """Number of words in a row of ``bits`` bits."""
     return ceil_div(bits, WORD_BITS)
 
 

@@ -28,7 +28,7 @@ _ORDER = np.dtype("<i4")
 
 @dataclass(frozen=True, slots=True)
 class BlockMaskLayout:
-    """Where the four parts of a mask of rows × columns blocks begin in its buffer; all numbers count 64-bit words."""
+    """Offsets of the four parts of a mask of rows × columns blocks in its buffer, in 64-bit words."""
 
     rows: int
     columns: int
@@ -91,7 +91,7 @@ class BlockMask:
         shape, block = checked_blocks(self.shape, self.block)
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "block", block)
-        words, layout = np.asarray(self.words), self.layout
+        words, layout = arguments.array(self.words, "words", MatrixError), self.layout
         if words.dtype != WORD or words.shape != (layout.words,):
             raise MatrixError(
                 f"a mask of {layout.rows} × {layout.columns} blocks ({shape[0]} × {shape[1]} elements in blocks of "
@@ -207,7 +207,7 @@ class BlockMask:
 
 
 def grid(shape: tuple[int, int], block: tuple[int, int]) -> BlockMaskLayout:
-    """The layout of a mask over so many elements in blocks of this size."""
+    """Returns the layout of a mask over ``shape`` elements in blocks of this size."""
     return BlockMaskLayout(ceil_div(shape[0], block[0]), ceil_div(shape[1], block[1]))
 
 
@@ -263,16 +263,16 @@ def _natural(words: Array, layout: BlockMaskLayout) -> Array:
 
 
 def _words_of_order(count: int) -> int:
-    """Words that so many int32 take."""
+    """Number of words that ``count`` int32 take."""
     return ceil_div(count, 2)
 
 
 def _bools(given: Any) -> Array:
-    found = np.asarray(given)
+    found = arguments.array(given, "mask", MatrixError)
     if found.ndim != 2 or found.dtype != np.bool_:
         raise MatrixError(
-            f"a mask is a matrix of bools, got {found.dtype} of shape {found.shape}; compare numbers first, such as "
-            "mask != 0",
+            f"a mask is a matrix of bools, got {found.dtype} of shape {found.shape}; compare numbers first: "
+            "mask != 0, or of an additive mask mask == 0",
             source=_SOURCE,
         )
     if not found.size:

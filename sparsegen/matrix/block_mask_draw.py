@@ -23,7 +23,7 @@ _MOST_STEPS = 2**64
 
 
 class Drawn(StrEnum):
-    """What is random about the number of blocks that a mask drops."""
+    """Distribution of the number of blocks that a mask drops."""
 
     BERNOULLI = "bernoulli"  # each is dropped with probability p, independently of the others
     EXACT_ROWS = "exact_rows"  # the same number in each row, every set of them equally likely
@@ -32,11 +32,11 @@ class Drawn(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MaskDraw:
-    """How masks of blocks are drawn.
+    """Distribution of block masks.
 
     Attributes:
-        p: the share of blocks to drop, in [0, 1); of exact counts the nearest that whole blocks make.
-        drawn: what is random about their number.
+        p: the share of blocks to drop, in [0, 1); exact counts round it to whole blocks.
+        drawn: distribution of their number.
     """
 
     p: float
@@ -88,7 +88,7 @@ def draw_blocks(layout: BlockMaskLayout, draw: MaskDraw, seed: int, step: int) -
 
 
 def smallest(words: Array, count: int) -> Array:
-    """bool: of each row the smallest words, so many; of equal ones the first."""
+    """True for the ``count`` smallest words of each row, bool; of equal ones the first."""
     order = np.argsort(words, axis=1, kind="stable")
     live = np.zeros(words.shape, dtype=np.bool_)
     np.put_along_axis(live, order[:, :count], True, axis=1)

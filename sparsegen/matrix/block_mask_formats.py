@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from sparsegen import arguments
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.block_mask import BlockMask, checked_blocks, grid
 from sparsegen.matrix.csr import Array, check_compressed
@@ -57,7 +58,8 @@ def from_csr_of_blocks(
     """
     shape, block = checked_blocks(shape, block)
     layout = grid(shape, block)
-    starts, found = np.asarray(offsets), np.asarray(columns)
+    starts = arguments.array(offsets, "offsets", MatrixError)
+    found = arguments.array(columns, "columns", MatrixError)
     check_compressed(starts, found, (layout.rows, layout.columns), source=_SOURCE)
     live = np.zeros((layout.rows, layout.columns), dtype=np.bool_)
     live[np.repeat(np.arange(layout.rows), starts[1:] - starts[:-1]), found] = True
@@ -77,7 +79,7 @@ def from_counts(counts: Any, indices: Any, block: tuple[int, int], shape: tuple[
     Args:
         counts: integers, how many blocks of each row are live.
         indices: integers, rows × at least the largest count: their columns; the rest of a row is not looked at.
-        block, shape: of elements.
+        block, shape: sizes in elements.
 
     Raises:
         MatrixError: arrays that are no mask of this shape in such blocks.
@@ -129,7 +131,7 @@ def require_whole_blocks(mask: BlockMask, what: str) -> None:
 
 
 def _integers(given: Any, name: str) -> Array:
-    found = np.asarray(given)
+    found = arguments.array(given, name, MatrixError)
     if found.dtype.kind not in "iu":
         raise MatrixError(f"expected integers, got {found.dtype}", source=_SOURCE, place=name)
     return found

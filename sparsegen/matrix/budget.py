@@ -1,4 +1,4 @@
-"""How much memory a matrix may take, asked before anything is allocated for it.
+"""Limits of the memory that a matrix may take, checked before anything is allocated for it.
 
 A file of a hundred bytes can declare two thousand million rows, and a compressed one unpacks to a thousand times its
 size. Both are refused by arithmetic alone.
@@ -27,9 +27,9 @@ class MemoryBudget:
     """The bytes that one matrix may take.
 
     Attributes:
-        source: what messages call the matrix.
+        source: name of the matrix in messages.
         limit: bytes; None where nothing is known of the machine.
-        reason: where the limit comes from, as the end of a sentence.
+        reason: source of the limit, as the end of a sentence.
     """
 
     source: str
@@ -38,7 +38,7 @@ class MemoryBudget:
 
     @classmethod
     def of_machine(cls, source: str) -> MemoryBudget:
-        """What this machine has left."""
+        """The budget that this machine has left."""
         return cls(source, available_bytes(), "which is what this machine has left")
 
     @classmethod
@@ -65,7 +65,7 @@ class MemoryBudget:
         """Refuses what takes more bytes.
 
         Args:
-            what: what would take them, as the beginning of a sentence.
+            what: thing that would take them, as the beginning of a sentence.
 
         Raises:
             MatrixError: it names the bytes, the limit and what to do.

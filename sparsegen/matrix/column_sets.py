@@ -38,7 +38,7 @@ def together(offsets: Array, columns: Array, width: int) -> Array:
     """An order of rows in which equal sets of columns are adjacent, and sets with the same least column are close.
 
     Args:
-        offsets, columns: of a pattern in CSR.
+        offsets, columns: a pattern in CSR.
         width: the number of its columns.
     """
     few = width < columns.size  # then each column's hash is looked up
@@ -56,7 +56,7 @@ def distinct(numbers: Array) -> Array:
 
 
 def tiles_of_groups(offsets: Array, columns: Array, width: int) -> int:
-    """How many 16 × 16 tiles hold a pattern at least, if 16 rows at a time that share columns are tiled together.
+    """Lower bound on the 16 × 16 tiles of a pattern, if 16 rows at a time that share columns are tiled together.
 
     Args:
         offsets, columns, width: see `together`.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from sparsegen import arguments
 from sparsegen.errors import MatrixError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class CsrMatrix:
     row_offsets: Array
     column_indices: Array
     values: Array
-    # Of the pattern, by name; matrices of one pattern that `with_values` made of each other share it.
+    # Cached facts of the pattern, by name; matrices of one pattern that `with_values` made of each other share them.
     _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __repr__(self) -> str:
@@ -67,7 +68,9 @@ class CsrMatrix:
 
     def __post_init__(self) -> None:
         shape = check_shape(self.shape)
-        offsets, columns, values = map(np.asarray, (self.row_offsets, self.column_indices, self.values))
+        offsets = arguments.array(self.row_offsets, "row_offsets", MatrixError)
+        columns = arguments.array(self.column_indices, "column_indices", MatrixError)
+        values = arguments.array(self.values, "values", MatrixError)
         check_compressed(offsets, columns, shape)
         if values.ndim != 1 or values.shape != columns.shape:
             raise MatrixError(
@@ -105,7 +108,7 @@ class CsrMatrix:
         return empty
 
     def __getstate__(self) -> list[Any]:
-        """Without what is known of the pattern, which takes memory and depends on the version."""
+        """Returns the matrix without what is cached of its pattern, which takes memory and depends on the version."""
         return [self.shape, self.row_offsets, self.column_indices, self.values]
 
     def __setstate__(self, state: Sequence[Any]) -> None:
@@ -142,7 +145,7 @@ class CsrMatrix:
         return other
 
     def known(self, name: str, work: Callable[[], T]) -> T:
-        """What ``work`` gives of the pattern, under a name: worked out at the first use, for all matrices of it."""
+        """Returns ``work()``, cached under a name for all matrices of this pattern."""
         if name not in self._known:
             self._known[name] = work()
         found: T = self._known[name]
@@ -288,7 +291,7 @@ def row_of(offsets: Array, nonzero: int) -> int:
 
 
 def is_canonical(offsets: Array, columns: Array) -> bool:
-    """Whether the columns increase strictly within every row: sorted and without duplicates."""
+    """True if the columns increase strictly within every row: sorted and without duplicates."""
     return _first_unsorted(offsets, columns) is None
 
 

@@ -20,7 +20,7 @@ def nonzeros_by_row(
 
     Args:
         read: gives the rows from one number up to another, of any real type; it is asked twice for each.
-        dtype: of the values.
+        dtype: type of the values.
 
     Returns:
         Offsets (int64), columns (int32) and values as in CSR.
@@ -48,7 +48,7 @@ def nonzeros_by_row(
 
 
 def _is_held(part: Array) -> Array:
-    """Whether each element is not zero."""
-    if part.dtype == np.float16:  # by its bits but the sign's: NumPy compares numbers of this type one by one
+    """True for each element that is not zero."""
+    if part.dtype == np.float16:  # by all bits but the sign: NumPy is slow at this type
         return np.asarray(part.view(np.uint16) << 1 != 0)
     return np.asarray(part != 0)

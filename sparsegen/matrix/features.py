@@ -1,4 +1,4 @@
-"""What dispatch sees of a matrix."""
+"""Features of a matrix, as dispatch sees it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsegen.system.integers import ceil_div
 from sparsegen.system.threads import in_threads
 
 BLOCK = 16
-NONZEROS_AT_ONCE = 1 << 18  # whose blocks a thread counts: they fit in a cache
+NONZEROS_AT_ONCE = 1 << 18  # a thread counts their blocks at a time: they fit in a cache
 GRID_PER_NONZERO = 16  # bytes of a grid that are worth as much as sorting a nonzero
 
 
@@ -60,7 +60,7 @@ class Features:
 
 
 def occupied_blocks(matrix: CsrMatrix, size: int) -> int:
-    """How many size × size blocks of an aligned grid hold a nonzero."""
+    """Number of size × size blocks of an aligned grid that hold a nonzero."""
     m = matrix.shape[0]
     parts = max(1, ceil_div(matrix.nnz, NONZEROS_AT_ONCE))
     rows = max(1, ceil_div(m, size * parts)) * size
@@ -68,7 +68,7 @@ def occupied_blocks(matrix: CsrMatrix, size: int) -> int:
 
 
 def _occupied(matrix: CsrMatrix, size: int, first: int, rows: int) -> int:
-    """The same of so many rows, of which the first one begins a block."""
+    """Number of such blocks in ``rows`` rows, whose first one begins a block."""
     offsets = matrix.row_offsets[first : first + rows + 1]
     columns = matrix.column_indices[offsets[0] : offsets[-1]]
     m, k = offsets.size - 1, matrix.shape[1]

@@ -29,7 +29,12 @@ from sparsegen.matrix.dense import nonzeros_by_row
 __all__ = ["MAX_INDEX", "Array", "Compressed", "Coordinates", "CsrMatrix", "as_csr", "as_real", "describe"]
 
 CompressedLayout = Literal["csr", "csc", "bsr", "bsc"]
-HIDDEN = -1e3  # at most that is every value of additive masks that hides a key: they use -1e4, -1e9, -inf
+HIDDEN = (
+    -100.0
+)  # at most that is every value of additive masks that hides a key: they use -100, -1e4, -1e9, -inf
+SURELY_HIDDEN = -1e4  # beside values above zero
+BIAS_SHARE = 0.1  # of a value that hides a key: what is added to scores elsewhere is less than that
+ADDITIVE = "this is an additive mask, with a large negative number where a key is not seen"
 MOST_AT_ONCE = 1 << 28  # elements of a dense tensor: PyTorch finds nonzeros with 16 bytes for each
 
 
@@ -41,7 +46,7 @@ class Compressed:
         shape: (rows, columns) of the whole matrix.
         offsets: one more than (block) rows for csr and bsr, than (block) columns for csc and bsc.
         values: nnz, or blocks × block rows × block columns.
-        offsets_name, indices_name: what messages call the two arrays.
+        offsets_name, indices_name: names of the two arrays in messages.
     """
 
     layout: CompressedLayout
@@ -77,7 +82,7 @@ def as_csr(
             as stored; a block's do.
         allow_nonfinite: let NaN and infinities pass. They are refused by default: a kernel's result cannot
             be verified with them, and in trained weights they are a mistake.
-        source: what messages call the matrix; default a word for its type.
+        source: name of the matrix in messages; default a word for its type.
 
     Raises:
         MatrixError: malformed, not a matrix, or of a type that cannot be converted.
@@ -94,22 +99,37 @@ def as_csr(
 
 
 def as_mask(mask: Any, *, source: str | None = None) -> CsrMatrix:
-    """What `as_csr` takes, for its pattern alone: of a dense mask the places that are not zero.
+    """Converts a mask as `as_csr` does, for its pattern alone; a dense mask's pattern is its nonzero places.
 
-    Values play no part, so that an additive mask would be taken with its meaning turned round: it is refused.
+    Values are ignored, so that an additive mask would be read with its meaning inverted: it is refused, with biases
+    where keys are seen and without.
 
     Raises:
         MatrixError: malformed, not a matrix, additive, or with NaN or infinities.
     """
-    csr = as_csr(mask, allow_nonfinite=True, source=source)
-    if csr.nnz and bool((csr.values <= HIDDEN).all()):
-        raise MatrixError(
-            "this is an additive mask, 0 where a key is seen and a huge negative number where it is not; pass the seen "
-            "places instead: mask == 0",
-            source=describe(mask) if source is None else source,
-        )
-    _require_finite(csr, describe(mask) if source is None else source)
+    name = describe(mask) if source is None else source
+    csr = as_csr(mask, allow_nonfinite=True, source=name)
+    hides = csr.values <= HIDDEN
+    if hides.any():
+        biases = csr.values[~hides]
+        if not biases.size:
+            raise MatrixError(f"{ADDITIVE}; pass the seen places instead: mask == 0", source=name)
+        if _are_biases(biases, csr.values[hides]):
+            raise MatrixError(
+                f"{ADDITIVE}, and biases elsewhere, which are not added here; pass the seen places instead: "
+                f"mask > {HIDDEN:.0f}; or mask != 0, if it is none",
+                source=name,
+            )
+    _require_finite(csr, name)
     return csr
+
+
+def _are_biases(others: Array, hidden: Array) -> bool:
+    """Whether the other values of what may be an additive mask are added to scores: none is positive, or all small."""
+    if others.max() <= 0:
+        return True
+    surely = hidden[hidden <= SURELY_HIDDEN]
+    return bool(surely.size == hidden.size and np.abs(others).max() <= -BIAS_SHARE * surely.max())
 
 
 def describe(obj: Any) -> str:
@@ -121,7 +141,7 @@ def describe(obj: Any) -> str:
 
 
 def _is_scipy(obj: Any) -> bool:
-    """Whether it is a sparse matrix or array of SciPy, which is imported if it is."""
+    """True for a sparse matrix or array of SciPy; never imports SciPy."""
     sparse = sys.modules.get("scipy.sparse")
     return sparse is not None and bool(sparse.issparse(obj))
 
@@ -203,7 +223,7 @@ def _from_torch(torch: Any, tensor: Any, source: str) -> Array | Compressed | Co
 def _nonzeros_there(
     tensor: Any, shape: tuple[int, int], host: Callable[[Any], Array], source: str
 ) -> Compressed:
-    """Of a dense tensor, found where it lies, so that a GPU's host gets the nonzeros alone."""
+    """Finds the nonzeros of a dense tensor on its own device, so that a GPU's host gets these alone."""
     torch = sys.modules["torch"]
     counts, columns, kept = [], [], []
     for rows in tensor.split(max(1, MOST_AT_ONCE // max(1, shape[1]))):
@@ -388,10 +408,10 @@ def as_real(values: Array, source: str, *, place: str = "values") -> Array:
 
 
 def _canonical(csr: Any, dtype: np.dtype[Any]) -> CsrMatrix:
-    """With duplicates summed; those of booleans are true where any is.
+    """Sums duplicates and returns the matrix; duplicate booleans are true if any is.
 
     Args:
-        dtype: of the values as they were given.
+        dtype: type of the values as they were given.
     """
     csr.sum_duplicates()
     if dtype.kind == "b":

@@ -21,7 +21,7 @@ from sparsegen.errors import MatrixError
 from sparsegen.matrix.csr import MAX_INDEX, Array
 
 AXES = ("z", "y", "x")
-MOST_TAPS = 7  # of a filter along an axis
+MOST_TAPS = 7  # taps of a filter along an axis
 BINS = 512  # sets of live filter rows that the order tells apart; the same holds for kernel_map.cu
 BIN_BITS = BINS.bit_length() - 1
 NONE = -1  # in a map, and as the batch of a row of coordinates that is no point
@@ -117,7 +117,7 @@ def _neighbours(coordinates: Array, offsets: Array) -> Array:
         )
     weights = np.array([extent[1] * extent[2] * extent[3], extent[2] * extent[3], extent[3], 1])
     numbers = np.flatnonzero(is_point)
-    keys, first = np.unique((wide[numbers] - low) @ weights, return_index=True)  # of equal ones the first
+    keys, first = np.unique((wide[numbers] - low) @ weights, return_index=True)  # equal keys keep the first
     found = np.full((len(offsets), len(wide)), NONE)
     for tap, offset in enumerate(offsets):
         at = wide[numbers]
@@ -131,7 +131,7 @@ def _neighbours(coordinates: Array, offsets: Array) -> Array:
 
 
 def _bins(found: Array, row_taps: int) -> Array:
-    """For each point, which rows of its filter have a live tap: a bit each, of very many rows some share one."""
+    """Bins each point by the rows of its filter that have a live tap: a bit for each; very many rows share bits."""
     live: Array = np.logical_or.reduce((found >= 0).reshape(-1, row_taps, found.shape[1]), axis=1)
     bins = np.zeros(found.shape[1], dtype=np.int64)
     for row, is_live in enumerate(live):

@@ -32,8 +32,8 @@ def load_matrix(
     Args:
         path: SciPy ``.npz`` (csr, csc, coo, bsr, dia), NumPy ``.npz`` or ``.npy`` of a dense matrix, Matrix
             Market ``.mtx[.gz]``, DLMC ``.smtx[.gz]`` or ``.safetensors``.
-        tensor: which array of a ``.npz`` or ``.safetensors`` file that holds several.
-        seed: of the values of a ``.smtx`` file, which stores none.
+        tensor: name of the array in a ``.npz`` or ``.safetensors`` file that holds several.
+        seed: seed of the values of a ``.smtx`` file, which stores none.
         drop_zeros: leave out zeros that a sparse file stores.
         allow_nonfinite: let NaN and infinities pass; see `as_csr`.
         memory_limit: bytes that reading may take. By default 100 for each byte of the file, at least 256 MiB, and no

@@ -30,8 +30,8 @@ def band(
     same seed. Takes time for each place of length × length, but memory only for the nonzeros.
 
     Args:
-        width: of the band: places at a distance below it are all there.
-        sparsity: of the places outside the band, from 0 to 1.
+        width: width of the band: places at a distance below it are all there.
+        sparsity: sparsity of the places outside the band, from 0 to 1.
 
     Raises:
         MatrixError: a size or share out of range, or more nonzeros than 32-bit indices count or memory holds.
@@ -46,7 +46,7 @@ def band(
     outside = (length - width) * (length - width + 1) // (2 if causal else 1)
     _require_room("band", length, length + round((1 - sparsity) * outside))
     highest = _highest_words(length, width, 1 - sparsity)
-    by_offset = np.concatenate((highest[:0:-1], highest))  # of column - row, from 1 - length on
+    by_offset = np.concatenate((highest[:0:-1], highest))  # indexed by column - row, from 1 - length on
     thresholds = np.lib.stride_tricks.sliding_window_view(by_offset, length)[
         ::-1
     ]  # length × length, without memory
@@ -57,7 +57,7 @@ def band(
         stop = min(start + step, length)
         drawn = words.halves(
             stop - start, length
-        )  # of whole rows: neither chunks nor causality change a draw
+        )  # drawn for whole rows: neither chunks nor causality change a draw
         seen = stop if causal else length
         rows, columns = np.divmod(np.flatnonzero(drawn[:, :seen] <= thresholds[start:stop, :seen]), seen)
         if causal:
@@ -171,7 +171,7 @@ def documents(length: int, mean: int, *, causal: bool = True, seed: int = 0) -> 
     Lengths follow the exponential distribution, as ends at random places do; the last document is cut off.
 
     Args:
-        mean: of a document's places.
+        mean: average number of a document's places.
 
     Raises:
         MatrixError: a size out of range, or more nonzeros than 32-bit indices count or memory holds.

@@ -31,7 +31,7 @@ BYTES_PER_BLOCK = 5  # while a mask is made: a float32 and a bool
 
 
 class Pool(StrEnum):
-    """How the scores of a block's pixels become one."""
+    """Reduction of the scores of a block's pixels to one."""
 
     MAX = "max"
     MEAN = "mean"
@@ -39,7 +39,7 @@ class Pool(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What output pixels of a convolution read: a pair for rows and columns each, or one number for both."""
+    """Geometry of a convolution's windows: a pair for rows and columns each, or one number for both."""
 
     kernel: tuple[int, int]
     stride: tuple[int, int] = (1, 1)
@@ -51,7 +51,7 @@ class Reach:
             object.__setattr__(self, name, both(getattr(self, name), name, least))
 
     def output_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Rows and columns of the output for an input of so many.
+        """Rows and columns of the output for an input of ``size``.
 
         Raises:
             MatrixError: the filter does not fit the padded input.
@@ -134,7 +134,7 @@ def from_boxes(boxes: Any, size: tuple[int, int, int], block: int | tuple[int, i
         boxes: boxes × 5 numbers: image, first row, first column, and the row and column after the last. An empty box,
             or the part of one outside the image, touches nothing.
         size: images, rows and columns.
-        block: as for `reduce_mask`.
+        block: see `reduce_mask`.
 
     Raises:
         MatrixError: boxes of another shape, sizes out of range, or a mask that takes more memory than there is.
@@ -217,9 +217,9 @@ def dilate(
     Args:
         mask: images × rows × columns of blocks.
         size: rows and columns of the input.
-        block: of the input.
-        reach: what an output pixel reads; padding is never live.
-        out_block: of the output; by default the input's.
+        block: block of the input.
+        reach: window that an output pixel reads; padding is never live.
+        out_block: block of the output; by default the input's.
 
     Raises:
         MatrixError: a mask of no bools or not of this size in such blocks, or a filter that does not fit.
@@ -269,9 +269,9 @@ def resize(
     Args:
         mask: images × rows × columns of blocks.
         size: rows and columns of the pixels that it lies over.
-        block: of the mask.
+        block: block of the mask.
         out_size: rows and columns of the layer's pixels; they cover the same scene.
-        out_block: of the result; by default the mask's, in the layer's pixels.
+        out_block: block of the result; by default the mask's, in the layer's pixels.
         margin: pixels of the mask that a live block reaches further on each side, as much as filters blur.
 
     Returns:
@@ -333,7 +333,7 @@ def both(value: Any, name: str, least: int) -> tuple[int, int]:
 
 
 def require_blocks(mask: Any, size: tuple[int, int], block: tuple[int, int]) -> None:
-    """Raises MatrixError unless a mask has the blocks of so many pixels."""
+    """Raises MatrixError unless a mask has the blocks of ``size`` pixels."""
     _, rows, columns = _dimensions(mask)
     wanted = ceil_div(size[0], block[0]), ceil_div(size[1], block[1])
     if (rows, columns) != wanted:

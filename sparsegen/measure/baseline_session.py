@@ -28,7 +28,7 @@ class BaselineSession:
 
     Args:
         locks: folder of the devices' lock files.
-        session: what the worker runs, as in `SetUpBaselines`.
+        session: session that the worker runs, as in `SetUpBaselines`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class BaselineSession:
             Baseline(
                 self._workload,
                 self._device,
-                r.contender,
+                r.baseline,
                 f"{r.version} ({r.detail})" if r.detail else r.version,
                 summarize([r.timing]),
             )
@@ -68,7 +68,7 @@ class BaselineSession:
         ]
 
     def rates(self) -> DeviceRates | None:
-        """After `measure`: take the device again, and measure what it does; None where not all can be measured.
+        """Takes the device again after `measure`, and measures its rates; None if not all can be measured.
 
         Raises:
             SparsegenError: there is not enough memory, or it took too long.

@@ -14,9 +14,9 @@ from sparsegen.backends.executor import Event, Executor
 from sparsegen.measure.l2 import L2
 from sparsegen.measure.timing_kernels import Reader, Spinner
 
-AT_ONCE = 10  # samples queued before the host waits for them, where the budget is enough for so many
+AT_ONCE = 10  # samples queued before the host waits for them, if the budget allows
 LATE_PAUSE_S = 0.01  # after samples in which the host was late throughout: something else has its cores
-LEAD_CALLS = 4  # whose median is what a call takes the host
+LEAD_CALLS = 4  # their median is the host's time for a call
 LEAD_MARGIN_US = 15.0
 LEAD_LIMIT_US = 3000.0
 
@@ -62,7 +62,7 @@ class Clock:
         A sample in which the device waited for the host is taken anew while the budget lasts.
 
         Args:
-            l2: what the second-level cache holds before each call.
+            l2: state of the second-level cache before each call.
             warmup: calls ahead of the first sample.
             lead: queued ahead of each first event: something that keeps the device busy for as long as the host
                 needs to queue the call, such as `lead_for` gives.
@@ -76,7 +76,7 @@ class Clock:
             call()
             warm += 1
         executor.synchronize()
-        seconds = time.perf_counter() - began  # of all these
+        seconds = time.perf_counter() - began  # seconds of all these calls
         most = min(AT_ONCE, max(1, int(budget_s * warm / seconds))) if warm else AT_ONCE
         taken: list[tuple[float, bool]] = []
         on_time = 0
@@ -120,7 +120,7 @@ class Clock:
         Args:
             calls: behind each other in a sample, whose time is divided by their number: the host may be ahead of a
                 device that takes longer.
-            l2, warmup: as of `time`.
+            l2, warmup: see `time`.
 
         Raises:
             LaunchError: a call failed.
@@ -162,11 +162,15 @@ class Clock:
         return replace(rest, samples_us=first.samples_us + rest.samples_us)
 
     def lead(self, us: float) -> Call | None:
-        """What keeps the device busy for about so long; None on the emulator, which waits for nobody."""
+        """Returns a call that keeps the device busy for about ``us`` microseconds; None on the emulator, which never
+        waits.
+        """
         return self._spinner.spin(us) if self._is_cuda else None
 
     def lead_for(self, call: Call) -> Call | None:
-        """What keeps the device busy for longer than the host takes to queue a call, which is measured."""
+        """Returns a call that keeps the device busy for longer than the host takes to queue ``call``, which is
+        measured.
+        """
         if not self._is_cuda:
             return None
         host_us = []

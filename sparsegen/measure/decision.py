@@ -1,8 +1,8 @@
-"""Whether a layer runs our kernels or PyTorch's own, for each way of being called: one decision for all layers.
+"""Choice between our kernels and PyTorch's own for a layer, for each way of being called: one decision for all layers.
 
-In this order: what is pinned runs; what was raced before, in this process or by any that wrote the database, decides;
-else both are raced now, from Python and behind a busy queue, and both probes are recorded. `sparsegen lookup` of the
-workload lists them (`Choice.explain`).
+The sources, in order: what is pinned runs; what was raced before, in this process or by any that wrote the database,
+decides; else both are raced now, from Python and behind a busy queue, and both probes are recorded. `sparsegen lookup`
+of the workload lists them (`Choice.explain`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sparsegen.tuning_db.shared_layers import shared_layers
 
 log = logging.getLogger(__name__)
 
-MOST_DECISIONS = 4096  # of this process: one more takes the place of all
+MOST_DECISIONS = 4096  # decisions of this process: one more takes the place of all
 _BY_VARIANT = DispatchOptions(dense=Dense.NEVER)
 
 Question = tuple[Task, Problem, Device, int]
@@ -34,12 +34,12 @@ Question = tuple[Task, Problem, Device, int]
 
 @dataclass(frozen=True, slots=True)
 class Entrants:
-    """What is raced.
+    """Entrants of a race.
 
     Attributes:
-        variant: that ours runs, first.
+        variant: our first variant.
         pair: makes the two calls, for a way of being called; they work on PyTorch's current stream.
-        calls: behind each other, where they come from Python.
+        calls: number of consecutive calls in a sample, if they come from Python.
     """
 
     variant: Variant
@@ -49,11 +49,11 @@ class Entrants:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What runs.
+    """Decision between our kernels and PyTorch's own.
 
     Attributes:
-        from_host, on_device: whether ours does, where calls come from Python, and where the device's time alone counts.
-        why: in words.
+        from_host, on_device: true if ours run when calls come from Python, and when the device's time alone counts.
+        why: the reason in words.
     """
 
     from_host: bool
@@ -61,7 +61,7 @@ class Decision:
     why: str
 
     def ours_runs(self, called: Called) -> bool:
-        """Whether ours does, for a way of being called."""
+        """True if ours run, for a way of being called."""
         return self.from_host if called is Called.HOST else self.on_device
 
 
@@ -70,16 +70,16 @@ _lock = threading.RLock()
 
 
 def decide(task: Task, problem: Problem, device: Device, enter: Callable[[], Entrants]) -> Decision | None:
-    """What runs of a task on a workload without a pattern; it is raced where nothing is known of it.
+    """Decides between our kernels and PyTorch's own for a task without a pattern; races them if nothing is known.
 
-    None where nothing is known and nothing can be timed: on the emulator, which has no time, and while a CUDA graph is
-    captured.
+    Returns None if nothing is known and nothing can be timed: on the emulator, which has no time, and while a CUDA
+    graph is captured.
 
     Args:
-        enter: prepares what is raced.
+        enter: prepares the entrants.
 
     Raises:
-        DatabaseError, PinsError: as `sparsegen.lookup`.
+        DatabaseError, PinsError: see `sparsegen.lookup`.
     """
     question = task, problem, device, device.index
     found = _decisions.get(question)
@@ -92,7 +92,7 @@ def decide(task: Task, problem: Problem, device: Device, enter: Callable[[], Ent
 
 
 def decisions() -> list[tuple[Task, Problem, Decision]]:
-    """What this process knows, in the order in which it was asked."""
+    """Returns this process's decisions, in the order in which they were asked for."""
     with _lock:
         return [(task, problem, found) for (task, problem, *_), found in _decisions.items()]
 

@@ -1,4 +1,4 @@
-"""Whoever measures on a device has it to itself: two that measure at once would disturb each other's times."""
+"""Exclusive use of a device while measuring: two processes that measure at once would disturb each other's times."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def device_turn(
 ) -> AbstractContextManager[None]:
     """Hold a device among all processes that measure on it.
 
-    A GPU is known by its UUID, which is the same for all users and in all containers, whatever number it has there.
-    The emulator is a part of the process that uses it, and its times say nothing: there only processes with one cache
-    take turns.
+    A GPU is known by its UUID, which is the same for all users and in all containers, whatever number it has there. The
+    emulator is a part of the process that uses it, and its times say nothing: there only processes with one cache take
+    turns.
 
     Args:
-        folder: a private one, for the emulator and for where no place that users share can be used.
-        stop: set by somebody else to give up waiting.
+        folder: a private one, for the emulator, and if no place that users share can be used.
+        stop: an event that, once set, ends the wait.
 
     Raises:
         CacheError: lock files can be made nowhere.

@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 # Random numbers of a large operand, which repeat: a prime, so that no two of its rows are equal.
 DRAWN = (1 << 17) - 1
-MOST_HOST_FLOP = 2e8  # of a reference that the host computes; a tenth of a second
+MOST_HOST_FLOP = 2e8  # FLOP of a reference that the host computes; a tenth of a second
 
 
 class FewDraws(np.random.Generator):
-    """Draws so many normal numbers for any larger array, and repeats them: what takes longest is drawing."""
+    """Draws at most `DRAWN` normal numbers and repeats them in larger arrays: drawing takes longest."""
 
     def standard_normal(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
         count = 1 if size is None else int(np.prod(size))
@@ -34,7 +34,7 @@ class FewDraws(np.random.Generator):
 
 
 def can_be_checked(problem: Problem, matrix: CsrMatrix, backend: str) -> bool:
-    """Whether a reference takes little time: one by the device, or a small one."""
+    """True if a reference takes little time: one by the device, or a small one."""
     by_device = backend == "cuda" and type(problem).reference_on is not Problem.reference_on
     return by_device or problem.cost(matrix.nnz).flop <= MOST_HOST_FLOP
 
@@ -47,12 +47,12 @@ def checked(
     *,
     value_order: Array | None = None,
 ) -> Check | None:
-    """What one launch on random operands of a matrix's workload gives; None where there is no memory to tell.
+    """Checks one launch on random operands of a matrix's workload; None if there is no memory for it.
 
-    The operands that are kept, and values that the items of a batch have of their own, are afterwards as before.
+    Afterwards kept operands, and values that batch elements have of their own, are as before.
 
     Args:
-        value_order: that the launcher was made with.
+        value_order: the one that the launcher was made with.
 
     Raises:
         SparsegenError: the device's reference differs from the host's, so that nothing can be verified.
@@ -60,7 +60,7 @@ def checked(
     began = time.monotonic()
     outcome, reason, worst = Outcome.OK, "", None
     try:
-        with launcher.prepared.executor.entered():  # in which its memory is freed, too
+        with launcher.prepared.executor.entered():  # its memory is freed inside, too
             worst, reason = _launched(launcher, workload.problem, matrix, value_order)
         if not worst <= 1:
             outcome = Outcome.WRONG

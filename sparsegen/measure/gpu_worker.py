@@ -11,7 +11,7 @@ def serve(connection: Connection, index: int) -> None:
     """See `worker.serve`.
 
     Args:
-        index: of the GPU, as the driver counts them.
+        index: number of the GPU, as the driver counts them.
     """
     early_init.begin(index)
     from sparsegen.measure import worker

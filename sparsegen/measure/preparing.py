@@ -1,6 +1,4 @@
-"""From a choice to what runs: checked where it first runs, and timed beside the dense product where estimates do not
-tell which is faster.
-"""
+"""Preparation of a choice: a check at its first use, and a race with the dense product if estimates do not decide."""
 
 from __future__ import annotations
 
@@ -29,23 +27,23 @@ log = logging.getLogger(__name__)
 
 MOST_FAILED = 3  # variants in a row: then it is not they
 
-# What was found right in this process: device, driver, source digest.
+# Variants that were right in this process: device, driver, source digest.
 _verified: set[tuple[str, str, str]] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What `sparsegen.prepare` was asked for.
+    """Arguments of `sparsegen.prepare`.
 
     Attributes:
-        workload: of the matrix.
-        location: of the database that is written.
-        kind: of times that count.
-        database: that says what was verified.
-        choose: the choice without the variants that failed these checks.
-        verifies: whether a variant is checked on its first use.
-        probes: whether a variant and the dense product may be timed on the spot.
-        pattern, kept, value_order: as of `VariantLauncher`.
+        workload: the matrix's workload.
+        location: place of the database that is written.
+        kind: the kind of times that counts.
+        database: holds what was verified.
+        choose: returns the choice without the variants that failed these checks.
+        verifies: check a variant on its first use.
+        probes: allow a race of a variant and the dense product.
+        pattern, kept, value_order: see `VariantLauncher`.
     """
 
     matrix: CsrMatrix
@@ -62,12 +60,12 @@ class Preparation:
     kind: MeasuredAs | None
 
     def launcher(self, choice: Choice) -> Launcher:
-        """What runs: the variant or the dense product, whichever is faster.
+        """Returns the launcher of the variant or of the dense product, whichever is faster.
 
         A variant that gives a wrong result on its first use is recorded, and the next best one takes its place.
 
         Raises:
-            DeviceUnavailableError: dense was to run whatever is faster, and it cannot.
+            DeviceUnavailableError: the dense product was demanded, and cannot run.
             CompileError, LaunchError: the variant cannot be built or loaded, or crashed on its first use.
             WrongResultError: the caller named a variant that is wrong, or `MOST_FAILED` are.
         """

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROUNDS = 3
-SAMPLES = 3  # of each in a round
-SECONDS = 0.004  # at the most for the samples of each in a round
+SAMPLES = 3  # samples of each in a round
+SECONDS = 0.004  # upper limit for the samples of each in a round
 L2_OF = {MeasuredAs.COLD: L2.COLD, MeasuredAs.CLEAN: L2.CLEAN, MeasuredAs.WARM: L2.WARM}
 
 Pair = tuple[Call, Call]  # ours, and the dense way
@@ -44,10 +44,10 @@ _unrecorded: dict[Race, Probe] = {}
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """What is raced, where and how.
+    """Conditions of a race.
 
     Attributes:
-        variant: that ours runs; of several launches that of the first.
+        variant: our variant; with several launches that of the first.
     """
 
     workload: Workload
@@ -62,8 +62,8 @@ class Race:
 
         Args:
             enter: makes the two calls, whose work goes to PyTorch's current stream or to the default one.
-            location: of the database. What it does not take is kept in this process.
-            calls: as of `in_turn`.
+            location: place of the database. Records that it refuses are kept in this process.
+            calls: see `in_turn`.
 
         Raises:
             LaunchError: a call failed, or there is no memory for the operands.
@@ -92,7 +92,7 @@ def pair_us(
         with on_default_stream(executor):
             ours, dense = in_turn(enter(executor), executor, called, l2, calls=calls)
     except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # of PyTorch
+        if type(error).__name__ != "OutOfMemoryError":  # PyTorch's class
             raise
         raise LaunchError(f"there is no memory for operands to time: {error}") from error
     return ours, dense
@@ -114,9 +114,9 @@ def in_turn(
     Args:
         called: behind a busy queue each is enqueued while the device does something else, so that its own time alone
             counts; from Python the device is idle.
-        l2: what the second-level cache holds before.
-        calls: from Python, of each behind each other in a sample.
-        seconds: at the most for the samples of each in a round, but for the first of them.
+        l2: state of the second-level cache before each call.
+        calls: number of consecutive calls in a sample, if they come from Python.
+        seconds: upper limit for each one's samples in a round, but for the first of them.
     """
     clock = Clock(executor)
     leads = [clock.lead_for(run) if called is Called.DEVICE else None for run in runs]
@@ -178,7 +178,7 @@ def _call(launcher: Launcher, problem: Problem, matrix: CsrMatrix, executor: Exe
 
 
 def is_capturing() -> bool:
-    """Whether this thread captures a CUDA graph, by PyTorch or CuPy: nothing may be timed or checked then."""
+    """True if this thread captures a CUDA graph, by PyTorch or CuPy: nothing may be timed or checked then."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         return True

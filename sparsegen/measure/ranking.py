@@ -1,4 +1,4 @@
-"""Which of several implementations of one thing is the fastest, found out shortly."""
+"""Search for the fastest of several implementations, in a short time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sparsegen.measure.clock import Call, Clock
 from sparsegen.measure.l2 import L2
 
 WARMUP = 2
-SAMPLES = 7  # of each
-SECONDS = 0.03  # at the most for the samples of each; the host knows well enough what takes longer
+SAMPLES = 7  # samples of each
+SECONDS = 0.03  # upper limit for the samples of each; the host's clock suffices for longer calls
 HOPELESS = 5.0  # times the time of the fastest so far: slower ones are called twice and no more
 HOST_SECONDS = 1e-3  # more than a call's way through the host ever takes
 
@@ -27,7 +27,7 @@ def rough_us(
     Some of cuSPARSE's algorithms take seconds where others take milliseconds.
 
     Args:
-        fastest_us: of those before it.
+        fastest_us: the fastest time of those before it.
     """
     for _ in range(2):  # the first loads what it needs
         began = time.perf_counter()

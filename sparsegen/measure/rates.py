@@ -1,4 +1,4 @@
-"""What a CUDA device reaches: copying, dense products, and the time of a kernel that does nothing."""
+"""Measured rates of a CUDA device: copying, dense products, and the time of a kernel that does nothing."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 COPY_BYTES = 1 << 30  # twenty times the largest L2
 PRODUCT_SIZE = 8192
 SAMPLES = 15
-LEAD_US = 20.0  # for one launch
+LEAD_US = 20.0  # lead for one launch
 
 
 class Arithmetic(StrEnum):
-    """How products are formed: the row's dtype, or TF32 on float32 data."""
+    """Arithmetic of products: the row's dtype, or TF32 on float32 data."""
 
     FLOAT32 = "float32"
     TF32 = "tf32"
@@ -35,13 +35,13 @@ class Arithmetic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRates:
-    """What was measured, which may be not all of `Rates`.
+    """Measured rates, perhaps not all of `Rates`.
 
     Attributes:
         copy_bytes_per_us: bytes read + bytes written of a device-to-device copy.
-        flop_per_us: of a large dense product, for each arithmetic that there is a library for.
+        flop_per_us: rate of a large dense product, for each arithmetic that there is a library for.
         launch_us: time of a kernel that does nothing.
-        clock_mhz: while it copied; None where NVML does not say.
+        clock_mhz: clock during the copies; None if NVML does not tell.
     """
 
     copy_bytes_per_us: float
@@ -65,7 +65,7 @@ class MeasuredRates:
 
 
 def measure_rates(executor: CudaExecutor) -> MeasuredRates:
-    """Half a minute's work of the host at the most, half a second of the device.
+    """Measures the device's rates: at most half a minute's work of the host, and half a second of the device.
 
     Raises:
         LaunchError: the device has not the memory for it, 2 GiB.

@@ -20,15 +20,15 @@ from sparsegen.tuning_db.records import Outcome
 
 log = logging.getLogger(__name__)
 
-START_SECONDS = 300.0  # to import, open the device, upload and compute the reference
+START_SECONDS = 300.0  # limit to import, open the device, upload and compute the reference
 PACK_SECONDS = 300.0
-VARIANT_SECONDS = {"cuda": 10.0}  # from the first launch to the answer
+VARIANT_SECONDS = {"cuda": 10.0}  # limit from the first launch to the answer
 EMULATED_VARIANT_SECONDS = 120.0
 OPEN_EXECUTOR = "sparsegen.backends:open_executor"
 
 
 class Blame(Enum):
-    """Whose fault a failure is, as far as one attempt tells."""
+    """Cause of a failure, as far as one attempt tells."""
 
     VARIANT = "the variant's"
     UNCLEAR = "the variant's, or an earlier one's"
@@ -37,7 +37,7 @@ class Blame(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What became of a variant, with the worker's facts where it lived to tell them."""
+    """Outcome of a variant, with the worker's measurements if it survived."""
 
     outcome: Outcome
     measured: Measured
@@ -51,7 +51,7 @@ class Session:
     Args:
         locks: folder of the devices' lock files.
         variant_seconds: time limit of one variant's launches; by default 10 s, or 120 s on the emulator.
-        stop: set by somebody else to give up waiting: `measure` then raises `Interrupted`.
+        stop: an event that, once set, ends the wait: `measure` then raises `Interrupted`.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Session:
         )
 
     def is_ready(self) -> bool:
-        """Whether `measure` would start at once."""
+        """True if `measure` would start at once."""
         return self._child.is_ready()
 
     def wait_until_ready(self) -> None:
@@ -93,15 +93,15 @@ class Session:
     def measure(self, request: Measure, meanwhile: Callable[[], None] | None = None) -> Attempt:
         """Verify and time one variant.
 
-        A worker that dies, or that finds its device lost before the launch, may have been killed by somebody
-        else or left broken by an earlier variant: this one then gets a second try in a fresh worker.
+        A worker that dies, or that finds its device lost before the launch, may have been killed from outside or left
+        broken by an earlier variant: this one then gets a second try in a fresh worker.
 
         Args:
             meanwhile: called once, while the worker packs the matrix and loads the variant.
 
         Raises:
             Interrupted: ``stop`` was set.
-            MachineError: the second worker was killed by somebody else, too, or lost the device before the launch.
+            MachineError: the second worker was killed from outside, too, or lost the device before the launch.
             CacheEntryError: the binary is gone, or was changed since it was compiled.
             SparsegenError: the worker does not start (again), or the family's own code raised.
         """
@@ -117,7 +117,7 @@ class Session:
         return attempt
 
     def _try(self, request: Measure, meanwhile: Callable[[], None] | None = None) -> tuple[Attempt, Blame]:
-        """What became of it, and what is to blame for that."""
+        """Returns the outcome of one attempt, and its cause."""
         self.wait_until_ready()
         try:
             answer = self._child.ask_in_turn(

@@ -1,4 +1,4 @@
-"""From single times to a `Sample`."""
+"""Reduction of single times to a `Sample`."""
 
 from __future__ import annotations
 

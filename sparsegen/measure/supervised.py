@@ -34,16 +34,16 @@ class Go:
 class Supervised:
     """One child process, started at once, which gets ready in the background and then answers requests.
 
-    A child that dies, exceeds a time limit or loses its device is replaced by a fresh one, which gets ready again;
-    whoever asked gets the error.
+    A child that dies, exceeds a time limit or loses its device is replaced by a fresh one, which gets ready again; the
+    caller gets the error.
 
     Args:
         target: the child's function, as ``"module:function"``.
-        arguments: of it, as of `ChildProcess`.
+        arguments: its arguments, see `ChildProcess`.
         first: the first message; the answer to it says that the child is ready.
-        start_seconds: until it is.
-        starts: of a child that dies or hangs before it is ready.
-        stop: set by somebody else to give up waiting: `receive` then raises `Interrupted`.
+        start_seconds: time limit until it is.
+        starts: number of attempts, if a child dies or hangs before it is ready.
+        stop: an event that, once set, ends the wait: `receive` then raises `Interrupted`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Supervised:
         self._start()
 
     def _start(self) -> None:
-        self._answer: list[Any] = []  # to the first message, once it is there
+        self._answer: list[Any] = []  # answer to the first message, once it is there
         self._child = ChildProcess(self._target, *self._arguments, stop=self._stop)
         self._child.send_in_background(self._first)
 
@@ -69,7 +69,7 @@ class Supervised:
         return self._child.pid
 
     def is_ready(self) -> bool:
-        """Whether `wait_until_ready` would return (or raise) at once."""
+        """True if `wait_until_ready` would return (or raise) at once."""
         return bool(self._answer) or self._child.has_answer()
 
     def wait_until_ready(self) -> Any:
@@ -78,7 +78,7 @@ class Supervised:
         Raises:
             ChildDiedError, ChildTimeoutError: no child gets ready.
             Interrupted: ``stop`` was set.
-            SparsegenError: what the child raised.
+            SparsegenError: any error of the child.
         """
         for left in reversed(range(self._starts)):
             if self._answer:
@@ -97,7 +97,7 @@ class Supervised:
         """Send the child a message.
 
         Raises:
-            ChildDiedError: nobody was there to read it.
+            ChildDiedError: the child had ended.
         """
         try:
             self._child.send(message)
@@ -111,7 +111,7 @@ class Supervised:
         Raises:
             ChildDiedError, ChildTimeoutError, DeviceLostError: the child is replaced.
             Interrupted: ``stop`` was set.
-            SparsegenError: what else the child raised.
+            SparsegenError: any other error of the child.
         """
         try:
             return self._child.receive(seconds)
@@ -133,8 +133,8 @@ class Supervised:
 
         Args:
             locks: private folder of lock files, as `device_turn` takes it.
-            prepare_seconds: until it waits for its turn (or answers without one).
-            seconds: from its turn to the answer.
+            prepare_seconds: limit until it waits for its turn (or answers without one).
+            seconds: limit from its turn to the answer.
             meanwhile: called once the request is sent, while the child prepares.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What clocks and rates need of a CUDA device beside what they time: kernels that spin, copy and read."""
+"""Kernels for clocks and rates on a CUDA device: they spin, copy and read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Copier:
     """Copies device memory, all multiprocessors at once.
 
     Args:
-        nbytes: to copy, a multiple of 16.
+        nbytes: bytes to copy, a multiple of 16.
     """
 
     def __init__(self, executor: Executor, nbytes: int) -> None:

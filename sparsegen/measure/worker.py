@@ -36,7 +36,7 @@ from sparsegen.verify.verifier import verifier
 from sparsegen.verify.written import WrittenOperands
 
 WARMUP = 3
-SLOW_LAUNCH_SECONDS = 0.02  # from here on warming up costs more than it steadies
+SLOW_LAUNCH_SECONDS = 0.02  # from this on warming up costs more than it steadies
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SetUp:
 
     Attributes:
         open_executor: the function of the device that gives an `Executor`, as ``"module:function"``.
-        seed: of the dense operands.
+        seed: seed of the dense operands.
     """
 
     matrix: CsrMatrix
@@ -99,10 +99,10 @@ class Measure:
     Attributes:
         samples: single calls to time.
         first_samples: those taken before deciding on the rest.
-        limit_us: with a median over this after the first samples, no more are taken.
+        limit_us: no further samples are taken with a median over this after the first ones.
         budget_s: most seconds of timing.
         verify: False for one that was verified in this session before.
-        drawing: which operands: those of another number are drawn anew.
+        drawing: number of the operands' drawing: another number draws anew.
     """
 
     compiled: CompiledVariant
@@ -124,7 +124,7 @@ class Measured:
         crashed: the launch failed. Otherwise a missing timing means a wrong result.
         launched: the failure came after this variant's launch, so that no other can have caused it.
         sticky: the device context is of no use any more.
-        traceback: of the failed launch, as Python prints it.
+        traceback: traceback of the failed launch, as Python prints it.
         worst_error: over its bound; at most 1 is right.
     """
 
@@ -208,7 +208,8 @@ class Bench:
 
     def measure(self, m: Measure, wait_for_turn: Callable[[], None]) -> Measured:
         """Verified first and again after timing, so that a result that depends on luck or on what an
-        earlier launch left in the output is caught."""
+        earlier launch left in the output is caught.
+        """
         launched = False
         facts: dict[str, Any] = {}
         try:
@@ -291,7 +292,7 @@ class Bench:
         return partial(variant.bound(), 0, *addresses, self._result.address)
 
     def _is_lost(self) -> bool:
-        """Whether the failed launch took the device's context with it."""
+        """True if the failed launch took the device's context with it."""
         try:
             self._executor.fill(self._result, UNWRITTEN)
             self._executor.synchronize()

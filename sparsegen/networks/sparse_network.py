@@ -48,9 +48,9 @@ class SparseNetwork:
 
     Attributes:
         network: layers, biases, clip.
-        dtype: of weights and neurons on the device; biases keep the precision of float32, sums are float32.
+        dtype: type of weights and neurons on the device; biases keep the precision of float32, sums are float32.
         activation: ``dying_relu`` where ReLU was asked for and no bias is above zero.
-        undecided: how many inputs the last exact `categories` had to compute in float64.
+        undecided: number of inputs that the last exact `categories` had to compute in float64.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class SparseNetwork:
                 bias and clip of its own.
             bias: one number, or for each layer a number or one for each neuron.
             activation: ``"relu"`` or ``"none"``.
-            clip: where activations end, above 0; by default at the dtype's largest finite number.
-            device, db, family, config: as for `sparsegen.prepare`.
+            clip: upper limit of activations, above 0; by default the dtype's largest finite number.
+            device, db, family, config: see `sparsegen.prepare`.
 
         Raises:
             MatrixError: a layer is malformed, widths do not follow each other, the last layer has no neurons,
@@ -98,7 +98,7 @@ class SparseNetwork:
         return f"<SparseNetwork: {layers} layers, {weights} weights, {self.activation}, {self.dtype}>"
 
     def _forget(self) -> None:
-        """Nothing is prepared yet."""
+        """Forgets everything prepared."""
         self._matrix: CsrMatrix | None = None
         self._operators: dict[tuple[int, Readout], Operator] = {}
         self._packed: dict[tuple[Readout, int], PackedNetwork] = {}
@@ -106,7 +106,7 @@ class SparseNetwork:
         self._exact: dict[bool, ExactRun] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """What the constructor was given: what is prepared stays behind, and copies prepare anew."""
+        """Returns the constructor's arguments; what was prepared is left out, and copies prepare anew."""
         prepared = ("_matrix", "_operators", "_packed", "_groups", "_exact")
         return {name: value for name, value in vars(self).items() if name not in prepared}
 
@@ -115,7 +115,7 @@ class SparseNetwork:
         self._forget()
 
     def problem(self, batch: int, readout: Readout | str = Readout.NEURONS) -> SparseNetworkProblem:
-        """What is computed for so many inputs."""
+        """Returns the problem for ``batch`` inputs."""
         m, k = self.matrix().shape
         return SparseNetworkProblem(
             m,
@@ -143,7 +143,7 @@ class SparseNetwork:
         return found
 
     def operator(self, batch: int, readout: Readout | str = Readout.NEURONS) -> Operator:
-        """The operator object for so many inputs; kept for the next call.
+        """Returns the operator object for ``batch`` inputs; kept for the next call.
 
         Raises:
             What `sparsegen.prepare` raises.
@@ -166,18 +166,18 @@ class SparseNetwork:
         )
 
     def __call__(self, y: Any, *, memory: Any = None, devices: Devices | None = None) -> tuple[Any, Any]:
-        """The last layer's neurons, and which inputs live.
+        """Returns the last layer's neurons, and the numbers of the inputs that live.
 
         Args:
             y: inputs × neurons before the first layer, a NumPy array or PyTorch tensor of numbers; with ``memory`` or
                 ``devices`` also `BitInputs`.
-            memory: bytes of each device's memory that may be taken, or text such as ``"8 GiB"``. Layers that do not
+            memory: bytes of each device's memory that may be used, or text such as ``"8 GiB"``. Layers that do not
                 fit at once come from the host while others are computed, inputs go in batches.
-            devices: ``"all"``, or names or numbers with commas between: inputs are dealt to these.
+            devices: ``"all"``, or names or numbers with commas between: inputs are divided among these.
 
         Returns:
-            Inputs × outputs of the network's dtype, and the numbers of the inputs of which an output is not zero; of
-            the kind of ``y``.
+            Inputs × outputs of the network's dtype, and the numbers of the inputs with an output that is not zero; both
+                of ``y``'s kind.
 
         Raises:
             OperandError: another shape, or no array.
@@ -211,10 +211,10 @@ class SparseNetwork:
         them.
 
         Args:
-            memory, devices: as for `__call__`; within a budget the host computes what bounds leave undecided.
+            memory, devices: see `__call__`; within a budget the host computes what bounds leave undecided.
 
         Raises:
-            OperandError, DeviceMemoryError: as for `__call__`.
+            OperandError, DeviceMemoryError: see `__call__`.
             ConfigError: exact categories of a network with negative weights, without ReLU or without a clip that the
                 dtype holds: nothing bounds its neurons.
         """
@@ -231,7 +231,7 @@ class SparseNetwork:
         return found.live
 
     def exact_run(self, *, all_layers: bool = False) -> ExactRun:
-        """What computes exact categories on the device; kept for the next call.
+        """Returns the runner of exact categories on the device; kept for the next call.
 
         Args:
             all_layers: compute all layers of inputs that may live, as inference without exactness does, and not only
@@ -293,7 +293,7 @@ class SparseNetwork:
     def group(
         self, count: int, readout: Readout | str, placement: Placement, *, side: int = 0
     ) -> DeviceGroup:
-        """The network packed for so many inputs on some devices, with memory on each; kept for the next call.
+        """Returns the network packed for ``count`` inputs on some devices, with memory on each; kept for the next call.
 
         Within a budget only one is kept on the devices. What was packed on the host serves again.
 
@@ -321,7 +321,7 @@ class SparseNetwork:
         memory: Any = None,
         devices: Devices | None = None,
     ) -> PackedNetwork:
-        """The network packed on the host for so many inputs; `save_packed` writes it to a file.
+        """Packs the network on the host for ``count`` inputs; `save_packed` writes it to a file.
 
         Raises:
             What `__call__` raises.
@@ -349,7 +349,7 @@ class SparseNetwork:
         return placement.pinned(packed_network(wanted, self._packed.get((readout, side))))
 
     def _live_in_float64(self, y: Array, device: Device | None) -> Array:
-        """Of inputs on the host, by a GPU; without a device it has no memory left, and the emulator is no faster."""
+        """Decides inputs on the host in float64: by a GPU, or by the host (no memory left, or the emulator)."""
         if device is not None and device.backend == "cuda":
             return live_on(self.network, self.activation, y, shared_executor(device))
         return np.asarray(inferred(self.network, self.activation, y).any(axis=1))
@@ -366,7 +366,7 @@ class SparseNetwork:
         memory: Any = None,
         devices: Devices | None = None,
     ) -> str:
-        """What runs for so many inputs and why, and how the layers were taken, in words; see `__call__`.
+        """Describes what runs for ``batch`` inputs and why, and how the layers were taken; see `__call__`.
 
         Where one device holds all, also whether rows share columns, and why no other family runs.
         """
@@ -395,7 +395,7 @@ class SparseNetwork:
         return self._device if isinstance(self._device, Device) else backends.find_device(self._device)
 
     def _given(self, y: Any) -> Any:
-        """Of the dtype, with as many neurons as the widest layer."""
+        """Inputs in the network's dtype, padded to the widest layer."""
         width, wanted = self.network.neurons, self.network.inputs
         require_shape(tuple(np.shape(y)), wanted)
         if _is_tensor(y):
@@ -414,14 +414,14 @@ class SparseNetwork:
 
 
 def _why_not(family: AnyFamily, problem: Problem, features: Features, device: Device) -> str:
-    """What keeps a family from a network, or what it should take by its heuristic config."""
+    """Explains why a family does not run a network, or how long it should take with its heuristic config."""
     config = family.heuristic(problem, features, device)
     broken = family.broken_constraints(problem, config, device) or family.broken_requirements(
         problem, features, config
     )
     if broken:
         return f"it must hold: {'; '.join(broken)}"
-    if device.backend == "emulator":  # whose time has nothing to do with what kernels do
+    if device.backend == "emulator":  # the emulator's time says nothing of the kernels
         return "by predictions for a GPU another one is faster"
     return f"its heuristic config should take {microseconds(family.predicted_us(problem, features, device))}"
 

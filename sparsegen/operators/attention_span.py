@@ -1,4 +1,4 @@
-"""Which keys a query may see by their places alone: causal attention, windows and sink tokens."""
+"""Keys that a query may see by position alone: causal attention, windows and sink tokens."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Band:
         sinks: int = 0,
         from_start: bool = False,
     ) -> Self:
-        """The band of so many queries and keys.
+        """The band of ``queries`` queries and ``keys`` keys.
 
         Args:
-            causal: no query sees a key behind its own place.
-            window: keys that a causal query sees, its own the last of them; of others the distance from which on keys
-                are out of sight on both sides. 0: all.
-            sinks: first keys that every query sees that does not stand before them, beside a window.
+            causal: no query sees a key after its own position.
+            window: keys that a causal query sees, its own the last of them; without ``causal``, the distance from which
+                on keys on both sides are hidden. 0: all keys.
+            sinks: first keys that are visible in addition to the window, to every query from their position on.
             from_start: query 0 stands beside key 0 (PyTorch's causal attention); by default the last query stands
                 beside the last key (FlashAttention's).
 
@@ -80,7 +80,7 @@ class Band:
         return seen
 
     def places(self, queries: int, keys: int) -> int:
-        """How many pairs of a query and a key see each other."""
+        """Number of pairs of a query and a key that it sees."""
         hidden = min(self.least - 1, self.most)  # up to which distance keys are out of sight, but for sinks
         sinks = min(self.sinks, keys)
         return (
@@ -90,7 +90,9 @@ class Band:
         )
 
     def seen_of_blocks(self, queries: int, keys: int, columns: int) -> Array:
-        """int64, queries × blocks of so many keys: how many keys of each block a query sees."""
+        """Returns the number of keys that each query sees in each block of ``columns`` keys, int64 [queries,
+        blocks].
+        """
         i, ends = np.arange(queries)[:, None], np.append(np.arange(0, keys, columns), keys)
         stop = np.clip(i + self.most + 1, 0, keys)  # behind the last key that is seen
         sinks = np.minimum(self.sinks, stop)
@@ -102,10 +104,10 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Span(Parameter):
-    """What calls are expected to bring as their `Band`, and what they get that bring none.
+    """The band that calls are expected to have, and that calls without one get.
 
     Attributes:
-        window, sinks: as of `Band.of`; 0 for none.
+        window, sinks: see `Band.of`; 0 for none.
     """
 
     is_causal: bool = False
@@ -132,7 +134,7 @@ class Span(Parameter):
         return str(self)
 
     def band(self, queries: int, keys: int) -> Band:
-        """The band of so many queries and keys."""
+        """The band of ``queries`` queries and ``keys`` keys."""
         return Band.of(
             queries,
             keys,
@@ -151,7 +153,7 @@ FULL = Span()
 
 
 def _places_up_to(most: int, queries: int, keys: int) -> int:
-    """How many places (i, j) have j - i <= most."""
+    """Number of places (i, j) with j - i <= most."""
     first = min(max(-most - 1, 0), queries)  # the first query that sees a key, and the first that sees all
     all_from = min(max(keys - most - 1, first), queries)
     rising = (first + all_from - 1) * (all_from - first) // 2 + (most + 1) * (all_from - first)

@@ -1,4 +1,4 @@
-"""What attention with masks of blocks has beside its sizes: the order of tokens and heads, and who has a mask."""
+"""Traits of attention with block masks: the order of tokens and heads, and which of them have masks of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TokenOrder(StrEnum):
 
 
 class MasksOf(StrEnum):
-    """Who has a mask of blocks of its own."""
+    """The parts of a batch that have a block mask of their own."""
 
     NOBODY = "nobody"  # there is none, every block is live
     ALL = "all"  # one mask for all

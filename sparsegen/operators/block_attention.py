@@ -29,7 +29,7 @@ from sparsegen.operators.masked import USUAL_BLOCK, USUAL_DENSITY, Block, Densit
 from sparsegen.system.threads import in_threads
 
 ROWS = 256  # queries of which the reference is computed together
-STEEP = 24.0  # by how much scores grow, in units of the exponent, over the keys of random operands
+STEEP = 24.0  # growth of scores, in units of the exponent, over the keys of random operands
 
 
 class BlockAttentionOperator(Operator):
@@ -116,7 +116,7 @@ class BlockAttentionProblem(Problem):
 
     @property
     def mask_layout(self) -> BlockMaskLayout:
-        """Where the parts of a mask lie in its buffer."""
+        """Layout of the parts of a mask in its buffer."""
         return grid((self.queries, self.keys), (self.block.rows, self.block.columns))
 
     @property
@@ -132,7 +132,7 @@ class BlockAttentionProblem(Problem):
         return (self.density.share if self.has_mask else 1.0) * self.span.share(self.queries, self.keys)
 
     def features(self, matrix: CsrMatrix) -> Features:
-        """Those of the live places that are expected: rows of blocks differ as independent ones do."""
+        """Returns the expected features of the live places: rows of blocks differ as independent ones do."""
         dense = self.density.features(self.queries, self.keys, self.mask_layout.columns)
         mean = self.live_share * self.keys
         return Features(
@@ -204,7 +204,7 @@ class BlockAttentionProblem(Problem):
         return TensorSpec(name, self.of_batch(shape), self.dtype, 16, is_written=is_written)
 
     def of_call(self) -> tuple[TensorSpec, ...]:
-        """What forward and backward are told beside Q, K and V: masks, scale and band."""
+        """Operands of forward and backward besides Q, K and V: masks, scale and band."""
         shape: tuple[int, ...] = (self.mask_layout.words,)
         if self.masks.are_of_heads:
             shape = (self.heads, *shape)
@@ -260,10 +260,10 @@ class BlockAttentionProblem(Problem):
 
     def _slope(self, operands: dict[str, Array], rng: np.random.Generator) -> None:
         """Add the ramp to Q and K."""
-        direction = rng.choice((-1.0, 1.0), self.head_dim) / math.sqrt(self.head_dim)  # of length 1
+        direction = rng.choice((-1.0, 1.0), self.head_dim) / math.sqrt(self.head_dim)  # a vector of length 1
         height = math.sqrt(
             STEEP * math.sqrt(self.head_dim)
-        )  # of scores after the scale: its square / √head_dim
+        )  # height of the ramp: its square / √head_dim is that of scores after the scale
         for name, tokens in (("q", self.queries), ("k", self.keys)):
             if name == "q":
                 part = height * np.array([1.0, -1.0, 0.0])[np.arange(tokens) % 3]
@@ -341,7 +341,7 @@ class BlockAttentionProblem(Problem):
         return real if self.order is TokenOrder.HEADS else real.swapaxes(0, 1)
 
     def _live_of_heads(self, words: Array | None) -> list[Array] | None:
-        """Of each query head of an item the live blocks; None where all are."""
+        """Returns the live blocks of each query head of a batch element; None if all are live."""
         if words is None:
             return None
         masks = [self.mask_of(one).blocks() for one in words.reshape(-1, self.mask_layout.words)]
@@ -384,7 +384,7 @@ def attention_of(
     exact, mean = weights @ v, weights @ np.abs(v)
     with np.errstate(divide="ignore"):
         lse = (largest + np.log(total))[:, 0]
-    # Of scores, by norms of each query and of the longest key that it sees.
+    # Bound on scores, by norms of each query and of the longest key that it sees.
     longest = np.where(seen, np.linalg.norm(k, axis=1), 0.0).max(axis=1, keepdims=True)
     size = np.abs(scale) * np.linalg.norm(q, axis=1, keepdims=True) * longest
     of_scores = 4.0 * np.sqrt(head_dim + 2.0) * size

@@ -22,7 +22,7 @@ from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.block_attention import ROWS, BlockAttentionProblem
 from sparsegen.system.threads import in_threads
 
-PRODUCTS = 5  # of length head_dim for each live place: scores, dP, dQ, dK, dV
+PRODUCTS = 5  # products of length head_dim for each live place: scores, dP, dQ, dK, dV
 SMALLEST_HALF = 2.0**-25  # half of float16's smallest number
 
 
@@ -50,10 +50,10 @@ class BlockAttentionBackwardOperator(Operator):
         """Differentiate; see `Operator` for ``out``, which becomes dQ, ``stream``, the result and the errors.
 
         Args:
-            q, k, v, mask, scale, band: what the forward pass got.
-            o, lse: what it gave: the result, and the natural logarithm of each query's sum of exponentials.
+            q, k, v, mask, scale, band: the forward pass's operands.
+            o, lse: its results: the output, and the natural logarithm of each query's sum of exponentials.
             do: the gradient with respect to the result, of its shape.
-            dk, dv: of the shapes of K and V, which the call writes; over a group of heads it adds up.
+            dk, dv: arrays in the shapes of K and V, which the call writes; over a group of heads it adds up.
         """
         masks = () if self.problem.masks is MasksOf.NOBODY else (self.problem.mask_words(mask),)
         if not masks and mask is not None:
@@ -102,7 +102,7 @@ class BlockAttentionBackwardProblem(BlockAttentionProblem):
         return self.dense(name, self.kv_heads, self.keys, is_written=True)
 
     def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
-        """What a forward pass on random operands gets and gives, and normal numbers as the result's gradient."""
+        """Returns the operands and results of a forward pass on random numbers, and a normal gradient of the result."""
         found = BlockAttentionProblem.random_operands(self, rng, nnz)
         given = [self.item._references(one, 1) for _, one in self.items(self.without_pattern, found)]
         o, lse = (np.stack([pair[i].exact for pair in given]) for i in range(2))

@@ -1,4 +1,4 @@
-"""Which operators there are: the modules of this package that have ``PROBLEMS``."""
+"""Discovery of operators: the modules of this package that have ``PROBLEMS``."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class DsdOperator(MaskedOperator):
             mask: a `BlockMask`, or the buffer of one in the operands' library; with a batch one for each item.
             scale: one float32, an array of x's kind; overrides the number given to `prepare`.
             bias: n values of x's kind, for an epilogue with a bias.
-            residual: of Y's shape, for an epilogue with a residual; another array than ``out``.
+            residual: array of Y's shape, for an epilogue with a residual; another array than ``out``.
         """
         added = self.problem.epilogue.given(bias, residual, self.problem.n)
         return self._run((x, w, self._words(mask), scale, *added), out, stream)
@@ -68,7 +68,8 @@ class DsdTransposedOperator(MaskedOperator):
         Args:
             x: m × k, contiguous, of the problem's dtype; with a batch one for each item, as are D and Y.
             d: m × n; Y is k × n (layout row) or n × k (layout column, as the gradient of `torch.nn.Linear`'s weight).
-            mask: of X; a `BlockMask`, or the buffer of one in the operands' library; with a batch one for each item.
+            mask: mask of X; a `BlockMask`, or the buffer of one in the operands' library; with a batch one for each
+                element.
             scale: one float32, an array of x's kind; overrides the number given to `prepare`.
         """
         return self._run((x, d, self._words(mask), scale), out, stream)

@@ -1,4 +1,4 @@
-"""What products with masks of blocks share: the mask is an operand, drawn anew for every call, and no pattern."""
+"""Products with block masks: the mask is an operand, drawn anew for every call, and there is no pattern."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Density(Parameter):
         return round(self.share * rows * columns)
 
     def features(self, rows: int, columns: int, blocks: int) -> Features:
-        """Those of masks over rows × columns, so many independent blocks in a row of them.
+        """Features of masks over rows × columns with ``blocks`` independent blocks in a row.
 
         There is no array of the live elements, and they may be more than an index counts: features say no more.
         """
@@ -114,7 +114,7 @@ USUAL_BLOCK, USUAL_DENSITY = Block(128, 128), Density(0.5)
 
 
 class MaskedOperator(Operator):
-    """What operators with a mask share: how they take it."""
+    """Base class of operators with a mask: takes and checks the call's mask."""
 
     problem: MaskedProblem
 
@@ -188,7 +188,7 @@ class MaskedProblem(Problem):
 
     @property
     def mask_layout(self) -> BlockMaskLayout:
-        """Where the parts of an item's mask lie in its buffer."""
+        """Layout of the parts of a batch element's mask in its buffer."""
         return grid((self.m, self.k), (self.block.rows, self.block.columns))
 
     @property
@@ -197,7 +197,7 @@ class MaskedProblem(Problem):
         return self.density.live_of(self.m, self.k)
 
     def features(self, matrix: CsrMatrix) -> Features:
-        """Those of the masks that are expected: rows differ as independent blocks make them."""
+        """Returns the expected features of the masks: rows differ as independent blocks make them."""
         return self.density.features(self.m, self.k, self.mask_layout.columns)
 
     def fingerprint(self, matrix: CsrMatrix) -> str:
@@ -218,7 +218,7 @@ class MaskedProblem(Problem):
 
     @property
     def multiplied(self) -> DType | Float8:
-        """That of the first of the two dense operands: every pair of 8-bit types has one rate."""
+        """Type of the first dense operand, which stands for both: every pair of 8-bit types has one rate."""
         return self.factor_types[0]
 
     @abstractmethod
@@ -294,7 +294,7 @@ class MaskedProblem(Problem):
         """The product and its magnitude, in rows and columns, after what is done to them before they are stored.
 
         Args:
-            given: as of `factor_type`.
+            given: see `factor_type`.
         """
         return exact, magnitude
 
@@ -304,7 +304,7 @@ class MaskedProblem(Problem):
         """`finished` of what lies on a device.
 
         Args:
-            given: as of `factor_type`.
+            given: see `factor_type`.
             steps: elements from one row of the result to the next, and from one column to the next.
         """
 
@@ -328,17 +328,18 @@ class MaskedProblem(Problem):
         return real
 
     def live_terms(self, given: Mapping[str, Array]) -> Array:
-        """How many products the sums of a row of the result have: one number for each row, or one for all.
+        """Returns the number of products in the sums of a row of the result: one number for each row, or one for all.
 
         Args:
-            given: as of `factor_type`.
+            given: see `factor_type`.
         """
         return self.terms(self.without_pattern)
 
     def _widening(self, given: Mapping[str, Array], rows: int) -> Array:
-        """What the magnitudes of each row grow by where tensor cores cut off factors (TF32) or sums (of 8-bit factors).
+        """Factor on each row's magnitudes for the truncation of factors (TF32) or of sums (8-bit factors) by tensor
+        cores.
 
-        Four typical sums of such errors come to that.
+        It covers four typical sums of such errors.
         """
         if self.dtype is not DType.FLOAT32 and self.factor_type is FactorType.SAME:
             return np.ones(rows, np.float32)
@@ -385,6 +386,6 @@ def stored(array: Array, layout: Layout) -> Array:
 
 
 def live_elements(mask: BlockMask, axis: int) -> Array:
-    """How many elements are live along an axis, of each line across it."""
+    """Number of live elements along an axis, for each line across it."""
     live: Array = np.count_nonzero(mask.expand(), axis=axis)
     return live

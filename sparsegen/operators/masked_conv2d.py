@@ -1,4 +1,4 @@
-"""``masked_conv2d``: a convolution of images of which a mask of spatial blocks names the parts that count.
+"""``masked_conv2d``: convolution of images restricted by a mask of spatial blocks.
 
 Shah and Nair, Block Sparse Convolution (CS6023), after Ren et al., SBNet: Sparse Blocks Network for Fast Inference,
 CVPR 2018.
@@ -67,7 +67,7 @@ class MaskedConv2dOperator(Operator):
             mask: the words of one, as `sparsegen.masks.words_of` makes them, of the operands' library; of all images
                 in turn. Of PyTorch int64 will do, whose bits are taken.
             bias: a value for each filter, for an epilogue with a bias.
-            residual: of the result's shape, for an epilogue with a residual; another array than ``out``.
+            residual: array of the result's shape, for an epilogue with a residual; another array than ``out``.
         """
         p = self.problem
         added = p.epilogue.given(bias, residual, p.filters)
@@ -179,7 +179,7 @@ class MaskedConv2dProblem(Problem):
         return self.masked_shape
 
     def features(self, matrix: CsrMatrix) -> Features:
-        """Those of the masks that are expected."""
+        """Returns the expected features of the masks."""
         return self.density.features(*self.masked_shape, self.mask_shape[1])
 
     def fingerprint(self, matrix: CsrMatrix) -> str:
@@ -196,7 +196,7 @@ class MaskedConv2dProblem(Problem):
         return wide[:height, :width]
 
     def counted(self, image: Array, words: Array) -> Array:
-        """What counts of an image of height × width × channels: of any input that of live blocks alone."""
+        """Returns the image with blocks set to zero that do not count; only masks of any input have such blocks."""
         if self.mask_of is not MaskOf.ANY_INPUT:
             return image
         of_live: Array = np.where(self.live(words)[..., None], image, np.zeros(1, image.dtype))
@@ -311,7 +311,9 @@ class MaskedConv2dProblem(Problem):
         )
 
     def taps_of(self, image: Array) -> Any:
-        """What the outputs read of an image for each tap, by row and column: zeros, or False, outside of it."""
+        """Yields the pixels that the outputs read for each tap, by row and column; zeros, or False, outside the
+        image.
+        """
         rows, columns = self.padding.rows, self.padding.columns
         margins = ((rows, rows), (columns, columns), *[(0, 0)] * (image.ndim - 2))
         padded = np.pad(image, margins)
@@ -392,7 +394,7 @@ class MaskedConv2dProblem(Problem):
             inside = np.where(self.live(operands["mask"])[rows, columns, None], inside, inside.dtype.type(0))
         pixels[rows.start - top :, columns.start - left :][: inside.shape[0], : inside.shape[1]] = inside
         computed = bool(self.is_computed(operands["mask"])[at_row, at_column])
-        # Of the input, an output that the mask does not reach is one of zeros, unless it is kept.
+        # With a mask of the input, outputs that it does not reach are zeros, unless they are kept.
         wanted = computed or (self.mask_of.is_of_input and self.rest is Rest.FILLED)
         given = {
             "x": pixels,

@@ -43,7 +43,7 @@ class MaskedConv2dWeightsOperator(Operator):
             x: images × height × width × channels, what was convolved.
             dy: images × out_height × out_width × filters, the gradient of what came out. Outside of the mask it counts
                 as zero, whatever lies there.
-            mask: as of `MaskedConv2dOperator`, of the output.
+            mask: see `MaskedConv2dOperator`, over the output.
         """
         return self._run((x, dy, as_mask_words(mask, self._mask_shape)), out, stream)
 
@@ -85,7 +85,7 @@ class MaskedConv2dWeightsProblem(Problem):
 
     def __post_init__(self) -> None:
         Problem.__post_init__(self)
-        _ = self.forward  # which checks that the sizes go together
+        _ = self.forward  # checks that the sizes go together
 
     @property
     def forward(self) -> MaskedConv2dProblem:
@@ -127,7 +127,7 @@ class MaskedConv2dWeightsProblem(Problem):
         return self.forward.features_shape
 
     def features(self, matrix: CsrMatrix) -> Features:
-        """Those of the masks that are expected."""
+        """Returns the expected features of the masks."""
         return self.forward.features(matrix)
 
     def fingerprint(self, matrix: CsrMatrix) -> str:
@@ -209,7 +209,7 @@ class MaskedConv2dWeightsProblem(Problem):
         return Reference(exact, magnitude, self.terms(matrix), self.dtype)
 
     def _images(self, operands: dict[str, Array]) -> Iterator[tuple[Array, Array, Array]]:
-        """Of each image its pixels and gradient in float64, and the words of its mask."""
+        """Yields, for each image, its pixels and gradient in float64, and the words of its mask."""
         masks = operands["mask"].reshape(self.images, -1)
         for image, gradient, words in zip(operands["x"], operands["dy"], masks, strict=True):
             pixels, outputs = (

@@ -43,8 +43,9 @@ class SddOperator(MaskedOperator):
 
         Args:
             d: m × n, contiguous, of the problem's dtype; with a batch one for each item, as are W and Y (m × k).
-            w: as for `DsdOperator`: k × n (layout row) or n × k (layout column).
-            mask: of Y; a `BlockMask`, or the buffer of one in the operands' library; with a batch one for each item.
+            w: see `DsdOperator`: k × n (layout row) or n × k (layout column).
+            mask: mask of Y; a `BlockMask`, or the buffer of one in the operands' library; with a batch one for each
+                element.
             scale: one float32, an array of d's kind; overrides the number given to `prepare`.
         """
         self.problem.rest.require_out(out)

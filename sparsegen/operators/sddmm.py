@@ -22,13 +22,13 @@ from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.threads import in_threads
 
-CHECKED_NONZEROS = 64  # of a row that is computed again
+CHECKED_NONZEROS = 64  # nonzeros of a row that are computed again
 CHUNK = 1 << 20  # elements of a float64 intermediate, so that it stays in cache
-SPARSE = 16  # from one nonzero among so many places on, rows are gathered rather than multiplied whole
+SPARSE = 16  # with fewer than one nonzero in this many places, rows are gathered rather than multiplied whole
 
 
 class SddmmEpilogue(StrEnum):
-    """What is done to D before it is stored."""
+    """The operation on D before it is stored."""
 
     NONE = "none"
     SCALE = "scale"  # each element times the pattern's own value there
@@ -43,8 +43,8 @@ class SddmmOperator(Operator):
         """Multiply and sample; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:
-            a, b: m × k and n × k, contiguous, of the problem's dtype; D has nnz values. With a batch all three have so
-                many of these.
+            a, b: m × k and n × k, contiguous, of the problem's dtype; D has nnz values. With a batch all three have a
+                leading batch dimension.
         """
         return self._run((a, b), out, stream)
 

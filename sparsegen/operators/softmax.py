@@ -47,7 +47,7 @@ class SoftmaxBackwardOperator(Operator):
         """Differentiate; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:
-            y, dy: what the softmax gave, and the gradient with respect to it: nnz values each in CSR order (with a
+            y, dy: the softmax's result, and the gradient with respect to it: nnz values each in CSR order (with a
                 batch, batch × nnz), of the problem's dtype; ``out`` may be either array.
         """
         return self._run((y, dy, None), out, stream)
@@ -55,13 +55,12 @@ class SoftmaxBackwardOperator(Operator):
 
 @dataclass(frozen=True, slots=True)
 class _RowWise(Problem):
-    """What row-wise operators on the values of an m × n pattern share."""
+    """Base class of row-wise operators on the values of an m × n pattern."""
 
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
     dense_sizes: ClassVar[tuple[str, ...]] = ()
     reference_files: ClassVar[tuple[str, ...]] = ("rows.cu",)
     keeps: ClassVar[tuple[str, ...]] = ("scale",)
-    takes_mask: ClassVar[bool] = True
 
     m: int = size("rows of the pattern", flags=("--m",))
     n: int = size("columns of the pattern")

@@ -34,9 +34,9 @@ class SparseAttentionOperator(Operator):
         """Attend; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:
-            q, k, v: m × k, n × k and n × k, contiguous, of the problem's dtype, with a batch so many of each. Keys and
-                values must be finite also where no query sees them: a weight of 0 times infinity is NaN. ``out`` may be
-                q, but share no memory with the others.
+            q, k, v: m × k, n × k and n × k, contiguous, of the problem's dtype; with a batch each has a leading batch
+                dimension. Keys and values must be finite even if no query sees them: a weight of 0 times infinity is
+                NaN. ``out`` may be q, but share no memory with the others.
         """
         if out is not None and (out is k or out is v):
             raise OperandError(
@@ -60,7 +60,6 @@ class SparseAttentionProblem(Problem):
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "n")
     dense_sizes: ClassVar[tuple[str, ...]] = ("k",)
     keeps: ClassVar[tuple[str, ...]] = ("scale",)
-    takes_mask: ClassVar[bool] = True
     operator_type: ClassVar[type[SparseAttentionOperator]] = SparseAttentionOperator
     reference_files: ClassVar[tuple[str, ...]] = ("rows.cu",)
 
@@ -169,7 +168,7 @@ def _attention(q: Array, k: Array, v: Array, seen: Array, scale: float, dtype: D
     weights = np.exp(z - largest)
     weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
     exact, mean = weights @ v, weights @ np.abs(v)
-    # Of scores, by norms of each query and of the longest key that it sees.
+    # Bound on scores, by norms of each query and of the longest key that it sees.
     longest = np.where(seen, np.linalg.norm(k, axis=1), 0.0).max(axis=1, keepdims=True)
     size = np.abs(scale) * np.linalg.norm(q, axis=1, keepdims=True) * longest
     of_scores = 4.0 * np.sqrt(head_dim + 2.0) * size

@@ -28,20 +28,20 @@ from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.integers import ceil_div
 
 BIAS_COLUMNS = 3  # behind the neurons' columns of the matrix
-MOST_OF_AN_INPUT = 0.32  # of the neurons of a random input are on, at most
-LAYERS_SAMPLED = 8  # for features
-LEAST_SAMPLED, MOST_SAMPLED = 64, 1 << 20  # inputs, and their neurons, of which is counted how many live
+MOST_OF_AN_INPUT = 0.32  # largest fraction of a random input's neurons that are on
+LAYERS_SAMPLED = 8  # layers sampled for features
+LEAST_SAMPLED, MOST_SAMPLED = 64, 1 << 20  # least inputs, and most of their neurons, to count how many live
 DEVICE_CHUNK = 1 << 26  # the same on a device, 32 bytes each
 LEAST_CHECKED, MOST_CHECKED = 512, 1 << 24  # inputs, and their neurons, on which a variant is verified
-LAYERS_AHEAD = 16  # of which weights are made in float64
+LAYERS_AHEAD = 16  # layers whose weights are made in float64 at a time
 CHUNK = 1 << 22  # neurons times inputs of which the reference is computed together
 
 
 class Activation(StrEnum):
-    """What is done to a neuron's sum.
+    """The operation on a neuron's sum.
 
-    ``dying_relu`` is ReLU with biases of which only the negative part counts, so that an input without a live neuron
-    stays without one, and need not be computed any further.
+    ``dying_relu`` is ReLU whose biases count only where they are negative, so that an input without a live neuron stays
+    without one, and need not be computed any further.
     """
 
     RELU = "relu"
@@ -50,7 +50,7 @@ class Activation(StrEnum):
 
 
 class Readout(StrEnum):
-    """What comes out of a network: the last layer's neurons of each input, or their sum."""
+    """The network's result: the last layer's neurons of each input, or their sum."""
 
     NEURONS = "neurons"
     TOTALS = "totals"
@@ -111,7 +111,7 @@ class SparseNetworkProblem(Problem):
 
     @property
     def layers(self) -> int:
-        """How many there are; one without neurons gives biases only, and is the last."""
+        """Number of layers; without neurons, one that gives biases only."""
         if not self.neurons:
             return min(1, self.m)
         return ceil_div(self.m, self.neurons)
@@ -122,11 +122,13 @@ class SparseNetworkProblem(Problem):
         return self.m - max(0, self.layers - 1) * self.neurons
 
     def edges(self, nnz: int) -> int:
-        """Weights of all layers, of so many nonzeros of the matrix: each neuron's bias takes some of them."""
+        """Number of weights of all layers, given the matrix's nonzeros: each neuron's bias takes `BIAS_COLUMNS` of
+        them.
+        """
         return max(0, nnz - BIAS_COLUMNS * self.m)
 
     def layer_rows(self, layer: int) -> slice:
-        """Where a layer's rows are in the matrix."""
+        """Rows of a layer in the matrix."""
         begin = layer * self.neurons
         return slice(begin, self.m if layer == self.layers - 1 else begin + self.neurons)
 
@@ -142,7 +144,9 @@ class SparseNetworkProblem(Problem):
         return TensorSpec("z", self.of_batch((self.n, self.outputs)), self.dtype)
 
     def features(self, matrix: CsrMatrix) -> Features:
-        """What dispatch sees of the layers; ``block_fill`` is that of tiles of 16 rows that share columns, sampled."""
+        """Returns the features of the layers; ``block_fill`` is that of tiles of 16 rows that share columns,
+        sampled.
+        """
         return replace(Features.of(matrix), block_fill=self._tile_fill(matrix))
 
     def fingerprint(self, matrix: CsrMatrix) -> str:
@@ -389,7 +393,7 @@ def largest(dtype: DType) -> float:
 
 
 def bias_steps(dtype: DType) -> tuple[float, float, float]:
-    """What the bias's three columns are multiplied with."""
+    """Factors of the bias's three columns."""
     unit = dtype.unit_roundoff
     return (1.0, unit, unit * unit)
 

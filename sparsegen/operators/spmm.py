@@ -54,7 +54,7 @@ class SparseOperator(Operator):
             b: k × n (layout row) or n × k (layout column), contiguous, of the problem's dtype; C is m × n or n × m.
                 With a batch both have one such matrix for each item, as have residuals.
             bias: m values of b's kind, for an epilogue with a bias; overrides the one given to `prepare`.
-            residual: of C's shape and b's kind, for an epilogue with a residual; another array than ``out``.
+            residual: array of C's shape and b's kind, for an epilogue with a residual; another array than ``out``.
         """
         if (residual is not None) != self._has_residual:
             raise missing_residual(self.problem)
@@ -254,7 +254,7 @@ def missing_bias(problem: SpmmProblem) -> OperandError:
 
 
 def _factor(matrix: CsrMatrix, values: Array) -> Any:
-    """What a dense matrix is multiplied with: of a lone row, as device's references are sampled, its nonzeros alone.
+    """Returns the left factor of the product; for a single row (`Problem.lone_row`), only its nonzeros, as a dense row.
 
     SciPy takes longer to import than a GPU takes to be ready.
     """

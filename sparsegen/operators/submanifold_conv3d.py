@@ -52,9 +52,9 @@ class SubmanifoldConv3dOperator(Operator):
         Args:
             x: points × channels, contiguous, of the problem's dtype.
             w: filters × taps along z, y and x × channels.
-            kernel_map: of the points (`sparsegen.masks.kernel_map`), int32, (1 + taps) × points. Kernels trust it.
+            kernel_map: map of the points (`sparsegen.masks.kernel_map`), int32, (1 + taps) × points. Kernels trust it.
             bias: a value for each filter, for an epilogue with a bias.
-            residual: of the result's shape, for an epilogue with a residual; another array than ``out``.
+            residual: array of the result's shape, for an epilogue with a residual; another array than ``out``.
         """
         p = self.problem
         added = p.epilogue.given(bias, residual, p.filters)
@@ -72,14 +72,14 @@ class SubmanifoldConv3dWeightsOperator(Operator):
         Args:
             x: points × channels, what was convolved.
             dy: points × filters, the gradient of what came out.
-            kernel_map: as of the convolution.
+            kernel_map: see the convolution's operator.
         """
         return self._run((x, dy, kernel_map), out, stream)
 
 
 @dataclass(frozen=True, slots=True)
 class PointsProblem(Problem):
-    """What convolutions of points and their gradients share."""
+    """Base class of convolutions of points and their gradients."""
 
     matrix_sizes: ClassVar[tuple[str, str]] = ("points", "channels")
     dense_sizes: ClassVar[tuple[str, ...]] = ("filters",)
@@ -96,7 +96,7 @@ class PointsProblem(Problem):
     # --- its sparsity ---
 
     def features(self, matrix: CsrMatrix) -> Features:
-        """Those of the kernel maps that are expected."""
+        """Returns the expected features of the kernel maps."""
         return self.density.features(self.points, self.channels, self.filter_volume.taps)
 
     def fingerprint(self, matrix: CsrMatrix) -> str:
@@ -125,7 +125,7 @@ class PointsProblem(Problem):
         return (self.filters, *self.filter_volume.sides, self.channels)
 
     def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
-        """Points at random in a cube, so many that taps meet one as often as expected; sums have about variance 1."""
+        """Draws points in a cube such that taps meet one as often as expected; sums have about variance 1."""
         found: dict[str, Array] = {}
         for spec in self.operands(nnz):
             if isinstance(spec.dtype, WordType):

@@ -1,4 +1,4 @@
-"""How an operator is called with each array library: zero-copy for PyTorch and CuPy, copied for NumPy.
+"""Calls of an operator with arrays of each library: zero-copy for PyTorch and CuPy, copied for NumPy.
 
 A caller is a closure over everything that is known when the operator is prepared, so that a call costs a few
 comparisons beside the launch. None of these modules is imported here before an array of theirs arrives.
@@ -32,15 +32,15 @@ class Launchable(Protocol):
 
     @property
     def operands(self) -> tuple[TensorSpec, ...]:
-        """What it takes, in call order."""
+        """Operands, in call order."""
 
     @property
     def result(self) -> TensorSpec:
-        """What it writes."""
+        """The result's specification."""
 
     @property
     def executor(self) -> Executor:
-        """Where it runs."""
+        """The executor that it runs on."""
 
     @property
     def launching(self) -> AbstractContextManager[Any]:
@@ -52,10 +52,10 @@ class Launchable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a caller launches.
+    """The launch behind a caller.
 
     Attributes:
-        fixed: operands that were given beforehand, by name: used where a call has None in their place.
+        fixed: operands given beforehand, by name: used if a call has None in their place.
     """
 
     variant: Launchable
@@ -64,7 +64,7 @@ class Target:
 
 
 def caller(kind: type, target: Target) -> Call:
-    """How to call the operator with arrays of this type.
+    """Returns the caller for arrays of this type.
 
     Raises:
         OperandError: arrays of this type, or on this device, cannot be taken.
@@ -75,8 +75,14 @@ def caller(kind: type, target: Target) -> Call:
     is_torch = torch is not None and issubclass(kind, torch.Tensor)
     is_cupy = cupy is not None and issubclass(kind, cupy.ndarray)
     if not (is_torch or is_cupy):
+        library = "torch" if target.device.backend == "cuda" else "numpy"
+        advice = (
+            f"; {library}.from_dlpack(array) is one over the same memory"
+            if hasattr(kind, "__dlpack__")
+            else ""
+        )
         raise OperandError(
-            f"expected a NumPy, PyTorch or CuPy array, got {kind.__module__}.{kind.__qualname__}"
+            f"expected a NumPy, PyTorch or CuPy array, got {kind.__module__}.{kind.__qualname__}{advice}"
         )
     if target.device.backend != "cuda":
         raise OperandError(
@@ -115,7 +121,7 @@ def require_aligned(spec: TensorSpec, address: int, remedy: str) -> None:
     """Raises OperandError for an array on a device at an address that vector loads cannot read.
 
     Args:
-        remedy: what makes a copy of such an array, which is aligned.
+        remedy: code that makes a copy of such an array, which is aligned.
     """
     wanted = alignment_of(spec)
     if address % wanted:
@@ -136,7 +142,7 @@ def missing(spec: TensorSpec) -> OperandError:
 
 
 def current_stream_of(torch: Any) -> Callable[[int], int]:
-    """What gives the handle of PyTorch's current stream of a GPU."""
+    """Returns the function that gives the handle of PyTorch's current stream of a GPU."""
     # The raw accessor builds no Stream object and saves about 2 µs a call; Triton uses it too.
     found: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return found or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))
@@ -145,9 +151,9 @@ def current_stream_of(torch: Any) -> Callable[[int], int]:
 def empty_tensors(
     torch: Any, shape: Sequence[int], dtype: Any, device: Any, order: Any = None
 ) -> Callable[[], Any]:
-    """What makes new tensors in a memory order, by default contiguous ones, in half the time of ``torch.empty``.
+    """Returns a maker of new tensors in a memory order, by default contiguous, in half the time of ``torch.empty``.
 
-    They are made like one that has this shape by strides of 0, and of which one element is stored.
+    They are made like one that has this shape by strides of 0 and stores a single element.
     """
     with torch.inference_mode(False):
         like = torch.empty(1, dtype=dtype, device=device).expand(tuple(shape))

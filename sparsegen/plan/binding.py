@@ -45,15 +45,39 @@ def launch_arguments(
     return [value(argument.kind, argument.name) for argument in family.arguments(problem)]
 
 
+def bind_launch(
+    family: AnyFamily,
+    problem: Problem,
+    config: Config,
+    packed: Packed[Buffer],
+    kernel: LoadedKernel,
+    executor: Executor,
+    scratch: Mapping[str, Buffer],
+) -> Bound:
+    """Fix all of a launch but its addresses: ``bound(stream, *operands in call order, result)`` queues it."""
+    launch = family.launch(problem, config, packed.sizes, executor.device)
+    if launch.is_empty:  # arrays may be empty too, and have no maps
+        return _nothing
+    arguments = launch_arguments(family, problem, config, packed, scratch)
+    bound = executor.bind(kernel, launch, arguments)
+    nnz = packed.nnz
+    called_with = [*(spec.name for spec in problem.operands(nnz)), problem.result(nnz).name]
+    names = [argument.name for argument in family.arguments(problem)]
+    order = [called_with.index(name) for name in names if name in called_with]
+    if order == sorted(order):
+        return bound
+    return lambda stream, *addresses: bound(stream, *(addresses[i] for i in order))
+
+
 class BoundVariant(OwnLaunch):
     """A variant compiled, loaded, and bound to one packed matrix on one device.
 
     A thread's own launch, ``bound(stream, *operands in call order, result)``, has scratch memory of its own too.
 
     Attributes:
-        compiled: what runs.
-        packed: what it runs on.
-        operands, result: what a launch takes, in call order, and what it writes.
+        compiled: the compiled variant.
+        packed: the packed matrix.
+        operands, result: operands of a launch, in call order, and its result.
         launching: held while a launch is queued, so that new values come between two launches and never into one.
     """
 
@@ -76,18 +100,13 @@ class BoundVariant(OwnLaunch):
         super().__init__(executor)
         self.compiled, self.packed = compiled, packed
         rendered = compiled.rendered
-        family, problem = rendered.family, rendered.problem
-        self._problem = problem
-        self._launch = family.launch(problem, rendered.config, packed.sizes, executor.device)
+        self._problem = problem = rendered.problem
         if kernel is None:
             with executor.entered():
                 kernel = executor.load(compiled.kernel)
         self._kernel = kernel
         self.operands = problem.operands(packed.nnz)
         self.result = problem.result(packed.nnz)
-        called_with = [*(spec.name for spec in self.operands), self.result.name]
-        names = [argument.name for argument in family.arguments(problem)]
-        self._order = [called_with.index(name) for name in names if name in called_with]
         self.launching = threading.Lock()
         self._gather: Gather | None = None  # made with the first new values
         self._kept: list[Buffer] = []  # scratch of all threads: a graph may outlive the one that captured it
@@ -99,12 +118,10 @@ class BoundVariant(OwnLaunch):
 
     @property
     def digest(self) -> str:
-        """What names the binary in the database."""
+        """The binary's name in the database."""
         return self.compiled.rendered.digest
 
     def _bind(self) -> Bound:
-        if self._launch.is_empty:  # and so may arrays be, of which there are no maps
-            return _nothing
         scratch: dict[str, Buffer] = {}
         if self.packed.scratch:
             with self.executor.entered():  # threads of autograd have not opened it
@@ -112,14 +129,9 @@ class BoundVariant(OwnLaunch):
                     name: zeroed(self.executor, nbytes) for name, nbytes in self.packed.scratch.items()
                 }
         self._kept += scratch.values()
-        family = self.compiled.rendered.family
-        config = self.compiled.rendered.config
-        arguments = launch_arguments(family, self._problem, config, self.packed, scratch)
-        bound = self.executor.bind(self._kernel, self._launch, arguments)
-        order = self._order
-        if order == sorted(order):
-            return bound
-        return lambda stream, *addresses: bound(stream, *(addresses[i] for i in order))
+        rendered = self.compiled.rendered
+        family, config = rendered.family, rendered.config
+        return bind_launch(family, self._problem, config, self.packed, self._kernel, self.executor, scratch)
 
     def overwrite_values(self, encoded: Array) -> None:
         """New values on the same pattern: what was launched before, on any stream, has the old ones, all else the new.
@@ -198,7 +210,7 @@ def bind_variant(
     packed = reordered(matrix, value_order, executor)
     try:
         return BoundVariant(compiled, packed, executor)
-    except CacheEntryError as error:  # somebody cleared the cache while the matrix was packed
+    except CacheEntryError as error:  # the cache was cleared while the matrix was packed
         log.warning("%s; it is compiled again", error)
         return BoundVariant(compile_variant(config, problem, toolchain), packed, executor)
 

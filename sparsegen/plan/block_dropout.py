@@ -14,10 +14,10 @@ from sparsegen.operators import DType
 from sparsegen.plan.block_masks import as_signed, may_start_early
 from sparsegen.system.integers import ceil_div
 
-ROWS = 4  # of a thread, as in block_dropout.cu
+ROWS = 4  # rows of a thread, as in block_dropout.cu
 THREADS = 128
 VECTOR_BYTES = 16
-MOST_BLOCKS = 65535  # of a grid along y
+MOST_BLOCKS = 65535  # blocks of a grid along y
 
 
 def bind_block_dropout(
@@ -31,7 +31,7 @@ def bind_block_dropout(
 
     Args:
         shape: rows and columns of X.
-        block: of 16 rows and columns or multiples of that.
+        block: sides of 16 rows and columns or multiples of that.
 
     Raises:
         MatrixError: p is outside [0, 1).

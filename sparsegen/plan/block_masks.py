@@ -17,24 +17,24 @@ from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
 MOST_LINES = 4096  # rows or columns of blocks, as in block_mask.cu; the same holds for the next two
-MOST_MASKS = 65535  # that a grid's y counts
+MOST_MASKS = 65535  # limit of a grid's y
 BAND = 32  # rows that a thread block makes at a time
-OWN_ROWS, OWN_COLUMNS = 128, 256  # of a mask that one thread block makes
-COUNTER_WORDS = 2  # of scratch; behind it two for each band, and the bits of rows and columns
+OWN_ROWS, OWN_COLUMNS = 128, 256  # part of a mask that one thread block makes
+COUNTER_WORDS = 2  # words of scratch; then two for each band, and the bits of rows and columns
 
 
 class Given(StrEnum):
-    """What a mask is made of that is not drawn; each is the name of a kernel's second half."""
+    """The source of a mask that is not drawn; each is the name of a kernel's second half."""
 
     BITS = "bits"  # rows of 64-bit words in their own order, as `sparsegen.matrix.bits` packs them
     BOOLS = "bools"  # a byte for each block, row by row, live unless it is zero
 
 
 class Largest(StrEnum):
-    """Among which blocks those with the largest scores are chosen; each is the end of a kernel's name."""
+    """Set of blocks among which those with the largest scores are chosen; each is the end of a kernel's name."""
 
-    ROWS = "rows"  # of each row of blocks
-    WHOLE = "whole"  # of a whole mask
+    ROWS = "rows"  # within each row of blocks
+    WHOLE = "whole"  # within a whole mask
 
 
 class BlockMaskMaker:
@@ -54,7 +54,7 @@ class BlockMaskMaker:
     def __init__(self, layout: BlockMaskLayout, executor: Executor, masks: int = 1) -> None:
         """
         Args:
-            masks: how many a launch of `bind_finish` or `bind_largest` makes side by side.
+            masks: number of masks that a launch of `bind_finish` or `bind_largest` makes side by side.
         """
         if masks > MOST_MASKS:
             raise MatrixError(f"a launch makes at most {MOST_MASKS} masks, got {masks}; make them in parts")
@@ -85,12 +85,14 @@ class BlockMaskMaker:
         return self._bind(entry, draw.drawn is Drawn.BERNOULLI, amount, int(early), None)
 
     def bind_finish(self, given: Given) -> Callable[..., None]:
-        """Likewise ``bound(stream, given, mask)``: the masks of live blocks on the device, one behind the other."""
+        """Returns ``bound(stream, given, mask)``, which makes the masks of live blocks on the device, one behind the
+        other.
+        """
         return self._bind(f"finish_{given}", True, None, masks=self._masks)
 
     def bind_largest(self, among: Largest, live: int) -> Callable[..., None]:
-        """Likewise ``bound(stream, scores, mask)``: the masks of so many blocks with the largest scores; of equal ones
-        the first. The scores are float32, row by row; what is -inf or NaN never lives.
+        """Returns ``bound(stream, scores, mask)``, which keeps the ``live`` blocks with the largest scores; of equal
+        ones the first. The scores are float32, row by row; blocks with -inf or NaN never live.
         """
         return self._bind(f"finish_largest_{among}", False, live, None, masks=self._masks)
 
@@ -99,7 +101,7 @@ class BlockMaskMaker:
     ) -> Callable[..., None]:
         """
         Args:
-            is_quick: whether one thread block may make several bands.
+            is_quick: true if one thread block may make several bands.
             masks: made side by side.
         """
         (kernel,) = compiled_kernels(self._executor, ("block_mask.cu", entry))
@@ -124,7 +126,7 @@ def scratch_words(layout: BlockMaskLayout) -> int:
 
 
 def may_start_early(executor: Executor) -> bool:
-    """Whether kernels may begin while the one before them on the stream still ends."""
+    """True if kernels may begin while the previous one on the stream still ends."""
     return executor.device.compute_capability[0] >= 9
 
 

@@ -14,8 +14,8 @@ from sparsegen.system.integers import ceil_div
 THREADS = 512  # as in column_sums.cu
 VECTOR_BYTES = 16
 SIDE_BY_SIDE = (4, 2, 1)  # threads with vectors of one row
-UNEVEN = 16  # where vectors do not divide a row
-FILLED = 0.9  # of the multiprocessors that a block each is enough for
+UNEVEN = 16  # factor if vectors do not divide a row
+FILLED = 0.9  # fraction of the multiprocessors for which one block each is enough
 
 
 def bind_column_sums(executor: Executor, shape: tuple[int, int], dtype: DType) -> Callable[..., None]:
@@ -23,7 +23,7 @@ def bind_column_sums(executor: Executor, shape: tuple[int, int], dtype: DType) -
 
     Args:
         shape: rows and columns of X, which is row-major, at a multiple of 16 bytes; one at the least of each.
-        dtype: of X and of the sums, which are added in float32.
+        dtype: type of X and of the sums, which are added in float32.
 
     Raises:
         CompileError, DeviceUnavailableError: the kernel cannot be compiled.

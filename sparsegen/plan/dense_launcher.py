@@ -26,12 +26,13 @@ from sparsegen.plan.arrays import (
 )
 from sparsegen.plan.dense_weight import DenseWeight
 from sparsegen.plan.new_values import new_values
+from sparsegen.system.extras import install_command
 
 EMULATED = ("emulator", "cpu")  # PyTorch runs on the CPU for them
 
 
 def obstacle(device: Device, policy: Dense) -> str:
-    """Why no dense product can run here, in words; empty where it can.
+    """Returns why no dense product can run here, in words; empty if it can.
 
     PyTorch takes seconds to import, so that where dense is one of two choices it has to be imported already.
     """
@@ -40,7 +41,7 @@ def obstacle(device: Device, policy: Dense) -> str:
     try:
         import torch
     except ImportError:
-        return "PyTorch, which multiplies, is not installed (pip install 'sparsegen[torch]')"
+        return f"PyTorch, which multiplies, is not installed ({install_command('torch')})"
     if device.backend == "cuda" and not torch.cuda.is_available():
         return "this PyTorch has no CUDA"
     return ""
@@ -50,7 +51,7 @@ class DenseLauncher:
     """A `Launcher` that stores and multiplies every zero; for PyTorch, CuPy and NumPy arrays.
 
     Attributes:
-        device: where it runs.
+        device: the device that it runs on.
         choice: the look-up that found dense to be better; its variant does not run.
     """
 
@@ -133,7 +134,7 @@ class DenseLauncher:
             return self._multiply(torch, self._weight.tensor, given, out)
 
     def _cupy(self, cupy: Any, operands: tuple[Any, ...], out: Any, stream: Any) -> Any:
-        """On CuPy's current stream, with tensors over the same memory."""
+        """Runs on CuPy's current stream, with tensors over the same memory."""
         torch = self._torch
         handle = stream_handle(cupy.cuda.get_current_stream() if stream is None else stream)
         with torch.cuda.stream(torch.cuda.ExternalStream(handle, device=self._place)):
@@ -177,7 +178,7 @@ class DenseLauncher:
         return self._weight.nbytes
 
     def explain(self) -> str:
-        """What runs, and why, in words."""
+        """Describes what runs, and why."""
         (rows, columns), problem = self._pattern.shape, self._problem
         itemsize = problem.dtype.itemsize
         least = matrix_bytes(rows, columns, self._pattern.nnz, itemsize)

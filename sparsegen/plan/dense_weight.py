@@ -14,7 +14,7 @@ from sparsegen.plan.dense_fill import DenseFill
 
 
 class DenseWeight:
-    """A full m × k tensor of which the places of a pattern get new values.
+    """A full m × k tensor whose values at the places of a pattern can be replaced.
 
     Attributes:
         tensor: m × k, row-major, with zeros outside the pattern.
@@ -24,7 +24,7 @@ class DenseWeight:
         """Zeros; `update` fills the pattern, by default in CSR order.
 
         Args:
-            pattern: whose values play no part.
+            pattern: pattern, whose values play no part.
             dtype, place: the tensor's, of PyTorch.
         """
         import torch
@@ -59,7 +59,7 @@ class DenseWeight:
             self.tensor.view(-1).index_copy_(0, places, stored if order is None else stored[order])
 
     def fill(self, executor: Executor) -> DenseFill | None:
-        """What puts values on the device into the pattern by one launch; None where `update` kept no places.
+        """Returns a launch that writes values on the device into the pattern; None if `update` kept no places.
 
         Raises:
             CompileError, DeviceUnavailableError, LaunchError: its kernel cannot be compiled or loaded.

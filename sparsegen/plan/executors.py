@@ -16,7 +16,7 @@ _executors_lock = threading.Lock()
 
 
 def shared_executor(device: Device) -> Executor:
-    """This process's executor of a device; operators share it, and it lives as long as the process."""
+    """The process's executor of a device; operators share it, and it lives as long as the process."""
     from sparsegen import backends
 
     with _executors_lock:
@@ -27,7 +27,7 @@ def shared_executor(device: Device) -> Executor:
 
 
 def made_here(executor: Executor, make: Callable[[], Made]) -> Made:
-    """What is made for the calling thread to launch, which the executor readies for launches from then on."""
+    """Makes something for the calling thread to launch, and readies the executor for its launches from then on."""
     with executor.entered():
         made = make()
     executor.activate()  # behind the block, which leaves the thread as it was

@@ -20,7 +20,7 @@ MOST_SLOTS = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class KernelMapShape:
-    """What a kernel map is made of: so many points, and the taps of a filter along z, y and x.
+    """Sizes of a kernel map: points, and taps of a filter along z, y and x.
 
     Attributes:
         dilation: steps from one tap to the next along each axis.

@@ -16,7 +16,7 @@ class MaskPacking(OwnLaunch):
     """Packs rows of bools: ``bound(stream, bools, words)``, both addresses, of bytes and of 64-bit words.
 
     Attributes:
-        words: that a launch writes.
+        words: words that a launch writes.
 
     Raises:
         CompileError, DeviceUnavailableError: the kernel cannot be compiled.

@@ -15,7 +15,7 @@ def new_values(given: Any, shape: tuple[int, ...], pattern: str | None) -> Any:
 
     Args:
         given: an array, or a `CsrMatrix`.
-        shape: what the values' must be.
+        shape: shape that the values must have.
         pattern: the fingerprint that a matrix must have; None where it is not known, as of operators in files that an
             older sparsegen wrote.
 

@@ -12,10 +12,10 @@ Bound = Callable[..., None]  # (stream, *addresses of the open slots)
 
 
 class OwnLaunch(ABC):
-    """What is launched with other addresses each time, by any thread.
+    """A launch with other addresses each time, by any thread.
 
     Attributes:
-        executor: where it runs.
+        executor: the executor that runs it.
     """
 
     def __init__(self, executor: Executor) -> None:

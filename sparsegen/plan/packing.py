@@ -21,7 +21,7 @@ from sparsegen.system.device_memory import Buffer
 from sparsegen.system.integers import ceil_div
 
 LARGE = 1 << 22  # nonzeros from which the device packs; below the host takes some 0.05 s
-SETS = 8  # of values for each thread, as in gather.cu
+SETS = 8  # sets of values for each thread, as in gather.cu
 
 
 def pack(

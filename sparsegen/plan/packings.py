@@ -16,7 +16,7 @@ from sparsegen.operators import Problem
 from sparsegen.plan.packing import pack
 from sparsegen.system.device_memory import Buffer
 
-MOST_PACKED_BYTES = 2 << 30  # that are kept on the device
+MOST_PACKED_BYTES = 2 << 30  # packed bytes that are kept on the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Packings:
     """The forms of one matrix that variants took so far; those unused for longest go where they are too much.
 
     Args:
-        most_bytes: that are kept. One that is larger is the only one.
+        most_bytes: bytes that are kept at most. A larger packing is the only one.
     """
 
     def __init__(self, matrix: CsrMatrix, executor: Executor, *, most_bytes: int = MOST_PACKED_BYTES) -> None:

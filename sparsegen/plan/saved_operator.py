@@ -32,7 +32,7 @@ from sparsegen.system.publish import publish_file, reported
 
 FORMAT = 1
 PREFIX = "packed."
-# What NumPy, zipfile and json raise at what is no such file.
+# Errors of NumPy, zipfile and json for other files.
 FAULTS = (
     *(OSError, EOFError, LookupError, TypeError, AttributeError, ValueError, OverflowError, MemoryError),
     *(RuntimeError, SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
@@ -103,10 +103,10 @@ def read_operator(file: str | Path | BinaryIO, device: Device) -> SparseOperator
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Saved:
-    """What a file holds.
+    """Contents of a file.
 
     Attributes:
-        packed: bytes of each packed array.
+        packed: the bytes of each packed array.
         source: see the module; None if it was left out.
         bias: real numbers.
         pattern: fingerprint of the matrix that was prepared; the first files lack it.

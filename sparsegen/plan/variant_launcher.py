@@ -1,4 +1,4 @@
-"""What operator objects launch: a matrix packed and uploaded for its chosen variant."""
+"""Launchers of operator objects: a matrix packed and uploaded for its chosen variant."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class VariantLauncher:
 
     Attributes:
         choice: the variant, and why it was chosen.
-        device: where it runs.
+        device: the device that it runs on.
         prepared: the variant compiled and bound to the packed matrix.
         pattern: see `__init__`.
-        verified: when its result was last held against the reference, in words; empty where nobody knows.
+        verified: when its result was last held against the reference, in words; empty if not known.
     """
 
     verified = ""
@@ -93,7 +93,7 @@ class VariantLauncher:
         return self._target.fixed.keys()
 
     def kept_address(self, name: str) -> int:
-        """Where an operand lies that calls need not bring.
+        """Returns the address of an operand that calls may leave out.
 
         Raises:
             OperandError: it is not kept.
@@ -130,7 +130,7 @@ class VariantLauncher:
         return self.prepared.packed.nbytes
 
     def explain(self) -> str:
-        """What runs, and why, in words."""
+        """Describes what runs, and why."""
         compiled, packed = self.prepared.compiled.kernel, self.prepared.packed
         facts = [f"{packed.nbytes} bytes packed"]
         if compiled.registers is not None:
@@ -156,7 +156,7 @@ class VariantLauncher:
         if values.get_device() != self.device.index:
             return False
         if self.prepared.packed.values is None:
-            return False  # which is refused on the host's way
+            return False  # the host's route refuses it
         kind = getattr(torch, str(self._problem.dtype))
         gathered = values
         if values.dtype is not kind or not values.is_contiguous():
@@ -169,7 +169,7 @@ class VariantLauncher:
 
 
 def variant_launcher(operator: Operator) -> VariantLauncher:
-    """What launches the operator's variant.
+    """Returns the launcher of the operator's variant.
 
     Raises:
         OperandError: the dense product runs instead.

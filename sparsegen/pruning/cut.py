@@ -31,11 +31,11 @@ Scored = Callable[[], Iterable[tuple[str, Groups]]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """What stays of one layer: groups above the threshold, and of those on it as many as there is room for.
+    """The part of one layer that stays: groups above the threshold, and as many of those on it as there is room for.
 
     Attributes:
         threshold: a score, as an array of one element, whose type takes part in comparisons: a number would be rounded
-            to the scores' own type, and be equal to what it is not. Infinite when nothing stays.
+            to the scores' own type, and so equal other scores. Infinite when nothing stays.
         room: weights that groups on the threshold may hold, less those of equal groups that go before them in
             other layers; below 0 when these fill it.
     """
@@ -67,7 +67,7 @@ def find_cuts(scored: Scored, keep: int, score_type: np.dtype[Any]) -> dict[str,
 
     Args:
         scored: the layers' groups, the same in each pass.
-        keep: from 0 to the number of weights in all groups.
+        keep: number from 0 to that of the weights in all groups.
         score_type: float32 or float64, into which every score fits unchanged.
     """
     if keep == 0:
@@ -76,7 +76,7 @@ def find_cuts(scored: Scored, keep: int, score_type: np.dtype[Any]) -> dict[str,
     # The bits of numbers that are not negative sort like the numbers.
     prefix, room = 0, keep
     for shift in range(bits.itemsize * 8 - DIGIT, -1, -DIGIT):
-        weights = np.zeros(1 << DIGIT, np.int64)  # by digit, of the groups that have the prefix
+        weights = np.zeros(1 << DIGIT, np.int64)  # by digit, for the groups with the prefix
         for _, groups in scored():
             _count_digits(weights, groups, score_type, bits, prefix, shift)
         at_least = np.append(np.cumsum(weights[::-1])[::-1], 0)

@@ -1,4 +1,4 @@
-"""What a pattern makes of a layer: groups of weights that stay or go together, each with a score."""
+"""Groups of weights that stay or go together, each with a score, which a pattern makes of a layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FEW_COLUMNS = 16  # up to which comparing all pairs is faster than np.partition
 
 
 class Scope(StrEnum):
-    """Over which weights the sparsity holds."""
+    """Set of weights over which the sparsity holds."""
 
     GLOBAL = "global"  # one threshold over all layers: each gets its own sparsity
     LAYER = "layer"  # every layer has the sparsity asked for
@@ -54,7 +54,7 @@ class RankedPattern(Protocol):
 
     @property
     def rule(self) -> str:
-        """How the sparsity asked for is rounded to whole groups, for people."""
+        """Rule by which the requested sparsity is rounded to whole groups, in words."""
 
     def describe(self) -> str:
         """The pattern in a few words."""
@@ -112,7 +112,7 @@ def energy(values: Array) -> float:
 
 
 def _energy(chunk: Array) -> float:
-    """By pieces that fit in a cache; of a whole chunk in the order of NumPy's own sum, which adds up halves, too."""
+    """Sums cache-sized pieces; within a whole chunk pairwise, as NumPy does."""
     if chunk.size < _CHUNK:
         return float(squares(chunk).sum())
     sums = [float(squares(piece).sum()) for piece in chunk.reshape(-1, _PIECE)]

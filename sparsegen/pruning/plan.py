@@ -67,7 +67,7 @@ class Plan:
     whose scores it keeps, and several times for single weights, whose scores are read again instead.
 
     Attributes:
-        layers: what is pruned, by name.
+        layers: layers to prune, by name.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Plan:
                     self._progress(Step(Stage.RANKING, name, number, len(names)))
                     spec = self.layers[name]
                     groups = pattern.groups(self._importance(spec, read_matrix(self._weights, spec)))
-                    if not pattern.elementwise:
+                    if not pattern.elementwise or self._gradients:
                         known[name] = groups
                 yield name, groups
 
@@ -171,7 +171,7 @@ class Plan:
         return find_cuts(scored, keep, self._score_type(pattern))
 
     def _score_type(self, pattern: RankedPattern) -> np.dtype[Any]:
-        """Of all layers' scores together."""
+        """Common type of all layers' scores."""
         if not pattern.elementwise or self._gradients:
             return np.dtype(np.float64)
         kinds = [spec.value_type for spec in self.layers.values() if spec.value_type is not None]

@@ -1,4 +1,4 @@
-"""Which layers of a model's weights are pruned already, and what dispatch sees of them."""
+"""Layers of a model's weights that are pruned already, and their features for dispatch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Reading = Callable[
 
 
 def unheard(name: str, number: int, tensors: int) -> None:
-    """The progress of nobody."""
+    """Ignores progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class PrunedLayer:
 
     Attributes:
         spec: the tensor, m × k: out × in features.
-        features, fingerprint: of its nonzeros, as dispatch knows them.
+        features, fingerprint: properties of its nonzeros, as dispatch knows them.
     """
 
     spec: WeightSpec
@@ -77,13 +77,13 @@ def pruned_layers(
     least_sparsity: float = LEAST_SPARSITY,
     reading: Reading = unheard,
 ) -> PrunedLayers:
-    """Matrices of floating-point numbers of which at least a share of ``least_sparsity`` is zero, but not all.
+    """Finds matrices of floating-point numbers whose share of zeros is at least ``least_sparsity``, but not 1.
 
     One tensor is in memory at a time.
 
     Args:
         tensors, exclude: globs of the names to look at (default all) and to leave.
-        least_sparsity: from 0 to 1.
+        least_sparsity: number from 0 to 1.
 
     Raises:
         PruningError: no layer is like that, a share out of range, or a glob that matches nothing.

@@ -39,12 +39,15 @@ class Pruned:
     """Pruned weights and what became of them.
 
     Attributes:
-        weights: of the kind that was given: one array or tensor, or a dictionary in the same order. What was not
-            pruned is the very object that was given.
+        weights: weights of the given kind: one array or tensor, or a dictionary in the same order. Tensors that are not
+            pruned are the given objects themselves.
     """
 
     weights: Any
     report: PruneReport
+
+    def __repr__(self) -> str:
+        return f"<Pruned: {self.report.summary}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What pruning did to each layer and to all of them."""
+"""Report of a pruning, for each layer and for all of them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class LayerReport:
     """One pruned tensor.
 
     Attributes:
-        shape, dtype: as stored.
+        shape, dtype: stored shape and type.
         kept: weights that the pattern keeps. Those of them that were zero before are no nonzeros.
-        features: of the pruned m × k matrix: nonzeros, row lengths, block fill.
-        fingerprint: of its sparsity pattern, the key of the tuning database.
+        features: features of the pruned m × k matrix: nonzeros, row lengths, block fill.
+        fingerprint: fingerprint of its sparsity pattern, the key of the tuning database.
         energy, energy_before: sum of squares of the weights after and before.
     """
 
@@ -68,17 +68,26 @@ class LayerReport:
 
 @dataclass(frozen=True, slots=True)
 class PruneReport:
-    """What a request made of some weights.
+    """Result of pruning some weights.
 
     Attributes:
-        layers: what was pruned, in the order of the weights.
-        copied: what went through untouched.
+        layers: the pruned layers, in the order of the weights.
+        copied: the tensors that were copied unchanged.
     """
 
     source: str
     request: PruneRequest
     layers: tuple[LayerReport, ...]
     copied: tuple[Copied, ...]
+
+    def __repr__(self) -> str:
+        return f"<PruneReport: {self.summary}>"
+
+    @property
+    def summary(self) -> str:
+        """In a line."""
+        pattern = self.request.pattern.describe()
+        return f"{len(self.layers)} pruned ({pattern}), {self.sparsity:.1%} of {self.size} weights are zeros"
 
     @property
     def size(self) -> int:
@@ -115,7 +124,7 @@ class PruneReport:
 
     @property
     def emptied(self) -> tuple[str, ...]:
-        """Layers of which nothing is left: a network that needs them is broken."""
+        """Layers without a remaining weight: a network that needs them is broken."""
         return tuple(layer.name for layer in self.layers if layer.size and not layer.kept)
 
     def _mean(self, values: list[float]) -> float:

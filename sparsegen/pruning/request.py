@@ -1,4 +1,4 @@
-"""What is asked of the pruner, checked: a pattern, a sparsity and its scope."""
+"""Request to the pruner, checked: a pattern, a sparsity and its scope."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PatternName(StrEnum):
 
 
 BLOCK = (32, 32)  # height and width where none is given
-N_OF_M = (2, 4)  # what sparse tensor cores run
+N_OF_M = (2, 4)  # the pattern of sparse tensor cores
 
 BLOCK_PATTERNS = (PatternName.BLOCK, PatternName.BLOCKED_UNIFORM)
 SINGLE_PATTERNS = (PatternName.UNSTRUCTURED, PatternName.NM)  # whose groups are single weights

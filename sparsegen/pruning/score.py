@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 import numpy as np
@@ -27,9 +28,9 @@ class Score(StrEnum):
     def needs_gradients(self) -> bool:
         return self is Score.TAYLOR
 
-    def _of_weights(self, importance: Array) -> Array:
-        """What is added up, or compared: float64."""
-        return squares(importance) if self in (Score.L2, Score.TAYLOR) else importance.astype(np.float64)
+    @property
+    def _of_weights(self) -> Callable[[Array], Array]:
+        return squares if self in (Score.L2, Score.TAYLOR) else as_float64
 
     @property
     def _joined(self) -> np.ufunc:
@@ -71,3 +72,8 @@ def importance(values: Array, gradients: Array | None, source: str) -> Array:
     if found.size and not found.max() <= LARGEST:
         raise MatrixError(f"weight times gradient exceeds {LARGEST:g}: scale the loss down", source=source)
     return found
+
+
+def as_float64(values: Array) -> Array:
+    """The values in float64."""
+    return values.astype(np.float64)

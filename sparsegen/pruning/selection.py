@@ -1,4 +1,4 @@
-"""Which tensors are pruned, and why the others are not."""
+"""Selection of the tensors to prune, with reasons for the others."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is pruned and what is not, both in the order of the weights."""
+    """Tensors that are pruned and those that are not, both in the order of the weights."""
 
     pruned: tuple[WeightSpec, ...]
     copied: tuple[Copied, ...]
 
 
 def select(weights: Weights, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> Selection:
-    """Matrices and convolutions of floating-point numbers, of those that the globs leave.
+    """Selects matrices and convolutions of floating-point numbers, among those that the globs leave.
 
     Args:
-        include: globs (``*``, ``?``, ``[...]``, case matters) of which a name must match one; empty for all.
-        exclude: globs of which it must match none.
+        include: globs (``*``, ``?``, ``[...]``, case matters); a name must match one of them; empty for all.
+        exclude: globs that it must not match.
 
     Raises:
         PruningError: a glob of ``include`` matches nothing that can be pruned, one of ``exclude`` matches nothing at
@@ -73,7 +73,7 @@ def select(weights: Weights, include: Sequence[str] = (), exclude: Sequence[str]
 
 
 def _matches(spec: WeightSpec, glob: str) -> bool:
-    """Whether the glob matches the name; a name with brackets matches itself."""
+    """True if the glob matches the name; a name with brackets matches itself."""
     return spec.name == glob or fnmatchcase(spec.name, glob)
 
 

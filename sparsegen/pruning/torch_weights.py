@@ -76,7 +76,7 @@ class TorchWeights:
         """The largest weights of a tensor on a GPU, chosen there; None of one on the host, or with NaN or infinity.
 
         Args:
-            keep: how many stay, of equal ones the first.
+            keep: number that stays; of equal ones the first.
             cut: one through several tensors, in the place of ``keep``.
         """
         tensor = self._tensors[spec.name].detach()
@@ -123,6 +123,8 @@ def _largest(torch: Any, magnitudes: Any, number: int) -> Any:
 
 
 def _energy(matrix: Any) -> float:
-    """As `sparsegen.pruning.groups.energy`: of two matrices of one shape the one with more zeros never has more."""
+    """Returns the sum of squares, as `sparsegen.pruning.groups.energy`: of two matrices of one shape the one with more
+    zeros never has more.
+    """
     parts = matrix.reshape(-1).split(SQUARED_AT_ONCE)
     return float(sum(part.double().square().sum() for part in parts))

@@ -17,12 +17,12 @@ PRUNABLE_DIMENSIONS = (2, 4)
 
 @dataclass(frozen=True, slots=True)
 class WeightSpec:
-    """What is known of a tensor before it is read.
+    """Description of a tensor before it is read.
 
     Attributes:
-        shape: as stored.
-        dtype: what its owner calls the type of its elements: ``float16``, ``torch.bfloat16``, ``BF16``.
-        value_type: float32 or float64, what `Weights.read` gives: exact. None for what cannot be pruned.
+        shape: stored shape.
+        dtype: its owner's name for the type of its elements: ``float16``, ``torch.bfloat16``, ``BF16``.
+        value_type: float32 or float64, the type that `Weights.read` returns: exact. None if it cannot be pruned.
     """
 
     name: str
@@ -41,7 +41,7 @@ class WeightSpec:
 
     @property
     def obstacle(self) -> str | None:
-        """Why this tensor cannot be pruned; None if it can."""
+        """Reason why this tensor cannot be pruned; None if it can."""
         if self.value_type is None:
             return f"elements of {self.dtype}"
         if len(self.shape) not in PRUNABLE_DIMENSIONS:
@@ -53,8 +53,8 @@ class Weights(Protocol):
     """Tensors by name.
 
     Attributes:
-        source: what messages call the whole.
-        specs: of all tensors, in their own order, names unique.
+        source: name of the whole in messages.
+        specs: specifications of all tensors, in their own order, names unique.
     """
 
     @property
@@ -80,7 +80,7 @@ _VALUE_TYPES: dict[str, np.dtype[Any]] = {
 
 
 def value_type(dtype: str) -> np.dtype[Any] | None:
-    """What NumPy's or PyTorch's floating type of this name is exactly read as; None for all other types."""
+    """Returns the type that holds NumPy's or PyTorch's floating type of this name exactly; None for all other types."""
     return _VALUE_TYPES.get(dtype.removeprefix("torch."))
 
 

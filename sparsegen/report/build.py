@@ -1,4 +1,4 @@
-"""From inputs to a report, and to its files."""
+"""The report: from inputs to a page, and to its files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EMULATED = (
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What `build` wrote."""
+    """Files that `build` wrote."""
 
     page: Path
     bytes: int
@@ -49,10 +49,10 @@ def build(
 
     Args:
         files: result files of ``sparsegen bench``.
-        device: its key; None for the first file's, else that of which the database holds most.
+        device: its key; None for the first file's, else the one with most records in the database.
         images: a folder for the charts as PNG; made if it is not there.
         studies: files of ``python -m benchmarks.network_devices``.
-        progress: told what is done, in words.
+        progress: gets a line for each step.
 
     Raises:
         ResultsError, DatabaseError: an input cannot be read.

@@ -18,6 +18,7 @@ from sparsegen.errors import PackageMissingError, ReportError
 from sparsegen.report.colours import Colour
 from sparsegen.report.svg import inline
 from sparsegen.report.tables import Table
+from sparsegen.system.extras import install_command
 
 try:
     import matplotlib
@@ -26,7 +27,7 @@ try:
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 except ImportError as error:
     raise PackageMissingError(
-        "charts need matplotlib, which is not installed: pip install 'sparsegen[report]'"
+        f"charts need matplotlib, which is not installed: {install_command('report')}"
     ) from error
 
 PNG_DPI = 220
@@ -216,11 +217,11 @@ class Chart:
     """A drawing with its words.
 
     Attributes:
-        name: of the PNG file and of the anchor: lower-case words joined by hyphens.
-        title: what is shown, with operator, dtype and layout.
-        caption: how to read it, n, and what is left out.
-        alt: what the drawing shows, for those who do not see it.
-        numbers: what is drawn, as a table.
+        name: name of the PNG file and of the anchor: lower-case words joined by hyphens.
+        title: title with operator, dtype and layout.
+        caption: explanation of how to read it, n, and the parts that are left out.
+        alt: description of the drawing, for those who do not see it.
+        numbers: table of the drawn numbers.
         width, height: inches on paper.
     """
 
@@ -268,7 +269,7 @@ class Chart:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without a log line for each font that this machine lacks: the page has fonts of its own."""
+    """Suppresses a log line for each font that this machine lacks: the page has fonts of its own."""
     log = logging.getLogger("matplotlib.font_manager")
     before = log.level
     log.setLevel(logging.ERROR)

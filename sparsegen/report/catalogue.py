@@ -20,7 +20,7 @@ class Entry:
     """A variant that won somewhere.
 
     Attributes:
-        number: from 1, by how many workloads it won.
+        number: number from 1 on, in the order of the workloads that it won.
         wins: the workloads.
         sources: anchors of the sources that it was rendered to; several where dtypes or shapes make them differ.
         unrendered: why a source is not shown; empty if all are.

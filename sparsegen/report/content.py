@@ -1,4 +1,4 @@
-"""What a page consists of, apart from how it looks: sections and sources."""
+"""Content of a page, apart from how it looks: sections and sources."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Section:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it shows nothing but says why."""
+        """True if it shows nothing but its explanation."""
         return not (self.tables or self.charts)
 
 

@@ -1,4 +1,4 @@
-"""What a report is made from: result files and one device's part of a tuning database."""
+"""Inputs of a report: result files and one device's part of a tuning database."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Inputs:
 
     Attributes:
         results: the result files' contents, by file name, in the order given.
-        database: where the records come from; empty without a database.
-        notes: what was left out, in sentences.
-        network_devices: of networks on several of these devices.
+        database: place of the records; empty without a database.
+        notes: parts that were left out, in sentences.
+        network_devices: measurements of networks on several of these devices.
     """
 
     device_key: str
@@ -60,8 +60,8 @@ def gather(
     """Read result files and a database.
 
     Args:
-        device: key of the device to report on; None for the first file's, else for that of which the database
-            holds most.
+        device: key of the device to report on; None for the first file's, else the one with most records in the
+            database.
         studies: files of networks on several GPUs.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What is comparable enough to share a chart: an operator, the types of its elements, and a layout."""
+"""Kinds of workloads that may share a chart: an operator, the types of its elements, and a layout."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sparsegen.report import words
 
 
 class Kind(NamedTuple):
-    """What workloads of one chart have in common.
+    """Common properties of the workloads of one chart.
 
     Attributes:
-        dtype: of the result.
-        factor_type: of the dense operands that are multiplied.
+        dtype: the result's type.
+        factor_type: type of the dense operands that are multiplied.
     """
 
     operator: str

@@ -1,4 +1,4 @@
-"""What every section draws from: the inputs, their points, the numbered variants, a colour for each suite."""
+"""Material of every section: the inputs, their points, the numbered variants, a colour for each suite."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Material:
 
     @property
     def rates(self) -> Rates | None:
-        """What the device reached, by the first file that says."""
+        """Measured rates of the device, from the first file that has them."""
         return next((part.rates for _, part in self.inputs.results if part.rates is not None), None)
 
     @property
     def origin(self) -> str:
-        """Where the points come from, in a sentence."""
+        """Describes the points' source in a sentence."""
         if self.inputs.has_bench:
             return "Each point is a row of the result files."
         return (

@@ -21,9 +21,9 @@ DATABASE = "database"  # stands for the suite of points that come from there
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Whose, and how long."""
+    """A baseline's name and its time in microseconds."""
 
-    contender: str
+    baseline: str
     us: float
 
 
@@ -32,7 +32,7 @@ class Point(HasProblem):
     """One workload; a time is None where there is none.
 
     Attributes:
-        ours: of the tuned winner.
+        ours: time of the tuned winner.
         variant: the tuned winner.
         flop, bytes: useful operations and the fewest bytes moved.
     """
@@ -60,7 +60,7 @@ class Point(HasProblem):
 
     @property
     def over_dense(self) -> float | None:
-        """How many times faster than the dense product ours is."""
+        """Speedup over the dense product."""
         return self.dense.us / self.ours if self.dense and self.ours else None
 
     @property
@@ -96,7 +96,7 @@ def _of_row(row: Row) -> Point:
 
 
 def _time(cell: Cell | None) -> Time | None:
-    return None if cell is None or cell.timing is None else Time(cell.contender, cell.timing.us)
+    return None if cell is None or cell.timing is None else Time(cell.baseline, cell.timing.us)
 
 
 def by_workload(measurements: Iterable[Measurement]) -> dict[Workload, list[Measurement]]:
@@ -123,9 +123,9 @@ def from_records(measurements: Sequence[Measurement], baselines: Iterable[Baseli
 def _of_workload(workload: Workload, winner: ranking.Ranked, baselines: list[Baseline]) -> Point:
     problem, features = workload.problem, workload.features
     cost = problem.cost(features.nnz)
-    times = [Time(b.contender, b.sample.median_us) for b in baselines]
-    dense = [time for time in times if time.contender in DENSE]
-    sparse = [time for time in times if time.contender not in DENSE]
+    times = [Time(b.name, b.sample.median_us) for b in baselines]
+    dense = [time for time in times if time.baseline in DENSE]
+    sparse = [time for time in times if time.baseline not in DENSE]
     return Point(
         suite=DATABASE,
         case=workload.fingerprint[:12],

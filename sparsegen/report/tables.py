@@ -28,8 +28,8 @@ class Table:
     """A table with a head.
 
     Attributes:
-        text_columns: how many columns from the left are text; the others are numbers, set to the right. The
-            first names its row.
+        text_columns: number of text columns from the left; the others are numbers, set to the right. The first names
+            its row.
         anchors: an id for each row, to link to; empty for none.
     """
 

@@ -1,1 +1,1 @@
-"""What concerns the machine around the program: files that appear whole, child processes that answer messages."""
+"""The machine around the program: files that appear whole, child processes that answer messages."""

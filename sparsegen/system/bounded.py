@@ -1,4 +1,4 @@
-"""Dictionaries that keep at most so many answers."""
+"""Dictionaries of bounded size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class Bounded(dict[K, V]):
-    """A dictionary of at most so many entries: one more takes the place of all.
+    """A dictionary of bounded size: an entry more than that takes the place of all.
 
     Reading is a dictionary's own. Only an assignment by key keeps to the limit.
     """

@@ -36,7 +36,7 @@ LOG_TAIL = 2000  # characters of a dead child's stderr that go into the reason
 HOME = str(Path(__file__).parents[2])  # the folder that this sparsegen was imported from
 
 
-# What a program gets for its own faults. Any other signal comes from somebody else: the kernel when memory runs out,
+# Signals for a program's own faults. Any other signal comes from outside: from the kernel when memory runs out,
 # a batch system when time is up, a person.
 FAULTS = frozenset(
     (
@@ -52,7 +52,7 @@ FAULTS = frozenset(
 
 
 def is_from_outside(number: int) -> bool:
-    """Whether a signal that ended a process was not for its own faults."""
+    """True if a signal that ended a process was sent by others, and not for its own faults."""
     return number not in FAULTS
 
 
@@ -60,7 +60,7 @@ class ChildDiedError(SparsegenError):
     """The child ended; the message holds its exit status and the end of what it wrote to stderr.
 
     Attributes:
-        was_killed: by a signal that was not for its own faults.
+        was_killed: true if a signal ended it that was not for its own faults.
     """
 
     def __init__(self, message: str, *, was_killed: bool = False) -> None:
@@ -88,7 +88,7 @@ class Failed:
     """The answer to a message that raised.
 
     Attributes:
-        traceback: where in the child it did, as Python prints it.
+        traceback: traceback in the child, as Python prints it.
     """
 
     error: SparsegenError
@@ -99,7 +99,7 @@ class Failed:
         """One of sparsegen's own errors as it is, if it can be pickled; of another its type and its message.
 
         Args:
-            message: to use instead of the error's own.
+            message: message in place of the error's own.
         """
         traceback = "".join(format_exception(error))
         if message is None and isinstance(error, SparsegenError) and _survives_pickling(error):
@@ -119,8 +119,8 @@ class ChildProcess:
     """Runs ``target``, a function of one `Connection` named as ``"module:function"``, in a fresh interpreter.
 
     Args:
-        arguments: of the function, behind the connection.
-        stop: set by somebody else when `receive` shall give up waiting.
+        arguments: the function's arguments after the connection.
+        stop: an event that, once set, ends the waiting of `receive`.
 
     Raises:
         MachineError: no process can be started.
@@ -159,7 +159,7 @@ class ChildProcess:
         return self._process.pid
 
     def send(self, message: Any) -> None:
-        """Raises ChildDiedError when nobody is there to read it."""
+        """Sends a message; raises ChildDiedError if the child has ended."""
         try:
             with self._sending:
                 self._connection.send(message)
@@ -186,7 +186,7 @@ class ChildProcess:
             ChildTimeoutError: none came within ``timeout`` seconds; the child still runs.
             ChildDiedError: the child ended.
             Interrupted: ``stop`` was set meanwhile.
-            SparsegenError: what the child raised, with its ``child_traceback``; or its answer could not be read.
+            SparsegenError: any error of the child, with its ``child_traceback``; or its answer could not be read.
         """
         deadline = time.monotonic() + timeout
         try:
@@ -209,7 +209,7 @@ class ChildProcess:
         return answer
 
     def has_answer(self) -> bool:
-        """Whether `receive` would return at once (or raise that the child died)."""
+        """True if `receive` would return at once (or raise that the child died)."""
         try:
             return self._connection.poll(0)
         except OSError:
@@ -253,7 +253,7 @@ class ChildProcess:
 
 
 def _search_path() -> list[str]:
-    """This process's module search path for a child, whose first entry is not the working folder.
+    """The module search path of this process for a child, whose first entry is not the working folder.
 
     An interactive Python has "" there, which means the working folder of the moment. A sparsegen found by way of it is
     the child's too, wherever this process has gone since.
@@ -265,7 +265,7 @@ def _search_path() -> list[str]:
 
 
 def main(descriptor: int, target: str, *arguments: int) -> None:
-    """What runs in the child."""
+    """Entry point of the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     connection = Connection(descriptor)

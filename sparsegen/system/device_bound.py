@@ -1,4 +1,4 @@
-"""What holds a device's memory: copies are refused in words, before Python fails at a pointer within."""
+"""Objects that hold a device's memory: copies are refused in words, before Python fails at a pointer within."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from sparsegen.errors import OperandError
 
 
 class DeviceBound:
-    """What is prepared for one device in one process, and is neither pickled nor copied.
+    """Base class of objects that are prepared for one device in one process, and are neither pickled nor copied.
 
     Attributes:
-        instead: what to do in place of a copy.
+        instead: advice what to do in place of a copy.
     """
 
     instead: ClassVar[str] = "prepare it again where it is needed"

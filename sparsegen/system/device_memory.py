@@ -23,14 +23,16 @@ class Buffer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Memory that somebody else owns, in the guise of a `Buffer`."""
+    """Memory owned elsewhere, in the form of a `Buffer`."""
 
     address: int
     nbytes: int = 0
 
 
 class PlainDevice(Protocol):
-    """What packs matrices and computes references on a device. What is started here runs in the order of the calls."""
+    """Interface to a device that packs matrices and computes references. What is started here runs in the order of the
+    calls.
+    """
 
     def upload(self, array: Array) -> Buffer:
         """An empty array becomes one zero, so that addresses are never null."""

@@ -1,7 +1,7 @@
 """Locks that all users and containers of a host share: `flock` on empty files in folders that everybody may write.
 
-The files are opened without following links, are never written and never removed. Whoever makes one leaves it readable
-for all, which is what locking needs, and writable for nobody else. So another user can at worst hold a lock.
+The files are opened without following links, are never written and never removed. The user who makes one leaves it
+readable for all, as locking requires, and writable for no other user. So another user can at worst hold a lock.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def shared_lock(
 
     Args:
         name: the same for all who exclude each other; a file's name.
-        own: a private folder, for where no place can be used: then only this user's processes exclude each other, and
-            a line in the log says so.
-        stop: set by somebody else to give up waiting.
+        own: a private folder, used if no place can be: then only this user's processes exclude each other, and a line
+            in the log says so.
+        stop: an event that, once set, ends the wait.
 
     Raises:
         CacheError: not even ``own`` can be used.
@@ -89,7 +89,7 @@ class _UnusableError(Exception):
 
 
 def _is_shared(place: Path) -> bool:
-    """Whether all may make files there, and none may remove another's."""
+    """True if all users may make files there, and none may remove another's."""
     try:
         mode = place.stat().st_mode
     except OSError:
@@ -99,7 +99,7 @@ def _is_shared(place: Path) -> bool:
 
 @contextmanager
 def _held(path: Path, stop: threading.Event | None) -> Iterator[None]:
-    """The lock on the file that has this name once the lock is held: somebody may have cleared the folder meanwhile."""
+    """Acquires the lock; retries if the file was replaced meanwhile."""
     while True:
         try:
             descriptor = _opened(path)

@@ -19,7 +19,7 @@ def homes(package: str) -> dict[str, str]:
 
 
 def found(package: str, home: Mapping[str, str], name: str) -> Any:
-    """What a package's ``__getattr__`` gives for a name, which the package has from then on.
+    """Returns a name's value for a package's ``__getattr__``, and makes it an attribute of the package.
 
     Raises:
         AttributeError: the package has no such name.

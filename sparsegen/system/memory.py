@@ -1,4 +1,4 @@
-"""How much memory is left to this process: what the kernel says, and what its control group may take."""
+"""Memory left to this process: by the kernel, and by its control group's limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy's own reader, which unpickles nothing and advises nobody to."""
+"""NumPy's own reader, which unpickles nothing and never advises to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an output goes: links are followed, devices and pipes are written into, and no file takes their place."""
+"""Places of outputs: links are followed, devices and pipes are written into, and no file takes their place."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the bytes of an output go.
+    """Place of an output's bytes.
 
     Attributes:
-        path: of the file; where a link was named, of what the link leads to.
-        is_stream: whether it is a character device or a pipe, which is written into and never replaced.
-        mode: the permission bits of the regular file that is there; None where there is none.
+        path: the file's path; for a link, the path that it leads to.
+        is_stream: true for a character device or a pipe, which is written into and never replaced.
+        mode: the permission bits of the regular file that is there; None if there is none.
     """
 
     path: Path
@@ -30,7 +30,7 @@ class Place:
 
 
 def output_place(path: Path) -> Place:
-    """Where an output of this name goes.
+    """Returns the place of an output of this name.
 
     Raises:
         OSError: it is a folder, a block device or a socket, or its links lead in a circle.
@@ -55,7 +55,7 @@ def output_place(path: Path) -> Place:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether an output of this name is written into a device or a pipe, so that nothing is overwritten."""
+    """True if an output of this name is written into a device or a pipe, so that nothing is overwritten."""
     try:
         return output_place(path).is_stream
     except (OSError, OutputError):
@@ -66,7 +66,7 @@ def open_stream(path: Path) -> int:
     """A descriptor for writing into a character device or a pipe.
 
     Raises:
-        OSError: it cannot be opened, or it is a pipe that nobody reads: waiting for a reader could take for ever.
+        OSError: it cannot be opened, or it is a pipe without a reader: waiting for one could take for ever.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)

@@ -1,4 +1,4 @@
-"""Folders and files that nobody else can write: what is loaded from them runs as their user."""
+"""Private folders and files, which no other user can write: what is loaded from them runs as their user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ ROOT = 0
 
 
 def distrust(status: os.stat_result) -> str:
-    """Why others than this process's user (and root) could have written a file or folder; empty if they could not."""
+    """Explains why others than this process's user (and root) could have written a file or folder; empty if they could
+    not.
+    """
     if status.st_uid not in (os.geteuid(), ROOT):
         return f"it belongs to {_user_name(status.st_uid)}"
     if status.st_mode & stat.S_IWOTH:
@@ -60,7 +62,7 @@ def unusable(folder: Path, error: OSError) -> CacheError:
 
 
 def _is_private_group(number: int) -> bool:
-    """Whether a group is one user's own, as many systems make one for each: then it may write what its user may.
+    """True if a group is one user's own, as many systems make one for each: then it may write what its user may.
 
     Members of a group are those that it lists, and every user whose primary group it is.
     """

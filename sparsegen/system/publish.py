@@ -19,7 +19,7 @@ from sparsegen.system.compressed import compress, is_compressed
 from sparsegen.system.output_places import is_stream, open_stream, output_place
 
 JUST_BEGUN = 60.0  # seconds in which a folder's maker may not have locked it yet
-ABANDONED = 86400.0  # seconds after which nobody writes a folder any more, where the file system has no locks
+ABANDONED = 86400.0  # seconds after which a folder counts as abandoned, if the file system has no locks
 READABLE = 0o644  # permissions of a new file, less those that the process's umask takes
 
 
@@ -54,7 +54,7 @@ def publish_folder(final: Path) -> Iterator[Path]:
 
 
 def is_in_use(work: Path) -> bool:
-    """Whether a process is still writing a temporary folder of `publish_folder`."""
+    """True if a process is still writing a temporary folder of `publish_folder`."""
     try:
         age = time.time() - work.stat().st_mtime
         descriptor = os.open(work, os.O_RDONLY)
@@ -102,10 +102,10 @@ def publish_text(final: Path, text: str) -> int:
 
 @contextmanager
 def reported(path: str | Path, advice: str = "") -> Iterator[None]:
-    """What the system says of an output that the block writes, as an error that names it.
+    """Turns an OSError of the block into an error that names the output.
 
     Args:
-        advice: what to do, after a semicolon.
+        advice: advice after a semicolon.
 
     Raises:
         OutputError: it cannot be written.

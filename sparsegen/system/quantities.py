@@ -11,7 +11,7 @@ def microseconds(value: float) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """How many there are: ``1 workload``, ``2 workloads``."""
+    """Counts things in words: ``1 workload``, ``2 workloads``."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 

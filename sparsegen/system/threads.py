@@ -10,10 +10,10 @@ R = TypeVar("R")
 
 
 def in_threads(work: Callable[[T], R], parts: Iterable[T], threads: int | None = None) -> list[R]:
-    """What the work gives for each part, in their order; on this thread where one is enough.
+    """Calls ``work`` for each part and returns the results in order; on this thread if one is enough.
 
     Args:
-        threads: how many; by default as many as Python takes for this machine.
+        threads: their number; by default Python's choice for this machine.
 
     Raises:
         What the work raises.

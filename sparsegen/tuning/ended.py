@@ -1,7 +1,7 @@
 """Searches that ended by their own budget: remembered in the cache, so that equal ones need not be made again.
 
-A database says what was measured, not how long somebody was willing to search. A note says that, and is worth nothing
-without the measurements: where these are gone, or were of other sources, the search is made.
+A database says what was measured, not how long a search was allowed to take. A note says that, and is worth nothing
+without the measurements: if these are gone, or were of other sources, the search is made.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ UNLIMITED = 1e18  # stands for no limit in a note
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a search was asked for, beside its workload, device and database.
+    """Options of a search besides its workload, device and database.
 
     Attributes:
         trials, seconds: its budget.
         families: their names, in order; None for all.
-        baselines: whether dense and vendor routines were to be timed.
+        baselines: true if dense and vendor routines were to be timed.
     """
 
     trials: float
@@ -55,7 +55,7 @@ class Asked:
         return cls(min(trials, UNLIMITED), min(seconds, UNLIMITED), names, **options)
 
     def covers(self, other: Asked) -> bool:
-        """Whether a search for this leaves nothing to do of one for the other."""
+        """True if a search for this leaves nothing to do of one for the other."""
         longer = self.trials >= other.trials and self.seconds >= other.seconds
         return longer and replace(self, trials=other.trials, seconds=other.seconds) == other
 
@@ -74,7 +74,7 @@ def note(path: Path, asked: Asked, result: TuneResult) -> None:
 def result_of_before(
     path: Path, asked: Asked, workload: Workload, device: Device, known: Layer, toolchain: Toolchain
 ) -> TuneResult | None:
-    """What an equal search, or a longer one, found; None where there was none, or its variants are others today."""
+    """Returns the result of an equal or longer search; None if there was none, or its variants have changed since."""
     told = _read(path)
     if told is None or not told[0].covers(asked):
         return None

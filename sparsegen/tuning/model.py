@@ -35,7 +35,7 @@ class SharedSearch:
     """One search, and the layers that it serves.
 
     Attributes:
-        problem: of all of them.
+        problem: problem of all of them.
         layers: the first one's matrix is searched on; the others' features are at most `dispatch.BUCKET_RADIUS`
             octaves from its own, so that dispatch gives them the same variant.
     """
@@ -60,8 +60,8 @@ class SharedSearch:
         )
 
 
-class Fate(StrEnum):
-    """What became of a search."""
+class SearchState(StrEnum):
+    """Outcome of a search."""
 
     SEARCHED = "searched"
     KNOWN = "known from before"
@@ -76,15 +76,15 @@ class SearchOutcome:
     Attributes:
         device: one of the model.
         where: the device that searched, as people call it; empty where none did.
-        attempts: how often it was begun in this run: more than once where its process, host or device was lost.
+        attempts: number of times that it was begun in this run: more than one if its process, host or device was lost.
         tried: variants whose outcome is known.
-        seconds: that it took in this run.
+        seconds: time that it took in this run.
         error: why it failed; else None.
     """
 
     search: SharedSearch
     device: Device
-    fate: Fate
+    state: SearchState
     where: str = ""
     attempts: int = 0
     tried: int = 0
@@ -93,7 +93,7 @@ class SearchOutcome:
 
     @property
     def reason(self) -> str:
-        """Why it failed; else empty."""
+        """Reason why it failed; else empty."""
         return "" if self.error is None else str(self.error)
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class SearchOutcome:
             "device": self.device.key,
             "where": self.where,
             "attempts": self.attempts,
-            "outcome": self.fate,
+            "outcome": self.state,
             "tried": self.tried,
             "seconds": self.seconds,
             "reason": self.reason,
@@ -117,8 +117,8 @@ class ModelTuning:
     """The end of `tune_model`.
 
     Attributes:
-        times: for each model of device and each number of tokens what is known of every layer now.
-        was_interrupted: by Ctrl-C; running again goes on.
+        times: known times of every layer now, for each model of device and each number of tokens.
+        was_interrupted: true if Ctrl-C ended it; running again goes on.
     """
 
     outcomes: tuple[SearchOutcome, ...]
@@ -127,7 +127,7 @@ class ModelTuning:
 
     @property
     def failed(self) -> tuple[SearchOutcome, ...]:
-        return tuple(o for o in self.outcomes if o.fate is Fate.FAILED)
+        return tuple(o for o in self.outcomes if o.state is SearchState.FAILED)
 
 
 def shared_searches(
@@ -195,16 +195,16 @@ def tune_model(
     again and again.
 
     Args:
-        weights: what the layers were found in; a searched one is read again.
-        engine: what runs the searches; they write into the database that it was set up with.
+        weights: container of the layers; a searched one is read again.
+        engine: engine that runs the searches; they write into the database that it was set up with.
         store: the same database.
-        budget: of each search; by default normal effort.
+        budget: budget of each search; by default normal effort.
         again: search also where that was finished.
         baselines: also time dense and vendor routines.
 
     Raises:
         ConfigError: see `shared_searches`.
-        MatrixError, DeviceUnavailableError, DatabaseError: as for `sparsegen.tune`.
+        MatrixError, DeviceUnavailableError, DatabaseError: see `sparsegen.tune`.
         MachineError: no device is left.
     """
     searches = shared_searches(layers, tokens, dtype, layout, epilogue)
@@ -258,7 +258,9 @@ def run_searches(
     for place, (search, model) in enumerate(pairs):
         known = store.measurements(search.workload, model)
         if not again and is_finished(known):
-            outcomes[place] = SearchOutcome(search, model, Fate.KNOWN, tried=len({m.variant for m in known}))
+            outcomes[place] = SearchOutcome(
+                search, model, SearchState.KNOWN, tried=len({m.variant for m in known})
+            )
             continue
         request = Request(
             search.problem,
@@ -286,16 +288,16 @@ def _fate(search: SharedSearch, model: Device, outcome: Outcome) -> SearchOutcom
     if error is not None and not isinstance(error, NoVariantError | MachineError):
         raise error
     if error is not None:
-        fate = Fate.FAILED
+        state = SearchState.FAILED
     elif found is None or (found.result is None and found.was_interrupted):
-        fate = Fate.NOT_REACHED
+        state = SearchState.NOT_REACHED
     else:
-        fate = Fate.SEARCHED if found.result is not None else Fate.KNOWN
+        state = SearchState.SEARCHED if found.result is not None else SearchState.KNOWN
     tried = 0 if found is None else found.result.counts.tried if found.result else found.known
     return SearchOutcome(
         search,
         model,
-        fate,
+        state,
         where=outcome.where,
         attempts=outcome.attempts,
         tried=tried,

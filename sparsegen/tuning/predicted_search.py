@@ -52,12 +52,12 @@ Count = Callable[[CompiledKernel], Instructions | None]
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where a search stands.
+    """Progress of a search.
 
     Attributes:
         compiled, failed, resumed: variants that were compiled now, did not compile, and were predicted before.
-        planned: of them at the most.
-        seconds_left: until the budget ends; infinite without a limit.
+        planned: upper limit of their number.
+        seconds_left: time until the budget ends; infinite without a limit.
     """
 
     workload: Workload
@@ -79,14 +79,14 @@ Progress = Callable[[Status], None]
 
 @dataclass(frozen=True, slots=True)
 class PredictResult:
-    """What a search found.
+    """Result of a search.
 
     Attributes:
-        predictions: of every variant that compiled, the fastest first.
-        space_size: valid configs.
+        predictions: one for every variant that compiled, the fastest first.
+        space_size: number of valid configs.
         left_out: families that the matrix does not suit, and why.
-        counts_instructions: whether a disassembler was there.
-        was_interrupted: by Ctrl-C; running again goes on.
+        counts_instructions: true if there was a disassembler.
+        was_interrupted: Ctrl-C ended it; running again goes on.
     """
 
     workload: Workload
@@ -117,19 +117,19 @@ def tune_for(
     """Predict the fastest variants for ``problem`` on ``matrix`` on a device by description; no GPU is needed.
 
     Args:
-        store: where predictions are recorded, and where earlier ones and measurements on like devices are found.
+        store: database to record in, which also holds earlier predictions and measurements on like devices.
         families: names; by default every family of the operator.
         budget: its trials are variants that are compiled.
         again: predict again what the store holds.
         toolchain, count: compile and count instructions; by default CUDA's for the target.
-        model: by default the packaged one.
+        model: cost model; by default the packaged one.
 
     Raises:
         MatrixError: values overflow, and ``allow_overflow`` is not set.
         ConfigError: matrix and problem do not fit together, or a family's name is unknown or of another operator.
         DeviceUnavailableError: no CUDA compiler is installed.
         NoVariantError: no config is valid for the target, or none compiles; the message says why.
-        MachineError: a disk is full, memory ran out, somebody killed a process.
+        MachineError: a disk is full, memory ran out, a process was killed.
         DatabaseError: a prediction could not be recorded.
         KeyboardInterrupt: Ctrl-C before anything was predicted, or a second one.
     """
@@ -198,7 +198,7 @@ class Estimate:
                 self._elsewhere.setdefault(found.variant.config, (described(other), found.time_us))
 
     def times(self, configs: Sequence[Config]) -> list[float]:
-        """Before anything is compiled."""
+        """Predicts the times of configs before anything is compiled."""
         apart = self._differences(configs)
         return [self._time(c, None, d)[0] for c, d in zip(configs, apart, strict=True)]
 
@@ -265,7 +265,7 @@ class _Search:
         *,
         again: bool,
     ) -> None:
-        """Until all is compiled, the time is over or Ctrl-C; what is under way by then is still recorded."""
+        """Runs until all is compiled, the time is over or Ctrl-C; compiles under way by then are still recorded."""
         toolchain.make_ready()
         known = {} if again else self._known(toolchain)
         waiting = []
@@ -290,7 +290,7 @@ class _Search:
                 self._progress(self.status())
 
     def _known(self, toolchain: Toolchain) -> dict[Config, Prediction]:
-        """What this model predicted before of sources that this toolchain still makes."""
+        """Returns this model's earlier predictions of sources that this toolchain still makes."""
         estimate = self._estimate
         found: dict[Config, Prediction] = {}
         for p in ranking.predicted(self._store.predictions(estimate.workload, estimate.device)):

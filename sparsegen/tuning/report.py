@@ -1,4 +1,4 @@
-"""What a run asks for, says while it goes on, and gives back: budget, status, result."""
+"""Options, progress and result of a run: budget, status, result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsegen.tuning_db.records import Baseline, Measurement, Workload
 
 
 class Effort(StrEnum):
-    """How long to search, when neither trials nor seconds are given."""
+    """Extent of a search, if neither trials nor seconds are given."""
 
     QUICK = "quick"
     NORMAL = "normal"
@@ -24,7 +24,7 @@ class Effort(StrEnum):
 
 
 class SamplerName(StrEnum):
-    """What chooses the next variant of a search."""
+    """The strategy that chooses the next variant of a search."""
 
     CANDIDATES = "candidates"  # our own: a Gaussian process over the list of valid configs
     TPE = "tpe"
@@ -42,7 +42,7 @@ DEFAULTS: Mapping[Effort, tuple[int, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """When the search ends: at whichever comes first.
+    """Limits of a search: it ends at whichever comes first.
 
     Attributes:
         trials: variants tried, those that an earlier run measured included.
@@ -75,7 +75,9 @@ class Budget:
 
     @property
     def slow_start(self) -> tuple[float, float]:
-        """Seconds that are left after the first variant was measured, as long as the call then ends before so many."""
+        """Seconds left after the first variant was measured, and the latest end of the call up to which they are
+        granted.
+        """
         own = self.trials is not None or self.seconds is not None
         return (0.0, 0.0) if own else SLOW_START.get(self.effort, (0.0, 0.0))
 
@@ -112,11 +114,11 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where a run stands.
+    """Progress of a run.
 
     Attributes:
-        planned: trials at the most; infinite where only time ends the search and its candidates are not counted yet.
-        seconds_left: until the budget ends; infinite without a limit.
+        planned: upper limit of trials; infinite if only time ends the search and its candidates are not counted yet.
+        seconds_left: time until the budget ends; infinite without a limit.
     """
 
     workload: Workload
@@ -136,7 +138,7 @@ class Progress(Protocol):
 
 
 def silent(status: Status, measurement: Measurement | None = None) -> None:
-    """The progress of nobody."""
+    """Ignores progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class Flip:
 
     Attributes:
         before: the winner by what was known before this run.
-        cost: how many times the new winner's time the old one takes, by this run's times; None if it did not time both.
+        cost: the old winner's time over the new one's, by this run's times; None if it did not time both.
     """
 
     before: Measurement
@@ -159,7 +161,7 @@ class Flip:
         """The flip from one winner to another; None where there was none before, or it is the same config.
 
         Args:
-            measurements: of this run.
+            measurements: measurements of this run.
         """
         if before is None or before.variant.config == after.variant.config:
             return None
@@ -176,12 +178,12 @@ class TuneResult:
     Attributes:
         winner: the best verified variant of the families asked for.
         family_winners: the best of each family, by the family's name.
-        pruned: how many configs each constraint or requirement ruled out.
+        pruned: number of configs that each constraint or requirement ruled out.
         left_out: families that the matrix does not suit, and why.
         space_size: valid configs.
         baselines_skipped: why dense and vendor routines were not timed; empty if they were.
         was_interrupted: stopped by Ctrl-C; running again goes on.
-        flip: where another variant was the winner before this run.
+        flip: the change of winner, if another variant was the winner before this run.
     """
 
     workload: Workload
@@ -202,7 +204,7 @@ class TuneResult:
         return f"<TuneResult: {self.summary}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the summary, and the best of each family."""
+        """Renders the result for a notebook: the summary, and the best of each family."""
         rows = "".join(
             f"<tr><td>{html.escape(name)}</td><td>{m.sample.median_us:.4g} µs</td>"
             f"<td>{html.escape(m.variant.config.settings)}</td></tr>"
@@ -222,9 +224,9 @@ class TuneResult:
             f"for {self.workload.problem}"
         )
 
-    def speedup_over(self, contender: str) -> float | None:
-        """How many times faster than a baseline (below 1: slower); None if that was not timed."""
-        times = [b.sample.median_us for b in self.baselines if b.contender == contender]
+    def speedup_over(self, baseline: str) -> float | None:
+        """Speedup over a baseline, whose time is divided by ours (below 1: slower); None if that was not timed."""
+        times = [b.sample.median_us for b in self.baselines if b.name == baseline]
         if not times or self.winner.sample is None:
             return None
         return times[-1] / max(self.winner.sample.median_us, 1e-9)

@@ -1,4 +1,4 @@
-"""Where a search stands, as one line that is written over: for scripts on a terminal, and for notebooks."""
+"""Progress of a search as one line that is written over: for scripts on a terminal, and for notebooks."""
 
 from __future__ import annotations
 

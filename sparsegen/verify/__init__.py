@@ -1,1 +1,1 @@
-"""Whether a result is right: references on the host and on the device, and bounds on the error."""
+"""Verification of results: references on the host and on the device, and bounds on the error."""

@@ -1,4 +1,4 @@
-"""How far from its reference a result may lie: bounds for us, for vendors' libraries and for TF32."""
+"""Bounds on a result's error against its reference: for us, for vendors' libraries and for TF32."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CHUNK = 1 << 20  # elements compared at once, so that they stay in cache
 
 @dataclass(frozen=True, slots=True)
 class ErrorBound:
-    """How far a result may lie from the exact one, by linear factors on a `Reference`, element by element:
+    """Allowed error of a result against the exact one, by linear factors on a `Reference`, element by element.
 
     4 · magnitude · (sums · √(terms + 2) + typical / √(terms + 2)) + exact · |exact| + smallest
 
-    Products, a sum of so many terms in any order and the bias are terms + 2 roundings at the most. The typical error
+    Products, a sum of ``terms`` terms in any order and the bias are at most terms + 2 roundings. The typical error
     grows with the square root, so that a bound of 4 · √ catches what γ of the terms would not (Higham, Accuracy and
     Stability of Numerical Algorithms, 3.1). 4 · magnitude / √ is four times what a sum of random signs comes to.
 
@@ -63,7 +63,7 @@ class ErrorBound:
         """The bound of each element, float64.
 
         Args:
-            exact, magnitude, terms: as of `Reference`; or some of the elements, with as many terms as these.
+            exact, magnitude, terms: see `Reference`; or some of the elements, with as many terms as these.
         """
         root = np.sqrt(terms + 2.0)
         bound: Array = (4.0 * (self.sums * root + self.typical / root)) * magnitude
@@ -78,7 +78,7 @@ def worst_error(reference: Reference, stored: Array, bound: ErrorBound | None = 
 
     Args:
         stored: the result in storage form; one of another shape than the reference's is infinitely wrong.
-        bound: by default ours.
+        bound: error bound; by default ours.
     """
     if stored.shape != reference.exact.shape:
         return float("inf")
@@ -94,10 +94,10 @@ def worst_error(reference: Reference, stored: Array, bound: ErrorBound | None = 
 
 
 def explain(reference: Reference, stored: Array, name: str, bound: ErrorBound | None = None) -> str:
-    """How many values of a result are wrong, and the worst one.
+    """Describes a wrong result: the number of wrong values, and the worst one.
 
     Args:
-        name: of the result.
+        name: the result's name.
     """
     errors = _errors(reference, stored, bound, 0, stored.size)
     worst = int(np.argmax(errors))
@@ -113,7 +113,7 @@ def explain(reference: Reference, stored: Array, name: str, bound: ErrorBound | 
 
 
 def _bounds(reference: Reference, bound: ErrorBound | None, start: int, stop: int) -> Array:
-    """Of elements start to stop, as stored."""
+    """Returns the bounds of elements start to stop, as stored."""
     stride = terms_stride(reference.exact.shape, reference.terms.shape)
     terms = reference.terms.reshape(-1)
     if terms.size > 1:

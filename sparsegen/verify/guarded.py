@@ -12,10 +12,10 @@ PATTERN = 0x5A
 
 
 class GuardedBuffer:
-    """Device memory of so many bytes with a guard on both sides.
+    """Device memory of ``nbytes`` bytes with a guard on both sides.
 
     Attributes:
-        address, nbytes: of the memory between the guards.
+        address, nbytes: place and size of the memory between the guards.
     """
 
     def __init__(self, executor: Executor, nbytes: int) -> None:
@@ -35,7 +35,7 @@ class GuardedBuffer:
             self._executor.fill(guard, PATTERN)
 
     def trespass(self) -> str:
-        """What was written outside, in words; empty where nothing was. The kernels have ended."""
+        """Describes what was written outside; empty if nothing was. The kernels must have ended."""
         for side, guard in self._guards.items():
             found = np.empty(guard.nbytes, np.uint8)
             self._executor.download(guard, found)

@@ -14,11 +14,11 @@ from sparsegen.operators.base.dtype import Array
 from sparsegen.system.device_memory import PlainDevice
 
 ROWS = 8
-PLACES = 64  # at the most, of each of them
+PLACES = 64  # places of each of them, at most
 SPAN = 1 << 18  # elements, 3 MB: copied at once they take less time than 64 copies of one
-ROUNDING = 1e-9  # of the row's largest result: functions differ in their last places
-SUM_ROUNDING = 1e-12  # of sums in float64, relative to the magnitude
-MAGNITUDE_ROUNDING = 1e-4  # of magnitudes, which are in float32
+ROUNDING = 1e-9  # relative to the row's largest result: functions differ in their last places
+SUM_ROUNDING = 1e-12  # error of sums in float64, relative to the magnitude
+MAGNITUDE_ROUNDING = 1e-4  # error of magnitudes, which are in float32
 
 
 def require_sample(
@@ -31,7 +31,7 @@ def require_sample(
     """Hold random rows of a device's reference against the host's.
 
     Args:
-        operands: in storage form.
+        operands: operands in storage form.
 
     Raises:
         SparsegenError: they differ, so that nothing can be verified on this device.

@@ -15,17 +15,17 @@ from sparsegen.verify.guarded import GuardedBuffer
 from sparsegen.verify.verifier import verifier
 from sparsegen.verify.written import WrittenOperands
 
-UNWRITTEN = 0xFF  # as every byte it is NaN in every dtype
+UNWRITTEN = 0xFF  # as every byte it makes NaN in every dtype
 
 
 class CheckedCall:
-    """A call of a bound variant on random operands of its own, of which the first was verified.
+    """A call of a bound variant on random operands of its own, verified once when it is made.
 
     The output is filled with NaN before it, and lies between guards. Where the items of a batch have values of their
     own, the variant gets new ones.
 
     Args:
-        value_order: as of `bind_variant`, which the variant was bound with.
+        value_order: the one that the variant was bound with (`bind_variant`).
 
     Attributes:
         worst: the largest error over its bound: right is at most 1; infinite when an output was not written, or
@@ -72,7 +72,9 @@ class CheckedCall:
         self._bound(0, *self._addresses)
 
     def explain(self) -> str:
-        """How many values of the result are wrong, and the worst one; or what was written outside of it."""
+        """Describes the error: the number of wrong values of the result and the worst one, or what was written outside
+        of it.
+        """
         if self._trespass:
             return self._trespass
         with self._executor.entered():

@@ -20,7 +20,7 @@ from sparsegen.verify.bounds import ErrorBound
 from sparsegen.verify.sample import ROWS, require_sample
 
 COMPARING = "compare.cu"  # the plain kernels that compare
-MOST_WARPS = 8192  # that compare, each with some of the elements
+MOST_WARPS = 8192  # warps that compare, each some of the elements
 MOST_ON_DEVICE = 1 << 29  # elements, of 12 bytes each
 
 
@@ -28,7 +28,7 @@ class Verifier(Protocol):
     """Knows what a result on the device must be.
 
     Attributes:
-        source: where the reference was computed, in words; empty for the host.
+        source: place of the reference's computation, in words; empty for the host.
     """
 
     source: str
@@ -37,10 +37,10 @@ class Verifier(Protocol):
         """The largest error over its bound, by default ours; at most 1 is right, NaN counts as infinite."""
 
     def explain(self, result: Buffer) -> str:
-        """How many values are wrong by our bound, and the worst one."""
+        """Describes the wrong values by our bound: their number, and the worst one."""
 
     def reference(self) -> Reference:
-        """What it must be, on the host."""
+        """The reference on the host."""
 
 
 def verifier(

@@ -18,7 +18,7 @@ class WrittenOperands:
     """Knows what the operands of `Problem.written_references` must be; there may be none.
 
     Args:
-        operands: what the call got, in storage form.
+        operands: the call's operands, in storage form.
         buffers: all operands on the device, by name.
     """
 
@@ -45,7 +45,7 @@ class WrittenOperands:
         return max(found, default=0.0)
 
     def explain(self) -> str:
-        """How many values are wrong of the first that is, and its worst one."""
+        """Describes the first operand that is wrong: the number of wrong values, and the worst one."""
         wrong = next(
             spec.name
             for spec in self._specs

@@ -122,7 +122,7 @@ def test_threads_do_not_meet(mask: Any) -> None:
 
 
 def test_bound_launches_of_two_threads_use_memory_of_their_own(mask: Any) -> None:
-    """What the GPU would run at the same time: both threads' launches, head by head in turns."""
+    """Runs both threads' launches as a GPU would at the same time: head by head in turns."""
     attention = sparsegen.prepare_attention(mask, head_dim=HEAD_DIM)
     bounds: list[Any] = [attention.bound()]
     thread = threading.Thread(target=lambda: bounds.append(attention.bound()))

@@ -1,4 +1,4 @@
-"""Which way of attention runs: what the database says, a heuristic, or the caller; and what it is called with."""
+"""Choice of attention's implementation: by the database, a heuristic, or the caller; and its arguments."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def called(
 
 
 def record(call: Request, way: Way, times: list[float]) -> None:
-    """As if each operator's heuristic had been measured."""
+    """Records times as if each operator's heuristic had been measured."""
     features = Features.of(call.mask)
     with Store.open(Path("tuning.db")) as store:
         for options, time in zip(call.options(way), times, strict=True):

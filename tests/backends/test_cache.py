@@ -101,7 +101,7 @@ def test_a_damaged_entry_is_made_again(
 
 
 def places(cache: CompileCache, entry: Entry) -> dict[str, Path]:
-    """Files and folders of a cache and an entry, which nobody else may write."""
+    """Returns files and folders of a cache and an entry, which no other user may write."""
     return {
         "root": cache.root,
         "backend": cache.folder,

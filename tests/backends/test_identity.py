@@ -1,4 +1,4 @@
-"""Which GPUs a process sees in which order is told apart by files and variables alone; what is unclear is not told."""
+"""Identity of the GPUs that a process sees: told apart by files and variables alone; none if anything is unclear."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ LAUNCH = Launch((132, 1, 1), (512, 1, 1), 200_000, persistent_cluster=4)
 
 
 def driver(monkeypatch: pytest.MonkeyPatch, clusters: int, status: int = 0) -> list[tuple[int, int]]:
-    """A driver where so many clusters are resident; what it was asked about: grid, and bytes of shared memory."""
+    """Fakes a driver with room for ``clusters`` clusters; returns its questions: grid, and bytes of shared memory."""
     asked: list[tuple[int, int]] = []
     four_by_one_by_one = [4 | 1 << 32, 1]
 

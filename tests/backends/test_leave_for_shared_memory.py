@@ -24,11 +24,12 @@ KIB = 1024
 
 
 class FakeCuda:
-    """What `launches` uses of the driver.
+    """The part of the driver that `launches` uses.
 
     Attributes:
-        allowed: bytes of dynamic shared memory that were asked for, in order.
-        is_large, counted_large: whether clusters of more than 8 blocks are allowed, and were when they were counted.
+        allowed: requested bytes of dynamic shared memory, in order.
+        is_large, counted_large: true if clusters of more than 8 blocks are allowed, and if they were when they were
+            counted.
         launched: bytes of dynamic shared memory of each launch.
     """
 

@@ -1,4 +1,4 @@
-"""What the driver said of GPUs serves look-ups of later processes, as long as it is sure to hold."""
+"""Remembered descriptions of GPUs serve look-ups of later processes, as long as they are sure to hold."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
 
 
 def is_recalled(name: str = "cuda:1", wanted: Device = GPUS[1]) -> bool:
-    """Whether all of a description is; none at all is False, another one an error."""
+    """True if a whole description is recalled, False if none is; asserts that it is no other one."""
     found = backends.remembered_device(name)
     assert found is None or backends.is_same(found, wanted)
     return found is not None

@@ -33,10 +33,10 @@ class FakeMemoryError(FakeError):
 
 
 class FakeDriver:
-    """What `runtime` uses of ``pycuda.driver``, on a device whose time passes only while it works.
+    """The part of ``pycuda.driver`` that `runtime` uses, on a device whose time passes only while it works.
 
     Attributes:
-        asked: what was queued, in its order.
+        asked: queued work, in order.
         memory: the bytes of each allocation, by its address.
         now_ms: the device's time, in PyCUDA's unit.
     """
@@ -79,7 +79,7 @@ class FakeDriver:
 
     @property
     def depth(self) -> int:
-        """How often the calling thread has entered the context and not left it."""
+        """Number of times that the calling thread has entered the context and not left it."""
         return getattr(self._contexts, "depth", 0)
 
     def mem_alloc(self, nbytes: int) -> FakeAllocation:

@@ -1,4 +1,4 @@
-"""Which NVRTC is found, and that none of another release than nvcc's is taken."""
+"""Search for NVRTC: the right one is found, and none of another release than nvcc's is taken."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 @pytest.fixture
 def nvcc(tmp_path: Path) -> Path:
-    """That of a toolkit with headers and without NVRTC."""
+    """Makes a toolkit's nvcc, with headers and without NVRTC."""
     put_headers(tmp_path / "cuda" / "include")
     return put_nvcc(tmp_path / "cuda" / "bin")
 

@@ -1,4 +1,4 @@
-"""Contenders that compute with SciPy on the host, and fail on request; cases small enough for them."""
+"""Baselines that compute with SciPy on the host, and fail on request; cases small enough for them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ from patience import LONG
 
 from sparsegen.backends import emulator_device
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender.contender import Contender, Explorer, MissingError, UnsupportedError, Way
-from sparsegen.bench.contender.parcel import Parcel
-from sparsegen.bench.contender.workbench import Workbench
+from sparsegen.bench.baseline.baseline import (
+    Baseline,
+    Explorer,
+    Implementation,
+    MissingError,
+    UnsupportedError,
+)
+from sparsegen.bench.baseline.inputs import Inputs
+from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import Independent
 from sparsegen.bench.results.results import Kind, Protocol
@@ -36,8 +42,8 @@ LIMITS = Limits(start=LONG, prepare=LONG, rank=LONG, check=LONG, round=LONG)
 
 
 @dataclass(frozen=True)
-class Fake(Contender):
-    """A contender that behaves as it is called.
+class Fake(Baseline):
+    """A baseline that behaves as it is called.
 
     Attributes:
         when: what goes wrong, if anything.
@@ -62,18 +68,20 @@ class Fake(Contender):
             os.kill(os.getpid(), signal.SIGKILL)
         return {self.name: "1.0"}
 
-    def ways(self, bench: Workbench) -> Iterator[Way]:
+    def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         if self.when == "unsupported":
             raise UnsupportedError("not this one")
         if self.when == "raises":
             raise RuntimeError("out of tea")
-        yield self._way(bench, "slow and right", delay=0.01, is_wrong=False)
-        if self.when == "one way wrong":
-            yield self._way(bench, "fast and wrong", delay=0.0, is_wrong=True)
-        if self.when == "one way crawls":
-            yield self._way(bench, CRAWLING, delay=0.2, is_wrong=False)
+        yield self._implementation(bench, "slow and right", delay=0.01, is_wrong=False)
+        if self.when == "one implementation wrong":
+            yield self._implementation(bench, "fast and wrong", delay=0.0, is_wrong=True)
+        if self.when == "one implementation crawls":
+            yield self._implementation(bench, CRAWLING, delay=0.2, is_wrong=False)
 
-    def _way(self, bench: Workbench, detail: str, *, delay: float, is_wrong: bool) -> Way:
+    def _implementation(
+        self, bench: Workbench, detail: str, *, delay: float, is_wrong: bool
+    ) -> Implementation:
         problem = bench.problem_as(SpmmProblem)
         b = problem.dtype.from_storage(bench.operand("b")).astype(np.float64)
         b = b if problem.layout is Layout.ROW else b.T
@@ -100,7 +108,7 @@ class Fake(Contender):
         def clear() -> None:
             held[0] = np.full_like(exact, np.nan)
 
-        return Way(detail, run, clear, lambda: held[0], 1.5, 640)
+        return Implementation(detail, run, clear, lambda: held[0], 1.5, 640)
 
 
 TRIALS = {
@@ -126,15 +134,15 @@ class Trials(Explorer):
     def open(self, executor: Executor) -> Mapping[str, str]:
         return {}
 
-    def configs(self, parcel: Parcel, device: Device, db: str | None) -> Sequence[Config]:
+    def configs(self, inputs: Inputs, device: Device, db: str | None) -> Sequence[Config]:
         return [TRIALS[behaviour] for behaviour in self.behaviours]
 
-    def way(self, bench: Workbench, config: Config) -> Way:
+    def implementation(self, bench: Workbench, config: Config) -> Implementation:
         [behaviour] = [name for name, known in TRIALS.items() if known == config]
         fake = Fake(self.name, "crashes" if behaviour == "crashes" else "never")
         delay = 3600.0 if behaviour == "hangs" else 0.05 if behaviour == "slow" else 0.0
-        way = fake._way(bench, behaviour, delay=delay, is_wrong=behaviour == "wrong")
-        return replace(way, variant=config)
+        implementation = fake._implementation(bench, behaviour, delay=delay, is_wrong=behaviour == "wrong")
+        return replace(implementation, variant=config)
 
 
 def cases(count: int = 2, suite: str = "tiny") -> list[Case]:
@@ -152,11 +160,11 @@ def cases(count: int = 2, suite: str = "tiny") -> list[Case]:
     ]
 
 
-def request(*contenders: Contender, count: int = 2, **values: object) -> Request:
-    """A request of these contenders for tiny cases; ``values`` replace its fields."""
+def request(*baselines: Baseline, count: int = 2, **values: object) -> Request:
+    """A request of these baselines for tiny cases; ``values`` replace its fields."""
     fields = {
         "cases": cases(count),
-        "contenders": contenders,
+        "baselines": baselines,
         "device": DEVICE,
         "protocol": Protocol(L2.COLD, rounds=2, samples=2, tune="off"),
         "limits": LIMITS,

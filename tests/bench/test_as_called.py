@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sparsegen.backends import emulator_device, open_executor
-from sparsegen.bench.contender.contender import UnsupportedError
-from sparsegen.bench.contender.parcel import ParcelMaker
-from sparsegen.bench.contender.workbench import Workbench
-from sparsegen.bench.contenders import contenders
+from sparsegen.bench.baseline.baseline import UnsupportedError
+from sparsegen.bench.baseline.inputs import InputsMaker
+from sparsegen.bench.baseline.workbench import Workbench
+from sparsegen.bench.baselines import baselines
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import Drawn, Independent, Pattern, RandomLayers, SlidingWindow
 from sparsegen.bench.results.results import DEFAULT, IN_GRAPH
@@ -81,36 +81,36 @@ def executor_settings(monkeypatch: pytest.MonkeyPatch, emulator_settings: Settin
 
 def bench_of(folder: Path, problem: Problem, pattern: Pattern) -> Workbench:
     case = Case("t", "t", problem, (problem.dtype,), pattern, "")
-    parcel = ParcelMaker(folder).make(case, problem.dtype)
-    return Workbench(parcel, open_executor(emulator_device()))
+    inputs = InputsMaker(folder).make(case, problem.dtype)
+    return Workbench(inputs, open_executor(emulator_device()))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("executor_settings")
 @pytest.mark.parametrize(("problem", "pattern"), ROWS, ids=str)
 def test_the_default_is_right(problem: Problem, pattern: Pattern, tmp_path: Path) -> None:
-    contender, bench = contenders()[DEFAULT], bench_of(tmp_path, problem, pattern)
-    assert contender.refusal(problem, bench.features) is None
-    contender.open(bench.executor)
-    reference = RowReference(bench.parcel, bench.executor)
-    bound = bound_for(contender.kind, contender.arithmetic(problem), problem.dtype)
-    [way] = contender.ways(bench)
-    way.clear()
-    assert not reference.worst_error(way.read(), bound) <= 1, "what was cleared is wrong"
-    way.run()
-    assert reference.worst_error(way.read(), bound) <= 1, way.detail
+    baseline, bench = baselines()[DEFAULT], bench_of(tmp_path, problem, pattern)
+    assert baseline.refusal(problem, bench.features) is None
+    baseline.open(bench.executor)
+    reference = RowReference(bench.inputs, bench.executor)
+    bound = bound_for(baseline.kind, baseline.arithmetic(problem), problem.dtype)
+    [implementation] = baseline.implementations(bench)
+    implementation.clear()
+    assert not reference.worst_error(implementation.read(), bound) <= 1, "what was cleared is wrong"
+    implementation.run()
+    assert reference.worst_error(implementation.read(), bound) <= 1, implementation.detail
 
 
 @pytest.mark.usefixtures("executor_settings")
 def test_a_graph_needs_a_gpu(tmp_path: Path) -> None:
-    contender, bench = contenders()[IN_GRAPH], bench_of(tmp_path, SpmmProblem(24, 32, 16), RANDOM)
-    contender.open(bench.executor)
+    baseline, bench = baselines()[IN_GRAPH], bench_of(tmp_path, SpmmProblem(24, 32, 16), RANDOM)
+    baseline.open(bench.executor)
     with pytest.raises(UnsupportedError, match="captured on a GPU"):
-        list(contender.ways(bench))
+        list(baseline.implementations(bench))
 
 
 def test_what_the_function_does_not_compute(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     kept = replace(CONVOLUTION, rest=Rest.KEPT)
     with pytest.raises(UnsupportedError, match="fills what the mask leaves out"):
-        list(contenders()[DEFAULT].ways(bench_of(tmp_path, kept, Drawn(19, 22))))
+        list(baselines()[DEFAULT].implementations(bench_of(tmp_path, kept, Drawn(19, 22))))

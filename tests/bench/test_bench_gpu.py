@@ -1,4 +1,4 @@
-"""Every contender on a GPU: none is wrong, none crashes, and those that are installed have times."""
+"""Every baseline on a GPU: none is wrong, none crashes, and those that are installed have times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from sparsegen import backends
-from sparsegen.bench.contenders import contenders
+from sparsegen.bench.baselines import baselines
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import Blocks, Independent, Pattern
 from sparsegen.bench.results.results import UNTUNED, Protocol, Row, Status
@@ -42,7 +42,7 @@ def measured(cases: list[Case], tmp_path: Path) -> list[Row]:
     """The rows, in which nothing went wrong."""
     request = Request(
         cases=cases,
-        contenders=list(contenders().values()),
+        baselines=list(baselines().values()),
         device=backends.find_device("cuda"),
         protocol=Protocol(L2.COLD, rounds=2, samples=5, tune="off"),
         db=str(tmp_path / "t.db"),
@@ -51,7 +51,7 @@ def measured(cases: list[Case], tmp_path: Path) -> list[Row]:
     assert finished.results.rates is not None
     bad = {Status.WRONG, Status.CRASHED, Status.TIMEOUT}
     failed = [
-        (r.case, str(r.dtype), c.contender, c.reason)
+        (r.case, str(r.dtype), c.baseline, c.reason)
         for r in finished.results.rows
         for c in r.cells
         if c.status in bad
@@ -64,7 +64,7 @@ SCATTERED = Independent(256, 128, 0.8)
 DENSE_TOO = ("softmax", "attention")  # what PyTorch has dense operations for that take as many items at once
 
 
-def test_every_contender_is_right(tmp_path: Path) -> None:
+def test_every_baseline_is_right(tmp_path: Path) -> None:
     rows = measured(
         [
             case("rows", SpmmProblem(256, 128, 64), SCATTERED),

@@ -1,4 +1,4 @@
-"""A row's reference is kept as files and held against contenders, each with its own bound."""
+"""A row's reference is kept as files and held against baselines, each with its own bound."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sparsegen.backends import emulator_device, open_executor
-from sparsegen.bench.contender.dense_matrix import DenseMatrix
-from sparsegen.bench.contender.parcel import Parcel, ParcelMaker, stored_result
-from sparsegen.bench.contender.workbench import Workbench
+from sparsegen.bench.baseline.dense_matrix import DenseMatrix
+from sparsegen.bench.baseline.inputs import Inputs, InputsMaker, stored_result
+from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import Independent
 from sparsegen.bench.results.results import Kind
@@ -30,9 +30,9 @@ from sparsegen.settings import Settings
 from sparsegen.verify.bounds import ErrorBound, worst_error
 
 
-def parcel(folder: Path, problem: Problem) -> Parcel:
+def inputs(folder: Path, problem: Problem) -> Inputs:
     case = Case("t", "t", problem, (problem.dtype,), Independent(*problem.matrix_shape, 0.6), "")
-    return ParcelMaker(folder).make(case, problem.dtype)
+    return InputsMaker(folder).make(case, problem.dtype)
 
 
 OWN = {"batch": 3, "item_values": ItemValues.OWN}
@@ -53,7 +53,7 @@ OWN = {"batch": 3, "item_values": ItemValues.OWN}
     ids=str,
 )
 def test_results_are_held_against_it(problem: Problem, tmp_path: Path) -> None:
-    row, dtype = parcel(tmp_path, problem), problem.dtype
+    row, dtype = inputs(tmp_path, problem), problem.dtype
     held, ours = RowReference(row, open_executor(emulator_device())), ErrorBound.ours(problem.dtype)
     assert held.source == "", "computed on the host"
     operands = {name: np.asarray(operand) for name, operand in row.operands().items()}
@@ -83,7 +83,7 @@ def test_dense_matrices_are_made_on_the_device(
     dtype: DType, tmp_path: Path, emulator_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARSEGEN_CACHE", str(emulator_settings.cache))
-    row = parcel(tmp_path, SpmmProblem(40, 30, 9, dtype))
+    row = inputs(tmp_path, SpmmProblem(40, 30, 9, dtype))
     executor = open_executor(emulator_device())
     dense = dtype.to_storage(row.matrix().to_scipy().toarray())
     for by_rows in (True, False):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from bench_fakes import DEVICE, LIMITS, request
 
-from sparsegen.bench.contender.contender import MissingError, UnsupportedError
-from sparsegen.bench.contender.parcel import Parcel, ParcelMaker
+from sparsegen.bench.baseline.baseline import MissingError, UnsupportedError
+from sparsegen.bench.baseline.inputs import Inputs, InputsMaker
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import EqualRows, Independent
 from sparsegen.bench.results.results import Status
@@ -32,65 +32,65 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, emulator_settings: Settings) -> N
 
 
 @pytest.fixture
-def parcel(tmp_path: Path) -> Parcel:
-    return ParcelMaker(tmp_path).make(case(), DType.FLOAT32)
+def inputs(tmp_path: Path) -> Inputs:
+    return InputsMaker(tmp_path).make(case(), DType.FLOAT32)
 
 
 def case() -> Case:
     return Case("tiny", "64x96x32", SpmmProblem(64, 96, 32), (DType.FLOAT32,), Independent(64, 96, 0.8), "")
 
 
-def settings(text: str, parcel: Parcel, *names: str) -> set[tuple[Any, ...]]:
-    configs = ConfigSet.parse(text).configs(parcel, DEVICE, None)
+def settings(text: str, inputs: Inputs, *names: str) -> set[tuple[Any, ...]]:
+    configs = ConfigSet.parse(text).configs(inputs, DEVICE, None)
     return {tuple(config.to_dict()[name] for name in names) for config in configs}
 
 
-def test_a_family_alone_is_its_heuristic(parcel: Parcel) -> None:
-    [config] = ConfigSet.parse("csr_spmm").configs(parcel, DEVICE, None)
-    assert config == CSR.heuristic(parcel.problem, parcel.features, DEVICE)
+def test_a_family_alone_is_its_heuristic(inputs: Inputs) -> None:
+    [config] = ConfigSet.parse("csr_spmm").configs(inputs, DEVICE, None)
+    assert config == CSR.heuristic(inputs.problem, inputs.features, DEVICE)
 
 
-def test_every_valid_combination(parcel: Parcel) -> None:
-    some = settings("csr_spmm:tile_n=32,64;threads_per_row=8,16", parcel, "tile_n", "threads_per_row")
+def test_every_valid_combination(inputs: Inputs) -> None:
+    some = settings("csr_spmm:tile_n=32,64;threads_per_row=8,16", inputs, "tile_n", "threads_per_row")
     assert some and some <= {(tile, threads) for tile in (32, 64) for threads in (8, 16)}
-    for config in ConfigSet.parse("csr_spmm:tile_n=8,16,32,64,128").configs(parcel, DEVICE, None):
-        assert not CSR.broken_constraints(parcel.problem, config, DEVICE)
+    for config in ConfigSet.parse("csr_spmm:tile_n=8,16,32,64,128").configs(inputs, DEVICE, None):
+        assert not CSR.broken_constraints(inputs.problem, config, DEVICE)
 
 
-def test_keys_may_change_together(parcel: Parcel) -> None:
+def test_keys_may_change_together(inputs: Inputs) -> None:
     text = "csr_spmm:row_order+index_bits=natural+32,binned+16"
-    assert settings(text, parcel, "row_order", "index_bits") <= {("natural", 32), ("binned", 16)}
+    assert settings(text, inputs, "row_order", "index_bits") <= {("natural", 32), ("binned", 16)}
 
 
 def test_what_a_publication_fixes(tmp_path: Path) -> None:
     problem = SpmmProblem(64, 96, 32, DType.FLOAT16, Layout.COLUMN)
     uniform = Case("tiny", "u", problem, (DType.FLOAT16,), EqualRows(64, 96, 0.5), "")
-    parcel = ParcelMaker(tmp_path).make(uniform, DType.FLOAT16)
-    found = ConfigSet.parse("uspmm@published").configs(parcel, DEVICE, None)
+    inputs = InputsMaker(tmp_path).make(uniform, DType.FLOAT16)
+    found = ConfigSet.parse("uspmm@published").configs(inputs, DEVICE, None)
     assert tuple(found) == family("uspmm").published(problem)
     with pytest.raises(UnsupportedError, match="no publication fixes configs of csr_spmm here"):
-        ConfigSet.parse("csr_spmm@published").configs(parcel, DEVICE, None)  # of a column-major B
+        ConfigSet.parse("csr_spmm@published").configs(inputs, DEVICE, None)  # of a column-major B
 
 
-def test_the_recorded_winner(parcel: Parcel, tmp_path: Path) -> None:
+def test_the_recorded_winner(inputs: Inputs, tmp_path: Path) -> None:
     db = str(tmp_path / "t.db")
     tuned = ConfigSet.parse("csr_spmm@tuned:row_order=natural")
     with pytest.raises(MissingError, match="no config of csr_spmm is recorded"):
-        tuned.configs(parcel, DEVICE, db)
+        tuned.configs(inputs, DEVICE, db)
     with Store.open(db) as store:
-        backend = Backend.of(DEVICE, parcel.problem, baselines=False)
+        backend = Backend.of(DEVICE, inputs.problem, baselines=False)
         found = tune(
-            parcel.matrix(), parcel.problem, device=DEVICE, store=store, backend=backend,
+            inputs.matrix(), inputs.problem, device=DEVICE, store=store, backend=backend,
             budget=Budget(trials=2), families=["csr_spmm"],
         )  # fmt: skip
-    [config] = tuned.configs(parcel, DEVICE, db)
+    [config] = tuned.configs(inputs, DEVICE, db)
     assert config.to_dict() == found.winner.variant.config.to_dict() | {"row_order": "natural"}
 
 
-def test_nothing_valid_says_why(parcel: Parcel) -> None:
+def test_nothing_valid_says_why(inputs: Inputs) -> None:
     with pytest.raises(UnsupportedError, match=r"none of 1 configs is valid here: .+"):
-        ConfigSet.parse("csr_spmm:tile_n=8;threads_per_row=32").configs(parcel, DEVICE, None)
-    refusal = ConfigSet.parse("csr_spmm").refusal(SddmmProblem(8, 8, 8), parcel.features)
+        ConfigSet.parse("csr_spmm:tile_n=8;threads_per_row=32").configs(inputs, DEVICE, None)
+    refusal = ConfigSet.parse("csr_spmm").refusal(SddmmProblem(8, 8, 8), inputs.features)
     assert refusal == "csr_spmm computes spmm"
 
 
@@ -152,6 +152,10 @@ def test_a_run_of_configs() -> None:
     finished = run(request(*sets, cases=[case()], limits=LIMITS), lambda step: None)
     [row] = finished.results.rows
     grid, other = row.cells
-    assert grid.status is Status.OK and len(grid.ways) == 2 and all(way.us for way in grid.ways), grid
-    assert grid.variant == grid.ways[0].variant and len(grid.digest) == 64
+    assert (
+        grid.status is Status.OK
+        and len(grid.implementations) == 2
+        and all(one.us for one in grid.implementations)
+    ), grid
+    assert grid.variant == grid.implementations[0].variant and len(grid.digest) == 64
     assert other.status is Status.UNSUPPORTED and other.reason == "csr_sddmm computes sddmm", other

@@ -48,6 +48,7 @@ def test_no_packaged_result_is_of_the_test_half(file: Path) -> None:
     content = exchange.load(json.dumps(seed_columns.unpack(seed_file.read(file))), str(file))
     known = {record.workload.fingerprint for record in (*content.measurements, *content.baselines)}
     assert known and not known & set(half().values())
+    assert all(make_seeds.rounded(found) == found for found in content.measurements)
 
 
 def test_seeds_are_made_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,12 +56,15 @@ def test_seeds_are_made_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         Workload(PROBLEM, fingerprint, Features.of(MATRIX)) for fingerprint in ("ab" * 32, "cd" * 32)
     )
     monkeypatch.setattr(make_seeds, "set_aside", lambda: frozenset({aside.fingerprint}))
-    sample = Sample(1.0, 1.0, 1.0, 30)
+    sample = Sample(1.0000000235, 0.9999999, 1.00049, 30)
     with Store.open(tmp_path / "tuned.db") as store:
         for workload in (ours, aside):
             config = family("csr_spmm").heuristic(PROBLEM, workload.features, DEVICE)
             variant = Variant(config, "ef" * 32)
-            store.add_measurement(Measurement(workload, DEVICE, variant, Outcome.OK, sample))
+            found = Measurement(
+                workload, DEVICE, variant, Outcome.OK, sample, compile_seconds=0.0106399100008
+            )
+            store.add_measurement(found)
             store.add_baseline(Baseline(workload, DEVICE, "cublas", "cuBLAS 13", sample))
     made = tmp_path / "seeds.json"
     command = [str(tmp_path / "tuned.db"), "-o", str(made)]
@@ -69,3 +73,5 @@ def test_seeds_are_made_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     content = exchange.load(json.dumps(seed_columns.unpack(seed_file.read(made))), "made")
     assert [m.workload.fingerprint for m in content.measurements] == [ours.fingerprint]
     assert [b.workload.fingerprint for b in content.baselines] == [ours.fingerprint]
+    [kept] = content.measurements
+    assert kept.sample == Sample(1.0, 1.0, 1.0, 30) and kept.compile_seconds == 0.01064

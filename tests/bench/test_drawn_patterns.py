@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bench_fakes import LIMITS, request
 
-from sparsegen.bench.contenders import contenders
+from sparsegen.bench.baselines import baselines
 from sparsegen.bench.patterns import generators
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import Blobs, Independent, RadixNet
@@ -103,7 +103,7 @@ def test_networks_on_the_emulator(
 ) -> None:
     monkeypatch.setenv("SPARSEGEN_CACHE", str(emulator_settings.cache))
     cases = [network(True), network(False)]
-    finished = run(request(contenders()[UNTUNED], cases=cases, limits=LIMITS), lambda step: None)
+    finished = run(request(baselines()[UNTUNED], cases=cases, limits=LIMITS), lambda step: None)
     assert [row.cells[0].status for row in finished.results.rows] == [Status.OK] * 2, finished.results.rows
     living, dying = (row.floor for row in finished.results.rows)
     assert living.computed == 1.0 and 0 < dying.computed < 1, "inputs that died need no more"

@@ -1,11 +1,11 @@
-"""Of a whole product, live elements are read; elsewhere stands what the problem has there."""
+"""Live elements of a whole product are read; elsewhere stands the problem's own value."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from sparsegen.bench.contenders._live_blocks import live_alone
+from sparsegen.bench.baselines._live_blocks import live_alone
 from sparsegen.operators import Block, DType, Rest, SddProblem
 
 

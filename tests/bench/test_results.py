@@ -20,10 +20,10 @@ from sparsegen.bench.results.results import (
     TUNED,
     Cell,
     Floor,
+    ImplementationTime,
     Kind,
     Row,
     Status,
-    WayTime,
 )
 from sparsegen.errors import ResultsError, ResultsMismatchError, ResultsNewerError
 from sparsegen.measure.l2 import L2
@@ -46,10 +46,13 @@ def of(problem: Problem) -> Row:
 
 
 def explored() -> Row:
-    """A row that says what measured it and when, one cell of which tells its ways."""
+    """A row with its state and time of measurement; one cell lists its implementations."""
     made = row()
-    ways = (WayTime("tile_n=32", 5.0, variant=VARIANT), WayTime("tile_n=64", None, "wrong: by far"))
-    first = replace(made.cells[0], ways=ways, digest="ab" * 32)
+    implementations = (
+        ImplementationTime("tile_n=32", 5.0, variant=VARIANT),
+        ImplementationTime("tile_n=64", None, "wrong: by far"),
+    )
+    first = replace(made.cells[0], implementations=implementations, digest="ab" * 32)
     when = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
     return replace(made, cells=(first, *made.cells[1:]), state="0" * 40 + "+changes", measured=when)
 
@@ -74,10 +77,10 @@ def test_what_is_written_can_be_read(made: Any, tmp_path: Path) -> None:
 
 def test_a_way_has_a_time_or_a_reason() -> None:
     with pytest.raises(ValueError, match="either a time or a reason"):
-        WayTime("csr", None)
+        ImplementationTime("csr", None)
     document = json.loads(result_file.dump(results(explored())))
-    del document["rows"][0]["cells"][0]["ways"][1]["reason"]
-    with pytest.raises(ResultsError, match=r"ways\[1\]: expected either a time"):
+    del document["rows"][0]["cells"][0]["implementations"][1]["reason"]
+    with pytest.raises(ResultsError, match=r"implementations\[1\]: expected either a time"):
         result_file.load(json.dumps(document), "f.json")
 
 
@@ -115,13 +118,13 @@ def test_other_json_is_refused(text: str) -> None:
 
 
 def test_schemas_of_before_the_first_release_are_refused() -> None:
-    text = result_file.dump(results()).replace("sparsegen-bench/3", "sparsegen-bench/2", 1)
+    text = result_file.dump(results()).replace("sparsegen-bench/4", "sparsegen-bench/2", 1)
     with pytest.raises(ResultsError, match="a schema that no release of sparsegen wrote"):
         result_file.load(text, "file")
 
 
 def test_newer_schemas_are_told_from_broken_ones() -> None:
-    text = result_file.dump(results()).replace("sparsegen-bench/3", "sparsegen-bench/4", 1)
+    text = result_file.dump(results()).replace("sparsegen-bench/4", "sparsegen-bench/5", 1)
     with pytest.raises(ResultsNewerError, match="newer sparsegen"):
         result_file.load(text, "file")
 
@@ -155,7 +158,7 @@ def _set(*path: Any, to: Any) -> Callable[[Any], None]:
         (_set("rows", 0, "cells", 0, "low_us", to=99), r"\$\.rows\[0\]\.cells\[0\]\.us: expected a median"),
         (_set("rows", 0, "cells", 0, "status", to="fine"), r"\.status: expected one of ok, missing"),
         (_set("rows", 0, "cells", 5, "reason", to=None), r"\.reason: expected why the status is missing"),
-        (_set("rows", 0, "cells", 1, "contender", to="cublas"), r"\.cells: expected each contender once"),
+        (_set("rows", 0, "cells", 1, "baseline", to="cublas"), r"\.cells: expected each baseline once"),
         (
             _set("rows", 0, "problem", "dtype", to="float64"),
             r"\$\.rows\[0\]\.problem: 'float64' is not a valid",
@@ -217,7 +220,7 @@ def test_csv_has_a_line_for_each_cell() -> None:
     lines = list(csv.DictReader(io.StringIO(result_file.to_csv(made))))
     assert len(lines) == len(made.rows[0].cells)
     assert lines[0]["case"] == 'quoted "case", with a comma'
-    assert lines[0]["contender"] == TUNED and float(lines[0]["us"]) == 5.0
+    assert lines[0]["baseline"] == TUNED and float(lines[0]["us"]) == 5.0
     assert lines[-1]["status"] == "missing" and lines[-1]["us"] == ""
     head = ("operator", "m", "k", "n", "dtype", "layout")
     assert [lines[0][name] for name in head] == ["spmm", "512", "512", "64", "float32", "row"]
@@ -232,13 +235,13 @@ def test_with_row_replaces_what_has_the_same_key() -> None:
 
 def test_dense_is_of_the_rows_own_type() -> None:
     found = row(dense=10.0).dense()  # TF32 takes 2.5 µs
-    assert found is not None and found.contender == "cublas"
+    assert found is not None and found.baseline == "cublas"
 
 
 def test_the_fastest_peer_counts() -> None:
     with_two = replace(row(), cells=(*row().cells, cell("mine", Kind.SPARSE, 3.0)))
     best = with_two.best_sparse()
-    assert best is not None and best.contender == "mine"
+    assert best is not None and best.baseline == "mine"
     assert replace(row(), cells=()).best_sparse() is None
 
 

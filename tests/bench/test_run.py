@@ -1,4 +1,4 @@
-"""A whole run with contenders that crash, hang and lie: what becomes of their cells, and of the others'."""
+"""A whole run with baselines that crash, hang and lie: what becomes of their cells, and of the others'."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench_fakes import CRAWLING, LIMITS, TRIALS, Fake, Trials, cases, request
 from patience import patience
 
 from sparsegen import backends
-from sparsegen.bench.contenders import contenders
+from sparsegen.bench.baselines import baselines
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import Independent, MatrixFile
 from sparsegen.bench.results import result_file
@@ -39,19 +39,19 @@ from sparsegen.tuning_db.store import Store
 def quiet(step: Step) -> None: ...
 
 
-def statuses(finished: Finished, contender: str) -> list[Status]:
-    cells = [row.cell(contender) for row in finished.results.rows]
+def statuses(finished: Finished, baseline: str) -> list[Status]:
+    cells = [row.cell(baseline) for row in finished.results.rows]
     return [cell.status for cell in cells if cell is not None]
 
 
-def reason(finished: Finished, contender: str) -> str:
-    cell = finished.results.rows[0].cell(contender)
+def reason(finished: Finished, baseline: str) -> str:
+    cell = finished.results.rows[0].cell(baseline)
     assert cell is not None
     return cell.reason
 
 
 def test_a_failure_loses_one_cell_and_says_why() -> None:
-    """Every bad contender beside a good one, over two rows."""
+    """Every bad baseline beside a good one, over two rows."""
     failures = {
         "crashes": (Status.CRASHED, "SIGSEGV"),
         "wrong": (Status.WRONG, "times its error bound"),
@@ -80,7 +80,7 @@ def test_one_that_hangs_loses_one_cell() -> None:
     assert statuses(finished, "hangs") == [Status.TIMEOUT, Status.OK], "its process was replaced"
     assert "no answer within" in reason(finished, "hangs")
     left = subprocess.run(["pgrep", "-f", "sleep 321.5"], capture_output=True, text=True).stdout
-    assert not left, "what a contender started outlives it"
+    assert not left, "what a baseline started outlives it"
 
 
 def test_ours_computes_sddmm() -> None:
@@ -92,7 +92,7 @@ def test_ours_computes_sddmm() -> None:
         pattern=Independent(24, 32, 0.5),
         source="made up",
     )
-    finished = run(request(contenders()[UNTUNED], cases=[sampled]), quiet)
+    finished = run(request(baselines()[UNTUNED], cases=[sampled]), quiet)
     [cell] = [row.cell(UNTUNED) for row in finished.results.rows]
     assert cell is not None and cell.status is Status.OK, cell
     assert cell.variant is not None and cell.variant.family_name == "csr_sddmm"
@@ -100,7 +100,7 @@ def test_ours_computes_sddmm() -> None:
 
 def test_batches_are_measured_by_those_that_take_them() -> None:
     several = [replace(case, problem=SpmmProblem(32, 24, 1, batch=3)) for case in cases(1)]
-    finished = run(request(contenders()[UNTUNED], Fake("one at a time"), cases=several), quiet)
+    finished = run(request(baselines()[UNTUNED], Fake("one at a time"), cases=several), quiet)
     [row] = finished.results.rows
     mine, other = row.cell(UNTUNED), row.cell("one at a time")
     assert mine is not None and mine.status is Status.OK and mine.worst_error is not None, mine
@@ -123,7 +123,7 @@ def test_ours_compute_every_operator() -> None:
     """Epilogues, each item's own values, softmax, its gradient, attention; others' cells say why they are empty."""
     pattern = Independent(24, 32, 0.5)
     listed = [Case("all", str(problem), problem, (problem.dtype,), pattern, "") for problem in OTHERS]
-    finished = run(request(contenders()[UNTUNED], Fake("spmm alone"), cases=listed), quiet)
+    finished = run(request(baselines()[UNTUNED], Fake("spmm alone"), cases=listed), quiet)
     assert {row.problem for row in finished.results.rows} == set(OTHERS)
     for row in finished.results.rows:
         mine, other = row.cells
@@ -140,16 +140,16 @@ def test_the_suite_of_softmax_on_the_emulator() -> None:
         if case.problem.matrix_shape == (4096, 4096)
     ]
     once = Protocol(L2.WARM, rounds=1, samples=1, tune="off")
-    finished = run(request(contenders()[UNTUNED], cases=small, protocol=once, limits=Limits()), quiet)
+    finished = run(request(baselines()[UNTUNED], cases=small, protocol=once, limits=Limits()), quiet)
     assert [row.operator for row in finished.results.rows] == ["sparse_softmax", "sparse_softmax_backward"]
     assert statuses(finished, UNTUNED) == [Status.OK, Status.OK], reason(finished, UNTUNED)
 
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, list[str]]:
-    """A run of one row without failures, and the order in which the contenders were called."""
+    """A run of one row without failures, and the order in which the baselines were called."""
     log = tmp_path_factory.mktemp("log") / "log"
-    pair = Fake("a", log=log), Fake("b", "one way wrong", log=log)
+    pair = Fake("a", log=log), Fake("b", "one implementation wrong", log=log)
     return run(request(*pair, count=1), quiet), log.read_text().split()
 
 
@@ -164,20 +164,22 @@ def test_a_cell_holds_what_was_measured(good: tuple[Finished, list[str]]) -> Non
     assert row.floor.flop == 2 * row.nnz * 1 and row.floor.us is None, "no rates on the emulator"
 
 
-def test_a_wrong_way_does_not_stand_for_its_contender(good: tuple[Finished, list[str]]) -> None:
-    """The fastest way is wrong: the next one is taken, and the cell says so."""
+def test_a_wrong_way_does_not_stand_for_its_baseline(good: tuple[Finished, list[str]]) -> None:
+    """The fastest implementation is wrong: the next one is taken, and the cell says so."""
     cell = good[0].results.rows[0].cells[1]
     assert cell.status is Status.OK and cell.detail == "slow and right (wrong, left out: 1)"
 
 
 def test_a_way_that_crawls_is_called_twice(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    cell = run(request(Fake("a", "one way crawls", log=log), count=1), quiet).results.rows[0].cells[0]
+    cell = (
+        run(request(Fake("a", "one implementation crawls", log=log), count=1), quiet).results.rows[0].cells[0]
+    )
     assert cell.status is Status.OK and cell.detail == "slow and right"
     assert log.read_text().split().count(CRAWLING) == 2
 
 
-def test_contenders_take_turns(good: tuple[Finished, list[str]]) -> None:
+def test_baselines_take_turns(good: tuple[Finished, list[str]]) -> None:
     lines = good[1]
     turns = [name for i, name in enumerate(lines) if i == 0 or lines[i - 1] != name]
     assert "".join(turns).endswith("abab"), turns
@@ -206,9 +208,12 @@ def test_an_explorer_tries_every_config(tmp_path: Path) -> None:
     cell = row.cell("trials")
     assert cell is not None and cell.status is Status.OK and cell.variant == TRIALS["right"], cell
     assert cell.detail.startswith("the fastest of 2 configs, 3 more failed: ")
-    outcomes = {way.variant: (way.us, way.reason) for way in cell.ways}
+    outcomes = {one.variant: (one.us, one.reason) for one in cell.implementations}
     assert set(outcomes) == set(TRIALS.values())
-    assert [way.variant for way in cell.ways[:2]] == [TRIALS["right"], TRIALS["slow"]], "the fastest first"
+    assert [one.variant for one in cell.implementations[:2]] == [
+        TRIALS["right"],
+        TRIALS["slow"],
+    ], "the fastest first"
     for behaviour, word in (("wrong", "wrong: "), ("crashes", "crashed: "), ("hangs", "timeout: ")):
         us, why = outcomes[TRIALS[behaviour]]
         assert us is None and why.startswith(word), why
@@ -219,11 +224,11 @@ def test_an_explorer_of_which_nothing_runs_loses_its_cell() -> None:
     finished = run(request(Trials("trials", ("wrong",)), Fake("a"), count=1), quiet)
     assert statuses(finished, "trials") == [Status.CRASHED] and statuses(finished, "a") == [Status.OK]
     [cell] = [row.cell("trials") for row in finished.results.rows]
-    assert cell is not None and len(cell.ways) == 1 and cell.reason.startswith("wrong: ")
+    assert cell is not None and len(cell.implementations) == 1 and cell.reason.startswith("wrong: ")
 
 
-def test_no_process_for_a_contender_without_rows() -> None:
-    sampler = contenders()["cusparse-sddmm"]
+def test_no_process_for_a_baseline_without_rows() -> None:
+    sampler = baselines()["cusparse-sddmm"]
     finished = run(request(Fake("a"), sampler, count=1), quiet)
     assert statuses(finished, sampler.name) == [Status.UNSUPPORTED]
     assert reason(finished, sampler.name) == "it computes sddmm" and not finished.missing
@@ -292,7 +297,7 @@ def test_rows_of_one_pattern_stand_together() -> None:
 def test_rows_are_tuned_on_all_devices_before_they_are_measured(tmp_path: Path) -> None:
     steps: list[Step] = []
     wanted = request(
-        contenders()["sparsegen"],
+        baselines()["sparsegen"],
         protocol=Protocol(L2.COLD, rounds=1, samples=1, tune="1"),
         db=str(tmp_path / "tuned.db"),
         devices=(backends.emulator_device(), backends.emulator_device(1)),

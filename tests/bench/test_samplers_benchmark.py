@@ -150,7 +150,7 @@ def test_made_up_times_are_compared_and_say_so(tmp_path: Path, monkeypatch: pyte
     options = ["--seeds", "2", "--most", "60", "--sampler", "candidates", "--sampler", "random", "--unaided"]
     shown = run(samplers.main, ["compare", str(file), *options, "--plot", str(picture), "--json"])
     found = json.loads(shown.stdout)
-    assert found["times"] == "made-up times" and "of the trials of random" in found["verdict"]
+    assert found["times"] == "made-up times" and "of the trials of random" in found["conclusion"]
     assert {len(counts) for counts in found["trials"][pair.name].values()} == {2}
     assert picture.read_text().startswith("<?xml")
     text = run(samplers.main, ["compare", str(file), *options]).stdout

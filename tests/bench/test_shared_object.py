@@ -1,4 +1,4 @@
-"""A user's shared object as a contender: the example compiles, runs and is right; broken ones are explained."""
+"""A user's shared object as a baseline: the example compiles, runs and is right; broken ones are explained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from bench_fakes import cases, request
 
-from sparsegen.bench.contender.shared_object import SharedObject
+from sparsegen.bench.baseline.shared_object import SharedObject
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import RadixNet
 from sparsegen.bench.results.results import Status
@@ -28,7 +28,7 @@ from sparsegen.operators import (
 )
 from sparsegen.operators.sparse_network import Activation
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "contender"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "baseline"
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
 
@@ -59,7 +59,7 @@ def build(folder: Path, name: str, *changes: tuple[str, str], example: str = "pl
 def test_the_example_and_what_may_go_wrong_with_one(tmp_path: Path) -> None:
     made = {
         "right": build(tmp_path, "right"),
-        "old": build(tmp_path, "old", ("{SPARSEGEN_CONTENDER_VERSION,", "{0,")),
+        "old": build(tmp_path, "old", ("{SPARSEGEN_BASELINE_VERSION,", "{0,")),
         "failing": build(tmp_path, "failing", ("return 0;", "return 7;")),
         "wrong": build(tmp_path, "wrong", ("= sum;", "= 2 * sum;")),
     }
@@ -73,7 +73,7 @@ def test_the_example_and_what_may_go_wrong_with_one(tmp_path: Path) -> None:
     listed = [cases(1)[0], replace(second, problem=SpmmProblem(32, 24, 2, layout=Layout.COLUMN))]
     listed.append(replace(second.of_dtypes((DType.FLOAT16,)), name="half"))
     rows = run(request(*some, cases=listed), lambda step: None).results
-    cells = {cell.contender: cell for cell in rows.rows[0].cells}
+    cells = {cell.baseline: cell for cell in rows.rows[0].cells}
     assert {name: cell.status for name, cell in cells.items()} == {
         "right": Status.OK,
         "old": Status.MISSING,
@@ -95,7 +95,7 @@ def test_the_example_and_what_may_go_wrong_with_one(tmp_path: Path) -> None:
 
 
 def test_networks(tmp_path: Path) -> None:
-    """Every activation and readout; and a contender that forgets the biases is wrong."""
+    """Every activation and readout; and a baseline that forgets the biases is wrong."""
     made = {
         "right": build(tmp_path, "right", example="plain_network"),
         "wrong": build(tmp_path, "wrong", ("part == 0 ? 1", "part == 0 ? 0"), example="plain_network"),
@@ -118,24 +118,24 @@ def test_networks(tmp_path: Path) -> None:
     rows = run(request(*some, cases=listed), lambda step: None).results.rows
     assert len(rows) == 6
     for row in rows:
-        cells = {cell.contender: cell for cell in row.cells}
+        cells = {cell.baseline: cell for cell in row.cells}
         assert cells["right"].status is Status.OK, f"{row.case}: {cells['right'].reason}"
         assert cells["wrong"].status is Status.WRONG, row.case
         assert cells["other"].status is Status.UNSUPPORTED and "spmm" in cells["other"].reason
 
 
 @pytest.mark.parametrize("text", ["", "a", "a=b", "a=b:", "=b:c", "a=/nowhere/b.so:c"])
-def test_malformed_contenders(text: str) -> None:
-    with pytest.raises(ConfigError, match="--contender"):
+def test_malformed_baselines(text: str) -> None:
+    with pytest.raises(ConfigError, match="--baseline"):
         SharedObject.parse(text)
 
 
 def test_what_the_interface_cannot_name_is_refused() -> None:
-    contender = SharedObject("mine", "/some/where.so", "symbol")
+    baseline = SharedObject("mine", "/some/where.so", "symbol")
     features = Features.of(cases(1)[0].matrix())
     assert (
-        contender.refusal(SoftmaxProblem(32, 24), features)
+        baseline.refusal(SoftmaxProblem(32, 24), features)
         == "the interface knows spmm, sddmm, sparse_network"
     )
-    assert contender.refusal(SpmmProblem(32, 24, 1, epilogue=Epilogue.BIAS), features) is not None
-    assert contender.refusal(SpmmProblem(32, 24, 1), features) is None
+    assert baseline.refusal(SpmmProblem(32, 24, 1, epilogue=Epilogue.BIAS), features) is not None
+    assert baseline.refusal(SpmmProblem(32, 24, 1), features) is None

@@ -1,4 +1,4 @@
-"""Which state of the source a result file names."""
+"""State of the source in a result file."""
 
 from __future__ import annotations
 

@@ -138,7 +138,20 @@ def test_exact_categories_of_all_networks_go_on_where_time_was_up(studies: Studi
 
 def test_networks_on_devices(studies: Studies, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARSEGEN_EMULATORS", "2")
-    sizes = ("--neurons", "64", "--layers", "4", "--inputs", "40", "--segment-layers", "2", "--segments", "3")
+    sizes = (
+        "--neurons",
+        "64",
+        "--layers",
+        "4",
+        "--inputs",
+        "40",
+        "--segment-layers",
+        "2",
+        "--segments",
+        "3",
+        "--seconds",
+        "1e6",
+    )
     rows, output = studies.run("network_devices", *sizes, "--devices", "all", "--family", "fused_network")
     assert [(row["case"], row["devices"]) for row in rows[:4]] == [
         *(("alive", 1), ("alive", 2)),

@@ -40,7 +40,7 @@ def test_means_are_geometric() -> None:
 
 
 def test_rows_without_a_time_do_not_count() -> None:
-    without = replace(row("b"), cells=tuple(c for c in row("b").cells if c.contender != TUNED))
+    without = replace(row("b"), cells=tuple(c for c in row("b").cells if c.baseline != TUNED))
     (found,) = summarize([row("a"), without])
     assert found.rows == 2 and found.to_dense.count == 1
     assert found.best_sparse_to_dense.count == 2

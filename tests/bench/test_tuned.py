@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from bench_fakes import DEVICE, cases
 
-from sparsegen.bench.contender.parcel import Parcel, ParcelMaker
+from sparsegen.bench.baseline.inputs import Inputs, InputsMaker
 from sparsegen.bench.results.results import Cell, Kind, Status, Timing
 from sparsegen.bench.run import tuned
 from sparsegen.bench.run.tuned import budget_of, ensure_tuned, record_baselines, tune_side_by_side
@@ -24,12 +24,12 @@ from sparsegen.tuning_db.store import Store
 
 
 @pytest.fixture
-def parcel(tmp_path: Path) -> Parcel:
-    return ParcelMaker(tmp_path).make(cases(1)[0], DType.FLOAT32)
+def inputs(tmp_path: Path) -> Inputs:
+    return InputsMaker(tmp_path).make(cases(1)[0], DType.FLOAT32)
 
 
-def workload(parcel: Parcel) -> Workload:
-    return Workload(parcel.problem, parcel.fingerprint, parcel.features)
+def workload(inputs: Inputs) -> Workload:
+    return Workload(inputs.problem, inputs.fingerprint, inputs.features)
 
 
 def test_budgets() -> None:
@@ -55,7 +55,7 @@ def test_budgets() -> None:
 
 
 def test_a_finished_tuning_is_not_repeated(
-    parcel: Parcel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A measurement alone is an interrupted tuning; a finalist's ends one."""
     calls: list[object] = []
@@ -66,46 +66,53 @@ def test_a_finished_tuning_is_not_repeated(
 
     monkeypatch.setattr(tuned, "tune", tune)
     db = str(tmp_path / "t.db")
-    ensure_tuned(parcel, (), DEVICE, db, Budget(seconds=1))
+    ensure_tuned(inputs, (), DEVICE, db, Budget(seconds=1))
     variant = Variant(family("csr_spmm").config(tile_n=32), "0" * 64)
     for final in (False, True):
         with Store.open(db) as store:
             sample = Sample(1.0, 1.0, 1.0, 3)
             store.add_measurement(
-                Measurement(workload(parcel), DEVICE, variant, Outcome.OK, sample, final=final)
+                Measurement(workload(inputs), DEVICE, variant, Outcome.OK, sample, final=final)
             )
         if not final:
             with pytest.raises(KeyboardInterrupt):
-                ensure_tuned(parcel, (), DEVICE, db, Budget(seconds=1))
-    ensure_tuned(parcel, (), DEVICE, db, Budget(seconds=1))
+                ensure_tuned(inputs, (), DEVICE, db, Budget(seconds=1))
+    ensure_tuned(inputs, (), DEVICE, db, Budget(seconds=1))
     assert calls == [Budget(seconds=1)] * 2
 
 
 def test_that_nothing_works_is_said(
-    parcel: Parcel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def tune(*arguments: object, **options: object) -> None:
         raise NoVariantError("none of the 7 variants tried")
 
     monkeypatch.setattr(tuned, "tune", tune)
-    ensure_tuned(parcel, (), DEVICE, str(tmp_path / "t.db"), Budget(seconds=1))
+    ensure_tuned(inputs, (), DEVICE, str(tmp_path / "t.db"), Budget(seconds=1))
     assert "none of the 7 variants tried" in caplog.text
 
 
-def test_others_times_are_recorded_once(parcel: Parcel, tmp_path: Path) -> None:
+def test_others_times_are_recorded_once(inputs: Inputs, tmp_path: Path) -> None:
     def cell(name: str, us: float | None, kind: Kind = Kind.SPARSE) -> Cell:
         if us is None:
             return Cell(name, kind, Arithmetic.FLOAT32, Status.CRASHED, reason="fell over")
-        return Cell(name, kind, Arithmetic.FLOAT32, Status.OK, "way", timing=Timing(us, us - 1, us + 1, 100))
+        return Cell(
+            name,
+            kind,
+            Arithmetic.FLOAT32,
+            Status.OK,
+            "implementation",
+            timing=Timing(us, us - 1, us + 1, 100),
+        )
 
     db = str(tmp_path / "t.db")
     cells = [cell("cublas", 5.0, Kind.DENSE), cell("cusparse-csr", None), cell("torch-bsr", 3.0)]
     for _ in range(2):
-        record_baselines(parcel, DEVICE, db, cells, {"cublas": "130001"}, L2.COLD)
+        record_baselines(inputs, DEVICE, db, cells, {"cublas": "130001"}, L2.COLD)
     with Store.open(db) as store:
-        found = store.baselines(workload(parcel), DEVICE)
-    assert [(b.contender, b.version, b.sample.median_us) for b in found] == [
-        ("cublas", "cuBLAS 130001 (way)", 5.0)
+        found = store.baselines(workload(inputs), DEVICE)
+    assert [(b.name, b.version, b.sample.median_us) for b in found] == [
+        ("cublas", "cuBLAS 130001 (implementation)", 5.0)
     ]
 
 

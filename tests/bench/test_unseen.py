@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from bench_samples import cell, results, row
 
-from sparsegen.bench.contender.parcel import Parcel
+from sparsegen.bench.baseline.inputs import Inputs
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import Independent
 from sparsegen.bench.results import result_file
@@ -34,8 +34,8 @@ def workload(fingerprint: str, m: int = 64, n: int = 8) -> Workload:
     return Workload(SpmmProblem(m, 32, n), fingerprint, replace(FEATURES, m=m))
 
 
-def parcel_of(w: Workload) -> Parcel:
-    return Parcel(w.problem, Path(), Path(), w.fingerprint, w.features)
+def inputs_of(w: Workload) -> Inputs:
+    return Inputs(w.problem, Path(), Path(), w.fingerprint, w.features)
 
 
 def case(suite: str, m: int) -> Case:
@@ -57,10 +57,10 @@ SAME_SUITE, ELSEWHERE = workload(OTHER, m=128), workload(OTHER, m=256)
     ],
 )
 def test_each_level_hides_more(level: Unseen, hidden: list[Workload]) -> None:
-    (contender,) = without([level], CASES)
-    assert contender.name == WITHOUT + level
+    (baseline,) = without([level], CASES)
+    assert baseline.name == WITHOUT + level
     every = [SAME_PATTERN, SAME_SHAPE, SAME_SUITE, ELSEWHERE]
-    assert [w for w in every if contender.hides(w, parcel_of(workload(OWN)))] == hidden
+    assert [w for w in every if baseline.hides(w, inputs_of(workload(OWN)))] == hidden
 
 
 def test_what_is_packaged_of_a_row_is_not_recalled() -> None:
@@ -73,10 +73,10 @@ def test_what_is_packaged_of_a_row_is_not_recalled() -> None:
     recalled = choose(w, device, Layers([known]))
     assert recalled.how is How.EXACT
     for level in Unseen:
-        (contender,) = without([level], [])
-        chosen = contender.choose_from(known, parcel_of(w), device)
+        (baseline,) = without([level], [])
+        chosen = baseline.choose_from(known, inputs_of(w), device)
         assert chosen.how is not How.EXACT
-        assert all(not contender.hides(n.workload, parcel_of(w)) for n in chosen.neighbours)
+        assert all(not baseline.hides(n.workload, inputs_of(w)) for n in chosen.neighbours)
 
 
 def test_what_is_hidden_is_in_no_answer_of_the_layer() -> None:
@@ -95,10 +95,10 @@ def test_what_is_hidden_is_in_no_answer_of_the_layer() -> None:
     assert hiding.rates(device) == known.rates(device) and hiding.generation == known.generation
 
 
-def test_the_contender_can_be_sent_to_its_process() -> None:
-    (contender,) = without([Unseen.SUITE, Unseen.SUITE], CASES)
-    sent = pickle.loads(pickle.dumps(contender))
-    assert isinstance(sent, SparsegenWithout) and sent == contender
+def test_the_baseline_can_be_sent_to_its_process() -> None:
+    (baseline,) = without([Unseen.SUITE, Unseen.SUITE], CASES)
+    sent = pickle.loads(pickle.dumps(baseline))
+    assert isinstance(sent, SparsegenWithout) and sent == baseline
 
 
 def test_means_and_the_worst_row_are_told() -> None:
@@ -127,13 +127,13 @@ def test_packing_that_was_not_measured_pays_nobody_knows_when() -> None:
     one = row()
     bare = replace(one, cells=tuple(replace(c, preparation_ms=None) for c in one.cells))
     assert bare.break_even_calls() is None
-    without_us = replace(one, cells=tuple(c for c in one.cells if c.contender != TUNED))
+    without_us = replace(one, cells=tuple(c for c in one.cells if c.baseline != TUNED))
     assert without_us.break_even_calls() is None and without_us.preparation_ms() is None
 
 
 def test_how_many_variants_were_tried_is_kept_and_told() -> None:
     rows = [
-        replace(r, cells=tuple(replace(c, tried=n) if c.contender == TUNED else c for c in r.cells))
+        replace(r, cells=tuple(replace(c, tried=n) if c.baseline == TUNED else c for c in r.cells))
         for n, r in ((60, row("a")), (500, row("b")), (90, row("c")))
     ]
     read = result_file.load(result_file.dump(results(*rows)), "made").rows

@@ -1,4 +1,4 @@
-"""``sparsegen bench`` on the emulator, with the C example as the contender that runs in no time."""
+"""``sparsegen bench`` on the emulator, with the C example as the baseline that runs in no time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparsegen.cli.parts.bench_options import Drawing, cases_of_suites, of_dtype
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "contender"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "baseline"
 QUICK = ("--device", "emulator", "--rounds", "1", "--samples", "1")
 MLP = str(EXAMPLES.parent / "pruned_mlp_layer.npz")
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
@@ -39,7 +39,7 @@ class Bench:
         self._run = run
         self.matrix = folder / "w.npz"
         save_small(self.matrix)
-        self.fixed = ["bench", "--contender", f"plain={library}:plain_c", "--only", "plain"]
+        self.fixed = ["bench", "--baseline", f"plain={library}:plain_c", "--only", "plain"]
         self.fixed += ["--rounds", "2", "--samples", "2", "--device", "emulator"]
 
     def __call__(self, *options: str | Path, exit_code: int = 0) -> Result:
@@ -163,7 +163,7 @@ def test_dispatch_without_what_is_packaged_of_the_row(run: Command, tmp_path: Pa
     fixed = ["bench", "--matrix", matrix, *QUICK, "-n", "4"]
     shown = run(*fixed, "--only", "sparsegen-untuned", "--untuned-without", "suite", "-o", output).stdout
     [row] = result_file.read(output).rows
-    assert [cell.contender for cell in row.cells] == ["sparsegen-untuned", "sparsegen-without-suite"]
+    assert [cell.baseline for cell in row.cells] == ["sparsegen-untuned", "sparsegen-without-suite"]
     assert row.us("sparsegen-without-suite") and "no suite" in shown
     assert "'pattern', 'shape', 'suite'" in run(*fixed, "--untuned-without", "row", exit_code=2).stderr
 
@@ -180,7 +180,7 @@ def test_configs_of_a_family(run: Command, tmp_path: Path) -> None:
     [row] = result_file.read(output).rows
     assert row.us("csr_spmm") and row.us("sparsegen-untuned"), "the fastest took its turns with the other"
     cell = row.cell("csr_spmm")
-    assert cell is not None and len(cell.ways) == 2 and row.state and row.measured
+    assert cell is not None and len(cell.implementations) == 2 and row.state and row.measured
     refused = run(*fixed, "--configs", "csr_spmm:tile_n=33", exit_code=3)
     assert "tile_n = '33' is none of" in refused.output
 
@@ -211,7 +211,7 @@ def test_the_list(run: Command) -> None:
     facts = run.json("bench", "--list")
     rnn = next(suite for suite in facts["suites"] if suite["suite"] == "rnn")
     assert rnn["cases"] == 12 and rnn["rows"] == 24 and not rnn["needs_data"]
-    assert "cublas-tf32" in facts["contenders"]
+    assert "cublas-tf32" in facts["baselines"]
     assert list(facts["drawn"]) == list(distributions()) and "tokens" in facts["drawn"]["dsd"]["sizes"]
     assert "drawn" in shown
 
@@ -236,8 +236,8 @@ def test_a_suite_in_some_dtypes() -> None:
         (("--suite", "rnn", "--case", "no such"), 3, "no case's name contains no such"),
         (("--suite", "llm", "--dtype", "float32"), 3, "no case has float32 elements; there are float16"),
         (("--suite", "rnn", "--only", "cublass"), 3, "did you mean cublas?"),
-        (("--suite", "rnn", "--only", "cublas", "--except", "cublas"), 3, "no contender is left"),
-        (("--suite", "rnn", "--contender", "x=y"), 3, "name=path.so:symbol"),
+        (("--suite", "rnn", "--only", "cublas", "--except", "cublas"), 3, "no baseline is left"),
+        (("--suite", "rnn", "--baseline", "x=y"), 3, "name=path.so:symbol"),
         (("--suite", "rnn", "--tune", "soon"), 3, "off, quick, normal, seconds, or variants (64-trials)"),
         (("--suite", "rnn", "--compare", "nowhere.json"), 3, "nowhere.json"),
         (("--matrix", "nowhere.npz"), 3, "nowhere.npz"),

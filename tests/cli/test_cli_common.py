@@ -77,7 +77,7 @@ def test_even_features() -> None:
 
 
 class Terminal(io.StringIO):
-    """A terminal of so many columns."""
+    """A terminal of ``columns`` columns."""
 
     def isatty(self) -> bool:
         return True

@@ -12,6 +12,7 @@ import pytest
 from command_line import Command
 
 from sparsegen.cli import doctor
+from sparsegen.system.extras import install_command
 
 CHECKS = (
     "Python",
@@ -100,7 +101,7 @@ def test_a_missing_requirement_fails_everything(run: Command, monkeypatch: pytes
         "found": "not installed",
         "purpose": "the search",
         "needed_for": "everything",
-        "fix": "pip install --upgrade sparsegen",
+        "fix": install_command(""),
     }
     assert (data["exit_code"], data["gpu_usable"], data["emulator_usable"]) == (1, False, False)
     assert "optuna: pip install" in run("doctor", exit_code=1).output

@@ -118,7 +118,7 @@ def test_wrong_usage(run: Command, matrix: Path) -> None:
 
 
 def test_lookup_says_where_dense_wins(run: Command, matrix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what `tune` records on a GPU."""
+    """Records what `tune` records on a GPU."""
     csr = load_matrix(matrix)
     problem = SpmmProblem(*csr.shape, 24)
     workload = Workload(problem, csr.fingerprint(), Features.of(csr))
@@ -134,4 +134,4 @@ def test_lookup_says_where_dense_wins(run: Command, matrix: Path, monkeypatch: p
     assert "but sparse runs (dense=never)" in run(*arguments, "--dense", "never").stdout
     found = run.json(*arguments)
     assert found["use_dense"] and found["dense_is_faster"] and found["dense_us"] == 12.1
-    assert (found["sparse_us"], found["sparse_source"], found["verdict"]) == (15.0, "measured", "dense")
+    assert (found["sparse_us"], found["sparse_source"], found["faster"]) == (15.0, "measured", "dense")

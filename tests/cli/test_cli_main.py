@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import click
 import pytest
+from click.testing import CliRunner
 from command_line import Command
 from patience import LONG
 
@@ -147,9 +148,11 @@ def failing_child(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("failing_child")
-def test_without_verbose_an_error_is_one_line(run: Command) -> None:
-    assert run("doctor", exit_code=3).output == "error: w.npz: why\n"
-    expected = {"error": {"type": "MatrixError", "message": "w.npz: why"}}
+def test_without_verbose_an_error_is_its_message_and_where_help_is(run: Command) -> None:
+    assert run("doctor", exit_code=3).output == "error: w.npz: why\nhelp: docs/errors.md#matrixerror\n"
+    expected = {
+        "error": {"type": "MatrixError", "message": "w.npz: why", "help": "docs/errors.md#matrixerror"}
+    }
     assert run.json("doctor", exit_code=3) == expected
 
 
@@ -178,7 +181,7 @@ def test_verbose_ends_with_the_command(run: Command) -> None:
     before = logger.level, list(logger.handlers)
     run("-v", "doctor", exit_code=3)
     assert (logger.level, logger.handlers) == before
-    assert run("doctor", exit_code=3).stderr == "error: w.npz: why\n"
+    assert run("doctor", exit_code=3).stderr.startswith("error: w.npz: why\n")
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)
@@ -211,7 +214,7 @@ def test_wrong_usage_has_no_traceback(run: Command) -> None:
 
 
 def completed(*words: str, environment: dict[str, str] | None = None) -> list[str]:
-    """What bash would offer for the last word."""
+    """Returns bash's completions of the last word."""
     done = subprocess.run(
         [sys.executable, "-m", "sparsegen"],
         env={
@@ -253,3 +256,10 @@ def test_the_documented_line_gives_a_script(shell: str) -> None:
 )
 def test_a_recorded_command_names_no_folder_of_the_machine(words: list[str], command: str) -> None:
     assert recorded_command(words) == command
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("tunemodel", "tune-model"), ("looku", "lookup")])
+def test_a_command_that_is_near_is_named(typed: str, meant: str) -> None:
+    found = CliRunner().invoke(main.cli, [typed])
+    assert found.exit_code == 2 and f"No such command '{typed}'. Did you mean {meant}" in found.output
+    assert "Did you mean" not in CliRunner().invoke(main.cli, ["xyz"]).output

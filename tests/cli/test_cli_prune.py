@@ -93,7 +93,7 @@ def test_layers_that_tune_reads(run: Command, weights: Path) -> None:
 def test_times_are_measured_ones(run: Command, weights: Path) -> None:
     arguments = ("prune", weights, "--pattern", "uniform", "--sparsity", "0.75", "-n", "64")
     before = run.json(*arguments)["times"]
-    assert [t["grounds"] for t in before["layers"]] == ["not measured"] * 3
+    assert [t["source"] for t in before["layers"]] == ["not measured"] * 3
     assert not run.db.exists(), "a look-up makes no database"
     assert "not measured" in run(*arguments).stdout
 
@@ -105,8 +105,8 @@ def test_times_are_measured_ones(run: Command, weights: Path) -> None:
         store.add_baseline(replace(baseline(40, workload), device=emulator))
     times = run.json(*arguments)["times"]
     assert times["layers"][1] | {"family": ""} == {
-        "layer": "up", "grounds": "exact", "sparse_us": 12.5, "dense_us": 40, "distance": 0, "family": "",
-        "dense_source": "measured", "verdict": "sparse",
+        "layer": "up", "source": "exact", "sparse_us": 12.5, "dense_us": 40, "distance": 0, "family": "",
+        "dense_source": "measured", "faster": "sparse",
     }  # fmt: skip
     assert times["sparse_us"] is None and times["known_layers"] == 1
     shown = run(*arguments).stdout

@@ -65,7 +65,7 @@ def test_without_matplotlib_it_says_what_to_install(run: Command, tmp_path: Path
     command = [sys.executable, "-c", code, "report", "--bench", str(tmp_path / "bench.json")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LONG)
     assert done.returncode == 4
-    assert "pip install 'sparsegen[report]'" in done.stderr
+    assert "pip install 'matplotlib>=3.8'" in done.stderr
 
 
 def test_networks_on_several_gpus(run: Command, tmp_path: Path) -> None:

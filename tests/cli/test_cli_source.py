@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -180,3 +181,29 @@ def test_a_failing_tool_shows_its_log(run: Command, tools: Path) -> None:
     broken = "#!/bin/sh\ncase $1 in --version) exit ;; esac\necho 'kernel.cu(3): error: no' >&2\nexit 2\n"
     put(tools / "nvcc", broken)
     assert "kernel.cu(3): error: no" in run("source", *SIZES, "--ptx", exit_code=1).stderr
+
+
+def test_a_program_for_a_gpu_that_is_not_here(run: Command, tmp_path: Path) -> None:
+    output = tmp_path / "mine.cu"
+    given = ("source", *SIZES, "--family", "csr_spmm", "--standalone")
+    said = run(*given, "--for", "h100", "--output", str(output)).stdout
+    assert "mine.cu -o mine" in said and "int main(" in output.read_text()
+    assert not output.with_suffix(".bin").exists()
+    assert run(*given, "--for", "h100").stdout.startswith("// csr_spmm as a program of its own")
+    found = json.loads(run(*given, "--for", "h100", "--json").stdout)
+    assert found["packed"] is None and found["command"].startswith("nvcc ")
+    assert "name one that is not here with --for" in run(*given, exit_code=2).stderr
+    assert "ends in .cu" in run(*given, "--for", "h100", "-o", str(tmp_path / "x"), exit_code=2).stderr
+    assert "no --device" in run(*given, "--for", "h100", "--device", "emulator", exit_code=2).stderr
+
+
+def test_what_a_program_reads_is_written_beside_it(run: Command, tmp_path: Path) -> None:
+    output = tmp_path / "mine.cu"
+    given = ("source", *SIZES, "--family", "panel_spmm", "--standalone", "--for", "h100")
+    assert "say where with --output" in run(*given, exit_code=2).stderr
+    run(*given, "--output", str(output))
+    assert output.with_suffix(".bin").read_bytes().startswith(b"sparsegen packed 1\n")
+    assert '"mine.bin"' in output.read_text()
+    output.unlink()
+    assert "mine.bin" in run(*given, "--output", str(output), exit_code=3).stderr
+    assert not output.exists()

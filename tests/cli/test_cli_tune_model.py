@@ -36,7 +36,7 @@ def test_it_tunes_and_goes_on(run: Command, model: Path) -> None:
     data = run.json(*options)
     assert data["searches"][0]["outcome"] == "known from before"
     assert data["searches"][0]["layers"] == ["up.weight", "gate.weight"]
-    assert [t["grounds"] for t in data["times"][0]["layers"]] == ["exact", "near"]
+    assert [t["source"] for t in data["times"][0]["layers"]] == ["exact", "near"]
     assert data["times"][0]["n"] == 8 and data["times"][0]["layout"] == "column"
     assert data["database"] == str(run.db) and data["interrupted"] is False
     (looked_up,) = [
@@ -131,7 +131,7 @@ def test_ray_has_to_be_installed(run: Command, model: Path, monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, "sparsegen.tuning.engines.ray_cluster", raising=False)
     monkeypatch.delitem(sys.modules, "sparsegen.tuning.engines.ray_worker", raising=False)
     error = run.json("tune-model", model, "--tokens", "8", "--engine", "ray", exit_code=4)["error"]
-    assert error["type"] == "PackageMissingError" and "pip install 'sparsegen[ray]'" in error["message"]
+    assert error["type"] == "PackageMissingError" and "pip install 'ray>=2.40'" in error["message"]
 
 
 @pytest.fixture

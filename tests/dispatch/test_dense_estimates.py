@@ -1,4 +1,4 @@
-"""What dispatch says of the dense product: the newest time there is, else one scaled to the work that is asked for."""
+"""Dispatch's time of the dense product: the newest one there is, else one scaled to the requested work."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tuning_samples import (
 
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import How
-from sparsegen.dispatch.dense_or_sparse import Source, Time, Verdict
+from sparsegen.dispatch.dense_or_sparse import Faster, Source, Time
 from sparsegen.dispatch.options import DispatchOptions
 from sparsegen.errors import ConfigError
 from sparsegen.operators import SddmmProblem, SpmmProblem
@@ -27,7 +27,7 @@ from sparsegen.tuning_db.records import MeasuredAs, Variant, Workload
 
 
 def test_dense_is_a_choice_like_any_other() -> None:
-    choice = ask([timed(10)], baselines=[baseline(8), baseline(3, contender="cusparse")])
+    choice = ask([timed(10)], baselines=[baseline(8), baseline(3, baseline="cusparse")])
     assert choice.dense_is_faster and choice.dense_us == 8 and choice.use_dense and not choice.is_open
     assert "dense takes 8 µs (measured): dense wins, it runs instead" in choice.explain()
     slower = ask([timed(10)], baselines=[baseline(12)])
@@ -41,7 +41,7 @@ def test_dense_is_a_choice_like_any_other() -> None:
 def test_estimates_of_dense_say_what_they_rest_on() -> None:
     other = workload(tag="other", nnz=5000)
     same_sizes = ask([timed(10, other)], baselines=[baseline(2, other)])
-    assert same_sizes.how is How.NEAREST and same_sizes.use_dense and same_sizes.verdict is Verdict.DENSE
+    assert same_sizes.how is How.NEAREST and same_sizes.use_dense and same_sizes.faster is Faster.DENSE
     assert same_sizes.dense == Time.of_dense(2.0, Source.SAME_SIZES)
     unknown = ask([])
     assert unknown.dense is not None and unknown.dense.source is Source.PREDICTED

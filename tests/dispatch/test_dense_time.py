@@ -19,7 +19,7 @@ from sparsegen.tuning_db.seeds_reader import packaged
 def measured() -> tuple[Device, list[Known]]:
     """The median of cuBLAS's times of each shape in the seeds."""
     times: dict[SpmmProblem, list[float]] = {}
-    baselines = [b for b in packaged().all_baselines() if b.contender == "cublas"]
+    baselines = [b for b in packaged().all_baselines() if b.name == "cublas"]
     for b in baselines:
         p = b.workload.problem
         if isinstance(p, SpmmProblem) and p.batch == 1:

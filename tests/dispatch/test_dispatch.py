@@ -27,7 +27,7 @@ from sparsegen.dispatch.choice import FARTHEST, choose, forget
 from sparsegen.dispatch.chosen import Choice, How
 from sparsegen.dispatch.places import nearest
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.kernels import families_of
+from sparsegen.kernels import families, families_of
 from sparsegen.kernels.config import UnknownConfig
 from sparsegen.operators import DType, Epilogue, ItemValues, Layout
 from sparsegen.system.quantities import microseconds
@@ -141,6 +141,8 @@ def test_the_nearest_vote() -> None:
     assert choice.why.startswith(
         "of 3 variants it should be the fastest, by the cost model and the 4 nearest"
     )
+    two = ask(measured[:6], workload(tag="asked", nnz=6000))
+    assert two.why.endswith("by the cost model and the 2 nearest measured workloads")
     alone = ask(measured[:3], workload(tag="asked", nnz=6000))
     assert alone.why.endswith("by the cost model and the nearest measured workload")
 
@@ -328,7 +330,7 @@ def test_answers_are_kept_for_each_device() -> None:
 
 @pytest.mark.parametrize("change", [{"clock_mhz": 900.0}, {"multiprocessors": 66}], ids=str)
 def test_answers_are_kept_for_each_description_of_a_device(change: dict[str, Any]) -> None:
-    """What is known of a device may turn out to be out of date: then nothing that was said of it counts."""
+    """A device's known properties may turn out to be out of date: then no answer that used them counts."""
     of, layer, told = workload(), MemoryLayer([], []), replace(H100, clock_mhz=1980.0)
     before, after = (choose(of, device, layer) for device in (told, replace(told, **change)))
     assert before.predicted_us is not None and after.predicted_us is not None
@@ -384,3 +386,14 @@ def test_an_estimate_below_what_the_device_can_do_is_not_believed() -> None:
     assert ask([timed(1000.0, alone, tile_n=32)], there).how is How.NEAREST
     fixed = ask([], there, on_miss="default")
     assert (fixed.how, fixed.why) == (How.DEFAULT, "a heuristic")
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_measured_variants_run_unless_equal_bits_are_wanted_of_them(deterministic: bool) -> None:
+    adds = families()["scatter_spmm"]
+    config = adds.heuristic(workload().problem, workload().features, H100)
+    assert not adds.is_deterministic(workload().problem, config)
+    fastest, ours = replace(timed(2.0), variant=Variant(config, DIGEST)), timed(10.0)
+    found = ask([fastest, ours], deterministic=deterministic)
+    assert found.how is How.EXACT
+    assert found.config == (ours if deterministic else fastest).variant.config

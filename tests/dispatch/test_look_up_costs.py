@@ -1,4 +1,6 @@
-"""What an untuned look-up costs in steps, which no busy machine changes: what does not depend on it was done before."""
+"""Costs of an untuned look-up in steps, which no busy machine changes: work that does not depend on it was done
+before.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def test_families_that_do_not_compute_it_are_not_asked(database: Layers) -> None
 
 
 def test_patterns_of_equal_features_share_what_is_expected(database: Layers) -> None:
-    """As of 2:4 sparsity: each row has as many nonzeros as any other, and each block of 16 × 16 as any."""
+    """2:4 sparsity is such a case: each row has as many nonzeros as any other, and each block of 16 × 16 as any."""
 
     def of(seed: int) -> Workload:
         mask = np.zeros((512 * 64, 4), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""What the cost model says of families, and what neighbours took: which of them chooses."""
+"""Cost model and neighbours: which of them chooses a family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which measured workloads are near, and how much each of them says."""
+"""Distances of measured workloads, and their weights."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_nearest_twelve_are_asked() -> None:
 
 
 def ask(measured: list[list[Measurement]]) -> list[Prediction]:
-    """What several neighbours say together; all of them are equal to what is asked."""
+    """Predicts from several neighbours, all of them equal to the workload in question."""
     of = workload()
     return predict(of, H100, [Evidence.of(of, H100, found) for found in measured], lambda config: True)
 
@@ -134,7 +134,7 @@ def test_a_config_that_a_neighbour_has_not_tried_is_rated_by_similar_ones() -> N
 
 
 def test_what_is_doubtful_has_to_be_better() -> None:
-    """Two configs of which the model thinks alike: one was measured here, and the other a long way off."""
+    """The model rates two configs alike: one was measured here, and the other a long way off."""
     here, far = workload(), workload(tag="far", nnz=20000)
     known = timed(10, here, tile_n=64, row_order="binned")
     model = family("csr_spmm").analytic_us

@@ -12,7 +12,7 @@ import sparsegen
 from sparsegen import api
 from sparsegen.dispatch import pruned_times
 from sparsegen.dispatch.dense_or_sparse import Source
-from sparsegen.dispatch.pruned_times import NEAR, Grounds, LayerTime, PrunedTimes, layer_time
+from sparsegen.dispatch.pruned_times import NEAR, LayerTime, PrunedTimes, TimeSource, layer_time
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.pruning.report import LayerReport, PruneReport
@@ -36,25 +36,25 @@ def test_exact_near_and_not_measured() -> None:
     known = pruned().layers[0]
     database = MemoryLayer([timed(10, workload(known), tile_n=32)], [baseline(25, workload(known))])
 
-    def ask(layer: LayerReport, n: int = N, dtype: DType = DType.FLOAT32) -> tuple[Grounds, float | None]:
+    def ask(layer: LayerReport, n: int = N, dtype: DType = DType.FLOAT32) -> tuple[TimeSource, float | None]:
         found = layer_time(layer, n, dtype, Layout.ROW, H100, database)
         assert (
-            (found.sparse_us is None) == (found.grounds is Grounds.NOT_MEASURED) == (found.distance is None)
+            (found.sparse_us is None) == (found.source is TimeSource.NOT_MEASURED) == (found.distance is None)
         )
-        return found.grounds, found.sparse_us
+        return found.source, found.sparse_us
 
     exact = layer_time(known, N, DType.FLOAT32, Layout.ROW, H100, database)
-    assert exact.grounds is Grounds.EXACT and exact.distance == 0 and exact.family == "csr_spmm"
+    assert exact.source is TimeSource.EXACT and exact.distance == 0 and exact.family == "csr_spmm"
     assert (exact.sparse_us, exact.dense_us) == (10, 25)
-    grounds, time = ask(pruned(seed=1).layers[0])  # as many nonzeros elsewhere
-    assert grounds is Grounds.NEAR and time == pytest.approx(10)
-    grounds, time = ask(pruned(sparsity=0.87).layers[0])
-    assert grounds is Grounds.NEAR and time is not None and 10 < time < 16
+    source, time = ask(pruned(seed=1).layers[0])  # as many nonzeros elsewhere
+    assert source is TimeSource.NEAR and time == pytest.approx(10)
+    source, time = ask(pruned(sparsity=0.87).layers[0])
+    assert source is TimeSource.NEAR and time is not None and 10 < time < 16
     far = pruned(sparsity=0.2).layers[0]
-    assert ask(far) == (Grounds.NOT_MEASURED, None), "dispatch would answer from a far neighbour"
-    assert ask(known, n=4 * N) == (Grounds.NOT_MEASURED, None), "dispatch answers from two octaves away"
-    assert ask(known, n=16 * N) == (Grounds.NOT_MEASURED, None)
-    assert ask(known, dtype=DType.FLOAT16) == (Grounds.NOT_MEASURED, None)
+    assert ask(far) == (TimeSource.NOT_MEASURED, None), "dispatch would answer from a far neighbour"
+    assert ask(known, n=4 * N) == (TimeSource.NOT_MEASURED, None), "dispatch answers from two octaves away"
+    assert ask(known, n=16 * N) == (TimeSource.NOT_MEASURED, None)
+    assert ask(known, dtype=DType.FLOAT16) == (TimeSource.NOT_MEASURED, None)
     assert NEAR < 2
 
 
@@ -64,7 +64,10 @@ def test_exact_near_and_not_measured() -> None:
 def test_a_speedup_needs_both_times(
     sparse_us: float | None, dense_us: float | None, speedup: float | None
 ) -> None:
-    layers = (LayerTime("a", Grounds.EXACT, sparse_us, dense_us), LayerTime("b", Grounds.EXACT, 0.5, 0.25))
+    layers = (
+        LayerTime("a", TimeSource.EXACT, sparse_us, dense_us),
+        LayerTime("b", TimeSource.EXACT, 0.5, 0.25),
+    )
     assert layers[0].speedup == speedup and layers[1].speedup == 0.5
     times = PrunedTimes(N, DType.FLOAT32, Layout.ROW, H100, layers)
     assert times.known == (1 if sparse_us is None else 2)
@@ -79,12 +82,12 @@ def test_a_layer_that_no_variant_may_run_on_is_not_measured(monkeypatch: pytest.
 
     monkeypatch.setattr(pruned_times, "choose", refuse)
     found = layer_time(pruned().layers[0], N, DType.FLOAT32, Layout.ROW, H100, MemoryLayer([], []))
-    assert found == LayerTime("w", Grounds.NOT_MEASURED)
+    assert found == LayerTime("w", TimeSource.NOT_MEASURED)
 
 
 def test_nothing_measured_at_all() -> None:
     found = layer_time(pruned().layers[0], N, DType.FLOAT32, Layout.ROW, H100, MemoryLayer([], []))
-    assert found.grounds is Grounds.NOT_MEASURED and found.dense_us is None
+    assert found.source is TimeSource.NOT_MEASURED and found.dense_us is None
 
 
 def test_the_sum_needs_every_layer(tmp_path: Path) -> None:
@@ -98,7 +101,7 @@ def test_the_sum_needs_every_layer(tmp_path: Path) -> None:
     with Store.open(path) as store:
         store.add_measurement(timed(10, workload(first), tile_n=32))
     found = api.pruned_times(report, n=N, device=H100, db=path)
-    assert [t.grounds for t in found.layers] == [Grounds.EXACT, Grounds.NOT_MEASURED]
+    assert [t.source for t in found.layers] == [TimeSource.EXACT, TimeSource.NOT_MEASURED]
     assert found.known == 1 and found.sparse_us is None and found.to_dict()["layers"][0]["sparse_us"] == 10
     with Store.open(path) as store:
         store.add_measurement(timed(30, workload(second), tile_n=32))

@@ -1,4 +1,4 @@
-"""What a Gaussian process expects of configs on workloads that were not measured."""
+"""Expectations of a Gaussian process for configs on workloads that were not measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AConfig(Config):
 
 @dataclass(frozen=True)
 class BConfig(AConfig):
-    """Of another family."""
+    """Config of another family."""
 
 
 def point(place: float, family: str, *values: int | str) -> Point:
@@ -75,7 +75,7 @@ def test_near_numbers_are_more_alike_than_far_ones_and_other_words() -> None:
 def test_what_one_point_says_of_another(
     asked: tuple[str, int, str], likeness: float, octaves: float, near: float, log: float
 ) -> None:
-    """By the formula for one known point: the likeness and what all have in common, over its variance and noise."""
+    """Checks the formula for one known point: the likeness and the common part, over its variance and noise."""
     variance = 1.0 + 0.08 + 0.15 + 0.005
     [mean], [doubt] = Regression([point(0, "a", 64, "x")], np.array([log])).expected([point(octaves, *asked)])
     assert mean == pytest.approx((1.0 + near * likeness) / variance * log)

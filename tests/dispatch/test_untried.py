@@ -93,7 +93,7 @@ def test_a_probe_tells_whether_the_untried_family_is_faster() -> None:
 
 
 def test_a_search_ends_with_nothing_left_that_a_look_up_would_take() -> None:
-    """What is left of families grows less with each that is tried; then the look-up takes what was measured."""
+    """The remaining gain of families shrinks with each trial; then the look-up takes what was measured."""
     half = half_full()
     measured = [timed(40, half, tile_n=32)]
     tried: list[str] = []

@@ -86,7 +86,7 @@ def box_of(whole: Array, start: tuple[int, int], box: tuple[int, int] = BOX) -> 
 
 
 def swizzled(box: Array, swizzle: Swizzle) -> Array:
-    """As the copy engine lays it down: 16-byte chunks exchanged by the bits of the address above 128."""
+    """Lays out a box as TMA swizzles it: 16-byte chunks exchanged by the bits of the address above 128."""
     chunks = box.reshape(-1).view(np.uint8).reshape(-1, 16)
     place = np.arange(len(chunks))
     return chunks[place ^ (place >> 3 & max(0, swizzle // 16 - 1))]
@@ -114,7 +114,7 @@ def run(
     start: tuple[int, int] = START,
     whole: Array | None = None,
 ) -> tuple[Array, Array]:
-    """What lay in the two blocks' shared memory, and the result."""
+    """Returns the contents of the two blocks' shared memory, and the result."""
     executor, kernel = loaded
     nbytes = int(np.prod(given.box)) * 2
     seen, out = np.zeros((CLUSTER, nbytes), np.uint8), np.full((ROWS, COLUMNS), -1, np.float16)

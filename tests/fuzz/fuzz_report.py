@@ -1,3 +1,3 @@
-"""How many attempts each target of the fuzz tests got."""
+"""Number of attempts of each target of the fuzz tests."""
 
 ATTEMPTS: dict[str, int] = {}

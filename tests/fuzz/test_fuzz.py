@@ -1,4 +1,4 @@
-"""Whatever a file holds, reading it gives a value or one of sparsegen's own errors.
+"""Readers of files give a value or one of sparsegen's own errors, whatever a file holds.
 
 A run of the tests makes a hundred attempts at each, `.ci/run` four hundred, the same ones every time, so that a change
 is judged by what it does. ``make fuzz SECONDS=3600`` goes on for an hour, from another seed every time, and says how
@@ -336,7 +336,7 @@ def test_bundles(tmp_path: Path, bundle: Bundle, fuzz: Fuzz) -> None:
 
 
 def test_exports_with_foreign_devices(tmp_path: Path, fuzz: Fuzz) -> None:
-    """Whatever an export says of its devices, nothing is recorded for a known one that is another."""
+    """An export may say anything of its devices: it records nothing for a known one that is another."""
     emulator = backends.emulator_device()
     known = Content((timed(12.5, tile_n=32), timed(50.0, device=emulator, tile_n=64)), ())
     foreign = json.loads(exchange.dump(Content((timed(0.5, tile_n=128), timed(0.25, device=emulator)), ())))

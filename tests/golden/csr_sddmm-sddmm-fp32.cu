@@ -18,7 +18,7 @@ constexpr int kStripsPerBlock = 8;
 constexpr int kVectorWidth = 4;  // elements per load of A and B
 constexpr int kUnrollK = 1;  // loads of a thread along a row, one after another
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kWholeSteps = true;  // kStep divides k: no bounds checks along k
 
 constexpr int kThreads = kThreadsPerStrip * kStripsPerBlock;

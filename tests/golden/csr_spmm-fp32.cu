@@ -24,7 +24,7 @@ constexpr int kDenseVectorWidth = 4;  // elements per load of B
 constexpr int kSparseVectorWidth = 4;  // nonzeros per load of A
 constexpr int kRegisters = 64;  // per thread
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kColumnsDivide = true;  // kTileN divides n: no bounds checks on columns
 constexpr bool kRowsDivide = true;  // kRowsPerBlock divides m: none on rows
 
@@ -45,10 +45,10 @@ constexpr int kStages = 2;
 
 using Accumulator = float[kVectorsPerThread][kDenseVectorWidth];
 
-// Where an element of B lies, in bytes from its start; B is smaller than 4 GiB.
+// The place of an element of B, in bytes from its start; B is smaller than 4 GiB.
 using Distance = unsigned;
 
-// What does not change while a thread goes along its row.
+// The constants of a thread along its row.
 struct Tile {
   const unsigned char* b;  // this thread's first column in row 0 of B
   int n, k;

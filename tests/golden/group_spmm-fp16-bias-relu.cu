@@ -15,7 +15,7 @@ constexpr int kTileN = 64;  // columns of C of a warp
 constexpr int kWarps = 4;
 constexpr int kStages = 4;  // tiles of B in a warp's shared memory
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kAlignedRows = true;  // of B: they begin at 16 bytes
 constexpr bool kEvenColumns = true;
 
@@ -40,7 +40,7 @@ static_assert(kTileN % 16 == 0, "fragments of B are loaded by two");
 
 // lib/copy/pair.cuh.j2 (1)
 
-// Where a chunk of a row of a tile of B is.
+// Returns the place of a chunk of a row of a tile of B.
 __device__ __forceinline__ unsigned chunk_place(unsigned row, unsigned chunk) {
   return chunk / kRowChunks * 16 * kRowBytes + row * kRowBytes + (chunk % kRowChunks ^ swizzle<kRowBytes>(row)) * 16;
 }

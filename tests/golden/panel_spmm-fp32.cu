@@ -23,7 +23,7 @@ constexpr int kRowsPerGroup = 1;  // rows that share their loads of B
 constexpr int kStep = 4;  // nonzero columns per load of A
 constexpr int kRegisters = 64;  // per thread
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kColumnsDivide = true;  // kTileN divides n
 
 constexpr int kChunk = 16 / sizeof(Element);  // elements of B per shared-memory load
@@ -60,7 +60,7 @@ __device__ __forceinline__ Step load_step(const Offset* offsets, const Element* 
   return step;
 }
 
-// Brings rows [first_row, first_row + kPanelK) of a tile of B into shared memory; rows from k on are not needed.
+// Loads rows [first_row, first_row + kPanelK) of a tile of B into shared memory; rows from k on are not needed.
 __device__ __forceinline__ void load_panel(unsigned char* panel, const Element* b, int k, int n, int first_row,
                                            int first_column) {
   const int rows = k;

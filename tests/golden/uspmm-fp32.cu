@@ -14,7 +14,7 @@
 constexpr int kVSize = 2;  // columns of B that a thread multiplies its element of A with
 constexpr int kNWarp = 8;  // warps for each of those columns
 
-// What the problem adds.
+// Constants of the problem.
 constexpr bool kColumnsDivide = true;  // kVSize divides n
 
 constexpr int kWarps = kNWarp * kVSize;

@@ -1,4 +1,4 @@
-"""Where the layers of these tests run."""
+"""Devices of these tests' layers."""
 
 from __future__ import annotations
 

@@ -18,7 +18,9 @@ from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 
 
 class Idle:
-    """What `sparsegen.prepare` gives: it returns ones of the result's shape, or leaves ``out`` as it is."""
+    """Stand-in for the result of `sparsegen.prepare`: returns ones of the result's shape, or leaves ``out`` as it
+    is.
+    """
 
     device = SimpleNamespace(backend="cuda", index=-1)
     launcher = None
@@ -30,7 +32,7 @@ class Idle:
         return self._result if out is None else out
 
     def update_values(self, values: Any) -> None:
-        """Nothing multiplies by them."""
+        """Does nothing: no product uses them."""
 
 
 def idle_operators(monkeypatch: Any) -> None:

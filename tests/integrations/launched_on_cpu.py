@@ -31,12 +31,12 @@ def at(address: int, shape: tuple[int, ...], kind: Any) -> Any:
 
 @dataclass
 class Launches:
-    """What was launched, and where: a stream that a CUDA graph captures, or the default one.
+    """Record of launches and their stream: one that a CUDA graph captures, or the default one.
 
     Attributes:
         seen: the products of launches, in order.
-        sent: how often values were sent by `update_values`, and gathered from where they train.
-        is_idle: nothing is computed, so that what is counted are the steps before.
+        sent, gathered: number of times that `update_values` sent values, and that they were gathered from trained ones.
+        is_idle: compute nothing, so that only the steps before are counted.
     """
 
     seen: list[Product] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Launches:
 
 
 class Operator:
-    """What `sparsegen.prepare` gives, of one product of a pattern."""
+    """Stand-in for the result of `sparsegen.prepare`, for one product of a pattern."""
 
     def __init__(
         self,

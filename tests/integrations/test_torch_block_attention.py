@@ -50,7 +50,7 @@ def operands(
 
 
 def some_mask(lead: tuple[int, ...] = (), block: tuple[int, int] = BLOCK) -> BlockMaskTensor:
-    """Masks of which the first row of blocks is dead."""
+    """Makes masks whose first row of blocks is dead."""
     rows, columns = -(-QUERIES // block[0]), -(-KEYS // block[1])
     live = torch.from_numpy(np.random.default_rng(len(lead)).random((*lead, rows, columns)) < 0.6)
     live[..., 0, :] = False
@@ -265,7 +265,7 @@ def test_autocast_casts_as_dense_attention_does() -> None:
 
 
 def test_a_mask_is_data_of_the_call() -> None:
-    """What lies in its buffer when the call runs counts, as in a captured graph."""
+    """The contents of its buffer at the time of the call count, as in a captured graph."""
     given, mask, other = operands(), some_mask(), some_mask((HEADS,))[2]
     mask.words.view(torch.int64).copy_(other.words.view(torch.int64))
     torch.testing.assert_close(block_attention(*given, mask), dense(*given, other)[0], rtol=1e-5, atol=1e-5)

@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from sparsegen import api  # noqa: E402
-from sparsegen.dispatch.dense_or_sparse import Verdict  # noqa: E402
-from sparsegen.dispatch.pruned_times import Grounds, LayerTime  # noqa: E402
+from sparsegen.dispatch.dense_or_sparse import Faster  # noqa: E402
+from sparsegen.dispatch.pruned_times import LayerTime, TimeSource  # noqa: E402
 from sparsegen.errors import ConfigError, MatrixError, PruningError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, convert  # noqa: E402
 from sparsegen.integrations.torch.models.conversion import ASSUMED_TOKENS  # noqa: E402
@@ -94,8 +94,8 @@ def test_layers_whose_holder_reads_their_weights(model: Model) -> None:
 
 def test_dense_where_that_is_measured_to_be_faster(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     known = {
-        "mlp.0": LayerTime("mlp.0", Grounds.EXACT, sparse_us=9.0, dense_us=4.0, verdict=Verdict.DENSE),
-        "mlp.2": LayerTime("mlp.2", Grounds.NEAR, sparse_us=2.0, dense_us=4.0, verdict=Verdict.SPARSE),
+        "mlp.0": LayerTime("mlp.0", TimeSource.EXACT, sparse_us=9.0, dense_us=4.0, faster=Faster.DENSE),
+        "mlp.2": LayerTime("mlp.2", TimeSource.NEAR, sparse_us=2.0, dense_us=4.0, faster=Faster.SPARSE),
     }
     asked = []
 

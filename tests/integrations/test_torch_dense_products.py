@@ -204,13 +204,13 @@ def test_steps_of_a_call_that_trains(filled_by_launches: list[int], monkeypatch:
 
 
 def alive() -> Counter[type]:
-    """How many weights of either kind there are."""
+    """Counts the weights of either kind."""
     gc.collect()
     return Counter(type(o) for o in gc.get_objects() if type(o) in (DenseWeight, BoundVariant))
 
 
 def test_what_lost_a_probe_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where sparse won, no full weight is left; where dense won, the packed one goes."""
+    """No full weight is left if sparse won; the packed one goes if dense won."""
     for times, won in (((1.0, 9.0), "sparse"), ((9.0, 1.0), "dense")):
         monkeypatch.setattr(race, "pair_us", lambda *given, times=times: times)
         monkeypatch.setattr(Choice, "is_open", property(lambda self: True))

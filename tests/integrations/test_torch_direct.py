@@ -1,4 +1,4 @@
-"""Calls beside PyTorch's dispatcher: only where nobody looks, and with the same results."""
+"""Calls beside PyTorch's dispatcher: only if nothing observes them, and with the same results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Tagged(torch.Tensor):
 
 
 def answers(*tensors: Any) -> list[bool]:
-    """What is said in a function that a transform calls."""
+    """Returns the answers inside a function that a transform calls."""
     found: list[bool] = []
 
     def ask(x: Any) -> Any:

@@ -56,7 +56,7 @@ def test_dropped_blocks() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", [(64, 96), (50, 70), (3, 200)])
 def test_dropped_blocks_are_those_of_the_mask(place: str, dtype: Any, shape: tuple[int, int]) -> None:
-    """With gradients, and nothing of a dropped block is read."""
+    """Gradients are computed too, and no element of a dropped block is read."""
     state = torch.tensor([4, 2], dtype=torch.int64)
     live = draw_block_mask(shape, (16, 32), 0.25, state=state.clone()).expand()
     x = torch.randn(shape).to(dtype).masked_fill(~live, torch.nan).requires_grad_()
@@ -137,7 +137,7 @@ def test_checkpoints_see_the_same_mask(place: str, reentrant: bool) -> None:
 
 
 def steps_of(found: DropoutLinear, x: Any, count: int) -> list[tuple[Any, ...]]:
-    """Result and gradients of so many calls."""
+    """Returns result and gradients of ``count`` calls."""
     results = []
     for _ in range(count):
         y = found(x)
@@ -281,7 +281,7 @@ def test_what_is_raced_goes_through_autograd(relu: bool, monkeypatch: pytest.Mon
 
 
 def test_a_race_is_nothing_to_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it saves for its gradients is not what the layer saves: computed again, the layer races nothing."""
+    """A checkpoint's gradients do not need what the layer saves: computed again, the layer races nothing."""
     tried: list[int] = []
 
     def decide(*_: Any) -> bool:

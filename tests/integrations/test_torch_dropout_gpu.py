@@ -40,7 +40,7 @@ def layer(dtype: Any = torch.float16, **options: Any) -> DropoutLinear:
 
 
 def live_of(x_grad: Any) -> Any:
-    """What the layer saw of its input, from the gradient: a bool for each element."""
+    """Returns the part of the layer's input that it saw, from the gradient: a bool for each element."""
     rows, columns = -(-TOKENS // 64), -(-IN // 64)
     padded = torch.zeros(rows * 64, columns * 64, device="cuda")
     padded[:TOKENS, :IN] = x_grad != 0
@@ -122,7 +122,7 @@ def test_a_replayed_step_draws_what_eager_steps_draw() -> None:
 
 
 def test_draws_and_products_follow_each_other() -> None:
-    """Nothing but these two on the stream, and memory that the allocator hands out again while a kernel still runs."""
+    """The stream has only these two, and memory that the allocator hands out again while a kernel still runs."""
     state = torch.tensor([11, 0], dtype=torch.int64, device="cuda")
     x = torch.randn(TOKENS, IN, device="cuda", dtype=torch.float16)
     weight = torch.randn(OUT, IN, device="cuda", dtype=torch.float16)
@@ -202,7 +202,7 @@ def test_a_replayed_step_with_seeds_of_the_layers_own() -> None:
 def test_a_graph_captures_products_that_no_eager_call_ran(
     own_seed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Where masked products are faster in graphs alone; autograd's thread has launches of its own."""
+    """Masked products may be faster in graphs alone; autograd's thread has launches of its own."""
     monkeypatch.setattr(dropout, "masked_products_pay", dropout_choice.masked_products_pay)
     monkeypatch.setattr(decision, "_decisions", {})
     monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))

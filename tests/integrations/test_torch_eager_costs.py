@@ -119,7 +119,7 @@ def test_by_the_dispatcher_and_past_it_results_are_the_same(place: str, name: st
 
 @pytest.mark.parametrize("name", [*MOST, "linear"])
 def test_results_may_be_changed_in_place(place: str, name: str) -> None:
-    """As by the ReLU behind a layer; one that shares memory with another tensor autograd would refuse."""
+    """ReLU after a layer does so; autograd would refuse it for a result that shares memory with another tensor."""
     made = eager(name)
     y = made.run(*made.x).mul_(2).relu_()
     found = torch.autograd.grad(y.sum(), made.leaves)
@@ -234,7 +234,7 @@ def test_known_calls_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Launched:
-    """What `sparsegen.prepare` gives on a GPU, of a launch that notes its addresses."""
+    """Stand-in for the result of `sparsegen.prepare` on a GPU, with a launch that records its addresses."""
 
     device = SimpleNamespace(backend="cuda", index=-1)
 

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn.utils import parametrizations, prune, spectral_norm  # noqa: E402
 
-from sparsegen.errors import ConfigError, OperandError, PruningError  # noqa: E402
+from sparsegen.errors import ConfigError, MatrixError, OperandError, PruningError  # noqa: E402
 from sparsegen.integrations.torch import (  # noqa: E402
     DropoutLinear,
     KernelMap,
@@ -128,6 +128,67 @@ def test_other_layers_keep_hooks_and_take_made_weights() -> None:
     for made in (MaskedConv2d.from_dense(conv, mask_block=8), SparseConv2d.from_dense(conv)):
         torch.testing.assert_close(made(images), conv(images), rtol=1e-4, atol=1e-4)
     assert seen == ["called"] * 2 + ["conv"] * 4
+
+
+def _hooked_bias(layer: nn.Module) -> nn.Module:
+    """With a weight and a bias that hooks make, and that are stale."""
+    for name in ("weight", "bias"):
+        prune.l1_unstructured(layer, name, 0.5)
+    with torch.no_grad():
+        layer.bias_orig.add_(3)
+        layer.weight_orig.mul_(2)
+    return layer
+
+
+def test_a_stale_bias_is_read_as_the_next_call_would_take_it() -> None:
+    for made in (SparseLinear.from_dense, lambda dense: DropoutLinear.from_linear(dense, 0.5, 16).eval()):
+        dense = _hooked_bias(nn.Linear(32, 16))
+        found = made(dense)
+        torch.testing.assert_close(found(X), dense(X))
+        assert found.bias.requires_grad
+    images = torch.randn(1, 8, 8, 8)
+    for conv_made in (MaskedConv2d.from_dense, SparseConv2d.from_dense):
+        conv = _hooked_bias(nn.Conv2d(8, 8, 3, padding=1))
+        torch.testing.assert_close(conv_made(conv)(images), conv(images), rtol=1e-4, atol=1e-4)
+    net, same = (nn.Sequential(_hooked_bias(nn.Linear(32, 16))) for _ in range(2))
+    same.load_state_dict(net.state_dict())
+    convert(net, dense="never")
+    torch.testing.assert_close(net(X), same(X))
+
+
+def test_a_replaced_forward_is_never_passed_over() -> None:
+    net = _model()
+    before = net[0].forward
+    net[0].forward = lambda x: 2 * before(x)  # as accelerate does
+    wanted = net(X)
+    report = convert(net, dense="never")
+    assert isinstance(net[2], SparseLinear) and "forward was replaced" in str(report)
+    torch.testing.assert_close(net(X), wanted)
+    conv = nn.Conv2d(4, 4, 3)
+    conv.forward = conv.forward
+    for make in (
+        lambda: SparseLinear.from_dense(net[0]),
+        lambda: DropoutLinear.from_linear(net[0]),
+        lambda: MaskedConv2d.from_dense(conv),
+        lambda: SparseConv2d.from_dense(conv),
+    ):
+        with pytest.raises(OperandError, match="forward was replaced"):
+            make()
+
+
+def test_masks_of_weights_are_patterns_of_every_format() -> None:
+    dense = nn.Linear(32, 16)
+    kept = torch.rand(16, 32) < 0.4
+    wanted = SparseLinear.from_dense(dense, kept)
+    for mask in (kept.tolist(), kept.numpy(), kept.float().to_sparse(), kept.float().to_sparse_csr()):
+        assert torch.equal(SparseLinear.from_dense(dense, mask).values, wanted.values)
+    with pytest.raises(MatrixError, match="mask == 0"):
+        SparseLinear.from_dense(dense, torch.where(kept, 0.0, -1e9))
+    with pytest.raises(MatrixError, match="got list"):
+        SparseLinear.from_dense(dense, [[1], [1, 0]])
+    with torch.no_grad():
+        dense.weight.sub_(1e5)  # a weight is no mask
+    assert SparseLinear.from_dense(dense, sparsity=0.5).pattern.nnz == 16 * 16
 
 
 def test_the_weight_is_read_as_of_a_dense_layer() -> None:

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.nn.utils import parametrizations, prune  # noqa: E402
 
 from sparsegen.errors import ConfigError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import (  # noqa: E402
@@ -73,6 +74,40 @@ def test_a_changed_norm_is_folded_anew() -> None:
         net(x, mask)
         chain[1].weight.mul_(3)
         torch.testing.assert_close(net(x, mask)[0], nn.Sequential(*chain).eval()(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_weight_that_is_made_anew_is_folded_anew() -> None:
+    conv, norm = nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+    parametrizations.weight_norm(conv)
+    x, mask = torch.randn(1, 3, 8, 8), torch.ones(1, 2, 2, dtype=torch.bool)
+    net = masked_sequential(conv, norm, mask_block=BLOCK).eval()
+    with torch.no_grad():
+        for _ in range(4):  # whose memory is used again
+            torch.testing.assert_close(net(x, mask)[0], norm(conv(x)), rtol=1e-4, atol=1e-5)
+            conv.parametrizations.weight.original0.mul_(2)
+    with torch.inference_mode():
+        made = masked_sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), mask_block=BLOCK).eval()
+        for _ in range(2):
+            torch.testing.assert_close(
+                made(x, mask)[0], made.layers[1](made.layers[0](x)), rtol=1e-4, atol=1e-5
+            )
+            made.layers[0].weight.mul_(2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda conv: prune.l1_unstructured(conv, "weight", 0.5),
+        lambda conv: conv.register_forward_hook(lambda *_: None),
+        lambda conv: setattr(conv, "forward", conv.forward),
+    ],
+    ids=["pruned", "hooked", "replaced"],
+)
+def test_what_a_call_of_a_layer_runs_beside_it_is_not_passed_over(change: Any) -> None:
+    conv = nn.Conv2d(3, 4, 3)
+    change(conv)
+    with pytest.raises(ConfigError, match=r"layer 1 \(Conv2d\): hooks"):
+        masked_sequential(nn.ReLU(), conv)
 
 
 @pytest.mark.parametrize("grows", [True, False])
@@ -237,3 +272,9 @@ def test_autocast_casts_every_convolution() -> None:
             found, _ = network(x, mask)
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.float(), wanted, atol=0.05, rtol=0.05)
+
+
+def test_convolutions_whose_weight_is_made_of_others_stay_dense() -> None:
+    model = nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 4, 3)), nn.Conv2d(4, 4, 3))
+    report = convert_convolutions(model, MaskSource(block=8))
+    assert report.converted == ("1",) and "parametrized" in report.dense["0"]

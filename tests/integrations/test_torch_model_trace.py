@@ -1,4 +1,4 @@
-"""What one call of a model shows: shared inputs and activations, and all that must not be taken for them."""
+"""Trace of one call of a model: shared inputs and activations, and all that must not be taken for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Model(nn.Module):
 
 
 class Wrapped(nn.Module):
-    """As Hugging Face's GELUActivation: a module that calls a function."""
+    """A module that calls a function, as Hugging Face's GELUActivation does."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         super().__init__()

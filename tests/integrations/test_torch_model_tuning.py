@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from sparsegen.errors import OperandError, PruningError  # noqa: E402
-from sparsegen.integrations.torch import SparseLinear, tune_model  # noqa: E402
+from sparsegen.integrations.torch import InSituTuning, SparseLinear, tune_model  # noqa: E402
 from sparsegen.integrations.torch.models import in_situ  # noqa: E402
 from sparsegen.integrations.torch.models.model_tuning import ModelPlan  # noqa: E402
-from sparsegen.tuning.model import Fate  # noqa: E402
+from sparsegen.tuning.model import SearchState  # noqa: E402
 
 
 class Encoder(nn.Module):
@@ -90,7 +90,7 @@ def test_it_tunes_decides_and_goes_on(
     x = torch.randn(6, 16)
     expected = model(x).detach()
     found = tune_model(model, x, exclude=["down", "up"], **given)
-    assert [o.fate for o in found.searches] == [Fate.SEARCHED] * 2 and not found.failed
+    assert [o.state for o in found.searches] == [SearchState.SEARCHED] * 2 and not found.failed
     assert found.report is not None and not found.was_interrupted
     assert [layer.name for layer in found.report.converted] == ["q", "k", "v"]
     reasons = {layer.name: layer.reason for layer in found.report.dense}
@@ -102,7 +102,7 @@ def test_it_tunes_decides_and_goes_on(
 
     torch.manual_seed(0)
     again = tune_model(Encoder(), x, exclude=["down", "up"], **given)
-    assert {o.fate for o in again.searches} == {Fate.KNOWN}
+    assert {o.state for o in again.searches} == {SearchState.KNOWN}
     assert again.to_dict()["model"]["summary"] == again.report.summary
 
 
@@ -121,3 +121,11 @@ def test_models_that_cannot_be_tuned(model: Encoder, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("SPARSEGEN_DEVICE")
     with pytest.raises(OperandError, match="SPARSEGEN_DEVICE"):
         tune_model(model.float(), x)
+
+
+def test_ctrl_c_is_an_exception_once_all_is_recorded(
+    model: Encoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ModelPlan, "tune", lambda *_, **__: InSituTuning((), None))
+    with pytest.raises(KeyboardInterrupt):
+        tune_model(model, torch.randn(6, 16), db=tmp_path / "tuning.db")

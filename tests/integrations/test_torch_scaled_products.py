@@ -64,7 +64,7 @@ def test_products_are_those_of_the_numbers(dtype: Any) -> None:
 
 @pytest.mark.usefixtures("where")
 def test_the_gradient_of_the_weight_is_a_product_of_transposes() -> None:
-    """As the error of `dsd_transposed` and the module say."""
+    """The error of `dsd_transposed` and its module say so."""
     torch.manual_seed(1)
     live = torch.rand(2, 2) < 0.6
     live[0, 0] = True

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_calls import call
-from contract_matrices import csr
 from tuning_samples import H100
 
 from sparsegen.backends.emulator import device
@@ -26,13 +24,15 @@ from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.render import render
 from sparsegen.system.device_memory import WARP
+from sparsegen.testing.launches import call
+from sparsegen.testing.matrices import csr
 from sparsegen.verify.bounds import worst_error
 
 FAMILY = family("bitmap_spmm")
 
 
 def dense_of(matrix: CsrMatrix, granule: int) -> np.ndarray:
-    """What the tiles hold, read as PTX says that fragments of mma.m16n8k16 lie over a warp's lanes."""
+    """Decodes the tiles, by PTX's layout of fragments of mma.m16n8k16 over a warp's lanes."""
     laid = bitmaps(matrix, granule)
     found = np.zeros((laid.row_tiles * TILE_M, laid.steps * TILE_K))
     heads = laid.heads.reshape(laid.row_tiles, laid.steps, HEAD_WORDS)
@@ -78,7 +78,7 @@ def test_slots_are_as_many_as_the_fullest_lane_has() -> None:
 def worst(
     problem: SpmmProblem, matrix: CsrMatrix, toolchain: EmulatorToolchain, blocks: int, **tunables: Any
 ) -> float:
-    """The largest error over its bound of a launch on so many multiprocessors."""
+    """Returns the largest error over its bound, of a launch on ``blocks`` multiprocessors."""
     config = FAMILY.config(**tunables)
     assert not FAMILY.broken_constraints(problem, config, device())
     given = problem.random_operands(np.random.default_rng(0), matrix.nnz)

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract_calls import call
-from contract_matrices import dense_blocks, matrices
 from tuning_samples import H100
 
 import sparsegen
@@ -22,6 +20,8 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.render import render
+from sparsegen.testing.launches import call
+from sparsegen.testing.matrices import dense_blocks, matrices
 from sparsegen.verify.bounds import worst_error
 
 SMALL = BlockSpmmConfig(tile_m=64, tile_n=64, stages=3, cluster=1, load_warps=2)
@@ -147,7 +147,7 @@ def test_it_is_the_first_choice_for_filled_blocks_alone() -> None:
     problem = SpmmProblem(2048, 1024, 2048, DType.FLOAT16)
     scattered = Features.of(random_uniform(2048, 1024, 0.1, 0))
     # Of few small blocks `mma_spmm`'s small tiles hold fewer empty ones, and are faster, as measured. Where most tiles
-    # are full, the families of the copy engine may come before it.
+    # are full, the families of TMA may come before it.
     for size, share in ((128, 0.1), (32, 0.5)):
         features = Features.of(dense_blocks(2048, 1024, size, share))
         first, *_ = by_predicted_time(problem, features, H100)

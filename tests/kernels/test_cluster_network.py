@@ -6,9 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_calls import run_and_compare
-from contract_cases import Kind, Variant
-from contract_matrices import csr
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
@@ -18,6 +15,10 @@ from sparsegen.networks.model.radixnet import CLIP, radixnet
 from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
 from sparsegen.render import render
+from sparsegen.testing.kinds import Kind
+from sparsegen.testing.launches import run_and_compare
+from sparsegen.testing.matrices import csr
+from sparsegen.testing.variants import Variant
 
 FAMILY = family("cluster_network")
 

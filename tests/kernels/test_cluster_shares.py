@@ -6,16 +6,16 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from contract_matrices import csr
 
 from sparsegen.kernels.layouts.network_tiles import LayerTiles, layers_in_tiles
 from sparsegen.kernels.layouts.tile_groups import SIDE, LayerKind
-from sparsegen.kernels.network.cluster_shares import dealt_layers, share_of
+from sparsegen.kernels.network.cluster_shares import assigned_layers, share_of
 from sparsegen.kernels.network.cluster_tiles import SPARE_BLOCKS, cluster_tiles
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import CLIP, radixnet
 from sparsegen.operators import DType, SparseNetworkProblem
+from sparsegen.testing.matrices import csr
 
 RUN = 4
 
@@ -48,21 +48,21 @@ def sent(layers: list[LayerTiles], cluster: int) -> list[int]:
 @pytest.mark.parametrize("cluster", [2, 4])
 def test_less_is_sent_and_in_the_first_base_little(cluster: int) -> None:
     layers = in_tiles(1024, 13)  # two bases of 6 layers, and one more
-    before, after = (sent(x, cluster) for x in (layers, dealt_layers(layers, RUN, cluster, SPARE_BLOCKS)))
+    before, after = (sent(x, cluster) for x in (layers, assigned_layers(layers, RUN, cluster, SPARE_BLOCKS)))
     assert sum(after[:5]) < 0.4 * sum(before[:5]), "there all rows of a group go the same way"
     assert sum(after[5:]) < sum(before[5:])
 
 
-def test_every_group_is_dealt_once_and_runs_stay_whole() -> None:
+def test_every_group_is_assigned_once_and_runs_stay_whole() -> None:
     layers = in_tiles(1024, 8)
-    for layer, dealt in zip(layers, dealt_layers(layers, RUN, 4, SPARE_BLOCKS), strict=True):
-        assert dealt.groups.kind is layer.groups.kind is not LayerKind.GENERAL
-        old, new = (np.sort(x.rows, axis=1)[:, 0] for x in (layer, dealt))
+    for layer, assigned in zip(layers, assigned_layers(layers, RUN, 4, SPARE_BLOCKS), strict=True):
+        assert assigned.groups.kind is layer.groups.kind is not LayerKind.GENERAL
+        old, new = (np.sort(x.rows, axis=1)[:, 0] for x in (layer, assigned))
         order = np.argsort(old)[np.searchsorted(np.sort(old), new)]
         assert np.array_equal(np.sort(order), np.arange(old.size))
-        assert np.array_equal(dealt.rows, layer.rows[order])
-        assert np.array_equal(dealt.places, layer.places[order])
-        pairs, turned = layer.groups.tiles.reshape(-1, 2), dealt.groups.tiles.reshape(-1, 2)
+        assert np.array_equal(assigned.rows, layer.rows[order])
+        assert np.array_equal(assigned.places, layer.places[order])
+        pairs, turned = layer.groups.tiles.reshape(-1, 2), assigned.groups.tiles.reshape(-1, 2)
         assert np.array_equal(turned, pairs[order])
         if layer.groups.kind is LayerKind.CHAINS:
             runs = order.reshape(-1, RUN)
@@ -89,7 +89,7 @@ def test_runs_stay_chains_whatever_shares_there_are(groups: int, cluster: int) -
     matrix = Network.of(made, biases, CLIP).stacked(DType.FLOAT16)
     layers = layers_in_tiles(SparseNetworkProblem(*matrix.shape, 8, DType.FLOAT16), matrix, RUN)
     assert any(layer.groups.kind is LayerKind.CHAINS for layer in layers)
-    for layer in dealt_layers(layers, RUN, cluster, SPARE_BLOCKS):
+    for layer in assigned_layers(layers, RUN, cluster, SPARE_BLOCKS):
         if layer.groups.kind is not LayerKind.CHAINS:
             continue
         pairs = layer.groups.tiles.reshape(-1, 2)
@@ -98,14 +98,14 @@ def test_runs_stay_chains_whatever_shares_there_are(groups: int, cluster: int) -
             assert i % RUN == 0 or pairs[i, kept] == pairs[i - 1, kept]
 
 
-def test_layers_that_cannot_be_dealt_evenly_stay() -> None:
+def test_layers_that_cannot_be_assigned_evenly_stay() -> None:
     layers = in_tiles(256, 4)  # 16 groups: four runs
-    for layer, dealt in zip(layers, dealt_layers(layers, RUN, 8, SPARE_BLOCKS), strict=True):
-        assert np.array_equal(dealt.rows, layer.rows)
+    for layer, assigned in zip(layers, assigned_layers(layers, RUN, 8, SPARE_BLOCKS), strict=True):
+        assert np.array_equal(assigned.rows, layer.rows)
 
 
 @pytest.mark.parametrize("run", [1, 2, 4])
-def test_shares_of_few_groups_are_dealt_too(run: int) -> None:
+def test_shares_of_few_groups_are_assigned_too(run: int) -> None:
     """Those of one to eight groups, some fewer than a block of the cluster has spare blocks."""
     matrix = radixnet(256, 5).stacked(DType.FLOAT16)
     problem = SparseNetworkProblem(*matrix.shape, 8, DType.FLOAT16)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse
-from contract_matrices import csr
 from tuning_samples import H100
 
 from sparsegen.backends.emulator import device
@@ -26,6 +25,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import CLIP, radixnet
 from sparsegen.operators import DType, SparseNetworkProblem
+from sparsegen.testing.matrices import csr
 
 WARPS, RUN = 4, 4
 
@@ -35,7 +35,7 @@ def problem_of(matrix: CsrMatrix, inputs: int = 40) -> SparseNetworkProblem:
 
 
 def features(problem: SparseNetworkProblem) -> Features:
-    """Of layers like the challenge's."""
+    """Features of layers like the challenge's."""
     return Features(problem.m, problem.k, 35 * problem.m, 35.0, 0.0, 35, 1.0)
 
 
@@ -135,7 +135,7 @@ def test_layers_of_several_kinds_take_turns() -> None:
     ],
 )
 def test_each_width_has_its_family(neurons: int, fastest: str) -> None:
-    """As measured on an H100 up to 4096; for 16384 as two other kernels were there, one in clusters of 16."""
+    """Widths up to 4096 were measured on an H100; 16384 when there were two other kernels, one in clusters of 16."""
     problem = SparseNetworkProblem(120 * neurons, neurons + 3, 60000, DType.FLOAT16)
     found = {
         f.name: f.predicted_us(problem, features(problem), H100)

@@ -1,4 +1,4 @@
-"""Families of masked products whose tiles the copy engine brings: scope, maps, heuristics."""
+"""Families of masked products whose tiles TMA loads: scope, maps, heuristics."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from contract_calls import run_and_compare
-from contract_cases import Kind, Variant
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -27,6 +25,9 @@ from sparsegen.operators import (
     SddProblem,
 )
 from sparsegen.render import render
+from sparsegen.testing.kinds import Kind
+from sparsegen.testing.launches import run_and_compare
+from sparsegen.testing.variants import Variant
 
 H100 = replace(device(), multiprocessors=132)
 DSD = DsdProblem(4096, 4096, 4096, DType.FLOAT16)
@@ -289,7 +290,7 @@ def test_items_are_a_dimension_of_the_maps() -> None:
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_every_lane_may_arrive(emulator_toolchain: EmulatorToolchain, cluster: int) -> None:
-    """What racecheck is given computes the same, through many stages."""
+    """The variant for racecheck computes the same, through many stages."""
     problem = DsdProblem(200, 1032, 136, DType.FLOAT16, Block(64, 64))
     found = family("tma_dsd")
     config = found.config(tile_n=64, cluster=cluster)
@@ -337,7 +338,7 @@ def predicted_us(name: str, problem: MaskedProblem) -> float:
 def test_warps_are_expected_to_be_slower_than_warpgroups(
     kind: type[MaskedProblem], size: int, density: float
 ) -> None:
-    """As they are: at 1024³ dispatch took them by their expected time, for twice that of warpgroups."""
+    """Dispatch took warps at 1024³ by their expected time, for twice that of warpgroups."""
     problem = kind(size, size, size, DType.FLOAT16, density=Density(density))
     ours = predicted_us(f"tma_{problem.operator}", problem)
     assert ours < predicted_us(f"mma_{problem.operator}", problem)

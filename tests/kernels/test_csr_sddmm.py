@@ -1,10 +1,9 @@
-"""How `csr_sddmm` cuts rows, beyond the contract tests."""
+"""Division of rows by `csr_sddmm`, beyond the contract tests."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract_matrices import matrices
 
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Device
@@ -12,6 +11,7 @@ from sparsegen.kernels.sddmm.csr_sddmm import cut
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, SddmmProblem
+from sparsegen.testing.matrices import matrices
 
 FAMILY = family("csr_sddmm")
 H100 = Device("h100", "H100", "cuda", (9, 0), 132, 232448, 233472, 50 << 20)

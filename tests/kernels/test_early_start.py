@@ -11,9 +11,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from contract_calls import call, run_and_compare
-from contract_cases import Variant, sample
-from contract_matrices import matrices
 from goldens import WHOLE
 
 from sparsegen.backends.emulator.sanitized import run_sanitized
@@ -25,6 +22,9 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.block_mask import BlockMaskLayout, packed
 from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
 from sparsegen.plan.block_masks import as_signed, scratch_words
+from sparsegen.testing.launches import call, run_and_compare
+from sparsegen.testing.matrices import matrices
+from sparsegen.testing.variants import Variant, sample
 
 EARLY = [
     *("bitmap_spmm", "halo_conv", "halo_conv_weights", "tma_attention"),
@@ -71,7 +71,7 @@ def watched(source: str) -> str:
 @cache
 def smallest(name: str) -> Variant:
     """The variant of a family with the shortest source."""
-    return min(sample(name), key=lambda variant: len(variant.source))
+    return min(sample(families()[name]), key=lambda variant: len(variant.source))
 
 
 def check(variant: Variant, source: str, toolchain: EmulatorToolchain) -> None:
@@ -86,7 +86,7 @@ def check(variant: Variant, source: str, toolchain: EmulatorToolchain) -> None:
 
 
 def test_these_are_all_families_that_begin_early() -> None:
-    """Of each template one golden source is whole."""
+    """Each template has one whole golden source."""
     templates = {families()[name].template for name in EARLY}
     assert {template for template, golden in WHOLE.items() if WAIT in golden.source()} == templates
     assert set(EARLY) == {name for name, family in families().items() if family.template in templates}

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract_matrices import matrices
 
 from sparsegen.errors import MatrixError
 from sparsegen.kernels.layouts import ell
@@ -21,6 +20,7 @@ from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import uniform_rows
 from sparsegen.operators import DType
+from sparsegen.testing.matrices import matrices
 
 
 @pytest.mark.parametrize("name", ["few_long_rows", "empty_rows", "uniform_rows", "no_nonzeros"])
@@ -60,7 +60,7 @@ def test_too_many_places_are_refused_before_they_are_allocated() -> None:
 
 
 def test_nonzeros_beyond_the_rows_places_need_offsets_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rows of 4 nonzeros, of which 3 have a place: 6 places and 2 nonzeros."""
+    """Two rows of 4 nonzeros with 3 places each: 6 places and 2 nonzeros beyond."""
     matrix = uniform_rows(2, 8, 4, 0)
     monkeypatch.setattr(ell, "MAX_INDEX", 8)
     assert ell_sources(matrix, 2, 3, places_in_rows(matrix)).tolist() == [[0, 1, 2], [4, 5, 6]]

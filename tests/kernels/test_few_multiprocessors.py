@@ -8,11 +8,12 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
-from contract_cases import allows, kinds, random_config
-from contract_matrices import matrices
 from tuning_samples import H100
 
 from sparsegen.kernels import families, family
+from sparsegen.testing.kinds import allows, kinds
+from sparsegen.testing.matrices import matrices
+from sparsegen.testing.variants import random_config
 
 SHAPES = ("aligned_shape", "one_element")
 KINDS, DRAWN = 6, 40

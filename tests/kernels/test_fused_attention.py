@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_calls import call, run_and_compare
-from contract_cases import Kind, Variant
-from contract_matrices import csr
 
 from sparsegen import masks
 from sparsegen.backends.emulator.sanitized import run_sanitized
@@ -26,6 +23,10 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, SparseAttentionProblem
 from sparsegen.render import render
+from sparsegen.testing.kinds import Kind
+from sparsegen.testing.launches import call, run_and_compare
+from sparsegen.testing.matrices import csr
+from sparsegen.testing.variants import Variant
 from sparsegen.verify.bounds import worst_error
 
 FAMILY = family("fused_attention")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract_calls import run_and_compare
-from contract_cases import Kind, Variant
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -16,6 +14,9 @@ from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
 from sparsegen.render import render
+from sparsegen.testing.kinds import Kind
+from sparsegen.testing.launches import run_and_compare
+from sparsegen.testing.variants import Variant
 
 FAMILY = family("fused_network")
 

@@ -21,7 +21,7 @@ FAMILY = family("group_spmm")
 
 
 def dense_of(matrix: CsrMatrix) -> np.ndarray:
-    """What the tiles hold, put back to its rows and columns."""
+    """Decodes the tiles to their rows and columns."""
     tiles = group_tiles(matrix)
     m, k = matrix.shape
     found = np.zeros((m, k))

@@ -13,7 +13,7 @@ from tuning_samples import A100, H100, MEASURED_RATES
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.dispatch.choice import choose
 from sparsegen.kernels.convolution.halo_conv_weights import FAMILY, LISTED_UNITS, HaloConvWeightsConfig
-from sparsegen.kernels.convolution.unit_lists import SHEET_WORDS
+from sparsegen.kernels.convolution.unit_lists import SEGMENT_WORDS
 from sparsegen.kernels.rates import Rates
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Workload
@@ -62,7 +62,7 @@ def test_rows_of_more_units_than_a_word_has(block: Any, emulator_toolchain: Emul
 @pytest.mark.sanitizer
 def test_more_units_than_are_counted_or_listed_at_a_time(emulator_toolchain: EmulatorToolchain) -> None:
     least = replace(SMALL, tap_rows=1, parts=1)
-    tall = weights(8 * (SHEET_WORDS + 20), 3, channels=8, filters=8, filter_size=1, padding=0, density=0.1)
+    tall = weights(8 * (SEGMENT_WORDS + 20), 3, channels=8, filters=8, filter_size=1, padding=0, density=0.1)
     assert worst(tall, least, emulator_toolchain) <= 1
     full = weights(8 * 20, 8 * 30, channels=8, filters=8, filter_size=1, padding=0, density=1.0)
     assert LISTED_UNITS < 20 * 30

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from contract_cases import CONVOLVED, batches, kinds, of_8bit_factors, random_config
 from tuning_samples import H100
 
 from sparsegen.backends.emulator import device as emulator
@@ -25,6 +24,8 @@ from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.spmm.lane_stream_spmm import LaneStreamSpmm
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout, Problem, SpmmProblem
+from sparsegen.testing.kinds import CONVOLVED, batches, kinds, of_8bit_factors
+from sparsegen.testing.variants import random_config
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Workload
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract_matrices import csr, matrices
 
 from sparsegen import masks
 from sparsegen.kernels.attention import key_tiles
 from sparsegen.kernels.attention.key_tiles import FULL, KeyTiles
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.testing.matrices import csr, matrices
 
 SHAPES = [(64, 64), (128, 32), (64, 128)]
 
 
 def dense(found: KeyTiles, height: int, width: int, shape: tuple[int, int]) -> Array:
-    """What the lists and bits say, row by row; places behind the mask's ends too."""
+    """Decodes the lists and bits, row by row, with the places beyond the mask's ends."""
     m, n = shape
     out = np.zeros((-(-m // height) * height, max(1, -(-n // width)) * width), dtype=bool)
     tile = np.repeat(np.arange(found.counts.size), found.counts)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
-from contract_matrices import csr, matrices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsegen.kernels.spmm.lane_stream import LANES, PAIR, LaneStreams, Partition, _positions, pack
 from sparsegen.kernels.spmm.lane_stream_rows import _in_runs, balanced_rows, levelled_rows
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.testing.matrices import csr, matrices
 
 ROOMY, TIGHT = 160, 96
 HEAD = 3  # pairs of a stream that lie in front
@@ -167,7 +167,8 @@ def over_bitmap_and_values(matrix: CsrMatrix, blocks: int, *, balanced: bool, re
 @pytest.mark.parametrize("density", [0.5, 0.4, 0.3, 0.2])
 def test_uneven_rows_cost_no_more_than_even_ones(density: float, row_cov: float) -> None:
     """In runs as long as those of 28672 x 8192 on 132 blocks within 5 % of bitmap and values. What remains is chance
-    and the ends of runs. A place has four rows: one longer than four mean ones cannot be made up for."""
+    and the ends of runs. A place has four rows: one longer than four mean ones cannot be made up for.
+    """
     matrix, refill_tiles = uneven(1024, 2048, density, row_cov), 1 if density >= 0.45 else 2
     lengths = np.diff(matrix.row_offsets)
     even, natural, balanced = (
@@ -205,7 +206,7 @@ def test_equal_shares_of_the_steps() -> None:
 @pytest.mark.parametrize(("ring_rows", "refill_tiles"), [(64, 1), (96, 2), (160, 2)])
 @pytest.mark.parametrize("density", [0.05, 0.3, 0.5])
 def test_the_kernel_finds_the_packers_places(ring_rows: int, refill_tiles: int, density: float) -> None:
-    """By where it is in its ring a lane knows where it is in its stream, however far behind."""
+    """A lane's position in its ring tells its position in its stream, however far behind it is."""
     partition = Partition(8192, 8192, 8, 1, 16)
     rng = np.random.default_rng(0)
     counts = rng.binomial(32, density, (partition.total, 8, 2, LANES)).astype(np.uint8)
@@ -263,7 +264,7 @@ def test_what_lanes_have_in_runs(warps: tuple[int, int], strip_rows: int) -> Non
 
 @pytest.mark.parametrize("strip_rows", [32, 64])
 def test_short_runs_are_levelled(strip_rows: int) -> None:
-    """As those of 4096 x 4096 on 132 blocks."""
+    """Runs are as short for 4096 x 4096 on 132 blocks."""
     partition = Partition(1024, 1024, 8, 1, 8, strip_rows)
     for density, most in ((0.5, 0.105), (0.25, 0.17)):
         matrix = uneven(1024, 1024, density, 0.3)

@@ -11,9 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contract_calls import run_and_compare
-from contract_cases import Kind, Variant
-from contract_matrices import csr
 from tuning_samples import H100
 
 import sparsegen
@@ -27,6 +24,10 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform, uniform_rows
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.render import render
+from sparsegen.testing.kinds import Kind
+from sparsegen.testing.launches import run_and_compare
+from sparsegen.testing.matrices import csr
+from sparsegen.testing.variants import Variant
 
 DEVICES = {
     "80": replace(H100, compute_capability=(8, 0), multiprocessors=108, shared_memory_per_block=166912),
@@ -157,7 +158,7 @@ def test_blocks_end_with_groups_of_rows_where_they_can() -> None:
 
 
 def test_rows_are_sorted_where_that_costs_less_than_waiting_for_the_longest() -> None:
-    """As was faster on an H100: what is written row by row takes a sector of memory for each element of C."""
+    """Times on an H100 agree: stores row by row take a sector of memory for each element of C."""
     for m, k, n, share, cov, order in (
         (4096, 4096, 8, 0.2, 0.03, "natural"),
         (4096, 11008, 8, 0.4, 0.3, "balanced"),

@@ -1,4 +1,4 @@
-"""What a multiprocessor holds: blocks that share its memory, registers and threads."""
+"""Resources of a multiprocessor: blocks that share its memory, registers and threads."""
 
 from __future__ import annotations
 

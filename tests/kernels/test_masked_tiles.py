@@ -1,4 +1,4 @@
-"""Families of masked products on warps' tensor cores: their predicted times, beside the copy engine's."""
+"""Families of masked products on warps' tensor cores: their predicted times, beside those of TMA."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from contract_calls import run_and_compare
-from contract_cases import Kind, Variant
 from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -23,6 +21,9 @@ from sparsegen.operators import (
     SddProblem,
 )
 from sparsegen.render import render
+from sparsegen.testing.kinds import Kind
+from sparsegen.testing.launches import run_and_compare
+from sparsegen.testing.variants import Variant
 
 
 def square(of: type[MaskedProblem], size: int, block: int = 128, density: float = 0.5) -> MaskedProblem:

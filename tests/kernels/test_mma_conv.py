@@ -14,7 +14,7 @@ from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import by_predicted_time
 from sparsegen.kernels.convolution.mma_conv import FAMILY, MmaConvConfig
 from sparsegen.kernels.convolution.tile_conv import TileConvConfig
-from sparsegen.kernels.convolution.unit_lists import SHEET_WORDS
+from sparsegen.kernels.convolution.unit_lists import SEGMENT_WORDS
 from sparsegen.operators import DType, ImageLayout, MaskOf
 
 SMALL = MmaConvConfig(tile_m=64, tile_n=32, step=16, warps_m=2, warps_n=1, stages=2, resident=1)
@@ -46,7 +46,7 @@ def test_rows_of_more_units_than_a_word_has(mask_of: MaskOf, emulator_toolchain:
 @pytest.mark.sanitizer
 def test_more_units_than_are_counted_or_listed_at_a_time(emulator_toolchain: EmulatorToolchain) -> None:
     """Rows of one unit take a word each; one multiprocessor has to list its units several times."""
-    p = conv(8 * (SHEET_WORDS + 200), 3, channels=1, filters=1, filter_size=1, padding=0, rest="kept")
+    p = conv(8 * (SEGMENT_WORDS + 200), 3, channels=1, filters=1, filter_size=1, padding=0, rest="kept")
     assert worst(p, replace(SMALL, tile_n=16, warps_n=1), emulator_toolchain, multiprocessors=1) <= 1
 
 

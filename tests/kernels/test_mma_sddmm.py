@@ -1,4 +1,4 @@
-"""When `mma_sddmm` is preferred and its heuristic, beyond the contract tests."""
+"""Preference for `mma_sddmm` and its heuristic, beyond the contract tests."""
 
 from __future__ import annotations
 

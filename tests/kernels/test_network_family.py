@@ -68,7 +68,7 @@ def test_fewer_large_clusters_are_resident() -> None:
 
 
 def stack(neurons: int, inputs: int) -> tuple[SparseNetworkProblem, Features]:
-    """120 of the challenge's layers, of which all inputs live."""
+    """Makes 120 of the challenge's layers, whose inputs all live."""
     problem = replace(PROBLEM, m=120 * neurons, k=neurons + 3, n=inputs)
     return problem, replace(FEATURES, m=problem.m, k=problem.k, nnz=35 * problem.m)
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from contract_cases import random_valid_config
 
 import sparsegen
 from sparsegen.backends.emulator import device
 from sparsegen.kernels import families
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.testing.variants import random_valid_config
 
 M, K, N = 70, 96, 16
 SPREADS = {  # whose tiles are multiplied whole
@@ -53,7 +53,7 @@ def _problem(of: AnyFamily) -> SpmmProblem:
 
 
 def _is_kept_apart(of: AnyFamily, problem: SpmmProblem, config: Any) -> bool:
-    """Whether the result is that of finite numbers, but in rows with a nonzero that meets NaN."""
+    """True if the result is that of finite numbers, except in rows with a nonzero that multiplies NaN."""
     op = sparsegen.prepare(
         MATRIX, n=N, dtype=problem.dtype, layout=problem.layout, epilogue=problem.epilogue,
         family=of.name, config=config.to_dict(), device="emulator",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from contract_matrices import matrices
 
 from sparsegen.kernels import by_predicted_time, family
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, SddmmProblem
+from sparsegen.testing.matrices import matrices
 
 FAMILY = family("panel_sddmm")
 H100 = Device("h100", "H100", "cuda", (9, 0), 132, 232448, 233472, 50 << 20)

@@ -11,9 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contract_calls import run_and_compare
-from contract_cases import BATCH, Kind, Variant
-from contract_matrices import csr, matrices
 from tuning_samples import H100
 
 from sparsegen.backends.emulator import device
@@ -23,6 +20,10 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Epilogue, ItemValues, Layout, SpmmProblem
 from sparsegen.render import render
+from sparsegen.testing.kinds import BATCH, Kind
+from sparsegen.testing.launches import run_and_compare
+from sparsegen.testing.matrices import csr, matrices
+from sparsegen.testing.variants import Variant
 
 CHUNKS_PER_CYCLE = 8  # 16-byte loads of different banks that shared memory serves at once
 M = K = 512

@@ -1,12 +1,12 @@
-"""How patterns are cut to tasks for `panel_sddmm`."""
+"""Division of patterns into tasks for `panel_sddmm`."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract_matrices import matrices
 
 from sparsegen.kernels.sddmm.panel_tasks import Groups
+from sparsegen.testing.matrices import matrices
 
 
 @pytest.mark.parametrize("sort_rows", [False, True])

@@ -1,16 +1,16 @@
-"""How patterns are cut to panels and tiles for `mma_sddmm`."""
+"""Division of patterns into panels and tiles for `mma_sddmm`."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract_matrices import csr, matrices
 
 from sparsegen.kernels.sddmm import panels
 from sparsegen.kernels.sddmm.panels import Panels, expected_tiles
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
+from sparsegen.testing.matrices import csr, matrices
 
 
 def coordinates(panels: Panels, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:

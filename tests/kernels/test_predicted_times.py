@@ -1,4 +1,4 @@
-"""Predicted times: of which device, from what was measured of it or else estimated, and how they hold on the seeds."""
+"""Predicted times: the device's measured or estimated rates, and agreement with the seeds."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tuning_fakes
-from contract_matrices import matrices
 from tuning_fakes import MATRIX, TOY, ToyConfig, tune_toy
 from tuning_samples import DIGEST, H100, timed, workload
 
@@ -23,6 +22,7 @@ from sparsegen.kernels import families_of, family
 from sparsegen.kernels.base import Constraint
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.testing.matrices import matrices
 from sparsegen.tuning.space.space import Space
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Measurement, Variant, Workload

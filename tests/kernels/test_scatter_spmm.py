@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contract_calls import call
-from contract_matrices import csr, matrices
 from tuning_samples import H100
 
 import sparsegen
@@ -26,6 +24,8 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import uniform_rows
 from sparsegen.operators import DType, Epilogue, ItemValues, Layout, SpmmProblem
 from sparsegen.render import render
+from sparsegen.testing.launches import call
+from sparsegen.testing.matrices import csr, matrices
 from sparsegen.tuning.space.space import Space
 from sparsegen.verify.bounds import worst_error
 

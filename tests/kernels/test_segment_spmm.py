@@ -6,8 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-from contract_calls import call
-from contract_matrices import csr, matrices
 from tuning_samples import H100
 
 from sparsegen.backends.emulator.sanitized import run_sanitized
@@ -19,6 +17,8 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import power_law, random_uniform
 from sparsegen.operators import DType, Epilogue, SpmmProblem
 from sparsegen.render import render
+from sparsegen.testing.launches import call
+from sparsegen.testing.matrices import csr, matrices
 from sparsegen.verify.bounds import worst_error
 
 
@@ -140,7 +140,7 @@ def test_it_is_the_first_choice_for_graphs_and_not_for_weights() -> None:
 
 
 def test_tiles_of_b_have_room_in_the_l2() -> None:
-    """What all rows of B have in a block's columns is gathered again and again."""
+    """The part of B's rows in a block's columns is gathered again and again."""
     features = Features.of(power_law(20000, 20000, 5e-4, 0))
     for rows, columns in ((20_000, 128), (90_000, 64), (170_000, 32), (10_000_000, 32)):
         assert FAMILY.heuristic(SpmmProblem(rows, rows, 128), features, H100).tile_n == columns

@@ -1,4 +1,4 @@
-"""How much configs differ, whatever stands beside them in a list."""
+"""Distances of configs, whatever else is in a list with them."""
 
 from __future__ import annotations
 

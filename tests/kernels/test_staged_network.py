@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_calls import run_and_compare
-from contract_cases import Kind, Variant
-from contract_matrices import csr
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -23,6 +20,10 @@ from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
 from sparsegen.render import render
 from sparsegen.system.device_memory import WARP
+from sparsegen.testing.kinds import Kind
+from sparsegen.testing.launches import run_and_compare
+from sparsegen.testing.matrices import csr
+from sparsegen.testing.variants import Variant
 
 FAMILY = family("staged_network")
 
@@ -163,7 +164,7 @@ def test_every_weight_stands_where_its_neuron_is_staged() -> None:
 
 
 def test_neighbouring_lanes_read_different_banks() -> None:
-    """As far as rows have such: of random ones about four fifths meet nobody, and in the order of columns one third."""
+    """Random rows with different banks: about four fifths have no conflict, and in the order of columns one third."""
     rng = np.random.default_rng(0)
     columns = np.sort(rng.permuted(np.tile(np.arange(1024), (1024, 1)), axis=1)[:, :32], axis=1)
     layer = CsrMatrix((1024, 1024), np.arange(1025) * 32, columns.ravel(), np.ones(columns.size, np.float32))

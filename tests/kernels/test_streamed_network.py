@@ -8,9 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_calls import run_and_compare
-from contract_cases import Kind, Variant
-from contract_matrices import csr
 from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -24,6 +21,10 @@ from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
 from sparsegen.render import render
 from sparsegen.settings import Settings
+from sparsegen.testing.kinds import Kind
+from sparsegen.testing.launches import run_and_compare
+from sparsegen.testing.matrices import csr
+from sparsegen.testing.variants import Variant
 
 FAMILY = family("streamed_network")
 

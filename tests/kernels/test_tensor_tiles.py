@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract_matrices import dense_blocks, matrices
 from tuning_samples import H100
 
 import sparsegen
@@ -26,6 +25,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import as_csr
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.testing.matrices import dense_blocks, matrices
 from sparsegen.tuning.space.space import Space
 from sparsegen.verify.bounds import worst_error
 
@@ -170,7 +170,7 @@ def test_it_suits_filled_blocks_alone() -> None:
 
 
 def test_blocks_are_first_tried_as_whole_tiles_large_and_small() -> None:
-    """Whether blocks fill the large ones is not among the features; few blocks hardly do."""
+    """Features do not tell whether blocks fill the large tiles; few blocks hardly do."""
     problem = SpmmProblem(2048, 1024, 2048, DType.FLOAT16)
     for share, tile in ((0.5, (128, 128, 64)), (0.1, (32, 128, 32))):
         features = Features.of(dense_blocks(2048, 1024, 32, share))

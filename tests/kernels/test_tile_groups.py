@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract_matrices import csr, matrices
 
 from sparsegen.kernels.layouts.network_tiles import network_tiles, stored_together
 from sparsegen.kernels.layouts.tile_groups import BANKS, NONE, SIDE, LayerKind, TileGroups, in_rows, spread
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import base_layers, radixnet
 from sparsegen.operators import DType, SparseNetworkProblem
+from sparsegen.testing.matrices import csr, matrices
 
 
 def groups_of(matrix, run: int = 4) -> TileGroups:  # type: ignore[no-untyped-def]

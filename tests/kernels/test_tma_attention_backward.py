@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_calls import call, run_and_compare
-from contract_cases import Kind, Variant
 
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -18,6 +16,9 @@ from sparsegen.kernels import family
 from sparsegen.kernels.base import Device
 from sparsegen.operators import BlockAttentionBackwardProblem, DType
 from sparsegen.render import render
+from sparsegen.testing.kinds import Kind
+from sparsegen.testing.launches import call, run_and_compare
+from sparsegen.testing.variants import Variant
 from sparsegen.verify.bounds import worst_error
 
 FAMILY = family("tma_attention_backward")

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract_matrices import csr, matrices
 from tuning_samples import H100
 
 import sparsegen
@@ -17,6 +16,7 @@ from sparsegen.kernels.spmm.tensor_tiles import swizzled_places
 from sparsegen.kernels.spmm.tma_block_spmm import FAMILY
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.testing.matrices import csr, matrices
 
 NARROW = FAMILY.config(tile_k=HALF_K, tile_n=64, cluster=1)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract_matrices import csr, matrices
 from tuning_samples import H100
 
 import sparsegen
@@ -14,6 +13,7 @@ from sparsegen.kernels.spmm.tensor_tiles import swizzled_places
 from sparsegen.kernels.spmm.turned_block_spmm import FAMILY
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, SpmmProblem
+from sparsegen.testing.matrices import csr, matrices
 
 
 @pytest.mark.parametrize("tile_m", [64, 256])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract_matrices import matrices
 from tuning_samples import H100
 
 from sparsegen.backends.emulator import device
@@ -13,6 +12,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_rows, uniform_rows
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.testing.matrices import matrices
 
 UNITS_PER_CYCLE = 8  # 16-byte loads of different banks that shared memory serves at once
 M = K = 512

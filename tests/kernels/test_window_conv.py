@@ -15,7 +15,7 @@ from sparsegen.kernels import by_predicted_time
 from sparsegen.kernels.convolution.masked_convolution import FILLING, filling_us
 from sparsegen.kernels.convolution.mma_conv import MmaConvConfig
 from sparsegen.kernels.convolution.tile_conv import TileConvConfig
-from sparsegen.kernels.convolution.unit_lists import SHEET_WORDS
+from sparsegen.kernels.convolution.unit_lists import SEGMENT_WORDS
 from sparsegen.kernels.convolution.window_conv import FAMILY, WindowConvConfig
 from sparsegen.operators import Density, DType, ImageLayout, MaskOf
 
@@ -47,7 +47,7 @@ def test_rows_of_more_units_than_a_word_has(
 @pytest.mark.sanitizer
 def test_more_units_than_are_counted_or_listed_at_a_time(emulator_toolchain: EmulatorToolchain) -> None:
     """Rows of one unit take a word each; one multiprocessor has to list its units several times."""
-    p = conv(8 * (SHEET_WORDS + 200), 3, channels=1, filters=1, filter_size=1, padding=0, rest="kept")
+    p = conv(8 * (SEGMENT_WORDS + 200), 3, channels=1, filters=1, filter_size=1, padding=0, rest="kept")
     assert worst(p, replace(SMALL, tile_n=16, warps_n=1), emulator_toolchain, multiprocessors=1) <= 1
 
 
@@ -140,7 +140,7 @@ def test_few_live_blocks_do_not_bring_it_before_halo_conv(size: tuple[int, int, 
 
 
 def test_zeros_are_written_between_products() -> None:
-    """What the mask leaves out of a filled result takes its time beside the products; of a kept one nothing."""
+    """Zeros outside the mask of a filled result add to the time of the products; a kept one adds nothing."""
     p = replace(
         conv(360, 640, channels=96, filters=96, dtype=DType.FLOAT16, rest="filled"), density=Density(0.05)
     )

@@ -11,7 +11,7 @@ from conv_launches import weights, worst
 from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
-from sparsegen.kernels.convolution.unit_lists import SHEET_WORDS
+from sparsegen.kernels.convolution.unit_lists import SEGMENT_WORDS
 from sparsegen.kernels.convolution.window_conv_weights import FAMILY, WindowConvWeightsConfig
 from sparsegen.operators import DType
 
@@ -38,7 +38,7 @@ def test_rows_of_more_units_than_a_word_has(block: Any, emulator_toolchain: Emul
 
 @pytest.mark.sanitizer
 def test_more_units_than_are_counted_or_listed_at_a_time(emulator_toolchain: EmulatorToolchain) -> None:
-    p = weights(8 * (SHEET_WORDS + 200), 3, channels=1, filters=1, filter_size=1, padding=0)
+    p = weights(8 * (SEGMENT_WORDS + 200), 3, channels=1, filters=1, filter_size=1, padding=0)
     assert worst(p, replace(SMALL, taps=1, parts=1), emulator_toolchain) <= 1
 
 

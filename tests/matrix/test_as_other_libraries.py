@@ -39,7 +39,7 @@ def test_one_dimension_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("axis", [None, 0, 1])
 def test_pydata_sparse(tmp_path: Path, axis: int | None) -> None:
-    """As its ``save_npz`` names the arrays."""
+    """Its ``save_npz`` names the arrays so."""
     path, csr = tmp_path / "a.npz", A.tocsr() if axis != 1 else A.tocsc()
     arrays: dict[str, Any] = {
         "data": csr.data,
@@ -103,7 +103,7 @@ def test_duplicates_of_booleans_are_true(form: str) -> None:
 
 
 def _uncanonical(coo: Any, form: str) -> Any:
-    """With its duplicates in one row or column."""
+    """Returns the matrix with its duplicates in one row or column."""
     kind = sp.csr_array if form == "csr" else sp.csc_array
     major, minor = (coo.row, coo.col) if form == "csr" else (coo.col, coo.row)
     order = np.argsort(major, kind="stable")

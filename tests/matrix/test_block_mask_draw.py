@@ -72,7 +72,7 @@ STEPS = 400
 
 @pytest.fixture(scope="module", params=Drawn)
 def masks(request: pytest.FixtureRequest) -> Array:
-    """Of one seed at many steps: 24 × 20 blocks, 30 % dropped."""
+    """Draws masks of one seed at many steps: 24 × 20 blocks, 30 % dropped."""
     draw = MaskDraw(0.3, request.param)
     return np.stack([draw_blocks(BlockMaskLayout(24, 20), draw, 11, step) for step in range(STEPS)])
 

@@ -28,7 +28,7 @@ def test_every_layout_and_dtype(layout: str, dtype: str) -> None:
 
 
 def test_a_dense_tensor_on_a_device_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a GPU's, but of this host's tensors."""
+    """A GPU's tensor is read so; here it is one of this host."""
     monkeypatch.setattr(formats, "MOST_AT_ONCE", 9)
     tensor = torch.from_numpy(DENSE)
     for dense in (tensor, tensor.t(), tensor != 0):

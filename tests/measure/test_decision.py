@@ -1,4 +1,4 @@
-"""What runs of a layer: raced once, recorded, and found again; for each way of being called."""
+"""Decisions on layers: raced once, recorded, and found again; for each way of being called."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMES = {Called.HOST: (9.0, 7.0), Called.DEVICE: (3.0, 6.0)}
 
 @pytest.fixture
 def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Called]]:
-    """The races that were run, of which each has its times; nothing is known before."""
+    """Runs races with given times, from an empty record; yields the list of those that were run."""
     monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
     monkeypatch.setattr(decision, "_decisions", {})
     monkeypatch.setattr(race, "_unrecorded", {})
@@ -67,7 +67,7 @@ def never() -> Entrants:
 
 
 def again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in another process."""
+    """Forgets decisions, as another process would have none."""
     monkeypatch.setattr(decision, "_decisions", {})
 
 
@@ -123,7 +123,7 @@ def test_a_capture_is_answered_by_what_is_known_and_by_nothing_else(
 
 
 def test_a_variant_that_was_not_raced_is(entered: list[Called], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a tuning, which found a faster one."""
+    """A tuning that found a faster variant has this effect."""
     made = enter()
     config = replace(made.variant.config, **dict([other_value(made.variant.config)]))
     decide(Task.CONVOLUTION, PROBLEM, H100, lambda: replace(made, variant=Variant(config, "cd" * 32)))

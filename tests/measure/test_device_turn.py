@@ -1,4 +1,4 @@
-"""Who excludes whom: on a GPU all users with all their caches, on the emulator processes with one cache."""
+"""Mutual exclusion: on a GPU of all users with all their caches, on the emulator of processes with one cache."""
 
 from __future__ import annotations
 

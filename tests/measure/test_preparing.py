@@ -1,4 +1,4 @@
-"""What `prepare` makes of a choice: the variant or the dense product, probed where estimates do not tell."""
+"""Preparation of a choice by `prepare`: the variant or the dense product, probed if estimates do not tell."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def database(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def times(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """What a probe finds, and how often one was made."""
+    """Fakes a probe; yields its times and the number of probes."""
     told: dict[str, Any] = {"us": (5.0, 4.0), "calls": 0}
 
     def found(*arguments: Any) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""How long each of several implementations is timed: as shortly as their order needs."""
+"""Duration of the timing of several implementations: as short as their order allows."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def launch(entry: str, toolchain: EmulatorToolchain, source: str, blocks: int, *
 
 
 def run_float64(toolchain: EmulatorToolchain, source: str, y: Any, numbers: Any, per_lane: int) -> Any:
-    """Which inputs live, a bit each."""
+    """Returns the inputs that live, a bit each."""
     net = network()
     groups = RowGroups.of(net.layers, net.biases, Activation.DYING_RELU)
     counts = np.array([0, numbers.size, 9, 0], np.int32)

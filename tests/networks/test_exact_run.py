@@ -177,7 +177,7 @@ def test_more_inputs_may_live_than_in_the_call_before(where: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("where_empty", [0, 1])
 def test_layers_without_neurons(where: dict[str, Any], where_empty: int) -> None:
-    """What follows has its biases alone."""
+    """The layers after it have only their biases."""
     widths = [32, 32, 32]
     widths[where_empty] = 0
     layers = [np.zeros((after, before)) for before, after in itertools.pairwise((32, *widths))]

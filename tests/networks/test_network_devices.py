@@ -39,7 +39,7 @@ NARROW: dict[str, Any] = {
 
 
 def growing_images() -> Any:
-    """Inputs with few and with many ones, of which some die."""
+    """Inputs with few and with many ones, some of which die."""
     rng = np.random.default_rng(1)
     return (rng.random((INPUTS, 64)) < np.linspace(0.05, 0.6, INPUTS)[:, None]).astype(np.uint8)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse
 
 from sparsegen.errors import MatrixError, OutputError
+from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.networks.files.challenge_files import (
     layer_file,
     read_categories,
@@ -19,7 +21,7 @@ from sparsegen.networks.files.challenge_files import (
     write_challenge,
     write_images,
 )
-from sparsegen.networks.files.network_file import load_network, save_network
+from sparsegen.networks.files.network_file import MOST_LAYERS, load_network, save_network
 from sparsegen.networks.model.images import stroke_images
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import radixnet
@@ -143,6 +145,46 @@ def test_other_files_of_numpy_are_told(tmp_path: Path) -> None:
         load_network(file)
     np.savez(file, **arrays | {"clip": np.ones(2)})
     with pytest.raises(MatrixError, match="is damaged"):
+        load_network(file)
+
+
+@pytest.mark.parametrize("name", ["version", "clip", "widths", "lengths", "columns", "values", "biases"])
+def test_few_bytes_of_a_file_do_not_become_many(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "net.npz"
+    save_network(radixnet(64, 2), file)
+    with np.load(file) as stored:
+        arrays = dict(stored)
+    many = 2 * MOST_LAYERS if name == "widths" else 1 << 16
+    np.savez_compressed(file, **arrays | {name: np.zeros(many, arrays[name].dtype)})
+    with pytest.raises(MatrixError, match=rf"its {name} take \d+ bytes, of \d+ numbers at most"):
+        load_network(file)
+
+
+@pytest.mark.parametrize(
+    "widths", [np.array("64"), np.array(["a", "b"]), np.array([64, -64]), np.array([np.nan] * 2)]
+)
+def test_widths_that_are_none_are_told(tmp_path: Path, widths: Any) -> None:
+    file = tmp_path / "net.npz"
+    save_network(radixnet(64, 2), file)
+    with np.load(file) as stored:
+        np.savez(file, **dict(stored) | {"widths": widths})
+    with pytest.raises(MatrixError, match=r"net\.npz: "):
+        load_network(file)
+
+
+def test_another_archive_is_told_by_what_it_holds(tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", data=np.ones(2), indptr=np.ones(3))
+    with pytest.raises(MatrixError, match=r"it has no version, widths.*; it holds data, indptr"):
+        load_network(tmp_path / "other.npz")
+
+
+def test_networks_beyond_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "net.npz"
+    save_network(radixnet(64, 2), file)
+    monkeypatch.setattr(
+        MemoryBudget, "of_machine", lambda source: MemoryBudget(source, 1000, "which is little")
+    )
+    with pytest.raises(MatrixError, match="which is little"):
         load_network(file)
 
 

@@ -174,7 +174,7 @@ def test_exact_categories_are_those_of_float64(device: str, where: dict[str, Any
 
 
 def test_exact_categories_of_several_streams(device: str, where: dict[str, Any]) -> None:
-    """What is queued on one stream is not disturbed by what another one computes in the same memory."""
+    """Results of one stream do not change by another stream's work in the same memory."""
     if device == "cuda":
         torch = pytest.importorskip("torch")
         made = [torch.cuda.Stream() for _ in range(2)]

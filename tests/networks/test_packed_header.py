@@ -54,7 +54,7 @@ def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def alike(found: Any, told: Any) -> bool:
-    """Whether two documents are equal, where a whole number may have become a floating-point one."""
+    """True if two documents are equal, where a whole number may have become a floating-point one."""
     if isinstance(found, float) and type(told) is int:
         return found == float(told)
     if isinstance(found, dict) and isinstance(told, dict):
@@ -149,7 +149,7 @@ def test_segments_that_cannot_be(
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
 def test_every_value_is_checked(saved: tuple[Path, dict[str, Any]], odd: Any) -> None:
-    """Whatever stands where, it is refused in our words, or is a value that this place can have."""
+    """Any value at any place is refused in our words, or is valid there."""
     path, header = saved
 
     def put(above: Any, step: Any) -> None:

@@ -224,7 +224,7 @@ def test_sparsegen_exports_it() -> None:
 
 
 def test_what_inputs_that_die_leave_to_compute() -> None:
-    """By layers: the weights of each times the inputs that live before it, as float64 has them."""
+    """The remaining work is, for each layer, its weights times the inputs that live before it, as float64 has them."""
     matrix = radixnet(256, 8, bias=-0.12).stacked(DType.FLOAT16)
     images = stroke_images(60, 256)
     images[7] = 0

@@ -21,7 +21,7 @@ WIDTH, ROWS = 4, 16  # of inputs, in bytes, and how many a piece holds
 
 
 class LateStream:
-    """Makes its copies when somebody waits for them, and no sooner."""
+    """Makes its copies only when their end is waited for."""
 
     def __init__(self) -> None:
         self._copies: list[Callable[[], object]] = []
@@ -47,7 +47,7 @@ class LateMoment:
 
 
 class Host:
-    """As much of an executor as staging takes."""
+    """The part of an executor that staging uses."""
 
     def pinned(self, nbytes: int) -> HostPinnedMemory:
         return HostPinnedMemory(nbytes)
@@ -57,7 +57,7 @@ class Host:
 
 
 class Rows:
-    """Inputs of their numbers, of which one and those behind it cannot be written."""
+    """Inputs that equal their numbers; those from ``bad`` on cannot be written."""
 
     row_bytes = WIDTH
 
@@ -77,7 +77,7 @@ def several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_piece_is_not_written_before_its_copies_end(several_threads: None) -> None:
-    """What was sent before a writer raised arrives as it was, though the piece is filled again."""
+    """Data that was sent before a writer raised arrives unchanged, though the piece is filled again."""
     stream, given = LateStream(), np.arange(5 * ROWS * WIDTH, dtype=np.uint8)
     sender = Staging(Host(), stream, Writers(), given.nbytes, WIDTH)  # type: ignore[arg-type]
     failed, whole = np.zeros((ROWS, WIDTH), np.uint8), np.zeros_like(given)

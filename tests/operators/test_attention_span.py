@@ -16,7 +16,7 @@ SIZES = [(1, 1), (7, 7), (5, 12), (12, 5)]
 
 
 def seen_by(i: int, j: int, queries: int, keys: int, options: dict[str, Any]) -> bool:
-    """Whether query i sees key j, as the arguments of `Band.of` say it."""
+    """True if query i sees key j, by the arguments of `Band.of`."""
     place = i if options["from_start"] else i + keys - queries
     if options["causal"] and j > place:
         return False

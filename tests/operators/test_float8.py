@@ -98,7 +98,9 @@ def test_a_problem_without_them_is_named_as_before() -> None:
 
 
 def cut_sums(x: np.ndarray, w: np.ndarray, stage: int = 128, at_once: int = 32, bits: int = 13) -> np.ndarray:
-    """X · Wᵀ as tensor cores are reported to sum it: terms are cut to so many bits behind the largest one's point."""
+    """Returns X · Wᵀ as tensor cores are reported to sum it: terms are cut to ``bits`` bits after the largest one's
+    point.
+    """
     total = np.zeros((x.shape[0], w.shape[0]))
     for first in range(0, x.shape[1], stage):
         part = np.zeros_like(total)
@@ -132,7 +134,7 @@ def test_the_bound_allows_cut_sums_and_no_missing_products(k: int, kind: FactorT
 
 
 def test_sums_of_one_sign_need_float32_behind_each_stage() -> None:
-    """What tensor cores cut off adds up there: over a long contraction to far more than stage by stage."""
+    """The truncation errors add up there: over a long contraction to far more than stage by stage."""
     problem = replace(PROBLEM, m=2, k=1 << 14)
     given = problem.random_operands(np.random.default_rng(0), 0)
     given["x"] &= 0x7F  # no signs: sums grow

@@ -85,7 +85,7 @@ def test_an_array_keeps_what_it_had(blocks: np.ndarray) -> None:
     ids=str,
 )
 def test_operands_that_are_drawn_have_a_live_block(problem: Any) -> None:
-    """Where masks have few blocks all of them would often be dead, and any kernel right."""
+    """Masks with few blocks would often be all dead, and any kernel right."""
     for seed in range(20):
         operands = problem.random_operands(np.random.default_rng(seed), 0)
         reference = problem.reference(problem.without_pattern, operands)

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_cases import kinds, matrices_of
-from contract_matrices import matrices
 
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import families_of
@@ -52,6 +50,8 @@ from sparsegen.operators import (
     TokenOrder,
     operator_named,
 )
+from sparsegen.testing.kinds import kinds, matrices_of
+from sparsegen.testing.matrices import matrices
 from sparsegen.verify.bounds import ErrorBound
 
 PROBLEMS: list[Problem] = [
@@ -181,7 +181,7 @@ def test_a_batch_is_its_items_one_after_another(problem: Problem) -> None:
 
 @each_problem
 def test_what_has_its_default_may_be_left_out(problem: Problem) -> None:
-    """As an operator's field must be that was added after a file was written."""
+    """A field that is added to an operator after a file was written has to be."""
     fields, distinct = problem.to_dict(), problem.distinct()
     assert {name: json_value(getattr(problem, name)) for name in problem.fields} == fields
     defaults = {name: json_value(f.default) for name, f in problem.fields.items() if name not in distinct}

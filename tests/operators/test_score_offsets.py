@@ -32,7 +32,7 @@ def softmax(x: Any, scale: float) -> Any:
 @pytest.mark.parametrize("offset", OFFSETS)
 @pytest.mark.parametrize("kept", [1, 4])
 def test_a_softmax_of_shifted_scores(offset: float, scale: float, kept: int) -> None:
-    """Of vectors that registers keep, and of those that are read twice."""
+    """Vectors that registers keep are covered, and those that are read twice."""
     x = (STEPS + offset).astype(np.float32)
     op = sparsegen.prepare(
         SEEN, operator="sparse_softmax", scale=scale, device="emulator", family="row_softmax",

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_matrices import matrices
 
 from sparsegen.operators import DType, Reference, SoftmaxBackwardProblem, SoftmaxProblem
+from sparsegen.testing.matrices import matrices
 from sparsegen.verify.bounds import worst_error
 
 

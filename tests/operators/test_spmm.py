@@ -1,4 +1,4 @@
-"""What ``spmm`` gives, against sums that are written out."""
+"""Results of ``spmm``, against sums that are written out."""
 
 from __future__ import annotations
 

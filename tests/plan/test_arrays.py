@@ -50,7 +50,7 @@ class Variant:
 
 
 class TorchDevice(str):
-    """As much of ``torch.device`` as the caller may use."""
+    """The part of ``torch.device`` that the caller may use."""
 
     @property
     def type(self) -> str:
@@ -58,7 +58,7 @@ class TorchDevice(str):
 
 
 class Tensor:
-    """As much of ``torch.Tensor`` as the caller may use."""
+    """The part of ``torch.Tensor`` that the caller may use."""
 
     def __init__(
         self, shape: Any, dtype: str = "f32", device: int = 0, address: int = 0x1000, contiguous: bool = True
@@ -85,7 +85,7 @@ class Tensor:
 
 
 class Torch:
-    """As much of ``torch`` as the caller may use; the stream in force when a tensor was made is recorded."""
+    """The part of ``torch`` that the caller may use; records the stream in force when a tensor was made."""
 
     Tensor = Tensor
     float32, float16, bfloat16 = "f32", "f16", "bf16"
@@ -123,7 +123,7 @@ class Torch:
 
 
 class CupyArray:
-    """As much of ``cupy.ndarray`` as the caller may use."""
+    """The part of ``cupy.ndarray`` that the caller may use."""
 
     def __init__(self, shape: Any, dtype: Any = "f4", device: int = 0, address: int = 0x1000) -> None:
         self.shape, self.dtype, self._c_contiguous, self.strides = shape, np.dtype(dtype), True, (1, 7)

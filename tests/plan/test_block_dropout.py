@@ -68,7 +68,7 @@ def test_dropped_blocks(
 
 
 def test_ones_in_the_place_of_a_matrix(executor: Executor) -> None:
-    """What a matrix is multiplied by to drop its blocks."""
+    """The result holds the factors by which a matrix's blocks are dropped."""
     for shape, dtype in (((37, 72), DType.FLOAT32), ((37, 72), DType.FLOAT16), ((20, 33), DType.BFLOAT16)):
         live = live_elements(shape, (16, 32))
         y = dtype.to_storage(np.zeros(shape, dtype=np.float32))

@@ -208,7 +208,7 @@ class Refusing:
 def test_two_scratch_memories_take_turns(
     capability: tuple[int, int], starts_early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is launched: a draw may begin while the launch before it still reads its own."""
+    """Draws may begin while the launch before them still reads its own."""
     monkeypatch.setattr(block_masks, "compiled_kernels", lambda *_: [None])
     executor = Refusing(capability)
     maker = BlockMaskMaker(BlockMaskLayout(70, 90), executor)  # type: ignore[arg-type]
@@ -268,7 +268,7 @@ def test_too_many_lines(executor: Executor) -> None:
 
 @pytest.mark.parametrize("drawn", [Drawn.EXACT_ROWS, Drawn.EXACT_WHOLE])
 def test_equal_words(emulator_toolchain: EmulatorToolchain, drawn: Drawn) -> None:
-    """With keys of 4 bits nearly every cut goes through equal ones."""
+    """Keys of 4 bits make nearly every cut go through equal ones."""
     short = SOURCE.replace("kKeyShift = 0", "kKeyShift = 28")
     assert short != SOURCE
     executor, entry = EmulatorExecutor(), f"draw_{drawn}"

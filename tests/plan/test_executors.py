@@ -30,7 +30,7 @@ def test_equal_gpus_have_an_executor_each(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_thread_is_ready_to_launch_what_was_made_for_it() -> None:
-    """As CUDA does it: a block's context is gone behind it, and one that is current is not replaced."""
+    """CUDA does the same: a block's context is gone after it, and one that is current is not replaced."""
     contexts: list[str] = []
 
     class Fake:

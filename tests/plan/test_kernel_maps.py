@@ -45,7 +45,7 @@ def clouds() -> dict[str, Array]:
 def by_definition(
     coordinates: Array, size: tuple[int, ...], dilation: tuple[int, ...]
 ) -> dict[int, list[int]]:
-    """What the taps of each point read, of a dictionary of the points."""
+    """Returns the points that the taps of each point read, by a dictionary of the points."""
     points: dict[tuple[int, ...], int] = {}
     for number, cell in enumerate(coordinates.tolist()):
         if cell[0] >= 0:

@@ -134,6 +134,16 @@ def test_wrong_operands_are_refused(pattern: Any, wrong: dict[str, Any], words: 
         prepare(pattern)(**({"b": inputs()} | wrong))
 
 
+def test_an_array_of_another_library_is_refused_with_advice(pattern: Any) -> None:
+    class Theirs:
+        def __dlpack__(self) -> None: ...
+
+    with pytest.raises(
+        OperandError, match=r"Theirs; numpy\.from_dlpack\(array\) is one over the same memory"
+    ):
+        prepare(pattern)(Theirs())
+
+
 def test_a_read_only_out_is_refused(pattern: Any) -> None:
     out = np.zeros((M, N), np.float32)
     out.flags.writeable = False
@@ -241,7 +251,7 @@ def test_new_values_come_between_two_calls() -> None:
 def test_a_matrix_of_another_pattern_has_no_values_for_this_one(
     pattern: Any, transpose: bool, tmp_path: Path
 ) -> None:
-    """As many nonzeros are not enough; nor of the transpose, of a matrix that is stored transposed."""
+    """Equally many nonzeros are not enough; nor are the transpose's, for a matrix that is stored transposed."""
     op = prepare(pattern, transpose=transpose)
     moved = pattern.copy()
     moved.indices = ((moved.indices + 1) % K).astype(np.int32)
@@ -284,7 +294,7 @@ def test_it_explains_itself(pattern: Any) -> None:
 
 
 def record(matrix: Any, microseconds: float, at: Path, **values: Any) -> None:
-    """As the tuner would."""
+    """Records a time as the tuner would."""
     csr = sparsegen.as_csr(matrix)
     problem = SpmmProblem.of(csr.shape, n=N)
     choice = named_choice(problem, Features.of(csr), emulator_device(), "csr_spmm", values)

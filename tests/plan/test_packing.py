@@ -1,4 +1,4 @@
-"""What a device packs is what the host packs, bit for bit; and which of them does it."""
+"""Packing by a device gives what the host gives, bit for bit; and which of them packs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_matrices import csr, matrices
 from tuning_samples import H100
 
 from sparsegen import backends
@@ -31,6 +30,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import DType, ItemValues, Layout, SpmmProblem
 from sparsegen.plan import packing
+from sparsegen.testing.matrices import csr, matrices
 
 
 @pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])

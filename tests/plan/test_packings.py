@@ -21,7 +21,7 @@ PROBLEM = SpmmProblem(64, 128, 8, DType.FLOAT16)
 
 @pytest.fixture
 def packed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was packed, in order."""
+    """Records what is packed, in order."""
     done: list[Any] = []
     real = packings.pack
     monkeypatch.setattr(packings, "pack", lambda *given: done.append(given[1:3]) or real(*given))

@@ -24,7 +24,9 @@ PROBLEM, MATRIX = SpmmProblem(48, 64, 32), random_uniform(48, 64, 0.3, 0)
 
 
 class OfOneThread(EmulatorExecutor):
-    """As PyCUDA: memory is allocated by the thread that opened it, and by others inside of `entered` alone."""
+    """An executor like PyCUDA's: memory is allocated by the thread that opened it, and by others inside of `entered`
+    alone.
+    """
 
     def __init__(self, device: Device) -> None:
         super().__init__(device=device)
@@ -77,7 +79,7 @@ def test_scratch_of_another_thread(name: str, executor: Executor) -> None:
 
 
 def test_a_bound_launch_is_asked_for_outside(executor: Executor) -> None:
-    """As an operator's call does: nobody has entered the executor for the thread."""
+    """An operator's call does this: the executor was not entered for the thread."""
     of = family("segment_spmm")
     config = of.heuristic(PROBLEM, PROBLEM.features(MATRIX), executor.device)
     variant = bind_variant(config, PROBLEM, MATRIX, executor, backends.toolchain(executor.device))

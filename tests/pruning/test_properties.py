@@ -1,4 +1,4 @@
-"""What holds for any weights: exact counts, nested choices, idempotence, no dependence on order, ties."""
+"""Properties for any weights: exact counts, nested choices, idempotence, no dependence on order, ties."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_uniform_rows_are_equal(weights: dict[str, Array], sparsity: float, scop
 @quick
 @given(networks, sparsities, scopes, patterns)
 def test_ties_go_as_stated(weights: dict[str, Array], sparsity: float, scope: str, pattern: str) -> None:
-    """By layer name, then index. Whole numbers, whose norms are the same in any order of summation."""
+    """Ties go by layer name, then index. Whole numbers are used, whose norms are the same in any order of summation."""
     whole = {name: np.sign(array) * np.ceil(np.abs(array) % 4) for name, array in weights.items()}
     found = prune(whole, pattern, sparsity, scope)
     expected = masks(whole, pattern, sparsity, scope, BLOCK)

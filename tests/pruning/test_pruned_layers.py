@@ -1,4 +1,4 @@
-"""Which matrices of a model count as pruned."""
+"""Selection of a model's matrices that count as pruned."""
 
 from __future__ import annotations
 

@@ -28,7 +28,8 @@ DEFINED = {
 
 def columns_kept(scores: dict[str, Any], rows: dict[str, int], keep: int) -> dict[str, int]:
     """How many columns of each sorted layer stay: the best ones of all layers, as near to ``keep`` weights as whole
-    columns allow."""
+    columns allow.
+    """
     ranked = sorted(((s, name) for name, of in scores.items() for s in of), key=lambda one: -one[0])
     heads = [dict.fromkeys(scores, 0)]
     for _, name in ranked:

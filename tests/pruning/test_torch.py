@@ -77,7 +77,7 @@ def test_sparse_meta_and_mixed_weights() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("sparsity", [0.0, 0.3, 0.9, 0.999])
 def test_single_weights_are_chosen_alike_where_tensors_lie(dtype: str, sparsity: float) -> None:
-    """What a GPU does is PyTorch's work, which the host's PyTorch does too: with many equal weights, and without."""
+    """A GPU's part is PyTorch's work, which the host's PyTorch does too: with many equal weights, and without."""
     generator = torch.Generator().manual_seed(1)
     drawn = {
         "a": torch.randn(24, 40, generator=generator),

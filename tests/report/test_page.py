@@ -96,7 +96,7 @@ def test_the_page_has_what_was_measured(page: Path) -> None:
     text = page.read_text()
     assert '<th scope="row">made-up</th>' in text and "Made-up GPU" in text
     assert "extern &#34;C&#34; __global__" in text or "extern &quot;C&quot; __global__" in text
-    assert "PyTorch is not installed" in text  # the contender that was missing, and why
+    assert "PyTorch is not installed" in text  # the baseline that was missing, and why
 
 
 def test_what_is_missing_is_said(page: Path) -> None:
@@ -152,7 +152,9 @@ def test_batches_are_left_out_and_that_is_said(tmp_path: Path) -> None:
 
 
 def test_rows_of_any_operator_are_reported(tmp_path: Path) -> None:
-    """With their own sizes, and the source of what ran: a softmax has no k, and an epilogue is part of the source."""
+    """Each row has its own sizes, and the source of what ran: a softmax has no k, and an epilogue is part of the
+    source.
+    """
     problems = SoftmaxProblem(512, 512), SpmmProblem(512, 512, 64, epilogue=Epilogue.BIAS_GELU)
     rows = []
     for problem, name in zip(problems, ("row_softmax", "csr_spmm"), strict=True):

@@ -34,7 +34,7 @@ def each_told_once() -> Iterator[None]:
 
 
 def is_free(path: Path) -> bool:
-    """Whether nobody holds the lock, as another process would find out."""
+    """True if the lock is not held, as another process would find out."""
     import fcntl
 
     with path.open("rb") as file:
@@ -134,7 +134,7 @@ def test_a_wait_may_be_given_up_and_keeps_nothing(
 
 
 def test_a_file_that_was_removed_meanwhile_is_no_lock(place: Path, tmp_path: Path) -> None:
-    """Whoever waited for the old file would hold a lock that nobody else sees."""
+    """A process that waited for the old file would hold a lock that no other one sees."""
     file, entered = place / "sparsegen-gpu.lock", threading.Event()
     seen: list[bool] = []
 

@@ -26,13 +26,13 @@ LONGEST_NAME = 255  # bytes
 
 
 def names(folder: Path) -> list[str]:
-    """What is in a folder, hidden files too."""
+    """Returns the names in a folder, hidden files too."""
     return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture
 def null_node(tmp_path: Path) -> Path:
-    """A device node like ``/dev/null`` that nobody misses."""
+    """Makes a device node like ``/dev/null`` that can be lost."""
     node = tmp_path / "node"
     try:
         os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(1, 3))

@@ -1,4 +1,6 @@
-"""Who else could have written a file: owners, everybody, and groups, whose members are not all listed as such."""
+"""Other users who could have written a file: owners, everybody, and groups, whose members are not all listed as
+such.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read is a regular file: pipes and devices, which may never end, are refused at once by every reader."""
+"""Readers take regular files: all refuse pipes and devices, which may never end, at once."""
 
 from __future__ import annotations
 

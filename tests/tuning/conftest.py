@@ -1,4 +1,4 @@
-"""What searches of the toy family run in and record to."""
+"""Settings and stores of searches of the toy family."""
 
 from __future__ import annotations
 

@@ -68,10 +68,10 @@ def workload(number: int) -> Workload:
 
 
 class Recorder(Unwatched):
-    """A watch that remembers, and that does something when a search has measured so many variants.
+    """A watch that remembers, and that acts when a search has measured ``at`` variants.
 
     Attributes:
-        told: what happened, in words.
+        told: events, in words.
         done: the most variants that a search said it had measured, over all of its attempts.
     """
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import sparsegen
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.generators import random_rows
 from sparsegen.settings import Settings
-from sparsegen.tuning import tuner
+from sparsegen.tuning import parts, tuner
 from sparsegen.tuning.ended import Asked
 from sparsegen.tuning.report import Budget, Effort
 from sparsegen.tuning.status_line import StatusLine
@@ -38,13 +39,13 @@ class _Sessions:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = 0
-        real = tuner.Session
+        real = parts.Session
 
         def session(*given: Any, **options: Any) -> Any:
             self.begun += 1
             return real(*given, **options)
 
-        monkeypatch.setattr(tuner, "Session", session)
+        monkeypatch.setattr(parts, "Session", session)
 
 
 def test_a_search_that_ended_is_not_made_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +137,31 @@ def test_progress_is_a_line_on_terminals_alone(place: Path, monkeypatch: pytest.
 def test_reprs_are_lines() -> None:
     op = sparsegen.prepare(MATRIX, n=8, device="emulator", family="csr_spmm")
     network = sparsegen.SparseNetwork([MATRIX], bias=-0.1)
-    for made in (MATRIX, op, network):
+    pruned = sparsegen.prune(np.random.default_rng(0).random((64, 64)), sparsity=0.5)
+    attention = [
+        sparsegen.prepare_attention(
+            MATRIX, head_dim=16, heads=heads, dtype="float16", way=way, device="emulator"
+        )
+        for heads, way in ((None, "steps"), (2, "fused"))
+    ]
+    lines = (MATRIX, op, op.choice, network, network.network, pruned, pruned.report, *attention)
+    for made in lines:
         said = repr(made)
-        assert said.startswith(f"<{type(made).__name__}: ") and "\n" not in said and len(said) < 160
-    assert "csr_spmm" in repr(op) and "48 × 40" in repr(MATRIX)
+        assert said.startswith(f"<{type(made).__name__}: ") and "\n" not in said and len(said) < 250
+    assert "csr_spmm" in repr(op) and "48 × 40" in repr(MATRIX) and "csr_spmm (named)" in repr(op.choice)
+    assert "50.0% of 4096 weights" in repr(pruned) and "2 heads, head_dim 16, float16" in repr(attention[1])
+
+
+def test_reprs_of_models_are_lines() -> None:
+    torch = pytest.importorskip("torch")
+    from sparsegen.integrations import torch as integration
+
+    report = integration.convert(
+        torch.nn.Sequential(torch.nn.Linear(64, 64)), "unstructured", 0.9, dense="never"
+    )
+    assert repr(report).startswith("<ConversionReport: 1 ") and "\n" not in repr(report)
+    tuned = integration.InSituTuning((), report)
+    assert repr(tuned).startswith("<InSituTuning: 0 searches, 1 ")
+    mask = integration.draw_block_mask((64, 64), 32, 0.5)
+    assert repr(mask) == "<BlockMaskTensor: a mask of 64 × 64 places in blocks of 32 × 32, on cpu>"
+    assert repr(integration.MaskSource(block=8)) == "MaskSource(block=8x8, margin=0)"

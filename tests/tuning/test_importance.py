@@ -12,7 +12,7 @@ from sparsegen.tuning_db.records import Measurement
 
 
 def measured() -> list[Measurement]:
-    """Configs of which tile_n alone decides."""
+    """Makes measurements of configs that tile_n alone decides."""
     tiles, alignments, bits = (32, 64, 128), ("padded", "reverse_offset"), (16, 32)
     return [
         timed(

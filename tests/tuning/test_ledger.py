@@ -1,4 +1,4 @@
-"""What is recorded while the database is still being opened is written when it is open."""
+"""Measurements that come while the database is still being opened are written when it is open."""
 
 from __future__ import annotations
 

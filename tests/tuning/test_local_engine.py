@@ -8,12 +8,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import engine_fakes
 import pytest
 import tuning_fakes
 from engine_fakes import Recorder, devices, require_whole, set_up, tasks
+from tuning_samples import A100, H100
 
 from sparsegen.errors import ConfigError, SparsegenError
 from sparsegen.tuning.engines import local
@@ -131,3 +134,28 @@ def test_several_searches_may_share_a_device(tmp_path: Path) -> None:
         deal(tasks(2), engine, watch=recorder)
     assert recorder.told[:2] == ["task 0 began", "task 1 began"]
     require_whole(place, 2, recorder)
+
+
+def test_a_device_that_loses_its_searches_is_left_out_and_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(local, "_Worker", lambda _, device: SimpleNamespace(device=device))
+    first, second, other = H100, replace(H100, index=1), replace(A100, index=2)
+    engine = local.LocalEngine([first, second, other], set_up(tmp_path / "t.db"))
+    of = {worker.device.index: worker for worker in engine._workers}
+
+    def ends(index: int, *, times: int = 1, was_lost: bool = True) -> tuple[int, int]:
+        for _ in range(times):
+            engine._free.remove(of[index])
+            engine._ended(of[index], was_lost)
+        return engine.capacity(H100), engine.capacity(A100)
+
+    assert ends(0, times=local.MOST_LOSSES - 1) == (2, 1)
+    assert ends(0, was_lost=False) == (2, 1), "in a row"
+    assert ends(0, times=local.MOST_LOSSES) == (1, 1)
+    assert ends(1, times=local.MOST_LOSSES_OF_LAST - 1) == (1, 1), (
+        "the last one of a model gets more patience"
+    )
+    assert ends(1) == (0, 1)
+    assert ends(1) == (0, 1)
+    assert caplog.text.count("is left out") == 2, "each said once"

@@ -15,7 +15,7 @@ import pytest
 from engine_fakes import Recorder
 from tuning_samples import H100, baseline, timed
 
-from sparsegen.dispatch.pruned_times import Grounds
+from sparsegen.dispatch.pruned_times import TimeSource
 from sparsegen.errors import ConfigError, MatrixError, NoVariantError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
@@ -24,7 +24,7 @@ from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.pruning.pruned_layers import pruned_layers
 from sparsegen.pruning.weights import NumpyWeights
 from sparsegen.tuning.engines.engine import Assignment, End, Found
-from sparsegen.tuning.model import Fate, ModelTuning, shared_searches, tune_model
+from sparsegen.tuning.model import ModelTuning, SearchState, shared_searches, tune_model
 from sparsegen.tuning.report import Budget, TuneResult
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store
@@ -137,22 +137,22 @@ def recorded(matrix: CsrMatrix, problem: SpmmProblem, store: Store) -> Found:
 def test_a_finished_search_is_not_begun_again(run: Run) -> None:
     tuning, searched = run(recorded)
     assert searched == ["128x256x64", "128x256x64", "256x128x64"]
-    assert [o.fate for o in tuning.outcomes] == [Fate.SEARCHED] * 3 and tuning.outcomes[0].tried == 7
+    assert [o.state for o in tuning.outcomes] == [SearchState.SEARCHED] * 3 and tuning.outcomes[0].tried == 7
     (times,) = tuning.times
-    grounds = {t.layer: t.grounds for t in times.layers}
-    assert grounds["one"] is Grounds.EXACT and grounds["like it"] is Grounds.NEAR
+    source = {t.layer: t.source for t in times.layers}
+    assert source["one"] is TimeSource.EXACT and source["like it"] is TimeSource.NEAR
     for layer in times.layers:  # near, a family that nobody tried may be expected to take less
-        exact = layer.grounds is not Grounds.NEAR
+        exact = layer.source is not TimeSource.NEAR
         assert layer.speedup == pytest.approx(2.5, rel=0.1) if exact else layer.speedup > 2.3
     assert 2.4 < times.speedup < 3
 
     tuning, searched = run(recorded)
-    assert searched == [] and {o.fate for o in tuning.outcomes} == {Fate.KNOWN}
+    assert searched == [] and {o.state for o in tuning.outcomes} == {SearchState.KNOWN}
     _, searched = run(recorded, again=True)
     assert len(searched) == 3
     for other in ({"dtype": DType.FLOAT16}, {"epilogue": Epilogue.BIAS}):
         tuning, searched = run(recorded, **other)
-        assert len(searched) == 3 and tuning.times[0].layers[0].grounds is Grounds.EXACT
+        assert len(searched) == 3 and tuning.times[0].layers[0].source is TimeSource.EXACT
 
 
 def test_a_layer_without_a_variant_does_not_stop_the_others(run: Run) -> None:
@@ -179,8 +179,8 @@ def test_an_interrupt_ends_the_searches_and_keeps_what_is_known(run: Run, is_ear
 
     tuning, searched = run(behaviour)
     assert tuning.was_interrupted and len(searched) == 1
-    first = Fate.NOT_REACHED if is_early else Fate.SEARCHED
-    assert [o.fate for o in tuning.outcomes] == [first, Fate.NOT_REACHED, Fate.NOT_REACHED]
+    first = SearchState.NOT_REACHED if is_early else SearchState.SEARCHED
+    assert [o.state for o in tuning.outcomes] == [first, SearchState.NOT_REACHED, SearchState.NOT_REACHED]
     assert (tuning.times[0].layers[0].sparse_us is None) == is_early
 
 

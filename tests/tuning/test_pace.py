@@ -1,4 +1,4 @@
-"""How many variants a quick search tries, on a clock that only its own steps move: compiles, measurements, proposals.
+"""Number of variants that a quick search tries, on a clock that only its own steps move.
 
 The seconds are those of traces on an H100's host (docs/notes/start-up.md).
 """
@@ -28,13 +28,15 @@ IMPORTED = 0.7  # seconds of the command before it searches
 
 @dataclass(frozen=True)
 class Pace:
-    """What things take on a machine, in seconds, from the call on.
+    """Durations on a machine, in seconds from the call on.
 
     Attributes:
-        cores: that compile at once.
-        first_compile, compile: of the first on each core, which waits for its compiler to start, and of all others.
-        begins: when the first candidates are known; the worker is ready and the list there at ``ready`` and ``listed``.
-        measure, ask: of a variant, and of a proposal.
+        cores: number of cores that compile at once.
+        first_compile, compile: duration of the first on each core, which waits for its compiler to start, and of all
+            others.
+        begins, ready, listed: times at which the first candidates are known, the worker is ready, and the list is
+            there.
+        measure, ask: duration of a measurement, and of a proposal.
     """
 
     cores: int
@@ -106,7 +108,7 @@ class Ahead(CompileAhead):
 
 
 class Search:
-    """Proposes numbers: so many at once, the others when the list is there."""
+    """Proposes numbers: `FIRST` at once, the others when the list is there."""
 
     def __init__(self, clock: Clock, pace: Pace) -> None:
         self._clock, self._pace, self._asked = clock, pace, 0
@@ -168,7 +170,7 @@ class Ledger:
 
 
 def searched(monkeypatch: pytest.MonkeyPatch, pace: Pace, budget: Budget) -> tuple[Ledger, float]:
-    """What a search on such a machine records, and when it leaves the rest to the finalists."""
+    """Returns the record of a search on such a machine, and the time at which it leaves the rest to the finalists."""
     clock = Clock(pace.begins)
     monkeypatch.setattr(run_module, "time", clock)
     monkeypatch.setattr(run_module, "median_us", lambda measurement: 1.0)

@@ -19,7 +19,7 @@ WORKLOAD = workload()
 
 
 def measurements() -> list[Measurement]:
-    """A search of six variants, one of which fails, and two finalists."""
+    """Makes a search of six variants with one failure, and two finalists."""
     sizes = [timed(20.0 - i, at=i, tile_n=tile) for i, tile in enumerate((32, 64, 128, 256))]
     return [
         *sizes,

@@ -1,4 +1,4 @@
-"""Replay: the recorded answers come back, trials are counted, and the verdict says what they mean."""
+"""Replay: the recorded answers come back, trials are counted, and the conclusion says what they mean."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def compared(ours: float, tpe: float, random: float = 90.0) -> Comparison:
     return Comparison(spaces, 400, {})
 
 
-def test_the_verdict() -> None:
-    assert compared(10, 30).verdict == (
+def test_the_conclusion() -> None:
+    assert compared(10, 30).conclusion == (
         "candidates needs 0.33 of the trials of tpe (20.0 against 60.0) to come within 3%, at most 0.5: it stays the "
         "default"
     )
-    assert compared(20, 30).verdict.endswith("more than 0.5: tpe has to take its place")
-    assert compared(40, 30).verdict.endswith("more than 0.5: tpe has to take its place")
+    assert compared(20, 30).conclusion.endswith("more than 0.5: tpe has to take its place")
+    assert compared(40, 30).conclusion.endswith("more than 0.5: tpe has to take its place")
     assert compared(10, 95, random=20).best_of_optuna is RANDOM
 
 

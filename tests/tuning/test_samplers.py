@@ -31,7 +31,7 @@ FIRST: list[Config] = [ToyConfig(16, 1), ToyConfig(2, 2)]
 
 
 def time_of(config: Config) -> float | None:
-    """Of the toy: size 8 and width 4 are the best, and width 1 fails where the size is 1."""
+    """Returns the toy's time: size 8 and width 4 are the best, and width 1 fails if the size is 1."""
     size, width = config.to_dict()["size"], config.to_dict()["width"]
     assert isinstance(size, int) and isinstance(width, int)
     return None if size == width == 1 else 10.0 + abs(size - 8) + 2.0 * abs(width - 4)

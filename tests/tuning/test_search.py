@@ -85,7 +85,7 @@ def regret(
     trials: int,
     sampler: SamplerName = SamplerName.CANDIDATES,
 ) -> float:
-    """By how much the best of so many trials is slower than the best of all, with 16 proposals under way."""
+    """Returns how much slower the best of ``trials`` trials is than the best of all, with 16 proposals under way."""
     search = Search(
         space,
         [next(c for c in space.candidates if c.family_name == f.name) for f in space.families],

@@ -30,7 +30,7 @@ from sparsegen.matrix import budget as memory
 from sparsegen.matrix.features import Features
 from sparsegen.operators import SpmmProblem
 from sparsegen.system.child import Interrupted
-from sparsegen.tuning import tuner as tuner_module
+from sparsegen.tuning import parts
 from sparsegen.tuning.loop.early_search import EarlySearch
 from sparsegen.tuning.loop.limits import Limits
 from sparsegen.tuning.loop.run import FIRST
@@ -129,7 +129,7 @@ def test_what_another_search_finds_meanwhile_is_measured_in_the_second_half(
 def test_baselines_are_timed_once_and_compared(store: Store, tmp_path: Path) -> None:
     session = "tuning_fakes:FakeBaselines"
     result = tune_toy(store, tmp_path, trials=12, baseline_session=session)
-    assert [(b.contender, b.version) for b in result.baselines] == [
+    assert [(b.name, b.version) for b in result.baselines] == [
         ("cublas", "1.2 (default)"),
         ("cusparse", "3.4"),
     ]
@@ -225,7 +225,7 @@ def test_a_list_that_comes_while_nothing_is_pending_does_not_end_the_search(
                 self._future.result()
             return answer
 
-    monkeypatch.setattr("sparsegen.tuning.tuner.EarlySearch", Late)
+    monkeypatch.setattr("sparsegen.tuning.parts.EarlySearch", Late)
     result = tune_toy(store, tmp_path, trials=100)
     assert held.is_set() and result.counts.done == 12
 
@@ -267,7 +267,7 @@ class SwiftConfig(ToyConfig):
 
 
 class Swift(Toy):
-    """What the cost model takes for twice as fast as the toy family."""
+    """A family that the cost model takes for twice as fast as the toy family."""
 
     name, config_type = "swift", SwiftConfig
 
@@ -287,7 +287,7 @@ def test_what_a_search_measured_runs_after_it(
     """One trial leaves a promising family untried, which a look-up would take: it is tried whatever the budget."""
     monkeypatch.setitem(kernels._loaded, "swift", Swift())
     monkeypatch.setattr(
-        tuner_module,
+        parts,
         "first_to_try",
         lambda *given: [ToyConfig(), SwiftConfig(behaviour=behaviour), SwiftConfig()],
     )

@@ -68,7 +68,7 @@ def test_a_worker_that_somebody_kills_twice_ends_the_search(
 def test_a_device_that_is_lost_for_good_ends_the_search(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever was running when it left the bus is not to blame."""
+    """The variant that was running when it left the bus is not to blame."""
     bad_day(monkeypatch, "lost for good", tmp_path)
     with pytest.raises(LaunchError, match="no such device"):
         tune_toy(store, tmp_path, trials=12)
@@ -94,7 +94,7 @@ class Cleared(FakeToolchain):
 def test_a_binary_that_vanishes_before_it_is_loaded_is_compiled_again(
     spoil: Callable[[Path], object], store: Store, tmp_path: Path
 ) -> None:
-    """As by `sparsegen cache clear` beside a search."""
+    """`sparsegen cache clear` beside a search does this."""
     result = tune_toy(store, tmp_path, trials=12, toolchain=Cleared(tmp_path, spoil))
     assert result.counts.done == 12 and not result.counts.failed
 

@@ -1,4 +1,4 @@
-"""What tests write to databases and to their exports."""
+"""Samples that tests write to databases and to their exports."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def _pattern(shape: tuple[int, int]) -> CsrMatrix:
 
 
 def workload_of(problem: Problem) -> Workload:
-    """What a search of the problem is recorded as."""
+    """Returns the workload under which a search of the problem is recorded."""
     is_drawn = problem.has_pattern
     return Workload.of(problem, _pattern(problem.matrix_shape) if is_drawn else problem.without_pattern)
 

@@ -115,7 +115,7 @@ HOSTILE: list[tuple[str, Spoil, str]] = [
     ),
     ("n = 0", lambda d: d["workloads"][0]["problem"].update(n=0), r"workloads\[0\]\.problem"),
     ("m over the limit", lambda d: d["workloads"][0]["problem"].update(m=2**31), r"problem\.m"),
-    ("a contender in words", lambda d: d["baselines"][0].update(contender="[red]x"), r"baselines\[0\]"),
+    ("a baseline in words", lambda d: d["baselines"][0].update(baseline="[red]x"), r"baselines\[0\]"),
     ("another format", lambda d: d.update(format="optuna"), "not an export of sparsegen"),
     ("a newer version", lambda d: d.update(version=5), r"\$\.version.*another sparsegen"),
     ("a device twice", lambda d: d["devices"].append(d["devices"][0]), r"devices\[1\].*listed once"),
@@ -173,7 +173,7 @@ JSON = st.recursive(
 @settings(max_examples=150)
 @given(data=st.data())
 def test_any_replaced_value_is_refused_or_harmless(data: st.DataObject) -> None:
-    """Whatever stands at any place of a document: it loads as records, or an ImportFileError says why not."""
+    """Any value at any place of a document: it loads as records, or an ImportFileError says why not."""
     spoilt = document()
     here: Any = spoilt
     while True:

@@ -1,4 +1,4 @@
-"""Whose place is taken, and by whom: winners stay unless another one is faster beyond the noise of both."""
+"""Succession of winners: they stay unless another one is faster beyond the noise of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Databases and folders that cannot be read, are somebody else's, or are not there: exit code 6, no traceback."""
+"""Databases and folders that cannot be read, are another user's, or are not there: exit code 6, no traceback."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_place_that_cannot_be_used(
 
 @pytest.fixture
 def _no_home(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """As in a container for a user that /etc/passwd does not know."""
+    """Removes the home folder, as for a container's user that /etc/passwd does not know."""
     monkeypatch.chdir(folder)
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "SPARSEGEN_CACHE", "SPARSEGEN_DB"):
         monkeypatch.delenv(name, raising=False)
@@ -159,7 +159,8 @@ def test_without_a_home_a_cache_must_be_named(folder: Path) -> None:
     arguments = ["verify", *COMMANDS["lookup"]]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 1, result.output
-    [line] = result.stderr.strip().splitlines()
+    line, help_line = result.stderr.strip().splitlines()
+    assert help_line == "help: docs/errors.md#cacheerror"
     assert line.startswith("error: ") and "SPARSEGEN_CACHE" in line
     assert not list(folder.iterdir())
 
@@ -171,9 +172,8 @@ def test_a_cache_that_cannot_be_written(folder: Path, monkeypatch: pytest.Monkey
     for command in ("verify", "tune"):
         result = CliRunner().invoke(cli, [command, *COMMANDS["lookup"]])
         assert result.exit_code == 1, result.output
-        assert (
-            "SPARSEGEN_CACHE" in result.stderr.strip().splitlines()[-1] and "Traceback" not in result.output
-        )
+        line, _ = result.stderr.strip().splitlines()[-2:]
+        assert "SPARSEGEN_CACHE" in line and "Traceback" not in result.output
     with Store.open(folder / "tuning.db") as store:
         assert store.all_measurements() == []
 

@@ -16,7 +16,7 @@ from sparsegen.dispatch.chosen import How
 from sparsegen.errors import DatabaseCorruptError, DatabaseError, DatabaseReadOnlyError, OutputError
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
-from sparsegen.tuning_db.differences import Verdict, compare
+from sparsegen.tuning_db.differences import Standing, compare
 from sparsegen.tuning_db.layers import MemoryLayer, files_state, open_layers, open_to_read
 from sparsegen.tuning_db.published import Tools, publish, read_published
 from sparsegen.tuning_db.records import DeviceRates, Measurement, Outcome
@@ -158,30 +158,30 @@ def test_what_choices_cost_by_the_others_times() -> None:
         [],
     )
     found = compare(a, b)
-    verdicts = {verdict: found.count(verdict) for verdict in Verdict}
-    assert verdicts == {
-        Verdict.SAME: 1,
-        Verdict.SLOWER: 1,
-        Verdict.TIED: 1,
-        Verdict.UNKNOWN: 1,
-        Verdict.ONLY_A: 3,
-        Verdict.ONLY_B: 1,
-        Verdict.FASTER: 0,
+    counted = {standing: found.count(standing) for standing in Standing}
+    assert counted == {
+        Standing.SAME: 1,
+        Standing.SLOWER: 1,
+        Standing.TIED: 1,
+        Standing.UNKNOWN: 1,
+        Standing.ONLY_A: 3,
+        Standing.ONLY_B: 1,
+        Standing.FASTER: 0,
     }
     assert sorted(found.costs) == pytest.approx([1.0, 1.005, 1.2])
     assert found.geomean == pytest.approx((1.005 * 1.2) ** (1 / 3))
     assert found.worst is not None and found.worst.cost == pytest.approx(1.2)
     told = found.to_dict()
     assert told["counts"]["slower"] == 1 and told["worst"] == pytest.approx(1.2)
-    assert {d["verdict"] for d in told["differences"]} == {str(v) for v in Verdict} - {"another, faster"}
+    assert {d["standing"] for d in told["differences"]} == {str(v) for v in Standing} - {"another, faster"}
 
 
 def test_a_choice_that_is_faster_by_the_others_times() -> None:
-    """As where B's finals name another one than its fastest single time."""
+    """B's finals name another one than its fastest single time."""
     a = MemoryLayer([final(5, "x", 32)], [])
     b = MemoryLayer([final(10, "x", 64), timed(8, workload(tag="x"), tile_n=32)], [])
     (difference,) = compare(a, b).differences
-    assert difference.verdict is Verdict.FASTER and difference.cost == pytest.approx(0.8)
+    assert difference.standing is Standing.FASTER and difference.cost == pytest.approx(0.8)
 
 
 def test_nothing_to_compare() -> None:

@@ -1,4 +1,4 @@
-"""Which variant wins."""
+"""Ranking of variants: the winner."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_the_file_holds_what_the_strict_reader_makes_of_the_json(cache: Path) ->
 
 
 def test_rates_and_failures_are_read_too(tmp_path: Path) -> None:
-    """What today's seeds have none of."""
+    """Today's seeds have none of these."""
     measured = (timed(3.0), failed(Outcome.CRASHED, "boom", at=1))
     content = Content(measured, (baseline(4.0),), (DeviceRates(H100, MEASURED_RATES, START),))
     document = tmp_path / "some.json"
@@ -178,7 +178,7 @@ def test_without_a_cache_to_write_they_are_read_all_the_same(
 def test_a_file_beside_the_json_is_taken_as_it_is(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a wheel has it."""
+    """A wheel has such a file."""
     seed_file.write(DOCUMENTS, tmp_path / seed_file.NAME)
     monkeypatch.setattr(seeds_reader, "FOLDER", tmp_path)
     reader = fresh()
@@ -187,7 +187,7 @@ def test_a_file_beside_the_json_is_taken_as_it_is(
 
 
 def test_it_can_be_made_with_the_standard_library_alone(tmp_path: Path) -> None:
-    """As the build of a wheel does."""
+    """The build of a wheel does so."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]); import seed_file, pathlib; "
         "seed_file.write(map(pathlib.Path, sys.argv[3:]), pathlib.Path(sys.argv[2]))"

@@ -21,7 +21,7 @@ EACH = 5
 
 
 def write(location: str, tag: int, count: int) -> int:
-    """What one search does: open, record one by one, close."""
+    """Does what one search does: opens, records one by one, closes."""
     with Store.open(location) as store:
         for i in range(count):
             store.add_measurement(timed(1.0 + i, at=1000 * tag + i))

@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
                 failed(Outcome.WRONG, "off", at=1, tile_n=32),
                 *other_operators(),
             ],
-            [baseline(5.0), baseline(7.0, contender="cusparse")],
+            [baseline(5.0), baseline(7.0, baseline="cusparse")],
             [DeviceRates(H100, MEASURED_RATES, START)],
         )
     return file
@@ -127,7 +127,7 @@ def test_damaged_rows_are_passed_over_as_by_a_store(path: Path) -> None:
     reader = reader_of(path)
     with Store.open(path, read_only=True) as store:
         assert reader.all_measurements() == store.all_measurements() != []
-        assert [b.contender for b in reader.all_baselines()] == ["cusparse"]
+        assert [b.name for b in reader.all_baselines()] == ["cusparse"]
         assert store.all_baselines() == reader.all_baselines()
         assert reader.passed_over == store.passed_over and "variants row 1" in reader.passed_over
     reader.close()

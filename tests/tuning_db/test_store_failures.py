@@ -121,7 +121,7 @@ def test_a_full_disk_loses_nothing(path: Path) -> None:
 
 @pytest.fixture
 def unprivileged() -> Iterator[None]:
-    """Root may write anywhere: become nobody for the test."""
+    """Becomes an unprivileged user for the test, as root may write anywhere."""
     if os.geteuid() != 0:
         yield
         return

@@ -1,4 +1,4 @@
-"""What was tuned is found again: every operator, every value of every field, through every way that records take."""
+"""Tuned workloads are found again: every operator, every value of every field, through every way that records take."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LEAST_COMPUTED = 0.5  # of the problems some family computes; the rest has dtype
 
 @cache
 def recorded(operator: str) -> dict[Workload, list[Measurement]]:
-    """What searches of an operator's problems record, of those that some family computes."""
+    """Returns what searches of an operator's problems record, for those that some family computes."""
     listed = [workload_of(problem) for problem in problems_of(OPERATORS[operator])]
     found = {w: measured for at, w in enumerate(listed) if (measured := searched(w, at))}
     assert len(found) > LEAST_COMPUTED * len(listed), f"{len(found)} of {len(listed)}"

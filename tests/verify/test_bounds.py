@@ -173,7 +173,7 @@ def test_one_wrong_element_is_enough(layout: Layout) -> None:
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("times", [0.0, 2.0, 5.0])
 def test_an_error_is_told_in_bounds(times: float, layout: Layout, dtype: DType) -> None:
-    """By a bound that is computed here; what is stored is rounded, so that the error is taken of that."""
+    """The bound is computed here; the stored result is rounded, so that the error is taken of that."""
     problem = SpmmProblem(24, 40, 9, dtype, layout)
     operands = problem.random_operands(np.random.default_rng(0), MATRIX.nnz)
     reference = problem.reference(MATRIX, operands)

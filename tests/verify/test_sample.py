@@ -119,7 +119,7 @@ def test_random_inputs_of_a_network_are_checked_together(readout: Readout) -> No
 
 
 def test_what_is_left_as_it_was_has_no_magnitude() -> None:
-    """Outputs that no live pixel reaches: their magnitude, of the bias alone, is nobody's."""
+    """No live pixel reaches these outputs: their magnitude, of the bias alone, does not count."""
     problem = MaskedConv2dProblem(
         40, 40, 4, 6, epilogue=ConvEpilogue.BIAS, mask_of=MaskOf.INPUT, rest=Rest.KEPT, density=Density(0.01)
     )

@@ -26,7 +26,7 @@ class CompileServers:
     """A pool that grows with the compiles under way. Safe to use from many threads.
 
     Args:
-        installation: what the servers load; can be pickled.
+        installation: the compiler that the servers load; can be pickled.
         target: the function of a `Connection` that serves, as `ChildProcess` takes it.
         compiler: its name, for messages.
         idle_seconds: after how long without work a server ends.
@@ -43,14 +43,14 @@ class CompileServers:
         self._installation, self._target, self._compiler = installation, target, compiler
         self._idle_seconds = idle_seconds
         self._lock = threading.Lock()
-        # With the time since when; the last one takes the next compile.
+        # Each with the time since when it is idle; the last one takes the next compile.
         self._idle: list[tuple[ChildProcess, float]] = []
         self._has_timer = False
         os.register_at_fork(after_in_child=self._forget)
         atexit.register(self.close)
 
     def start(self, count: int) -> None:
-        """Have so many servers at least that nobody waits for, and let them load the compiler in the background."""
+        """Have at least ``count`` idle servers, and let them load the compiler in the background."""
         with self._lock:
             missing = count - len(self._idle)
         if isinstance(self._installation, Installation):
@@ -148,5 +148,5 @@ class CompileServers:
 def compile_servers(
     installation: Installation | NvccOfPycuda, target: str = NVRTC_SERVES, compiler: str = "NVRTC"
 ) -> CompileServers:
-    """This process's servers of a compiler; all toolchains share them."""
+    """The process's servers of a compiler; all toolchains share them."""
     return CompileServers(installation, target, compiler)

@@ -23,6 +23,7 @@ from sparsegen.backends.cuda.pycuda_compiler import SERVES, NvccOfPycuda
 from sparsegen.backends.cuda.toolkit import Compiler, FoundNvrtc, find_nvrtc, nvcc_version, wanted_compiler
 from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import DeviceUnavailableError
+from sparsegen.kernels.base import cuda_architecture
 from sparsegen.settings import Settings
 
 NVCC_OPTIONS = ("-O3", "-std=c++17", "-lineinfo", "-Xptxas=-v", "-diag-suppress=177")
@@ -32,14 +33,14 @@ NVRTC_OPTIONS = (
     "--ptxas-options=-v",
     "-diag-suppress=177",
     "-default-device",  # constexpr functions without __device__ are the host's, which NVRTC refuses
-    "-DINFINITY=__builtin_bit_cast(float,0x7f800000)",  # of <math.h>, a header of the host
+    "-DINFINITY=__builtin_bit_cast(float,0x7f800000)",  # defined in <math.h>, a header of the host
 )
 SOURCE_NAME, CUBIN_NAME = "kernel.cu", "kernel.cubin"
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What ptxas says of a kernel: registers per thread, bytes spilled per thread, static shared bytes per block."""
+    """Resources of a kernel by ptxas: registers per thread, bytes spilled per thread, static shared bytes per block."""
 
     registers: int | None
     spill_bytes: int | None
@@ -108,9 +109,7 @@ class CudaToolchain:
     def __init__(self, compute_capability: tuple[int, int], settings: Settings | None = None) -> None:
         self.settings = settings or Settings.from_environment()
         self.nvcc = find_nvcc(self.settings)
-        major, minor = compute_capability
-        # From Hopper on, the architecture's own instructions need the "a" target.
-        self.architecture = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+        self.architecture = cuda_architecture(compute_capability)
 
     @cached_property
     def nvrtc(self) -> FoundNvrtc | None:
@@ -119,7 +118,7 @@ class CudaToolchain:
 
     @property
     def compiler(self) -> Compiler:
-        """What compiles."""
+        """The compiler in use."""
         if self.nvrtc is not None:
             return Compiler.NVRTC
         return wanted_compiler(self.settings) or Compiler.NVCC
@@ -144,7 +143,7 @@ class CudaToolchain:
             self._servers.start(jobs)
 
     def make_ready(self) -> None:
-        """Nothing: compiles share nothing that takes long."""
+        """Does nothing: compiles share nothing that takes long."""
 
     def compile(self, family: str, entry: str, source: str, *, timeout: float = 60.0) -> CompiledKernel:
         """See `Toolchain.compile`."""

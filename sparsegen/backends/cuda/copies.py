@@ -25,7 +25,7 @@ DEFAULT_STREAM = None
 
 
 def free_bytes() -> int:
-    """Bytes of memory that nobody holds on the current context's device."""
+    """Returns the bytes of free memory on the current context's device."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     status = libcuda().cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
     check(status, "cannot read how much memory is free")
@@ -136,7 +136,9 @@ class CudaCopyStream:
 
 @contextmanager
 def _within(context: ctypes.c_void_p) -> Iterator[None]:
-    """Where objects go: the thread that drops the last reference may be in no context."""
+    """Makes a context current while objects in it are released: the thread that drops the last reference may be in
+    none.
+    """
     library = libcuda()
     library.cuCtxPushCurrent_v2(context)
     try:

@@ -212,7 +212,7 @@ class Event:
         _call("cuEventRecord", self._handle, None)
 
     def query(self) -> bool:
-        """Whether it has passed."""
+        """True if it has passed."""
         status: int = _library().cuEventQuery(self._handle)
         if status not in (0, NOT_READY):
             _call("cuEventQuery", self._handle)

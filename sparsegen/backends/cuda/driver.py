@@ -12,7 +12,7 @@ from sparsegen.errors import LaunchError
 
 UUID_BYTES = 16
 CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
-_COPYING = {  # what `copies` calls
+_COPYING = {  # functions that `copies` calls
     "cuCtxPushCurrent_v2": [ctypes.c_void_p],
     "cuCtxPopCurrent_v2": [ctypes.c_void_p],
     "cuMemGetInfo_v2": [ctypes.c_void_p, ctypes.c_void_p],
@@ -60,10 +60,10 @@ def check(status: int, message: str) -> None:
 
 @contextmanager
 def beside_captures() -> Iterator[None]:
-    """While this thread takes or frees memory: captures that any thread has begun go on.
+    """Keeps captures of all threads going while this thread takes or frees memory.
 
     The driver would end them, as it cannot tell that the memory is none of theirs (CUDA driver API,
-    ``cuThreadExchangeStreamCaptureMode``). Memory may be freed at any time: where a plan makes room for another one.
+    ``cuThreadExchangeStreamCaptureMode``). Memory may be freed at any time: a plan may make room for another one.
     """
     mode = ctypes.c_int(CAPTURE_RELAXED)
     libcuda().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
@@ -74,7 +74,7 @@ def beside_captures() -> Iterator[None]:
 
 
 def device_uuid(index: int) -> str:
-    """What names a GPU, or the part of one that MIG gives, to every process of its machine: ``GPU-`` and a UUID.
+    """Returns the name of a GPU, or of a part of one by MIG, for every process of its machine: ``GPU-`` and a UUID.
 
     Raises:
         LaunchError: there is no such device.
@@ -86,7 +86,7 @@ def device_uuid(index: int) -> str:
 
 
 def error_text(status: int) -> str:
-    """What the driver says of a CUresult."""
+    """Returns the driver's description of a CUresult."""
     text = ctypes.c_char_p()
     libcuda().cuGetErrorString(status, ctypes.byref(text))
     return (text.value or b"unknown error").decode()

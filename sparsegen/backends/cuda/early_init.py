@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sparsegen.backends.cuda.identity import Identity
 
 LIBRARY = "libcuda.so.1"
-EXIT_SECONDS = 10.0  # that an exit waits for the driver to come up; one that hangs must not keep a program
+EXIT_SECONDS = 10.0  # limit of an exit's wait for the driver; one that hangs must not keep a program
 
 _begun: list[threading.Thread] = []
 
@@ -24,8 +24,8 @@ def begin(index: int | None = None) -> threading.Thread:
     Where there is no driver, or no such GPU, nothing happens: whoever needs one says so.
 
     Args:
-        index: of the GPU whose primary context the thread is to make too, which stays as long as the process; None for
-            no context.
+        index: number of the GPU whose primary context the thread is to make too, which stays as long as the process;
+            None for no context.
     """
     thread = threading.Thread(target=_begin, args=(index,), daemon=True, name="driver")
     thread.start()
@@ -42,7 +42,7 @@ def begin_once() -> threading.Thread:
 
 
 def is_loaded() -> bool:
-    """Whether the driver's library is in this process, which may then have initialised it."""
+    """True if the driver's library is in this process, which may then have initialised it."""
     try:
         ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD)
     except OSError:
@@ -51,15 +51,16 @@ def is_loaded() -> bool:
 
 
 def is_starting() -> bool:
-    """Whether a thread of `begin` is still at it."""
+    """True while a thread of `begin` is running."""
     return any(thread.is_alive() for thread in _begun)
 
 
 @cache
 def identity_at_start() -> Identity | None:
-    """What the driver of this process goes by, which reads its environment once; to be called before it is loaded.
+    """Returns the identity that this process's driver uses; call it before the driver is loaded and reads its
+    environment.
 
-    The first call's answer stays: None where it came too late, or where `identity` has none.
+    The first call's answer stays: None if it came too late, or if `identity` has none.
     """
     from sparsegen.backends.cuda.identity import identity
 

@@ -1,7 +1,7 @@
-"""Which GPUs the driver will number, and how, as Linux tells it: no driver is called, and none is loaded.
+"""Identity of the GPUs that the driver will number, read from Linux: no driver is called, and none is loaded.
 
-Whatever could change the answer is part of it. Where something is missing, unreadable or shared out by others than the
-driver, there is no answer.
+Everything that could change the answer is part of it. There is none if something is missing, unreadable or assigned by
+others than the driver.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparsegen import __version__
 from sparsegen.settings import Settings, driver_environment
 
 PROC, DEV, MPS = Path("/proc/driver/nvidia"), Path("/dev"), Path("/tmp/nvidia-mps")
-COMMON_NODES = {"nvidiactl", "nvidia-uvm"}  # of all GPUs
+COMMON_NODES = {"nvidiactl", "nvidia-uvm"}  # device nodes shared by all GPUs
 COMMON_CAPABILITIES = {"nvidia-cap0", "nvidia-cap1", "nvidia-cap2"}  # of every driver; MIG adds others
 _GPU_NODE = re.compile(r"nvidia\d+")
 _UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\s*$", re.MULTILINE)
@@ -31,7 +31,7 @@ class Identity:
 
     Attributes:
         digest: equal where all of it is; SHA-256 in hexadecimal digits.
-        uuids: of this host's GPUs, as in `sparsegen.kernels.base.Device`.
+        uuids: UUIDs of this host's GPUs, as in `sparsegen.kernels.base.Device`.
     """
 
     digest: str
@@ -39,10 +39,10 @@ class Identity:
 
 
 def identity() -> Identity | None:
-    """That of the present environment; None where it does not say which GPUs the driver will number.
+    """Returns the identity of the present environment; None if it does not tell which GPUs the driver will number.
 
-    So it is without a driver, before the GPUs were first used after a boot, with MIG (parts of GPUs have names of their
-    own), and with MPS (whose daemon chooses the GPUs, and how many of their multiprocessors a process has).
+    This is the case without a driver, before the GPUs were first used after a boot, with MIG (parts of GPUs have names
+    of their own), and with MPS (whose daemon chooses the GPUs, and how many of their multiprocessors a process has).
     """
     try:
         version = (PROC / "version").read_text(encoding="utf-8", errors="replace")
@@ -66,7 +66,7 @@ def identity() -> Identity | None:
 
 
 def _asked_through() -> list[Any] | None:
-    """What `runtime.driver` would call the driver through; None where it could not."""
+    """Returns the interface to the driver that `runtime.driver` would use; None if it has none."""
     setting = Settings.from_environment().driver
     if setting != "pycuda":
         return [setting] if setting == "direct" else None
@@ -78,7 +78,7 @@ def _asked_through() -> list[Any] | None:
 
 
 def _is_shared_out(environment: dict[str, str]) -> bool:
-    """Whether MPS or MIG may be in use."""
+    """True if MPS or MIG may be in use."""
     if MPS.exists() or any(name.startswith("CUDA_MPS_") for name in environment):
         return True
     if "MIG" in environment.get("CUDA_VISIBLE_DEVICES", "").upper():

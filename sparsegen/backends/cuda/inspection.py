@@ -1,4 +1,4 @@
-"""What the CUDA compiler makes of a source: PTX from the compiler itself, SASS from cuobjdump or nvdisasm."""
+"""Compiled forms of a source: PTX from the CUDA compiler itself, SASS from cuobjdump or nvdisasm."""
 
 from __future__ import annotations
 

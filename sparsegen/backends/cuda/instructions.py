@@ -1,4 +1,4 @@
-"""What a disassembled kernel issues: its instructions, and those of its main loop for each multiply-add.
+"""Instruction counts of a disassembled kernel: all instructions, and those of its main loop for each multiply-add.
 
 Reads what cuobjdump and nvdisasm print (CUDA binary utilities, NVIDIA): one instruction a line behind its address, and
 branches to labels or to addresses. A loop is what lies between the target of a backward branch and the branch.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sparsegen.errors import CompileError
 
 WARP = 32
-WARPS_OF_A_GROUP = 4  # of HGMMA, which four warps issue together
+WARPS_OF_A_GROUP = 4  # HGMMA is issued by four warps together
 _LINE = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.x]*)\s*(.*?);")
 _LABEL = re.compile(r"\s*(\.L_\w+):")
 _TARGET = re.compile(r"(?:`\((\.L_\w+)\)|\b0x([0-9a-f]+))\s*$")
@@ -71,7 +71,7 @@ class Instructions:
 def _parsed(text: str) -> tuple[list[str], set[tuple[int, int]]]:
     """The names of the instructions, and the loops as the places of their first and last ones."""
     names: list[str] = []
-    places: dict[str | int, int] = {}  # of labels and addresses
+    places: dict[str | int, int] = {}  # positions of labels and addresses
     branches: list[tuple[int, str | int]] = []
     for address, label, name, operands in _lines(text):
         if label is not None:

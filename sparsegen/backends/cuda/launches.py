@@ -171,7 +171,7 @@ def _assign(slots: Sequence[Any], *addresses: int) -> None:
 
 
 def _attributes(launch: Launch) -> Iterator[_Attribute]:
-    """Of a kernel that may begin while the one before it still ends, or whose blocks wait for one another."""
+    """Yields the launch attributes: early start while the previous kernel still ends, and cooperative launch."""
     for is_wanted, number in (
         (launch.starts_early, PROGRAMMATIC_STREAM_SERIALIZATION),
         (launch.together, COOPERATIVE),

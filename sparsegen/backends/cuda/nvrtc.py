@@ -24,12 +24,12 @@ COMPILATION_FAILED = 6  # NVRTC_ERROR_COMPILATION
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What to compile.
+    """Source and options of a compile.
 
     Attributes:
         name: the file that messages and line information name; it need not exist.
-        options: for an architecture ``sm_NN``, machine code is made; for ``compute_NN``, PTX.
-        folder: where a compiler that needs files puts them; None for the system's folder of temporary files.
+        options: an architecture ``sm_NN`` gives machine code, ``compute_NN`` PTX.
+        folder: folder for files of a compiler that needs some; None for the system's folder of temporary files.
     """
 
     text: str
@@ -69,8 +69,8 @@ class Installation:
     def read_ahead(self) -> None:
         """Have the kernel read the libraries from one end to the other, in the background.
 
-        Compilers that start at once would fetch them page by page, each waiting for the disk, where nobody has used
-        them since the machine started.
+        Compilers that start at once would fetch them page by page, each waiting for the disk, if they were not used
+        since the machine started.
         """
         for path in (self.library, self.builtins):
             with suppress(OSError, AttributeError), path.open("rb") as file:

@@ -17,10 +17,11 @@ from sparsegen.backends.compiler_process import give_way
 from sparsegen.backends.cuda.nvrtc import Compilation, Source
 from sparsegen.errors import CompileError, DeviceUnavailableError, MachineError
 from sparsegen.system.child import answer, requests
+from sparsegen.system.extras import install_command
 
 SERVES = "sparsegen.backends.cuda.pycuda_compiler:serve"
 ARCHITECTURE = "-arch="  # an option of the source, which PyCUDA takes apart from the others
-SAID = "The CUDA compiler succeeded, but said the following:\n"  # how PyCUDA warns of what nvcc printed
+SAID = "The CUDA compiler succeeded, but said the following:\n"  # PyCUDA's warning before nvcc's output
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,11 @@ def load() -> ModuleType:
     """
     try:
         import pycuda.compiler
-        import pycuda.driver  # what the compiler module imports in the middle of a compile
+        import pycuda.driver  # the compiler module imports it in the middle of a compile
 
     except ImportError as error:
         raise DeviceUnavailableError(
-            f"SPARSEGEN_COMPILER=pycuda cannot be used ({error}): pip install 'sparsegen[cuda]' on a machine with an "
+            f"SPARSEGEN_COMPILER=pycuda cannot be used ({error}): {install_command('cuda')} on a machine with an "
             "NVIDIA driver, or set SPARSEGEN_COMPILER to nvrtc or nvcc"
         ) from error
     module: ModuleType = pycuda.compiler

@@ -1,7 +1,7 @@
-"""What the driver said of the GPUs, kept in the cache: look-ups need the description, and not the driver.
+"""Descriptions of the GPUs by the driver, kept in the cache: look-ups need them, and not the driver.
 
 The driver takes longer to come up than all else that a look-up does. What is kept belongs to one `Identity`; another
-driver, other GPUs or another environment have a file of their own. Where the driver is up, it is asked.
+driver, other GPUs or another environment have a file of their own. If the driver is already initialised, it is asked.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _forget_oldest(folder: Path) -> None:
 
 
 def _read(known: Identity) -> list[Device]:
-    """What is kept under an identity; nothing where it is damaged, or others could have written it."""
+    """Returns the devices kept under an identity; empty if the file is damaged, or others could have written it."""
     file = _file(known)
     try:
         if not file.is_file():

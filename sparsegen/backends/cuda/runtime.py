@@ -23,6 +23,7 @@ from sparsegen.kernels.base import Array, Device, cuda_key
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.settings import Settings
+from sparsegen.system.extras import install_command
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def driver() -> Any:
         import pycuda.driver as cuda
     except ImportError as error:
         raise DeviceUnavailableError(
-            f"PyCUDA cannot be used ({error}): pip install 'sparsegen[cuda]' on a machine with an NVIDIA driver, "
+            f"PyCUDA cannot be used ({error}): {install_command('cuda')} on a machine with an NVIDIA driver, "
             "set SPARSEGEN_DRIVER=direct to do without, or use --device emulator"
         ) from None
     try:
@@ -96,7 +97,7 @@ def _memory_bytes_per_us(device: Any) -> float | None:
 
 
 class _OfContext:
-    """What the driver made, which ends in the context that it was made in, whichever thread drops it.
+    """Object of the driver's that is released in the context in which it was made, whichever thread drops it.
 
     Threads of others may be in no context. PyCUDA would keep the memory there and say nothing, as the driver itself
     refuses to free it.

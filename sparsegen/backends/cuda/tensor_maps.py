@@ -11,7 +11,7 @@ from sparsegen.operators import DType, Float8
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 DATA_TYPES: dict[DType | Float8, int] = {  # CUtensorMapDataType
     Float8.E4M3: 0,
-    Float8.E5M2: 0,  # as bytes
+    Float8.E5M2: 0,  # passed as bytes
     DType.FLOAT16: 6,
     DType.FLOAT32: 7,
     DType.BFLOAT16: 9,
@@ -29,12 +29,12 @@ class EncodedMap:
         """The parameter of a map, whose array is not known yet."""
         self._storage = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
         start = ctypes.addressof(self._storage)
-        self.address = start + -start % MAP_ALIGNMENT  # of the encoded map
+        self.address = start + -start % MAP_ALIGNMENT  # address of the encoded map
         self._address = 0
         rank = tensor_map.rank
         sizes = (ctypes.c_uint64 * rank)(*tensor_map.sizes)
         strides = (ctypes.c_uint64 * max(1, rank - 1))(*tensor_map.strides)
-        box = (ctypes.c_uint32 * rank)(*tensor_map.extents)  # of which it takes each step's first
+        box = (ctypes.c_uint32 * rank)(*tensor_map.extents)  # in elements; a step takes its first
         steps = (ctypes.c_uint32 * rank)(*tensor_map.element_steps)
         is_wide = tensor_map.swizzle is Swizzle.BYTES_128 and tensor_map.l2_bytes == 256
         self._constant = (

@@ -1,4 +1,4 @@
-"""What the CUDA toolkit of an nvcc holds: its release, its headers, and the NVRTC that makes code for the same release.
+"""Parts of the CUDA toolkit of an nvcc: its release, its headers, and the NVRTC of the same release.
 
 Nothing is loaded here. An NVRTC in this process would answer to the same name as PyTorch's own, so its release is read
 off the builtins library that lies beside it.
@@ -27,7 +27,7 @@ HEADER_HEAD = 16384  # characters of cuda_runtime_api.h, in which its version st
 
 
 class Compiler(StrEnum):
-    """What makes machine code; the last two run nvcc."""
+    """Compilers that make machine code; the last two run nvcc."""
 
     NVRTC = "nvrtc"
     PYCUDA = "pycuda"
@@ -35,7 +35,8 @@ class Compiler(StrEnum):
 
 
 def wanted_compiler(settings: Settings) -> Compiler | None:
-    """What ``SPARSEGEN_COMPILER`` names; None: NVRTC where there is one of nvcc's release, else nvcc.
+    """Returns the compiler that ``SPARSEGEN_COMPILER`` names; None if it is not set: then NVRTC of nvcc's release, else
+    nvcc.
 
     Raises:
         ConfigError: it names none of them.
@@ -52,11 +53,11 @@ def wanted_compiler(settings: Settings) -> Compiler | None:
 
 @dataclass(frozen=True, slots=True)
 class NvccVersion:
-    """What ``nvcc --version`` says.
+    """Output of ``nvcc --version``.
 
     Attributes:
         build: its last line, which names release and build.
-        release: None where no line names one.
+        release: None if no line names one.
     """
 
     build: str
@@ -105,8 +106,8 @@ def find_nvrtc(settings: Settings, nvcc: Path) -> FoundNvrtc | None:
     own major.minor counts, with headers of that version; patch releases are not told apart.
 
     Raises:
-        DeviceUnavailableError: what ``SPARSEGEN_NVRTC`` names cannot be used, or ``SPARSEGEN_COMPILER`` is ``nvrtc``
-            and there is none; the message says why.
+        DeviceUnavailableError: the library that ``SPARSEGEN_NVRTC`` names cannot be used, or ``SPARSEGEN_COMPILER``
+            is ``nvrtc`` and there is none; the message says why.
         ConfigError: ``SPARSEGEN_COMPILER`` names no compiler.
     """
     wanted = wanted_compiler(settings)

@@ -17,7 +17,7 @@ def device(index: int = 0) -> Device:
     """The CPU in the guise of an H100, so that families declare the same configs valid on both.
 
     Args:
-        index: where the CPU passes for several devices, which one.
+        index: number of the device, if the CPU passes for several.
     """
     return Device(
         key="emulator",

@@ -13,7 +13,7 @@ from sparsegen.kernels.base import Array
 
 
 class HostPinnedMemory:
-    """Host memory, of which none need be pinned."""
+    """Host memory in the place of pinned memory; nothing has to be pinned."""
 
     def __init__(self, nbytes: int) -> None:
         self._bytes: Array = np.empty(max(1, nbytes), dtype=np.uint8)
@@ -58,7 +58,7 @@ class HostCopyStream:
         moment.wait()
 
     def wait_for_kernels(self) -> None:
-        """Those that were launched have ended."""
+        """Waits for the kernels that were launched."""
 
     def _queue(self, copy: Callable[[], object]) -> Future[None]:
         def made() -> None:

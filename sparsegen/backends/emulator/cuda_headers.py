@@ -1,4 +1,4 @@
-"""Where CUDA's headers are: the emulator takes half and bfloat16, vector types and qualifiers from them."""
+"""Search for CUDA's headers: the emulator takes half and bfloat16, vector types and qualifiers from them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.settings import Settings
+from sparsegen.system.extras import install_command
 
 # One of each wheel: nvidia-cuda-runtime, nvidia-cuda-crt, nvidia-cuda-cccl.
 NEEDED = (
@@ -52,7 +53,7 @@ def find_cuda_headers(settings: Settings) -> CudaHeaders:
             )
     raise DeviceUnavailableError(
         "the emulator needs CUDA's header files (no GPU, no driver): "
-        "`pip install 'sparsegen[emulator]'`, or set SPARSEGEN_CUDA_INCLUDE to the folder of cuda_runtime.h"
+        f"`{install_command('emulator')}`, or set SPARSEGEN_CUDA_INCLUDE to the folder of cuda_runtime.h"
     )
 
 

@@ -21,9 +21,9 @@ from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
 
-LAUNCH_DONE, LAUNCH_REFUSED, LAUNCH_FAULTED = 0, 1, 2  # what entry.h calls them
+LAUNCH_DONE, LAUNCH_REFUSED, LAUNCH_FAULTED = 0, 1, 2  # return codes of entry.h
 ERROR_BYTES = 1024
-ALIGNMENT = 256  # of device memory from cuMemAlloc
+ALIGNMENT = 256  # alignment of device memory from cuMemAlloc
 INT32 = np.iinfo(np.int32)
 
 
@@ -46,7 +46,7 @@ class HostBuffer:
 
 
 class HostEvent:
-    """A moment of the wall clock; nobody waits here, since launches return when they have ended."""
+    """A moment of the wall clock; never waits, since launches return when they have ended."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -78,7 +78,7 @@ class EmulatorExecutor:
 
     Args:
         threads: OS threads for a grid's blocks; default one for each CPU.
-        device: which of the devices that the CPU passes for; default the first.
+        device: one of the devices that the CPU passes for; default the first.
     """
 
     def __init__(self, threads: int | None = None, device: Device | None = None) -> None:
@@ -141,7 +141,7 @@ class EmulatorExecutor:
         return nullcontext()
 
     def activate(self) -> None:
-        """Nothing to ready."""
+        """No-op: there is nothing to prepare."""
 
     def bind(
         self, kernel: LoadedKernel, launch: Launch, arguments: Sequence[Buffer | int | TensorMap | None]
@@ -193,7 +193,7 @@ class EmulatorExecutor:
             raise KernelFault(text) if outcome == LAUNCH_FAULTED else LaunchError(text)
 
     def synchronize(self) -> None:
-        """Nothing is ever under way."""
+        """No-op: launches are synchronous."""
 
     def pinned(self, nbytes: int) -> HostPinnedMemory:
         """See `Executor.pinned`."""
@@ -204,7 +204,7 @@ class EmulatorExecutor:
         return HostCopyStream()
 
     def free_bytes(self) -> None:
-        """It is the host's memory."""
+        """Returns None: the memory is the host's."""
 
     def event(self) -> HostEvent:
         return HostEvent()

@@ -42,12 +42,12 @@ Argument: TypeAlias = Array | int | Mapped
 
 
 def run_sanitized(
-    executable: Path, launch: Launch, arguments: Sequence[Argument], *, timeout: float = 30.0
+    executable: Path, launch: Launch, arguments: Sequence[Argument], *, timeout: float = 300.0
 ) -> list[Array]:
     """Launch a variant on buffers of exactly the arrays' sizes.
 
     Args:
-        executable: from `EmulatorToolchain.compile_sanitized`.
+        executable: a file made by `EmulatorToolchain.compile_sanitized`.
         arguments: the kernel's parameters: arrays of any dtype, 32-bit integers, and tensor maps of the arrays.
         timeout: seconds.
 

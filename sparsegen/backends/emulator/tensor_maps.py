@@ -1,4 +1,4 @@
-"""Tensor maps as the emulator's copy engine reads them; tensor_map.h has the same structure."""
+"""Tensor maps as the emulator's TMA reads them; tensor_map.h has the same structure."""
 
 from __future__ import annotations
 

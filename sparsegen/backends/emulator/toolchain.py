@@ -69,11 +69,11 @@ PLAIN = Flavour("kernel.so", ("-O2",), ("-shared",), RUNTIME)
 SANITIZED = Flavour(
     "kernel",
     (
-        "-Og",  # of all levels the one at which compiling a kernel and running it take the least time together
+        "-Og",  # the level with the least total time for compiling a kernel and running it
         "-g1",  # line numbers, which is all that a report shows; a third less time than -g
         "-fno-omit-frame-pointer",
         "-fsanitize=address,undefined",
-        # Where such a pointer is used, AddressSanitizer tells; without these checks a compile takes 0.7 of the time.
+        # AddressSanitizer reports uses of such pointers; without these checks a compile takes 0.7 of the time.
         "-fno-sanitize=null,object-size,pointer-overflow",
         "-fno-sanitize-recover=all",
     ),
@@ -186,7 +186,7 @@ class EmulatorToolchain:
         except CompileError:
             if self._cache.find(runtime.name) is not None:
                 raise
-        runtime = self._runtime(flavour)  # it was damaged, or somebody cleared the cache
+        runtime = self._runtime(flavour)  # it was damaged, or the cache was cleared
         return self._cache.make(name, build)
 
     def _command(self, flavour: Flavour, entry: str, runtime: Path) -> list[str]:
@@ -232,7 +232,7 @@ class EmulatorToolchain:
     def _build_runtime(self, flavour: Flavour, work: Path) -> dict[str, Any]:
         log.warning("building the emulator's runtime in %s: once, some 20 s", self._cache.folder)
         compiler = [*self._compiler, *self._options(flavour), *self._include_options]
-        # Of another name than sparsegen_emulator.h, whose precompiled form kernels would not find again.
+        # The name differs from sparsegen_emulator.h, whose precompiled form kernels would not find again.
         (work / "precompiled.h").write_text('#include "sparsegen_emulator.h"\n', encoding="utf-8")
         commands = [[*compiler, "-x", "c++-header", "precompiled.h", "-o", "precompiled.h.gch"]]
         for name in flavour.runtime:
@@ -252,7 +252,7 @@ class EmulatorToolchain:
 
 
 def _own_digest() -> str:
-    """Of the emulator's C++ files."""
+    """Digest of the emulator's C++ files."""
     files = sorted(path for path in FOLDER.iterdir() if path.suffix in (".h", ".cpp"))
     return _digest(*(part for path in files for part in (path.name, path.read_text(encoding="utf-8"))))[:12]
 

@@ -269,6 +269,26 @@ __device__ void make_band(const Shape& shape, int band, Source source, Word* scr
   }
 }
 
+// A band whose rows keep their `live` smallest keys; of equal ones the first.
+template <class Source>
+__device__ __forceinline__ void cut_rows(const Shape& shape, int band, int live, const Source& source, Word* scratch, unsigned* pool) {
+  const int warp = threadIdx.x / kWarp, row = band * kBand + warp;
+  Cut cut{};
+  if (row < shape.rows) cut = cut_after<kWarp>(live, shape, source, row, 1, pool + warp * kHistogram);
+  __syncthreads();  // the pool becomes the band's
+  make_band(shape, band, BelowCut<Source>{source, cut, shape.columns, 0}, scratch, pool);
+}
+
+// A band of a mask that keeps its `live` smallest keys. Every thread block finds the cut itself: it would otherwise wait for another one.
+template <class Source>
+__device__ __forceinline__ void cut_whole(const Shape& shape, int band, int live, const Source& source, Word* scratch, unsigned* pool) {
+  const int row = band * kBand + threadIdx.x / kWarp;
+  const Cut cut = cut_after<kThreads>(live, shape, source, 0, shape.rows, pool);
+  const int before = cut.has_more_equals ? equals_before(cut, shape, source, min(row, shape.rows)) : 0;
+  __syncthreads();  // the pool becomes the band's
+  make_band(shape, band, BelowCut<Source>{source, cut, shape.columns, before}, scratch, pool);
+}
+
 // A thread block's own scratch. Of a column's last word an odd number of bands leaves half.
 __device__ __forceinline__ Word* cleared(const Shape& shape, Word* own) {
   for (int column = threadIdx.x; column < shape.columns; column += kThreads) {
@@ -478,15 +498,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const Shape shape(rows, columns);
   if (shape.is_own()) scratch = cleared(shape, own);
   draw(shape, early != 0, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
-    const int warp = threadIdx.x / kWarp, row = band * kBand + warp;
-    Cut cut{};
-    if (row < rows) cut = cut_after<kWarp>(live, shape, random, row, 1, pool + warp * kHistogram);
-    __syncthreads();  // the pool becomes the band's
-    make_band(shape, band, BelowCut<Random>{random, cut, columns, 0}, scratch, pool);
+    cut_rows(shape, band, live, random, scratch, pool);
   });
 }
 
-// Every thread block finds the cut for itself, for it would have to wait for another one's.
 extern "C" __global__ void __launch_bounds__(kThreads)
     draw_exact_whole(int rows, int columns, int live, int early, Word* state, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
@@ -496,11 +511,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const Shape shape(rows, columns);
   if (shape.is_own()) scratch = cleared(shape, own);
   draw(shape, early != 0, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
-    const int row = band * kBand + threadIdx.x / kWarp;
-    const Cut cut = cut_after<kThreads>(live, shape, random, 0, rows, pool);
-    const int before = cut.has_more_equals ? equals_before(cut, shape, random, min(row, rows)) : 0;
-    __syncthreads();  // the pool becomes the band's
-    make_band(shape, band, BelowCut<Random>{random, cut, columns, before}, scratch, pool);
+    cut_whole(shape, band, live, random, scratch, pool);
   });
 }
 
@@ -555,13 +566,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const Shape shape(rows, columns);
   scratch += own_mask() * shape.scratch_words();
   const Scores source{scores + own_mask() * rows * columns, columns};
-  finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(), [&](int band) {
-    const int warp = threadIdx.x / kWarp, row = band * kBand + warp;
-    Cut cut{};
-    if (row < rows) cut = cut_after<kWarp>(live, shape, source, row, 1, pool + warp * kHistogram);
-    __syncthreads();  // the pool becomes the band's
-    make_band(shape, band, BelowCut<Scores>{source, cut, columns, 0}, scratch, pool);
-  });
+  finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(),
+         [&](int band) { cut_rows(shape, band, live, source, scratch, pool); });
 }
 
 // Likewise of the whole mask.
@@ -572,11 +578,6 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const Shape shape(rows, columns);
   scratch += own_mask() * shape.scratch_words();
   const Scores source{scores + own_mask() * rows * columns, columns};
-  finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(), [&](int band) {
-    const int row = band * kBand + threadIdx.x / kWarp;
-    const Cut cut = cut_after<kThreads>(live, shape, source, 0, rows, pool);
-    const int before = cut.has_more_equals ? equals_before(cut, shape, source, min(row, rows)) : 0;
-    __syncthreads();  // the pool becomes the band's
-    make_band(shape, band, BelowCut<Scores>{source, cut, columns, before}, scratch, pool);
-  });
+  finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(),
+         [&](int band) { cut_whole(shape, band, live, source, scratch, pool); });
 }

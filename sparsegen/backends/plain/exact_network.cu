@@ -171,7 +171,7 @@ struct Staged {
   }
 };
 
-// The groups that a warp computes, layer by layer: dealt to warps, or where there are fewer than half of these, to teams of
+// The groups that a warp computes, layer by layer: assigned to warps, or where there are fewer than half of these, to teams of
 // warps, which share the chunks of inputs.
 struct Walk {
   const int* groups_before;

@@ -1,4 +1,4 @@
-// What the protocol needs of the device beside the contenders.
+// What the protocol needs of the device beside the baselines.
 
 // Keeps the device busy, so that what the host queues meanwhile starts at once when its turn comes.
 extern "C" __global__ void spin(int cycles) {

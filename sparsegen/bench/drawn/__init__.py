@@ -36,7 +36,7 @@ def drawn_cases(operator: str, seed: int, rows: int = ROWS) -> list[Case]:
 
     Args:
         seed: a whole number from 0 on.
-        rows: how many, from 1 on.
+        rows: their number, from 1 on.
 
     Raises:
         SuiteError: nothing is drawn of this operator.

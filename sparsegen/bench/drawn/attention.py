@@ -86,7 +86,7 @@ class Attention(Distribution):
         return 4.0 * problem.m * problem.n * problem.k * problem.batch
 
     def nonzeros(self, problem: Problem, pattern: Pattern) -> int:
-        """The causal half is the most that a mask of so many places has, but for those that see ahead."""
+        """Estimates the nonzeros: at most the causal half of all places, except for masks that see ahead."""
         length = pattern.rows
         if isinstance(pattern, GlobalTokens):
             return 2 * length * (pattern.window + pattern.tokens)
@@ -138,7 +138,7 @@ class BlockAttention(Distribution):
 
 
 class BlockAttentionBackward(BlockAttention):
-    """Its gradients."""
+    """Gradients of attention with block masks."""
 
     operator: ClassVar[str] = BlockAttentionBackwardProblem.operator
     kind = BlockAttentionBackwardProblem

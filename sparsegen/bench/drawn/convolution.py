@@ -30,7 +30,7 @@ BLOCKS = ("8", "16", "32", "64", "128", "8x16", "16x8", "12x20")
 
 
 class Convolution(Distribution):
-    """What both operators draw alike."""
+    """Distribution of masked convolutions, shared by both operators."""
 
     words: ClassVar[Mapping[str, str]] = {
         "sizes": "1 to 16 images of 30 to 1920 rows and columns, 3 to 512 channels, 8 to 512 filters; a first "
@@ -75,7 +75,7 @@ class Convolution(Distribution):
 
     @staticmethod
     def mask(draw: Draw, problem: Problem) -> tuple[Pattern, str]:
-        """How masks are drawn, and a word for it."""
+        """Draws a pattern of masks, and returns a word for it."""
         shape = problem.matrix_shape
         if draw.chance(0.5):
             return Blobs(*shape, draw.one_of((2, 4, 8)), draw.seed()), "blobs"

@@ -1,4 +1,4 @@
-"""What an operator's problems are drawn from."""
+"""Distributions from which operators' problems are drawn."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from sparsegen.bench.patterns.patterns import Pattern
 from sparsegen.errors import ConfigError
 from sparsegen.operators import Problem
 
-MOST_BYTES = 512 << 20  # of operands and result: drawn on the host, written and sent for every contender
-MOST_FLOP = 4e11  # of the dense computation: some milliseconds on an H100, in float32
+MOST_BYTES = 512 << 20  # bytes of operands and result: drawn on the host, written and sent for every baseline
+MOST_FLOP = 4e11  # FLOP of the dense computation: some milliseconds on an H100, in float32
 MOST_ON_HOST = 3e10  # useful FLOP, where the host computes the reference
 MOST_NONZEROS = 1 << 24
 
 Row = tuple[
     Problem, Pattern, str
-]  # what is computed, how its sparse input is drawn, and what tells it apart in words
+]  # the problem, the distribution of its sparse input, and words that tell the row apart
 
 
 class Distribution(ABC):
-    """How problems of one operator are drawn.
+    """Distribution of one operator's problems.
 
     Attributes:
         operator: its name.
-        words: what is drawn how, by what it is: docs/benchmarks.md has these words, and a test holds rows against them.
-        most_nonzeros: of a row's pattern.
+        words: description of each property's distribution; docs/benchmarks.md has these words, and a test holds rows
+            against them.
+        most_nonzeros: upper limit of nonzeros in a row's pattern.
     """
 
     operator: ClassVar[str]

@@ -19,9 +19,9 @@ class Draw:
     """The random numbers of one row. Equal arguments give equal ones, on every machine; rows do not depend on others.
 
     Args:
-        operator: whose row it is, by name.
-        seed: of the suite, from 0 on.
-        number: of the row.
+        operator: name of the row's operator.
+        seed: seed of the suite, from 0 on.
+        number: number of the row.
     """
 
     def __init__(self, operator: str, seed: int, number: int) -> None:
@@ -29,7 +29,7 @@ class Draw:
         self._words = Words(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little"))
 
     def _fraction(self) -> float:
-        """From 0 to below 1."""
+        """Draws a number from 0 to below 1."""
         return float(self._words.fractions(1)[0])
 
     def _between(self, low: float, high: float) -> float:

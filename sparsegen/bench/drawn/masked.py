@@ -1,5 +1,6 @@
 """Products with a mask of blocks that comes with the call: what block dropout and sparse feed-forward layers "
-"compute."""
+"compute.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class MaskedProducts(Distribution):
     """Tokens × in × out of a layer: tokens × in under the mask for ``dsd``, and so for its gradients."""
 
     kind: type[MaskedProblem]
-    takes_8_bits = True  # whether there is a kernel for 8-bit factors
+    takes_8_bits = True  # true if there is a kernel for 8-bit factors
     words: ClassVar[Mapping[str, str]] = {
         "sizes": "tokens: decoding (1 to 64) in one of eight, small batches (65 to 1024) in two, prefill and "
         "training (1025 to 32768) in five; layers of 384 to 12288 in and out, one side short (16 to 192) in one of "

@@ -12,12 +12,12 @@ from sparsegen.bench.patterns.patterns import Pattern, RandomLayers
 from sparsegen.operators import DType, Problem, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import BIAS_COLUMNS
 
-MOST_READ = 16  # of a layer's neurons at most one of so many is read by a neuron in the mean
+MOST_READ = 16  # a neuron reads on average at most one of this many neurons of a layer
 
 
 class Networks(Distribution):
     operator: ClassVar[str] = SparseNetworkProblem.operator
-    most_nonzeros: ClassVar[int] = 1 << 22  # which are made layer by layer
+    most_nonzeros: ClassVar[int] = 1 << 22  # the nonzeros are made layer by layer
     words: ClassVar[Mapping[str, str]] = {
         "sizes": "512 to 4096 neurons a layer, 12 to 120 layers, 64 to 8192 inputs",
         "pattern": "8 to 64 weights a neuron; scattered, in bands that wander from layer to layer, by a power "
@@ -47,7 +47,7 @@ class Networks(Distribution):
         assert isinstance(problem, SparseNetworkProblem)
         return (
             2.0 * problem.m * problem.neurons * problem.n / 8
-        )  # by tensor cores, and peers have no other rate
+        )  # at the tensor cores' rate; peers have no other
 
     def nonzeros(self, problem: Problem, pattern: Pattern) -> int:
         assert isinstance(pattern, RandomLayers)

@@ -22,7 +22,7 @@ VOLUMES = ((3, 3, 3), (1, 3, 3), (3, 1, 1), (5, 5, 5), (1, 1, 1))
 
 
 class Points(Distribution):
-    """What both operators draw."""
+    """Distribution of convolutions of points, shared by both operators."""
 
     kind: type[PointsProblem]
     words: ClassVar[Mapping[str, str]] = {
@@ -46,7 +46,7 @@ class Points(Distribution):
         return problem, Drawn(*problem.matrix_shape), "random points"
 
     def dense_flop(self, problem: Problem) -> float:
-        """There is no dense computation; all taps of all points."""
+        """Counts all taps of all points: there is no dense computation."""
         assert isinstance(problem, PointsProblem)
         return 2.0 * problem.points * problem.channels * problem.filters * problem.filter_volume.taps
 

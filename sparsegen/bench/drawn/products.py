@@ -143,7 +143,7 @@ class Sddmm(OfPattern):
 
 
 class Softmax(OfPattern):
-    """Over the rows of scores of attention, graphs and weights."""
+    """Distribution of softmax problems, over the rows of scores of attention, graphs and weights."""
 
     kind: type[SoftmaxProblem] | type[SoftmaxBackwardProblem]
     words: ClassVar[Mapping[str, str]] = {

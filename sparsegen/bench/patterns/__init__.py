@@ -1,1 +1,1 @@
-"""How a row's sparse input is drawn."""
+"""Patterns: distributions of a row's sparse input."""

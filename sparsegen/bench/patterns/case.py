@@ -24,11 +24,11 @@ class Case:
         suite: the suite's name; ``matrix`` for a single file of the command line.
         name: unique in the suite: sizes, sparsity as ``.70``, and what else tells cases apart. The rows and columns of
             the sparse matrix come first: m x k x n for SpMM and m x n x k for SDDMM.
-        problem: in the first of the dtypes; any operator's.
+        problem: a problem of any operator, in the first of the dtypes.
         dtypes: element types to measure, at least one.
-        pattern: how the row's sparse input is drawn. Cases that differ in dense sizes alone have equal patterns, which
-            can be the key under which a matrix is kept.
-        source: where the sizes and sparsities come from.
+        pattern: distribution of the row's sparse input. Cases that differ in dense sizes alone have equal patterns,
+            which can be the key under which a matrix is kept.
+        source: source of the sizes and sparsities.
 
     Raises:
         SuiteError: the pattern's shape is not that of the problem's matrix, the matrix is empty, or there is no dtype.
@@ -110,7 +110,7 @@ def dtypes_of(node: Node) -> tuple[DType, ...]:
 
 
 def variations(problem: Problem) -> Iterator[str]:
-    """What a name says of a problem beside its sizes, where it is not as usual: ``batch=4``, ``epilogue=bias``.
+    """Yields the unusual properties of a problem besides its sizes, for its name: ``batch=4``, ``epilogue=bias``.
 
     Dtype and layout are no part of names: rows of one name are told apart by them.
     """

@@ -1,4 +1,4 @@
-"""How row lengths vary in the Deep Learning Matrix Collection: numbers fitted by benchmarks/fit_dlmc.py.
+"""Variation of row lengths in the Deep Learning Matrix Collection: numbers fitted by benchmarks/fit_dlmc.py.
 
 The squared CoV of row lengths is taken as the sum of two parts: what independent elements would have anyway,
 (1 - d) / (d · k) at density d and k columns, and a part that pruning adds because rows differ in importance.
@@ -25,7 +25,7 @@ class RowVariation:
         scale, power: the part that pruning adds is scale · density^-power.
         spread: a typical factor between a matrix's CoV and the fit's, above or below (the exponential of
             the median absolute deviation of the logarithms).
-        matrices: how many were measured.
+        matrices: number of measured matrices.
     """
 
     scale: float

@@ -62,10 +62,10 @@ def varying_rows(rows: int, columns: int, density: float, row_cov: float, seed: 
     if row_cov and rows:
         both = (1 - density) / (density * row_cov**2) - 1
         middles = (np.arange(rows) + 0.5) / rows
-        import scipy.special  # which takes as long to import as all else of a contender's process
+        import scipy.special  # its import takes as long as the rest of a baseline's process
 
         shares = scipy.special.betaincinv(density * both, (1 - density) * both, middles)
-        # To the mean asked for, which the quantiles miss a little; by two at most, where a few rows miss it a lot.
+        # Scaled to the wanted mean, which the quantiles miss a little; by two at most if a few rows miss it a lot.
         shares = np.minimum(shares * min(density / max(shares.mean(), 1e-300), 2.0), 1.0)
     # Rounding the running sum keeps the number of nonzeros, and no length is off by 1 or more.
     ends = np.floor(np.cumsum(shares * columns) + 0.5).astype(np.int64)
@@ -146,7 +146,7 @@ def power_law(nodes: int, mean_degree: float, exponent: float, seed: int) -> Csr
 
 
 def blobs(shape: tuple[int, int, int], spacing: int, density: float, seed: int) -> Array:
-    """Masks, bool, images × rows × columns, of which each has the same number of true elements, lying together.
+    """Draws masks, bool, images × rows × columns, with equally many true elements in each, in connected regions.
 
     They are the largest elements of random numbers that lie ``spacing`` apart, interpolated linearly in between.
 
@@ -169,7 +169,7 @@ def blobs(shape: tuple[int, int, int], spacing: int, density: float, seed: int) 
 
 
 def _interpolation(side: int, spacing: int) -> Array:
-    """Each of so many places as a mean of the two numbers beside it."""
+    """Weights that interpolate ``side`` places linearly between the two numbers beside each."""
     whole, part = np.divmod(np.arange(side), spacing)
     matrix = np.zeros((side, side // spacing + 2))
     matrix[np.arange(side), whole] = 1 - part / spacing

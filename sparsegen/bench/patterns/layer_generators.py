@@ -10,12 +10,12 @@ from sparsegen.bench.patterns import generators
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.csr import CsrMatrix
 
-EXPONENT = 2.5  # of degrees that follow a power law
+EXPONENT = 2.5  # exponent of power-law degrees
 BLOCK = 16
 
 
 class Connections(StrEnum):
-    """Which neurons of the layer before a neuron reads.
+    """Pattern of the connections between a neuron and the layer before.
 
     ``RANDOM``: any, each as likely. ``BAND``: those that follow each other from some place on, which every layer has
     elsewhere. ``POWER_LAW``: few are read by many, and degrees differ. ``BLOCKS``: those of whole blocks of 16 × 16.
@@ -31,8 +31,8 @@ def random_layer(neurons: int, per_row: int, connections: str, seed: tuple[int, 
     """The pattern of a layer, neurons × neurons; equal seeds give equal ones.
 
     Args:
-        per_row: neurons that a neuron reads, in the mean; exactly so many of ``random`` and ``band``.
-        seed: of the network, and the layer's number.
+        per_row: neurons that a neuron reads, on average; exactly that many for ``random`` and ``band``.
+        seed: the network's seed, and the layer's number.
 
     Raises:
         MatrixError: no such connections, or more than there are neurons.

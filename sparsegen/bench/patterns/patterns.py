@@ -346,7 +346,7 @@ class RandomLayers(Pattern):
     that no input dies. A quarter of the inputs' neurons is 1, the rest 0.
 
     Attributes:
-        connections: how the layers connect neurons (`layer_generators.Connections`).
+        connections: kind of the connections between layers (`layer_generators.Connections`).
         per_row: weights of a neuron, in the mean.
     """
 
@@ -388,9 +388,9 @@ class MatrixFile(Pattern):
     """A matrix file of any kind that `load_matrix` reads, whose shape is known beforehand.
 
     Attributes:
-        path: as text, absolute where another process is to read it.
-        tensor: which array of a file that holds several.
-        seed: of the values of a ``.smtx`` file, which stores none.
+        path: path as text, absolute if another process is to read it.
+        tensor: name of the array in a file that holds several.
+        seed: seed of the values of a ``.smtx`` file, which stores none.
     """
 
     kind: ClassVar[str] = "file"

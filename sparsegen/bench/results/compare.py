@@ -14,7 +14,7 @@ from sparsegen.operators import DType
 THRESHOLD = 0.03  # medians nearer than this are the same: sessions on one GPU differ by 1 to 2 %
 
 
-class Verdict(StrEnum):
+class Outcome(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     SAME = "same"
@@ -22,13 +22,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A contender on a workload that has a time in both runs."""
+    """A baseline on a workload that has a time in both runs."""
 
     key: RowKey
-    contender: str
+    baseline: str
     old: Timing
     new: Timing
-    verdict: Verdict
+    outcome: Outcome
 
     @property
     def ratio(self) -> float:
@@ -38,28 +38,28 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class StatusChange:
-    """A contender that has a time in one run only, or failed in another way."""
+    """A baseline that has a time in one run only, or failed in another way."""
 
     key: RowKey
-    contender: str
+    baseline: str
     old: Status
     new: Status
-    reason: str  # of the run without a time; the newer one's if neither has one
+    reason: str  # reason of the run without a time; the newer one's if neither has one
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Geometric mean of new over old of one contender over the rows of a suite and dtype."""
+    """Geometric mean of new over old of one baseline over the rows of a suite and dtype."""
 
     suite: str
     dtype: DType
-    contender: str
+    baseline: str
     ratio: Mean
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What two runs have in common and in what they differ.
+    """Comparison of two runs.
 
     Attributes:
         changes: every cell timed in both, in the new run's order; ``differing`` leaves out the same.
@@ -76,7 +76,7 @@ class Comparison:
 
     @property
     def differing(self) -> tuple[Change, ...]:
-        return tuple(change for change in self.changes if change.verdict is not Verdict.SAME)
+        return tuple(change for change in self.changes if change.outcome is not Outcome.SAME)
 
 
 def compare(old: Results, new: Results, *, threshold: float = THRESHOLD, force: bool = False) -> Comparison:
@@ -111,22 +111,22 @@ def compare(old: Results, new: Results, *, threshold: float = THRESHOLD, force: 
     )
 
 
-def verdict(old: Timing, new: Timing, threshold: float = THRESHOLD) -> Verdict:
-    """Whether a time changed: medians further apart than the threshold, and spreads that do not overlap.
+def outcome_of(old: Timing, new: Timing, threshold: float = THRESHOLD) -> Outcome:
+    """Classifies a change of time: medians further apart than the threshold, and spreads that do not overlap.
 
     The spread is that of the rounds' medians or that of the samples (10th to 90th percentile): one of them
     has to be disjoint. Single samples scatter far more than the medians of rounds do.
     """
     if abs(new.us - old.us) <= threshold * old.us:
-        return Verdict.SAME
+        return Outcome.SAME
     samples = _disjoint((old.low_us, old.high_us), (new.low_us, new.high_us))
     rounds = len(old.rounds_us) > 1 and len(new.rounds_us) > 1
     rounds = rounds and _disjoint(
         (min(old.rounds_us), max(old.rounds_us)), (min(new.rounds_us), max(new.rounds_us))
     )
     if not samples and not rounds:
-        return Verdict.SAME
-    return Verdict.FASTER if new.us < old.us else Verdict.SLOWER
+        return Outcome.SAME
+    return Outcome.FASTER if new.us < old.us else Outcome.SLOWER
 
 
 def _disjoint(a: tuple[float, float], b: tuple[float, float]) -> bool:
@@ -135,25 +135,23 @@ def _disjoint(a: tuple[float, float], b: tuple[float, float]) -> bool:
 
 def _changes(old: Row, new: Row, threshold: float) -> Iterator[Change]:
     for cell in new.cells:
-        other = old.cell(cell.contender)
+        other = old.cell(cell.baseline)
         if other is not None and other.timing is not None and cell.timing is not None:
-            outcome = verdict(other.timing, cell.timing, threshold)
-            yield Change(new.key, cell.contender, other.timing, cell.timing, outcome)
+            outcome = outcome_of(other.timing, cell.timing, threshold)
+            yield Change(new.key, cell.baseline, other.timing, cell.timing, outcome)
 
 
 def _status_changes(old: Row, new: Row) -> Iterator[StatusChange]:
     for cell in new.cells:
-        other = old.cell(cell.contender)
+        other = old.cell(cell.baseline)
         if other is not None and other.status is not cell.status:
-            yield StatusChange(
-                new.key, cell.contender, other.status, cell.status, cell.reason or other.reason
-            )
+            yield StatusChange(new.key, cell.baseline, other.status, cell.status, cell.reason or other.reason)
 
 
 def _drifts(changes: tuple[Change, ...]) -> Iterator[Drift]:
     groups: dict[tuple[str, DType, str], list[float]] = {}
     for change in changes:
-        group = (change.key.suite, change.key.dtype, change.contender)
+        group = (change.key.suite, change.key.dtype, change.baseline)
         groups.setdefault(group, []).append(change.ratio)
-    for (suite, dtype, contender), ratios in groups.items():
-        yield Drift(suite, dtype, contender, geometric(ratios))
+    for (suite, dtype, baseline), ratios in groups.items():
+        yield Drift(suite, dtype, baseline, geometric(ratios))

@@ -1,4 +1,4 @@
-"""What listings, tables and keys of rows tell of a problem of any operator."""
+"""Facts about a problem of any operator, for listings, tables and keys of rows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from sparsegen.operators import DType, Epilogue, FactorType, ImageLayout, Layout
 
 
 def layout_of(problem: Problem) -> Layout | ImageLayout:
-    """Its layout, of matrices or of images.
+    """Returns a problem's layout, of matrices or of images.
 
-    Column-major where it has none to tell: B of an SDDMM is column-major, a softmax has no B.
+    It is column-major for problems without a layout: B of an SDDMM is column-major, a softmax has no B.
     """
     layout = problem.traits.get("layout", Layout.COLUMN)
     assert isinstance(layout, Layout | ImageLayout)

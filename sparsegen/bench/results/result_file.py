@@ -1,6 +1,6 @@
 """Result files: JSON that is validated when read and replaced whole when written, and CSV for spreadsheets.
 
-Their schema is ``sparsegen-bench/3``.
+Their schema is ``sparsegen-bench/4``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsegen.bench.results.result_reader import NAME, VERSION, load
-from sparsegen.bench.results.results import Cell, Results, Row, WayTime
+from sparsegen.bench.results.results import Cell, ImplementationTime, Results, Row
 from sparsegen.errors import ResultsError
 from sparsegen.kernels.config import Config
 from sparsegen.system.publish import publish_text
@@ -77,7 +77,7 @@ def _row_dict(row: Row) -> dict[str, Any]:
 
 def _cell_dict(cell: Cell) -> dict[str, Any]:
     document: dict[str, Any] = {
-        "contender": cell.contender,
+        "baseline": cell.baseline,
         "kind": cell.kind,
         "arithmetic": cell.arithmetic,
         "status": cell.status,
@@ -90,14 +90,19 @@ def _cell_dict(cell: Cell) -> dict[str, Any]:
         "memory_bytes": cell.memory_bytes,
         "worst_error": None if cell.worst_error is None else _finite(cell.worst_error),
         "tried": cell.tried,
-        "ways": [_way_dict(way) for way in cell.ways] or None,
+        "implementations": [_implementation_dict(implementation) for implementation in cell.implementations]
+        or None,
     }
     return {name: value for name, value in document.items() if value is not None or name == "reason"}
 
 
-def _way_dict(way: WayTime) -> dict[str, Any]:
-    document: dict[str, Any] = {"detail": way.detail, "us": way.us, "reason": way.reason or None}
-    document["variant"] = _variant_dict(way.variant)
+def _implementation_dict(one: ImplementationTime) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "detail": one.detail,
+        "us": one.us,
+        "reason": one.reason or None,
+    }
+    document["variant"] = _variant_dict(one.variant)
     return {name: value for name, value in document.items() if value is not None}
 
 
@@ -125,7 +130,7 @@ def read(path: Path) -> Results:
 # --- CSV ---------------------------------------------------------------------------------------------------
 
 ROW_COLUMNS = ("suite", "case", "operator", "m", "k", "n", "dtype", "layout", "nnz", "fingerprint")
-CELL_COLUMNS = ("contender", "kind", "arithmetic", "status", "detail", "reason")
+CELL_COLUMNS = ("baseline", "kind", "arithmetic", "status", "detail", "reason")
 TIME_COLUMNS = ("us", "low_us", "high_us", "samples", "clock_mhz", "throttle_reasons")
 COST_COLUMNS = ("preparation_ms", "memory_bytes", "worst_error", "tried")
 

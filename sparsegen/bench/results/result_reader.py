@@ -10,6 +10,7 @@ from sparsegen.bench.results.results import (
     BenchDevice,
     Cell,
     Floor,
+    ImplementationTime,
     Invocation,
     Kind,
     Protocol,
@@ -18,7 +19,6 @@ from sparsegen.bench.results.results import (
     Row,
     Status,
     Timing,
-    WayTime,
 )
 from sparsegen.errors import ResultsError, ResultsNewerError
 from sparsegen.kernels import read_config
@@ -30,7 +30,7 @@ from sparsegen.operators import MAX_INDEX
 from sparsegen.tuning_db.json_reader import Node, parse_json
 from sparsegen.tuning_db.problem_reader import read_problem
 
-NAME, VERSION = "sparsegen-bench", 3
+NAME, VERSION = "sparsegen-bench", 4
 BIG = 2**63 - 1
 LONG = 4000  # characters
 
@@ -124,8 +124,8 @@ ROW = ("suite", "case", "problem", "source", "nnz", "fingerprint", "features", "
 def _row(node: Node) -> Row:
     f = node.fields(ROW, ("reference", "state", "measured"))
     cells = tuple(_cell(cell) for cell in f["cells"].items())
-    if len({cell.contender for cell in cells}) != len(cells):
-        f["cells"].refuse("each contender once")
+    if len({cell.baseline for cell in cells}) != len(cells):
+        f["cells"].refuse("each baseline once")
     features = _features(f["features"])
     nnz = f["nnz"].integer(0, MAX_INDEX)
     if features.nnz != nnz:
@@ -170,10 +170,19 @@ TIMING = ("us", "low_us", "high_us", "samples", "rounds_us", "clock_mhz", "throt
 
 
 def _cell(node: Node) -> Cell:
-    needed = ("contender", "kind", "arithmetic", "status", "detail", "reason")
+    needed = ("baseline", "kind", "arithmetic", "status", "detail", "reason")
     f = node.fields(
         needed,
-        ("variant", "digest", *TIMING, "preparation_ms", "memory_bytes", "worst_error", "tried", "ways"),
+        (
+            "variant",
+            "digest",
+            *TIMING,
+            "preparation_ms",
+            "memory_bytes",
+            "worst_error",
+            "tried",
+            "implementations",
+        ),
     )
     status = _word(f["status"], Status)
     reason = "" if f["reason"].value is None else f["reason"].text(LONG)
@@ -183,7 +192,7 @@ def _cell(node: Node) -> Cell:
     if (status is Status.OK) == bool(reason):
         f["reason"].refuse("null" if status is Status.OK else f"why the status is {status}")
     return Cell(
-        contender=f["contender"].text(80, "[a-zA-Z0-9_.-]+"),
+        baseline=f["baseline"].text(80, "[a-zA-Z0-9_.-]+"),
         kind=_word(f["kind"], Kind),
         arithmetic=_word(f["arithmetic"], Arithmetic),
         status=status,
@@ -196,17 +205,19 @@ def _cell(node: Node) -> Cell:
         memory_bytes=_integer(f.get("memory_bytes")),
         worst_error=_number(f.get("worst_error")),
         tried=_integer(f.get("tried")),
-        ways=tuple(_way(way) for way in f["ways"].items()) if "ways" in f else (),
+        implementations=tuple(_implementation(one) for one in f["implementations"].items())
+        if "implementations" in f
+        else (),
     )
 
 
-def _way(node: Node) -> WayTime:
+def _implementation(node: Node) -> ImplementationTime:
     f = node.fields(("detail",), ("us", "reason", "variant"))
     us, reason = _number(f.get("us")), f["reason"].text(LONG) if "reason" in f else ""
     if (us is None) != bool(reason):
         node.refuse("either a time (us) or a reason")
     variant = _variant(f["variant"]) if "variant" in f else None
-    return WayTime(f["detail"].text(LONG), us, reason, variant)
+    return ImplementationTime(f["detail"].text(LONG), us, reason, variant)
 
 
 def _variant(node: Node) -> Config:

@@ -1,4 +1,4 @@
-"""What ``sparsegen bench`` found, as plain frozen values: conditions, and one row for each workload.
+"""Results of ``sparsegen bench``, as plain frozen values: conditions, and one row for each workload.
 
 `result_file` reads and writes them, `merging` makes one of several, `summary` takes means, `compare` holds two runs
 against each other. All times are microseconds and all rates are per second unless a name says otherwise.
@@ -21,14 +21,14 @@ from sparsegen.measure.l2 import L2
 from sparsegen.measure.rates import Arithmetic, MeasuredRates
 from sparsegen.operators import DType, Float8, ImageLayout, Layout, Problem
 
-TUNED, UNTUNED = "sparsegen", "sparsegen-untuned"  # our contenders: the recorded winner, plain dispatch
-DEFAULT, IN_GRAPH = "sparsegen-default", "sparsegen-graph"  # as users call us: dense where that is faster
+TUNED, UNTUNED = "sparsegen", "sparsegen-untuned"  # our baselines: the recorded winner, plain dispatch
+DEFAULT, IN_GRAPH = "sparsegen-default", "sparsegen-graph"  # called as users call us: dense if that is faster
 WITHOUT = "sparsegen-without-"  # and what the packaged results were taken without (`bench.unseen`)
-TOOLCHAIN = "toolchain"  # what compiles our kernels, among the versions
+TOOLCHAIN = "toolchain"  # key of our kernels' compiler among the versions
 
 
 class Kind(StrEnum):
-    """What a contender is to a reader: ours, a dense product, or somebody else's sparse routine.
+    """Kind of a baseline: ours, a dense product, or an external sparse routine.
 
     ``OTHER`` computes something else that users hold against the row: a copy of the same bytes, dense attention. It
     is in no mean.
@@ -41,10 +41,10 @@ class Kind(StrEnum):
 
 
 class Status(StrEnum):
-    """What became of a contender on a workload. Only ``OK`` has a time."""
+    """Outcome of a baseline on a workload. Only ``OK`` has a time."""
 
     OK = "ok"
-    MISSING = "missing"  # the contender, or what it needs, is not on this machine
+    MISSING = "missing"  # the baseline, or what it needs, is not on this machine
     UNSUPPORTED = "unsupported"  # it cannot compute this workload
     WRONG = "wrong"
     CRASHED = "crashed"
@@ -78,11 +78,11 @@ class BenchDevice:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How was measured.
+    """Protocol of the measurements.
 
     Attributes:
-        rounds: how often the contenders took turns.
-        samples: timed calls of a contender in one round.
+        rounds: number of rounds in which the baselines took turns.
+        samples: number of timed calls of a baseline in one round.
         tune: ``off``, an effort, or a number of seconds or of variants, as given to ``--tune``.
     """
 
@@ -94,11 +94,11 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What the device reached in this very run.
+    """Rates of the device in this very run.
 
     Attributes:
         copy_bytes_per_s: bytes read + bytes written of a device-to-device copy.
-        flop_per_s: of a large dense product, for each arithmetic that was measured.
+        flop_per_s: rate of a large dense product, for each measured arithmetic.
         empty_kernel_us: time of a kernel that does nothing.
     """
 
@@ -137,7 +137,7 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Times of a contender on a workload: median, 10th and 90th percentile over all samples.
+    """Times of a baseline on a workload: median, 10th and 90th percentile over all samples.
 
     ``rounds_us`` are the medians of the rounds; ``throttle_reasons`` is NVML's bit mask.
     """
@@ -152,13 +152,13 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class WayTime:
-    """One of the ways of a contender that has several.
+class ImplementationTime:
+    """One of the implementations of a baseline that has several.
 
     Attributes:
         us: median of a short measurement; None where it failed.
         reason: why there is no time; empty exactly when there is one.
-        variant: what ran, for ours.
+        variant: our variant that ran.
     """
 
     detail: str
@@ -173,22 +173,22 @@ class WayTime:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A contender on a workload.
+    """A baseline on a workload.
 
     Attributes:
-        detail: which way stands for it: algorithm and layout; for ours, how it was chosen.
-        variant: what ran, for ours.
-        digest: of its source and compiler (SHA-256), for ours.
+        detail: the implementation that stands for it: algorithm and layout; for ours, the source of the choice.
+        variant: our variant that ran.
+        digest: SHA-256 of our source and compiler.
         reason: why there is no time; empty exactly when the status is OK.
         timing: there exactly when the status is OK.
         preparation_ms: conversion, packing and upload, once for a matrix; not part of the time.
         memory_bytes: device memory of the prepared matrix and of work space.
         worst_error: the largest error over its bound; above 1 is wrong.
         tried: variants measured on the workload beforehand, for our tuned one; older files do not say.
-        ways: of a contender with several: all of them, the fastest first.
+        implementations: all implementations of a baseline with several, the fastest first.
     """
 
-    contender: str
+    baseline: str
     kind: Kind
     arithmetic: Arithmetic
     status: Status
@@ -201,12 +201,12 @@ class Cell:
     memory_bytes: int | None = None
     worst_error: float | None = None
     tried: int | None = None
-    ways: tuple[WayTime, ...] = ()
+    implementations: tuple[ImplementationTime, ...] = ()
 
     def __post_init__(self) -> None:
         is_ok = self.status is Status.OK
         if is_ok != (self.timing is not None) or is_ok == bool(self.reason):
-            raise ValueError(f"{self.contender}: a time if and only if ok, a reason if and only if not")
+            raise ValueError(f"{self.baseline}: a time if and only if ok, a reason if and only if not")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +215,8 @@ class Floor:
 
     Attributes:
         bytes, flop: fewest bytes moved (each operand once) and useful operations (`operators.Cost`).
-        computed: of the problem's operations the part that is useful with these operands; below 1 where inputs of a
-            network die, and below or above it where a mask is drawn. Older files do not say, and count all.
+        computed: fraction of the problem's operations that is useful with these operands; below 1 if inputs of a
+            network die, and below or above it if a mask is drawn. Older files do not say, and count all.
         memory_us, compute_us: those over the measured rates; None where no rate was measured (the emulator).
     """
 
@@ -235,7 +235,7 @@ class Floor:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RowKey:
-    """What identifies a row."""
+    """Identity of a row."""
 
     suite: str
     case: str
@@ -252,14 +252,14 @@ class RowKey:
 
 @dataclass(frozen=True, slots=True)
 class Row(HasProblem):
-    """A workload and what every contender took for it.
+    """A workload and what every baseline took for it.
 
     Attributes:
-        source: where the matrix comes from.
-        fingerprint: of the pattern, see `CsrMatrix.fingerprint`.
-        features: of the sparse matrix.
-        reference: what the results were held against, where it is not a float64 reference on the CPU.
-        state: of the source that measured it (`sparsegen.bench.run.state`); empty where an older file does not say.
+        source: source of the matrix.
+        fingerprint: fingerprint of the pattern, see `CsrMatrix.fingerprint`.
+        features: features of the sparse matrix.
+        reference: the reference of the results, if it is not a float64 reference on the CPU.
+        state: state of the source that measured it (`sparsegen.bench.run.state`); empty if an older file does not say.
         measured: when, with its zone; None where an older file does not say.
     """
 
@@ -285,21 +285,23 @@ class Row(HasProblem):
         """Share of zeros in the sparse matrix; 1 for one without entries."""
         return 1.0 - self.features.density
 
-    def cell(self, contender: str) -> Cell | None:
-        return next((cell for cell in self.cells if cell.contender == contender), None)
+    def cell(self, baseline: str) -> Cell | None:
+        return next((cell for cell in self.cells if cell.baseline == baseline), None)
 
-    def us(self, contender: str) -> float | None:
-        """A contender's median; None if it has no time."""
-        cell = self.cell(contender)
+    def us(self, baseline: str) -> float | None:
+        """A baseline's median; None if it has no time."""
+        cell = self.cell(baseline)
         return None if cell is None or cell.timing is None else cell.timing.us
 
     def preparation_ms(self) -> float | None:
-        """What packing and upload of the tuned winner take; None if that was not measured."""
+        """Milliseconds that packing and upload of the tuned winner take; None if that was not measured."""
         cell = self.cell(TUNED)
         return None if cell is None else cell.preparation_ms
 
     def tried(self) -> int | None:
-        """How many variants were measured on the workload before the tuned winner was named; None if it is not told."""
+        """Number of variants that were measured on the workload before the tuned winner was named; None if not
+        known.
+        """
         cell = self.cell(TUNED)
         return None if cell is None else cell.tried
 
@@ -348,7 +350,7 @@ class Results:
         return next((row for row in self.rows if row.key == key), None)
 
     def with_row(self, row: Row) -> Results:
-        """These results with the row added, or in the place of the one with its key."""
+        """Returns the results with the row added, or in the place of the one with its key."""
         if self.row(row.key) is None:
             return replace(self, rows=(*self.rows, row))
         return replace(self, rows=tuple(row if old.key == row.key else old for old in self.rows))

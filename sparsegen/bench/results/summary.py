@@ -27,14 +27,14 @@ class SuiteSummary:
     Ratios are of times (below 1: the first is faster), means are geometric.
 
     Attributes:
-        rows: how many the suite has here, whether timed or not.
-        ours: the contender that stands for us: the tuned winner, or plain dispatch where nothing was tuned.
+        rows: number of the suite's rows here, whether timed or not.
+        ours: the baseline that stands for us: the tuned winner, or plain dispatch where nothing was tuned.
         to_dense: ours over the dense product of the same type.
         to_dense_tf32: the same over the dense product of float32 data in TF32; none for other types.
         to_best_sparse: ours over the fastest other sparse routine.
         untuned_to_tuned: plain dispatch over the tuned winner: the regret.
-        unseen_to_tuned: the same for dispatch without what the packaged results know of the row, by the contender's
-            name; of the contenders that took part.
+        unseen_to_tuned: the same for dispatch without what the packaged results know of the row, by the baseline's
+            name; of the baselines that took part.
         worst_unseen: the largest of these ratios.
         tried, least_tried: median and least of `Row.tried` over the rows that tell it.
         preparation_ms: median of what the tuned winner's packing and upload take.
@@ -82,7 +82,7 @@ def _summary(suite: str, dtype: DType, factor_type: FactorType, rows: Sequence[R
     to_dense = _ratios(ours, dense)
     unseen = {
         name: _ratios([row.us(name) for row in rows], tuned)
-        for name in dict.fromkeys(cell.contender for row in rows for cell in row.cells)
+        for name in dict.fromkeys(cell.baseline for row in rows for cell in row.cells)
         if name.startswith(WITHOUT)
     }
     tried = [count for row in rows if (count := row.tried()) is not None]
@@ -112,13 +112,13 @@ def _summary(suite: str, dtype: DType, factor_type: FactorType, rows: Sequence[R
 
 
 def standing_for_us(rows: Iterable[Row]) -> str:
-    """Which of our contenders rows are compared by: the tuned one, unless the untuned one alone was timed."""
+    """Returns which of our baselines stands for us: the tuned one, unless only the untuned one was timed."""
     timed = {name for row in rows for name in (TUNED, UNTUNED) if row.us(name) is not None}
     return UNTUNED if timed == {UNTUNED} else TUNED
 
 
 def _tf32_us(row: Row) -> float | None:
-    """What the fastest dense product of float32 data in TF32 takes, which is right to about three digits."""
+    """Time of the fastest dense product of float32 data in TF32, which is right to about three digits."""
     cells = [c for c in row.cells if c.kind is Kind.DENSE and c.arithmetic is Arithmetic.TF32]
     found = [cell.timing.us for cell in cells if cell.timing is not None]
     return min(found) if found and row.dtype is DType.FLOAT32 else None

@@ -1,4 +1,4 @@
-"""Configs of one family as a contender: ``--configs``, as a text or as a file of named sets.
+"""Configs of one family as a baseline: ``--configs``, as a text or as a file of named sets.
 
 A text is ``FAMILY[@BASE][:KEY=VALUE,VALUE;KEY+KEY=VALUE+VALUE,...]``: every combination of the values changes the base;
 keys that are joined by ``+`` change together. Without any the base itself is the one config.
@@ -17,10 +17,10 @@ from pathlib import Path
 
 from sparsegen import backends, kernels
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender.contender import Explorer, MissingError, UnsupportedError, Way
-from sparsegen.bench.contender.parcel import Parcel
-from sparsegen.bench.contender.workbench import Workbench
-from sparsegen.bench.contenders._ours import way_of
+from sparsegen.bench.baseline.baseline import Explorer, Implementation, MissingError, UnsupportedError
+from sparsegen.bench.baseline.inputs import Inputs
+from sparsegen.bench.baseline.workbench import Workbench
+from sparsegen.bench.baselines._ours import implementation_of
 from sparsegen.bench.results.results import Kind
 from sparsegen.errors import CompileError, ConfigError
 from sparsegen.kernels.base import AnyFamily, Device
@@ -41,8 +41,8 @@ Changes = tuple[tuple[str, str], ...]  # names of tunables, values as words
 
 
 class Base(StrEnum):
-    """What the settings change: the family's heuristic config for the row, its recorded winner of exactly this
-    workload, or every config that a publication fixes (`Family.published`).
+    """Config that the settings change: the family's heuristic one for the row, its recorded winner of exactly this
+    workload, or every one that a publication fixes (`Family.published`).
     """
 
     HEURISTIC = "heuristic"
@@ -55,7 +55,7 @@ class ConfigSet(Explorer):
     """Every combination of some settings of one family.
 
     Attributes:
-        axes: each has alternatives, of which a config has one.
+        axes: each has alternatives; a config has one of each.
     """
 
     name: str
@@ -88,7 +88,7 @@ class ConfigSet(Explorer):
         """The set of all combinations of the axes' values, as words.
 
         Raises:
-            ConfigError: as `parse`; it begins with ``where``.
+            ConfigError: see `parse`; it begins with ``where``.
         """
         known = kernels.families()
         if family not in known:
@@ -122,51 +122,51 @@ class ConfigSet(Explorer):
     def open(self, executor: Executor) -> dict[str, str]:
         return {}
 
-    def foresee(self, parcel: Parcel, device: Device, db: str | None) -> None:
+    def foresee(self, inputs: Inputs, device: Device, db: str | None) -> None:
         """Compile them all side by side; what does not compile is told when its turn comes."""
         toolchain = backends.toolchain(device)
 
         def compiled(config: Config) -> None:
             with suppress(CompileError):
-                compile_variant(config, parcel.problem, toolchain)
+                compile_variant(config, inputs.problem, toolchain)
 
         with ThreadPoolExecutor() as pool:
-            list(pool.map(compiled, self.configs(parcel, device, db)))
+            list(pool.map(compiled, self.configs(inputs, device, db)))
 
-    def configs(self, parcel: Parcel, device: Device, db: str | None) -> Sequence[Config]:
-        family, problem = self._family, parcel.problem
-        combined = list(dict.fromkeys(self._combined(parcel, device, db)))
-        valid = [config for config in combined if family.suits(problem, parcel.features, config, device)]
+    def configs(self, inputs: Inputs, device: Device, db: str | None) -> Sequence[Config]:
+        family, problem = self._family, inputs.problem
+        combined = list(dict.fromkeys(self._combined(inputs, device, db)))
+        valid = [config for config in combined if family.suits(problem, inputs.features, config, device)]
         if not valid:
             broken = family.broken_constraints(problem, combined[0], device)
-            broken += family.broken_requirements(problem, parcel.features, combined[0])
+            broken += family.broken_requirements(problem, inputs.features, combined[0])
             raise UnsupportedError(f"none of {len(combined)} configs is valid here: {'; '.join(broken)}")
         return valid
 
-    def way(self, bench: Workbench, config: Config) -> Way:
-        return way_of(config, bench.problem, bench, config.settings)
+    def implementation(self, bench: Workbench, config: Config) -> Implementation:
+        return implementation_of(config, bench.problem, bench, config.settings)
 
     @property
     def _family(self) -> AnyFamily:
         return kernels.family(self.family)
 
-    def _combined(self, parcel: Parcel, device: Device, db: str | None) -> Iterator[Config]:
-        for base in self._bases(parcel, device, db):
+    def _combined(self, inputs: Inputs, device: Device, db: str | None) -> Iterator[Config]:
+        for base in self._bases(inputs, device, db):
             for combination in itertools.product(*self.axes):
                 changes = dict(itertools.chain(*combination))
                 yield self._family.config(**{**base.to_dict(), **changes})
 
-    def _bases(self, parcel: Parcel, device: Device, db: str | None) -> Sequence[Config]:
+    def _bases(self, inputs: Inputs, device: Device, db: str | None) -> Sequence[Config]:
         family = self._family
         if self.base is Base.HEURISTIC:
-            return [family.heuristic(parcel.problem, parcel.features, device)]
+            return [family.heuristic(inputs.problem, inputs.features, device)]
         if self.base is Base.PUBLISHED:
-            published: Sequence[Config] = family.published(parcel.problem)
+            published: Sequence[Config] = family.published(inputs.problem)
             if not published:
                 raise UnsupportedError(f"no publication fixes configs of {self.family} here")
             return published
         with open_layers(Settings.from_environment(), db) as layers:
-            best = ranked(layers.measurements(parcel.workload, device))
+            best = ranked(layers.measurements(inputs.workload, device))
         winner = next((r.variant.config for r in best if r.variant.family == self.family), None)
         if winner is None:
             raise MissingError(f"no config of {self.family} is recorded for this workload; --tune makes some")
@@ -174,7 +174,7 @@ class ConfigSet(Explorer):
 
 
 def config_sets(texts: Sequence[str]) -> list[ConfigSet]:
-    """What ``--configs`` names: texts, and files of sets (``*.json``); names of texts that come again are numbered.
+    """Parses ``--configs``: texts, and files of sets (``*.json``); names of texts that come again are numbered.
 
     Raises:
         ConfigError: see `ConfigSet.parse`; a file that cannot be read or is malformed; a name taken twice.
@@ -191,7 +191,7 @@ def config_sets(texts: Sequence[str]) -> list[ConfigSet]:
 
 
 def _of_file(path: Path) -> Iterator[ConfigSet]:
-    """Of ``{"sets": [{"name": ..., "family": ..., "base": ..., "set": {"KEY": [VALUE, ...]}}]}``."""
+    """Reads ``{"sets": [{"name": ..., "family": ..., "base": ..., "set": {"KEY": [VALUE, ...]}}]}``."""
     root = parse_json(read_text(path, LARGEST_FILE, ConfigError), str(path), ConfigError)
     for node in root.fields(("description", "sets"))["sets"].items():
         f = node.fields(("name", "family"), ("base", "set"))

@@ -12,7 +12,7 @@ import numpy as np
 
 from sparsegen import backends
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender.parcel import Parcel, stored_result
+from sparsegen.bench.baseline.inputs import Inputs, stored_result
 from sparsegen.bench.results.results import Kind
 from sparsegen.kernels.base import Array, Device
 from sparsegen.kernels.packed import empty_as_one
@@ -32,16 +32,16 @@ class SetUp:
 
 @dataclass(frozen=True, slots=True)
 class ComputeReference:
-    """A parcel's reference, which stays until the next one. Answered with where it was computed, in words; empty for
+    """The reference of a row, which stays until the next one. Answered with where it was computed, in words; empty for
     the host.
     """
 
-    parcel: Parcel
+    inputs: Inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Hold a result, which `Parcel.store_result` wrote, against that reference. Answered with the largest error over
+    """Hold a result, which `Inputs.store_result` wrote, against that reference. Answered with the largest error over
     its bound.
     """
 
@@ -74,7 +74,7 @@ class _Server:
     def handle(self, request: Any) -> Any:
         if isinstance(request, ComputeReference):
             self._reference = None  # its memory goes first
-            self._reference = RowReference(request.parcel, self._executor)
+            self._reference = RowReference(request.inputs, self._executor)
             return self._reference.source
         if isinstance(request, Compare):
             assert self._reference is not None
@@ -87,16 +87,16 @@ class _Server:
 
 
 class RowReference:
-    """What a row's results must be; on a CUDA device both it and the comparing stay there.
+    """Reference of a row's results; on a CUDA device both it and the comparison stay there.
 
     Attributes:
-        source: where it was computed, in words (see `Verifier.source`).
+        source: place of its computation, in words (see `Verifier.source`).
     """
 
-    def __init__(self, parcel: Parcel, executor: Executor) -> None:
-        operands = {name: np.asarray(operand) for name, operand in parcel.operands().items()}
-        self._written, self._executor = parcel.problem.result(parcel.features.nnz), executor
-        self._verifier = verifier(parcel.problem, parcel.matrix(), operands, executor)
+    def __init__(self, inputs: Inputs, executor: Executor) -> None:
+        operands = {name: np.asarray(operand) for name, operand in inputs.operands().items()}
+        self._written, self._executor = inputs.problem.result(inputs.features.nnz), executor
+        self._verifier = verifier(inputs.problem, inputs.matrix(), operands, executor)
         self.source = self._verifier.source
 
     def worst_error(self, stored: Array, bound: ErrorBound) -> float:
@@ -107,7 +107,7 @@ class RowReference:
 
 
 def bound_for(kind: Kind, arithmetic: Arithmetic, dtype: DType) -> ErrorBound:
-    """How far the results of such a contender may lie from the reference."""
+    """Returns the bound on the error of such a baseline's results."""
     if kind is Kind.OURS:
         return ErrorBound.ours(dtype)
     return ErrorBound.tf32() if arithmetic is Arithmetic.TF32 else ErrorBound.vendors(dtype)

@@ -1,4 +1,4 @@
-"""What to measure and how, and what a run says while it goes on."""
+"""Request and progress of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparsegen.bench.contender.contender import Contender
+from sparsegen.bench.baseline.baseline import Baseline
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.results.results import Protocol, Row, RowKey
 from sparsegen.bench.run.maker import Pair
@@ -17,12 +17,12 @@ from sparsegen.operators import DType
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to measure, and how.
+    """Request of a run.
 
     Attributes:
-        contenders: in the order in which they take turns.
+        baselines: baselines in the order in which they take turns.
         output: the result file; None to keep none. Rows that are in it stay unless ``remeasure`` says so.
-        seconds: no row is begun after so much time; None for no limit.
+        seconds: time after which no row is begun; None for no limit.
         devices: more of the same model, on which rows are tuned before any is measured; rows are measured on
             ``device``, all of them.
         jobs: rows that are tuned side by side on each device before any is measured; with 1 on one device, each just
@@ -31,7 +31,7 @@ class Request:
     """
 
     cases: Sequence[Case]
-    contenders: Sequence[Contender]
+    baselines: Sequence[Baseline]
     device: Device
     protocol: Protocol
     db: str | None = None
@@ -44,12 +44,12 @@ class Request:
     limits: Limits = field(default_factory=Limits)
 
 
-TUNED_AHEAD = "tuned ahead"  # what a row's step says when its search, side by side with others', has ended
+TUNED_AHEAD = "tuned ahead"  # a row's step when its search, side by side with others', has ended
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where a run stands: a row that is being worked on, or (``row`` given) done."""
+    """Progress of a run: a row that is being worked on, or (``row`` given) done."""
 
     index: int
     total: int

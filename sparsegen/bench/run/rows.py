@@ -1,4 +1,4 @@
-"""Measures row after row: all contenders prepare side by side, and then take turns on the device."""
+"""Measures row after row: all baselines prepare side by side, and then take turns on the device."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from sparsegen import kernels
-from sparsegen.bench.contender.parcel import Parcel
+from sparsegen.bench.baseline.inputs import Inputs
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.results.floor import floor_of
 from sparsegen.bench.results.results import TUNED, Cell, Rates, Row, RowKey, Status
-from sparsegen.bench.run.maker import Pair, ParcelQueue
+from sparsegen.bench.run.maker import InputsQueue, Pair
 from sparsegen.bench.run.reference import Compare, ComputeReference
 from sparsegen.bench.run.request import Progress, Request, Step
 from sparsegen.bench.run.runner import Runner
@@ -46,19 +46,19 @@ class Rows:
     def __init__(
         self,
         request: Request,
-        parcels: ParcelQueue,
+        inputs: InputsQueue,
         references: ChildProcess,
         runners: Sequence[Runner],
         wanted: Sequence[tuple[RowKey, Pair]],
     ) -> None:
-        self._request, self._parcels, self._references = request, parcels, references
+        self._request, self._inputs, self._references = request, inputs, references
         self._runners, self._wanted, self._state = runners, wanted, state()
-        tunes = any(r.contender.name == TUNED for r in runners)
+        tunes = any(r.baseline.name == TUNED for r in runners)
         self._budget = budget_of(request.protocol.tune) if tunes else None
         self.skipped: list[tuple[RowKey, str]] = []
 
     def measure(self, progress: Progress, rates: Rates | None, deadline: float | None) -> Iterator[Row]:
-        """Those that begin before the deadline (`time.monotonic` seconds, None for none)."""
+        """Yields the rows that begin before the deadline (`time.monotonic` seconds, None for none)."""
         for index, (key, (case, _)) in enumerate(self._wanted):
             if deadline is not None and time.monotonic() >= deadline:
                 return
@@ -67,13 +67,13 @@ class Rows:
             say = self._teller(progress, index, key, steps)
             say("matrix and operands")
             try:
-                parcel = self._parcels.next()
+                inputs = self._inputs.next()
             except (MatrixError, SuiteError) as error:
                 self.skipped.append((key, str(error)))
                 continue
-            cells, reference = self._cells(parcel, say)
-            row = _row(key, case, parcel, cells, rates, reference, self._state)
-            self._parcels.discard(index, parcel)
+            cells, reference = self._cells(inputs, say)
+            row = _row(key, case, inputs, cells, rates, reference, self._state)
+            self._inputs.discard(index, inputs)
             yield row
             say("done", row)
             spent = ", ".join(f"{name} {after - then:.2f}" for (name, then), (_, after) in pairwise(steps))
@@ -82,36 +82,36 @@ class Rows:
     def _teller(
         self, progress: Progress, index: int, key: RowKey, steps: list[tuple[str, float]]
     ) -> Callable[..., None]:
-        """What a row calls with each step that it begins; ``steps`` gets when that was."""
+        """Returns the function that reports each step that a row begins; ``steps`` gets the steps' starts."""
 
         def say(doing: str, row: Row | None = None) -> None:
             steps.append((doing, time.monotonic()))
             progress(Step(index, len(self._wanted), key, doing, row))
-            self._parcels.pump()
+            self._inputs.pump()
 
         return say
 
-    def _cells(self, parcel: Parcel, say: Say) -> tuple[tuple[Cell, ...], str]:
-        """What became of every contender, and where the reference is from."""
+    def _cells(self, inputs: Inputs, say: Say) -> tuple[tuple[Cell, ...], str]:
+        """Returns the outcome of every baseline, and the source of the reference."""
         request, runners = self._request, self._runners
-        budget = self._budget if kernels.families_of(parcel.problem.operator) else None
+        budget = self._budget if kernels.families_of(inputs.problem.operator) else None
         if budget is not None:
             say("tuning")
-            ensure_tuned(parcel, request.contenders, request.device, request.db, budget)
+            ensure_tuned(inputs, request.baselines, request.device, request.db, budget)
         with turn(request.device):
-            reference = self._take_turns(parcel, say)
-        cells = tuple(runner.cell(parcel) for runner in runners)
+            reference = self._take_turns(inputs, say)
+        cells = tuple(runner.cell(inputs) for runner in runners)
         if budget is not None:
             versions = {name: v for runner in runners for name, v in runner.versions.items()}
-            record_baselines(parcel, request.device, request.db, cells, versions, request.protocol.l2)
+            record_baselines(inputs, request.device, request.db, cells, versions, request.protocol.l2)
         return cells, reference
 
-    def _take_turns(self, parcel: Parcel, say: Say) -> str:
+    def _take_turns(self, inputs: Inputs, say: Say) -> str:
         protocol, runners = self._request.protocol, self._runners
         say("preparing")
-        self._references.send(ComputeReference(parcel))
+        self._references.send(ComputeReference(inputs))
         for runner in runners:
-            runner.enter(parcel)
+            runner.enter(inputs)
         source = self._wait_for_reference()
         for runner in runners:
             runner.wait_until_prepared()
@@ -133,7 +133,7 @@ class Rows:
         return source or ""
 
     def _wait_for_reference(self) -> str | None:
-        """Where the reference was computed, in words; None where it could not be."""
+        """Returns where the reference was computed, in words; None if it could not be."""
         try:
             found: str = self._references.receive(REFERENCE_SECONDS)
         except ChildDiedError:
@@ -164,7 +164,7 @@ def turn(device: Device) -> AbstractContextManager[None]:
 def _row(
     key: RowKey,
     case: Case,
-    parcel: Parcel,
+    inputs: Inputs,
     cells: tuple[Cell, ...],
     rates: Rates | None,
     reference: str,
@@ -173,12 +173,12 @@ def _row(
     return Row(
         suite=key.suite,
         case=key.case,
-        problem=parcel.problem,
+        problem=inputs.problem,
         source=case.source,
-        nnz=parcel.features.nnz,
-        fingerprint=parcel.fingerprint,
-        features=parcel.features,
-        floor=floor_of(parcel.problem, parcel.features.nnz, rates, parcel.computed),
+        nnz=inputs.features.nnz,
+        fingerprint=inputs.fingerprint,
+        features=inputs.features,
+        floor=floor_of(inputs.problem, inputs.features.nnz, rates, inputs.computed),
         cells=cells,
         reference=reference,
         state=measured_by,

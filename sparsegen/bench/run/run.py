@@ -1,4 +1,4 @@
-"""A benchmark run: every row, every contender, and a result file that is whole after each row."""
+"""A benchmark run: every row, every baseline, and a result file that is whole after each row."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sparsegen import __version__, backends, kernels
-from sparsegen.bench.contender.contender import Contender
-from sparsegen.bench.contender.parcel import parcel_folder
+from sparsegen.bench.baseline.baseline import Baseline
+from sparsegen.bench.baseline.inputs import inputs_folder
 from sparsegen.bench.results import result_file
 from sparsegen.bench.results.merging import require_same_conditions
 from sparsegen.bench.results.results import (
@@ -25,7 +25,7 @@ from sparsegen.bench.results.results import (
     RowKey,
 )
 from sparsegen.bench.run import maker
-from sparsegen.bench.run.maker import Pair, ParcelQueue
+from sparsegen.bench.run.maker import InputsQueue, Pair
 from sparsegen.bench.run.reference import MeasureRates, SetUp
 from sparsegen.bench.run.request import TUNED_AHEAD, Progress, Request, Step, planned
 from sparsegen.bench.run.rows import Rows, turn
@@ -47,7 +47,7 @@ class Finished:
     Attributes:
         measured: rows of this run; ``kept`` were in the file already, ``left`` the time did not suffice for.
         skipped: rows whose matrix cannot be had, with why.
-        missing: contenders that are not there, with why.
+        missing: baselines that are not there, with why.
     """
 
     results: Results
@@ -76,19 +76,19 @@ def run(request: Request, progress: Progress) -> Finished:
         return Finished(table.results, (), kept=len(keys), left=0, skipped=(), missing=())
     deadline = None if request.seconds is None else time.monotonic() + request.seconds
     with ExitStack() as resources:
-        # Contenders import their libraries beside the searches.
+        # Baselines import their libraries beside the searches.
         runners = [
-            resources.enter_context(closing(_runner(contender, request, wanted.values())))
-            for contender in request.contenders
+            resources.enter_context(closing(_runner(baseline, request, wanted.values())))
+            for baseline in request.baselines
         ]
         _tune_ahead(request, list(wanted.items()), deadline, progress)
         references = resources.enter_context(closing(ChildProcess("sparsegen.bench.run.reference:serve")))
         references.send(SetUp(request.device))
-        folder = resources.enter_context(parcel_folder())
-        ahead = maker.SetUp(folder, request.device, request.contenders, request.db)
-        parcels = resources.enter_context(closing(ParcelQueue(list(wanted.values()), ahead)))
+        folder = resources.enter_context(inputs_folder())
+        ahead = maker.SetUp(folder, request.device, request.baselines, request.db)
+        inputs = resources.enter_context(closing(InputsQueue(list(wanted.values()), ahead)))
         table.set_conditions(references, runners)
-        rows = Rows(request, parcels, references, runners, list(wanted.items()))
+        rows = Rows(request, inputs, references, runners, list(wanted.items()))
         measured = []
         for row in rows.measure(progress, table.results.rates, deadline):
             table.add(row, began)
@@ -99,19 +99,19 @@ def run(request: Request, progress: Progress) -> Finished:
             kept=len(keys) - len(wanted),
             left=len(wanted) - len(measured) - len(rows.skipped),
             skipped=tuple(rows.skipped),
-            missing=tuple((r.contender.name, r.missing) for r in runners if r.missing is not None),
+            missing=tuple((r.baseline.name, r.missing) for r in runners if r.missing is not None),
         )
 
 
-def _runner(contender: Contender, request: Request, rows: Iterable[Pair]) -> Runner:
-    is_wanted = any(isinstance(case.problem, contender.operators) for case, _ in rows)
-    return Runner(contender, request.device, request.db, request.limits, is_wanted=is_wanted)
+def _runner(baseline: Baseline, request: Request, rows: Iterable[Pair]) -> Runner:
+    is_wanted = any(isinstance(case.problem, baseline.operators) for case, _ in rows)
+    return Runner(baseline, request.device, request.db, request.limits, is_wanted=is_wanted)
 
 
 def _tune_ahead(
     request: Request, wanted: Sequence[tuple[RowKey, Pair]], deadline: float | None, progress: Progress
 ) -> None:
-    tunes = any(c.name == TUNED for c in request.contenders) and budget_of(request.protocol.tune) is not None
+    tunes = any(c.name == TUNED for c in request.baselines) and budget_of(request.protocol.tune) is not None
     rows = [(key, pair) for key, pair in wanted if kernels.families_of(pair[0].problem.operator)]
     devices = request.devices or (request.device,)
     if (request.jobs < 2 and len(devices) < 2) or not tunes or not rows:
@@ -123,7 +123,7 @@ def _tune_ahead(
 
     tune_side_by_side(
         list(keys),
-        request.contenders,
+        request.baselines,
         devices,
         request.db,
         request.protocol.tune,
@@ -172,7 +172,7 @@ class _Table:
                 measured = _measured_rates(references)
             if measured is not None:
                 rates = Rates.of(measured)
-                if any(c.name == TUNED for c in self._request.contenders):
+                if any(c.name == TUNED for c in self._request.baselines):
                     record_rates(measured, self._request.device, self._request.db)
         self.results = replace(self.results, versions={**self.results.versions, **versions}, rates=rates)
 

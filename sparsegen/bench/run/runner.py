@@ -1,4 +1,4 @@
-"""A contender's process, seen from outside: messages with time limits, and what became of the row."""
+"""A baseline's process, seen from outside: messages with time limits, and what became of the row."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.bench.contender.contender import Contender, Explorer, MissingError, UnsupportedError
-from sparsegen.bench.contender.parcel import Parcel
-from sparsegen.bench.results.results import Cell, Kind, Status, Timing, WayTime
+from sparsegen.bench.baseline.baseline import Baseline, Explorer, MissingError, UnsupportedError
+from sparsegen.bench.baseline.inputs import Inputs
+from sparsegen.bench.results.results import Cell, ImplementationTime, Kind, Status, Timing
 from sparsegen.bench.run.server import (
     Check,
     Chosen,
@@ -35,12 +35,12 @@ from sparsegen.system.child import ChildDiedError, ChildTimeoutError
 from sparsegen.verify.bounds import ErrorBound
 
 Compared = Callable[[Path, ErrorBound], float]  # a result's largest error over its bound
-STARTS = 3  # of a process that dies before it is open
+STARTS = 3  # attempts to start a process that dies before it is open
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds that a contender may take for each step of a row, and its times of one round."""
+    """Seconds that a baseline may take for each step of a row, and its times of one round."""
 
     start: float = 180.0  # imports, libraries, a context
     prepare: float = 120.0  # conversion, packing, upload; a compile
@@ -48,52 +48,52 @@ class Limits:
     rank: float = 60.0
     check: float = 60.0
     round: float = 30.0
-    samples: float = 0.25  # of one round; the first sample is taken whatever it takes
+    samples: float = 0.25  # seconds of one round; the first sample is taken in any case
 
 
 @dataclass
 class Outcome:
-    """What became of a contender in one row so far. ``failure`` ends it."""
+    """Outcome of a baseline in one row so far. ``failure`` ends it."""
 
     failure: tuple[Status, str] | None = None
-    configs: Sequence[Config] = ()  # of an explorer
-    tried: tuple[WayTime, ...] = ()  # these, the fastest first
+    configs: Sequence[Config] = ()  # configs of an explorer
+    tried: tuple[ImplementationTime, ...] = ()  # these, the fastest first
     chosen: Chosen | None = None
     rounds: list[Samples] = field(default_factory=list)
 
 
 class Runner:
-    """One contender; its process is started at once, replaced when it dies or hangs, and serves all rows.
+    """One baseline; its process is started at once, replaced when it dies or hangs, and serves all rows.
 
     Args:
-        is_wanted: whether a row may be for it; without one it gets no process, and refuses them all.
+        is_wanted: true if a row may be for it; without one it gets no process, and refuses them all.
 
     Attributes:
-        versions: of what it runs on; empty until it is open.
+        versions: versions of its libraries; empty until it is open.
         missing: why it cannot be had at all; None while that is not known.
     """
 
     def __init__(
         self,
-        contender: Contender,
+        baseline: Baseline,
         device: Device,
         db: str | None,
         limits: Limits,
         *,
         is_wanted: bool = True,
     ) -> None:
-        self.contender, self._limits = contender, limits
+        self.baseline, self._limits = baseline, limits
         self.versions: Mapping[str, str] = {}
         self.missing: str | None = None
         self.outcome = Outcome()
         self._child: Supervised | None = None
-        self._parcel: Parcel | None = None
+        self._inputs: Inputs | None = None
         if not is_wanted:
             return
-        if contender.runs_on(device):
+        if baseline.runs_on(device):
             self._child = Supervised(
                 "sparsegen.bench.run.server:serve",
-                Open(contender, device, db),
+                Open(baseline, device, db),
                 start_seconds=limits.start,
                 starts=STARTS,
             )
@@ -102,11 +102,11 @@ class Runner:
 
     @property
     def is_in(self) -> bool:
-        """Whether the row goes on for it."""
+        """True if the row continues for it."""
         return self.outcome.failure is None
 
     def wait_until_open(self) -> None:
-        """Until the process answers, or it is known why it does not (`missing`)."""
+        """Waits until the process answers, or until it is known why it does not (`missing`)."""
         if self._child is None:
             return
         try:
@@ -118,23 +118,23 @@ class Runner:
         except SparsegenError as error:
             self._give_up(f"it cannot be opened: {error}")
 
-    # --- the steps of a row: `ask` all, then `wait` for each; measuring steps are taken one contender at a time ---
+    # --- the steps of a row: `ask` all, then `wait` for each; measuring steps are taken one baseline at a time ---
 
-    def enter(self, parcel: Parcel) -> None:
+    def enter(self, inputs: Inputs) -> None:
         """A new row."""
         self.outcome = Outcome()
-        reason = self.contender.refusal(parcel.problem, parcel.features)
+        reason = self.baseline.refusal(inputs.problem, inputs.features)
         if reason is not None:
-            is_ours = self.contender.kind is Kind.OURS
-            lacks = is_ours and not isinstance(self.contender, Explorer)  # a family of one's own
+            is_ours = self.baseline.kind is Kind.OURS
+            lacks = is_ours and not isinstance(self.baseline, Explorer)  # a family of one's own
             self._fail(Status.MISSING if lacks else Status.UNSUPPORTED, reason)
             return
         self.wait_until_open()
         if self.missing is not None:
             self._fail(Status.MISSING, self.missing)
             return
-        self._parcel = parcel
-        self.ask(Prepare(parcel))
+        self._inputs = inputs
+        self.ask(Prepare(inputs))
 
     def ask(self, message: Any) -> None:
         """Send, if the row goes on for it."""
@@ -164,14 +164,14 @@ class Runner:
         return None
 
     def wait_until_prepared(self) -> None:
-        if isinstance(self.contender, Explorer):
+        if isinstance(self.baseline, Explorer):
             self.outcome.configs = self.wait(self._limits.compile_all) or ()
         else:
             self.wait(self._limits.prepare)
 
     def rank(self, samples: int, l2: L2, tell: Callable[[str], None], compared: Compared) -> None:
-        """Let it order its ways by time, alone on the device."""
-        if isinstance(self.contender, Explorer):
+        """Let it order its implementations by time, alone on the device."""
+        if isinstance(self.baseline, Explorer):
             self._explore(Measure(samples, self._limits.samples, l2), tell, compared)
             return
         self.ask(Rank(l2))
@@ -183,10 +183,13 @@ class Runner:
         for number, config in enumerate(configs, 1):
             if not self.is_in:
                 return
-            tell(f"{self.contender.name}, config {number} of {len(configs)}")
+            tell(f"{self.baseline.name}, config {number} of {len(configs)}")
             tried.append(self._try(config, measure, compared))
-        timed = sorted((way for way in tried if way.us is not None), key=lambda way: way.us or 0.0)
-        failed = [way for way in tried if way.us is None]
+        timed = sorted(
+            (one for one in tried if one.us is not None),
+            key=lambda one: one.us or 0.0,
+        )
+        failed = [one for one in tried if one.us is None]
         self.outcome.tried = (*timed, *failed)
         if not timed:
             self.end_row(Status.CRASHED, failed[0].reason if failed else "it has no config to try")
@@ -196,25 +199,25 @@ class Runner:
         self.ask(Keep(timed[0].variant, detail))
         self.wait(self._limits.prepare)
 
-    def _try(self, config: Config, measure: Measure, compared: Compared) -> WayTime:
+    def _try(self, config: Config, measure: Measure, compared: Compared) -> ImplementationTime:
         """One config; where it takes the process with it, the next one gets ready for the others."""
-        assert self._child is not None and self._parcel is not None
+        assert self._child is not None and self._inputs is not None
         detail = config.settings
         try:
             ran: Ran = self._answer(self._child, Try(config), self._limits.prepare)
             self._answer(self._child, Judge(_error(ran, compared)), self._limits.check)
             timing: Samples = self._answer(self._child, measure, self._limits.round)
-            return WayTime(detail, round(timing.median_us, 3), variant=config)
+            return ImplementationTime(detail, round(timing.median_us, 3), variant=config)
         except (ChildDiedError, ChildTimeoutError, DeviceLostError) as error:
             reason = f"{Status.TIMEOUT if isinstance(error, ChildTimeoutError) else Status.CRASHED}: {error}"
             self.wait_until_open()
             if self.missing is not None:
                 self._fail(Status.CRASHED, self.missing)
-            self.ask(Prepare(self._parcel))
+            self.ask(Prepare(self._inputs))
             self.wait(self._limits.compile_all)
         except SparsegenError as error:
             reason = f"{Status.WRONG if isinstance(error, WrongResultError) else Status.CRASHED}: {error}"
-        return WayTime(detail, None, reason, config)
+        return ImplementationTime(detail, None, reason, config)
 
     @staticmethod
     def _answer(child: Supervised, message: Any, seconds: float) -> Any:
@@ -225,7 +228,7 @@ class Runner:
         self.ask(Check())
 
     def wait_until_checked(self, compared: Compared) -> None:
-        """Until one of its ways is right: that one stands."""
+        """Waits until one of its implementations is right: that one is kept."""
         found: Ran | Chosen | None = self.wait(self._limits.check)
         while isinstance(found, Ran):
             self.ask(Judge(_error(found, compared)))
@@ -241,17 +244,19 @@ class Runner:
 
     # ---
 
-    def cell(self, parcel: Parcel) -> Cell:
+    def cell(self, inputs: Inputs) -> Cell:
         """The row's outcome."""
-        outcome, contender = self.outcome, self.contender
-        arithmetic = contender.arithmetic(parcel.problem)
+        outcome, baseline = self.outcome, self.baseline
+        arithmetic = baseline.arithmetic(inputs.problem)
         chosen = outcome.chosen
         if outcome.failure is not None or chosen is None:
             status, reason = outcome.failure or (Status.CRASHED, "it did not answer")
-            return Cell(contender.name, contender.kind, arithmetic, status, reason=reason, ways=outcome.tried)
+            return Cell(
+                baseline.name, baseline.kind, arithmetic, status, reason=reason, implementations=outcome.tried
+            )
         return Cell(
-            contender.name,
-            contender.kind,
+            baseline.name,
+            baseline.kind,
             arithmetic,
             Status.OK,
             detail=chosen.detail + (f" (wrong, left out: {chosen.wrong})" if chosen.wrong else ""),
@@ -262,7 +267,7 @@ class Runner:
             memory_bytes=chosen.memory_bytes,
             worst_error=chosen.worst_error,
             tried=chosen.tried,
-            ways=outcome.tried or chosen.ways,
+            implementations=outcome.tried or chosen.implementations,
         )
 
     def end_row(self, status: Status, reason: str) -> None:

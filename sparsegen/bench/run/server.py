@@ -1,4 +1,4 @@
-"""What runs in a contender's process: it prepares, checks and times its ways of one row after the other."""
+"""Code of a baseline's process: it prepares, checks and times its implementations of one row after the other."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 from sparsegen import backends
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.contender.contender import Contender, Explorer, UnsupportedError, Way
-from sparsegen.bench.contender.parcel import Parcel
-from sparsegen.bench.contender.workbench import Workbench
-from sparsegen.bench.results.results import WayTime
+from sparsegen.bench.baseline.baseline import Baseline, Explorer, Implementation, UnsupportedError
+from sparsegen.bench.baseline.inputs import Inputs
+from sparsegen.bench.baseline.workbench import Workbench
+from sparsegen.bench.results.results import ImplementationTime
 from sparsegen.bench.run.reference import bound_for
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Device
@@ -29,41 +29,41 @@ from sparsegen.system.child import answer, requests
 from sparsegen.verify.bounds import ErrorBound
 
 WARMUP = 2
-SLOW_SECONDS = 0.5  # of a call, from which on a round is one call and nothing before it
+SLOW_SECONDS = 0.5  # seconds of a call from which on a round is one call without a warm-up
 
 
 class WrongResultError(SparsegenError):
-    """Not one way of a contender gives a right result."""
+    """A baseline has no implementation with a right result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
     """The first message."""
 
-    contender: Contender
+    baseline: Baseline
     device: Device
     db: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Make every way of this row ready; what was ready before goes. Answered with their number, by an `Explorer` with
-    its configs, of which none is bound yet.
+    """Makes every implementation of this row ready, and drops earlier ones. The answer is their number; an `Explorer`
+    answers with its configs, and binds none yet.
     """
 
-    parcel: Parcel
+    inputs: Inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The device is free: time every way shortly, and order them. Answered with their number."""
+    """The device is free: time every implementation shortly, and order them. Answered with their number."""
 
     l2: L2
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The device is free: time the chosen way. Answered with a `Timing`."""
+    """The device is free: time the chosen implementation. Answered with a `Timing`."""
 
     samples: int
     seconds: float
@@ -87,17 +87,17 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Run the fastest way. Answered with `Ran`: a `Judge` comes next."""
+    """Run the fastest implementation. Answered with `Ran`: a `Judge` comes next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a way gave.
+    """The result of one implementation.
 
     Attributes:
-        result: the file that holds it; None where the way knows its error itself.
-        bound: that it must keep.
-        error: of such a way, the largest one over its bound.
+        result: the file that holds it; None where the implementation knows its error itself.
+        bound: bound that it must keep.
+        error: the largest error over its bound, for such an implementation.
     """
 
     result: Path | None
@@ -107,8 +107,8 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """The largest error over its bound of what ran. Answered with `Chosen` where it is right, and that way stands; else
-    with the `Ran` of the next way.
+    """The largest error over its bound of what ran. Answered with `Chosen` where it is right, and that implementation
+    stands; else with the `Ran` of the next one.
     """
 
     error: float
@@ -116,8 +116,8 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The way that stands for the contender, its largest error over its bound, how many faster ones gave wrong results,
-    how many variants were measured on the workload beforehand, and what all took if there are several.
+    """The implementation that stands for the baseline: its largest error over its bound, the number of faster ones that
+    gave wrong results, of variants measured on the workload beforehand, and what all took if there are several.
     """
 
     detail: str
@@ -128,7 +128,7 @@ class Chosen:
     worst_error: float
     wrong: int
     tried: int | None
-    ways: tuple[WayTime, ...]
+    implementations: tuple[ImplementationTime, ...]
 
 
 def serve(connection: Connection) -> None:
@@ -138,7 +138,7 @@ def serve(connection: Connection) -> None:
 
     def begin() -> Mapping[str, str]:
         executor = backends.open_executor(opening.device)
-        versions = opening.contender.open(executor)
+        versions = opening.baseline.open(executor)
         servers.append(_Server(opening, executor))
         return versions
 
@@ -149,12 +149,12 @@ def serve(connection: Connection) -> None:
 
 class _Server:
     def __init__(self, opening: Open, executor: Executor) -> None:
-        self._contender, self._db, self._executor = opening.contender, opening.db, executor
+        self._baseline, self._db, self._executor = opening.baseline, opening.db, executor
         self._clock = Clock(executor)
         self._bench: Workbench | None = None
-        self._ways: list[Way] = []
-        self._times: list[float] = []  # of several ways
-        self._wrong: list[str] = []  # of the first ways, why they are out
+        self._implementations: list[Implementation] = []
+        self._times: list[float] = []  # times of the implementations, if there are several
+        self._wrong: list[str] = []  # reasons why the first implementations are out
         self._lead: Call | None = None
         self._is_slow = False
 
@@ -162,7 +162,7 @@ class _Server:
         """
         Raises:
             DeviceLostError: the request failed, and so will the next.
-            SparsegenError: what the contender raised.
+            SparsegenError: any error of the baseline.
         """
         try:
             return self._answer(request)
@@ -178,7 +178,7 @@ class _Server:
 
     def _answer(self, request: Any) -> Any:
         if isinstance(request, Prepare):
-            return self._prepare(request.parcel)
+            return self._prepare(request.inputs)
         if isinstance(request, Rank):
             return self._rank(request)
         if isinstance(request, Try):
@@ -192,38 +192,41 @@ class _Server:
         assert isinstance(request, Measure)
         return self._time(request)
 
-    def _prepare(self, parcel: Parcel) -> int | Sequence[Config]:
-        self._ways, self._times, self._bench = [], [], None  # the last row's memory goes first
-        self._bench = Workbench(parcel, self._executor, self._db)
-        if isinstance(self._contender, Explorer):
-            self._contender.foresee(parcel, self._bench.device, self._db)
-            return self._contender.configs(parcel, self._bench.device, self._db)
-        self._ways = list(self._contender.ways(self._bench))
-        if not self._ways:
-            raise UnsupportedError("it has no way to compute this")
+    def _prepare(self, inputs: Inputs) -> int | Sequence[Config]:
+        self._implementations, self._times, self._bench = [], [], None  # the last row's memory goes first
+        self._bench = Workbench(inputs, self._executor, self._db)
+        if isinstance(self._baseline, Explorer):
+            self._baseline.foresee(inputs, self._bench.device, self._db)
+            return self._baseline.configs(inputs, self._bench.device, self._db)
+        self._implementations = list(self._baseline.implementations(self._bench))
+        if not self._implementations:
+            raise UnsupportedError("it has no implementation to compute this")
         self._executor.synchronize()
-        return len(self._ways)
+        return len(self._implementations)
 
     def _rank(self, request: Rank) -> int:
-        if len(self._ways) > 1:
-            calls = [way.part or way.run for way in self._ways]
+        if len(self._implementations) > 1:
+            calls = [one.part or one.run for one in self._implementations]
             of_parts = rough_times(calls, self._executor, self._clock, request.l2)
-            times = [us * way.parts for us, way in zip(of_parts, self._ways, strict=True)]
+            times = [us * one.parts for us, one in zip(of_parts, self._implementations, strict=True)]
             order = fastest_first(times)
-            self._ways, self._times = [self._ways[i] for i in order], [times[i] for i in order]
-        return len(self._ways)
+            self._implementations, self._times = (
+                [self._implementations[i] for i in order],
+                [times[i] for i in order],
+            )
+        return len(self._implementations)
 
     def _try(self, config: Config) -> Ran:
-        assert isinstance(self._contender, Explorer) and self._bench is not None
-        self._ways = []
-        self._ways = [self._contender.way(self._bench, config)]
+        assert isinstance(self._baseline, Explorer) and self._bench is not None
+        self._implementations = []
+        self._implementations = [self._baseline.implementation(self._bench, config)]
         return self._check()
 
     def _keep(self, request: Keep) -> int:
-        assert isinstance(self._contender, Explorer) and self._bench is not None
-        self._ways = []
-        way = self._contender.way(self._bench, request.config)
-        self._ways = [replace(way, detail=request.detail)]
+        assert isinstance(self._baseline, Explorer) and self._bench is not None
+        self._implementations = []
+        one = self._baseline.implementation(self._bench, request.config)
+        self._implementations = [replace(one, detail=request.detail)]
         return 1
 
     def _check(self) -> Ran:
@@ -231,48 +234,54 @@ class _Server:
         return self._run_next()
 
     def _run_next(self) -> Ran:
-        """Run the fastest way that was not wrong."""
+        """Run the fastest implementation that was not wrong."""
         assert self._bench is not None
-        problem, way = self._bench.problem, self._ways[len(self._wrong)]
-        way.clear()
+        problem, one = self._bench.problem, self._implementations[len(self._wrong)]
+        one.clear()
         # A first call may load or compile something; the second one tells.
-        self._is_slow = self._seconds_of(way) > SLOW_SECONDS and self._seconds_of(way) > SLOW_SECONDS
+        self._is_slow = self._seconds_of(one) > SLOW_SECONDS and self._seconds_of(one) > SLOW_SECONDS
         written = problem.result(self._bench.features.nnz).dtype
         assert isinstance(written, DType)
-        bound = bound_for(self._contender.kind, self._contender.arithmetic(problem), written)
-        if way.own_error is not None:
-            return Ran(None, bound, way.own_error())
-        return Ran(self._bench.parcel.store_result(way.read()), bound)
+        bound = bound_for(self._baseline.kind, self._baseline.arithmetic(problem), written)
+        if one.own_error is not None:
+            return Ran(None, bound, one.own_error())
+        return Ran(self._bench.inputs.store_result(one.read()), bound)
 
-    def _seconds_of(self, way: Way) -> float:
+    def _seconds_of(self, one: Implementation) -> float:
         """Runs it, and waits for it."""
         began = time.perf_counter()
-        way.run()
+        one.run()
         self._executor.synchronize()
         return time.perf_counter() - began
 
     def _judge(self, error: float) -> Chosen | Ran:
-        way, wrong = self._ways[len(self._wrong)], self._wrong
+        one, wrong = self._implementations[len(self._wrong)], self._wrong
         if error <= 1:
-            ways = tuple(self._way_times(wrong))
-            self._ways = [way]
-            self._lead = None if self._is_slow else self._clock.lead_for(way.run)
-            facts = way.detail, way.variant, way.digest, way.preparation_ms, way.memory_bytes
-            return Chosen(*facts, error, len(wrong), way.tried, ways)
-        wrong.append(f"{way.detail}: {error:.3g} times its error bound")
-        if len(wrong) < len(self._ways):
+            implementations = tuple(self._implementation_times(wrong))
+            self._implementations = [one]
+            self._lead = None if self._is_slow else self._clock.lead_for(one.run)
+            facts = (
+                one.detail,
+                one.variant,
+                one.digest,
+                one.preparation_ms,
+                one.memory_bytes,
+            )
+            return Chosen(*facts, error, len(wrong), one.tried, implementations)
+        wrong.append(f"{one.detail}: {error:.3g} times its error bound")
+        if len(wrong) < len(self._implementations):
             return self._run_next()
         raise WrongResultError("; ".join(wrong))
 
-    def _way_times(self, wrong: Sequence[str]) -> Iterator[WayTime]:
-        """Of all ways where there are several; the first of them, so many, were wrong."""
-        for place, (way, us) in enumerate(zip(self._ways, self._times, strict=False)):
+    def _implementation_times(self, wrong: Sequence[str]) -> Iterator[ImplementationTime]:
+        """Yields the times of several implementations; those with a reason in ``wrong``, the first ones, were wrong."""
+        for place, (one, us) in enumerate(zip(self._implementations, self._times, strict=False)):
             reason = wrong[place] if place < len(wrong) else ""
-            yield WayTime(way.detail, None if reason else round(us, 3), reason, way.variant)
+            yield ImplementationTime(one.detail, None if reason else round(us, 3), reason, one.variant)
 
     def _time(self, request: Measure) -> Timing:
         return self._clock.time(
-            self._ways[0].run,
+            self._implementations[0].run,
             samples=1 if self._is_slow else request.samples,
             l2=request.l2,
             budget_s=request.seconds,

@@ -1,4 +1,4 @@
-"""Which sparsegen measures: the commit of its checkout, or the version where there is none."""
+"""State of sparsegen that measures: the commit of its checkout, or the version if there is none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparsegen import __version__
 from sparsegen.settings import Settings
 
 CHANGED = "+changes"  # behind the commit of a checkout that differs from it
-SECONDS = 10.0  # that git may take
+SECONDS = 10.0  # time limit of git
 
 
 def state() -> str:
@@ -24,7 +24,9 @@ def state() -> str:
 
 @cache
 def _of_checkout() -> str | None:
-    """None where git does not know this file: an installed copy may lie within somebody else's checkout."""
+    """Commit of the checkout; None if git does not know this file: an installed copy may lie within another
+    checkout.
+    """
     here = Path(__file__)
     if _git(here.parent, "ls-files", "--error-unmatch", here.name) is None:
         return None
@@ -36,7 +38,7 @@ def _of_checkout() -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git says; None if it is not there or fails."""
+    """Output of git; None if it is not there or fails."""
     try:
         done = subprocess.run(
             ["git", *arguments],

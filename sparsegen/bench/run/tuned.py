@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from sparsegen.bench.contender.contender import Contender
-from sparsegen.bench.contender.parcel import Parcel
+from sparsegen.bench.baseline.baseline import Baseline
+from sparsegen.bench.baseline.inputs import Inputs
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.results.results import Cell
 from sparsegen.bench.run.maker import Pair
@@ -29,7 +29,8 @@ from sparsegen.tuning.engines.local import LocalEngine
 from sparsegen.tuning.loop.finalists import is_finished
 from sparsegen.tuning.loop.interrupt import interruptible
 from sparsegen.tuning.tuner import Backend, Budget, Effort, tune
-from sparsegen.tuning_db.records import Baseline, DeviceRates, MeasuredAs, Sample, Workload
+from sparsegen.tuning_db import records
+from sparsegen.tuning_db.records import DeviceRates, MeasuredAs, Sample, Workload
 from sparsegen.tuning_db.store import Store
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ TRIALS = re.compile(r"([0-9]{1,6})-trials")
 BASELINES = {
     "cublas": ("cublas", "cuBLAS"),
     "cusparse-csr": ("cusparse", "cuSPARSE"),
-}  # as `tune` records them
+}  # names and versions as `tune` records them
 
 
 def budget_of(word: str) -> Budget | None:
@@ -68,7 +69,7 @@ def budget_of(word: str) -> Budget | None:
 
 def tune_side_by_side(
     pairs: Sequence[Pair],
-    contenders: Sequence[Contender],
+    baselines: Sequence[Baseline],
     devices: Sequence[Device],
     db: str | None,
     word: str,
@@ -82,8 +83,8 @@ def tune_side_by_side(
     A row whose matrix cannot be had, or for which nothing works, is left for the measuring to tell.
 
     Args:
-        devices: of one model.
-        word: of ``--tune``.
+        devices: devices of one model.
+        word: value of ``--tune``.
         jobs: rows at once on each device.
         deadline: no search begins later, in `time.monotonic` seconds; None for no limit.
         done: called with the number of finished rows, and the one that was.
@@ -104,7 +105,7 @@ def tune_side_by_side(
     Store.open(place).close()
     tasks, rows = [], []
     for row, (case, dtype) in enumerate(pairs):
-        for problem in _problems_ahead(case, dtype, contenders):
+        for problem in _problems_ahead(case, dtype, baselines):
             request = Request(problem, budget, baselines=False)
             tasks.append(Task(f"{case.name} {dtype}", devices[0], request, case.matrix))
             rows.append(row)
@@ -118,11 +119,11 @@ def tune_side_by_side(
         raise KeyboardInterrupt
 
 
-def _problems_ahead(case: Case, dtype: DType, contenders: Sequence[Contender]) -> list[Problem]:
-    """What is to be tuned for a row; its matrix is made only where a contender has parts, which depend on it."""
+def _problems_ahead(case: Case, dtype: DType, baselines: Sequence[Baseline]) -> list[Problem]:
+    """Problems to tune for a row; its matrix is made only if a baseline has parts, which depend on it."""
     problem = case.in_dtype(dtype)
     composed = [
-        c for c in contenders if type(c).parts is not Contender.parts and isinstance(problem, c.operators)
+        c for c in baselines if type(c).parts is not Baseline.parts and isinstance(problem, c.operators)
     ]
     if not composed:
         return [problem]
@@ -137,7 +138,7 @@ class _TuningWatch(Unwatched):
     """Tells of rows that are tuned, and logs why some are not.
 
     Args:
-        rows: of each search the row's position in ``pairs``.
+        rows: for each search, the row's position in ``pairs``.
         done: called when the last search of a row has ended.
     """
 
@@ -159,26 +160,26 @@ class _TuningWatch(Unwatched):
             self._done(self._ended, self._pairs[row])
 
 
-def problems_of(problem: Problem, nnz: int, contenders: Sequence[Contender]) -> list[Problem]:
-    """A row's problem, and those that its contenders consist of."""
-    taking_part = [c for c in contenders if isinstance(problem, c.operators)]
-    parts = [part for contender in taking_part for part in contender.parts(problem, nnz)]
+def problems_of(problem: Problem, nnz: int, baselines: Sequence[Baseline]) -> list[Problem]:
+    """A row's problem, and those that its baselines consist of."""
+    taking_part = [c for c in baselines if isinstance(problem, c.operators)]
+    parts = [part for baseline in taking_part for part in baseline.parts(problem, nnz)]
     return list(dict.fromkeys((problem, *parts)))
 
 
 def ensure_tuned(
-    parcel: Parcel, contenders: Sequence[Contender], device: Device, db: str | None, budget: Budget
+    inputs: Inputs, baselines: Sequence[Baseline], device: Device, db: str | None, budget: Budget
 ) -> None:
-    """Tune the row's workload, and those that its contenders consist of, if no finalist is recorded for one; that
+    """Tune the row's workload, and those that its baselines consist of, if no finalist is recorded for one; that
     nothing works is logged.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; what was measured is recorded.
         DatabaseError: the database cannot be used.
     """
-    for problem in problems_of(parcel.problem, parcel.features.nnz, contenders):
-        workload = replace(parcel.workload, problem=problem)
-        _tune(parcel.matrix, workload, device, db, budget)
+    for problem in problems_of(inputs.problem, inputs.features.nnz, baselines):
+        workload = replace(inputs.workload, problem=problem)
+        _tune(inputs.matrix, workload, device, db, budget)
 
 
 def _tune(
@@ -204,19 +205,19 @@ def _tune(
 
 
 def record_baselines(
-    parcel: Parcel, device: Device, db: str | None, cells: Sequence[Cell], versions: Mapping[str, str], l2: L2
+    inputs: Inputs, device: Device, db: str | None, cells: Sequence[Cell], versions: Mapping[str, str], l2: L2
 ) -> None:
     """Keep the times of dense and vendor routines beside the tuning, where dispatch looks for them.
 
     Raises:
         DatabaseError: the database cannot be used.
     """
-    workload, kind = parcel.workload, MeasuredAs(l2.value)
+    workload, kind = inputs.workload, MeasuredAs(l2.value)
     with _opened(db) as store:
         there = store.baselines(workload, device)
-        known = {baseline.contender for baseline in there if baseline.sample.measured_as is kind}
+        known = {baseline.name for baseline in there if baseline.sample.measured_as is kind}
         for cell in cells:
-            name, library = BASELINES.get(cell.contender, ("", ""))
+            name, library = BASELINES.get(cell.baseline, ("", ""))
             if not name or name in known or cell.timing is None:
                 continue
             timing = cell.timing
@@ -230,7 +231,7 @@ def record_baselines(
                 throttle_reasons=timing.throttle_reasons,
             )
             version = f"{library} {versions.get(name, '')} ({cell.detail})"
-            store.add_baseline(Baseline(workload, device, name, version, sample))
+            store.add_baseline(records.Baseline(workload, device, name, version, sample))
 
 
 def record_rates(measured: MeasuredRates, device: Device, db: str | None) -> None:

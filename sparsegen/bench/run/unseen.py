@@ -1,7 +1,7 @@
 """Our dispatch for a matrix that nothing packaged knows: ``--untuned-without pattern|shape|suite``.
 
 The packaged results hold many of the benchmarked rows, so that ``sparsegen-untuned`` recalls more than it predicts.
-These contenders choose from the packaged results without the row's own pattern, without all matrices of its shape, or
+These baselines choose from the packaged results without the row's own pattern, without all matrices of its shape, or
 without all matrices of any shape in its suite, whatever suite, operator or type these were measured for.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sparsegen.bench.contender.parcel import Parcel
-from sparsegen.bench.contenders._ours import Ours
+from sparsegen.bench.baseline.inputs import Inputs
+from sparsegen.bench.baselines._ours import Ours
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.results.results import WITHOUT, Kind
 from sparsegen.dispatch.choice import choose
@@ -28,7 +28,7 @@ Shape = tuple[int, int]
 
 
 class Unseen(StrEnum):
-    """What of the row the packaged results are taken without; each leaves out all that the one before it does."""
+    """Part of the packaged results that is hidden for a row; each hides all that the one before it does."""
 
     PATTERN = "pattern"
     SHAPE = "shape"
@@ -51,21 +51,21 @@ class SparsegenWithout(Ours):
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", WITHOUT + self.unseen)
 
-    def choose(self, parcel: Parcel, device: Device, db: str | None) -> Choice:
-        return self.choose_from(Layers([seeds()]), parcel, device)
+    def choose(self, inputs: Inputs, device: Device, db: str | None) -> Choice:
+        return self.choose_from(Layers([seeds()]), inputs, device)
 
-    def choose_from(self, known: Layer, parcel: Parcel, device: Device) -> Choice:
-        """What dispatch takes of a layer for this row."""
-        hidden = Without(known, lambda workload: self.hides(workload, parcel))
-        return choose(parcel.workload, device, hidden)
+    def choose_from(self, known: Layer, inputs: Inputs, device: Device) -> Choice:
+        """Returns dispatch's choice from a layer for this row."""
+        hidden = Without(known, lambda workload: self.hides(workload, inputs))
+        return choose(inputs.workload, device, hidden)
 
-    def hides(self, workload: Workload, parcel: Parcel) -> bool:
-        """Whether a packaged workload is not to be known for this row."""
-        if workload.fingerprint == parcel.fingerprint:
+    def hides(self, workload: Workload, inputs: Inputs) -> bool:
+        """True if a packaged workload is hidden for this row."""
+        if workload.fingerprint == inputs.fingerprint:
             return True
         if self.unseen is Unseen.PATTERN:
             return False
-        return workload.problem.matrix_shape in self._shapes(parcel.problem.matrix_shape)
+        return workload.problem.matrix_shape in self._shapes(inputs.problem.matrix_shape)
 
     def _shapes(self, own: Shape) -> frozenset[Shape]:
         """The row's, and with ``suite`` those of all suites that it may be of."""
@@ -75,7 +75,7 @@ class SparsegenWithout(Ours):
 
 
 def without(levels: Iterable[Unseen], cases: Sequence[Case]) -> list[SparsegenWithout]:
-    """A contender for each level.
+    """A baseline for each level.
 
     Args:
         cases: all of their suites, also those that are not measured.

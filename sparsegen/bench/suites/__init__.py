@@ -21,7 +21,7 @@ class Suite:
 
     Attributes:
         description: one line.
-        sources: where sizes and sparsities come from, in the order of the cases.
+        sources: sources of sizes and sparsities, in the order of the cases.
         needs_data: the cases are matrix files of a folder that the user names; without it there are none.
     """
 

@@ -15,9 +15,10 @@ try:
     import torch  # noqa: F401
 except ImportError as error:
     from sparsegen.errors import PackageMissingError
+    from sparsegen.system.extras import install_command
 
     raise PackageMissingError(
-        "sparsegen.integrations.torch needs PyTorch: pip install 'sparsegen[torch]'"
+        f"sparsegen.integrations.torch needs PyTorch: {install_command('torch')}"
     ) from error
 
 from sparsegen.integrations.torch import masks

@@ -26,10 +26,10 @@ from sparsegen.operators import DType, SparseAttentionProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div, round_up
 
-WIDEST = 256  # of a head
-PRODUCTS = 0.7  # of the rate of tensor cores, as measured on an H100
-START_ELEMENTS = 40_000  # of tiles, in the time that a tile of queries takes to begin and end
-LEAST_FILLED = 1 / 128  # of the places of listed tiles; with fewer the three steps are far faster
+WIDEST = 256  # widest head
+PRODUCTS = 0.7  # fraction of the tensor cores' rate, as measured on an H100
+START_ELEMENTS = 40_000  # elements of tiles in the time that a tile of queries takes to begin and end
+LEAST_FILLED = 1 / 128  # filled fraction of listed tiles; with less the three steps are far faster
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,9 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
 
     @staticmethod
     def _registers(problem: SparseAttentionProblem, config: FusedAttentionConfig) -> int:
-        """Of a thread: sums of results and of scores, fragments and running totals, and about 34 for addresses."""
+        """Estimates a thread's registers: sums of results and of scores, fragments, running totals, and about 34 for
+        addresses.
+        """
         padded = round_up(problem.k, 16)
         fragments = padded // 4 if config.queries == "registers" else 4
         row_tiles = config.tile_m // (16 * config.warps)
@@ -167,6 +169,10 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
     def is_worth_trying(
         self, problem: SparseAttentionProblem, config: FusedAttentionConfig, device: Device
     ) -> bool:
+        """True unless tiles are twice as large as the problem or larger, heads would be shared in a batch of one, or
+        two blocks of 256 queries and 8 warps should share a multiprocessor. It rests on arithmetic: the padding of
+        large tiles, and the registers of that many threads.
+        """
         c = config
         if c.tile_m >= 2 * max(64, problem.m) or c.tile_n >= 2 * max(32, problem.n):
             return False

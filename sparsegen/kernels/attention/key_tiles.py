@@ -17,13 +17,13 @@ FULL = -1  # stands for the number of a tile's bits where every query sees every
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyTiles:
-    """Which tiles of ``height`` queries × ``width`` keys hold a nonzero, and which of their places do.
+    """The nonzero tiles of ``height`` queries × ``width`` keys of a mask, and the nonzero places within each.
 
     Attributes:
-        counts: of each tile of queries its listed tiles (int64).
-        keys: of each listed tile its number among the tiles of keys, in rising order for each tile of queries (int32).
-        bits: of each listed tile the number of its bits, or `FULL` (int32). Queries behind the last are taken to see
-            what the others do; keys behind the last are seen by none.
+        counts: listed tiles of each tile of queries (int64).
+        keys: for each listed tile its number among the tiles of keys, in rising order for each tile of queries (int32).
+        bits: for each listed tile the number of its bits, or `FULL` (int32). Queries after the last are taken to see
+            the same keys as the others; keys after the last are hidden.
         words: different bits, tiles × height × width / 32 (uint32): bit i of a query's word w stands for the key
             32 w + i. Equal tiles share theirs, as those along a diagonal or an edge of a band do.
     """

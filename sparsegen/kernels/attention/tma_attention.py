@@ -1,34 +1,38 @@
-"""``block_attention`` on warpgroups' tensor cores, with tiles by the copy engine (sm_90a)."""
+"""``block_attention`` on warpgroups' tensor cores, with tiles loaded by TMA (sm_90a)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.attention.block_attention import (
+    ROW_BYTES,
+    THREADS,
+    BlockAttentionFamily,
+    device_constraints,
+    mask_sizes,
+)
+from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import BlockAttentionProblem, DType, TokenOrder
+from sparsegen.operators import BlockAttentionProblem, TokenOrder
 from sparsegen.system.integers import ceil_div, round_up
 
-QUERIES = 128  # of a tile
+QUERIES = 128  # queries of a tile
 STAGE_KEYS = 128
 CHUNK = 64  # columns of a row in shared memory
-ROW_BYTES = 128
 NEIGHBOURS = 64  # rows of blocks from which on a warpgroup has queries of one row of the mask
 WIDEST = 128  # head_dim whose sums fit the registers
-THREADS = 384  # two warpgroups that multiply, and a third one whose first warp loads
 NOTES_BYTES = 2048  # barriers and what the producer says of stages and tiles
 MOST_STAGES = 10
 SHARED_BYTES = 226 * 1024
 COUNTER_BYTES = 8
-MOST_TOKENS = 1 << 29
-CACHED_BYTES = 36 << 20  # of keys and values, which stay in the L2 together
-REACHED = {64: 0.58, 128: 0.80}  # of the tensor cores' rate, by columns of a row in shared memory
+CACHED_BYTES = 36 << 20  # bytes of keys and values that stay in the L2 together
+REACHED = {64: 0.58, 128: 0.80}  # fraction of the tensor cores' rate, by columns of a row in shared memory
 START_US, TILE_US = 4.0, 1.5
 
 
@@ -45,7 +49,7 @@ class TmaAttentionConfig(Config):
     section: int = tunable(16, (8, 16, 32), "MiB of keys and values of the heads that are processed together")
 
 
-class TmaAttention(Family[BlockAttentionProblem, TmaAttentionConfig]):
+class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfig]):
     """A persistent kernel: a producer warp loads live blocks by TMA, and two consumer warpgroups multiply.
 
     Weights stay in registers between the two products; exponentials are taken against the reference that a row has
@@ -62,34 +66,22 @@ class TmaAttention(Family[BlockAttentionProblem, TmaAttentionConfig]):
     entry = "tma_attention"
     mapped_names = ("q", "k", "v", "o")
     size_names = ("queries", "keys", "kv_heads", "group", "items", "section")
-    packed_names = ()
     scratch_names = ("counters",)
     problem_type = BlockAttentionProblem
     config_type = TmaAttentionConfig
 
-    def item_size_names(self, problem: BlockAttentionProblem) -> tuple[str, ...]:
-        return ("item_masks", "head_masks") if problem.has_mask else ()
-
     def scope(self, problem: BlockAttentionProblem) -> Iterator[Constraint]:
-        yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
+        yield from super().scope(problem)
         yield Constraint(
             problem.head_dim % 16 == 0 and problem.head_dim <= WIDEST,
             f"head_dim ({problem.head_dim}) is a multiple of 16 up to {WIDEST}",
-        )
-        yield Constraint(
-            max(problem.queries, problem.keys) < MOST_TOKENS,
-            f"queries ({problem.queries}) and keys ({problem.keys}) are fewer than {MOST_TOKENS}",
         )
 
     def constraints(
         self, problem: BlockAttentionProblem, config: TmaAttentionConfig, device: Device
     ) -> Iterator[Constraint]:
         yield from self.scope(problem)
-        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
-        yield Constraint(
-            device.shared_memory_per_block >= SHARED_BYTES,
-            f"tiles take {SHARED_BYTES} bytes of shared memory, a block has {device.shared_memory_per_block}",
-        )
+        yield from device_constraints(device, SHARED_BYTES)
         yield Constraint(
             config.queries == "shared" or problem.head_dim <= CHUNK,
             f"queries (head_dim {problem.head_dim}) fit the registers up to {CHUNK} columns",
@@ -133,13 +125,7 @@ class TmaAttention(Family[BlockAttentionProblem, TmaAttentionConfig]):
     def pack(
         self, problem: BlockAttentionProblem, config: TmaAttentionConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
-        sizes = {"items": problem.batch, "section": self._section(problem, config)}
-        if problem.has_mask:
-            words, masks = problem.mask_layout.words, problem.masks
-            sizes["head_masks"] = words if masks.are_of_heads else 0
-            sizes["item_masks"] = (
-                words * (problem.heads if masks.are_of_heads else 1) if masks.are_of_items else 0
-            )
+        sizes = {"items": problem.batch, "section": self._section(problem, config), **mask_sizes(problem)}
         return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch={"counters": COUNTER_BYTES})
 
     def launch(
@@ -180,7 +166,7 @@ class TmaAttention(Family[BlockAttentionProblem, TmaAttentionConfig]):
 
     @staticmethod
     def _columns(problem: BlockAttentionProblem) -> int:
-        """Of a row in shared memory."""
+        """Returns the columns of a row in shared memory: the head's, rounded up to whole chunks."""
         return round_up(problem.head_dim, CHUNK)
 
     def _stages(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:

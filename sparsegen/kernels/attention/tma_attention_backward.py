@@ -1,32 +1,36 @@
-"""``block_attention_backward`` on warpgroups' tensor cores, with tiles by the copy engine (sm_90a)."""
+"""``block_attention_backward`` on warpgroups' tensor cores, with tiles loaded by TMA (sm_90a)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.attention.block_attention import (
+    ROW_BYTES,
+    THREADS,
+    BlockAttentionFamily,
+    device_constraints,
+    mask_sizes,
+)
+from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import BlockAttentionBackwardProblem, DType, TokenOrder
+from sparsegen.operators import BlockAttentionBackwardProblem, TokenOrder
 from sparsegen.system.integers import ceil_div, round_up
 
 TILE = 128  # keys or queries
 STEP = 64  # queries or keys of a stage, rows of a box
-ROW_BYTES = 128
 HEAD_DIMS = (64, 128)
-THREADS = 384  # two warpgroups that multiply, and a third one whose first warp loads
 STEPS_AHEAD = {64: 4, 128: 3}  # pairs of stages, by head_dim
 NOTES_BYTES = 3 * 1024  # barriers, values of rows, what the producer says of stages
 COUNTER_BYTES = 64
-MOST_TOKENS = 1 << 29
-FEW_ROUNDS = 4  # of tiles over the multiprocessors, below which the last one leaves many idle
-REACHED = {(1, 64): 0.44, (1, 128): 0.54, (2, 64): 0.43, (2, 128): 0.61}  # of the tensor cores' rate
-PRODUCTS = {1: 5, 2: 7}  # for each live place
+FEW_ROUNDS = 4  # rounds of tiles over the multiprocessors, below which the last one leaves many idle
+REACHED = {(1, 64): 0.44, (1, 128): 0.54, (2, 64): 0.43, (2, 128): 0.61}  # fraction of the tensor cores' rate
+PRODUCTS = {1: 5, 2: 7}  # products for each live place
 START_US, TILE_US = 10.0, 3.0
 
 
@@ -42,7 +46,7 @@ class TmaAttentionBackwardConfig(Config):
     )
 
 
-class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBackwardConfig]):
+class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, TmaAttentionBackwardConfig]):
     """A persistent kernel in one launch: what tiles share is prepared, then each tile is computed by one block.
 
     A tile of 128 keys meets all queries that see any of them: scores and dP come with keys as rows, so that weights and
@@ -60,7 +64,6 @@ class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBac
     entry = "tma_attention_backward"
     mapped_names = ("q", "k", "v", "do", "dq", "dk", "dv")
     size_names = ("queries", "keys", "kv_heads", "group", "items")
-    packed_names = ()
     scratch_names = ("counters", "row_values", "dq_sums", "tile_order", "mask_ranks")
     problem_type = BlockAttentionBackwardProblem
     config_type = TmaAttentionBackwardConfig
@@ -70,11 +73,8 @@ class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBac
     ) -> bool:
         return config.passes == 2
 
-    def item_size_names(self, problem: BlockAttentionBackwardProblem) -> tuple[str, ...]:
-        return ("item_masks", "head_masks") if problem.has_mask else ()
-
     def scope(self, problem: BlockAttentionBackwardProblem) -> Iterator[Constraint]:
-        yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
+        yield from super().scope(problem)
         yield Constraint(
             problem.head_dim in HEAD_DIMS,
             f"head_dim ({problem.head_dim}) is {' or '.join(map(str, HEAD_DIMS))}",
@@ -83,21 +83,13 @@ class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBac
             not problem.has_mask or (problem.block.rows % STEP == 0 and problem.block.columns % STEP == 0),
             f"blocks ({problem.block}) are whole pieces of {STEP} x {STEP}",
         )
-        yield Constraint(
-            max(problem.queries, problem.keys) < MOST_TOKENS,
-            f"queries ({problem.queries}) and keys ({problem.keys}) are fewer than {MOST_TOKENS}",
-        )
 
     def constraints(
         self, problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig, device: Device
     ) -> Iterator[Constraint]:
         yield from self.scope(problem)
-        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
         needed = self._shared_bytes(problem, config) if problem.head_dim in HEAD_DIMS else 0
-        yield Constraint(
-            device.shared_memory_per_block >= needed,
-            f"tiles take {needed} bytes of shared memory, a block has {device.shared_memory_per_block}",
-        )
+        yield from device_constraints(device, needed)
 
     def constants(
         self, problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig
@@ -132,13 +124,9 @@ class TmaAttentionBackward(Family[BlockAttentionBackwardProblem, TmaAttentionBac
     def pack(
         self, problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
-        sizes, masks_bytes = {"items": problem.batch}, 16
+        sizes, masks_bytes = {"items": problem.batch, **mask_sizes(problem)}, 16
         if problem.has_mask:
-            words, masks = problem.mask_layout.words, problem.masks
-            sizes["head_masks"] = words if masks.are_of_heads else 0
-            sizes["item_masks"] = (
-                words * (problem.heads if masks.are_of_heads else 1) if masks.are_of_items else 0
-            )
+            masks = problem.masks
             count = (problem.batch if masks.are_of_items else 1) * (
                 problem.heads if masks.are_of_heads else 1
             )

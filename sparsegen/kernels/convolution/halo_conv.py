@@ -28,10 +28,10 @@ ITEM_BYTES = 2
 ALIGNMENT = 1024  # bytes, of boxes and weights in shared memory
 THREADS = 384
 WARPS = 8  # consumer warps
-LISTED_UNITS = 512  # that a thread block has room for in its list
-MOST_UNIT_ROWS, MOST_UNIT_COLUMNS = 1 << 20, 1 << 12  # of units in all images: a unit is one word
+LISTED_UNITS = 512  # units that a thread block's list has room for
+MOST_UNIT_ROWS, MOST_UNIT_COLUMNS = 1 << 20, 1 << 12  # limits of units in all images: a unit is one word
 LONGEST_WORD = 32  # taps at most, of a filter whose mask covers the input: one bit of a word for each
-KINDS = 5  # of units, with a mask of the input
+KINDS = 5  # kinds of units, with a mask of the input
 # Fitted to measurements: the prologue in microseconds, and factors on the times of tensor cores and memory.
 START_US, PRODUCTS, MOVED = 6.0, 1.1, 1.1
 
@@ -72,7 +72,7 @@ LARGE = (
     HaloConvConfig(tile_n=64, group_units=2, input_stages=2, weight_stages=4, stage_taps=3, lead=2),
     HaloConvConfig(tile_n=64, group_units=1, input_stages=3, weight_stages=4, stage_taps=3, lead=2),
 )
-# For up to 128 channels in the place of the second of LARGE: chunks are narrow, so that all weights of 64 filters stay
+# Replaces the second of LARGE for up to 128 channels: chunks are narrow, so that all weights of 64 filters stay
 # in shared memory beside the boxes.
 STAYING = HaloConvConfig(tile_n=64, chunk=32, group_units=1, input_stages=4, weight_stages=12, stage_taps=3)
 RESIDENT = (
@@ -184,6 +184,9 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         yield shared_memory_fits("stages", self._shared_bytes(p, c), device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: HaloConvConfig, device: Device) -> bool:
+        """True for chunks of at least 64 channels (32 if all weights stay in shared memory), and no more stages or lead
+        than there are weights to load. It rests on the configs that docs/notes/masked-convolution.md has times of.
+        """
         c, stages = config, self._weight_stages_in_all(problem, config)
         stays = stages <= c.weight_stages  # narrow chunks leave room for all weights
         if c.chunk < min(32 if stays else 64, problem.channels & -problem.channels):
@@ -317,7 +320,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         return tuple((c, rounds) for c, rounds in fitted if self.is_valid(p, c, device))
 
     def _of_filters(self, problem: MaskedConv2dProblem, chunk: int) -> list[tuple[HaloConvConfig, int]]:
-        """For such filters, from many live units to few."""
+        """Returns configs for such filters, from many live units to few, each with the rounds that it needs."""
         p = problem
         if p.taps == 1:
             return [(c, ENOUGH_ROUNDS) for c in PIXELS]
@@ -327,7 +330,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         if p.mask_of is MaskOf.INPUT or (p.mask_of.is_of_input and p.density.share >= SHARED_BY_COSTS):
             return [(BY_COSTS, COST_ROUNDS), *others]
         if p.mask_of is MaskOf.ANY_INPUT:
-            # While a warp writes zeros over one box, others are brought: 4 % faster with 128 channels, a tenth live.
+            # While a warp writes zeros over one box, others are loaded: 4 % faster with 128 channels, a tenth live.
             return [others[1], others[0], others[2]]
         if p.taps != 9:
             return others
@@ -348,7 +351,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         return ceil_div(problem.channels, config.chunk) * ceil_div(problem.taps, config.stage_taps)
 
     def _is_resident(self, problem: MaskedConv2dProblem, config: HaloConvConfig) -> bool:
-        """Whether all weights of a tile of filters fit into the pipeline stages, so that they are loaded once."""
+        """True if all weights of a tile of filters fit into the pipeline stages, so that they are loaded once."""
         return self._weight_stages_in_all(problem, config) <= config.weight_stages
 
     def _shared_bytes(self, problem: MaskedConv2dProblem, config: HaloConvConfig) -> int:

@@ -16,7 +16,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
     mask_constants,
     units_of,
 )
-from sparsegen.kernels.convolution.unit_lists import SHEET_WORDS
+from sparsegen.kernels.convolution.unit_lists import SEGMENT_WORDS
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.limits import shared_memory_fits
@@ -27,15 +27,15 @@ from sparsegen.operators.masked_conv2d import UNIT
 from sparsegen.system.integers import ceil_div, round_up
 
 ITEM_BYTES = 2
-COUNTER_BYTES = 32  # of a tile
+COUNTER_BYTES = 32  # bytes of a tile's counter
 PIECE = 64  # channels or filters of a box, 128 bytes
-ROW_BYTES = UNIT * PIECE * ITEM_BYTES  # of a box: a unit's row of pixels
+ROW_BYTES = UNIT * PIECE * ITEM_BYTES  # bytes of a box's row: a unit's row of pixels
 ALIGNMENT = 1024  # bytes, of boxes in shared memory
-WARPGROUPS = 2  # that multiply
+WARPGROUPS = 2  # warpgroups that multiply
 THREADS = 128 * (1 + WARPGROUPS)
 LISTING_WARPS = 4
 LISTED_UNITS = 512  # at a time
-MOST_SUMS = 192  # of a thread
+MOST_SUMS = 192  # sums of a thread
 MOST_TOGETHER = 512  # thread blocks of a launch with several parts; more than a device holds at once
 PARTS = (1, 2, 3, 5, 7, 11, 14, 22, 33, 44, 66, 132)
 # Fitted to 24 times of nine configs on an H200, float16, masks of 10 %: of launches that fill the device within 16 %,
@@ -108,7 +108,7 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
         )
         yield Constraint(
             max(p.stride.rows, p.stride.columns) <= LARGEST_STEP,
-            f"the copy engine steps over at most {LARGEST_STEP} pixels (strides {p.stride})",
+            f"TMA steps over at most {LARGEST_STEP} pixels (strides {p.stride})",
         )
 
     def constraints(
@@ -148,6 +148,9 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
     def is_worth_trying(
         self, problem: MaskedConv2dWeightsProblem, config: HaloConvWeightsConfig, device: Device
     ) -> bool:
+        """True for tiles not twice as large as filters and channels, with at least 32 sums a thread, and for parts that
+        are all resident at once. It rests on the tiles and parts timed in docs/notes/masked-convolution.md.
+        """
         p, c = problem, config
         is_large = c.tile_m >= 2 * max(PIECE, p.filters) or c.tile_n >= 2 * max(PIECE, p.channels)
         blocks = self._tiles(p, c) * c.parts
@@ -246,7 +249,7 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
     def _with_parts(
         self, problem: MaskedConv2dWeightsProblem, config: HaloConvWeightsConfig, device: Device
     ) -> HaloConvWeightsConfig:
-        """With as many parts as the device holds at once, of a few units each."""
+        """Returns the config with the most parts that the device holds at once and that have a few units each."""
         units = problem.density.share * units_of(problem.forward)
         tiles, found = self._tiles(problem, config), replace(config, parts=1)
         for parts in PARTS:
@@ -314,9 +317,9 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
         return rows * ROW_BYTES
 
     def _shared_bytes(self, problem: MaskedConv2dWeightsProblem, config: HaloConvWeightsConfig) -> int:
-        """The bytes of all stages, of the list of units, the counts of a sheet, barriers and flags."""
+        """The bytes of all stages, of the list of units, the counts of a segment, barriers and flags."""
         stages = config.stages * self._stage_bytes(problem, config)
-        taken = stages + 12 * LISTED_UNITS + 8 * SHEET_WORDS + 4 * LISTING_WARPS + 20 * config.stages + 4
+        taken = stages + 12 * LISTED_UNITS + 8 * SEGMENT_WORDS + 4 * LISTING_WARPS + 20 * config.stages + 4
         return round_up(taken, ALIGNMENT)
 
 

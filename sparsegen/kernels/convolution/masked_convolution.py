@@ -1,4 +1,6 @@
-"""What families of masked convolutions share: nothing is packed, and outputs come in units, of which some are live."""
+"""Base class of the families of masked convolutions: they pack nothing, and compute outputs in units, live ones
+only.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from sparsegen.system.integers import ceil_div
 UNIT_OUTPUTS = UNIT * UNIT
 LARGEST_COORDINATE = 1 << 31
 MOST_SCRATCH = 1 << 30  # bytes of partial sums
-# What writing zeros takes over a copy of as many bytes, of blocks that do it between their products: by four times of
+# Time of writing zeros over a copy of as many bytes, for blocks that do it between their products: from four times of
 # `window_conv` on an H100, images of 32 to 128 channels with 5 and 20 % live.
 FILLING = 1.6
 
@@ -112,7 +114,7 @@ def filling_us(problem: MaskedConv2dProblem, rates: Rates) -> float:
 
 
 def has_whole_units(problem: MaskedConv2dProblem) -> bool:
-    """Whether the blocks of the mask are whole units."""
+    """True if the mask's blocks are whole units."""
     return problem.mask_block.rows % UNIT == 0 and problem.mask_block.columns % UNIT == 0
 
 

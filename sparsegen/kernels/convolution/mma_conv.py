@@ -24,8 +24,8 @@ from sparsegen.operators import DType, MaskedConv2dProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import round_up
 
-MOST_COPIES = 32  # of a thread, in a step
-FIRST_PIXEL_BYTES = 16  # of an output in shared memory: where its first tap reads
+MOST_COPIES = 32  # copies of a thread in a step
+FIRST_PIXEL_BYTES = 16  # bytes for each output in shared memory: the position where its first tap reads
 # Fitted to an H200: microseconds beside the products; the share of the tensor cores' rate that float32 reaches; and
 # what reading tiles from L2 takes over what the bytes would, which bounds 16-bit elements.
 START_US, REACHED, LOADED = 18.0, 0.33, 1.6
@@ -81,12 +81,12 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         yield from on_tensor_cores(c, device, "outputs", "filters")
         yield Constraint(
             threads >= c.step and threads >= 2 * WARP,
-            f"threads ({threads}) are two warps at least, and bring whole steps ({c.step})",
+            f"threads ({threads}) are two warps at least, and load whole steps ({c.step})",
         )
         vector = self._vector(problem)
         yield Constraint(
             c.tile_m * c.step <= MOST_COPIES * vector * threads,
-            f"a thread ({threads} in all) brings at most {MOST_COPIES} times {vector} elements of the pixels of a step",
+            f"a thread ({threads} in all) loads at most {MOST_COPIES} times {vector} elements of the pixels of a step",
         )
         splits = 3 if problem.dtype is DType.FLOAT32 else 1
         operands = splits * (c.tile_m // c.warps_m // 16 * 4 + 8)
@@ -95,6 +95,9 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         yield resident_blocks_fit(c.resident, taken, device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: MmaConvConfig, device: Device) -> bool:
+        """True unless a tile or step is twice as large as its group's filters or channels, or a thread has fewer than
+        16 sums. It rests on arithmetic: such tiles are mostly padding or loads.
+        """
         c, of_group = config, problem.filters // problem.groups.count
         inner = problem.taps * problem.group_channels
         return c.tile_n < 2 * max(16, of_group) and c.step < 2 * max(16, inner) and sums_of(c) >= 16
@@ -139,7 +142,7 @@ class MmaConv(UnitTiles[MmaConvConfig]):
 
     @staticmethod
     def _vector(problem: MaskedConv2dProblem) -> int:
-        """The elements of a pixel that a copy brings."""
+        """The elements of a pixel that a copy loads."""
         if problem.layout.has_planes:
             return 1
         return widest_vector(problem.group_channels, problem.dtype)

@@ -21,9 +21,9 @@ from sparsegen.operators.masked_conv2d import UNIT
 from sparsegen.system.integers import ceil_div, round_up
 
 MOST_CHANNELS, MOST_FILTERS, MOST_WEIGHTS = 8, 32, 4096
-OWN_OUTPUTS = 4  # of a row, of a thread
+OWN_OUTPUTS = 4  # outputs of a row for each thread
 LARGEST_GRID = 1 << 31
-# Of a multiprocessor, fitted to 1.2 to 1.4 ms on an H200 for 256 images of 512² with 3 channels, 5 to 100 % live.
+# Fitted, for a multiprocessor, to 1.2 to 1.4 ms on an H200: 256 images of 512², 3 channels, 5 to 100 % live.
 START_US, OUTPUT_CYCLES, REACHED = 3.0, 4.5, 0.3
 FLOP_PER_CYCLE = 256
 
@@ -38,10 +38,11 @@ class StripConvConfig(Config):
 
 
 class StripConv(MaskedConvolution[StripConvConfig]):
-    """A block computes a tile of outputs in float32. It brings the pixels that live units read to shared memory once.
+    """Each block computes a tile of outputs in float32, and loads the pixels that live units read to shared memory
+    once.
 
-    The operands may lie in pinned memory of the host, of which only these pixels then cross the bus: warps load whole
-    lines of 32 elements, 8 at a time.
+    The operands may lie in pinned memory of the host. Only these pixels then cross the bus: warps load whole lines of
+    32 elements, 8 at a time.
     """
 
     name = "strip_conv"
@@ -116,7 +117,9 @@ class StripConv(MaskedConvolution[StripConvConfig]):
         return rates.launch_us + START_US + computing + p.cost(0).bytes / rates.copy_bytes_per_us
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> StripConvConfig:
-        """The largest tiles of which three fit a multiprocessor, so that loads of one meet sums of others."""
+        """Returns the largest tiles that fit a multiprocessor three times, so that loads of one overlap with sums of
+        others.
+        """
         some = [
             StripConvConfig(units_down=down, units_across=across)
             for down, across in ((4, 16), (2, 16), (2, 8), (1, 8))

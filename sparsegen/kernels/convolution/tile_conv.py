@@ -25,8 +25,8 @@ from sparsegen.system.integers import round_up
 
 THREAD_FILTERS = 4
 START_US = 3.0
-REACHED = 0.21  # of what units for floats could do: 1,109 µs on an H100 for 128 channels, 8 images of 256², 10 % live
-FLOP_PER_CYCLE = 256  # of a multiprocessor
+REACHED = 0.21  # of the float units' rate: 1,109 µs on an H100, 128 channels, 8 images of 256², 10 % live
+FLOP_PER_CYCLE = 256  # FLOP of a multiprocessor in a cycle
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,9 @@ class TileConv(MaskedConvolution[TileConvConfig]):
         yield Constraint(threads >= 32, f"a block has a warp at least ({threads} threads)")
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: TileConvConfig, device: Device) -> bool:
+        """True unless a tile or step is twice as large as its group's filters or channels. It rests on arithmetic: such
+        tiles are mostly padding.
+        """
         p = problem
         few_filters = config.tile_n >= 2 * max(16, p.filters // p.groups.count)
         return not few_filters and config.step < 2 * max(8, p.group_channels)

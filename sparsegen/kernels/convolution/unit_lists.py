@@ -1,4 +1,4 @@
-"""What families of masked convolutions share that list live units, and may bring the windows of pixels these read."""
+"""Base class of the families of masked convolutions that list live units and may load the pixel windows of these."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparsegen.operators.masked_conv2d import UNIT
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import round_up
 
-LISTED_UNITS, SHEET_WORDS = 128, 1024  # that a thread block lists and counts at a time
+LISTED_UNITS, SEGMENT_WORDS = 128, 1024  # units that a thread block lists and counts at a time
 
 
 def window_pixels(problem: MaskedConv2dProblem) -> int:
@@ -20,7 +20,7 @@ def window_pixels(problem: MaskedConv2dProblem) -> int:
 
 
 def list_bytes(problem: MaskedConv2dProblem, threads: int, beside: int = 0) -> int:
-    """Bytes of shared memory for the list of units, the counts of a sheet, and of what a family keeps beside them."""
+    """Bytes of shared memory for the list of units, the counts of a segment, and of what a family keeps beside them."""
     units = LISTED_UNITS * (12 if problem.mask_of is MaskOf.OUTPUT else 20)
-    taken = units + 8 * SHEET_WORDS + 4 * (threads // WARP) + beside
+    taken = units + 8 * SEGMENT_WORDS + 4 * (threads // WARP) + beside
     return round_up(taken, LOAD_BYTES)

@@ -1,4 +1,4 @@
-"""What families of masked convolutions share whose warps multiply tiles of live units by filters (sm_80 and later)."""
+"""Base class of the masked convolutions whose warps multiply tiles of live units by filters (sm_80 and later)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class UnitTiles(MaskedConvolution[C]):
         *("images", "height", "width", "channels", "filters"),
         *("out_height", "out_width", "mask_rows", "mask_columns"),
     )
-    shapes: tuple[C, ...]  # for heuristics, from large tiles to small ones
+    shapes: tuple[C, ...]  # candidates of heuristics, from large tiles to small ones
     smallest: C  # the shape that has enough registers and shared memory for every problem
 
     @abstractmethod
@@ -79,7 +79,7 @@ class UnitTiles(MaskedConvolution[C]):
         return ceil_div(outputs, config.tile_m * parts) * parts * tiles
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> C:
-        """The largest tiles of which every multiprocessor gets one; none is twice as wide as a group's filters."""
+        """Returns the largest tiles that give every multiprocessor one; none is twice as wide as a group's filters."""
         p, of_group = problem, problem.filters // problem.groups.count
         outputs = p.density.share * p.batch * p.out_height * p.out_width
         last = self._with_room(p, self.fitted(p, self.smallest), device)

@@ -25,7 +25,7 @@ from sparsegen.operators import DType, MaskedConv2dProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import round_up
 
-MOST_TAPS = 64  # of a filter: one bit of a word for each
+MOST_TAPS = 64  # taps of a filter: one bit of a word for each
 # Fitted to three masks on an H100 with eight configs each, float16, which these describe within 12 %: microseconds
 # beside the products; the share of the tensor cores' rate that warp tiles of 64 x 64 and chunks of 64 channels reach;
 # what narrower ones cost more. float32 has not been measured: by UNMEASURED measured families come first.
@@ -33,9 +33,9 @@ START_US, REACHED, REACHED_FLOAT32, UNMEASURED = 5.0, 0.41, 0.25, 2.0
 BESIDE_FRAGMENTS, FRAGMENTS = (
     0.56,
     14.0,
-)  # of a product's time, and what goes with the fragments that a warp loads for it
-CHUNK = 0.12  # of the time, for each further chunk of 64 channels
-UNEVEN = 1.3  # with a mask of the input, whose units need different taps
+)  # factor of a product's time, and what goes with the fragments that a warp loads for it
+CHUNK = 0.12  # fraction of the time for each further chunk of 64 channels
+UNEVEN = 1.3  # for a mask of the input, whose units need different taps
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         yield from on_tensor_cores(c, device, "outputs", "filters")
         yield Constraint(
             threads >= max(c.chunk, 2 * WARP),
-            f"threads ({threads}) are two warps at least, and bring whole chunks ({c.chunk})",
+            f"threads ({threads}) are two warps at least, and load whole chunks ({c.chunk})",
         )
         splits = 2 if p.dtype is DType.FLOAT32 else 1
         operands = splits * (c.tile_m // c.warps_m // 16 * 4 + 8)
@@ -100,6 +100,9 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         yield resident_blocks_fit(c.resident, taken, device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: WindowConvConfig, device: Device) -> bool:
+        """True unless a tile or chunk is twice as large as its group's filters or channels, or a thread has fewer than
+        16 sums. It rests on arithmetic: such tiles are mostly padding or loads.
+        """
         c, of_group = config, problem.filters // problem.groups.count
         is_large = c.tile_n >= 2 * max(16, of_group) or c.chunk >= 2 * max(16, problem.group_channels)
         return not is_large and sums_of(c) >= 16

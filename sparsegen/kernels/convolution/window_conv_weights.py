@@ -96,6 +96,9 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
     def is_worth_trying(
         self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, device: Device
     ) -> bool:
+        """True for tiles not twice as large as a group's filters and channels, with at least 16 sums a thread, and for
+        at most 4 blocks a multiprocessor if there are parts. It rests on arithmetic: more parts only add partial sums.
+        """
         p, c = problem, config
         is_large = c.tile_m >= 2 * max(16, self._of_group(p)[0]) or c.tile_n >= 2 * max(
             16, self._of_group(p)[1]
@@ -178,7 +181,7 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
     def _with_parts(
         self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, device: Device
     ) -> WindowConvWeightsConfig:
-        """With the fewest parts that fill three quarters of the device, and a few units for each."""
+        """Returns the config with the fewest parts that fill three quarters of the device and have a few units each."""
         units = problem.density.share * units_of(problem.forward)
         found = replace(config, parts=1)
         for parts in (4, 8, 16, 32, 64):
@@ -190,7 +193,7 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
     def _fills(
         self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, device: Device
     ) -> bool:
-        """Whether there are blocks for three quarters of the device."""
+        """True if there are enough blocks for three quarters of the device."""
         blocks = self._tiles(problem, config) * config.parts
         return 4 * blocks >= 3 * device.multiprocessors * config.resident
 

@@ -1,1 +1,1 @@
-"""What families share: how matrices are laid out, tasks cut, and limits kept."""
+"""Shared parts of the families: layouts of matrices, division into tasks, and limits of devices."""

@@ -1,4 +1,4 @@
-"""What families that compute batches share, and what the others say of them."""
+"""Shared parts of the families that compute batches, and the constraint for those that do not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def items_in_grid(problem: Problem) -> Constraint:
 
 
 def batch_constants(problem: Problem) -> dict[str, Value]:
-    """What the source of a batch is specialised on; nothing for one item, whose source stays as it was."""
+    """Returns the constants of a batch that its source is specialised on; empty for one element, whose source is the
+    plain one.
+    """
     if problem.batch == 1:
         return {}
     return {"batched": True, **({"own_values": True} if problem.value_sets > 1 else {})}

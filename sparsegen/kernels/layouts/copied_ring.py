@@ -1,4 +1,4 @@
-"""What families share whose tiles a producer warp loads by TMA, Hopper's copy engine: sizes, configs and the launch."""
+"""Shared parts of the families whose tiles a producer warp loads by TMA: sizes, configs and the launch."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from sparsegen.kernels.layouts.limits import shared_memory_fits
 THREADS = 384  # two consumer warpgroups, and a third one whose first warp is the producer
 TILE_M = 128  # rows of the result per thread block, 64 for each consumer warpgroup
 PIECE = 64  # rows of a box
-ROW_BYTES = 128  # of a box
+ROW_BYTES = 128  # bytes of a box's row
 PIECE_BYTES = PIECE * ROW_BYTES
 RING_BYTES = 24 * PIECE_BYTES
 OUTPUT_BYTES = 4 * PIECE_BYTES
 BARRIER_BYTES = 1024  # barriers, the producer's notes on stages and the next tile's number, rounded up
-SHARED_BYTES = RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES  # of a thread block
+SHARED_BYTES = RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES  # shared memory of a thread block
 COUNTER_BYTES = 8
 CHUNK_BYTES = 16
-MOST_ITEMS = 0xFFFF  # that a note can refer to
+MOST_ITEMS = 0xFFFF  # limit of the numbers in a note
 MOST_ROWS = 0xFFFF * PIECE  # rows that a note, of 16 bits a number, can refer to
-# Fitted on an H100: the share of the tensor cores' rate that tiles of so many columns reach, and microseconds of the
+# Fitted on an H100: fraction of the tensor cores' rate by columns of a tile, and microseconds of the
 # kernel's start and of a tile's prologue and epilogue.
 REACHED = {256: 0.93, 128: 0.75, 64: 0.62}
-REACHED_BY_8BIT = {256: 0.78, 128: 0.77, 64: 0.55}  # whose sums are added in float32 behind every stage
+REACHED_BY_8BIT = {256: 0.78, 128: 0.77, 64: 0.55}  # lower, as sums are added in float32 after every stage
 START_US, TILE_US = 2.0, 1.2
-READ = 0.71  # of the rate of copies that reading a packed A reaches, likewise
+READ = 0.71  # fraction of the rate of copies that reading a packed A reaches, likewise
 
 
 class Order(StrEnum):
-    """How clusters of thread blocks get their next tile."""
+    """The order in which clusters of thread blocks get their tiles."""
 
     COUNTED = "counted"  # dynamically: a cluster that is done increments a counter in device memory
     PLACED = "placed"  # statically: by the cluster's index, forwards and backwards in alternation
@@ -61,7 +61,7 @@ class WalkedTilesConfig(CopiedTilesConfig):
 
 
 def persistent_launch(tiles: int, cluster: int, device: Device) -> Launch:
-    """The launch of clusters of so many blocks, as many as the device holds, or as there are tiles for."""
+    """Launches clusters of ``cluster`` blocks: as many clusters as the device holds, at most one for each tile."""
     clusters = min(tiles, max(1, device.multiprocessors // cluster))
     return Launch(
         grid=(clusters * cluster, 1, 1),
@@ -72,11 +72,11 @@ def persistent_launch(tiles: int, cluster: int, device: Device) -> Launch:
 
 
 def ring_constraints(device: Device) -> Iterator[Constraint]:
-    """That a device has warpgroups, and room for the tiles that are on their way."""
+    """Yields constraints: the device has warpgroups, and shared memory for the tiles in flight."""
     yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
     yield shared_memory_fits("tiles", SHARED_BYTES, device)
 
 
 def walk_constraint(raster: int, tail: int) -> Constraint:
-    """That the last group of row tiles is walked in parts which are no larger than a group."""
+    """Requires that the last group of row tiles is walked in parts no larger than a group."""
     return Constraint(tail <= raster, f"groups of raster ({raster}) are walked in parts of tail ({tail})")

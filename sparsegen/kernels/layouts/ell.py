@@ -14,7 +14,7 @@ MOST_PADDING = 2  # places of ELL for each nonzero
 
 
 def padding_requirement(features: Features) -> Constraint:
-    """What a matrix must be like so that ELL with rows padded to the longest represents it sensibly."""
+    """Requires that ELL with rows padded to the longest represents the matrix sensibly."""
     places = features.m * features.row_max
     return Constraint(
         places <= MOST_PADDING * features.nnz,
@@ -31,12 +31,12 @@ def places_in_rows(matrix: CsrMatrix) -> Array:
 
 
 def ell_sources(matrix: CsrMatrix, rows: int, width: int, places: Array) -> Array:
-    """Which nonzero stands where in ELL.
+    """Returns the nonzero at each place of an ELL layout.
 
     Args:
-        rows: of the padded matrix, at least m.
+        rows: rows of the padded matrix, at least m.
         width: places of a row; nonzeros whose place is beyond are left out.
-        places: of each nonzero in its row, int32, no two alike.
+        places: place of each nonzero in its row, int32, no two alike.
 
     Returns:
         int32 [rows, width]: a nonzero's number in CSR order, or -1 for padding.
@@ -61,7 +61,7 @@ def ell_sources(matrix: CsrMatrix, rows: int, width: int, places: Array) -> Arra
 def gather_repeating(matrix: CsrMatrix, per_nonzero: Array, source: Array) -> Array:
     """An array over nonzeros (column indices), laid out as `ell_sources` says.
 
-    Padding repeats the first nonzero of its own row, so that it brings no further memory traffic, and a non-finite
+    Padding repeats the first nonzero of its own row, so that it causes no further memory traffic, and a non-finite
     value elsewhere in B cannot leak in through 0 · Inf; in rows without nonzeros it is 0 (see `filled_rows`).
     """
     if matrix.nnz == 0:
@@ -73,9 +73,9 @@ def gather_repeating(matrix: CsrMatrix, per_nonzero: Array, source: Array) -> Ar
 
 
 def filled_rows(matrix: CsrMatrix, rows: int) -> Array:
-    """Bits that tell which of so many rows have nonzeros: uint32, bit i of word j for row 32 · j + i.
+    """Returns a bit for each of ``rows`` rows, set if the row has nonzeros: uint32, bit i of word j for row 32 · j + i.
 
-    The padding of a row without nonzeros meets a row of B that is none of its own; kernels give up such sums.
+    The padding of an empty row points at an arbitrary row of B; kernels discard such sums.
     """
     filled = np.zeros(round_up(max(1, rows), 32), dtype=bool)
     filled[: matrix.shape[0]] = np.diff(matrix.row_offsets) > 0
@@ -84,12 +84,12 @@ def filled_rows(matrix: CsrMatrix, rows: int) -> Array:
 
 
 def interleave_classes(offsets: Array, kinds: Array, classes: int, shifts: Array) -> Array:
-    """Places in rows at which the classes of nonzeros take turns, as far as a row has enough of each.
+    """Assigns places in rows such that the classes of nonzeros take turns, as far as a row has enough of each.
 
     Args:
-        offsets: of the rows, as in CSR.
-        kinds: the class of each nonzero, 0 to classes - 1, of which there are at most 64.
-        shifts: of each row: class (place + shift) mod classes has its turn at a place.
+        offsets: row offsets, as in CSR.
+        kinds: the class of each nonzero, 0 to classes - 1; at most 64 classes.
+        shifts: shift of each row: class (place + shift) mod classes has its turn at a place.
 
     Returns:
         For each nonzero its place in its row, int32. Places of a class that a row has too few of go, in order, to
@@ -100,7 +100,7 @@ def interleave_classes(offsets: Array, kinds: Array, classes: int, shifts: Array
     places = np.empty(kinds.size, dtype=np.int32)
     for kind in range(classes):
         members = np.flatnonzero(kinds == kind)
-        first = np.searchsorted(members, offsets).astype(np.int32)  # of each row
+        first = np.searchsorted(members, offsets).astype(np.int32)  # first one of each row
         # A nonzero's rank among those of its row and class.
         places[members] = np.arange(members.size, dtype=np.int32) - np.repeat(first[:-1], np.diff(first))
     places *= classes
@@ -108,5 +108,5 @@ def interleave_classes(offsets: Array, kinds: Array, classes: int, shifts: Array
     starts, fits = np.repeat(offsets[:-1], lengths), places < np.repeat(lengths, lengths)
     taken = np.zeros(kinds.size, dtype=bool)
     taken[(starts + places)[fits]] = True
-    places[~fits] = np.flatnonzero(~taken) - starts[~fits]  # as many in each row as do not fit
+    places[~fits] = np.flatnonzero(~taken) - starts[~fits]  # as many free as lack one in each row
     return places

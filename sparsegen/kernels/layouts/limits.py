@@ -1,11 +1,11 @@
-"""What several families ask of a device, in the same words."""
+"""Constraints on a device's resources that several families share, in the same words."""
 
 from __future__ import annotations
 
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.system.integers import ceil_div
 
-REGISTERS_PER_MULTIPROCESSOR = 65536  # as many as a block may have
+REGISTERS_PER_MULTIPROCESSOR = 65536  # also the limit of a block
 THREADS_PER_MULTIPROCESSOR, BLOCKS_PER_MULTIPROCESSOR = 2048, 32
 RESERVED_PER_BLOCK = 1024  # bytes of shared memory
 MAX_GRID_Y = 65535
@@ -29,7 +29,9 @@ def whole_tiles(axis: str, warps: int, side: str, tile: int, unit: int, what: st
 
 
 def enough_registers(needed: int, threads: int, *, at_a_time: int = 1) -> Constraint:
-    """A thread's estimated need, where so many threads share a multiprocessor; registers come ``at_a_time``."""
+    """Requires that a thread's estimated registers are available where ``threads`` share a multiprocessor; registers
+    are allocated ``at_a_time``.
+    """
     available = min(255, REGISTERS_PER_MULTIPROCESSOR // threads // at_a_time * at_a_time)
     return Constraint(
         needed <= available,
@@ -38,7 +40,9 @@ def enough_registers(needed: int, threads: int, *, at_a_time: int = 1) -> Constr
 
 
 def allowed_registers_fit(registers: int, threads: int) -> Constraint:
-    """A block's threads may have so many ``registers`` each, as the compiler is told."""
+    """Requires that the threads of a block may have ``registers`` registers each, the limit that the compiler is
+    told.
+    """
     return Constraint(
         threads * registers <= REGISTERS_PER_MULTIPROCESSOR,
         f"threads · registers ({threads * registers}) is at most {REGISTERS_PER_MULTIPROCESSOR}",
@@ -46,7 +50,9 @@ def allowed_registers_fit(registers: int, threads: int) -> Constraint:
 
 
 def resident_blocks(threads: int, registers: int, taken: int, device: Device) -> int:
-    """Blocks of so many threads, registers of a thread and bytes that a multiprocessor holds at once, at least 1."""
+    """Returns how many blocks a multiprocessor holds at once, at least 1, by threads, registers of a thread and
+    ``taken`` bytes of shared memory.
+    """
     return max(
         1,
         min(
@@ -59,7 +65,7 @@ def resident_blocks(threads: int, registers: int, taken: int, device: Device) ->
 
 
 def lacking_share(needed: float, registers: int) -> float:
-    """What a thread should need beyond the registers that the compiler may use, as a share of these."""
+    """Fraction of its allowed registers that a thread should need in addition to them."""
     return max(0, needed - registers) / registers
 
 
@@ -72,7 +78,9 @@ def shared_memory_fits(what: str, taken: int, device: Device) -> Constraint:
 
 
 def resident_blocks_fit(blocks: int, taken: int, device: Device) -> Constraint:
-    """So many blocks share a multiprocessor's shared memory; it keeps some for itself with each."""
+    """Requires that a multiprocessor has shared memory for ``blocks`` blocks of ``taken`` bytes and what it reserves
+    for each.
+    """
     return Constraint(
         blocks == 1 or blocks * (taken + RESERVED_PER_BLOCK) <= device.shared_memory_per_multiprocessor,
         f"resident_blocks ({blocks}) blocks of {taken} bytes fit a multiprocessor's shared memory "
@@ -81,6 +89,6 @@ def resident_blocks_fit(blocks: int, taken: int, device: Device) -> Constraint:
 
 
 def tiles_in_grid(what: str, extent: int, tile: int) -> Constraint:
-    """A grid counts so many tiles along y; ``what`` is the quotient in words."""
+    """Requires that a grid can count the tiles along y; ``what`` names their number in words."""
     tiles = ceil_div(extent, tile)
     return Constraint(tiles <= MAX_GRID_Y, f"{what} ({tiles}) is at most {MAX_GRID_Y}")

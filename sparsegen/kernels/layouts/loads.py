@@ -1,4 +1,4 @@
-"""What several families ask of loads, in the same words."""
+"""Constraints on loads that several families share, in the same words."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from functools import lru_cache
 from sparsegen.kernels.base import Constraint
 from sparsegen.operators import DType
 
-LOAD_BYTES = 16  # of the widest
+LOAD_BYTES = 16  # bytes of the widest load
 SHORT_INDICES = 1 << 16  # columns that indices of 16 bits can name
 
 
 @lru_cache(maxsize=1024)  # a search asks for each of its configs
 def widest_vector(row_length: int, dtype: DType) -> int:
-    """Elements that one load can bring: up to 16 bytes, aligned in every row."""
+    """Elements that one load can hold: up to 16 bytes, aligned in every row."""
     return max(v for v in (1, 2, 4, 8) if v * dtype.itemsize <= LOAD_BYTES and row_length % v == 0)
 
 

@@ -11,7 +11,7 @@ from sparsegen.kernels.layouts.tile_groups import BANKS, NONE, SIDE, LayerKind, 
 from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.system.integers import ceil_div
 
-if TYPE_CHECKING:  # what other families take of this module is the form of a tile
+if TYPE_CHECKING:  # only for type checks: other families use the form of a tile alone
     from concurrent.futures import Future, ThreadPoolExecutor
 
     from sparsegen.operators import SparseNetworkProblem
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # what other families take of this module is the form of a ti
 TILE = SIDE * SIDE  # values of a tile
 BIASES = SIDE * 4  # values of a group's biases: three parts of each row's and one more
 PAIR = 2 * TILE + BIASES  # values of a group with two tiles
-UNIT = BIASES  # what places of groups are counted in
+UNIT = BIASES  # unit in which places of groups are counted
 READ = 4  # neurons of an input that a lane reads at once
 PADDED = 2  # times as many groups, at most, where a layer is filled up to whole passes
 
@@ -30,7 +30,7 @@ class LayerTiles:
 
     Attributes:
         weights: its pattern in CSR, without the bias: offsets, columns.
-        groups: of its rows.
+        groups: groups of its rows.
         columns: int64, blocks × 16: the neurons before at their places.
         rows: int64, groups × 16: each group's rows in the order in which a warp holds them, `NONE` where it has fewer.
         places: int64, groups × 16: where each of them goes, a place among the neurons of the next layer; of the last
@@ -56,7 +56,7 @@ class LayerTiles:
         return replace(self, groups=own, rows=self.rows[share], places=self.places[share])
 
     def in_order(self, order: Array) -> LayerTiles:
-        """Its groups in another order, which suits their kind."""
+        """Returns the layer with its groups in another order, which suits their kind."""
         groups = self.groups
         counts = np.diff(groups.first)[order]
         first = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts)))
@@ -84,7 +84,7 @@ class NetworkTiles:
         blocks: int32: of all tiles of the other groups.
         inputs: int32, positions: the place of each neuron before the first layer, then the places of none.
         source: int32: of each value the nonzero's number, or -1.
-        kinds: of layers, for `explain`.
+        kinds: kinds of layers, for `explain`.
     """
 
     layers: Array
@@ -179,7 +179,7 @@ def places_of_inputs(problem: SparseNetworkProblem, layers: list[LayerTiles]) ->
 def _rows_and_places(
     problem: SparseNetworkProblem, rows: Array, following: Array | None
 ) -> tuple[Array, Array]:
-    """What `LayerTiles` says of rows and places, by the columns of the next layer."""
+    """Returns the rows and places of a layer for `LayerTiles`, ordered by the columns of the next layer."""
     if following is None:
         return rows, rows
     columns = following.ravel()
@@ -188,7 +188,7 @@ def _rows_and_places(
     place[columns[filled]] = np.flatnonzero(filled)
     is_row = rows != NONE
     to = place[np.where(is_row, rows, 0)]
-    to[~is_row] = np.flatnonzero(~filled)  # as many rows that are none as places that are none
+    to[~is_row] = np.flatnonzero(~filled)  # equally many missing rows and missing places
     by_colour = np.argsort(to % BANKS, axis=1, kind="stable").reshape(-1, BANKS, 2)
     order = np.concatenate((by_colour[:, :, 0], by_colour[:, :, 1]), axis=1)
     return np.take_along_axis(rows, order, axis=1), np.take_along_axis(to, order, axis=1)
@@ -210,7 +210,7 @@ class NumberedLayers:
 
     Args:
         layers: their places as the kernel wants them, in 32 bits.
-        passes: of each layer, as `passes_of` gives them.
+        passes: passes of each layer, as `passes_of` gives them.
         nowhere: the place of rows that are none.
         ahead: passes behind the last one, which are read and not used.
     """
@@ -235,7 +235,7 @@ class NumberedLayers:
         """Everything, layer by layer.
 
         Args:
-            inputs: where those of the network go.
+            inputs: places of the network's inputs.
         """
         from concurrent.futures import ThreadPoolExecutor
 
@@ -292,11 +292,11 @@ class NumberedLayers:
         )
 
     def _fill(self, source: Array, number: int, starts: Array) -> None:
-        """Where the values of a layer's nonzeros are, as far as these groups have their rows.
+        """Records the positions of the nonzeros' values of a layer, for the rows of these groups.
 
         Args:
-            source: to be filled.
-            starts: of its groups, in values.
+            source: array to fill.
+            starts: starts of its groups, in values.
         """
         layer, problem, matrix = self.layers[number], self.problem, self.matrix
         before, columns = layer.weights
@@ -309,11 +309,11 @@ class NumberedLayers:
         # Rows of no group, whose number is -1, get what stands last.
         first, biases = np.append(starts, 0)[group], np.append(np.diff(layer.groups.first), 0)[group] * TILE
         of_row = first + biases + 4 * in_group - problem.neurons
-        behind = offsets[:-1] + lengths  # where a row's biases follow its weights
+        behind = offsets[:-1] + lengths  # end of each row's weights, where its biases follow
         for i in range(int((offsets[1:] - behind).max(initial=0))):
             rows = np.flatnonzero((behind + i < offsets[1:]) & is_own)
             source[of_row[rows] + matrix.column_indices[behind[rows] + i]] = behind[rows] + i
-        # Where a weight is in a fragment is the sum of what its row and its column say.
+        # The position of a weight in a fragment is the sum of its row's and its column's parts.
         slots = self._slots(layer)
         of_row = first + in_fragment(in_group, np.zeros_like(in_group))
         of_column = in_fragment(np.zeros_like(slots), slots).astype(np.int32)
@@ -338,9 +338,9 @@ def _tile_of(groups: TileGroups, group: Array, lengths: Array, columns: Array) -
     """The number of each weight's block among the tiles of its row's group.
 
     Args:
-        group: of each row, or `NONE`, for which anything comes out.
+        group: group of each row, or `NONE`, for which the result is undefined.
         lengths: weights of each row.
-        columns: of the weights.
+        columns: columns of the weights.
     """
     block = groups.block.astype(np.int32)[columns]
     if groups.kind is not LayerKind.GENERAL:
@@ -355,13 +355,13 @@ def _tile_of(groups: TileGroups, group: Array, lengths: Array, columns: Array) -
 
 
 def in_fragment(row: Array, column: Array) -> Array:
-    """Where a value of a 16 × 16 tile is in the operand A of m16n8k16, lane by lane."""
+    """Returns the position of a value of a 16 × 16 tile in operand A of m16n8k16, lane by lane."""
     lane = row % 8 * 4 + column % 8 // 2
     found: Array = lane * 8 + column % 2 + 2 * (row // 8) + 4 * (column // 8)
     return found
 
 
 def _joined(parts: list[Array], shape: tuple[int, ...]) -> Array:
-    """Of int32, at least one element."""
+    """Concatenates parts to int32; an empty result is one row of zeros."""
     whole = np.concatenate(parts) if parts else np.zeros(shape, dtype=np.int64)
     return whole.astype(np.int32) if whole.size else np.zeros((1, *shape[1:]), dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Places of packed matrices, of which some have no nonzero: NumPy only."""
+"""Places of packed matrices, those without a nonzero included: NumPy only."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def stored_values(matrix: CsrMatrix, source: Array, dtype: DType) -> Array:
     """The value of each place in storage form; zero in the padding.
 
     Args:
-        source: of each place the nonzero's number in CSR order, or -1.
+        source: for each place the nonzero's number in CSR order, or -1.
     """
     values = np.empty(matrix.nnz + 1, dtype=dtype.storage)
     values[:-1] = dtype.to_storage(matrix.values)
-    values[-1] = 0  # which number -1 finds
+    values[-1] = 0  # found by number -1
     found: Array = values[source]
     return found

@@ -34,7 +34,7 @@ class AlignedRows:
         found: Array = per_nonzero[self.source]
         padding = np.flatnonzero(self.source < 0)
         if padding.size:
-            begins = np.where(np.diff(padding, prepend=-1) > 1, padding, 0)  # of padding behind a nonzero
+            begins = np.where(np.diff(padding, prepend=-1) > 1, padding, 0)  # starts of padding
             latest = np.maximum.accumulate(begins) - 1
             found[padding] = np.where(latest >= 0, found[latest], per_nonzero[0])
         return found
@@ -44,7 +44,7 @@ def align_runs(lengths: Array, starts: Array, alignment: int, tail: int) -> Alig
     """Lay runs of nonzeros one after the other, each padded to a multiple of ``alignment``.
 
     Args:
-        lengths, starts: of each run, in nonzeros of CSR order.
+        lengths, starts: length and start of each run, in nonzeros of CSR order.
         tail: the whole is padded to a multiple of it, and holds at least that many places.
 
     Raises:

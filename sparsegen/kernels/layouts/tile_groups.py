@@ -23,7 +23,7 @@ NONE = -1  # no row, no column
 
 
 class LayerKind(IntEnum):
-    """How the groups of a layer use blocks; kernels know these numbers.
+    """A layer's kind of block reuse between its groups; kernels know these numbers.
 
     ``PAIRS``: every group uses two blocks. ``CHAINS``: in addition, each group of a run reuses one block of the group
     before it. ``TWINS``: every second group of a run reuses both blocks of the group before it.
@@ -40,7 +40,7 @@ class TileGroups:
     """The groups, blocks and tiles of one layer.
 
     Attributes:
-        kind: how groups use blocks.
+        kind: kind of the groups' use of blocks.
         rows: int64 [groups, 16], the rows of each group, padded with `NONE`.
         block: int64 [columns], the block of each column.
         columns: int64 [blocks, 16], the columns of each block, padded with `NONE`.
@@ -118,7 +118,7 @@ def spread(producers: Array, columns: Array) -> Array:
 
     Args:
         producers: int64 [groups, 16], the rows of the previous layer that each group computes, padded with `NONE`; or
-            [sets, 8], what is written in one access, of which no two get the same colour.
+            [sets, 8], the neurons written in one access, which get different colours.
         columns: int64 [blocks, 16], padded with `NONE`; as many elements as ``producers``.
 
     Returns:
@@ -167,7 +167,7 @@ def _partners(vertex: Array) -> Array:
 
 
 def in_rows(order: Array) -> Array:
-    """The order in rows of 16, of which the last is padded with `NONE`."""
+    """Returns the order in rows of 16, the last one padded with `NONE`."""
     padded = np.full(round_up(order.size, SIDE), NONE, dtype=np.int64)
     padded[: order.size] = order
     return padded.reshape(-1, SIDE)

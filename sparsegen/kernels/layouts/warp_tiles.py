@@ -1,4 +1,4 @@
-"""What families share whose warps stand side by side over a tile of the result, each with its part of the sums."""
+"""Base class of the families whose warps tile the result side by side, each with its part of the sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The common part of families of masked products that load their tiles by TMA, Hopper's copy engine."""
+"""The common part of families of masked products that load their tiles by TMA (sm_90a)."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ EVEN_DENSITY = (
 )
 UNEVEN_DENSITY = 0.85  # density up to which the rows of few wide tiles are of too different lengths
 MOST_TAIL = 16
-KEPT = 0.5  # of the L2 by the rows of A that a group of tiles reads again and again
-FILLED = 0.85  # of a wave by the expected tiles of a sampled result, of which there may be more
+KEPT = 0.5  # fraction of the L2 for the rows of A that a group of tiles reads again and again
+FILLED = 0.85  # fraction of a wave for the expected tiles of a sampled result; there may be more tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,7 @@ class CopiedTiles(Family[P, C]):
         yield from ring_constraints(device)
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
+        """True unless a cluster's tiles are twice as wide as the result or wider: such tiles are mostly padding."""
         side = Side.of(problem)
         return config.tile_n * config.cluster < 2 * max(PIECE, side.columns)
 
@@ -180,7 +181,7 @@ class CopiedTiles(Family[P, C]):
         side = Side.of(problem)
         columns = (
             PIECE if side.samples else config.tile_n * config.cluster
-        )  # of the narrowest tile of a cluster
+        )  # columns of a cluster's narrowest tile
         tiles = problem.batch * self._row_tiles(side) * ceil_div(side.columns, columns)
         return persistent_launch(max(1, tiles), config.cluster, device)
 
@@ -218,7 +219,7 @@ class CopiedTiles(Family[P, C]):
         tiles = problem.batch * self._row_tiles(side) * ceil_div(side.columns, c.tile_n)
         live = tiles * (union if side.samples else 1.0)
         rounds = max(1.0, live / device.multiprocessors)
-        inner = ROW_BYTES // problem.factor_types[0].itemsize  # of the contraction in a stage
+        inner = ROW_BYTES // problem.factor_types[0].itemsize  # elements of the contraction in a stage
         steps: float = ceil_div(side.inner, inner)
         if not side.samples:
             longest = min(1.0, union + 2 * math.sqrt(union * (1 - union) * side.inner_block / side.inner))
@@ -232,7 +233,7 @@ class CopiedTiles(Family[P, C]):
         return rates.launch_us + START_US + max(moved, rounds * (TILE_US + each / rate))
 
     def _leaves_l2(self, problem: P, raster: int, device: Device) -> bool:
-        """Whether the rows of A that so many tiles of rows read take too much of the L2 to stay there."""
+        """True if the rows of A for ``raster`` row tiles take too much of the L2 to stay there."""
         side = Side.of(problem)
         return raster * TILE_M * side.inner * problem.factor_types[0].itemsize > KEPT * device.l2_bytes
 

@@ -37,7 +37,7 @@ from sparsegen.system.integers import ceil_div
 PITCH_BYTES = (
     16  # padding of each row in shared memory, so that the rows of a fragment are in different banks
 )
-PRODUCT_BYTES = 32  # of the contraction in one tensor-core instruction
+PRODUCT_BYTES = 32  # bytes of the contraction in one tensor-core instruction
 # Fitted on an H100, 2026-11-23 (89 times of float16 and TF32 at 1024³ to 4096³; standard deviation 11 %): microseconds
 # of the kernel's start; the share of the tensor cores' rate that blocks reach together; microseconds from a stage's
 # load to its use, of which each stage on its way hides a part; and bytes that a multiprocessor copies in a cycle.
@@ -45,8 +45,8 @@ START_US = 2.5
 REACHED = 0.46
 ARRIVAL_US = 0.31
 COPIED_PER_CYCLE = 21.0
-TF32_PRODUCTS = 3  # that `tensor_products_per_us` assumes of a float32 product, which is one here
-EXTRA_REGISTERS = 64  # that a thread needs beside its sums, about
+TF32_PRODUCTS = 3  # products that `tensor_products_per_us` assumes for a float32 product, which is one here
+EXTRA_REGISTERS = 64  # registers that a thread needs besides its sums, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Side:
         rows, columns, inner: the result's rows and columns, and the length of the contraction.
         row_block, inner_block: the sides of a mask block along the result's rows and along the contraction; in a
             sampled product, the second one is along the result's columns.
-        a_by_inner, b_by_inner: whether A and B are contiguous along the contraction.
-        samples: whether the mask covers the result.
-        transposes: whether the mask's columns correspond to the result's rows.
-        by_columns: whether the result is stored in column-major order.
-        fills: whether dead blocks of a sampled result are filled with zeros, not left as they were.
+        a_by_inner, b_by_inner: true if A and B are contiguous along the contraction.
+        samples: true if the mask covers the result.
+        transposes: true if the mask's columns correspond to the result's rows.
+        by_columns: true if the result is stored in column-major order.
+        fills: true if dead blocks of a sampled result are filled with zeros, not left as they were.
     """
 
     rows: int
@@ -94,7 +94,7 @@ class Side:
 
     @property
     def constants(self) -> dict[str, Value]:
-        """What every template knows of the mask's blocks, and of how A and B lie."""
+        """Returns the constants of every template: block sizes of the mask, and the orientation of A and B."""
         return {
             "row_block": self.row_block,
             "inner_block": self.inner_block,
@@ -187,6 +187,9 @@ class MaskedTiles(Family[P, C]):
         yield shared_memory_fits("stages", self._shared_bytes(problem, c), device)
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
+        """True unless a tile is twice as large as the result, or a thread has fewer than 16 or more than 128 sums. It
+        rests on arithmetic: padding, loads for each product, and registers.
+        """
         side = Side.of(problem)
         is_large = config.tile_n >= 2 * max(16, side.columns) or config.tile_m >= 2 * max(16, side.rows)
         return not is_large and 16 <= sums_of(config) <= 128
@@ -260,7 +263,7 @@ class MaskedTiles(Family[P, C]):
         """Waves of resident blocks, each as long as the arrivals of its stages and the products of all its blocks."""
         c, rates, side, share = config, device.expected_rates, Side.of(problem), problem.density.share
         tiles = self._row_tiles(side, c) * ceil_div(side.columns, c.tile_n) * problem.batch
-        mask_rows = max(1, c.tile_m // side.row_block)  # of a tile
+        mask_rows = max(1, c.tile_m // side.row_block)  # mask rows of a tile
         if side.samples:
             blocks = mask_rows * max(1, c.tile_n // side.inner_block)
             live = tiles * (1 - (1 - share) ** blocks)  # a tile is live if any of its blocks is
@@ -269,7 +272,7 @@ class MaskedTiles(Family[P, C]):
             live = float(tiles)
             mean = 1 - (1 - share) ** mask_rows  # a step is live if it is in any of a tile's mask rows
             longest = min(1.0, mean + 2 * math.sqrt(mean * (1 - mean) * side.inner_block / side.inner))
-            of_a = share / mean  # what is live in such a step
+            of_a = share / mean  # live fraction of such a step
         rounds = max(1, math.ceil(live / device.multiprocessors))
         registers = sums_of(c) + EXTRA_REGISTERS
         waves = ceil_div(

@@ -1,4 +1,4 @@
-"""``dsd`` on warpgroups' tensor cores, with tiles by the copy engine (sm_90a)."""
+"""``dsd`` on warpgroups' tensor cores, with tiles loaded by TMA (sm_90a)."""
 
 from __future__ import annotations
 

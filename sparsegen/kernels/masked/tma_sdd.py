@@ -1,4 +1,4 @@
-"""``sdd`` on warpgroups' tensor cores, with tiles by the copy engine (sm_90a)."""
+"""``sdd`` on warpgroups' tensor cores, with tiles loaded by TMA (sm_90a)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
         )
 
     def heuristic(self, problem: SddProblem, features: Features, device: Device) -> TmaSddConfig:
-        """That of whole tiles, with prepared loads; of sparse masks in blocks of 64 rows, with columns of their own."""
+        """Returns the config of `CopiedTiles` with prepared loads; for sparse masks in blocks of 64 rows, also with own
+        columns.
+        """
         found = replace(CopiedTiles.heuristic(self, problem, features, device), prepares=True)
         own = replace(found, own_columns=True, cluster=1)
         is_sparse = problem.density.share <= OWN_DENSITY
@@ -66,7 +68,9 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
     def analytic_us(
         self, problem: SddProblem, features: Features, config: TmaSddConfig, device: Device
     ) -> float:
-        """That of whole tiles; with columns of their own, warpgroups multiply the live share of what a tile has."""
+        """Estimates as `CopiedTiles` does; with own columns, warpgroups multiply only the live share of a tile's
+        columns.
+        """
         whole = CopiedTiles.analytic_us(self, problem, features, config, device)
         if config.prepares:
             whole = max(device.expected_rates.launch_us, whole - PREPARED_US[config.tile_n])

@@ -45,26 +45,28 @@ from sparsegen.system.integers import ceil_div
 
 CLUSTERS = (9, 0)  # compute capability with clusters of blocks
 LARGE_CLUSTERS = (9, 10)  # major compute capabilities with larger ones, of GPUs of servers
-ROWS_APART = 8  # behind a buffer: one for neurons that nobody reads, and up to a multiple of 128 bytes
+ROWS_APART = 8  # rows after a buffer: one for unread neurons, and padding to a multiple of 128 bytes
 CONTROL_BYTES = 1024
 OTHER_REGISTERS = 34
-# From a multiprocessor to others beside what it computes, by blocks of the cluster. Measured on an H100, 4096 neurons,
+# Bytes in a cycle from a multiprocessor to others while it computes, by a cluster's blocks. On an H100, 4096 neurons,
 # for clusters of 2 and 4 (these in two waves, the second of one cluster); for those of 8 and 16 by a kernel that only
 # sends, which had 9.8 and 9.6.
 SENT_BYTES_PER_CYCLE = {2: 9.4, 4: 10.4, 8: 9.8, 16: 9.8}
-# Of a device's multiprocessors in clusters that are resident at once: those of a graphics processing cluster come in
+# Fraction of a device's multiprocessors in resident clusters: those of a graphics processing cluster come in
 # pairs, and not all have the same number. Of clusters of 16 an H100 had 7, of 8.25; those of 4 and 8 are guesses.
 RESIDENT_SHARE = {2: 1.0, 4: 0.94, 8: 0.91, 16: 0.85}
 SEVERAL = 6  # resident clusters from which on a heuristic takes 16 blocks: part of a GPU (MIG) may have room for none
 
 
 def most_neurons_kept(cluster: int) -> int:
-    """How many neurons a block may keep: one more place is for those that nobody reads, all in whole blocks."""
+    """Returns the most neurons that a block may keep: all whole blocks but one place, which is for unread neurons."""
     return (1 << position_bits(cluster)) - SIDE
 
 
 def resident_clusters(device: Device, cluster: int) -> int:
-    """How many clusters of that many blocks a device probably has at once, one block on each multiprocessor."""
+    """Estimates how many clusters of ``cluster`` blocks are resident on a device, with one block on each
+    multiprocessor.
+    """
     return max(1, int(RESIDENT_SHARE[cluster] * device.multiprocessors / cluster))
 
 
@@ -166,6 +168,7 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
     def is_worth_trying(
         self, problem: SparseNetworkProblem, config: ClusterNetworkConfig, device: Device
     ) -> bool:
+        """True unless a cluster's warps take more groups at a time than a layer has: the others would idle."""
         return config.cluster * config.warps * config.run <= max(4, groups_of(problem))
 
     def constants(self, problem: SparseNetworkProblem, config: ClusterNetworkConfig) -> Mapping[str, Value]:
@@ -249,12 +252,12 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
 
 
 def _has_clusters(device: Device, blocks: int) -> bool:
-    """Whether a device may have clusters of so many blocks, if it has any."""
+    """True if a device that has clusters may have them with ``blocks`` blocks."""
     return blocks <= PORTABLE_CLUSTER or device.compute_capability[0] in LARGE_CLUSTERS
 
 
 def _has_several(device: Device, blocks: int) -> bool:
-    """Whether clusters of so many blocks are portable, or several should be resident at once."""
+    """True if clusters of ``blocks`` blocks are portable, or if several should be resident at once."""
     is_large = blocks > PORTABLE_CLUSTER
     return not is_large or (_has_clusters(device, blocks) and resident_clusters(device, blocks) >= SEVERAL)
 

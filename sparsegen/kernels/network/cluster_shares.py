@@ -1,6 +1,6 @@
-"""Which block of a cluster computes which groups of a layer, such that few neurons change the multiprocessor.
+"""Assigns the groups of a layer to the blocks of a cluster such that few neurons change the multiprocessor.
 
-A layer's groups lie in trails through the blocks of neurons that they share. Pieces of these trails are dealt to the
+A layer's groups lie in trails through the blocks of neurons that they share. Pieces of these trails are assigned to the
 blocks of the cluster: each piece goes where most of the neurons that it reads are made, and where most of those that
 it makes are read. That is an assignment problem for each layer, if the layers before and behind it are fixed; it is
 solved layer by layer, forwards, backwards and forwards again.
@@ -18,9 +18,7 @@ from sparsegen.matrix.csr import Array
 from sparsegen.system.integers import ceil_div
 
 SWEEPS = 2  # over all layers; more change little
-COPIED_AS = (
-    3  # neurons that are sent: one that is kept twice, of which kernels look up where the second one goes
-)
+COPIED_AS = 3  # sent neurons for one that is kept twice: kernels look up the destination of the second one
 
 
 def share_of(count: int, run: int, cluster: int) -> int:
@@ -28,7 +26,7 @@ def share_of(count: int, run: int, cluster: int) -> int:
     return ceil_div(count, cluster * run) * run
 
 
-def dealt_layers(layers: list[LayerTiles], run: int, cluster: int, spare: int) -> list[LayerTiles]:
+def assigned_layers(layers: list[LayerTiles], run: int, cluster: int, spare: int) -> list[LayerTiles]:
     """The layers with their groups in such an order that each block of the cluster takes the next ones.
 
     Args:
@@ -36,19 +34,19 @@ def dealt_layers(layers: list[LayerTiles], run: int, cluster: int, spare: int) -
         spare: blocks of neurons that a block of the cluster may keep beyond its share.
     """
     sizes = [_sizes(layer, run, cluster, spare) for layer in layers]
-    dealt = [_Pieces.of(layer, cluster, of[0], of[0]) for layer, of in zip(layers, sizes, strict=True)]
+    assigned = [_Pieces.of(layer, cluster, of[0], of[0]) for layer, of in zip(layers, sizes, strict=True)]
     numbers = list(range(len(layers)))
     for sweep in range(SWEEPS):
         for number in numbers if sweep % 2 == 0 else reversed(numbers):
-            before = dealt[number - 1] if number else None
-            behind = dealt[number + 1] if number + 1 < len(layers) and sweep else None
-            found = [dealt[number]]
+            before = assigned[number - 1] if number else None
+            behind = assigned[number + 1] if number + 1 < len(layers) and sweep else None
+            found = [assigned[number]]
             found += [
                 _Pieces.of(layers[number], cluster, sizes[number][0], size).best(before, behind)
                 for size in sizes[number]
             ]
-            dealt[number] = min(found, key=lambda own: own.cost(before, behind))
-    return [own.in_order() for own in dealt]
+            assigned[number] = min(found, key=lambda own: own.cost(before, behind))
+    return [own.in_order() for own in assigned]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +105,7 @@ class _Pieces:
         return found
 
     def cost(self, before: _Pieces | None, behind: _Pieces | None) -> int:
-        """Of neurons that blocks of the cluster get from others, read and made by this layer."""
+        """Number of neurons that blocks of the cluster get from others, read or made by this layer."""
         return sum(own._received(other) for own, other in ((self, before), (behind, self)) if own and other)
 
     def _received(self, before: _Pieces) -> int:

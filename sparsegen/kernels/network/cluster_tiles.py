@@ -1,4 +1,4 @@
-"""The layers of a network in tiles, dealt among the blocks of a cluster: who computes what, and who keeps what.
+"""The layers of a network in tiles, assigned to the blocks of a cluster: who computes what, and who keeps what.
 
 Each block of the cluster computes a contiguous part of a layer's groups. In a layer of pairs it keeps the blocks of
 neurons that its groups read: one that two parts share has two places, and whoever computes its neurons sends them to
@@ -22,16 +22,16 @@ from sparsegen.kernels.layouts.network_tiles import (
     positions_of,
 )
 from sparsegen.kernels.layouts.tile_groups import NONE, SIDE, LayerKind
-from sparsegen.kernels.network.cluster_shares import dealt_layers, share_of
+from sparsegen.kernels.network.cluster_shares import assigned_layers, share_of
 from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.operators.sparse_network import SparseNetworkProblem
 from sparsegen.system.integers import ceil_div
 
-SPARE_BLOCKS = 4  # of neurons that a block of the cluster may keep beyond its share
-HOLDERS = 2  # of a block of neurons, at most
-COPIED_BIT = 15  # of a destination: it says that there is a second one
+SPARE_BLOCKS = 4  # blocks of neurons that a block of the cluster may keep beyond its share
+HOLDERS = 2  # blocks of the cluster that hold a block of neurons, at most
+COPIED_BIT = 15  # bit of a destination that marks a second one
 COPIED = 1 << COPIED_BIT
-LEAST_RANK_BITS = 3  # of a destination, below that bit; places have what is left
+LEAST_RANK_BITS = 3  # bits of a destination below that bit; places have the rest
 LARGEST_CLUSTER = 16
 FETCHED_RANK = 16  # the bit from which on a fetched block's number says who has it
 
@@ -59,12 +59,12 @@ class ClusterTiles:
             where rows that go to the other one of two blocks are listed behind the destinations: the place there, and
             above its bits which row it is; then `not_listed`. The two blocks are above these too.
         copies: uint16, cluster × groups × 16: second destinations.
-        general, blocks: as in `NetworkTiles`; a block's number, and from bit 16 on who keeps it.
+        general, blocks: see `NetworkTiles`; a block's number, and from bit 16 on its holder.
         kept: int32, cluster × layers: places in use behind each layer.
         inputs: uint32: of each neuron before the first layer the destination, and in the upper half the second one.
         source: int32: of each value the nonzero's number, or -1.
         positions: places that a block has.
-        kinds: of layers, for `explain`.
+        kinds: kinds of layers, for `explain`.
     """
 
     layers: Array
@@ -98,11 +98,11 @@ def cluster_tiles(
         run: groups that a warp takes one after another.
         pass_groups: those that all warps of a block take together.
         cluster: blocks of a cluster.
-        is_listed: whether rows that go to the other one of two blocks are listed too.
+        is_listed: true if rows that go to the other one of two blocks are listed too.
     """
     positions = SIDE * blocks_kept(problem, cluster)
-    in_tiles = dealt_layers(layers_in_tiles(problem, matrix, run), run, cluster, SPARE_BLOCKS)
-    layers = [_Dealt.of(layer, run, pass_groups, cluster, positions) for layer in in_tiles]
+    in_tiles = assigned_layers(layers_in_tiles(problem, matrix, run), run, cluster, SPARE_BLOCKS)
+    layers = [_AssignedLayer.of(layer, run, pass_groups, cluster, positions) for layer in in_tiles]
     outputs = SIDE * _share(positions_of(problem) // SIDE, cluster)
     sent = [
         layer.sent(layers[number + 1] if number + 1 < len(layers) else None, outputs, positions)
@@ -120,7 +120,7 @@ def cluster_tiles(
 
 def _joined(
     problem: SparseNetworkProblem,
-    layers: list[_Dealt],
+    layers: list[_AssignedLayer],
     sent: list[tuple[Array, Array]],
     parts: list[NetworkTiles],
     placed: Array,
@@ -163,12 +163,12 @@ def _joined(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Dealt:
+class _AssignedLayer:
     """A layer whose groups and blocks have their owners.
 
     Attributes:
         share: groups of each block of the cluster; the last ones may have fewer.
-        passes: in which they are taken as pairs, or 0.
+        passes: passes in which they are taken as pairs, or 0.
         holder: int64, blocks × 2: who keeps each block of neurons, or `NONE`.
         local: int64, blocks × 2: its number there.
         kept: int64, cluster: blocks that each keeps.
@@ -182,7 +182,9 @@ class _Dealt:
     kept: Array
 
     @classmethod
-    def of(cls, tiles: LayerTiles, run: int, pass_groups: int, cluster: int, positions: int) -> _Dealt:
+    def of(
+        cls, tiles: LayerTiles, run: int, pass_groups: int, cluster: int, positions: int
+    ) -> _AssignedLayer:
         groups, blocks = tiles.groups, len(tiles.columns)
         share = share_of(groups.count, run, cluster)
         passes = passes_of(groups, _share(groups.count, cluster), pass_groups)
@@ -209,12 +211,12 @@ class _Dealt:
         return self.kept.size
 
     def destinations(self, places: Array, sender: Array, positions: int) -> tuple[Array, Array]:
-        """Where neurons go that this layer reads, as first and second destinations; their own block first.
+        """Returns the first and second destinations of neurons that this layer reads; a neuron's own block comes first.
 
         Args:
             places: int64, of any shape: among the neurons that this layer reads.
-            sender: int64, of that shape: who computes them.
-            positions: the place for neurons that nobody reads.
+            sender: int64, of that shape: the block that computes each.
+            positions: the place for neurons that no block reads.
         """
         block, slot = np.divmod(places, SIDE)
         nobody = np.full((1, HOLDERS), NONE, dtype=np.int64)  # has places behind the last block
@@ -229,8 +231,8 @@ class _Dealt:
         first = np.where(holder[..., 0] == NONE, sender << bits | positions, word[..., 0])
         return first | COPIED * is_copied, np.where(is_copied, word[..., 1], 0)
 
-    def sent(self, following: _Dealt | None, outputs: int, positions: int) -> tuple[Array, Array]:
-        """Where this layer's rows go: first and second destinations, groups × 16.
+    def sent(self, following: _AssignedLayer | None, outputs: int, positions: int) -> tuple[Array, Array]:
+        """Returns the first and second destinations of this layer's rows, groups × 16.
 
         Args:
             following: the layer that reads them; without one each block keeps ``outputs`` of the network's.
@@ -254,12 +256,12 @@ class _Dealt:
         return np.bincount(np.concatenate((away, copied)).astype(np.int64), minlength=self.cluster)
 
     def groups_of(self, rank: int) -> slice:
-        """Those that a block of the cluster computes."""
+        """Slice of the groups that a block of the cluster computes."""
         begin, end = (min(x * self.share, self.tiles.groups.count) for x in (rank, rank + 1))
         return slice(begin, end)
 
     def part(self, rank: int, destinations: Array) -> LayerTiles:
-        """What a block of the cluster computes."""
+        """Returns the tiles that the block ``rank`` of the cluster computes."""
         return replace(self.tiles, places=destinations).part(self.groups_of(rank))
 
     def number(self, rank: int, blocks: Array) -> Array:
@@ -282,7 +284,7 @@ def _share(count: int, parts: int) -> int:
 
 
 def _turn(ascending: Array) -> Array:
-    """Of each element how many equal ones stand before it."""
+    """Returns, for each element, the number of equal ones before it."""
     found: Array = np.arange(ascending.size) - np.searchsorted(ascending, ascending)
     return found
 
@@ -301,7 +303,7 @@ def listed(destinations: Array, rank: int) -> Array:
     return found
 
 
-def _with_blocks(destinations: Array, part: NetworkTiles, layers: list[_Dealt], rank: int) -> Array:
+def _with_blocks(destinations: Array, part: NetworkTiles, layers: list[_AssignedLayer], rank: int) -> Array:
     """Destinations, and above them the numbers of a pair's blocks, which a block of the cluster keeps itself."""
     words = destinations.copy()
     for (_, first, _, _), layer in zip(part.layers.tolist(), layers, strict=True):
@@ -314,7 +316,9 @@ def _with_blocks(destinations: Array, part: NetworkTiles, layers: list[_Dealt], 
     return words
 
 
-def _copies(part: NetworkTiles, layers: list[_Dealt], sent: list[tuple[Array, Array]], rank: int) -> Array:
+def _copies(
+    part: NetworkTiles, layers: list[_AssignedLayer], sent: list[tuple[Array, Array]], rank: int
+) -> Array:
     """Second destinations, as ``places`` has the first ones."""
     found = np.zeros(part.places.shape, dtype=np.uint16)
     for (_, first, _, _), layer, (_, second) in zip(part.layers.tolist(), layers, sent, strict=True):
@@ -325,7 +329,7 @@ def _copies(part: NetworkTiles, layers: list[_Dealt], sent: list[tuple[Array, Ar
     return found
 
 
-def _fetched(part: NetworkTiles, layers: list[_Dealt], rank: int) -> Array:
+def _fetched(part: NetworkTiles, layers: list[_AssignedLayer], rank: int) -> Array:
     """The blocks of groups that are no pairs: their numbers where they are, and who has them."""
     found = part.blocks.copy()
     begin = 0

@@ -42,14 +42,14 @@ STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
 MOST_NEURONS = 4096  # blocks have 8 bits
 CONTROL_BYTES = 1024
 TWO_BUFFERS = 56  # inputs of a tile, at most, which two buffers hold; more are in a ring
-PAIR_INPUTS = 16  # of two chunks
+PAIR_INPUTS = 16  # inputs of two chunks
 PAIR = 2  # tiles of a group, in layers that a ring suits
 RING_CYCLES = 1.3  # times those of tiles in two buffers for an input; measured on an H100, 1024 neurons
 RING_RUN = (
     4  # groups of a warp, at most, in a layer of a ring: all their weights and results are in registers
 )
 OTHER_REGISTERS = 28
-FIRST_CHECK = 6  # where inputs die; on an H100, 1024 neurons, it took 1.4 % less time than 5
+FIRST_CHECK = 6  # for inputs that die; on an H100, 1024 neurons, it took 1.4 % less time than 5
 CHECKS = 2  # there; it took 1.4 % less time than 3
 LEAST_REST = 16  # inputs of a tile that is not full; measured on an H200 with 8 whole tiles of 56 before it
 
@@ -171,6 +171,9 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
     def is_worth_trying(
         self, problem: SparseNetworkProblem, config: FusedNetworkConfig, device: Device
     ) -> bool:
+        """True unless the warps take more groups at a time than a layer has, and the others would idle; and for runs of
+        groups, which share loads of inputs.
+        """
         return config.warps * config.run <= max(4, groups_of(problem)) and config.run > 1
 
     def constants(self, problem: SparseNetworkProblem, config: FusedNetworkConfig) -> Mapping[str, Value]:
@@ -257,7 +260,7 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
 
 
 def in_ring(config: FusedNetworkConfig) -> bool:
-    """Whether a tile is in a ring of pairs of chunks, of which one is free, in place of two buffers."""
+    """True if tiles go through a ring of pairs of chunks, one of them free, instead of two buffers."""
     return config.inputs > TWO_BUFFERS
 
 

@@ -1,4 +1,6 @@
-"""What families of sparse networks share: tunables, scope, when inputs are dropped, how long groups of tiles take."""
+"""Shared parts of the families of sparse networks: tunables, scope, dropping of dead inputs, time of groups of
+tiles.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ from sparsegen.operators.sparse_network import BIAS_COLUMNS, Activation, SparseN
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-LEAST_FILLED = 1 / 8  # of the places of tiles; of rows that share no columns it is 1 / 16 or little more
+LEAST_FILLED = 1 / 8  # filled fraction of tiles; with rows that share no columns it is 1 / 16 or little more
 # Cycles of a multiprocessor for a group of 16 neurons with two tiles of weights: these and addresses, and each input of
 # the tile. Measured on an H100 with tiles of 8 inputs (4096 neurons) and of 56 (1024).
 GROUP_CYCLES, INPUT_CYCLES = 21.7, 0.6
-LIVING = 0.15  # of the inputs of a network in which they die, over its layers
+LIVING = 0.15  # fraction of inputs that live, over the layers of a network in which they die
 VALUES_AT_ONCE = 1 << 22
 FIRST_CHECKS = (0, 1, 2, 3, 4, 5, 6, 8, 12)
 
@@ -33,7 +35,9 @@ C = TypeVar("C", bound=Config)
 
 
 class Dropping(Protocol):
-    """When a config drops dead inputs: after ``first_check`` layers for the first time, and so many times in all."""
+    """Tunables of a config that drops dead inputs: ``checks`` times, for the first time after ``first_check``
+    layers.
+    """
 
     @property
     def first_check(self) -> int: ...
@@ -84,7 +88,7 @@ def run_tunable(default: int, choices: tuple[int, ...], searched: tuple[int, ...
 
 
 def biases_tunable() -> Any:
-    """How sums get their biases."""
+    """Returns the tunable for how sums get their biases."""
     doc = (
         "biases are what sums begin with, handed round by shuffles, or one more product, of their parts and what "
         "these count"
@@ -93,18 +97,20 @@ def biases_tunable() -> Any:
 
 
 def first_check_tunable(*searched: int) -> Any:
-    """When inputs are dropped for the first time."""
+    """Returns the tunable for the layer after which inputs are first dropped."""
     doc = "layers before dead inputs are dropped for the first time; 0: never"
     return tunable(5, FIRST_CHECKS, doc, searched=searched)
 
 
 def checks_tunable(*searched: int) -> Any:
-    """How often inputs are dropped; without ``searched`` all choices are."""
+    """Returns the tunable for the number of times that inputs are dropped; without ``searched`` all choices are
+    searched.
+    """
     return tunable(3, (1, 2, 3, 4, 6), "how often dead inputs are dropped", searched=searched or None)
 
 
 def dies(problem: SparseNetworkProblem) -> bool:
-    """Whether an input without a live neuron stays so."""
+    """True if an input without a live neuron stays dead in all later layers."""
     return problem.activation is Activation.DYING_RELU
 
 
@@ -114,12 +120,12 @@ def living(problem: SparseNetworkProblem) -> float:
 
 
 def dropped(problem: SparseNetworkProblem) -> Dropped:
-    """When a heuristic drops inputs."""
+    """Returns the heuristic's tunables for dropping dead inputs."""
     return {"first_check": 5, "checks": 3} if dies(problem) else {"first_check": 0, "checks": 1}
 
 
 def drops_inputs(problem: SparseNetworkProblem, config: Dropping) -> Iterator[Constraint]:
-    """When a kernel may drop dead inputs."""
+    """Yields constraints on dropping dead inputs: the activation must let them die, and checks need a first one."""
     c = config
     yield Constraint(
         dies(problem) or (c.first_check == 0 and c.checks == 1),
@@ -143,7 +149,7 @@ def warps_for(groups: int) -> int:
 
 
 def run_for(groups: int, most: int) -> int:
-    """A power of two: groups of a warp that has so many, at most ``most``."""
+    """Returns the power of two that covers ``groups``, a warp's groups, at most ``most``."""
     return 1 << max(1, min(most, groups)).bit_length() - 1
 
 
@@ -162,14 +168,14 @@ def tiles_of_a_group(problem: SparseNetworkProblem, features: Features) -> float
 
 
 def group_cycles(tiles: float, inputs: int) -> float:
-    """Cycles of a multiprocessor for a group with so many tiles of weights."""
+    """Estimates a multiprocessor's cycles for a group with ``tiles`` tiles of weights."""
     return (GROUP_CYCLES + INPUT_CYCLES * inputs) * tiles / 2
 
 
 def launch_of(
     problem: SparseNetworkProblem, blocks: int, warps: int, shared_bytes: int, persistent_cluster: int = 0
 ) -> Launch:
-    """The launch of so many blocks, which share the inputs; none where there are no outputs."""
+    """Launches ``blocks`` blocks, which share the inputs; none if there are no outputs."""
     return Launch(
         grid=(blocks if problem.outputs else 0, 1, 1),
         block=(WARP * warps, 1, 1),
@@ -234,14 +240,16 @@ class TiledNetwork(Family[SparseNetworkProblem, C]):
 
     @staticmethod
     def kept(problem: SparseNetworkProblem, positions: int, blocks: int = 1) -> dict[str, int]:
-        """Scratch memory for inputs that are gathered, of which each block has so many neurons."""
+        """Returns the bytes of scratch memory for gathered inputs, with room for ``positions`` neurons in each
+        block.
+        """
         if not dies(problem):
             return {"kept": 4, "kept_ids": 4}
         return {"kept": 2 * blocks * problem.n * positions, "kept_ids": 4 * blocks * problem.n}
 
 
 def network_constants(problem: SparseNetworkProblem) -> dict[str, Value]:
-    """What every template of a network knows of its problem."""
+    """Returns the constants of the problem that every template of a network gets."""
     return {
         "dtype": problem.dtype.value,
         "activation": problem.activation.value,
@@ -266,5 +274,5 @@ def stored_values(problem: SparseNetworkProblem, matrix: CsrMatrix, source: Arra
 
 
 def traits_of_tiles(problem: SparseNetworkProblem) -> Mapping[str, Value]:
-    """What kernels that keep tiles of inputs in shared memory know of rows of inputs and outputs."""
+    """Returns the traits of rows of inputs and outputs for kernels that keep tiles of inputs in shared memory."""
     return {"aligned_rows": problem.neurons % 8 == 0, "even_outputs": problem.outputs % 2 == 0}

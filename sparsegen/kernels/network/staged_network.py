@@ -13,6 +13,7 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
+from sparsegen.kernels.layouts.padding import empty_as_padding
 from sparsegen.kernels.network.network_family import (
     checks_tunable,
     dies,
@@ -32,9 +33,9 @@ from sparsegen.operators.sparse_network import BIAS_COLUMNS, Activation, SparseN
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-BANK_BYTES = 128  # that shared memory delivers in a cycle
+BANK_BYTES = 128  # bytes that shared memory delivers in a cycle
 VECTOR_BYTES = (4, 8, 16)
-INPUTS_AT_A_TIME = 9600  # that have tiles in device memory
+INPUTS_AT_A_TIME = 9600  # inputs with tiles in device memory
 MOST_OF_A_MINIBATCH = 32
 BUFFERS = (128, 256, 512, 1024, 2048, 4096)
 OTHER_REGISTERS = 24
@@ -76,7 +77,7 @@ class StagedNetworkConfig(Config):
     staging: str = tunable(
         "vectors",
         ("vectors", "neurons"),
-        "what a thread brings to shared memory at a time: a vector of a neuron, or as published all of a neuron",
+        "what a thread loads to shared memory at a time: a vector of a neuron, or as published all of a neuron",
     )
     order: str = tunable(
         "banks",
@@ -154,6 +155,9 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
     def is_worth_trying(
         self, problem: SparseNetworkProblem, config: StagedNetworkConfig, device: Device
     ) -> bool:
+        """True for the widest loads, and for buffers and blocks that are not twice as large as a layer: the rest of
+        them would be empty.
+        """
         widest = 2 * max(1, problem.neurons)
         return (
             config.vector == self._vector(problem, config.minibatch)
@@ -171,7 +175,7 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
         classes = in_banks if config.order == "banks" else 1
         slices = staged_slices(problem, matrix, WARP * config.warps, config.buffer, classes)
         biases = bias_sources(problem, matrix).ravel()
-        source = empty_as_one(np.concatenate((biases, slices.source)))
+        source = empty_as_padding(np.concatenate((biases, slices.source)))
         values = stored_values(problem, matrix, source)
         dying = dies(problem)
         tile = 2 * max(problem.neurons, problem.outputs) * problem.dtype.itemsize
@@ -212,7 +216,9 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
 
     @staticmethod
     def _blocks(problem: SparseNetworkProblem, config: StagedNetworkConfig, device: Device) -> int:
-        """As many as are resident at once, have tiles, and have a minibatch each."""
+        """Returns the number of blocks: as many as are resident at once and have a minibatch each, within the scratch
+        memory.
+        """
         resident = device.multiprocessors * config.resident_blocks
         return min(resident, INPUTS_AT_A_TIME // config.minibatch, ceil_div(problem.n, config.minibatch))
 
@@ -242,7 +248,9 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
     def heuristic(
         self, problem: SparseNetworkProblem, features: Features, device: Device
     ) -> StagedNetworkConfig:
-        """The largest minibatch of which all multiprocessors have one, and the largest useful buffer for two blocks."""
+        """Returns the largest minibatch that gives each multiprocessor one, and the largest useful buffer that fits
+        twice.
+        """
         minibatch = next((b for b in (16, 8) if problem.n >= b * device.multiprocessors), 4)
         warps = next((w for w in (16, 8) if WARP * w <= problem.neurons), 4)
         config = StagedNetworkConfig(

@@ -24,11 +24,11 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedSlices:
-    """Layers, or a part of them, as the kernel reads them.
+    """All layers, or a part of them, in the kernel's format.
 
-    A block of ``rows`` neurons of a layer stages the neurons before that any of them takes, in ascending order, so many
-    at a time as a buffer holds. For each buffer each of its warps has a slice: a lane is a row, a place is a weight of
-    each, and a slice has as many places as the lane with most weights.
+    A block of ``rows`` neurons of a layer stages the neurons of the layer before that any of them takes, in ascending
+    order, a buffer at a time. For each buffer each of its warps has a slice: a lane is a row, a place is one weight of
+    each row, and a slice has as many places as the lane with most weights.
 
     Attributes:
         buffers: int64, of each block of rows how many buffers it stages.
@@ -69,10 +69,11 @@ def staged_slices(
     """All layers of a network.
 
     Args:
-        rows: of a block, whole warps.
+        rows: rows of a block, whole warps.
         buffer: neurons that it stages at a time, at most 65536.
-        classes: of places in a buffer, by their numbers modulo this, that lie in different banks: neighbouring lanes
-            then read different ones, as far as their rows have such; 1: weights stay in the order of their columns.
+        classes: classes of places in a buffer, by their numbers modulo this, that lie in different banks: neighbouring
+            lanes then read different ones, as far as their rows have such; 1: weights stay in the order of their
+            columns.
 
     Raises:
         MatrixError: with padding there are more places than 32-bit numbers reach.
@@ -112,7 +113,7 @@ def _of_layer(
     columns, row = columns[numbers], row[numbers]
     blocks = ceil_div(here.stop - here.start, rows)
 
-    # Which neurons each block stages, in ascending order, and where.
+    # The neurons that each block stages, in ascending order, with their places.
     block = row // rows
     key = block * problem.neurons + columns
     is_staged = np.zeros(blocks * problem.neurons, dtype=bool)

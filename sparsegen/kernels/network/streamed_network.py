@@ -42,28 +42,28 @@ WIDEST_TILE = 64  # inputs
 LEAST_OF_A_BLOCK = 16
 MOST_BLOCKS = 256
 LINE = 128  # bytes
-WEIGHT_SLOTS = 2  # of a warp: runs whose weights are in shared memory
-MOST_BATCH_BYTES = 64 << 20  # of neurons between layers
-MOST_SETS = 4  # of a batch
+WEIGHT_SLOTS = 2  # slots of a warp: runs whose weights are in shared memory
+MOST_BATCH_BYTES = 64 << 20  # bytes of neurons between layers
+MOST_SETS = 4  # sets of a batch
 SET_TILES = (1, 2, 3, 4, 8, 16)
 STAGES = (2, 3, 4, 6, 8, 12)
-COUNTER_WORDS = 32  # from one counter of the grid to the next
-SPARE_ROWS = 16  # of a buffer
+COUNTER_WORDS = 32  # words from one counter of the grid to the next
+SPARE_ROWS = 16  # spare rows of a buffer
 LEAST_SHARED = 8192  # neurons of layers that all blocks share though no input dies
-BLOCKS_LOADED = 1.125  # for each group, in the mean, where it has two
+BLOCKS_LOADED = 1.125  # blocks loaded for each group on average, if it has two
 OTHER_REGISTERS = 60
-# Of neurons that a multiprocessor reads and writes, at most. Measured on an H200 with 65536 neurons and whole tiles of
+# Most bytes of neurons that a multiprocessor reads and writes in a cycle. Measured on an H200, 65536 neurons, tiles of
 # 64 inputs: three quarters of what a copy gets there, and about what a copy gets on an H100.
 NEURON_BYTES_PER_CYCLE = 11.0
-# Of a layer of a batch at least: until all blocks of a grid have met and have blocks of neurons again. On an H100 a
+# Least time of a batch's layer: all blocks of a grid meet, then load blocks of neurons again. On an H100 a
 # layer of two sets takes 7.4 µs, of four 12.9, which have more work than that.
 MEETING_US = 4.0
 
 
 class Sharing(StrEnum):
-    """What thread blocks share."""
+    """The work that thread blocks divide among themselves."""
 
-    INPUTS = "inputs"  # each takes some of them through all layers, and waits for nobody
+    INPUTS = "inputs"  # each takes some of them through all layers, and never waits
     LAYERS = (
         "layers"  # each takes some of every layer for a batch of inputs, and waits for all others behind it
     )
@@ -100,7 +100,7 @@ class StreamedNetworkConfig(Config):
 
 
 def batch_bytes(problem: SparseNetworkProblem, inputs: int) -> int:
-    """The bytes of neurons between layers, before and behind one, of so many inputs."""
+    """Bytes of the neurons between layers, those before and behind one, of ``inputs`` inputs."""
     return 4 * (positions_of(problem) + SPARE_ROWS) * inputs
 
 
@@ -121,7 +121,7 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
 
     If blocks share the layers, a batch of tiles goes through all of them before the next batch does, between two
     buffers that stay in the L2. Blocks have a split barrier for each set of a batch's tiles: they compute one set while
-    they wait for another. Producer warps bring blocks of neurons and runs' weights by bulk copies. No tile is cut off
+    they wait for another. Producer warps load blocks of neurons and runs' weights by bulk copies. No tile is cut off
     at a block's last inputs, and inputs that live are gathered from all blocks, so that few of them still fill tiles.
 
     Groups and tiles are those of `fused_network`. A block of 16 neurons is contiguous in memory and swizzled there.
@@ -164,7 +164,7 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
 
     @staticmethod
     def _block_warps(config: StreamedNetworkConfig) -> int:
-        """The warps of a block: those that multiply, and where blocks share layers, producers that bring what they need
+        """The warps of a block: those that multiply, and where blocks share layers, producers that load what they need
         and two that tell the grid what was done and wait for it.
         """
         if config.sharing != Sharing.LAYERS:
@@ -185,6 +185,7 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
     def is_worth_trying(
         self, problem: SparseNetworkProblem, config: StreamedNetworkConfig, device: Device
     ) -> bool:
+        """True unless the warps take more groups at a time than a layer has: the others would idle."""
         return config.warps * config.run <= max(4, groups_of(problem))
 
     def pack(

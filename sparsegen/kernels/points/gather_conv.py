@@ -121,7 +121,7 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
     def shared_bytes(self, problem: SubmanifoldConv3dProblem, config: GatherConvConfig) -> int:
         lists = (
             2 * problem.filter_volume.taps + 1
-        ) * INDEX_BYTES + 32  # of live taps; each begins at 16 bytes
+        ) * INDEX_BYTES + 32  # bytes of live taps; each begins at 16 bytes
         return self._dynamic_bytes(problem, config) + lists
 
     @staticmethod

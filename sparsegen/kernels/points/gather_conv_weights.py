@@ -69,6 +69,7 @@ class GatherConvWeights(GatheredTiles[SubmanifoldConv3dWeightsProblem, GatherCon
     def is_worth_trying(
         self, problem: SubmanifoldConv3dWeightsProblem, config: GatherConvWeightsConfig, device: Device
     ) -> bool:
+        """True if each part has at least a step of points, and the tile is of a useful size (`GatheredTiles`)."""
         enough = problem.points >= config.parts * config.step or config.parts == 1
         return enough and GatheredTiles.is_worth_trying(self, problem, config, device)
 
@@ -168,7 +169,7 @@ class GatherConvWeights(GatheredTiles[SubmanifoldConv3dWeightsProblem, GatherCon
 
     @staticmethod
     def _tiles(problem: SubmanifoldConv3dWeightsProblem, config: GatherConvWeightsConfig) -> int:
-        """Of all taps."""
+        """Returns the tiles of all taps."""
         of_tap = ceil_div(problem.filters, config.tile_m) * ceil_div(problem.channels, config.tile_n)
         return problem.filter_volume.taps * of_tap
 

@@ -1,4 +1,4 @@
-"""What families share that gather rows by a kernel map and multiply them on warps' tensor cores."""
+"""Base class of the families that gather rows by a kernel map and multiply them on warps' tensor cores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparsegen.system.device_memory import WARP
 
 PITCH_BYTES = 16  # behind each row in shared memory, so that the rows of a fragment meet different banks
 START_US = 3.0
-REACHED = 0.15  # of the tensor cores' rate, with rows that are gathered: on an H200, 64 and 128 channels
+REACHED = 0.15  # fraction of the tensor cores' rate with gathered rows: on an H200, 64 and 128 channels
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,9 @@ class GatheredTiles(Family[P, C]):
         yield shared_memory_fits("stages and lists", self.shared_bytes(problem, c), device)
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
+        """True unless a tile is twice as large as the result, or a thread has fewer than 8 or more than 64 sums. It
+        rests on arithmetic: padding, loads for each product, and registers.
+        """
         rows, columns = self.extent(problem)
         is_large = config.tile_n >= 2 * max(16, columns) or config.tile_m >= 2 * max(32, rows)
         return not is_large and 8 <= sums_of(config) <= 64
@@ -78,8 +81,8 @@ class GatheredTiles(Family[P, C]):
 
 
 def products_us(device: Device, dtype: DType, blocks: int, products: float) -> float:
-    """Microseconds of so many multiply-adds that blocks share evenly, and of the kernel's start."""
+    """Estimates microseconds of ``products`` multiply-adds that blocks share evenly, with the kernel's start."""
     rates = device.expected_rates
-    idle = max(1.0, device.multiprocessors / max(1, blocks))  # where blocks do not fill the device
+    idle = max(1.0, device.multiprocessors / max(1, blocks))  # factor if blocks do not fill the device
     rate = REACHED * rates.tensor_products_per_us(dtype)
     return rates.launch_us + START_US + idle * products / rate

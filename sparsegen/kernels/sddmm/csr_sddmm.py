@@ -21,13 +21,13 @@ from sparsegen.operators import DType, SddmmProblem
 from sparsegen.system.integers import ceil_div
 
 STATIC_SHARED_BYTES = 48 * 1024
-REGISTERS = 208  # of 255 for sums and elements under way; addresses and counters take the rest
-# Of a multiprocessor's cycles, as fitted: for a product, and for a strip; rows of ``m`` end with half a strip.
+REGISTERS = 208  # registers for sums and elements in flight; addresses and counters take the rest of 255
+# Fitted, in a multiprocessor's cycles: for a product, and for a strip; rows of ``m`` end with half a strip.
 START_US = 1.1
 PRODUCT_CYCLES = {DType.FLOAT32: 0.087, DType.FLOAT16: 0.048, DType.BFLOAT16: 0.048}
 STRIP_CYCLES = 2.5
-MOVES = 1.8  # of what must be moved at the least
-FILLING_BLOCKS = 4  # for each multiprocessor: fewer leave some of them idle
+MOVES = 1.8  # multiple of the time for the least traffic
+FILLING_BLOCKS = 4  # blocks for each multiprocessor: fewer leave some of them idle
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,9 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
         )
 
     def is_worth_trying(self, problem: SddmmProblem, config: CsrSddmmConfig, device: Device) -> bool:
+        """True for blocks of 128 or 256 threads, the widest loads or half of these, and strips that a row of A and B
+        fills. It rests on arithmetic: narrower loads take more instructions, and longer strips idle.
+        """
         c = config
         widest = widest_vector(problem.k, problem.dtype)
         return (

@@ -25,11 +25,11 @@ from sparsegen.system.integers import ceil_div, round_up
 
 PITCH_PADDING = 8  # floats of a row of results in shared memory
 PARTIAL_SUMS = 20  # registers for each of several rows of instructions
-# Of the rate of tensor cores.
+# Fraction of the tensor cores' rate.
 PRODUCTS = {DType.FLOAT32: 0.356, DType.FLOAT16: 0.322, DType.BFLOAT16: 0.322}
 START_US = 1.8
 REMAINS, MOVES = 0.8, 1.2
-PLACE_CYCLES = 0.13  # for each place of a tile, whatever k: its lists, and its way through shared memory
+PLACE_CYCLES = 0.13  # cycles for each place of a tile, whatever k: lists, and the way through shared memory
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
     """Blocks compute tiles of A · Bᵀ with mma.sync, from rows gathered by lists, and keep what the pattern has.
 
     A tile has ``tile_m`` rows and ``tile_n`` of the columns that have a nonzero among them, so that even a pattern
-    without any order fills one place of ``tile_m``, but for the last tile of a panel. Each tile brings its rows of A
+    without any order fills one place of ``tile_m``, but for the last tile of a panel. Each tile loads its rows of A
     and B from L2, (tile_m + tile_n) · k elements for tile_m · tile_n · k products; the pattern costs 2 bytes for each
     nonzero and 4 for each of a tile's rows and columns. float32 is split into two TF32 numbers, and three of the four
     products are added up, so that about 21 of its 24 bits count.
@@ -145,12 +145,15 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
 
     @staticmethod
     def _shared_bytes(problem: SddmmProblem, config: MmaSddmmConfig) -> int:
-        """The stages, or the results that are laid down after them; and the rows' shifts."""
+        """The stages, or the results that are staged after them; and the rows' shifts."""
         c = config
         stages = c.stages * (c.tile_m + c.tile_n) * c.tile_k * problem.dtype.itemsize
         return max(stages, c.tile_m * (c.tile_n + PITCH_PADDING) * 4) + c.tile_m * 4
 
     def is_worth_trying(self, problem: SddmmProblem, config: MmaSddmmConfig, device: Device) -> bool:
+        """True for 64 to 256 threads with nearly square parts of a tile, and no more stages than steps along k. It
+        rests on arithmetic: loads for each product, and threads that would idle.
+        """
         c = config
         if c.tile_m >= 2 * max(16, problem.m) or c.tile_n >= 2 * max(32, problem.n):
             return False
@@ -229,7 +232,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         tile_k = (64 if problem.k * itemsize <= 64 else 128) // itemsize
         for shape in shapes:
             tiles = max(1.0, expected_tiles(features, shape.tile_m, shape.tile_n))
-            share = features.nnz / (tiles * threads_of(shape))  # of a tile's nonzeros, for each thread
+            share = features.nnz / (tiles * threads_of(shape))  # a tile's nonzeros for each thread
             for resident_blocks in (2, 1):
                 config = replace(
                     shape,

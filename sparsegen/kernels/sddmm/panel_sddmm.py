@@ -33,17 +33,17 @@ ASYNCHRONOUS_COPIES = (8, 0)  # compute capability
 CHUNK_BYTES = 16
 BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
 LONGEST_ROW = 2048  # bytes, of B
-MAX_THREADS = 2048  # of a multiprocessor
-# Of a row of A, that a thread best keeps: sums are long, and registers are left, which 16 bits need for conversions.
+MAX_THREADS = 2048  # threads of a multiprocessor
+# Elements of a row of A that a thread best keeps: sums are long, and 16 bits leave registers for conversions.
 LEFT_VALUES = {DType.FLOAT32: 32, DType.FLOAT16: 16, DType.BFLOAT16: 16}
 FEWEST_LEFT_VALUES = 8
 TURNS = (1, 2, 4)
 TURNS_OF_HEADS = (8,)  # under a causal mask the first panels have most rows, and more blocks even that out
 START_US = 2.2
-# Of a multiprocessor's cycles, as fitted: for 128 bytes of a nonzero's row in shared memory, for 32 products, for a
+# Fitted, in a multiprocessor's cycles: for 128 bytes of a nonzero's row in shared memory, for 32 products, for a
 # result over how many are stored side by side, for a warp's step, and until it has its next tasks.
 ROW_CYCLES, PRODUCT_CYCLES, STORE_CYCLES, STEP_CYCLES, TASK_CYCLES = 0.91, 0.156, 0.58, 6.6, 23.0
-MOVES = 1.25  # of the memory's time for what must be moved at the least
+MOVES = 1.25  # multiple of the memory's time for the least traffic
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class PanelSddmmConfig(Config):
     turns: int = tunable(
         1,
         (1, 2, 4, 8),
-        "blocks that follow each other in each place; more bring panels more often",
+        "blocks that follow each other in each place; more load panels more often",
         searched=(1, 2, 4),
     )
     row_order: str = tunable(
@@ -146,13 +146,17 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         return self._chunks(problem, config) * (CHUNK_BYTES // problem.dtype.itemsize)
 
     def _row_bytes(self, problem: SddmmProblem, config: PanelSddmmConfig) -> int:
-        """Of a row of B in shared memory, with the zeros behind its end."""
+        """Bytes of a row of B in shared memory, with the zeros behind its end."""
         return self._chunks(problem, config) * config.threads_per_strip * CHUNK_BYTES
 
     def _shared_bytes(self, problem: SddmmProblem, config: PanelSddmmConfig) -> int:
         return config.panel_n * self._row_bytes(problem, config)
 
     def is_worth_trying(self, problem: SddmmProblem, config: PanelSddmmConfig, device: Device) -> bool:
+        """True for 8 to 32 warps on a multiprocessor, panels not twice as wide as the result, and threads that keep at
+        least `FEWEST_LEFT_VALUES` of a row of A. It rests on arithmetic: warps to hide loads, padding, and sums that
+        are long enough.
+        """
         c = config
         narrowest = round_up(problem.k * problem.dtype.itemsize, BANK_BYTES)
         return (
@@ -273,7 +277,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
     @staticmethod
     def _tasks_of_panel(problem: SddmmProblem, features: Features, config: PanelSddmmConfig) -> float:
         """Rows that have nonzeros in a panel, where these lie anywhere."""
-        in_panel = features.row_mean * min(1.0, config.panel_n / max(1, problem.n))  # of a row
+        in_panel = features.row_mean * min(1.0, config.panel_n / max(1, problem.n))  # of a row in a panel
         return features.m * -math.expm1(-in_panel)
 
     def heuristic(self, problem: SddmmProblem, features: Features, device: Device) -> PanelSddmmConfig:

@@ -1,4 +1,4 @@
-"""Rows cut at panels of columns, and dealt to the subwarps of warps: NumPy only."""
+"""Rows cut at panels of columns, and assigned to the subwarps of warps: NumPy only."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Groups:
         groups = ceil_div(in_panel, tasks_per_group)
         first = np.r_[0, np.cumsum(groups)]
         within = np.arange(order.size) - np.repeat(np.cumsum(in_panel) - in_panel, in_panel)
-        slot = np.empty(order.size, dtype=np.int64)  # of each task, its place among those of all groups
+        slot = np.empty(order.size, dtype=np.int64)  # each task's place among those of all groups
         slot[order] = np.repeat(first[:-1] * tasks_per_group, in_panel) + within
 
         strips_of = np.zeros(int(first[-1]) * tasks_per_group, dtype=np.int64)
@@ -92,5 +92,5 @@ class Groups:
 
 
 def _changes(of_nonzero: Array) -> Array:
-    """Where an array over nonzeros differs from its element before; true at the first."""
+    """True where an array over nonzeros differs from its element before; true at the first."""
     return np.asarray(np.diff(of_nonzero, prepend=-1) != 0)

@@ -16,8 +16,8 @@ from sparsegen.system.integers import ceil_div
 class Panels:
     """A pattern as panels of rows, each cut to tiles of the columns that have a nonzero in it.
 
-    Rows without nonzeros are in no panel. Lists are filled up by repeating their last entry, so that whoever follows
-    them computes something that nobody asked for, and nothing undefined.
+    Rows without nonzeros are in no panel. Lists are filled up by repeating their last entry, so that reads beyond the
+    end stay within bounds and their results are discarded.
 
     Attributes:
         of_tile: int32, of each tile its panel; the tiles of a panel follow each other.
@@ -26,7 +26,7 @@ class Panels:
         counts: int64, of each tile its nonzeros. Row by row these are numbered from 0.
         shifts: int32 [tiles · height], what to add, in each row of a tile, to a nonzero's number in the tile to have
             that in CSR order. It is one for a whole row, as the columns rise.
-        tile, number, place: of each nonzero in CSR order its tile, its number there, and row · width + column there.
+        tile, number, place: for each nonzero in CSR order its tile, its number there, and row · width + column there.
     """
 
     of_tile: Array
@@ -70,7 +70,7 @@ class Panels:
 
         tile = first_tile[panel] + rank // width
         in_rows = np.bincount(tile * height + slot, minlength=total * height).reshape(total, height)
-        earlier = np.cumsum(in_rows, axis=0) - in_rows  # of a row, in all tiles before, of other panels too
+        earlier = np.cumsum(in_rows, axis=0) - in_rows  # of a row, in earlier tiles of all panels
         starts = np.zeros(panels * height, dtype=np.int64)
         starts[: rows.size] = offsets[rows]
         starts = np.repeat(starts.reshape(panels, height) - earlier[first_tile], tiles, axis=0) + earlier
@@ -91,7 +91,7 @@ def used_columns(panel: Array, column: Array, panels: int, n: int) -> tuple[Arra
     """The columns of each panel that hold a nonzero.
 
     Args:
-        panel, column: of each nonzero.
+        panel, column: panel and column of each nonzero.
 
     Returns:
         How many each panel has (int64); their numbers (int32), panel by panel and rising within one; and of each
@@ -118,7 +118,7 @@ def expected_tiles(features: Features, height: int, width: int) -> float:
     if not features.nnz:
         return 0.0
     fill = features.block_fill
-    in_strip = fill / (1 - math.pow(1 - fill, BLOCK))  # of the places of columns used by 16 rows
+    in_strip = fill / (1 - math.pow(1 - fill, BLOCK))  # fill of the columns used by 16 rows
     share = min(1.0, features.row_mean / (in_strip * features.k))
     unlike = 1 + (height / BLOCK - 1) * (1 - fill)
     columns = features.k * (1 - math.pow(1 - share, unlike))

@@ -1,4 +1,4 @@
-"""What the families of sampled products share: values are there only where they scale the result."""
+"""Shared parts of the families of sampled products: the matrix's values count only where they scale the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SampledProduct(Family[SddmmProblem, C]):
     problem_type = SddmmProblem
 
     def item_size_names(self, problem: SddmmProblem) -> tuple[str, ...]:
-        """Those that the items' A, B and D are apart by, but for k and what else `size_names` has."""
+        """SIZE parameters that give the strides of batch elements' A, B and D, but for k and those in `size_names`."""
         if problem.batch == 1:
             return ()
         return tuple(name for name in ("m", "n", "nnz") if name not in self.size_names)

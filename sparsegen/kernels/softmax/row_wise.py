@@ -1,4 +1,4 @@
-"""What families of one value for each nonzero share that give each row a subwarp, a warp or a block."""
+"""Base class of the families that give each row a subwarp, a warp or a block, with one value for each nonzero."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from sparsegen.operators import Problem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-VALUES_KEPT = 64  # of a thread, in registers
+VALUES_KEPT = 64  # values of a thread, in registers
 WIDEST = 8  # values of a vector
 START_US = 1.4
 LEAST_SHARE = 8  # values of a row for each thread of the heuristic config
 HEURISTIC_KEPT = 16  # values of a thread in registers
 ENOUGH_THREADS = 1024  # on each multiprocessor
 EQUAL_ROWS = 0.1  # coefficient of variation below which sorting rows brings nothing
-ROW_CYCLES = 35.0  # of a multiprocessor, for each warp of a row; as fitted
+ROW_CYCLES = 35.0  # cycles of a multiprocessor for each warp of a row; as fitted
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class RowWise(Family[P, R]):
     Rows without nonzeros are not launched at all.
 
     Attributes:
-        arrays_kept: how many arrays of a row's values the kernel keeps in registers.
-        value_cycles: of a multiprocessor for each nonzero, as fitted.
+        arrays_kept: number of arrays of a row's values that the kernel keeps in registers.
+        value_cycles: cycles of a multiprocessor for each nonzero, as fitted.
     """
 
     size_names = ("rows",)

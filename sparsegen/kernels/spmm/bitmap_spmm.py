@@ -27,17 +27,17 @@ WIDEST = 256  # columns of a tile
 LEAST_DENSITY = 1 / 64  # below it, bits and padding are most of what is read
 MOST_PARTS_BYTES = 1 << 26
 FULLEST = 2.07  # standard deviations that the fullest of 32 lanes lies above their mean
-# Of the variance of a row's length, in a lane's: it holds two rows, and the fullest of eight such pairs lies 1.42
+# Factor from the variance of a row's length to a lane's. A lane holds two rows; the fullest of 8 such pairs lies 1.42
 # standard deviations above their mean.
 OF_ROWS = (1.42 / FULLEST) ** 2 / 2
 # Fitted to 420 configs on 74 products on an H100, which these describe within 5 %.
 START_US = 2.4
-STEP_CYCLES = {1: 838, 2: 611}  # of a stage, by the granule, with PIECE columns of B
-WIDER_CYCLES = 215  # that a stage takes more for each further PIECE columns
-REACHED = 1.12  # of the tensor cores' rate in large products, which take longer than their clock holds
-READ = 0.66  # of the rate of copies
-BROUGHT = 0.49  # of the L2's time, beside what has to be waited for anyway
-LAST = 0.56  # of the time to write the last tiles of C
+STEP_CYCLES = {1: 838, 2: 611}  # cycles of a stage, by the granule, with PIECE columns of B
+WIDER_CYCLES = 215  # further cycles of a stage for each further PIECE columns
+REACHED = 1.12  # multiple of the rate of large products, which run long enough to lower the clocks
+READ = 0.66  # fraction of the rate of copies
+LOADED = 0.49  # fraction of the L2's time, besides other waits
+LAST = 0.56  # fraction of the time to write the last tiles of C
 WRITTEN, ADDED = 13, 39  # bytes of parts of sums that a multiprocessor writes, and reads, in a cycle
 
 
@@ -72,7 +72,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
     """Warps put A's nonzeros to their places among zeros in registers, where tensor cores take them as they are.
 
     A tile of A is a bit for each element or two and two bytes for each nonzero, padded so that the lanes of a warp find
-    theirs in different banks. B and C go through the copy engine. Zeros are multiplied like everything else, so that an
+    theirs in different banks. B is loaded and C stored by TMA. Zeros are multiplied like everything else, so that an
     infinity or NaN of B makes NaN in rows that have no nonzero there. Parts of k are added up in a fixed order: equal
     inputs give equal bits on every call.
     """
@@ -120,6 +120,9 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
         )
 
     def is_worth_trying(self, problem: SpmmProblem, config: BitmapConfig, device: Device) -> bool:
+        """True unless a tile is twice as wide as the result, a cluster is higher than it, or splits make three waves of
+        tiles or more. It rests on arithmetic: further splits only add partial sums.
+        """
         c = config
         tiles = _row_tiles(problem) * ceil_div(problem.n, c.tile_n)
         if c.splits > 1 and tiles * c.splits >= 3 * device.multiprocessors:
@@ -193,7 +196,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
 
         column_tiles = ceil_div(problem.n, c.tile_n)
         of_b = _row_tiles(problem) / c.cluster * problem.k * c.tile_n * ITEM_BYTES
-        brought = BROUGHT * column_tiles * (read + of_b) / device.l2_bytes_per_us
+        loaded = LOADED * column_tiles * (read + of_b) / device.l2_bytes_per_us
 
         units = _row_tiles(problem) * column_tiles * c.splits
         rounds = max(1, math.ceil(units / (max(1, device.multiprocessors // c.cluster) * c.cluster)))
@@ -204,7 +207,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
         computed = rounds * math.ceil(ceil_div(problem.k, TILE_K) / c.splits) * step
         of_c = problem.m * problem.n * ITEM_BYTES
         last = LAST * of_c / rates.copy_bytes_per_us / rounds  # nothing hides the last tiles' stores
-        us = rates.launch_us + START_US + max(moved, brought, computed) + last
+        us = rates.launch_us + START_US + max(moved, loaded, computed) + last
         if c.splits > 1:
             of_part = TILE_M * c.tile_n * 4
             us += rounds * of_part * (1 / WRITTEN + c.splits / ADDED) / clock
@@ -223,7 +226,7 @@ def _row_tiles(problem: SpmmProblem) -> int:
 
 
 def _columns(problem: SpmmProblem) -> int:
-    """Of C, as the widest tiles pad them: scratch memory does not depend on their width."""
+    """Columns of C as the widest tiles pad them, so that scratch memory does not depend on the width of tiles."""
     return round_up(problem.n, WIDEST)
 
 

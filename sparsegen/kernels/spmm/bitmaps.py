@@ -14,16 +14,16 @@ from sparsegen.system.integers import ceil_div
 TILE_M = 128  # rows of a tile, 16 for each of eight warps
 TILE_K = 64  # columns: 32 elements for each lane
 WARPS = TILE_M // 16
-ELEMENTS = TILE_M * TILE_K // (WARPS * WARP)  # of a lane
-PLACES = 1 << 21  # of elements, zeros too, of which a strip's tiles have about so many
+ELEMENTS = TILE_M * TILE_K // (WARPS * WARP)  # elements of a lane
+PLACES = 1 << 21  # elements of a strip's tiles, about, zeros included
 HEAD_WORDS = (
     WARPS + WARPS * WARP
-)  # of a tile: where each warp's nonzeros begin, and a word of bits for each lane
+)  # words of a tile: the start of each warp's nonzeros, and a word of bits for each lane
 
 
 @dataclass(frozen=True, slots=True)
 class Bitmaps:
-    """What stands for A, tile after tile along k, and then along its rows.
+    """The packed form of A: tiles in order along k, then along its rows.
 
     Attributes:
         heads: uint32, tiles × `HEAD_WORDS`. The first words say at which byte of the tile's elements each warp's begin.
@@ -31,7 +31,7 @@ class Bitmaps:
         source: int32, for each element of the slots the nonzero's number in CSR order, or -1 for a zero.
         row_tiles: tiles along A's rows.
         steps: tiles along k.
-        slot_bytes: of one slot.
+        slot_bytes: bytes of one slot.
     """
 
     heads: Array
@@ -75,7 +75,7 @@ def _strip_bitmaps(matrix: Strip, granule: int) -> Bitmaps:
     row_tiles, steps = ceil_div(m, TILE_M), ceil_div(k, TILE_K)
     lanes = row_tiles * steps * WARPS * WARP
     bits_of_lane = ELEMENTS // granule
-    # Of every element, not of nonzeros alone: putting numbers to places sorts them.
+    # A number for every element, zeros included: writing numbers to their places sorts them.
     number = np.full(lanes * ELEMENTS, -1, dtype=np.int32)
     number[_places(matrix, steps)] = np.arange(matrix.begins, matrix.begins + matrix.column_indices.size)
     is_set = number >= 0
@@ -83,12 +83,12 @@ def _strip_bitmaps(matrix: Strip, granule: int) -> Bitmaps:
         is_set = is_set[::2] | is_set[1::2]
     bits = np.packbits(is_set, bitorder="little").view(f"<u{bits_of_lane // 8}").astype(np.uint32)
     counts = _trues(is_set, bits_of_lane)
-    slots = counts.reshape(-1, WARP).max(axis=1).reshape(-1, WARPS)  # of each warp of a tile
+    slots = counts.reshape(-1, WARP).max(axis=1).reshape(-1, WARPS)  # slots of each warp of a tile
     offsets = np.zeros(row_tiles * steps + 1, dtype=np.int64)
     np.cumsum(slots.sum(axis=1), out=offsets[1:])
     begins = np.cumsum(slots, axis=1) - slots
 
-    # Where each lane's first bit goes, less what all bits of the lanes before it would take.
+    # Place of each lane's first bit, less what all bits of the lanes before it would take.
     first = np.repeat((offsets[:-1, None] + begins).ravel(), WARP) - (np.cumsum(counts) - counts)
     first = first * WARP + np.tile(np.arange(WARP), lanes // WARP)
     at = np.repeat(first, counts)

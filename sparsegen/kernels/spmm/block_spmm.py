@@ -45,7 +45,7 @@ LARGE_TILE_CONFIGS = (
     BlockSpmmConfig(tile_m=128, tile_n=256, stages=4),
     BlockSpmmConfig(tile_m=128, tile_n=128, stages=5),
 )
-# From which the one is taken that should be fastest; all others come near one of these.
+# Candidates: the one that should be fastest is taken; all others come near one of these.
 LIKELY_CONFIGS = (
     *LARGE_TILE_CONFIGS,
     BlockSpmmConfig(tile_m=64, tile_n=256, stages=4),
@@ -104,6 +104,9 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
         yield whole_tiles_requirement(features)
 
     def is_worth_trying(self, problem: SpmmProblem, config: BlockSpmmConfig, device: Device) -> bool:
+        """True unless a tile is twice as large as the result, or blocks of a cluster have no columns. It rests on
+        arithmetic: such tiles are mostly padding.
+        """
         c = config
         if c.tile_n >= 2 * max(CHUNK, problem.n) or c.tile_m >= 2 * max(16, problem.m):
             return False
@@ -153,7 +156,7 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
         tiles = problem.batch * ceil_div(problem.m, c.tile_m) * ceil_div(problem.n, columns) * c.cluster
         each = ceil_div(tiles, device.multiprocessors)
         rounds = ceil_div(tiles, c.resident_blocks * device.multiprocessors)
-        # Of the block of rows that has most tiles with a nonzero: it is computed first, beside several others.
+        # Tiles of the block of rows that has most tiles with a nonzero: it is computed first, beside several others.
         fullest = panels * max(held, features.row_max / max(1, problem.k))
         steps = device.multiprocessors * max(each * panels * held, fullest)
         products = steps * c.tile_m * c.tile_n * TILE_K / rates.tensor_products_per_us(problem.dtype)
@@ -196,7 +199,7 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
 
 
 def _has_columns(problem: SpmmProblem, config: BlockSpmmConfig) -> bool:
-    """Whether every thread block of a cluster has columns to compute."""
+    """True if every thread block of a cluster has columns to compute."""
     return config.cluster * config.tile_n <= problem.n
 
 

@@ -19,11 +19,11 @@ from sparsegen.system.integers import ceil_div
 TILE_K = 64  # columns of a stage's tiles of A; rows of 128 bytes, as the swizzled operands of wgmma need
 HALF_K = TILE_K // 2  # columns of a narrow tile: half of a stage
 CHUNK = 8  # elements of a 16-byte access
-BLOCK_NAMES = ("row_blocks", "offsets", "panels", "values")  # of the packed arrays
+BLOCK_NAMES = ("row_blocks", "offsets", "panels", "values")  # names of the packed arrays
 
 
 def whole_chunks(problem: SpmmProblem) -> Constraint:
-    """What accesses of 16 bytes to B and C need of their sizes."""
+    """Requires sizes of B and C that accesses of 16 bytes divide."""
     if problem.layout is Layout.ROW:
         return Constraint(
             problem.n % CHUNK == 0, f"rows of B and C ({problem.n}) are whole chunks of 16 bytes"

@@ -1,4 +1,4 @@
-"""What families of spmm share whose B and C go through the copy engine (TMA) to warpgroups' tensor cores."""
+"""Shared parts of the families of spmm that copy B and C by TMA and multiply on warpgroups' tensor cores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 
 
 def copied_scope(problem: SpmmProblem) -> Iterator[Constraint]:
-    """Yield what the copy engine and warpgroups' products ask of a problem."""
+    """Yield what TMA and warpgroups' products ask of a problem."""
     yield one_item(problem)
     yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
     yield Constraint(problem.k > 0, "A has columns")
@@ -22,7 +22,7 @@ def copied_scope(problem: SpmmProblem) -> Iterator[Constraint]:
 
 
 def copied_map(problem: SpmmProblem, name: str, box_rows: int) -> TensorMap:
-    """Return how B or C is copied: boxes of 64 elements along its contiguous direction, and so many across it."""
+    """Returns the tensor map of B or C: boxes of 64 elements along its contiguous direction, ``box_rows`` across it."""
     rows, columns = {"b": (problem.k, problem.n), "c": (problem.m, problem.n)}[name]
     sizes = (rows, columns) if problem.layout is Layout.COLUMN else (columns, rows)
     return TensorMap(

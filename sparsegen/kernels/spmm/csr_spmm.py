@@ -38,17 +38,17 @@ from sparsegen.system.integers import ceil_div
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the parts of the time take with a row-major B, as fitted, in a multiprocessor's cycles if nothing is said.
+    """Fitted costs of the parts of the time with a row-major B; in a multiprocessor's cycles unless stated.
 
     Attributes:
         start_us: microseconds of the kernel's start.
-        product: of a product; and ``line``, of each line of 128 bytes that is read for a nonzero.
-        idle: of a product, by the share of the last blocks' multiprocessors that have none.
-        row: to begin a row of a tile, for each subwarp that shares it; and ``sum``, to add up one of its sums.
-        nonzero: of a nonzero of rows that follow one another on their threads.
-        longest: of a nonzero of the longest row, beside.
-        turn: of a block that follows another in its place.
-        shared: of a nonzero on its way, if nonzeros are staged without a copy ahead.
+        product: cost of a product; and ``line``, of each line of 128 bytes that is read for a nonzero.
+        idle: further cost of a product, by the share of the last blocks' multiprocessors that have none.
+        row: cost to begin a row of a tile, for each subwarp that shares it; and ``sum``, to add up one of its sums.
+        nonzero: cost of a nonzero of rows that follow one another on their threads.
+        longest: further cost of a nonzero of the longest row.
+        turn: cost of a block that follows another in its place.
+        shared: cost of a nonzero in flight, if nonzeros are staged without a copy ahead.
         crowded: likewise, by the share of registers that there are too few for loads of B that overlap.
         a: multiples of the L2's time for A, which comes again for each tile.
         far: likewise, for rows of B's tile, if that is large: those that no other row of the multiprocessor shares.
@@ -110,10 +110,10 @@ COSTS = {
     DType.FLOAT16: OF_HALF,
     DType.BFLOAT16: OF_HALF,
 }
-FAR_NONZERO_CYCLES, MANY_ROWS = 36.6, 16384  # of a nonzero on its way, where B has more rows
+FAR_NONZERO_CYCLES, MANY_ROWS = 36.6, 16384  # cycles of a nonzero in flight, if B has more rows than this
 UNROLLED = 8  # nonzeros whose loads of B a thread has on their way at once
-ADDRESS_REGISTERS = 24  # that a thread holds beside sums and these
-# Likewise with a column-major B, whose loads are strided: for a product; to begin a row of a tile; to add up what
+ADDRESS_REGISTERS = 24  # registers of a thread besides sums and these
+# Likewise for a column-major B, whose loads are strided: for a product; to begin a row of a tile; to add up what
 # subwarps that share a row hold, for each column; for a nonzero of the longest row or rows; and multiples of the
 # L2's time for A and of the memory's for B.
 STRIDED_START_US = 1.4
@@ -271,6 +271,9 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         return strips + sums
 
     def is_worth_trying(self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device) -> bool:
+        """True for blocks of 256 threads (128 with 64 registers), the widest loads of B or half of these, and few
+        vectors a thread. It rests on sampled configs timed on an H100 (docs/notes/gather-kernels.md).
+        """
         c = config
         threads = c.threads_per_row * c.row_splits * c.rows_per_block
         # Columns of a column-major B do not follow one another.
@@ -358,7 +361,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             )  # in the mean: rows that want the same row of B
             read += costs.far * far * products * itemsize * -math.expm1(-shared_by) / shared_by
         moved = costs.b * min(problem.k, features.nnz) + costs.c * problem.m
-        # A nonzero on its way waits for what the one before brought.
+        # A nonzero on its way waits for what the one before loaded.
         columns = c.tile_n // c.threads_per_row
         held = columns + min(UNROLLED, c.tile_k) * columns * itemsize // 4 + ADDRESS_REGISTERS
         nonzero = FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else costs.nonzero
@@ -394,11 +397,11 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         turns = ceil_div(blocks, resident * device.multiprocessors)
         longest = max(features.row_max, turns * features.row_mean) / c.row_splits
         longest *= STRIDED_FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else STRIDED_NONZERO_CYCLES
-        brought = STRIDED_LOADS_OF_B * min(problem.k, features.nnz) * problem.n * problem.dtype.itemsize
+        loaded = STRIDED_LOADS_OF_B * min(problem.k, features.nnz) * problem.n * problem.dtype.itemsize
         return (
             rates.launch_us
             + STRIDED_START_US
-            + problem.batch * work_us(cycles, read, brought, device)
+            + problem.batch * work_us(cycles, read, loaded, device)
             + longest / rates.clock_mhz
         )
 

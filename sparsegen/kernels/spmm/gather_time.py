@@ -1,12 +1,12 @@
-"""What the expected times have in common of families that gather rows of a row-major B for the nonzeros of a row."""
+"""Shared parts of the predicted times of families that gather rows of a row-major B for the nonzeros of a row."""
 
 from __future__ import annotations
 
 from sparsegen.kernels.base import Device
 from sparsegen.system.integers import round_up
 
-LINE_BYTES = 128  # of global memory, which a load brings at the least
-LARGE_TILE_BYTES = 600_000  # of B, beyond which rows that run together do not share what L1 holds
+LINE_BYTES = 128  # bytes of global memory that a load moves at least
+LARGE_TILE_BYTES = 600_000  # bytes of B's tile beyond which rows that run together do not share what L1 holds
 
 
 def idle_share(blocks: int, device: Device) -> float:
@@ -15,7 +15,7 @@ def idle_share(blocks: int, device: Device) -> float:
 
 
 def missing_share(tile_bytes: int, held_bytes: int) -> float:
-    """What share of a tile of B does not fit where so many bytes are held."""
+    """Fraction of a tile of B that misses a cache of ``held_bytes``."""
     return max(0.0, 1 - held_bytes / max(1, tile_bytes))
 
 

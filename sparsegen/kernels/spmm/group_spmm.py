@@ -75,6 +75,7 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
         return config.warps * config.stages * SIDE * 2 * config.tile_n
 
     def is_worth_trying(self, problem: SpmmProblem, config: GroupSpmmConfig, device: Device) -> bool:
+        """True unless a tile is twice as wide as the result or wider: such tiles are mostly padding."""
         return config.tile_n < 2 * max(SIDE, problem.n)
 
     def skips_zeros(self, problem: SpmmProblem, config: GroupSpmmConfig) -> bool:
@@ -124,7 +125,7 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
     ) -> float:
         """Microseconds where rows share no more than the blocks that hold nonzeros say; a search finds out."""
         c, rates = config, device.expected_rates
-        # Of a group's rows: the columns of 16 by 16 blocks with nonzeros are at least as many.
+        # A group has at most the columns of its 16 by 16 blocks with nonzeros.
         in_blocks = features.row_mean / features.block_fill if features.block_fill else 0.0
         columns = min(problem.k, SIDE * features.row_mean, in_blocks)
         shared = problem.k * (1 - (1 - min(1.0, features.density)) ** SIDE)

@@ -45,7 +45,7 @@ def group_tiles(matrix: CsrMatrix) -> GroupTiles:
     tiles = ceil_div(counts, SIDE)
     first = np.concatenate((np.zeros(1, np.int64), np.cumsum(tiles)))
     number = np.arange(used.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    slot = SIDE * first[used // width] + number  # of each used column of a group, among all tiles' columns
+    slot = SIDE * first[used // width] + number  # place of each used column among all tiles' columns
     columns = np.full(SIDE * int(first[-1]), NONE, dtype=np.int32)
     columns[slot] = used % width
     source = np.full(TILE * int(first[-1]), NONE, dtype=np.int32)

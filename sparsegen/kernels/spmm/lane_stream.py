@@ -40,11 +40,11 @@ from sparsegen.system.integers import ceil_div, round_up
 
 LANES = 32
 TILE = 32  # rows and columns
-TILES_PER_STEP = 2  # that a warp takes between two waits for its block
+TILES_PER_STEP = 2  # tiles of a warp between two waits for its block
 CHUNK = 8  # elements of one stream that lie together
 PAIR = 2 * CHUNK  # elements by which a ring is filled
 ORDERS_AT_ONCE = 4  # words that a copy moves
-WEIGHTS_AT_ONCE = 1 << 21  # that a thread sorts at a time (one group at least), in about 10 bytes each
+WEIGHTS_AT_ONCE = 1 << 21  # weights that a thread sorts at a time (at least one group), about 10 bytes each
 THREADS = min(4, os.cpu_count() or 1)  # most of NumPy's work here is done without the interpreter's lock
 
 # Bit 8 s + 2 r + e, the order of values, to bit 8 r + 2 s + e, the order of masks.
@@ -55,7 +55,7 @@ _BITS = np.array([i.bit_count() for i in range(256)], dtype=np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """How tiles are dealt to blocks and warps.
+    """Division of tiles among blocks and warps.
 
     A group is ``strip_rows · warps_m`` rows, a step of it ``step_columns · warps_k`` columns. Group by group, and step
     by step in each, the steps are given out to the blocks in equal runs (stream-K: Osama et al., PPoPP 2023). Of a
@@ -68,7 +68,7 @@ class Partition:
     warps_m: int
     warps_k: int
     blocks: int  # at most; there are no more than steps
-    strip_rows: int = TILE  # of a warp; 32, or 64 where its tiles are one below the other
+    strip_rows: int = TILE  # rows of a warp: 32, or 64 if its tiles are one below the other
     cluster: int = 1  # blocks that share a group's steps; 1: blocks take no heed of groups
 
     @property
@@ -185,16 +185,16 @@ def pack(
 
 def pairs_of(farthest: Array) -> Array:
     """Pairs of chunks that streams have (int64), by the most elements that a lane of each has gone through."""
-    return ceil_div(farthest.astype(np.int64) + 2, PAIR)  # as `_needed`
+    return ceil_div(farthest.astype(np.int64) + 2, PAIR)  # as in `_needed`
 
 
 def starts_of(pairs: Array, head_pairs: int, nnz: int) -> Array:
-    """Where what is behind the streams' heads begins, and where the last one ends, in pairs (int32).
+    """Returns where the pairs behind each stream's head begin, and the end of the last, in pairs (int32).
 
     Args:
-        pairs: of each stream.
-        head_pairs: of its head; a stream that has fewer is filled up.
-        nnz: for the message.
+        pairs: number of pairs in each stream.
+        head_pairs: pairs in each head; a stream with fewer is padded.
+        nnz: nonzeros of the matrix, for the message.
 
     Raises:
         MatrixError: the values pass the 32-bit range of their numbers.
@@ -210,7 +210,7 @@ def starts_of(pairs: Array, head_pairs: int, nnz: int) -> Array:
 
 
 def _groups_at_once(partition: Partition) -> int:
-    weights = TILES_PER_STEP * TILE * TILE * partition.warps * partition.steps  # of one group
+    weights = TILES_PER_STEP * TILE * TILE * partition.warps * partition.steps  # weights of one group
     return max(1, WEIGHTS_AT_ONCE // weights)
 
 
@@ -264,10 +264,10 @@ def _nonzeros(matrix: CsrMatrix, begin: int, end: int, rows: Array | None) -> tu
 def _positions(
     counts: Array, partition: Partition, refill_tiles: int, ring_rows: int
 ) -> tuple[Array, Array, Array]:
-    """Where in its stream each lane is before each tile, and what that asks of the rings.
+    """Returns each lane's position in its stream before each tile, and the refill orders that follow for the rings.
 
     Returns:
-        int32 of the shape of ``counts``; the orders; and how far the farthest of each stream's lanes gets.
+        Positions, int32 in the shape of ``counts``; the orders; and the final position of each stream's farthest lane.
     """
     p = partition
     begins = p.begins()

@@ -11,8 +11,8 @@ from sparsegen.operators import SpmmProblem
 from sparsegen.system.integers import ceil_div
 
 MAX_N = 64
-NEARLY_ALL = 0.9  # of the room that is taken, if equal runs leave some
-FEW_STEPS, MANY_STEPS = 12, 40  # of a block, when all of its warps are over rows
+NEARLY_ALL = 0.9  # fraction of the room that is used, if equal runs leave some
+FEW_STEPS, MANY_STEPS = 12, 40  # steps of a block, when all of its warps are over rows
 WARPS_M, WARPS_K = (1, 2, 4, 8, 12, 16), (1, 2, 4, 8)
 BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 112, 114, 120, 126, 128, 129, 130, 132, 144, 160, 216, 256, 264)
 
@@ -57,7 +57,7 @@ class LaneStreamConfig(Config):
     row_order: str = tunable(
         "natural",
         ("natural", "balanced"),
-        "rows as they are, or dealt by length so that lanes have equally many nonzeros",
+        "rows as they are, or distributed by length so that lanes have equally many nonzeros",
         packs=True,
     )
     bulk: bool = tunable(False, (False, True), "masks come by bulk copies")
@@ -77,9 +77,9 @@ def partition_of(problem: SpmmProblem, config: LaneStreamConfig) -> Partition:
 
 
 def shaped(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> LaneStreamConfig:
-    """The config with so many warps in a block, and with as many blocks, shared as in the heuristic config.
+    """Returns the config with ``warps`` warps in a block, and with blocks shared as in the heuristic config.
 
-    Fewer warps, where so many cannot be shared out among rows and columns as the tunables declare.
+    It has fewer warps where the tunables declare no split of ``warps`` over rows and columns.
     """
     steps = _steps_of_a_block(problem, config, warps, device)
     warps_m, warps_k = _warps_over_rows_and_columns(problem, config, warps, steps, device)
@@ -95,7 +95,7 @@ def _warps_over_rows_and_columns(
     """The fewer steps a block has, the fewer parts a row's sum should have.
 
     Warps that share rows add up their sums in shared memory, where several blocks need memory; but each of their
-    columns brings activations of its own.
+    columns loads activations of its own.
     """
     of_one_warp = partition_of(problem, replace(config, warps_m=1, warps_k=1))
     strips, widest = of_one_warp.groups, of_one_warp.steps
@@ -116,24 +116,26 @@ def _declared(choices: tuple[int, ...], wanted: int) -> int:
 
 
 def _steps_of_a_block(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> float:
-    """With a block on each multiprocessor."""
+    """Average steps of a block with one block on each multiprocessor."""
     of_one_warp = partition_of(problem, replace(config, warps_m=1, warps_k=1))
     return of_one_warp.total / (warps * device.multiprocessors)
 
 
 def has_many_steps(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> bool:
-    """Whether a block of so many warps, one on each multiprocessor, has so many steps that its warps are over rows."""
+    """True if blocks of ``warps`` warps have enough steps to split their warps over rows."""
     return _steps_of_a_block(problem, config, warps, device) >= MANY_STEPS
 
 
 def _unevenness(problem: SpmmProblem, config: LaneStreamConfig, blocks: int) -> tuple[bool, int]:
-    """Whether blocks end within groups that others go on with, then the steps of the block that has the most."""
+    """Sort key of a number of blocks: true if blocks end within groups that others go on with; then the most steps of a
+    block.
+    """
     most_steps = ceil_div(partition_of(problem, config).total, blocks)
     return not _ends_with_groups(problem, config, blocks), most_steps
 
 
 def _ends_with_groups(problem: SpmmProblem, config: LaneStreamConfig, blocks: int) -> bool:
-    """Whether each group of rows is shared by equally many blocks, and none of these has steps of another."""
+    """True if each group of rows is shared by equally many blocks, and none of these has steps of another."""
     return blocks % max(1, partition_of(problem, config).groups) == 0
 
 

@@ -28,11 +28,11 @@ class DeviceStreams:
     """A packed pattern, and what its streams are filled from.
 
     Attributes:
-        pattern: what the kernels take of partition and matrix.
-        masks, orders, starts: as in `LaneStreams`.
+        pattern: parts of partition and matrix that the kernels take.
+        masks, orders, starts: see `LaneStreams`.
         positions: int32 [steps of all groups, warps, lanes, 2], where in its stream a lane is before each tile.
         rows: the order of rows, or a single zero.
-        head_pairs: as of `sparsegen.kernels.spmm.lane_stream.pack`.
+        head_pairs: see `sparsegen.kernels.spmm.lane_stream.pack`.
         stored: elements of all streams.
     """
 

@@ -1,4 +1,4 @@
-"""Which row goes where in lane streams, so that the lanes of a warp have equally many nonzeros.
+"""Assigns rows to lanes of the lane streams, so that the lanes of a warp have equally many nonzeros.
 
 Streams of a warp are as long as that of its fullest lane, in every run of tiles. Rows of different lengths are the
 greater part of what makes them differ; where in its row a nonzero stands is the rest.
@@ -11,7 +11,7 @@ import numpy as np
 from sparsegen.kernels.spmm.lane_stream import LANES, PAIR, Partition
 from sparsegen.matrix.formats import Array, CsrMatrix
 
-EXCHANGES = 24  # of rows within a strip by their lengths, at most
+EXCHANGES = 24  # exchanges of rows within a strip by their lengths, at most
 TRIALS = 400  # exchanges tried in each strip by what lanes have in each run: 0.1 s for 4096 rows
 LONG_RUN = 1000  # mean elements of a lane in a run from which on that is not worth its time
 OCTET = 8  # columns of a tile that one lane has of a row
@@ -35,24 +35,24 @@ def levelled_rows(matrix: CsrMatrix, partition: Partition) -> Array:
 def balanced_rows(lengths: Array, partition: Partition) -> Array:
     """An order of the rows in which lanes, warps and blocks have about equally many nonzeros.
 
-    Rows by falling length are dealt out to the strips of 32 or 64 rows, to and fro. In a strip, longest first, each
+    Rows by falling length are distributed to the strips of 32 or 64 rows, to and fro. In a strip, longest first, each
     goes to that of the 8 places g (whose four or eight rows share lanes) that has the fewest nonzeros so far and is not
     full. Then rows of the fullest and the emptiest place are exchanged as long as that levels them.
 
     Returns:
-        int32: of each place the row; places beyond the matrix have row ``m`` or more.
+        int32: for each place the row; places beyond the matrix have row ``m`` or more.
     """
     strips = partition.groups * partition.warps_m
     height = partition.strip_rows
     padded = np.zeros(strips * height, dtype=np.int64)
     padded[: lengths.size] = lengths
-    dealt = np.argsort(-padded, kind="stable").astype(np.int32).reshape(height, strips)
-    dealt[1::2] = dealt[1::2, ::-1]
+    distributed = np.argsort(-padded, kind="stable").astype(np.int32).reshape(height, strips)
+    distributed[1::2] = distributed[1::2, ::-1]
     share = height // PLACES
     places = np.empty((strips, share, PLACES), dtype=np.int32)
     held, taken = np.zeros((strips, PLACES), dtype=np.int64), np.zeros((strips, PLACES), dtype=np.int64)
     strip = np.arange(strips)
-    for row in dealt:
+    for row in distributed:
         emptiest = np.where(taken < share, held, np.iinfo(np.int64).max).argmin(axis=1)
         places[strip, taken[strip, emptiest], emptiest] = row
         held[strip, emptiest] += padded[row]
@@ -63,7 +63,7 @@ def balanced_rows(lengths: Array, partition: Partition) -> Array:
 
 
 def _exchange(places: Array, lengths: Array, held: Array) -> None:
-    """In each strip, exchange those rows of the fullest and the emptiest place that level the two best."""
+    """Exchanges in each strip those rows of the fullest and the emptiest place that level the two best."""
     strip, share = np.arange(held.shape[0]), places.shape[1]
     full, empty = held.argmax(axis=1), held.argmin(axis=1)
     surplus = held[strip, full] - held[strip, empty]
@@ -132,5 +132,5 @@ def _level(places: Array, in_runs: Array) -> None:
 
 
 def _stored(longest: Array) -> Array:
-    """What streams of these lengths take in all, whole pairs; among equals the shorter ones are better."""
+    """Returns what streams of these lengths take in all, in whole pairs, plus their lengths: shorter ones win ties."""
     return ((longest + 2 + PAIR - 1) // PAIR * PAIR + longest).sum(axis=1)  # type: ignore[no-any-return]

@@ -32,14 +32,14 @@ from sparsegen.operators import Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP, Buffer, PlainDevice
 from sparsegen.system.integers import ceil_div, round_up
 
-ROW_BYTES = 128  # of a ring: a word for each lane
+ROW_BYTES = 128  # bytes of a ring's row: a word for each lane
 BARRIER_BYTES = 256
 MAX_WARPS = 16
 USUAL_WARPS = 8  # on a multiprocessor, if in several blocks then of fewer
 FIRST_WITH_BULK_COPIES = FIRST_WITH_CLUSTERS = (9, 0)
 LEAST_DENSITY = 1 / 32
 FEW_COLUMNS = 8  # up to which activations are hardly a tenth of what shared memory moves
-# As fitted: of a multiprocessor's cycles for a weight, and for each column from 9 on; multiples of the memory's time
+# Fitted: a multiprocessor's cycles for a weight, and for each column from 9 on; multiples of the memory's time
 # for A, and for B and C, which every block has a part of.
 START_US = 5.5
 WEIGHT_CYCLES, COLUMN_CYCLES = 0.05, 0.00063
@@ -164,6 +164,10 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         return BARRIER_BYTES + c.slots * slot + warps * ring + handed_over
 
     def is_worth_trying(self, problem: SpmmProblem, config: LaneStreamConfig, device: Device) -> bool:
+        """True for balanced numbers of blocks, at least 4 warps, and as many resident blocks as shared memory holds.
+        Strips of two tiles are for more than 8 columns (docs/notes/decode.md), and bulk copies for every device that
+        has them.
+        """
         c = config
         warps = c.warps_m * c.warps_k
         resident = max(1, USUAL_WARPS // warps)
@@ -321,7 +325,9 @@ def _of_size(
 
 
 def _order_us(problem: SpmmProblem, features: Features, row_order: str, device: Device) -> float:
-    """What rows of different lengths take more: the longest are waited for, or C is written row by row."""
+    """Estimates the extra microseconds of rows of different lengths: waits for the longest, or stores of C row by
+    row.
+    """
     rate, itemsize = device.expected_rates.copy_bytes_per_us, problem.dtype.itemsize
     if row_order == "natural":
         return UNEVEN_ROWS * features.density * features.row_cov * features.nnz * itemsize / rate
@@ -343,7 +349,7 @@ def _column_tiles(problem: SpmmProblem) -> int:
 
 
 def _part_bytes(problem: SpmmProblem, strip_rows: int) -> int:
-    """Of a warp's sums."""
+    """Bytes of a warp's sums."""
     return strip_rows * 8 * _column_tiles(problem) * 4
 
 

@@ -130,7 +130,9 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     @staticmethod
     def _registers(problem: SpmmProblem, config: MmaSpmmConfig) -> int:
-        """Of a thread: sums, fragments of operands (warpgroups have none), nonzeros on their way, some addresses."""
+        """Estimates a thread's registers: sums, fragments of operands (warpgroups have none), nonzeros in flight,
+        addresses.
+        """
         c, itemsize = config, problem.dtype.itemsize
         rows, columns = c.tile_m // (16 * c.warps_m), c.tile_n // (8 * c.warps_n)
         operands = 0 if c.warpgroups else (2 if problem.dtype is DType.FLOAT32 else 1) * (4 + 2 * columns)
@@ -139,7 +141,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     @staticmethod
     def _shared_bytes(problem: SpmmProblem, config: MmaSpmmConfig) -> int:
-        """The tiles, or what is laid down after them: the sums of other warps, and the tile of C."""
+        """The tiles, or what is staged after them: the sums of other warps, and the tile of C."""
         c, itemsize = config, problem.dtype.itemsize
         of_a = A_BUFFERS if c.storage == "nonzeros" else c.stages
         tiles = (of_a * c.tile_m + c.stages * c.tile_n) * c.tile_k * itemsize
@@ -148,6 +150,10 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         return max(tiles, sums, rows * (columns * itemsize + 16))
 
     def is_worth_trying(self, problem: SpmmProblem, config: MmaSpmmConfig, device: Device) -> bool:
+        """True for tiles that fill the device and are no smaller than that needs, with nearly square parts for each
+        warp and loads ahead that cover a tile of A. It rests on arithmetic about padding, loads and waves;
+        docs/notes/tensor-cores.md has the measurements of the tiles that it keeps.
+        """
         c, threads = config, config.threads
         if (
             c.tile_n >= 2 * max(8, problem.n)
@@ -155,7 +161,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             or c.tile_k >= 2 * problem.k
         ):
             return False
-        # Of whole tiles narrow ones leave out more.
+        # Narrow tiles leave out more if they are stored whole.
         row_bytes = (128, 256, 512) if c.storage == "nonzeros" else (64, 128, 256, 512)
         if threads not in (128, 256, 512) or c.tile_k * problem.dtype.itemsize not in row_bytes:
             return False
@@ -277,12 +283,14 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     def alternatives(
         self, problem: SpmmProblem, features: Features, device: Device
     ) -> tuple[MmaSpmmConfig, ...]:
-        """How large blocks are features do not tell: large whole tiles, and small ones."""
+        """Returns configs of large and small whole tiles: features do not tell how large blocks are."""
         whole_tiles = (LARGE_TILE_CONFIG, NARROW_TILE_CONFIG) if fills_blocks(features) else ()
         return tuple(c for c in whole_tiles if self.is_valid(problem, c, device))
 
     def _with_prefetch(self, config: MmaSpmmConfig, features: Features) -> MmaSpmmConfig:
-        """As many vectors ahead as hold a thread's nonzeros of a tile that is a little fuller than most."""
+        """Returns the config with enough prefetched vectors for a thread's nonzeros of a tile a little fuller than
+        average.
+        """
         if config.storage == "tiles":
             return config
         vectors = config.tile_m * config.tile_k * features.density / (STEP * config.threads)

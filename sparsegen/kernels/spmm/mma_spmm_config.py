@@ -69,10 +69,10 @@ def _nonzeros(
     return MmaSpmmConfig(m, n, k, warpgroups, warps_m, warps_n, warps_k, resident_blocks=blocks)
 
 
-# For whole tiles: of large blocks, and of few blocks of 32 by 32, where larger tiles would hold empty ones.
+# Whole tiles: for large blocks, and for few blocks of 32 by 32, where larger tiles would hold empty ones.
 LARGE_TILE_CONFIG = _whole_tiles((128, 128, 64), (2, 2, 1), 3, 2)
 NARROW_TILE_CONFIG = _whole_tiles((32, 128, 32), (1, 4, 1), 3, 2)
-# Of each element size those of which the one that should be fastest comes nearest to the family's best (H100, 214 and
+# Candidates for each element size: the one that should be fastest comes nearest to the family's best (H100, 214 and
 # 499 workloads, without the test half of DLMC: 1.02 times its time).
 LIKELY_CONFIGS = {
     4: (

@@ -1,4 +1,4 @@
-"""What `mma_spmm` should take: the larger one of what a multiprocessor has to do and of how long its warps wait.
+"""Predicted time of `mma_spmm`: the larger of the work of a multiprocessor and the waits of its warps.
 
 A multiprocessor works off its blocks' tiles: products, loads, nonzeros to be placed. Beside it a block's tiles follow
 one another, each by steps of a warp whose loads, splits and products wait for each other; where few warps share a
@@ -25,22 +25,22 @@ FULLER = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the parts of a tile's time take, as fitted.
+    """Fitted costs of the parts of a tile's time.
 
     Attributes:
-        start_us: of the kernel's start.
+        start_us: microseconds of the kernel's start.
         product: multiples of the tensor cores' time.
         spilled: further multiples of products and steps, by the share of a thread's registers that it lacks.
         load_a, load_b, unaligned: multiples of the L2's time for whole tiles of A, for tiles of B, and more for those
             that come in single elements.
         fragment: multiples of the L2's time for what warps read of both tiles in shared memory, and split.
-        nonzero_cycles: of a multiprocessor, to put a nonzero to its place.
-        step_cycles: that a warp waits in each step of an instruction's depth; ``column_cycles`` and
+        nonzero_cycles: cycles of a multiprocessor to put a nonzero to its place.
+        step_cycles: cycles that a warp waits in each step of an instruction's depth; ``column_cycles`` and
             ``product_cycles``, for each 8 columns of its part and for each 16 rows of these.
-        expanding_us, whole_us: of a step to the next tile of nonzeros, and to the next whole one.
-        warp_us: of the same for each warp of a block, as they wait for one another.
-        late_us: of each vector of nonzeros that a thread does not take ahead.
-        element_cycles: of a multiprocessor for an element of C, in each of ``warps_k``.
+        expanding_us, whole_us: microseconds of a step to the next tile of nonzeros, and to the next whole one.
+        warp_us: microseconds of the same for each warp of a block, as they wait for one another.
+        late_us: microseconds of each vector of nonzeros that a thread does not take ahead.
+        element_cycles: cycles of a multiprocessor for an element of C, in each of ``warps_k``.
         move: multiples of the memory's time.
     """
 
@@ -69,8 +69,8 @@ class Registers:
 
     Attributes:
         fixed: addresses and the like, and ``nonzeros``, more where nonzeros are placed.
-        product, column, row: for each 16 by 8 sums, each 8 columns and each 16 rows of a warp's part.
-        word: for each 4 bytes of nonzeros on their way.
+        product, column, row: registers for each 16 by 8 sums, each 8 columns and each 16 rows of a warp's part.
+        word: registers for each 4 bytes of nonzeros in flight.
     """
 
     fixed: float
@@ -139,7 +139,7 @@ def modelled_us(
     """Microseconds of a config whose constraints hold.
 
     Args:
-        shared_bytes: what a block takes of a multiprocessor's shared memory.
+        shared_bytes: bytes of a multiprocessor's shared memory that a block takes.
     """
     c, rates, itemsize = config, device.expected_rates, problem.dtype.itemsize
     costs, is_whole, clock = COSTS[problem.dtype], c.storage == "tiles", rates.clock_mhz
@@ -151,7 +151,7 @@ def modelled_us(
         ceil_div(blocks, resident * device.multiprocessors),
     )
     panels, held = ceil_div(problem.k, c.tile_k), held_share(features, c.tile_m, c.tile_k)
-    # Of the block of rows that has most tiles with a nonzero, beyond the mean: it may come last.
+    # Tiles beyond the mean of the block of rows that has most tiles with a nonzero: it may come last.
     behind = panels * max(0.0, features.row_max / max(1, problem.k) - held)
     tiles, chain = each * panels * held + behind, rounds * panels * held + behind  # of a multiprocessor
 

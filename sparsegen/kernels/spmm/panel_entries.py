@@ -9,19 +9,19 @@ import numpy as np
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.system.threads import in_threads
 
-CHUNK_BYTES = 16  # of one load from shared memory
+CHUNK_BYTES = 16  # bytes of one load from shared memory
 BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
-ENTRIES = 1 << 17  # that are put in order together
+ENTRIES = 1 << 17  # entries that are put in order together
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the threads of a warp read rows of a panel.
+    """Access pattern of a warp's threads to the rows of a panel.
 
     Attributes:
-        row_bytes: of a panel's row.
+        row_bytes: bytes of a panel's row.
         threads_per_row: threads that share a group of rows of A.
-        row_splits: of them, sets that take every ``row_splits``-th step of entries.
+        row_splits: sets of these threads that take every ``row_splits``-th step of entries.
         step: entries that a thread takes together.
     """
 
@@ -76,8 +76,8 @@ def bank_order(reading: Reading, rows: Array, runs: Array, panels: int) -> Array
     place, as far as a run's entries allow. None: nothing to gain.
 
     Args:
-        rows: of each entry, within its panel.
-        runs: of each entry, rising: group · panels + panel.
+        rows: row of each entry, within its panel.
+        runs: run of each entry, rising: group · panels + panel.
     """
     classes = reading.classes
     if classes < 2 or rows.size == 0:
@@ -103,8 +103,8 @@ def _bank_places(reading: Reading, kinds: Array, lengths: Array, groups: Array) 
     """The place of each entry among those of some runs.
 
     Args:
-        kinds: of each entry, its row's class.
-        lengths, groups: of each run, entries and the number of its group.
+        kinds: class of each entry's row.
+        lengths, groups: for each run, its entries and the number of its group.
     """
     classes, splits = reading.classes, reading.row_splits
     starts, numbers = np.cumsum(lengths) - lengths, np.arange(kinds.size)
@@ -115,7 +115,7 @@ def _bank_places(reading: Reading, kinds: Array, lengths: Array, groups: Array) 
     fewest = (before[:, starts + lengths] - first).min(axis=0)  # entries that every class of a run has
     of_kind = kinds * np.int64(before.shape[1])
     of_kind += numbers
-    rank = before.ravel()[of_kind]  # of an entry among those of its run and class
+    rank = before.ravel()[of_kind]  # rank of an entry among those of its run and class
     run = np.repeat(np.arange(lengths.size), lengths)
     rank -= first.T.ravel()[run * classes + kinds]
     sets = (groups % (32 // reading.threads_per_row) * splits)[:, None] + np.arange(splits)

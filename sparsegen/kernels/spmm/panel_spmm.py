@@ -33,23 +33,23 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.system.integers import ceil_div, round_up
 
-ADDRESS_REGISTERS = 24  # that a thread holds beside sums and two steps
+ADDRESS_REGISTERS = 24  # registers of a thread besides sums and two steps
 PHASE = 8  # threads whose 16 bytes shared memory gives at once
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the parts of the time take, as fitted, in a multiprocessor's cycles if nothing else is said.
+    """Fitted costs of the parts of the time; in a multiprocessor's cycles unless stated.
 
     Attributes:
         start_us: microseconds of the kernel's start.
-        product: of a product; and how much longer it takes ``apart``, where each thread of a phase reads a row of its
-            own and meets others in a bank, and ``grouped``, for each further row that shares loads of B.
-        load: of a load of A by a warp; and ``sum``, to hand a sum on between threads that share a row.
-        nonzero: of a nonzero of the longest row on its way; and ``step``, of each load of A there.
-        round: of a set of rows that follows another on its threads.
-        panel: until all warps have gone on to the next panel.
-        spilling: how much more work for a share of registers that there are too few.
+        product: cost of a product; and how much longer it takes ``apart``, where each thread of a phase reads a row of
+            its own and meets others in a bank, and ``grouped``, for each further row that shares loads of B.
+        load: cost of a load of A by a warp; and ``sum``, to hand a sum on between threads that share a row.
+        nonzero: cost of a nonzero of the longest row in flight; and ``step``, of each load of A there.
+        round: cost of a set of rows that follows another on its threads.
+        panel: cost until all warps have gone on to the next panel.
+        spilling: factor of additional work by the fraction of registers that a thread lacks.
         unaligned: multiples of the L2's time for a tile of B in single elements, and ``tile``, for any.
         a, b, c: multiples of the memory's time for the three matrices.
     """
@@ -112,7 +112,7 @@ ROW_MAJOR_COSTS = {
     DType.FLOAT16: ROW_MAJOR_HALF,
     DType.BFLOAT16: ROW_MAJOR_HALF,
 }
-# Of a row-major C whose items have values of their own, and of a column-major one, whose nonzeros and stores differ.
+# Costs for a row-major C whose batch elements have values of their own, and for a column-major one.
 OWN_VALUES = Costs(
     start_us=2.3,
     product=0.030,
@@ -192,7 +192,7 @@ class PanelSpmmConfig(Config):
     )
 
 
-# Of a row-major C: those that together come nearest to the family's best on LSTM and Transformer weights (H100, 34
+# Candidates for a row-major C: they come nearest to the family's best on LSTM and Transformer weights (H100, 34
 # workloads).
 ROW_MAJOR = tuple(
     PanelSpmmConfig(
@@ -289,6 +289,9 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         )
 
     def is_worth_trying(self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device) -> bool:
+        """True for rows of a panel without bank conflicts, at least 16 warps on a multiprocessor, and 4 to 16 columns a
+        thread. It rests on sampled configs timed on an H100 (docs/notes/gather-kernels.md).
+        """
         c = config
         if c.threads_per_row < c.row_splits:
             return False
@@ -351,7 +354,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         padded_order = np.full(groups * c.rows_per_group, -1, dtype=np.int32)
         padded_order[:m] = order
         index_type = np.uint16 if c.index_bits == 16 else np.uint32
-        # Of an item's values, in columns of groups: as many as 32-bit offsets reach, where the values may be more.
+        # A batch element's values in columns of groups: within 32-bit offsets, where the number of values may not be.
         stored = {"stored": aligned.source.size} if problem.value_sets > 1 else {}
         return Packed(
             arrays={
@@ -368,7 +371,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
 
     @staticmethod
     def _reading(problem: SpmmProblem, config: PanelSpmmConfig) -> Reading:
-        """How a warp's threads read rows of a panel."""
+        """Returns the access pattern of a warp's threads to the rows of a panel."""
         row_bytes = config.tile_n * problem.dtype.itemsize
         return Reading(row_bytes, config.threads_per_row, config.row_splits, config.step)
 
@@ -448,12 +451,12 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
 
     @staticmethod
     def _step_bytes(problem: SpmmProblem, config: PanelSpmmConfig) -> tuple[int, int]:
-        """Of the offsets and of the values that one step of a group brings."""
+        """Bytes of the offsets and of the values that one step of a group loads."""
         c = config
         return c.step * c.index_bits // 8, c.step * c.rows_per_group * problem.dtype.itemsize
 
     def _loads(self, problem: SpmmProblem, config: PanelSpmmConfig) -> float:
-        """Of A, that a step takes."""
+        """Number of loads of A in one step."""
         return sum(max(1.0, nbytes / CHUNK_BYTES) for nbytes in self._step_bytes(problem, config))
 
     def _tile_cycles(self, problem: SpmmProblem, features: Features, config: PanelSpmmConfig) -> float:
@@ -462,7 +465,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         groups = ceil_div(problem.m, c.rows_per_group)
         warps, threads = groups * c.threads_per_row / 32, c.threads_per_row // c.row_splits
         columns = c.tile_n // threads
-        # Of the columns of a group's rows, as if nonzeros lay anywhere. Its last steps in each panel are half empty.
+        # Columns of a group's rows, as if nonzeros lay anywhere. Its last steps in each panel are half empty.
         entries = problem.k * (1 - (1 - min(1.0, features.density)) ** c.rows_per_group)
         panels = 1 if c.panel_k == 0 else min(ceil_div(problem.k, c.panel_k), max(1.0, features.row_mean))
         entries += (c.step * c.row_splits - 1) / 2 * panels
@@ -502,7 +505,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
             turns = replace(turns, row_order="local", threads_per_row=max(1, tile_n // 16), rows_per_group=2)
         while self._shared_bytes(problem, turns) > device.shared_memory_per_block and turns.panel_k > 64:
             turns = replace(turns, panel_k=turns.panel_k // 2)
-        # Where shared memory leaves room for no more blocks, more registers cost nothing and keep all in them.
+        # More registers cost nothing and hold everything if shared memory leaves no room for further blocks.
         roomy = replace(turns, registers=128)
         blocks = self._resident_blocks(problem, turns, device)
         return roomy if self._resident_blocks(problem, roomy, device) == blocks else turns

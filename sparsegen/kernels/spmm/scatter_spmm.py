@@ -24,9 +24,9 @@ from sparsegen.system.integers import ceil_div
 VECTORS = (1, 2, 4)
 MOST_SUM_BYTES = 25 << 20  # half of an H100's L2: from there on, each addition reads and writes DRAM
 LEAST_PER_COLUMN = 4  # nonzeros that a row of B is loaded for
-ADDITION_CYCLES = 0.32  # of a multiprocessor, for each product that L2 adds up; as fitted
-TASK_NONZERO_CYCLES = 255.0  # for a warp's nonzero, whose additions wait for each other
-ENOUGH_TASKS = 32  # for a multiprocessor: half of the warps that it holds
+ADDITION_CYCLES = 0.32  # cycles of a multiprocessor for each product that L2 adds up; as fitted
+TASK_NONZERO_CYCLES = 255.0  # cycles of a warp's nonzero, whose additions wait for each other
+ENOUGH_TASKS = 32  # tasks for a multiprocessor: half of the warps that it holds
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
         )
 
     def is_worth_trying(self, problem: SpmmProblem, config: ScatterSpmmConfig, device: Device) -> bool:
-        """A panel is not twice as high as A."""
+        """True unless a panel is twice as high as A or higher: such panels are mostly padding."""
         return config.panel_m < 2 * max(WARP, problem.m)
 
     def constants(self, problem: SpmmProblem, config: ScatterSpmmConfig) -> Mapping[str, Value]:
@@ -123,7 +123,7 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
         panels = ceil_div(problem.m, config.panel_m)
         by_column = matrix.transposition()
         panel = by_column.column_indices // config.panel_m
-        narrow = panel.astype(np.min_scalar_type(panels))  # what fits 16 bits is sorted several times faster
+        narrow = panel.astype(np.min_scalar_type(panels))  # 16 bits are sorted several times faster
         order = np.argsort(narrow, kind="stable")  # within a panel it stays by column and then by row
         rows = by_column.column_indices[order]
         columns = np.repeat(np.arange(problem.k, dtype=np.int32), np.diff(by_column.row_offsets))[order]
@@ -192,12 +192,12 @@ class ScatterSpmm(Family[SpmmProblem, ScatterSpmmConfig]):
 
 
 def _sum_bytes(problem: SpmmProblem) -> int:
-    """Of a float32 sum for each element of C."""
+    """Bytes of a float32 sum for each element of C."""
     return 4 * problem.batch * problem.m * problem.n
 
 
 def _tasks(lengths: Array, most: int) -> Array:
-    """Runs of at most so many nonzeros that do not leave a panel; one without nonzeros where a panel has none.
+    """Splits panels into tasks of at most ``most`` nonzeros; an empty panel has one task without nonzeros.
 
     Args:
         lengths: nonzeros of each panel; panels follow each other.

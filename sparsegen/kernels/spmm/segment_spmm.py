@@ -36,23 +36,24 @@ QUAD = 4  # nonzeros that are loaded at once; segments are padded to whole quads
 NARROWEST_TILE = 4
 NO_PART = -1
 REGISTERS = (32, 64, 128)
-WIDEST_TILE_BYTES = 512  # of a row of B
+WIDEST_TILE_BYTES = 512  # bytes of a row of B
 L1_BYTES = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the parts of the time take, as fitted, in a multiprocessor's cycles if nothing else is said.
+    """Fitted costs of the parts of the time; in a multiprocessor's cycles unless stated.
 
     Attributes:
         start_us: microseconds of the kernel's start.
-        product: of a product; and ``line``, of each line of 128 bytes that is read for a nonzero.
-        idle: of a product, by the share of the last blocks' multiprocessors that have none.
-        segment: to begin a segment of a tile; and ``part_sum``, to write and add up a sum of a row that was cut.
-        step: of nonzeros whose loads of B are on their way at once.
-        nonzero: of each of them, beside.
-        turn: of a block that follows another in its place.
-        cut: of any row that was cut, until its last part has come; and ``further_part``, of each part of the longest.
+        product: cost of a product; and ``line``, of each line of 128 bytes that is read for a nonzero.
+        idle: further cost of a product, by the share of the last blocks' multiprocessors that have none.
+        segment: cost to begin a segment of a tile; and ``part_sum``, to write and add up a sum of a row that was cut.
+        step: cost of nonzeros whose loads of B are in flight at once.
+        nonzero: further cost of each of them.
+        turn: cost of a block that follows another in its place.
+        cut: cost of any row that was cut, until its last part has come; and ``further_part``, of each part of the
+            longest.
         a, far: multiples of the L2's time for A, which comes again for each tile, and for rows of B that L1 does not
             hold; and ``farther``, beside, for those of a large tile of B.
         b, c: multiples of the memory's time for B and C.
@@ -198,6 +199,10 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
         yield tiles_in_grid("n / tile_n", problem.n, c.tile_n)
 
     def is_worth_trying(self, problem: SpmmProblem, config: SegmentSpmmConfig, device: Device) -> bool:
+        """True for the widest loads, tiles between half and twice the useful width, the fewest registers that suffice,
+        and the narrowest index type. It rests on arithmetic; docs/notes/gather-kernels.md has measurements of the
+        configs that it keeps.
+        """
         c = config
         vectors = c.tile_n // (c.threads_per_segment * c.vector)
         return (
@@ -348,10 +353,10 @@ def _registers(problem: SpmmProblem, config: SegmentSpmmConfig) -> int:
 
 
 def _cut(offsets: Array, most: int) -> tuple[Array, Array]:
-    """Every row whole, or in even parts of at most so many nonzeros.
+    """Splits rows into segments: whole ones, or even parts of at most ``most`` nonzeros.
 
     Args:
-        offsets: int64 [m + 1], of the rows.
+        offsets: row offsets of CSR, int64 [m + 1].
 
     Returns:
         int64 [segments, 4]: first nonzero, number of nonzeros, row, number of the part or `NO_PART`; and int64

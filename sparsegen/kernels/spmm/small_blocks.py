@@ -20,7 +20,7 @@ AREA = SIDE * SIDE
 CHUNK = 8  # elements of a 16-byte access
 TOGETHER = 2  # panels of a stage
 MASK_BITS = 8  # most rows of blocks of a tile
-SMALL_BLOCK_NAMES = ("row_tiles", "offsets", "steps", "values")  # of the packed arrays
+SMALL_BLOCK_NAMES = ("row_tiles", "offsets", "steps", "values")  # names of the packed arrays
 
 
 def packed_small_blocks(problem: SpmmProblem, tile_m: int, matrix: CsrMatrix) -> Packed[Array]:
@@ -51,7 +51,7 @@ def packed_small_blocks(problem: SpmmProblem, tile_m: int, matrix: CsrMatrix) ->
     numbers = np.cumsum(held).reshape(held.shape) - 1
     offsets = np.concatenate([[0], np.cumsum(ceil_div(np.count_nonzero(met, axis=1), TOGETHER))])
     rank, panel = np.nonzero(met)
-    place = (np.cumsum(met, axis=1) - 1)[met]  # of a panel among its tile's
+    place = (np.cumsum(met, axis=1) - 1)[met]  # place of a panel among its tile's
     stage, slot = offsets[rank] + place // TOGETHER, place % TOGETHER
     of_panel = held[rank, panel]
     masks = of_panel @ (1 << np.arange(blocks)) if of_panel.size else np.zeros(0, dtype=np.int64)

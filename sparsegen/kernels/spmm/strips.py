@@ -12,7 +12,7 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.threads import in_threads
 
-NONZEROS = 1 << 18  # of a strip, about
+NONZEROS = 1 << 18  # nonzeros of a strip, about
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class Strip:
 
     Attributes:
         shape: its rows, and the matrix's columns.
-        first_row: of the matrix, a multiple of a tile's height.
+        first_row: its first row in the matrix, a multiple of a tile's height.
         begins: the number of its first nonzero.
         row_offsets: int32, as in CSR, from 0 on.
         column_indices: int32.
@@ -37,17 +37,17 @@ class Strip:
 
     @property
     def lengths(self) -> Array:
-        """How many nonzeros each of its rows has."""
+        """Number of nonzeros in each of its rows."""
         found: Array = np.diff(self.row_offsets)
         return found
 
     @property
     def nonzeros(self) -> slice:
-        """Where its nonzeros are among the matrix's."""
+        """The slice of its nonzeros in the matrix's arrays."""
         return slice(self.begins, self.begins + self.column_indices.size)
 
     def each(self, of_row: Array) -> Array:
-        """What stands for each of its rows, for each of its nonzeros."""
+        """Repeats a value of each row for each of its nonzeros."""
         found: Array = np.repeat(of_row, self.lengths)
         return found
 
@@ -55,7 +55,7 @@ class Strip:
 def by_strips(
     matrix: CsrMatrix, height: int, work: Callable[[Strip], T], elements: int | None = None
 ) -> list[T]:
-    """What ``work`` gives for all strips of a matrix, from above; in threads.
+    """Calls ``work`` for all strips of a matrix, in threads, and returns the results from top to bottom.
 
     Args:
         height: rows of a tile; strips begin at tiles.

@@ -1,4 +1,4 @@
-"""How the tiles of A that tensor cores multiply are laid out, and when they are stored whole: NumPy only."""
+"""Layout of the tiles of A that tensor cores multiply, and the rule for storing them whole: NumPy only."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from sparsegen.system.integers import ceil_div, round_up
 
 STEP = 8  # nonzeros per load
 BATCH = WARP * STEP  # nonzeros that a warp loads at once
-MOSTLY_FULL = 0.5  # of blocks, from which whole tiles are the better choice
-LEAST_FILL = 0.15  # of blocks, so that whole tiles take a few times the bytes of CSR at most
-USUAL_SIDE, WIDEST_SIDE = 64.0, 128.0  # of blocks
-WHOLE = 0.99  # of blocks that are full, from which they lie on a grid of their own
+MOSTLY_FULL = 0.5  # fill of blocks from which on whole tiles are the better choice
+LEAST_FILL = 0.15  # fill of blocks at which whole tiles take at most a few times the bytes of CSR
+USUAL_SIDE, WIDEST_SIDE = 64.0, 128.0  # sides of blocks
+WHOLE = 0.99  # fraction of full blocks from which on they lie on a grid of their own
 MOST_PLACES = MAX_INDEX - (1 << 18)  # so that no thread's next step passes 32 bits
 
 
 def fills_blocks(features: Features) -> bool:
-    """Whether tiles stored whole are the better choice."""
+    """True if tiles are better stored whole."""
     return features.block_fill >= MOSTLY_FULL
 
 
@@ -57,12 +57,12 @@ def held_share(features: Features, height: int, width: int) -> float:
         return -math.expm1(height * width * math.log1p(-min(features.density, 1 - 1e-9)))
     held = min(1 - 1e-9, features.density / features.block_fill)
     side = block_side(features)
-    blocks = max(1.0, height / side) * max(1.0, width / side)  # that a tile lies in
+    blocks = max(1.0, height / side) * max(1.0, width / side)  # blocks that a tile overlaps
     return -math.expm1(blocks * math.log1p(-held))
 
 
 def whole_tiles_requirement(features: Features) -> Constraint:
-    """What a matrix must be like so that tiles stored whole represent it sensibly."""
+    """Requires nonzeros in blocks, so that tiles stored whole represent the matrix sensibly."""
     return Constraint(
         features.block_fill >= LEAST_FILL,
         f"whole tiles want {LEAST_FILL:.0%} or more of nonzeros in blocks of 16 by 16 ({features.block_fill:.1%})",
@@ -70,12 +70,12 @@ def whole_tiles_requirement(features: Features) -> Constraint:
 
 
 def swizzled_places(tile_m: int, tile_k: int, chunk: int) -> Array:
-    """Where each element of a tile, row by row, lies in shared memory (uint16): swizzled as in ``lib/swizzle``.
+    """Position of each element of a tile, row by row, in shared memory (uint16), swizzled as in ``lib/swizzle``.
 
     Args:
         chunk: elements of a 16-byte access.
     """
-    length = min(tile_k, 8 * chunk)  # of a block's row
+    length = min(tile_k, 8 * chunk)  # length of a block's row
     chunks = length // chunk
     row, column = np.divmod(np.arange(tile_m * tile_k), tile_k)
     block, within = np.divmod(column, length)
@@ -85,11 +85,11 @@ def swizzled_places(tile_m: int, tile_k: int, chunk: int) -> Array:
 
 
 def tile_lists(lengths: Array, step: int) -> tuple[Array, Array]:
-    """The tiles with nonzeros of each block of rows.
+    """Lists the tiles with nonzeros of each block of rows.
 
     Args:
-        lengths: by block and panel, what is stored: nonzeros, or whether there is a tile.
-        step: to a multiple of which it is padded.
+        lengths: for each block and panel the number of stored elements: nonzeros, or 1 for a tile.
+        step: pads lengths to its multiples.
 
     Returns:
         Their number by block (int32), and (panel, where in what is stored it begins) of each in the order of the
@@ -122,7 +122,7 @@ def tile_lengths(matrix: CsrMatrix, tile_m: int, tile_k: int) -> Array:
 
 
 def stored_begins(lengths: Array, area: int) -> tuple[Array, int]:
-    """Where each tile begins that has nonzeros, stored whole one after the other (int64), and the places of all.
+    """Returns where each tile with nonzeros begins (int64) if they are stored whole in sequence, and the places of all.
 
     Args:
         lengths: nonzeros by block of rows and panel, in the order in which they are stored.
@@ -137,7 +137,7 @@ def stored_begins(lengths: Array, area: int) -> tuple[Array, int]:
 
 
 def places_of_tiles(count: int, area: int) -> int:
-    """The places of so many tiles.
+    """Returns the places of ``count`` tiles of ``area`` elements.
 
     Raises:
         MatrixError: they pass the 32-bit range.
@@ -158,8 +158,8 @@ def stored_tiles(
     A place is exclusive or of three: where the tile begins, and where its row and its column would be alone.
 
     Args:
-        begins: by block of rows from above and panel, as of `stored_begins`.
-        places: of all tiles; without any there is one of padding.
+        begins: first places, by block of rows from above and panel; see `stored_begins`.
+        places: number of places of all tiles; without any there is one of padding.
         place_of: tile_m × tile_k, of each element of a tile its place in the tile, as of `swizzled_places`.
     """
     source = np.full(max(1, places), -1, dtype=np.int32)
@@ -209,12 +209,12 @@ def stored_nonzeros(
 
     Args:
         lengths: nonzeros by tile.
-        place_of: of each element of a tile, row by row, its place.
+        place_of: for each element of a tile, row by row, its place.
 
     Raises:
         MatrixError: padded, the nonzeros pass the 32-bit range of the kernel's offsets.
     """
-    padded_places(lengths)  # of all strips together
+    padded_places(lengths)  # checks the sum over all strips
     panels = max(1, ceil_div(matrix.shape[1], tile_k))
     panel, within = np.divmod(np.arange(matrix.shape[1], dtype=np.int32), tile_k)
 
@@ -250,10 +250,10 @@ def interleaved_nonzeros(lengths: Array, order: Array, element: Array) -> tuple[
     Args:
         lengths: nonzeros by tile.
         order: the nonzeros' numbers in CSR order, sorted by tile.
-        element: of each of these its row-major number in the tile, rising within a tile.
+        element: for each of these its row-major number in the tile, rising within a tile.
 
     Returns:
-        int32 both: of each place the nonzero's number in CSR order or -1, and its row-major number in the tile.
+        int32 both: for each place the nonzero's number in CSR order or -1, and its row-major number in the tile.
 
     Raises:
         MatrixError: padded, the nonzeros pass the 32-bit range of the kernel's offsets.
@@ -279,9 +279,9 @@ def interleaved_nonzeros(lengths: Array, order: Array, element: Array) -> tuple[
 
 
 def _interleaved_rank(rank: Array, padded: Array) -> Array:
-    """Where the nonzero of that rank stands among a tile's places.
+    """Position, among a tile's places, of the nonzero with a given rank.
 
-    Up to 256 at a time are given out to a warp: lane after lane takes one, and so on until each has a step of 8.
+    A warp takes up to 256 at a time: each lane takes one in turn until each has a step of 8.
 
     Args:
         rank, padded: int32; of each nonzero its rank in its tile, and the tile's places.

@@ -1,4 +1,4 @@
-"""SpMM for patterns of large blocks on Hopper: stored tiles, B and C go through the copy engine (sm_90a)."""
+"""SpMM for patterns of large blocks on Hopper: stored tiles, B and C go through TMA (sm_90a)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from sparsegen.system.integers import ceil_div
 ITEM_BYTES = 2
 # Fitted to 1,524 configs on 82 products on an H100, which these describe within 5 % of one another on each.
 START_US = 2.55
-TILE_US = 1.6  # of a tile of WIDEST columns: its prologue and epilogue
-MOVED = 0.43  # of the time of reading and writing all once that nothing hides
-REACHED = {256: 1.22, 128: 1.05, 64: 0.84}  # of the tensor cores' rate beside these, by the columns of a tile
+TILE_US = 1.6  # microseconds of a tile of WIDEST columns: its prologue and epilogue
+MOVED = 0.43  # fraction of the time of moving everything once that nothing hides
+REACHED = {256: 1.22, 128: 1.05, 64: 0.84}  # fraction of the tensor cores' rate, by a tile's columns
 ALONE = 1.13  # times as long a tile takes whose A no other block shares, where every block has several
 WIDEST = 256
 MOST = 0.5
@@ -61,7 +61,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
     """
 
     name = "tma_block_spmm"
-    summary = "SpMM of large dense blocks: stored tiles, B and C by the copy engine, warpgroups' tensor cores"
+    summary = "SpMM of large dense blocks: stored tiles, B and C by TMA, warpgroups' tensor cores"
     source = (
         "Lo: Efficient Sparse Training with Structured Dropout (block-sparse products); warps that load beside warps "
         "that multiply, and copies for a whole cluster: NVIDIA, Hopper tuning guide; the format is block CSR"
@@ -96,6 +96,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
         yield whole_tiles_requirement(features)
 
     def is_worth_trying(self, problem: SpmmProblem, config: TmaBlockSpmmConfig, device: Device) -> bool:
+        """True unless a cluster's tiles are twice as wide as the result or wider: such tiles are mostly padding."""
         return config.tile_n * config.cluster < 2 * max(PIECE, problem.n)
 
     def skips_zeros(self, problem: SpmmProblem, config: TmaBlockSpmmConfig) -> bool:
@@ -156,7 +157,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
         held = held_share(features, TILE_M, c.tile_k)
         if c.tile_k < TILE_K:  # every other row of tiles has one without a partner
             held = min(1.0, held + c.tile_k / 2 / max(1, problem.k))
-        longest = max(held, features.row_max / max(1, problem.k))  # of all rows of tiles
+        longest = max(held, features.row_max / max(1, problem.k))  # longest of all rows of tiles
         rounds = _rounds(problem, c.tile_n, device)
         rate = REACHED[c.tile_n] * rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
         computed = TILE_M * c.tile_n * problem.k * max(held * rounds, longest) / rate
@@ -169,7 +170,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
 
 
 def _comes_again(problem: SpmmProblem, features: Features, device: Device) -> bool:
-    """Whether most of B comes from memory again for every group of rows of tiles that meets it."""
+    """True if most of B is read from memory again for every group of row tiles."""
     met = (problem.k + problem.m) * problem.n * ITEM_BYTES
     return met > device.l2_bytes and held_share(features, TILE_M, TILE_K) > MOST
 

@@ -29,13 +29,13 @@ from sparsegen.system.integers import ceil_div
 ITEM_BYTES = 2
 TILE_N = 128  # columns of the result per thread block, 64 for each consumer warpgroup
 BLOCK_BYTES = SIDE * SIDE * ITEM_BYTES
-PANEL_BYTES = SIDE * TILE_N * ITEM_BYTES  # of B
+PANEL_BYTES = SIDE * TILE_N * ITEM_BYTES  # bytes of a panel of B
 SHARED_BYTES_PER_CYCLE = 128
-PRODUCTS_PER_CYCLE = 2048  # of a multiprocessor's tensor cores
+PRODUCTS_PER_CYCLE = 2048  # products of a multiprocessor's tensor cores in a cycle
 # Fitted to 677 configs on 46 products on an H100, with a standard deviation of 7 %.
 START_US = 2.4
-TILE_US = 1.9  # of a tile of 256 rows: its prologue and epilogue
-MOVED = 0.42  # of the time of reading and writing all once that nothing hides
+TILE_US = 1.9  # microseconds of a tile of 256 rows: its prologue and epilogue
+MOVED = 0.42  # fraction of the time of moving everything once that nothing hides
 STEP_CYCLES = 275.0  # the least for a panel
 SLOWER = 1.17  # than the counted cycles of shared memory
 IN_CLUSTERS = 1.02  # times as long where two thread blocks wait for each other
@@ -60,15 +60,13 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
     """The product on its side: 64 columns of B are the rows of a warpgroup's product, a block's 32 rows its columns.
 
     Rows of a warpgroup's product come by 64, but columns by 8, so that blocks of 32 rows are multiplied alone. A tile
-    of C has up to eight rows of blocks, and brings of B what any of these meets. The kernel skips blocks without
+    of C has up to eight rows of blocks, and loads of B what any of these meets. The kernel skips blocks without
     nonzeros. In all others it multiplies zeros too, so that an infinity or NaN in B makes NaN even in rows that have no
     nonzero there.
     """
 
     name = "turned_block_spmm"
-    summary = (
-        "SpMM of dense blocks of 32: each block alone on warpgroups' tensor cores, B and C by the copy engine"
-    )
+    summary = "SpMM of dense blocks of 32: each block alone on warpgroups' tensor cores, B and C by TMA"
     source = (
         "warps that load beside warps that multiply, and copies for a whole cluster: NVIDIA, Hopper tuning guide; "
         "shapes of wgmma: NVIDIA, PTX ISA; rows of most blocks first: Gale et al., SC 2020, section V-C; the format is "
@@ -100,6 +98,9 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
         yield whole_tiles_requirement(features)
 
     def is_worth_trying(self, problem: SpmmProblem, config: TurnedBlockSpmmConfig, device: Device) -> bool:
+        """True unless a tile or a cluster's tiles are twice as large as the result or larger: such tiles are mostly
+        padding.
+        """
         c = config
         return TILE_N * c.cluster < 2 * max(TILE_N, problem.n) and c.tile_m < 2 * max(PIECE, problem.m)
 
@@ -113,7 +114,7 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
             "epilogue": problem.epilogue.value,
             "a_by_inner": False,
             "b_by_inner": True,
-            "by_columns": True,  # of the result on its side
+            "by_columns": True,  # for the result with swapped operands
         }
 
     def tensor_map(self, problem: SpmmProblem, config: TurnedBlockSpmmConfig, name: str) -> TensorMap:
@@ -152,7 +153,7 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
         blocks, panels = c.tile_m // SIDE, ceil_div(problem.k, SIDE)
         met = 1 - (1 - held) ** max(1.0, c.tile_m / max(SIDE, block_side(features)))
         tile_blocks = panels * blocks * held
-        read = tile_blocks * 2 * BLOCK_BYTES + met * panels * PANEL_BYTES  # by two warpgroups
+        read = tile_blocks * 2 * BLOCK_BYTES + met * panels * PANEL_BYTES  # bytes read by two warpgroups
         written = tile_blocks * BLOCK_BYTES + met * panels * PANEL_BYTES
         shared = SLOWER * (read + written) / SHARED_BYTES_PER_CYCLE
         products = tile_blocks * SIDE * SIDE * TILE_N / PRODUCTS_PER_CYCLE

@@ -27,13 +27,13 @@ from sparsegen.operators import Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-# Of a multiprocessor's cycles, as fitted: for a product, and more of it in a row-major B the less lanes, which are
+# Fitted, in a multiprocessor's cycles: for a product, and more of it in a row-major B the less lanes, which are
 # neighbouring rows, share columns; and for a place of a row on its way.
 START_US = 1.0
 PRODUCT_CYCLES, APART_CYCLES = 0.11, 0.4
 PLACE_CYCLES = 190.0
 INDEX_BYTES = 4
-LOADS = 13.0  # of B and stores of C, in parts of their sectors
+LOADS = 13.0  # cycles of loads of B and stores of C, in parts of their sectors
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
         yield tiles_in_grid("n / vsize", problem.n, config.vsize)
 
     def is_worth_trying(self, problem: SpmmProblem, config: UspmmConfig, device: Device) -> bool:
+        """True unless a warp's vector is twice as wide as the result or wider: such vectors are mostly padding."""
         return config.vsize < 2 * problem.n
 
     def constants(self, problem: SpmmProblem, config: UspmmConfig) -> Mapping[str, Value]:

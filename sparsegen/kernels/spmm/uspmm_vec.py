@@ -38,35 +38,35 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-UNIT_BYTES = 16  # of one load of B
+UNIT_BYTES = 16  # bytes of one load of B
 BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
 BANK_UNITS = BANK_BYTES // UNIT_BYTES
 QUARTILE = 0.75
 ABOVE_MEAN = 0.67  # standard deviations, of what three quarters of normally distributed lengths stay below
-WITH_REST = 1 - QUARTILE  # of the rows, if ELL is that wide
-STRIDED_PRODUCT_CYCLES = 0.11  # of an element of a column-major B that is gathered
-ADDRESS_REGISTERS, GATHERING_REGISTERS = 18, 24  # that a thread holds beside sums and loads
+WITH_REST = 1 - QUARTILE  # fraction of the rows that have a rest, if ELL is that wide
+STRIDED_PRODUCT_CYCLES = 0.11  # cycles of an element of a column-major B that is gathered
+ADDRESS_REGISTERS, GATHERING_REGISTERS = 18, 24  # registers of a thread besides sums and loads
 MOST_VARIATION = 1.0  # row-length CoV up to which ELL with a rest is tried
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the parts of the time take, as fitted, in a multiprocessor's cycles if nothing else is said.
+    """Fitted costs of the parts of the time; in a multiprocessor's cycles unless stated.
 
     Attributes:
         start_us: microseconds of the kernel's start.
-        product: of a product.
-        line: of a line of global memory that a warp gathers from; of a row-major B a set of threads has one for each
-            of its chunks.
-        unaligned: how much longer a product takes where gathered elements come one by one.
-        unaligned_byte: of a byte of a tile of B that is loaded so, for each of the warps that load it together.
+        product: cost of a product.
+        line: cost of a line of global memory that a warp gathers from; of a row-major B a set of threads has one for
+            each of its chunks.
+        unaligned: factor of a product's cost if gathered elements come one by one.
+        unaligned_byte: cost of a byte of a tile of B that is loaded so, for each of the warps that load it together.
         byte: likewise, of any tile.
-        step, gathered_step: of a warp's step to the next load of A, which waits for what the one before brought.
-        spilling: of a step, and of a row with a rest, by the share of registers that there are too few.
-        sum: of a sum that warps with the same rows add up.
-        rest: of a step through what the longest row has behind the ELL width.
-        rest_row: of a row with a rest, which all sets of its warp share, one such row after the other.
-        rest_sum: to hand on one of its sums, for each thread.
+        step, gathered_step: cost of a warp's step to the next load of A, which waits for the data of the one before.
+        spilling: further cost of a step, and of a row with a rest, by the share of registers that there are too few.
+        sum: cost of a sum that warps with the same rows add up.
+        rest: cost of a step through the longest row's nonzeros beyond the ELL width.
+        rest_row: cost of a row with a rest, which all sets of its warp share, one such row after the other.
+        rest_sum: cost to hand on one of its sums, for each thread.
         move: multiples of the memory's time; and ``a``, of the L2's for A, which comes again for each tile.
     """
 
@@ -236,7 +236,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             f"threads_per_row ({c.threads_per_row}) divides the {chunks} 16-byte chunks of tile_n",
         )
         loaded = c.step * c.vec_size
-        yield Constraint(loaded <= 16, f"a load brings step · vec_size ({loaded}) nonzeros, at most 16")
+        yield Constraint(loaded <= 16, f"a load has step · vec_size ({loaded}) nonzeros, at most 16")
         narrowest = loaded * min(problem.dtype.itemsize, c.index_bits // 8)
         yield Constraint(
             narrowest >= 4, f"a load of step · vec_size ({loaded}) values or indices has at least 4 bytes"
@@ -245,7 +245,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         yield Constraint(sums <= 64, f"a thread keeps {sums} sums, at most 64")
         needed = sums + loaded * (problem.dtype.itemsize + c.index_bits // 8) // 2 + 16
         if c.ell_width != "longest":
-            needed += sums // c.vec_size  # of the rest of a row
+            needed += sums // c.vec_size  # registers for the rest of a row
         yield Constraint(
             needed <= c.registers,
             f"registers ({c.registers}) hold {sums} sums, two loads of A, the sums of a rest and 16 more ({needed})",
@@ -286,7 +286,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
 
     @staticmethod
     def _place(row: Any, tile_n: int, chunk: int) -> Any:
-        """Where a row of B (or each of an array) starts in its tile, in units: `place_of` of the template."""
+        """Position in its tile, in units, of a row of B (or of each of an array): `place_of` of the template."""
         return row * (tile_n // chunk) + row // chunk
 
     def _resident_blocks(self, problem: SpmmProblem, config: UspmmVecConfig, device: Device) -> int:
@@ -295,6 +295,10 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         return resident_blocks(threads, config.registers, self._shared_bytes(problem, config), device)
 
     def is_worth_trying(self, problem: SpmmProblem, config: UspmmVecConfig, device: Device) -> bool:
+        """True for loads of 16 bytes, 8 to 64 sums a thread, and blocks that give a multiprocessor 16 warps or more. It
+        rests on arithmetic about waves, registers and shared memory; docs/notes/uniform.md has times of configs that it
+        keeps.
+        """
         c = config
         sums, warps = self._sums(c), c.k_splits * c.row_warps
         # 16 bytes of values per load, and registers for the loads in flight.
@@ -302,7 +306,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             return False
         if not 8 <= sums <= 64 or c.tile_n >= max(16, 2 * problem.n):
             return False
-        # Rows and columns of C give so many warps. Where those do not fill the device, places are split and tiles are
+        # Rows and columns of C give this many warps. If those do not fill the device, places are split and tiles are
         # narrow; where they more than fill it, nothing is split and tiles are as wide as they fit.
         tasks = ceil_div(problem.m, self._slice_rows(c)) * ceil_div(problem.n, c.tile_n)
         enough = 8 * device.multiprocessors
@@ -384,7 +388,9 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         return int(np.quantile(lengths, QUARTILE, method="lower"))
 
     def _stored_indices(self, problem: SpmmProblem, config: UspmmVecConfig, columns: Array) -> Array:
-        """What the kernel finds a row of B by, int32: its number, or its place in the tile, in shared memory."""
+        """Indices of B's rows as the kernel needs them, int32: row numbers, or positions in the tile in shared
+        memory.
+        """
         if config.staging == "gather":
             return columns
         placed: Array = self._place(columns, config.tile_n, self._chunk(problem))
@@ -475,13 +481,15 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         )
 
     def _is_aligned(self, problem: SpmmProblem) -> bool:
-        """Whether rows of B, or columns of a column-major one, begin at whole chunks."""
+        """True if rows of B, or columns of a column-major one, begin at whole chunks."""
         contiguous = problem.n if problem.layout is Layout.ROW else problem.k
         return contiguous % self._chunk(problem) == 0
 
     @staticmethod
     def _lack_of_registers(problem: SpmmProblem, config: UspmmVecConfig) -> float:
-        """By what share of its registers a thread should need more: sums, two loads of A, one of B and addresses."""
+        """Fraction of its registers that a thread should need in addition: for sums, two loads of A, one of B,
+        addresses.
+        """
         c, itemsize = config, problem.dtype.itemsize
         sums = c.tile_n // c.threads_per_row
         held = sums * c.vec_size + (sums if c.ell_width == "quartile" else 0)
@@ -534,7 +542,7 @@ def _tiled(usual: UspmmVecConfig, n: int) -> tuple[UspmmVecConfig, ...]:
 @lru_cache(maxsize=1024)
 def _gathered(usual: UspmmVecConfig, n: int) -> tuple[UspmmVecConfig, ...]:
     """Sets of threads that gather whole lines of a row-major B, one or two rows of A to a set, for n columns."""
-    chunk = usual.step  # of 16 bytes of A and of B alike
+    chunk = usual.step  # elements in 16 bytes of A and of B alike
     found = []
     for threads, chunks, rows in itertools.product((4, 8), (1, 2, 4), (1, 2)):
         tile_n = threads * chunks * chunk
@@ -557,7 +565,7 @@ def _gathered(usual: UspmmVecConfig, n: int) -> tuple[UspmmVecConfig, ...]:
 
 
 def _halved(config: UspmmVecConfig) -> UspmmVecConfig:
-    """With half the warps."""
+    """Returns the config with half the warps."""
     if config.row_warps > 1:
         return replace(config, row_warps=config.row_warps // 2)
     return replace(config, k_splits=config.k_splits // 2)

@@ -103,13 +103,13 @@ def _sound_gzip(path: Path, content: bytes) -> Iterator[None]:
 
 
 def clipped(value: object, longest: int = 100) -> str:
-    """What a message says of something that a file holds, which may be as long as the file and of many lines."""
+    """Shortens a value for a message: a file may hold values as long as itself and of many lines."""
     text = str(value)
     return one_line(text) if len(text) <= longest else f"{one_line(text[:longest])}..."
 
 
 def hint(content: bytes) -> str:
-    """What the first bytes say that a file is, as the end of a message; empty if they say nothing."""
+    """Names a file's content by its first bytes, as the end of a message; empty if they say nothing."""
     for signature, word in _SIGNATURES.items():
         if content.startswith(signature):
             return f"; its content is {word}"

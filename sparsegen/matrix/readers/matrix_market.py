@@ -32,7 +32,7 @@ _AT_ONCE = 4096  # lines among which one that cannot be read is looked for
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What the lines before the entries say; ``lines`` is their number, ``start`` their length in bytes."""
+    """Contents of the lines before the entries; ``lines`` is their number, ``start`` their length in bytes."""
 
     path: Path
     coordinate: bool
@@ -110,7 +110,7 @@ def _read_entries(header: _Header, content: bytes) -> Array:
     most = min(header.entries, _most_entries(header, content)) + 1  # one too many says as much as all of them
     if any(line.strip() for line in _body(header, content)):
         try:
-            with warnings.catch_warnings(action="ignore"):  # of blank lines, which max_rows does not count
+            with warnings.catch_warnings(action="ignore"):  # max_rows counts no blank lines
                 entries = np.loadtxt(
                     _body(header, content),
                     dtype=header.row_type,
@@ -147,7 +147,7 @@ def _numbered(header: _Header, content: bytes) -> Iterator[tuple[int, str]]:
 
 
 def _most_entries(header: _Header, content: bytes) -> int:
-    """How many can be there: a digit and a blank are the least that one takes."""
+    """Upper bound on the number of entries: each takes at least a digit and a blank."""
     return (len(content) - header.start) // 2 + 1
 
 
@@ -191,7 +191,7 @@ def _coordinates(header: _Header, entries: Array, content: bytes) -> Coordinates
                 raise MatrixError(
                     "a skew-symmetric matrix has no nonzero on its diagonal", source=header.path
                 )
-            values = values.astype(np.float64)  # of unsigned integers there are no negative ones
+            values = values.astype(np.float64)  # unsigned integers have no negatives
         mirrored = values[below] if header.symmetry == "symmetric" else -values[below]
         rows, columns, values = (
             np.concatenate((rows, columns[below])),
@@ -206,7 +206,7 @@ def _dense(header: _Header, values: Array) -> Array:
     if header.symmetry == "general":
         return values.reshape(header.shape, order="F")
     skew = header.symmetry == "skew-symmetric"
-    values = values.astype(np.float64) if skew else values  # of unsigned integers there are no negative ones
+    values = values.astype(np.float64) if skew else values  # unsigned integers have no negatives
     columns, rows = np.triu_indices(header.shape[0], k=1 if skew else 0)
     dense = np.zeros(header.shape, dtype=values.dtype)
     dense[columns, rows] = -values if skew else values

@@ -30,7 +30,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "dia": ("offsets", "data"),
     "gcxs": ("indptr", "indices", "data"),
 }
-# What a file's or an archive's own trouble is, which the callers report.
+# Errors of a file or an archive itself, which the callers report.
 _FILE_FAULTS = (
     OSError,
     MemoryError,
@@ -42,10 +42,10 @@ _FILE_FAULTS = (
 )
 # Deflate expands at most 1032-fold: a member that declares more lies.
 _DEFLATE_LIMIT = 1032
-_MOST_SIZES = 32  # of a shape, in NumPy 1
-_KINDS = "biufcSU"  # of dtypes: numbers, and the words that name a sparse format
+_MOST_SIZES = 32  # dimensions of a shape, in NumPy 1
+_KINDS = "biufcSU"  # kinds of dtypes: numbers, and the words that name a sparse format
 _MOST_ELEMENTS = 2**62
-_LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}  # of the field that says how long a header is, by the format's version
+_LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}  # bytes of the header's length field, by the format's version
 _LONGEST_HEADER = 10_000  # bytes; NumPy reads no longer one
 _LONGEST_WORD = 64  # bytes of the name of a sparse format
 
@@ -100,12 +100,12 @@ def archive_members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 
 def is_sparse_archive(members: Container[str]) -> bool:
-    """Whether the arrays are those of one matrix that ``scipy.sparse.save_npz`` wrote."""
+    """True if the arrays are those of one matrix that ``scipy.sparse.save_npz`` wrote."""
     return all(name in members for name in ("format", "shape", "data")) or is_pydata_archive(members)
 
 
 def is_pydata_archive(members: Container[str]) -> bool:
-    """Whether the arrays are those of one array that ``sparse.save_npz`` (pydata) wrote, of the formats COO or GCXS."""
+    """True if the arrays are those of one array that ``sparse.save_npz`` (pydata) wrote, of the formats COO or GCXS."""
     own = ("coords",) if "coords" in members else ("indices", "indptr", "compressed_axes")
     return "format" not in members and all(name in members for name in ("data", "shape", "fill_value", *own))
 
@@ -199,7 +199,7 @@ def _format(path: Path, written: Array) -> Any:
     """The name of a sparse format, one of those of `_PARTS`."""
     form = written.item() if written.size == 1 and written.itemsize <= _LONGEST_WORD else None
     form = form.decode("latin-1") if isinstance(form, bytes) else str(form)
-    if form not in _PARTS or form == "gcxs":  # which names itself otherwise
+    if form not in _PARTS or form == "gcxs":  # GCXS names itself otherwise
         raise MatrixError(
             f"sparse format {form!r} is none of {', '.join(_PARTS)}", source=path, place="array 'format'"
         )
@@ -241,7 +241,7 @@ def _choose(path: Path, names: list[str], tensor: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ArrayHeader:
-    """What the head of a .npy stream declares; ``length`` is its own length in bytes."""
+    """Declarations in the head of a .npy stream; ``length`` is its own length in bytes."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -316,7 +316,7 @@ def read_array(path: Path, stream: IO[bytes], size: int, name: str | None, budge
             return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
     except _FILE_FAULTS:
         raise
-    except Exception as error:  # of dtypes that a header can name and NumPy cannot make
+    except Exception as error:  # a header can name dtypes that NumPy cannot make
         raise MatrixError(
             f"not a whole NumPy array: {clipped(error)}", source=path, place=_place(name)
         ) from error

@@ -21,7 +21,7 @@ from sparsegen.matrix.formats import Array
 from sparsegen.matrix.readers.files import clipped, hint
 
 _MAX_HEADER = 100_000_000  # bytes; the format's own limit
-_MOST_DIMENSIONS = 32  # of NumPy 1
+_MOST_DIMENSIONS = 32  # limit of NumPy 1
 _MOST_ELEMENTS = 2**62
 _DTYPES = {
     "F64": "<f8",
@@ -54,7 +54,7 @@ class TensorEntry:
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """What its raw elements are read as (bfloat16 as uint16); None for a type that is not read here."""
+        """Type to read its raw elements as (bfloat16 as uint16); None for a type that is not read here."""
         return np.dtype(_DTYPES[self.kind]) if self.kind in _DTYPES else None
 
 

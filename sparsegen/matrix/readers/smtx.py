@@ -76,7 +76,7 @@ def _sizes(path: Path, header: bytes) -> tuple[tuple[int, int], int]:
 
 
 def _count(line: bytes) -> int:
-    """How many words there are, without an object for each."""
+    """Counts words, without an object for each."""
     is_blank = np.isin(np.frombuffer(line, dtype=np.uint8), _BLANKS)
     starts = np.count_nonzero(is_blank[:-1] & ~is_blank[1:])
     return int(starts) + bool(is_blank.size and not is_blank[0])

@@ -1,4 +1,4 @@
-"""What users would pick instead, timed on the same device in the same session: dense cuBLAS and cuSPARSE.
+"""Baselines that users would choose instead, timed on the same device in the same session: dense cuBLAS and cuSPARSE.
 
 The libraries are called directly: their wrappers in PyTorch and CuPy fix the algorithm and the layout and add
 host work, which would make an unfair peer.
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 class Call:
     """One implementation of the problem by a library."""
 
-    contender: str  # "cublas" or "cusparse"
-    version: str  # of the library
+    baseline: str  # "cublas" or "cusparse"
+    version: str  # version of the library
     detail: str  # algorithm and layout
     run: Callable[[], None]
     result: Buffer
     columns: bool  # the result is column-major
-    memory_bytes: int = 0  # of the matrix and of work space on the device
+    memory_bytes: int = 0  # bytes of the matrix and of work space on the device
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """The fastest of a library's implementations, checked against the reference; ``detail`` says which it was."""
 
-    contender: str
+    baseline: str
     version: str
     detail: str
     timing: Timing
 
 
 def unavailable(device: Device, problem: Problem) -> str | None:
-    """Why nothing can be compared with the problem on this device, in one line; None if something can."""
+    """Explains why nothing can be compared with the problem on this device, in one line; None if something can."""
     if not isinstance(problem, SpmmProblem | MaskedProblem):
         return (
             f"dense and vendor baselines are skipped: tuning times none for {problem.operator}; "
@@ -71,7 +71,7 @@ def unavailable(device: Device, problem: Problem) -> str | None:
 
 
 def open_session(matrix: CsrMatrix, problem: Problem, device: Device) -> Session:
-    """The baselines of a problem on a CUDA device, of which `unavailable` says nothing."""
+    """Opens the baselines of a problem on a CUDA device; `unavailable` must have returned None."""
     from sparsegen.measure.baselines.masked import MaskedSession
     from sparsegen.measure.baselines.spmm import SpmmSession
 

@@ -61,10 +61,10 @@ def product(
     """A call of cublasGemmEx in its own, column-major terms.
 
     Args:
-        operations: of the left and the right factor.
+        operations: operations on the left and the right factor.
         shape: m, n, k.
         left, right, result: buffer and leading dimension.
-        scale: what the product is multiplied by.
+        scale: factor on the product.
     """
     kind = DATA_TYPE[dtype]
     alpha, zero = ctypes.c_float(scale), ctypes.c_float(0)
@@ -89,7 +89,7 @@ class ByColumns:
     """A product in the column-major terms of cuBLAS and cuBLASLt.
 
     Attributes:
-        operations: of the left and the right factor.
+        operations: operations on the left and the right factor.
         shape: m, n, k.
         left, right, result: buffer and leading dimension.
     """
@@ -104,7 +104,7 @@ class ByColumns:
     def of(cls, side: Side, a: Buffer, b: Buffer, result: Buffer) -> ByColumns:
         """The whole dense product of what a product with a mask multiplies; ``side``: how these are stored."""
         rows, columns, inner = side.rows, side.columns, side.inner
-        # What is stored with its rows behind one another is the transpose to cuBLAS.
+        # A matrix stored row by row is the transpose to cuBLAS.
         of_a = (a, inner if side.a_by_inner else rows)
         of_b = (b, inner if side.b_by_inner else columns)
         a_operations = (NO_TRANSPOSE, TRANSPOSE) if side.a_by_inner else (TRANSPOSE, NO_TRANSPOSE)
@@ -165,7 +165,7 @@ def products(
             shape, left, right, ld_c = (m, n, k), a, (b, k), m
             operations = (TRANSPOSE if a_rows else NO_TRANSPOSE, NO_TRANSPOSE)
         yield Call(
-            contender="cublas",
+            baseline="cublas",
             version=f"cuBLAS {version(handle)}",
             detail=f"dense {problem.dtype}, A {'row' if a_rows else 'column'}-major",
             run=product(handle, problem.dtype, operations, shape, left, right, (c_buffer, ld_c), compute),
@@ -206,7 +206,7 @@ def square_products(executor: CudaExecutor, size: int) -> Iterator[tuple[str, Ca
 
 
 def _repeated(executor: CudaExecutor, part: Array, count: int) -> Buffer:
-    """So many elements on the device: an array again and again."""
+    """Fills ``count`` elements on the device with repetitions of an array."""
     buffer = executor.allocate(count * part.itemsize)
     for first in range(0, count, part.size):
         piece = part[: count - first]

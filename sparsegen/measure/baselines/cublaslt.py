@@ -12,12 +12,12 @@ from sparsegen.measure.baselines.libraries import Handle, checked, find_library
 from sparsegen.operators import DType
 
 WORKSPACE_BYTES = 64 << 20
-FLOAT32 = DATA_TYPE[DType.FLOAT32]  # of the scales
+FLOAT32 = DATA_TYPE[DType.FLOAT32]  # type of the scales
 TRANSPOSES = (3, 4)  # CUBLASLT_MATMUL_DESC_TRANSA, _TRANSB
 MAX_WORKSPACE = 1  # CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
 TILES, STAGES = 6, 13  # CUBLASLT_ALGO_CAP_TILE_IDS, _STAGES_IDS
 TILE, STAGE = 1, 6  # CUBLASLT_ALGO_CONFIG_TILE_ID, _STAGES_ID
-ALGORITHM_WORDS = 8  # of 64 bits, in a cublasLtMatmulAlgo_t
+ALGORITHM_WORDS = 8  # words of 64 bits in a cublasLtMatmulAlgo_t
 MOST_ALGORITHMS, MOST_CHOICES = 256, 1024
 
 
@@ -60,7 +60,7 @@ class Product:
     """A product as the library sees it. Its algorithms share one work space.
 
     Args:
-        scale: what the product is multiplied by.
+        scale: factor on the product.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Product:
         scale: float,
     ) -> None:
         self._handle, self._library, self._whole, self._scale = handle, handle.library, whole, scale
-        self._types = (int(compute), FLOAT32, *[DATA_TYPE[dtype]] * 4)  # of sums, scales, A, B, C and D
+        self._types = (int(compute), FLOAT32, *[DATA_TYPE[dtype]] * 4)  # types of sums, scales, A, B, C and D
         create, destroy = (f"cublasLtMatmulDesc{what}" for what in ("Create", "Destroy"))
         self._description = Handle(self._library, create, destroy, int(compute), FLOAT32)
         for attribute, operation in zip(TRANSPOSES, whole.operations, strict=True):
@@ -116,7 +116,7 @@ class Product:
         return [self._algorithm(f"algorithm {place}", one) for place, one in enumerate(usable, 1)]
 
     def numbers(self) -> list[int]:
-        """Those of all algorithms for such types, whether they compute this product or not."""
+        """The numbers of all algorithms for such types, whether they compute this product or not."""
         found, count = (ctypes.c_int * MOST_ALGORITHMS)(), ctypes.c_int()
         checked(
             self._library, "cublasLtMatmulAlgoGetIds", self._handle.value, *self._types,
@@ -147,7 +147,7 @@ class Product:
                     yield self._algorithm(f"algorithm {number}, tile {tile}, stages {stages}", found)
 
     def _choices(self, one: ctypes.Array[ctypes.c_uint64], capability: int) -> list[int]:
-        """What an algorithm may be set to; empty if it is no choice."""
+        """Returns the values that an algorithm's capability may have; empty if it is no choice."""
         found, written = (ctypes.c_uint32 * MOST_CHOICES)(), ctypes.c_size_t()
         refused = self._library.cublasLtMatmulAlgoCapGetAttribute(
             one, capability, found, ctypes.c_size_t(ctypes.sizeof(found)), ctypes.byref(written)

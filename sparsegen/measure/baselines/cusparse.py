@@ -110,7 +110,7 @@ def product(
 
     Args:
         sparse, dense_b, dense_c: descriptors; that of the sparse matrix is for this call alone, whose findings it has.
-        code: of the algorithm.
+        code: number of the algorithm.
 
     Raises:
         VendorError: cuSPARSE does not compute this so.
@@ -150,8 +150,8 @@ def products(
     Args:
         descriptor: called for each implementation: preprocessing keeps its findings there, and a second undoes them.
         b: gives B, k × n, in an order.
-        stored_bytes: of the sparse matrix on the device.
-        keep: what must live as long as the calls.
+        stored_bytes: bytes of the sparse matrix on the device.
+        keep: objects that must live as long as the calls.
     """
     m, k, n, dtype = problem.m, problem.k, problem.n, problem.dtype
     c_buffer = executor.allocate(problem.result(0).nbytes)
@@ -170,7 +170,7 @@ def products(
                 call()
 
             yield Call(
-                contender="cusparse",
+                baseline="cusparse",
                 version=f"cuSPARSE {version(handle)}",
                 detail=f"{format_name} {algorithm}, {name}-major",
                 run=run,

@@ -61,7 +61,7 @@ class Handle:
 
     Args:
         create, destroy: names of the library's functions.
-        arguments: of ``create``, behind the address of the handle.
+        arguments: further arguments of ``create``, after the address of the handle.
 
     Raises:
         VendorError: the library refused.

@@ -38,7 +38,7 @@ class Session(ABC):
 
     @abstractmethod
     def verifier_of(self, call: Call) -> Verifier:
-        """What knows a call's result."""
+        """Returns the verifier of a call's result."""
 
     def load(self) -> None:
         """Run each implementation once: libraries and their kernels take up to two seconds to load.
@@ -53,23 +53,23 @@ class Session(ABC):
         best: dict[str, tuple[float, Call]] = {}
         for call in self.calls():
             if not self.is_right(call):
-                logger.warning("%s (%s) gives a wrong result and is left out", call.contender, call.detail)
+                logger.warning("%s (%s) gives a wrong result and is left out", call.baseline, call.detail)
                 continue
-            fastest_us, _ = best.get(call.contender, (math.inf, None))
+            fastest_us, _ = best.get(call.baseline, (math.inf, None))
             us = rough_us(call.run, self.executor, self.clock, fastest_us=fastest_us)
             if us < fastest_us:
-                best[call.contender] = us, call
+                best[call.baseline] = us, call
         return [call for _, call in best.values()]
 
     def measure(self) -> list[Result]:
         """Times of the fastest right implementation of each library."""
         return [
-            Result(call.contender, call.version, call.detail, self.clock.time(call.run, samples=SAMPLES))
+            Result(call.baseline, call.version, call.detail, self.clock.time(call.run, samples=SAMPLES))
             for call in self.fastest()
         ]
 
     def rates(self) -> Rates | None:
-        """What the device does in a microsecond; None where cuBLAS does not say all of it.
+        """Measures the device's rates; None if cuBLAS does not give all of them.
 
         Raises:
             LaunchError: the device has not the memory for it.
@@ -79,7 +79,7 @@ class Session(ABC):
         return measure_rates(self.executor).complete(self.executor.device)
 
     def is_right(self, call: Call) -> bool:
-        """Whether every element of a call's result is within the bound for vendors' libraries."""
+        """True if every element of a call's result is within the bound for vendors' libraries."""
         self.executor.fill(call.result, UNWRITTEN)
         call.run()
         self.executor.synchronize()

@@ -15,7 +15,7 @@ from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.networks.model.network import Network
 from sparsegen.operators.sparse_network import Activation
 
-ROUNDOFF = 2.0**-53  # of float64
+ROUNDOFF = 2.0**-53  # unit roundoff of float64
 OTHER_ROUNDINGS = 6  # beside one for each weight: of the levels themselves
 IS_EXTENDED = bool(np.finfo(np.longdouble).eps < 2.0**-60)
 ABOVE_ZERO = 2.0**-200
@@ -35,7 +35,7 @@ class Levels:
 
     @classmethod
     def of(cls, network: Network, activation: Activation) -> Levels:
-        """Those of a network without negative weights, whose activation is ReLU."""
+        """Computes the levels of a network without negative weights, whose activation is ReLU."""
         count, clip = len(network.layers), network.clip
         enough, little = np.empty(count), np.empty(count)
         with ThreadPoolExecutor() as pool:
@@ -63,10 +63,10 @@ class Levels:
 
 
 def _least(wanted: float, sums: Array, bias: Array, off: Array) -> Array:
-    """Of each neuron the number that all those before it have at least, so that it has no less than what is wanted.
+    """Lower bound on each neuron's inputs that guarantees the wanted output.
 
-    Its sum of products is off by ``off`` at most, relatively. The bias is added to that by rounding, which is monotone,
-    so that a sum that is large enough stays so.
+    The relative error of its sum of products is at most ``off``. The bias is added to that by rounding, which is
+    monotone, so that a sum that is large enough stays so.
     """
     if wanted <= 0:
         return np.zeros(sums.size)
@@ -79,7 +79,7 @@ def _least(wanted: float, sums: Array, bias: Array, off: Array) -> Array:
 
 
 def _most(allowed: float, sums: Array, bias: Array, off: Array, clip: float) -> float:
-    """What neurons before may have at most, so that all have no more than what is allowed; -1 where nothing will do."""
+    """Upper bound on the neurons before that keeps all outputs at or below the allowed one; -1 if none does."""
     if allowed >= clip:
         return np.inf
     if allowed < 0:
@@ -94,7 +94,7 @@ def _most(allowed: float, sums: Array, bias: Array, off: Array, clip: float) -> 
 
 
 def _sums_of_rows(layer: CsrMatrix) -> Array:
-    """They are rounded once, where the machine adds in more digits than float64 has."""
+    """Sums of rows, rounded once if the machine adds in more digits than float64 has."""
     lengths = np.diff(layer.row_offsets)
     found = np.zeros(lengths.size)
     filled = np.flatnonzero(lengths)

@@ -39,7 +39,7 @@ class Categories:
 
     Attributes:
         live: int64, sorted.
-        undecided: how many inputs had to be computed in float64.
+        undecided: number of inputs that had to be computed in float64.
     """
 
     live: Array
@@ -93,7 +93,7 @@ def exact_categories(
 
     Args:
         totals: sums of outputs by the network above or below (`bound`).
-        lives_in_float64: of inputs, whether each lives.
+        lives_in_float64: returns whether each of some inputs lives.
     """
     may_live = np.flatnonzero(totals(inputs, 1))
     if not may_live.size:
@@ -111,9 +111,9 @@ def exact_categories(
 
 
 def live_on(network: Network, activation: Activation, y: Array, executor: Executor) -> Array:
-    """Whether each input lives, in float64 by plain kernels on a device, layer by layer.
+    """Computes which inputs live, in float64 by plain kernels on a device, layer by layer.
 
-    Now and then inputs that died are dropped, and of those with all neurons at the clip one goes on for all, as in
+    Now and then dead inputs are dropped, and one input stands for all whose neurons are all at the clip, as in
     `inferred`. The device holds one layer at a time.
 
     Args:
@@ -130,7 +130,7 @@ def live_on(network: Network, activation: Activation, y: Array, executor: Execut
 
 
 def _live_together(network: Network, activation: Activation, y: Array, device: PlainKernels) -> Array:
-    column, count = np.arange(len(y)), len(y)  # of each input, -1 where it died; and how many there are
+    column, count = np.arange(len(y)), len(y)  # column of each input, -1 if it died; and their number
     neurons = y.T.astype(np.float64)
     here, limit = device.upload(neurons), device.upload(np.array([network.clip], np.float64))
     traits = (-int(activation is Activation.NONE), int(activation is Activation.DYING_RELU))
@@ -172,7 +172,7 @@ def inferred(network: Network, activation: Activation, y: Array) -> Array:
     step = max(1, CHUNK // max(1, network.neurons))
     for start in range(0, len(y), step):
         neurons = y[start : start + step].astype(np.float64).T
-        column = np.arange(neurons.shape[1])  # of each input; -1 where it died
+        column = np.arange(neurons.shape[1])  # column of each input; -1 if it died
         least = -network.clip if activation is Activation.NONE else 0.0
         for layer, bias in zip(network.layers, network.biases, strict=True):
             weights = layer.with_values(layer.values.astype(np.float64)).to_scipy()

@@ -29,7 +29,7 @@ COUNTS = (
     4  # words before the bits of inputs that live: may live, undecided, of these left behind a segment, none
 )
 SAMPLED = 1024  # inputs that tell how many layers decide
-OPEN = 0.005  # of them may be undecided behind those
+OPEN = 0.005  # fraction of them that may be undecided after those layers
 MORE_LAYERS = 2  # until those that die are zero, and float16 is certain too
 
 Prepare = Callable[[Network, int, Readout], BoundVariant]
@@ -54,15 +54,15 @@ class Below:
 
 @dataclass(slots=True)
 class Batch:
-    """What is kept for a number of inputs.
+    """Networks and buffers for one number of inputs.
 
     Attributes:
         above: the network above.
-        totals, numbers, undecided: 4 bytes an input.
+        totals, numbers, undecided: 4 bytes for each input.
         results: counts, and a bit for each input; clear makes them zero.
         list_living: the numbers of the inputs that are not zero in the network above.
-        float64: for what bounds leave undecided, of the inputs at an address.
-        below: None until it is known how many inputs may live, and where none does.
+        float64: decides what bounds leave undecided, of the inputs at an address.
+        below: None until it is known how many inputs may live, and if none does.
     """
 
     count: int
@@ -92,7 +92,7 @@ class ExactRun:
     the host until that has ended.
 
     Attributes:
-        bound_layers: how many layers bounds have; 0 until inputs are there to tell.
+        bound_layers: number of layers of the bounds; 0 until inputs are there to tell.
         float64: computes what bounds leave undecided.
     """
 
@@ -107,17 +107,17 @@ class ExactRun:
     ) -> None:
         """
         Args:
-            prepare: makes a network's operator for so many inputs, with a readout.
+            prepare: makes a network's operator for a number of inputs, with a readout.
             all_layers: the network above has all of them, whether or not that decides more.
         """
         self._network, self._dtype, self._prepare, self._executor = network, dtype, prepare, executor
         self._lock = threading.Lock()
-        self._queued_on: int | None = None  # the stream of launches that nobody has waited for
+        self._queued_on: int | None = None  # the stream of launches that were not waited for
         self._batches: dict[int, Batch] = {}
         self._sides: dict[int, Network] = {}
         self._packed: dict[int, BoundVariant] = {}  # the network below, by how many inputs there is room for
         self.bound_layers, self._all_layers = 0, all_layers
-        self._landing: PinnedMemory | None = None  # where results arrive
+        self._landing: PinnedMemory | None = None  # host memory that receives results
         row_bytes = network.neurons * dtype.itemsize
         self._word = 16 if row_bytes % 16 == 0 else dtype.itemsize
         self._row_bytes = row_bytes
@@ -166,13 +166,15 @@ class ExactRun:
             self._queue(self._batches[count], y, stream)
 
     def _wait_for_other_streams(self, stream: int) -> None:
-        """Launches that follow on this stream find memory that nobody uses any more."""
+        """Waits for work on other streams, so that launches that follow on this one find memory that is no longer in
+        use.
+        """
         if self._queued_on not in (None, stream):
             self._executor.synchronize()
         self._queued_on = stream
 
     def _batch(self, y: Buffer, count: int, stream: int) -> Batch:
-        """What is kept for so many inputs, made by these where it is not there."""
+        """Returns the networks and buffers for ``count`` inputs; makes them, with these inputs, at the first call."""
         if not self.bound_layers:
             self.bound_layers = self._layers_that_decide(y, count, stream)
         if count in self._batches:
@@ -217,7 +219,7 @@ class ExactRun:
         batch.above.bound()(stream, y.address, self._clips[1].address, batch.totals.address)
 
     def _finish(self, batch: Batch, y: Buffer, undecided: int, stream: int) -> None:
-        """What one launch does not decide: further layers, and further rounds of inputs."""
+        """Decides what one launch leaves open: runs further layers, and further rounds of inputs."""
         width = self._network.neurons
         for begin in range(0, undecided, self.float64.capacity):
             for segment in range(self.float64.segments):
@@ -230,7 +232,7 @@ class ExactRun:
                     break
 
     def _make_room(self, batch: Batch, wanted: int) -> bool:
-        """Room for so many inputs that may live and some more; whether there was too little."""
+        """Makes room for ``wanted`` inputs that may live, and some more; returns True if there was too little."""
         if wanted <= (batch.below.capacity if batch.below else 0):
             return False
         capacity = capacity_for(wanted)
@@ -276,7 +278,7 @@ class ExactRun:
         return True
 
     def _below(self, capacity: int) -> BoundVariant:
-        """The network below for so many inputs, packed once for up to the next power of two."""
+        """The network below for ``capacity`` inputs, packed once for up to the next power of two."""
         most = 1 << (capacity - 1).bit_length()
         if most not in self._packed:
             self._packed[most] = self._prepare(self._side(-1), most, Readout.NEURONS)
@@ -293,13 +295,13 @@ class ExactRun:
         )
 
     def _layers_that_decide(self, y: Buffer, count: int, stream: int) -> int:
-        """Behind how many layers float64 has decided nearly all inputs of a sample, and some more."""
+        """Number of layers after which float64 has decided nearly all inputs of a sample, and some more."""
         executor, whole = self._executor, len(self._network.layers)
         sampled = min(count, SAMPLED, self.float64.capacity)
         numbers = executor.upload(np.linspace(0, count - 1, sampled).astype(np.int32))
         results = executor.upload(np.array([0, sampled, 0, 0], np.int32))
         lives = executor.upload(np.zeros(words_of(count), np.int32))
-        executor.synchronize()  # what the stream computes may come before the uploads else
+        executor.synchronize()  # the uploads must not pass the stream's work
         for segment in range(self.float64.segments):
             self.float64.bound(segment, 0, results, numbers, self._network.neurons, lives)(stream, y.address)
             if not self._downloaded(results, COUNTS, stream)[2]:
@@ -310,7 +312,9 @@ class ExactRun:
         return layers if layers < whole and self._can_end_behind(layers) else whole
 
     def _can_end_behind(self, layers: int) -> bool:
-        """Whether bounds may: rows of inputs are those of the whole network, and an input that is zero is dead."""
+        """True if bounds may end after ``layers``: rows of inputs are those of the whole network, and a zero input is
+        dead.
+        """
         is_widest = first_layers(self._network, layers).neurons == self._network.neurons
         return is_widest and bool(self._little[layers - 1] >= 0)
 
@@ -342,12 +346,12 @@ def capacity_for(wanted: int) -> int:
 
 
 def words_of(count: int) -> int:
-    """Words of counts and a bit for each of so many inputs."""
+    """Number of words of the counts and a bit for each of ``count`` inputs."""
     return COUNTS + ceil_div(count, 32)
 
 
 def bits_of(results: Buffer) -> Buffer:
-    """What follows the counts."""
+    """Returns the part of the results that follows the counts."""
     return Address(results.address + 4 * COUNTS, results.nbytes - 4 * COUNTS)
 
 

@@ -20,12 +20,12 @@ from sparsegen.plan.own_launch import Bound
 from sparsegen.system.device_memory import WARP, Address, Buffer
 
 THREADS = 256  # as in exact_network.cu
-MOST_INPUTS = 1024  # of a round, as there
+MOST_INPUTS = 1024  # inputs of a round, as there
 CHUNK = 2 * WARP  # inputs
 WIDE = 8192  # neurons from which on a lane has two inputs: weights are read once for both, but few warps have work
-NEURONS = 1 << 26  # of all inputs of a round, 16 bytes each
-SEGMENT_BYTES = 1 << 30  # of layers that go to the device together
-KEPT_SHARE = 1 / 4  # of the memory that was free, for weights
+NEURONS = 1 << 26  # neurons of all inputs of a round, 16 bytes each
+SEGMENT_BYTES = 1 << 30  # bytes of layers that go to the device together
+KEPT_SHARE = 1 / 4  # fraction of the free memory that weights may keep
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +70,7 @@ class Float64Run:
         self._most_kept = None if free is None else int(free * KEPT_SHARE)
 
     def enough_behind(self, layers: int) -> Buffer:
-        """Where the number stands that is enough behind so many layers; see `Levels`."""
+        """Address of the number that is enough after ``layers`` layers; see `Levels`."""
         return Address(self._levels.address + 16 * (layers - 1), 8)
 
     @property

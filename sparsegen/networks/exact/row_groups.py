@@ -56,12 +56,12 @@ class RowGroups:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """They stand in the order in which the kernel takes them."""
+        """The arrays in the order of the kernel's parameters."""
         return self.before, self.groups, self.rows, self.biases, self.columns, self.values
 
 
 def group_bytes(layer: CsrMatrix) -> int:
-    """A layer takes at most so many bytes."""
+    """Upper bound on the bytes of a layer's `RowGroups`."""
     return 8 * layer.nnz + 144 * layer.shape[0]
 
 

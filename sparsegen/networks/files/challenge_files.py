@@ -25,7 +25,7 @@ LAYER_NAME = re.compile(r"n(\d+)-l(\d+)\.tsv")
 
 
 def layer_file(folder: Path, neurons: int, layer: int) -> Path:
-    """Where the challenge's folders have a layer, which is counted from one."""
+    """Path of a layer in the challenge's folders, counted from one."""
     return folder / f"n{neurons}-l{layer}.tsv"
 
 
@@ -33,7 +33,7 @@ def read_challenge(folder: Path, *, layers: int | None = None) -> Network:
     """The network of a folder of layers, with the challenge's bias and clip.
 
     Args:
-        layers: how many to read; by default all of the folder.
+        layers: number of layers to read; by default all of the folder.
 
     Raises:
         MatrixError: no layers or one that is missing, damaged or cut off; the message names file and line.
@@ -56,10 +56,10 @@ def read_challenge(folder: Path, *, layers: int | None = None) -> Network:
 
 
 def _require_whole(layers: list[CsrMatrix], folder: Path) -> None:
-    """Where all layers but one are as the challenge's, that one's file was cut off at the end of a line.
+    """Checks for a cut-off file: it is the only layer with fewer weights than the challenge's.
 
     Raises:
-        MatrixError: it was.
+        MatrixError: a layer's file was cut off at the end of a line.
     """
     lacking = [i for i, layer in enumerate(layers) if layer.nnz < FAN_IN * layer.shape[0]]
     others = [layer.nnz == FAN_IN * layer.shape[0] for i, layer in enumerate(layers) if i not in lacking]
@@ -125,7 +125,7 @@ def read_images(file: Path, neurons: int, *, count: int | None = None) -> Array:
     """Images, uint8, images × neurons.
 
     Args:
-        count: of images; by default as many as the last number says.
+        count: number of images; by default as many as the last number says.
 
     Raises:
         MatrixError: damaged or cut off, or a pixel that is none; the message names file and line.

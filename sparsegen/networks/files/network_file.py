@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from sparsegen import arguments
 from sparsegen.errors import MatrixError, SparsegenError
+from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.matrix.readers.files import check_readable
 from sparsegen.networks.model.network import Network
@@ -16,6 +19,9 @@ from sparsegen.system.numpy_load import load_numpy
 from sparsegen.system.publish import publish_file, reported
 
 VERSION = 1
+MOST_LAYERS = 1 << 20
+NEURON_BYTES, EDGE_BYTES = 16, 8  # in memory: a bias and an offset, a column and a value
+ITEM_BYTES, HEADER_BYTES = 8, 10_000  # at most: of a number, and of what NumPy writes before an array
 NAMES = ("version", "widths", "lengths", "columns", "values", "biases", "clip")
 
 
@@ -55,8 +61,10 @@ def load_network(file: str | Path) -> Network:
         if isinstance(stored, np.ndarray):
             raise ValueError("it holds one array")
         with stored:
-            arrays = {name: stored[name] for name in NAMES}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            if missing := [name for name in NAMES if name not in stored.files]:
+                raise ValueError(f"it has no {', '.join(missing)}; it holds {', '.join(stored.files)}")
+            arrays = _arrays(stored, MemoryBudget.of_machine(str(file)))
+    except (OSError, ValueError, TypeError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise MatrixError(f"no file of a network, or cut off: {error}", source=str(file)) from None
     if arrays["version"].shape or arrays["version"] != VERSION:
         raise MatrixError(f"is of version {arrays['version']}, expected {VERSION}", source=str(file))
@@ -64,6 +72,35 @@ def load_network(file: str | Path) -> Network:
         return _network(arrays)
     except (IndexError, TypeError, ValueError, SparsegenError) as error:
         raise MatrixError(f"is damaged: {error}", source=str(file)) from None
+
+
+def _arrays(stored: NpzFile, budget: MemoryBudget) -> dict[str, Array]:
+    """The arrays, each of a size that those before it tell, so that few bytes do not become many in vain.
+
+    Raises:
+        ValueError: one of them is larger.
+        MatrixError: together they do not fit in memory.
+    """
+    found: dict[str, Array] = {}
+
+    def read(name: str, most: int) -> Array:
+        assert stored.zip is not None, "an archive that was opened and not closed"
+        nbytes = stored.zip.getinfo(f"{name}.npy").file_size
+        if nbytes > ITEM_BYTES * most + HEADER_BYTES:
+            raise ValueError(f"its {name} take {nbytes} bytes, of {most} numbers at most")
+        found[name] = stored[name]
+        return found[name]
+
+    read("version", 1)
+    read("clip", 1)
+    neurons = int(read("widths", MOST_LAYERS)[1:].sum())
+    budget.require(NEURON_BYTES * neurons, "the network's neurons")
+    edges = int(read("lengths", neurons).sum())
+    budget.require(NEURON_BYTES * neurons + EDGE_BYTES * edges, "the network")
+    read("columns", edges)
+    read("values", max(1, edges))
+    read("biases", max(1, neurons))
+    return found
 
 
 def _network(arrays: dict[str, Array]) -> Network:

@@ -31,7 +31,7 @@ LARGEST_HEADER = 256 * 2**20  # bytes
 
 
 def is_packed(file: Path) -> bool:
-    """Whether a file says that it holds a packed network."""
+    """True if a file's first bytes say that it holds a packed network."""
     try:
         with open_regular(file) as stream:
             return stream.read(len(FORMAT)) == FORMAT

@@ -1,4 +1,4 @@
-"""What a packed network is without its images, as JSON values, and the strict reader of these.
+"""Header of a packed network, all but its images, as JSON values, and the strict reader of these.
 
 A file that was changed on purpose can still hold wrong indices in its images, which no header tells.
 """
@@ -20,7 +20,7 @@ from sparsegen.tuning_db.config_reader import read_config
 from sparsegen.tuning_db.json_reader import Node
 from sparsegen.tuning_db.problem_reader import read_problem
 
-PAGE = 4096  # of the file, at whose multiples images begin
+PAGE = 4096  # page of the file: images begin at its multiples
 LARGEST = 2**50  # bytes of images, and of memory
 LONGEST_NAME = 100  # characters of a trait's value
 MOST_LAYERS = 10**6

@@ -1,1 +1,1 @@
-"""What a sparse network is: layers, the challenge's topologies and images."""
+"""Sparse networks: layers, the challenge's topologies and images."""

@@ -12,12 +12,12 @@ from sparsegen.matrix.csr import Array
 from sparsegen.matrix.random_words import Words
 
 DRAWN = 28  # pixels of a side at which strokes are drawn, as those of MNIST
-POINTS = 6  # of a stroke at most
+POINTS = 6  # points of a stroke, at most
 FEWEST_POINTS = 4
 DRAWS = 6 + 3 * POINTS + 4  # random numbers of an image
 THICKNESS = 0.049  # half of a stroke's, of the side
 CHUNK = 256  # images that a thread draws
-CHUNK_PIXELS = 1 << 18  # that it enlarges at a time, so that they stay in its cache
+CHUNK_PIXELS = 1 << 18  # pixels that it enlarges at a time, so that they stay in its cache
 THRESHOLD = 0.5
 
 
@@ -28,7 +28,7 @@ def stroke_images(count: int, neurons: int, *, seed: int = 0, first: int = 0) ->
     what is at least half black becomes 1. Image i is the same whatever else is made.
 
     Args:
-        count: of images.
+        count: number of images.
         neurons: pixels of one, a square.
         first: the number of the first one.
 
@@ -64,7 +64,7 @@ def stroke_images(count: int, neurons: int, *, seed: int = 0, first: int = 0) ->
 
 
 def _enlarged(pixels: Array, side: int, axis: int) -> Array:
-    """Linear interpolation between pixels' centres along one axis, from 28 to so many."""
+    """Interpolates linearly between pixels' centres along one axis, from 28 to ``side`` pixels."""
     at = np.clip((np.arange(side) + 0.5) * DRAWN / side - 0.5, 0, DRAWN - 1)
     left = np.minimum(at.astype(np.int64), DRAWN - 2)
     shape = [1] * pixels.ndim

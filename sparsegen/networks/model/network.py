@@ -23,10 +23,10 @@ class Network:
     """Layers of weights and biases.
 
     Attributes:
-        layers: of each the weights, float32, its neurons × the neurons before it, every size at most ``neurons``.
+        layers: weights of each layer, float32, its neurons × the neurons before it, every size at most ``neurons``.
         biases: float32, one array for each layer, with a value for each of its neurons.
-        clip: where activations end.
-        neurons: of the widest layer; others are filled up to it with neurons that stay zero.
+        clip: upper limit of activations.
+        neurons: neurons of the widest layer; others are filled up to it with neurons that stay zero.
     """
 
     layers: tuple[CsrMatrix, ...]
@@ -36,6 +36,9 @@ class Network:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "neurons", max(max(layer.shape) for layer in self.layers))
+
+    def __repr__(self) -> str:
+        return f"<Network: {len(self.layers)} layers of up to {self.neurons} neurons, {self.edges} weights>"
 
     @classmethod
     def of(cls, layers: Sequence[Any], bias: Any, clip: float) -> Network:
@@ -50,9 +53,8 @@ class Network:
                 weights or biases that are not finite.
             ConfigError: a clip that is no number above 0.
         """
-        if (
-            not isinstance(layers, Iterable) or getattr(layers, "ndim", 3) == 2
-        ):  # one matrix is no list of them
+        # One matrix is no list of them, and neither is a number in an array.
+        if not isinstance(layers, Iterable) or getattr(layers, "ndim", 3) in (0, 2):
             raise MatrixError(
                 f"expected a list of matrices, one for each layer, got {type(layers).__name__}",
                 place="layers",

@@ -18,7 +18,7 @@ from sparsegen.matrix.csr import Array, CsrMatrix
 from sparsegen.matrix.random_words import Words
 from sparsegen.networks.model.network import Network
 
-COPIES = 16  # of each neuron of the radix-2 network: the Kronecker product with ones
+COPIES = 16  # copies of each neuron of the radix-2 network: the Kronecker product with ones
 FAN_IN = 2 * COPIES
 WEIGHT = 1.0 / 16.0
 CLIP = 32.0
@@ -37,9 +37,9 @@ def radixnet(neurons: int, layers: int, *, seed: int = 0, bias: float | None = N
 
     Args:
         neurons: 16 times a power of two, at least 32; of the challenge 1024, 4096, 16384 and 65536.
-        layers: at least 1; of the challenge 120, 480 and 1920.
-        seed: of the permutations.
-        bias: by default the challenge's for these neurons, else that of the nearest size.
+        layers: number of layers, at least 1; in the challenge 120, 480 and 1920.
+        seed: seed of the permutations.
+        bias: bias; by default the challenge's for these neurons, else that of the nearest size.
 
     Raises:
         ConfigError: other sizes.
@@ -91,7 +91,7 @@ def _layer(number: Array, radix_neurons: int, step: int) -> CsrMatrix:
 
 
 def same_topology(one: Sequence[CsrMatrix], other: Sequence[CsrMatrix]) -> bool:
-    """Whether two networks of the family are the same but for each base's permutation of the neurons before it.
+    """True if two networks of the family are equal up to each base's permutation of the neurons before it.
 
     A permutation is taken from the first layer of a base, and must hold in all of them.
     """
@@ -105,7 +105,7 @@ def same_topology(one: Sequence[CsrMatrix], other: Sequence[CsrMatrix]) -> bool:
 
 
 def _same_base(one: Sequence[CsrMatrix], other: Sequence[CsrMatrix]) -> bool:
-    """Whether the columns of all layers together are those of the others in some order.
+    """True if the columns of all layers together are those of the others in some order.
 
     A column's rows through all layers of the base tell which radix neuron it stands for.
     """

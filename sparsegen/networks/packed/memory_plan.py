@@ -1,4 +1,4 @@
-"""How much of a network and of its inputs lies in a device's memory at a time, so that copies hide behind products."""
+"""Division of a network and its inputs into parts that fit a device's memory, so that copies hide behind products."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from sparsegen.errors import DeviceMemoryError
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.quantities import counted, microseconds, size_text
 
-HOST_BYTES_PER_US = 25_000.0  # from pinned memory to a device, over 16 lanes of PCIe 4
+HOST_BYTES_PER_US = 25_000.0  # bytes from pinned memory to a device, over 16 lanes of PCIe 4
 BETWEEN_SEGMENTS = 3.0  # layers' time: neurons are written, looked at and read once more
-LAUNCH_US = 50.0  # of a segment, until the host knows who lives
+LAUNCH_US = 50.0  # time of a segment until the host knows which inputs live
 
-BatchBytes = Callable[[int, bool], int]  # of so many inputs, with neurons between segments or without
+BatchBytes = Callable[[int, bool], int]  # bytes of inputs, with neurons between segments or without
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What lies on a device.
+    """Parts of a network and of its inputs on a device.
 
     Attributes:
-        budget: bytes that may be taken; None for as many as it needs.
-        batch: inputs that go through a segment together, at the most.
-        segment_layers: layers of a segment, at the most.
-        segments: how many there are.
+        budget: bytes that may be used; None for as many as it needs.
+        batch: upper limit of inputs that go through a segment together.
+        segment_layers: upper limit of layers of a segment.
+        segments: their number.
         slots: segments that lie on the device at the same time; while one is computed, the next comes.
-        segment_bytes, batch_bytes: of a segment; of all that a batch needs.
-        compute_us: predicted, of a full batch in a segment.
-        copy_us: expected, of a segment from pinned memory of the host; 0 where it is brought only once.
+        segment_bytes, batch_bytes: bytes of a segment; bytes of all that a batch needs.
+        compute_us: predicted time of a full batch in a segment.
+        copy_us: expected time to copy a segment from pinned memory of the host; 0 if it is copied only once.
     """
 
     budget: int | None
@@ -48,11 +48,11 @@ class MemoryPlan:
 
     @property
     def is_covered(self) -> bool:
-        """Whether computing takes longer than copying, as far as is known beforehand and while all inputs live."""
+        """True if computing takes longer than copying, as far as is known beforehand and while all inputs live."""
         return self.copy_us <= self.compute_us
 
     def to_dict(self) -> dict[str, int | float | bool | None]:
-        """What ``--json`` prints."""
+        """Returns the JSON values that ``--json`` prints."""
         return {
             "budget_bytes": self.budget,
             "bytes": self.nbytes,
@@ -76,10 +76,10 @@ class MemoryPlan:
             f"{self.batch} inputs ({size_text(self.batch_bytes)})"
         ]
         if self.segments > self.slots:
-            verdict = "hidden behind it" if self.is_covered else "longer: copies bound the time"
+            told = "hidden behind it" if self.is_covered else "longer: copies bound the time"
             lines.append(
                 f"  {self.segments} segments are streamed: a batch computes for {microseconds(self.compute_us)} in one "
-                f"(predicted), its copy takes {microseconds(self.copy_us)} (expected), {verdict}"
+                f"(predicted), its copy takes {microseconds(self.copy_us)} (expected), {told}"
             )
         return "\n".join(lines)
 
@@ -100,11 +100,11 @@ def planned(
 
     Args:
         budget: bytes of device memory.
-        count: inputs in all.
-        layer_bytes, constant_bytes: of each packed layer; of a segment beside its layers.
-        batch_bytes: what a batch needs.
+        count: number of all inputs.
+        layer_bytes, constant_bytes: bytes of each packed layer; bytes of a segment besides its layers.
+        batch_bytes: gives the bytes that a batch needs.
         batches: sizes to choose from, the smallest first.
-        most_whole: inputs of a batch where all layers are on the device, at the most.
+        most_whole: upper limit of inputs of a batch if all layers are on the device.
         layer_us: microseconds of a layer for an input.
 
     Raises:
@@ -169,7 +169,7 @@ def in_core(batch: int, layers: int, batch_bytes: int, layer_us: float) -> Memor
 
 
 def too_small(budget: int, layer_bytes: int, batch: int, batch_bytes: int) -> DeviceMemoryError:
-    """What to say where nothing fits."""
+    """Returns the error to raise if nothing fits."""
     return DeviceMemoryError(
         f"memory = {size_text(budget)} does not hold one layer twice ({size_text(layer_bytes)} each, of which one is "
         f"computed while the next comes) and a tile of {batch} inputs ({size_text(batch_bytes)}): give at least "

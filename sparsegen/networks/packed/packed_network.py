@@ -23,10 +23,10 @@ from sparsegen.plan.packing import with_all_values
 from sparsegen.system.device_memory import Address
 from sparsegen.system.integers import ceil_div, round_up
 
-ALIGNMENT = 256  # of arrays in an image
+ALIGNMENT = 256  # alignment of arrays in an image
 CLIP_BYTES = 4
-CHECKED_BYTES = 4 << 20  # of an image, for a checksum
-RESULT_BUFFERS = 2  # of which one comes back to the host while the other fills
+CHECKED_BYTES = 4 << 20  # bytes of an image for each checksum
+RESULT_BUFFERS = 2  # one comes back to the host while the other fills
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,12 +34,12 @@ class Segment:
     """Layers that follow each other, packed for one variant.
 
     Attributes:
-        problem: for as many inputs as a batch has at the most.
+        problem: the segment's problem for the largest batch.
         layers: their numbers in the network.
         sizes, scratch, nnz: see `Packed`.
-        places: of each packed array, where it begins in the image, and its bytes.
+        places: for each packed array, its start in the image, and its bytes.
         image: uint8, all packed arrays.
-        pinned: the memory that the image lies in, where a device reads it by itself.
+        pinned: the memory that holds the image, if a device reads it by itself.
         checksums: CRC-32 of every `CHECKED_BYTES` of an image that comes from a file; none of one that was packed here.
     """
 
@@ -109,11 +109,11 @@ class PackedNetwork:
     """All layers of a network in segments.
 
     Attributes:
-        config: of all segments.
+        config: config of all segments.
         inputs, neurons, outputs: before the first layer, of the widest one, of the last.
         edges: weights of all layers.
-        clip: where activations end, as the dtype holds it.
-        plan: how memory is used.
+        clip: upper limit of activations, as the dtype holds it.
+        plan: plan of the memory's use.
     """
 
     config: Config
@@ -140,7 +140,7 @@ class PackedNetwork:
 
     @property
     def is_resident(self) -> bool:
-        """Whether all segments lie on a device at the same time."""
+        """True if all segments lie on a device at the same time."""
         return len(self.segments) <= self.plan.slots
 
     @property
@@ -151,7 +151,7 @@ class PackedNetwork:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether devices read all images by themselves."""
+        """True if devices read all images by themselves."""
         return all(segment.pinned is not None for segment in self.segments)
 
     def pin(self, executor: Executor) -> PackedNetwork:
@@ -172,7 +172,7 @@ class PackedNetwork:
         return replace(self, segments=tuple(moved))
 
     def explain(self) -> str:
-        """What runs, and how memory is used, in words."""
+        """Describes what runs, and how memory is used."""
         settings = self.config.settings.replace(" ", ", ")
         return "\n".join((f"{self.family.name}: {settings}", self.plan.explain()))
 
@@ -180,7 +180,7 @@ class PackedNetwork:
 def segment_problem(
     network: Network, layers: range, batch: int, dtype: DType, activation: Activation, readout: Readout
 ) -> SparseNetworkProblem:
-    """What some layers of a network compute: what follows reads neurons, and the last ones give the readout."""
+    """Returns the problem of some layers of a network: the last ones give the readout, others their neurons."""
     is_last = layers.stop == len(network.layers)
     rows = (len(layers) - 1) * network.neurons + (network.outputs if is_last else network.neurons)
     return SparseNetworkProblem(
@@ -196,10 +196,10 @@ def segment_problem(
 def batch_bytes(
     network: Network, batch: int, dtype: DType, activation: Activation, readout: Readout, *, is_cut: bool
 ) -> int:
-    """Device memory for so many inputs beside scratch memory: what `DeviceRun` allocates.
+    """Device memory for ``batch`` inputs besides scratch memory: the bytes that `DeviceRun` allocates.
 
     Args:
-        is_cut: whether there are several segments, and so neurons between them.
+        is_cut: true if there are several segments, and so neurons between them.
     """
     neurons = batch * network.neurons * dtype.itemsize
     results = 4 * batch if readout is Readout.TOTALS else batch * network.outputs * dtype.itemsize

@@ -1,4 +1,4 @@
-"""From a network to a packed one: variant, plan of memory, segments."""
+"""Packing of a network: variant, plan of memory, segments."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ log = logging.getLogger(__name__)
 PROBED_LAYERS = 4
 LEAST_BATCH = 16  # inputs of the smallest tile that pays
 USUAL_TILE = 64
-TURNS = 4  # that a device takes from the queue: the inputs of one are sent while those before are computed
-TURN_BYTES = 16 << 20  # of their bits, at least: less is sent in the time of a few launches
+TURNS = 4  # turns of a device: the inputs of one are sent while those before are computed
+TURN_BYTES = 16 << 20  # bytes of a turn's bits, at least: less is sent in the time of a few launches
 COMPILED_AHEAD = 1 << 24  # weights of which packing takes longer than compiling
-EXPECTED_BYTES = 8  # of memory for a weight, where all layers together are sure to fit
+EXPECTED_BYTES = 8  # bytes of memory for a weight, with which all layers together are sure to fit
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be inferred, and where.
+    """Request: a network, its inputs and its devices.
 
     Attributes:
-        count: inputs in all.
-        devices: all of them; the first one's variant is taken.
-        budget: bytes of memory on each; None for as many as it takes.
+        count: number of all inputs.
+        devices: all devices; the variant is chosen for the first one.
+        budget: bytes of memory on each; None for as many as needed.
     """
 
     network: Network
@@ -78,7 +78,7 @@ class Wanted:
 
 
 def inputs_at_once(config: Config, device: Device) -> int:
-    """Inputs of which every multiprocessor has one tile: batches of so many leave none idle."""
+    """Number of inputs that gives every multiprocessor one tile: batches of as many leave none idle."""
     match config:
         case StreamedNetworkConfig() | FusedNetworkConfig():
             return config.inputs * device.multiprocessors
@@ -117,7 +117,7 @@ class _Packing:
         self.layers = range(len(self.network.layers))
         expected = EXPECTED_BYTES * self.network.edges
         is_whole = wanted.budget is None or expected <= wanted.budget
-        is_whole = is_whole and wanted.family is None  # which nothing is looked up for
+        is_whole = is_whole and wanted.family is None  # a named family needs no look-up
         self.probed = self.layers if is_whole else self.layers[:PROBED_LAYERS]
         self.packed: dict[range, Segment] = {}
         self.scratches: dict[int, Mapping[str, int]] = {}
@@ -171,7 +171,7 @@ class _Packing:
 
     @cached_property
     def features(self) -> Features:
-        """Of these layers."""
+        """Features of these layers."""
         return self._problem(self.probed).features(self.matrix)
 
     def _problem(self, layers: range) -> SparseNetworkProblem:
@@ -234,12 +234,12 @@ class _Packing:
         return float(alone / (self.wanted.share * len(self.probed)))
 
     def _batch_bytes(self, batch: int, is_cut: bool) -> int:
-        """What a batch takes on a device, beside the weights."""
+        """Bytes of a batch on a device, besides the weights."""
         scratch = sum(self._scratch(batch).values())
         return scratch + batch_bytes(self.network, batch, *self.kind, is_cut=is_cut)
 
     def _scratch(self, batch: int) -> Mapping[str, int]:
-        """Bytes of scratch memory for so many inputs, as the family's packing says of a layer without weights."""
+        """Bytes of scratch memory for ``batch`` inputs: those of the family's packing of a layer without weights."""
         if batch not in self.scratches:
             problem = replace(self._problem(range(1)), n=batch)
             packed = self.choice.family.pack(problem, self.choice.config, _weightless(problem))

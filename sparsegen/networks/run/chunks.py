@@ -18,7 +18,7 @@ WIDTHS = (
     2,
     1,
 )  # inputs of a first chunk that follow each other where chunks are spread over all inputs
-RUNS = 8  # of inputs that follow each other in a chunk, at least, where there are enough of them
+RUNS = 8  # least runs of consecutive inputs in a chunk, if there are enough of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Chunk:
     Attributes:
         first: the number of the first input.
         width: inputs of a run; the last one may be shorter.
-        stride: from one run's first input to the next one's.
+        stride: distance from one run's first input to the next one's.
         count: inputs in all.
     """
 
@@ -45,7 +45,7 @@ class Chunk:
         return found
 
     def parts(self, begin: int, end: int) -> Iterator[Chunk]:
-        """Its inputs from the one at ``begin`` to the one before ``end``, as at most three chunks of whole runs."""
+        """Splits the inputs from ``begin`` to before ``end`` into at most three chunks of whole runs."""
         while begin < end:
             run, place = divmod(begin, self.width)
             runs = 1 if place else max(1, (end - begin) // self.width)
@@ -55,9 +55,9 @@ class Chunk:
             begin += runs * width
 
     def rows_of(self, array: Array) -> Array:
-        """Its rows of an array that has one for each input, runs × width × columns, without a copy.
+        """The chunk's rows of an array that has one for each input, runs × width × columns, without a copy.
 
-        Only of a chunk of whole runs; see `parts`.
+        The chunk must consist of whole runs; see `parts`.
         """
         here = array[self.first :]
         shape = (self.count // self.width, self.width, *array.shape[1:])
@@ -66,15 +66,16 @@ class Chunk:
 
 
 def chunks_of(count: int, devices: int, most: int, granule: int, *, is_spread: bool) -> list[Chunk]:
-    """All inputs in chunks: as many for each device, equally large but for a granule; first chunks are smaller.
+    """Divides all inputs into chunks: as many for each device, equally large but for a granule; first chunks are
+    smaller.
 
     Args:
-        count: inputs in all.
-        most: inputs of a chunk, at the most.
+        count: number of all inputs.
+        most: upper limit of inputs of a chunk.
         granule: inputs that a device computes together anyway, such as those of a tile: chunks are multiples of it, if
             ``most`` is.
-        is_spread: whether each chunk has inputs of everywhere, for those that die to be in all chunks alike; else its
-            inputs follow each other.
+        is_spread: spread the inputs of each chunk over all inputs, so that dying ones are evenly distributed; else they
+            are contiguous.
     """
     turns = ceil_div(count, devices * most)
     while True:

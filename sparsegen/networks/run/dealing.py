@@ -34,19 +34,19 @@ class ChunkQueue:
             return self._chunks[self._taken - 1]
 
     def empty(self) -> None:
-        """Let nobody take any more, since somebody failed."""
+        """Withdraws the remaining chunks, after an error in one of them."""
         with self._turn:
             self._taken = len(self._chunks)
 
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
-    """What came of it.
+    """Result of inference on several devices.
 
     Attributes:
         results: float32 totals, or inputs × outputs in storage form, in the order of the inputs.
-        inputs_of: how many inputs each device took.
-        copies_of: how many segments each brought.
+        inputs_of: number of inputs of each device.
+        copies_of: number of segments that each copied.
     """
 
     results: Array
@@ -68,9 +68,9 @@ class DeviceGroup:
         self._turn = threading.Lock()
 
     def chunks(self, count: int, hands: int) -> list[Chunk]:
-        """So many inputs in chunks for so many devices.
+        """Divides ``count`` inputs into chunks for ``hands`` devices.
 
-        Where inputs die, every chunk has inputs of everywhere: as many that live as the others, nearly.
+        If inputs die, every chunk has inputs from everywhere, so that about as many of its inputs live as of others'.
         """
         is_spread = hands > 1 and self.packed.activation is Activation.DYING_RELU
         return chunks_of(count, hands, self.packed.plan.batch, self._granule, is_spread=is_spread)
@@ -115,6 +115,6 @@ class DeviceGroup:
                 run.infer(inputs, next_chunk, results)
                 return taken, run.weights.copies - before
         except BaseException:
-            self._runs[i] = None  # what was under way is not known
+            self._runs[i] = None  # the state of its work is unknown
             queue.empty()
             raise

@@ -12,7 +12,7 @@ from sparsegen.backends.executor import Executor, LoadedKernel, Moment
 from sparsegen.kernels import family_of
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.csr import Array
-from sparsegen.networks.packed.packed_network import PackedNetwork, Segment
+from sparsegen.networks.packed.packed_network import PackedNetwork
 from sparsegen.networks.run.chunks import Chunk
 from sparsegen.networks.run.inputs import Inputs, write_rows
 from sparsegen.networks.run.parked import Parked
@@ -21,12 +21,14 @@ from sparsegen.networks.run.row_kernels import RowKernels
 from sparsegen.networks.run.staging import Staging, Writers
 from sparsegen.networks.run.weight_slots import WeightSlots
 from sparsegen.operators.sparse_network import Activation, Readout
-from sparsegen.plan.binding import launch_arguments, zeroed
+from sparsegen.plan.binding import bind_launch, zeroed
+from sparsegen.plan.own_launch import Bound
 from sparsegen.plan.variants import RenderedVariant
 from sparsegen.system.device_memory import Address, Buffer
 from sparsegen.system.integers import ceil_div
 
 NextChunk = Callable[[], Chunk | None]
+MOST_LAUNCHES = 256  # kept: batches are of one size but where inputs died
 
 
 class DeviceRun:
@@ -59,6 +61,7 @@ class DeviceRun:
             self._z = executor.allocate(batch * self._row_bytes)
             self._alive, self._kept = executor.allocate(4 * batch), executor.allocate(4 * batch)
         self._parked = [Parked(packed.neurons, packed.dtype.storage) for _ in packed.segments]
+        self._launches: dict[tuple[int, int, int], Bound] = {}  # by segment, slot and number of inputs
         self._upcoming: Chunk | None = None
         self._sent: Moment | None = None
 
@@ -83,10 +86,9 @@ class DeviceRun:
                 room = self.weights.make_room(self._following(level))
                 if may_fetch:
                     self._stream.wait_for_kernels()  # bits are read
-                segment = self._packed.segments[level]
                 is_last = level == len(self._packed.segments) - 1
                 to = self._results.free(results) if is_last else self._z
-                self._launch(segment, packed, numbers.size, to)
+                self._launch(level, packed, numbers.size, to)
                 if is_last:
                     self._results.launched(numbers)
                 self.weights.bring(room)
@@ -192,14 +194,20 @@ class DeviceRun:
             self._rows.gather(kept.size, packed.neurons, self._kept, self._z, self._y)
         return numbers[kept]
 
-    def _launch(self, segment: Segment, weights: Packed[Buffer], count: int, to: Buffer) -> None:
-        family, config = family_of(self._packed.config), self._packed.config
-        problem = replace(segment.problem, n=count)
-        device = self._executor.device
-        given = {**self._scratch, "y": self._y, "clip": self._clip, problem.result(0).name: to}
-        arguments = launch_arguments(family, problem, config, weights, given)
-        launch = family.launch(problem, config, weights.sizes, device)
-        self._executor.bind(self._kernels[segment.layers.start], launch, arguments)(0)
+    def _launch(self, level: int, weights: Packed[Buffer], count: int, to: Buffer) -> None:
+        key = level, self.weights.current, count
+        launch = self._launches.get(key)
+        if launch is None:
+            if len(self._launches) == MOST_LAUNCHES:
+                self._launches.clear()
+            launch = self._launches[key] = self._bound(level, weights, count)
+        launch(0, self._y.address, self._clip.address, to.address)
+
+    def _bound(self, level: int, weights: Packed[Buffer], count: int) -> Bound:
+        """The launch of a segment for ``count`` inputs, with its weights where they lie now."""
+        segment, config = self._packed.segments[level], self._packed.config
+        problem, kernel = replace(segment.problem, n=count), self._kernels[segment.layers.start]
+        return bind_launch(family_of(config), problem, config, weights, kernel, self._executor, self._scratch)
 
     def _loaded(self) -> dict[int, LoadedKernel]:
         """The kernel of each segment, by its first layer; most share one."""

@@ -25,7 +25,7 @@ class Inputs(Protocol):
 
     @property
     def are_bits(self) -> bool:
-        """Whether rows are bits, as of `BitInputs`, and else numbers in storage form."""
+        """True if rows are bits, as those of `BitInputs`; else they are numbers in storage form."""
 
     @property
     def row_bytes(self) -> int: ...
@@ -41,7 +41,7 @@ class Inputs(Protocol):
         """All of them as real numbers, inputs × neurons, as the device has them."""
 
     def some(self, numbers: Array) -> Inputs:
-        """These inputs alone."""
+        """Selects the inputs with these numbers."""
 
 
 def write_rows(inputs: Inputs, chunk: Chunk, begin: int, end: int, rows: Array) -> None:
@@ -62,7 +62,7 @@ class BitInputs:
 
     Attributes:
         bits: uint8, inputs × ⌈neurons / 8⌉.
-        neurons: of an input.
+        neurons: neurons of an input.
     """
 
     bits: Array

@@ -22,7 +22,7 @@ class PackedInference(DeviceBound):
     """A packed network on devices, within the memory that it was planned for.
 
     Attributes:
-        packed: what was packed, and the plan.
+        packed: the packed network, and the plan.
     """
 
     instead = "load its file again where it is needed"
@@ -32,7 +32,7 @@ class PackedInference(DeviceBound):
     ) -> None:
         """
         Args:
-            device, devices: as for `SparseNetwork`.
+            device, devices: see `SparseNetwork`.
 
         Raises:
             ConfigError: the variant that it was packed for does not run there.
@@ -42,7 +42,7 @@ class PackedInference(DeviceBound):
         self._group = Placement.of(None, devices, device).group(packed)
 
     def chunks(self, count: int, hands: int) -> list[Chunk]:
-        """So many inputs in chunks for so many devices; see `DeviceGroup.chunks`."""
+        """Divides ``count`` inputs into chunks for ``hands`` devices; see `DeviceGroup.chunks`."""
         return self._group.chunks(count, hands)
 
     def __call__(self, y: Any, chunks: Sequence[Chunk] | None = None) -> tuple[Array, Array]:

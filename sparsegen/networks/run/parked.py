@@ -15,8 +15,8 @@ class Parked:
     def __init__(self, neurons: int, dtype: np.dtype[Any]) -> None:
         """
         Args:
-            neurons: of a row.
-            dtype: in storage form.
+            neurons: neurons of a row.
+            dtype: type of the rows, in storage form.
         """
         self._numbers: Array = np.zeros(0, np.int64)
         self._rows: Array = np.zeros((0, neurons), dtype)
@@ -24,7 +24,7 @@ class Parked:
 
     @property
     def count(self) -> int:
-        """How many wait."""
+        """Number of waiting inputs."""
         return self._end - self._begin
 
     def put(self, numbers: Array) -> Array:
@@ -40,7 +40,7 @@ class Parked:
         return self._rows[some]
 
     def take(self, most: int) -> tuple[Array, Array]:
-        """Remove so many, or as many as there are, the first ones first.
+        """Removes up to ``most`` inputs, the first ones first.
 
         Returns:
             Their numbers, and their rows, which the next `put` may overwrite.
@@ -50,7 +50,7 @@ class Parked:
         return self._numbers[some].copy(), self._rows[some]
 
     def _make_room(self, size: int) -> None:
-        """Those that wait to the front, in larger memory if that is not enough."""
+        """Moves the waiting inputs to the front, in larger memory if that is not enough."""
         waiting, here = self.count, slice(self._begin, self._end)
         numbers, rows = self._numbers, self._rows
         if waiting + size > numbers.size:

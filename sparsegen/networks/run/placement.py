@@ -1,4 +1,4 @@
-"""Where a network is inferred when it is not one device's memory: within a budget, on several devices."""
+"""Devices and memory of a network that is not in one device's memory: within a budget, on several devices."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from sparsegen.networks.packed.packing import granule
 from sparsegen.networks.run.dealing import DeviceGroup
 from sparsegen.plan.executors import shared_executor
 
-MOST_OF_FREE = 0.9  # of device memory, where no budget is given
+MOST_OF_FREE = 0.9  # fraction of free device memory, without a budget
 
 Devices: TypeAlias = str | Sequence[Device | str]
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Devices, and how many bytes of each may be taken.
+    """Devices, and the bytes of each that may be used.
 
     Attributes:
-        devices: of which every one computes some inputs with all layers.
-        budget: of each; None for what is free.
+        devices: each computes some inputs with all layers.
+        budget: bytes of each; None for what is free.
     """
 
     devices: tuple[Device, ...]
@@ -33,7 +33,7 @@ class Placement:
 
     @classmethod
     def of(cls, memory: Any, devices: Devices | None, device: Device | str | None) -> Placement:
-        """What a call asked for.
+        """Parses a call's arguments.
 
         Args:
             memory: bytes, or text such as ``"8 GiB"``; None for what is free.
@@ -60,7 +60,7 @@ class Placement:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What tells placements apart; equal GPUs compare equal, and so do not."""
+        """Key of a placement. It holds the devices' indices, since equal GPUs compare equal."""
         return (self.budget, *((one.backend, one.index) for one in self.devices))
 
     def usable_bytes(self) -> int | None:
@@ -88,5 +88,5 @@ class Placement:
         return packed.pin(self._executors()[0]) if is_streamed else packed
 
     def _executors(self) -> list[Any]:
-        """Those of this process; the first one's is opened last, so that its context stays the calling thread's."""
+        """Executors of this process; the first one's is opened last, so that its context stays the calling thread's."""
         return [shared_executor(device) for device in reversed(self.devices)][::-1]

@@ -29,7 +29,7 @@ class ResultBuffers:
     def __init__(self, executor: Executor, writers: Writers, batch: int, width: int) -> None:
         """
         Args:
-            batch: inputs of a launch, at the most.
+            batch: upper limit of inputs of a launch.
             width: bytes of an input's results.
         """
         nobody = np.zeros(0, np.int64)
@@ -39,7 +39,7 @@ class ResultBuffers:
         )
         self._filling: deque[_ResultBuffer] = deque()
         self._writers, self._width = writers, width
-        self._rows = max(1, min(PIECE_BYTES // width, batch))  # of a piece
+        self._rows = max(1, min(PIECE_BYTES // width, batch))  # rows of a piece
         self._pieces = [executor.pinned(self._rows * width) for _ in range(2)]
 
     def free(self, results: Array) -> Buffer:
@@ -52,7 +52,7 @@ class ResultBuffers:
         """Say that the launch which fills that buffer has been queued.
 
         Args:
-            numbers: of its inputs.
+            numbers: numbers of its inputs.
         """
         buffer = self._empty.popleft()
         buffer.numbers = numbers

@@ -9,7 +9,7 @@ from sparsegen.system.device_memory import WARP, Buffer
 from sparsegen.system.integers import ceil_div
 
 FILE = "network_inputs.cu"
-THREADS = 256  # of a block
+THREADS = 256  # threads of a block
 PART = 1024  # elements of a row that a warp takes
 
 
@@ -34,7 +34,7 @@ class RowKernels:
 
         Args:
             given: neurons that have a bit; others are zero.
-            one: how a neuron that is on is stored.
+            one: stored form of a neuron that is on.
         """
         arguments = (count, given, neurons, row_bytes, one, bits, y)
         self._run(self._unpack, count * ceil_div(neurons, PART), *arguments)

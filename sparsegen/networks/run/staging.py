@@ -17,9 +17,9 @@ from sparsegen.system.device_memory import Address
 
 PIECE_BYTES = (
     64 << 20
-)  # of staging memory; two pieces: smaller ones cost more in waking threads than they hide
+)  # bytes of staging memory; two pieces: smaller ones cost more in waking threads than they hide
 WRITERS = 8  # threads that fill a piece: one is slower than the bus
-LEAST_BYTES = 1 << 20  # for a thread
+LEAST_BYTES = 1 << 20  # least bytes of a thread
 
 
 class Writers:
@@ -29,7 +29,7 @@ class Writers:
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="staging")
 
     def copy(self, count: int, width: int, copy: Callable[[int, int], object]) -> None:
-        """Call ``copy(begin, end)`` for parts of so many elements of ``width`` bytes, and wait for all of them.
+        """Calls ``copy(begin, end)`` for parts of ``count`` elements of ``width`` bytes, and waits for all of them.
 
         Raises:
             What ``copy`` raises, when no thread is in it any more.
@@ -53,8 +53,8 @@ class Staging:
     ) -> None:
         """
         Args:
-            nbytes: as many may be sent together.
-            row_bytes: of a row of inputs, at the most; a piece holds one.
+            nbytes: upper limit of bytes that are sent together.
+            row_bytes: upper limit of a row of inputs; a piece holds one.
         """
         size = max(1, row_bytes, min(PIECE_BYTES, nbytes))
         self._executor, self._writers = executor, writers
@@ -108,5 +108,5 @@ class Staging:
 
             try:
                 self._writers.copy(size, width, copy)
-            finally:  # where a writer raised, others have sent their parts
+            finally:  # if a writer raised, others have sent their parts
                 self._moments[turn] = self._stream.moment()

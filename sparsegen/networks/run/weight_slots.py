@@ -1,4 +1,4 @@
-"""A packed network's segments on a device: all of them, or two, of which one comes while the other is computed."""
+"""Slots for a packed network's segments on a device: all of them, or two, to copy one while the other is computed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class WeightSlots:
     """Device memory for as many segments as the plan says.
 
     Attributes:
-        copies: how many segments were brought so far.
+        current: the number of the slot that kernels read.
+        copies: number of segments that were copied so far.
     """
 
     def __init__(
@@ -22,26 +23,26 @@ class WeightSlots:
         self._packed, self._stream, self._staging = packed, stream, staging
         count = min(len(packed.segments), packed.plan.slots)
         self._slots: list[Buffer] = [executor.allocate(packed.slot_bytes) for _ in range(count)]
-        self._holds: list[int | None] = [None] * count  # which segment
+        self._holds: list[int | None] = [None] * count  # segment in each slot
         self._arrives: list[Moment | None] = [None] * count
-        self._current = 0
+        self.current = 0
         self._checked: set[int] = set()  # segments
         self.copies = 0
 
     def has(self, segment: int) -> bool:
-        """Whether it is there, or on its way."""
+        """True if a segment is there, or on its way."""
         return segment in self._holds
 
     def hold_kernels_for(self, segment: int) -> Packed[Buffer]:
         """The segment on the device; kernels that are launched from now on find it there."""
         if segment not in self._holds:
             self.bring(self.make_room(segment))
-        self._current = self._holds.index(segment)
-        moment = self._arrives[self._current]
+        self.current = self._holds.index(segment)
+        moment = self._arrives[self.current]
         if moment is not None:
             self._stream.hold_kernels(moment)
-            self._arrives[self._current] = None
-        return self._packed.segments[segment].on_device(self._slots[self._current].address)
+            self._arrives[self.current] = None
+        return self._packed.segments[segment].on_device(self._slots[self.current].address)
 
     def make_room(self, segment: int | None) -> tuple[int, int] | None:
         """A slot for a segment, once the kernels that were launched so far have ended; None where it is there already.
@@ -51,7 +52,7 @@ class WeightSlots:
         if segment is None or segment in self._holds:
             return None
         empty = [i for i, held in enumerate(self._holds) if held is None]
-        slot = empty[0] if empty else (self._current + 1) % len(self._slots)
+        slot = empty[0] if empty else (self.current + 1) % len(self._slots)
         self._stream.wait_for_kernels()
         return segment, slot
 

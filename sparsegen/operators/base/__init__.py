@@ -1,1 +1,1 @@
-"""What every operator is made of: problems, fields, operands, references, costs."""
+"""Foundations of every operator: problems, fields, operands, references, costs."""

@@ -1,4 +1,4 @@
-"""What a host computes again of a result that a device checks (`Problem.lone_row`)."""
+"""The part of a result that the host computes again after a device checked it (`Problem.lone_row`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.base.dtype import Array
 
-CHECKED_COLUMNS = 64  # of a row that is computed again
+CHECKED_COLUMNS = 64  # columns of a row that are computed again
 
 
 def row_alone(matrix: CsrMatrix, row: int, most: int | None = None) -> tuple[CsrMatrix, slice]:
@@ -23,5 +23,5 @@ def row_alone(matrix: CsrMatrix, row: int, most: int | None = None) -> tuple[Csr
 
 
 def some_columns(count: int, rng: np.random.Generator) -> Array:
-    """Which columns of a row `Problem.lone_row` computes again."""
+    """Draws the columns of a row that `Problem.lone_row` computes again, in rising order."""
     return np.sort(rng.choice(count, size=min(count, CHECKED_COLUMNS), replace=False))

@@ -41,7 +41,7 @@ class DType(StrEnum):
         return {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[self.value]
 
     def overflows(self, values: Array) -> int:
-        """How many finite numbers become infinite where they are rounded to this type."""
+        """Number of finite values that become infinite when they are rounded to this type."""
         # Halfway between the largest number and the next power of two rounds to even, which is infinite.
         limit = {"float32": 2.0**128 - 2.0**103, "float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}[
             self.value
@@ -71,7 +71,7 @@ class DType(StrEnum):
         return held
 
     def from_storage(self, stored: Array) -> Array:
-        """This type's storage to float32 (exact) for bfloat16; other types are returned as they are."""
+        """Converts storage of bfloat16 to float32 (exact); returns other types as they are."""
         if self is not DType.BFLOAT16:
             return stored
         return (np.ascontiguousarray(stored, dtype=np.uint16).astype(np.uint32) << 16).view(np.float32)

@@ -1,4 +1,4 @@
-"""What is done to a sum of products before it is stored."""
+"""Epilogues: operations on a sum of products before it is stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.integers import ceil_div
 
-# Of an error, by an activation whose slope is at most 1.13 (GELU) or 1.1 (SiLU), and some roundings of evaluating it.
+# Growth of an error by an activation with a slope of at most 1.13 (GELU) or 1.1 (SiLU), and roundings in evaluating it.
 GROWTH = 1.5
 
 
@@ -31,21 +31,21 @@ class BiasEpilogue(StrEnum):
         return self == "bias_residual"
 
     def operands(self, biases: int, result: TensorSpec, alignment: int = 0) -> tuple[TensorSpec, ...]:
-        """Those that it adds: a bias of so many values, a residual of the result's shape.
+        """Returns the operands that it adds: a bias of ``biases`` values, a residual of the result's shape.
 
         Args:
-            alignment: of the residual; see `TensorSpec`.
+            alignment: alignment of the residual; see `TensorSpec`.
         """
         bias = TensorSpec("bias", (biases,), result.dtype)
         residual = TensorSpec("residual", result.shape, result.dtype, alignment)
         return (*([bias] if self.has_bias else []), *([residual] if self.has_residual else []))
 
     def given(self, bias: Any, residual: Any, biases: int) -> tuple[Any, ...]:
-        """What a call brings for `operands`, in their order.
+        """Returns the call's arrays for `operands`, in their order.
 
         Args:
             bias, residual: None where the call brings none.
-            biases: how many values a bias has.
+            biases: number of values of a bias.
 
         Raises:
             OperandError: the call brings other operands.
@@ -69,7 +69,7 @@ class BiasEpilogue(StrEnum):
 
 
 class Epilogue(BiasEpilogue):
-    """What is done to C before it is stored, in float32; the bias has one value per row of C.
+    """The operation on C before it is stored, in float32; the bias has one value per row of C.
 
     GELU is the exact one, x · Φ(x) with the normal distribution Φ. A residual has C's shape and layout.
     """

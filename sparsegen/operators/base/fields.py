@@ -19,7 +19,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class NoValueError(ConfigError, ValueError):
-    """What was given is no value of a parameter; the message is the end of a sentence that names the argument."""
+    """Value is none of a parameter's. The message is the end of a sentence that names the argument."""
 
 
 class Parameter(ABC):
@@ -41,7 +41,7 @@ class Parameter(ABC):
 
     @classmethod
     def named(cls, value: Any, name: str, error: type[SparsegenError] = ConfigError) -> Self:
-        """What an argument of this name stands for; raises ``error`` where it is no value of the class."""
+        """Parses the value of an argument ``name``; raises ``error`` if it is no value of the class."""
         try:
             return cls.parse(value)
         except ValueError as why:
@@ -50,11 +50,11 @@ class Parameter(ABC):
     @property
     @abstractmethod
     def json(self) -> float | str:
-        """What `parse` makes it of again."""
+        """Returns the value as JSON; `parse` reads it back."""
 
     @property
     def octaves(self) -> tuple[float, ...]:
-        """Its place among other values, for what finds workloads alike; none where the features tell it already."""
+        """Coordinates among other values, to find similar workloads; empty if the features hold them already."""
         return ()
 
 
@@ -64,13 +64,13 @@ class Field:
 
     Attributes:
         kind: ``int`` for a size, an enumeration for a trait, a `Parameter` class for what is neither.
-        doc: what it is, in words that begin small and end without a stop.
-        flags: how a command line gives it, the preferred one first.
+        doc: description, which begins with a small letter and ends without a stop.
+        flags: flags of a command line, the preferred one first.
         default: None where it must be given.
-        usual: of a size without a default: what a command line takes where nothing is given; None if it must be.
-        near: whether it changes little, so that times with another value still compare.
+        usual: a command line's default for a size that has none itself; None if it must be given.
+        near: true if it changes little, so that times with another value still compare.
         unsaid: a trait that texts leave out where it has its default, as nearly all problems do.
-        of_batch: whether it says something of the items of a batch: one item alone has its default.
+        of_batch: true if it is a property of a batch's elements: one element alone has its default.
     """
 
     name: str

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-NAN = 0x7F  # of both formats
+NAN = 0x7F  # code in both formats
 LARGEST_CODES = {"float8_e4m3fn": 0x7E, "float8_e5m2": 0x7B}
 
 
@@ -39,7 +39,7 @@ class Float8(StrEnum):
         return float(_values(self)[LARGEST_CODES[self.value]])
 
     def overflows(self, values: Array) -> int:
-        """How many finite numbers become infinite, or NaN in e4m3, where they are rounded to this type."""
+        """Number of finite values that become infinite, or NaN in e4m3, when they are rounded to this type."""
         limit, largest_is_even = _middles(self)[-1], LARGEST_CODES[self.value] % 2 == 0
         if values.dtype.kind not in "fiu":
             return 0
@@ -58,7 +58,7 @@ class Float8(StrEnum):
         return bits.astype(np.uint8)
 
     def from_storage(self, stored: Array) -> Array:
-        """This type's bits as float32, exactly."""
+        """Converts bits of the type to float32, exactly."""
         found: Array = _values(self)[np.asarray(stored, dtype=np.uint8)]
         return found
 
@@ -66,7 +66,7 @@ class Float8(StrEnum):
 class FactorType(StrEnum):
     """Element types of the two dense operands of a product with a mask, in the order of the call."""
 
-    SAME = "same"  # that of the result
+    SAME = "same"  # the result's type
     E4M3 = "e4m3"
     E5M2 = "e5m2"
     E4M3_E5M2 = "e4m3-e5m2"
@@ -84,7 +84,7 @@ class FactorType(StrEnum):
 
 @cache
 def _values(kind: Float8) -> Array:
-    """What each of the 256 codes stands for, float32."""
+    """Returns the value of each of the 256 codes, float32."""
     exponent_bits = 4 if kind is Float8.E4M3 else 5
     fraction_bits = 7 - exponent_bits
     bias = (1 << exponent_bits - 1) - 1

@@ -10,7 +10,7 @@ from sparsegen.system.device_bound import DeviceBound
 
 
 class Device(Protocol):
-    """What operator objects tell of where they run; see `sparsegen.kernels.base.Device`."""
+    """The part of `sparsegen.kernels.base.Device` that operator objects expose: where they run."""
 
     @property
     def key(self) -> str: ...
@@ -26,7 +26,7 @@ class Device(Protocol):
 
 
 class Choice(Protocol):
-    """What operator objects tell of the choice of their variant; see `sparsegen.Choice`."""
+    """The part of `sparsegen.Choice` that operator objects expose: how their variant was chosen."""
 
     @property
     def how(self) -> str: ...
@@ -71,7 +71,7 @@ class Launcher(Protocol):
     Attributes:
         kept: names of the operands that calls need not bring, since they were given beforehand.
         variant, source: None where nothing of sparsegen's runs.
-        nbytes: of the matrix on the device.
+        nbytes: bytes of the matrix on the device.
     """
 
     @property
@@ -108,12 +108,12 @@ class Launcher(Protocol):
 
 
 class Operator(DeviceBound):
-    """What the operator objects of all operators share; make one with `sparsegen.prepare`.
+    """Base class of all operator objects; make one with `sparsegen.prepare`.
 
-    Calls are thread-safe, never tune, compile or wait, and allocate nothing but ``out``: a CUDA graph
-    captures them (capture after one call in the same thread). Gradients are not recorded. Where the family has
-    scratch memory (`Family.scratch_names`), launches of one thread must not overlap: a stream each for several calls
-    needs an event between them, or an operator each.
+    Calls are thread-safe, never tune, compile or wait, and allocate nothing but ``out``: a CUDA graph captures them
+    (capture after one call in the same thread). Gradients are not recorded. Where the family has scratch memory
+    (`Family.scratch_names`), launches of one thread must not overlap: a stream each for several calls needs an event
+    between them, or an operator each.
 
     Every call takes ``out``, the result's array, of the operands' kind (by default a new one), and ``stream``, where to
     launch: a handle, or a stream of PyTorch, CuPy or the CUDA stream protocol; by default the current stream of the
@@ -121,16 +121,16 @@ class Operator(DeviceBound):
     on the operator's GPU are used in place; NumPy arrays are copied there and back (for bfloat16: float32 arrays,
     rounded). Every call raises
 
-    - OperandError: an argument is not as it must be; the message says what was expected;
-    - LaunchError: the driver refused the launch.
+    - OperandError: an argument is not as it must be; the message says what was expected; - LaunchError: the driver
+    refused the launch.
 
     Attributes:
-        problem: what it computes, a problem of the operator.
-        launcher: what runs it.
+        problem: the problem that it computes.
+        launcher: the launcher of its variant or of the dense product.
     """
 
-    problem: Any  # of the operator's own class, which is above this one
-    __call__: Callable[..., Any]  # by each operator, with its operands by name
+    problem: Any  # a problem of the operator's own class, which is above this one
+    __call__: Callable[..., Any]  # defined by each operator, with its operands by name
 
     def __init__(self, problem: Any, launcher: Launcher) -> None:
         """The operator of a problem that the launcher is bound to."""
@@ -144,7 +144,7 @@ class Operator(DeviceBound):
 
     @property
     def device(self) -> Device:
-        """Where it runs."""
+        """The device that it runs on."""
         return self.launcher.device
 
     @property
@@ -168,7 +168,7 @@ class Operator(DeviceBound):
         return self.launcher.nbytes
 
     def explain(self) -> str:
-        """What runs, and why, in words."""
+        """Describes what runs, and why."""
         return self.launcher.explain()
 
     def update_values(self, values: Any) -> None:

@@ -1,4 +1,4 @@
-"""What every problem has: sizes, traits, operands, a result, a reference and a cost."""
+"""The problem: sizes, traits, operands, a result, a reference and a cost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LoneRow:
     """One row of a problem as a problem of its own: what a sample of a device's results is computed again from.
 
     Attributes:
-        places: where its results lie among those of the whole problem, as stored.
+        places: places of its results among those of the whole problem, as stored.
     """
 
     problem: Problem
@@ -51,17 +51,16 @@ class Problem(ProblemFields):
     Attributes:
         operator: its name.
         title: its name as people read it.
-        summary: what it computes, in a formula or a few words.
+        summary: its computation, in a formula or a few words.
         matrix_sizes: the names of the sizes that are the sparse matrix's rows and columns; each may be 0.
         dense_sizes: the names of the other sizes of an item; each is at least 1.
         keeps: the names of the operands that `sparsegen.prepare` takes too, for every call that does not bring its own.
-        is_transposable: whether the matrix's transpose may take its place.
-        has_pattern: whether there is a sparse matrix before the first call; else the sparsity is an operand.
-        takes_mask: whether the matrix is a mask, whose values play no part.
-        multiplies_by_b: whether it is a product with one dense matrix B, whose memory order listings tell.
+        is_transposable: true if the matrix's transpose may take its place.
+        has_pattern: true if there is a sparse matrix before the first call; else the sparsity is an operand.
+        multiplies_by_b: true if it is a product with one dense matrix B, whose memory order listings tell.
         operator_type: the class of the operator objects that users call.
-        reference_files: of the plain kernels that `reference_on` runs; none where it has none.
-        batch: how many items.
+        reference_files: files of the plain kernels that `reference_on` runs; empty if it has none.
+        batch: number of batch elements.
 
     Raises:
         ConfigError: a size is no whole number or out of range, or a trait has no such value.
@@ -73,7 +72,6 @@ class Problem(ProblemFields):
     summary: ClassVar[str]
     keeps: ClassVar[tuple[str, ...]] = ()
     is_transposable: ClassVar[bool] = False
-    takes_mask: ClassVar[bool] = False
     multiplies_by_b: ClassVar[bool] = False
     operator_type: ClassVar[type[Operator]]
     reference_files: ClassVar[tuple[str, ...]] = ()
@@ -82,7 +80,7 @@ class Problem(ProblemFields):
 
     @property
     def without_pattern(self) -> CsrMatrix:
-        """What takes the sparse matrix's place where there is none before the first call: a shape without nonzeros."""
+        """A matrix of the right shape without nonzeros, for operators whose sparsity is known only at the call."""
         return CsrMatrix.without_nonzeros(self.matrix_shape)
 
     @property
@@ -91,11 +89,13 @@ class Problem(ProblemFields):
         return self.matrix_shape
 
     def features(self, matrix: CsrMatrix) -> Features:
-        """What dispatch sees of the sparsity, of `features_shape`."""
+        """Returns the features of the sparsity, which dispatch sees; their shape is `features_shape`."""
         return Features.of(matrix)
 
     def fingerprint(self, matrix: CsrMatrix) -> str:
-        """What names the sparsity in databases: SHA-256, in hexadecimal digits. Equal ones have equal `features`."""
+        """Returns the name of the sparsity in databases, SHA-256 in hexadecimal digits; equal ones have equal
+        `features`.
+        """
         return matrix.fingerprint()
 
     # --- its items ---
@@ -109,12 +109,12 @@ class Problem(ProblemFields):
 
     @property
     def heeds_values(self) -> bool:
-        """Whether the result depends on the matrix's values, not on its pattern alone."""
+        """True if the result depends on the matrix's values, not on its pattern alone."""
         return False
 
     @property
     def value_sets(self) -> int:
-        """How many sets of the matrix's values there are: `batch` where each item has its own, else 1."""
+        """Number of sets of the matrix's values: `batch` if each batch element has its own, else 1."""
         return 1
 
     def own_values(self, nnz: int) -> TensorSpec | None:
@@ -133,7 +133,8 @@ class Problem(ProblemFields):
         """The matrix and the operands of each item.
 
         Args:
-            operands: of all items, in storage form or as real numbers; with ``values`` where each item has its own.
+            operands: operands of all batch elements, in storage form or as real numbers; with ``values`` if each
+                element has its own.
         """
         if self.batch == 1:
             yield matrix, dict(operands)
@@ -172,8 +173,8 @@ class Problem(ProblemFields):
         return self.dtype
 
     def computed_share(self, matrix: CsrMatrix, operands: Mapping[str, Array]) -> float:
-        """The part of the FLOP of `cost` that these operands need: 1, but where inputs need no more after a while, or
-        masks have another number of live blocks than is expected.
+        """Fraction of the FLOP of `cost` that these operands need: 1, unless inputs die or masks have another number of
+        live blocks than expected.
         """
         return 1.0
 
@@ -189,7 +190,9 @@ class Problem(ProblemFields):
         return dict(given)
 
     def to_check(self) -> Self:
-        """What a variant is verified on where it first runs: the problem, or one of fewer independent items."""
+        """Returns the problem to verify a variant on at its first use: this one, or one of fewer independent batch
+        elements.
+        """
         return self
 
     def in_words(self, density: float) -> str:
@@ -200,8 +203,8 @@ class Problem(ProblemFields):
         """The result in float64, and what bounds on its error are made of, in the result's stored shape.
 
         Args:
-            operands: in storage form, by name; with `own_values` where each item has its own.
-            threads: of the host that work on it.
+            operands: operands in storage form, by name; with `own_values` if each batch element has its own.
+            threads: number of the host's threads to use.
         """
         if self.batch == 1:
             return self.item_reference(matrix, operands, threads=threads)
@@ -217,11 +220,11 @@ class Problem(ProblemFields):
     def written_references(
         self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
     ) -> dict[str, Reference]:
-        """What the operands must be after a call that it writes beside the result (`TensorSpec.is_written`), by name.
+        """Returns the references of operands that a call writes beside the result (`TensorSpec.is_written`), by name.
 
         Args:
-            operands: as of `reference`; those that are written may hold anything.
-            threads: of the host that work on it.
+            operands: see `reference`; those that are written may hold anything.
+            threads: number of the host's threads to use.
         """
         return {}
 
@@ -237,7 +240,7 @@ class Problem(ProblemFields):
         None where the operator has none: the host computes then.
 
         Args:
-            operands: as of `reference`.
+            operands: see `reference`.
         """
         return None
 
@@ -253,7 +256,7 @@ class Problem(ProblemFields):
         Operators with a `reference_on` have it.
 
         Args:
-            operands: in storage form.
+            operands: operands in storage form.
         """
         raise NotImplementedError(f"{self.operator} has no reference on a device to check")
 
@@ -271,7 +274,9 @@ class Problem(ProblemFields):
         device: PlainDevice,
         fill: Callable[[CsrMatrix, Mapping[str, Array], PlainDevice, DeviceReference], None],
     ) -> DeviceReference:
-        """What ``fill`` writes for each item, given its matrix and its operands, numbers as float32."""
+        """Builds the device's reference from what ``fill`` writes for each batch element, given its matrix and its
+        operands.
+        """
         written = self.result(matrix.nnz)
         count = written.nbytes // written.dtype.itemsize
         assert isinstance(written.dtype, DType), "a result is of numbers"
@@ -300,7 +305,7 @@ class Problem(ProblemFields):
 
 @runtime_checkable
 class HasDense(Protocol):
-    """A problem of which a dense product computes an item too, so that it may run instead."""
+    """A problem whose batch elements a dense product can compute too, so that it may run instead."""
 
     def dense_result(self, torch: Any, matrix: Any, operands: Mapping[str, Any], out: Any) -> Any:
         """The result for one item, by PyTorch.
@@ -309,5 +314,5 @@ class HasDense(Protocol):
             torch: PyTorch.
             matrix: the sparse one as a full tensor.
             operands: tensors by name, of the problem's dtype.
-            out: where to write it; None for a new tensor.
+            out: tensor for the result; None for a new one.
         """

@@ -14,7 +14,7 @@ from sparsegen.operators.base.fields import Field, Parameter, fields_of
 
 
 class ProblemFields(ABC):
-    """What every problem makes of its declared fields; see `Problem`, which adds what is computed.
+    """Common behaviour that follows from a problem's declared fields; see `Problem`, which adds what is computed.
 
     Raises:
         ConfigError: a size is no whole number or out of range, or a trait has no such value.
@@ -68,12 +68,12 @@ class ProblemFields(ABC):
 
     @property
     def traits(self) -> dict[str, StrEnum]:
-        """What has names for its values: dtype, layouts, epilogue, whose values the items have."""
+        """Fields that have named values: dtype, layouts, epilogue, whether batch elements have their own values."""
         return {name: getattr(self, name) for name, field in self.fields.items() if field.is_trait}
 
     @property
     def parameters(self) -> dict[str, Parameter]:
-        """What is neither a size nor a trait, by name, such as the expected density of a mask."""
+        """Fields that are neither sizes nor traits, by name, such as the expected density of a mask."""
         return {
             name: getattr(self, name)
             for name, field in self.fields.items()

@@ -1,4 +1,4 @@
-"""What a result must be, as plain data; `sparsegen.verify` holds results against it."""
+"""The expected result, as plain data; `sparsegen.verify` holds results against it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from sparsegen.system.device_memory import Address, Buffer, PlainDevice
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a result must be, and what bounds on its error are made of.
+    """The expected result, with the magnitudes and term counts that bounds on its error are computed from.
 
     Attributes:
         exact: float64, in the result's stored shape.
-        magnitude: of the same shape: what, times float32's unit roundoff and 4 · √(terms + 2), bounds the error of
-            computing in float32. Of sums it is the same sum of absolute values (Higham, Accuracy and Stability of
+        magnitude: array of the same shape which, times float32's unit roundoff and 4 · √(terms + 2), bounds the error
+            of computing in float32. For sums it is the same sum of absolute values (Higham, Accuracy and Stability of
             Numerical Algorithms, 3.1).
-        terms: how many terms each sum has, in a shape that broadcasts to the result's.
-        dtype: of the result.
+        terms: number of terms of each sum, in a shape that broadcasts to the result's.
+        dtype: the result's type.
     """
 
     exact: Array
@@ -56,12 +56,12 @@ class DeviceReference:
 
 
 def terms_stride(shape: tuple[int, ...], terms: tuple[int, ...]) -> int:
-    """How many neighbours among the results, as stored, have equally many terms.
+    """Returns the number of neighbouring results, as stored, that have equally many terms.
 
     Result i has ``terms.ravel()[i // stride % terms.size]``, which needs no array of the result's size.
 
     Args:
-        shape: of the results.
+        shape: the results' shape.
         terms: the shape of their terms; dimensions that are not 1 stand side by side.
     """
     after = len(terms) - max((i + 1 for i, size in enumerate(terms) if size != 1), default=len(terms))

@@ -1,4 +1,4 @@
-"""What becomes of the part of a result that a mask leaves out."""
+"""The treatment of the part of a result that a mask leaves out."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sparsegen.errors import OperandError
 
 
 class Rest(StrEnum):
-    """What becomes of outputs that the mask leaves out: they are written, or left as they were."""
+    """The treatment of outputs that the mask leaves out: they are written, or left as they were."""
 
     FILLED = "filled"
     KEPT = "kept"
 
     @property
     def left(self) -> float:
-        """What a reference has there: zero, or NaN, which outputs are filled with before they are verified."""
+        """The reference's value there: zero, or NaN, with which outputs are filled before they are verified."""
         return np.nan if self is Rest.KEPT else 0.0
 
     def require_out(self, out: Any) -> None:

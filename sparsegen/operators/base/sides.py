@@ -17,8 +17,8 @@ class Sides(Parameter):
     """Two whole numbers, of rows and of columns; written ``3x5``, or ``3`` where they are equal.
 
     Attributes:
-        allowed: what each may be.
-        expected: what is no value of the class and how one is written, for errors.
+        allowed: allowed values of each.
+        expected: the faults of other values and the way to write one, for errors.
     """
 
     allowed: ClassVar[Container[int]]

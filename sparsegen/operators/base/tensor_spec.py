@@ -1,4 +1,4 @@
-"""What an operand or a result is like: its name, its shape, its dtype."""
+"""Specifications of operands and results: name, shape, dtype."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class TensorSpec:
     Attributes:
         alignment: bytes that divide an array's address; 0: as many as vector loads of whole rows need, at most 16
             (a one-dimensional array is read by elements).
-        is_updated: of a result, whether some of its elements are left as they were.
-        is_written: of an operand, whether it is a further result, which calls write and do not read
+        is_updated: for a result, true if some of its elements are left as they were.
+        is_written: for an operand, true if it is a further result, which calls write and do not read
             (`Problem.written_references`).
     """
 

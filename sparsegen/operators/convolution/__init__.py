@@ -1,1 +1,1 @@
-"""What convolutions share: windows, filter volumes, words of masks, traits."""
+"""Shared parts of convolutions: windows, filter volumes, words of masks, traits."""

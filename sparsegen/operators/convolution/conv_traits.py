@@ -1,4 +1,4 @@
-"""What tells masked convolutions apart beside their sizes: masks, what becomes of the rest, epilogues, memory order."""
+"""Traits of masked convolutions besides their sizes: masks, treatment of the rest, epilogues, memory order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsegen.operators.base.epilogue import BiasEpilogue
 
 
 class MaskOf(StrEnum):
-    """What the mask says: which blocks of the input are not zero, or count, or which blocks of the output are wanted.
+    """The meaning of the mask: blocks of the input that are nonzero, or that count, or blocks of the output to compute.
 
     With ``INPUT`` the caller makes sure that x is zero elsewhere; with ``ANY_INPUT`` x counts as zero there, whatever
     it holds.
@@ -23,12 +23,12 @@ class MaskOf(StrEnum):
 
     @property
     def is_of_input(self) -> bool:
-        """Whether the mask lies over the input."""
+        """True if the mask lies over the input."""
         return self is not MaskOf.OUTPUT
 
 
 class Given(StrEnum):
-    """When mask, filters and bias were written.
+    """The time at which mask, filters and bias were written.
 
     ``LATEST``: perhaps by the kernel before on the stream. ``EARLIER``: all was written before that kernel began its
     own work, as in a chain of convolutions whose masks are made beforehand; then a kernel may read them while the one
@@ -40,7 +40,7 @@ class Given(StrEnum):
 
 
 class ConvEpilogue(BiasEpilogue):
-    """What is done to a sum before it is stored, in float32; the bias has one value for each output channel.
+    """The operation on a sum before it is stored, in float32; the bias has one value for each output channel.
 
     SiLU is x / (1 + exp(-x)). A residual has the output's shape.
     """
@@ -64,7 +64,7 @@ class ImageLayout(StrEnum):
 
     @property
     def has_planes(self) -> bool:
-        """Whether each channel of an image lies apart."""
+        """True if the channels of an image lie in planes of their own."""
         return self is ImageLayout.NCHW
 
     def shape(self, height: int, width: int, channels: int) -> tuple[int, int, int]:

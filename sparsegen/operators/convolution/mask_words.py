@@ -31,7 +31,7 @@ def as_mask_words(mask: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _is_row_after_row(given: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether so many words are those of all images, one row of blocks after the other."""
+    """True if words of shape ``given`` are those of all images, one row of blocks after the other."""
     if math.prod(given) != math.prod(shape):
         return False
     return len(given) == 1 or (len(given) == 2 and shape[-1] % given[1] == 0)

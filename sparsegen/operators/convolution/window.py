@@ -1,4 +1,4 @@
-"""What convolutions have beside their sizes: filters, strides, padding, dilation, groups, and blocks of a mask."""
+"""Parameters of convolutions besides sizes: filters, strides, padding, dilation, groups, and blocks of a mask."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Groups(Parameter):
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """So many groups, at least one."""
+        """Parses a number of groups, at least one."""
         if isinstance(value, cls):
             return value
         try:

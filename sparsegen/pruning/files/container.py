@@ -1,4 +1,4 @@
-"""What every container of weights can do."""
+"""Interface of every container of weights."""
 
 from __future__ import annotations
 

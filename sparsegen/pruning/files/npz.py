@@ -18,7 +18,7 @@ from sparsegen.pruning.weights import NumpyWeights, WeightSpec, value_type
 
 
 class NpzFile:
-    """What `numpy.savez` writes. Members that are not pruned are copied as they are, and never unpickled."""
+    """File of `numpy.savez`. Members that are not pruned are copied as they are, and never unpickled."""
 
     def __init__(self, path: Path, budget: MemoryBudget) -> None:
         self._path, self.source, self._budget = path, str(path), budget

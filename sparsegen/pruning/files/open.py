@@ -1,4 +1,4 @@
-"""From a path to the container that it holds."""
+"""Opening of containers of weights by path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_weights(path: Path, memory_limit: int | None = None) -> WeightFile:
     A checkpoint of several files is read by its ``model.safetensors.index.json``, or by the folder that holds it.
 
     Args:
-        memory_limit: as `sparsegen.load_matrix` takes it.
+        memory_limit: see `sparsegen.load_matrix`.
 
     Raises:
         PruningError: another suffix, or a folder without one checkpoint.

@@ -72,7 +72,7 @@ def new_csr_folder(path: Path, layers: Collection[str], *, force: bool) -> Itera
     refuse_existing(path, force=force)
     if path.exists() and not path.is_dir():
         raise OutputExistsError("this is no folder; a folder takes one file for each layer", path=path)
-    place = Path(os.path.realpath(path))  # of a link, what it leads to
+    place = Path(os.path.realpath(path))  # for a link, the path that it leads to
     work = place.with_name(f".sparsegen-{secrets.token_hex(8)}")
     folder = CsrFolder(work, layers, path)
     try:

@@ -107,7 +107,7 @@ class StoredLayers:
 
 
 def _shape(file: PartsFile, name: str) -> tuple[int, int]:
-    """Of a compressed tensor, as its part says."""
+    """Shape of a compressed tensor, read from its part."""
     stored = file.read_any(name + SHAPE).ravel()
     if stored.size != 2 or stored.dtype.kind not in "iu":
         raise MatrixError(

@@ -16,7 +16,7 @@ from sparsegen.report.content import Section
 from sparsegen.report.material import Material
 from sparsegen.report.tables import Table
 
-BANK_BYTES = 128  # that a multiprocessor's shared memory delivers in a cycle
+BANK_BYTES = 128  # bytes that a multiprocessor's shared memory delivers in a cycle
 LEAD = (
     "10¹² edges per second (TE/s): every input counts with the weights of all layers, also where it dies on the way "
     "and is computed no further; computed TE/s count what is left to compute, by a sample of the inputs. The others "
@@ -34,7 +34,7 @@ class Measured:
     """A network's row.
 
     Attributes:
-        rates, device: of the file it stands in.
+        rates, device: rates and device of its file.
     """
 
     row: Row
@@ -99,12 +99,10 @@ def _title(dies: bool) -> str:
     return "inputs die" if dies else "every input alive"
 
 
-def _contenders(measured: Sequence[Measured]) -> list[str]:
-    """Those with a time, ours first."""
+def _baselines(measured: Sequence[Measured]) -> list[str]:
+    """Names with a time, ours first."""
     cells = [cell for m in measured for cell in m.row.cells if cell.timing is not None]
-    return list(
-        dict.fromkeys(cell.contender for cell in sorted(cells, key=lambda c: c.kind is not Kind.OURS))
-    )
+    return list(dict.fromkeys(cell.baseline for cell in sorted(cells, key=lambda c: c.kind is not Kind.OURS)))
 
 
 def _size(m: Measured) -> str:
@@ -112,7 +110,7 @@ def _size(m: Measured) -> str:
 
 
 def _chart(material: Material, measured: list[Measured], dies: bool) -> Chart:
-    names = _contenders(measured)
+    names = _baselines(measured)
 
     def draw(panel: Panel) -> None:
         for place, name in enumerate(names):

@@ -49,7 +49,7 @@ def _chart(material: Material, kind: Kind, points: list[Point]) -> Chart:
             panel.points(
                 [p.flop / p.bytes for p in others],
                 [_gflops(p.flop, p.sparse.us if p.sparse else None) for p in others],
-                [f"{p.label}: {p.sparse.contender if p.sparse else ''}" for p in others],
+                [f"{p.label}: {p.sparse.baseline if p.sparse else ''}" for p in others],
                 colour=Colour.MUTED,
                 marker=marker,
                 hollow=True,

@@ -56,7 +56,7 @@ def matrices(points: Sequence[Point]) -> list[tuple[Kind, list[Point]]]:
 
 
 def _middle(curves: list[list[Point]]) -> list[Point]:
-    """Of those with the most values of n the one of middle density."""
+    """The curve of median density among those with most values of n."""
     most = max(map(len, curves))
     longest = sorted((c for c in curves if len(c) == most), key=lambda curve: curve[0].density)
     return longest[len(longest) // 2]

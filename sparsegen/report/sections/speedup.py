@@ -51,7 +51,7 @@ def section(material: Material) -> Section:
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Where a shape's curve crosses 1: a sparsity, or one of the two ways in which it does not."""
+    """Sparsity at which a shape's curve crosses 1, or one of the two outcomes if it does not."""
 
     sparsity: float | None
     always_faster: bool = False
@@ -85,7 +85,7 @@ def _mean(values: list[float]) -> float:
 
 
 def crossover(curve: Sequence[tuple[float, float]]) -> Crossover:
-    """Where a curve of (density, speedup), densest first, rises above 1 for good; log-log interpolation."""
+    """Finds where a curve of (density, speedup), densest first, rises above 1 for good; log-log interpolation."""
     first = len(curve)
     while first and curve[first - 1][1] >= 1:
         first -= 1

@@ -1,4 +1,4 @@
-"""How a search went: its history, and which tunables decided."""
+"""The search: its history, and the tunables that decided."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Geometric means for each suite and type, and what became of each contender."""
+"""Geometric means for each suite and type, and what became of each baseline."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def section(material: Material) -> Section:
         )
         return Section("summary", "Summary", lead, (_recorded(material.points),), missing=missing)
     parts = [part for _, part in material.inputs.results]
-    return Section("summary", "Summary", lead, (_suites(parts), _contenders(parts)))
+    return Section("summary", "Summary", lead, (_suites(parts), _baselines(parts)))
 
 
 def _suites(parts: Sequence[Results]) -> Table:
@@ -94,22 +94,22 @@ def _with_count(text: str, mean: Mean, rows: int) -> str:
     return text if mean.count in (0, rows) else f"{text} ({mean.count})"
 
 
-def _contenders(parts: Sequence[Results]) -> Table:
-    """How often each contender was timed, and why not."""
+def _baselines(parts: Sequence[Results]) -> Table:
+    """Table of how often each baseline was timed, and why not."""
     statuses: dict[str, Counter[Status]] = {}
     reasons: dict[str, Counter[str]] = {}
     for part in parts:
         for row in part.rows:
             for cell in row.cells:
-                statuses.setdefault(cell.contender, Counter())[cell.status] += 1
+                statuses.setdefault(cell.baseline, Counter())[cell.status] += 1
                 if cell.reason:
-                    reasons.setdefault(cell.contender, Counter())[cell.reason.partition("\n")[0]] += 1
+                    reasons.setdefault(cell.baseline, Counter())[cell.reason.partition("\n")[0]] += 1
     rows = []
-    for contender, counted in statuses.items():
+    for baseline, counted in statuses.items():
         others = ", ".join(
             f"{number} {status}" for status, number in counted.items() if status is not Status.OK
         )
-        common = reasons.get(contender, Counter()).most_common(1)
+        common = reasons.get(baseline, Counter()).most_common(1)
         why = f"{others}; most often: {common[0][0]}" if common else words.MISSING
-        rows.append((contender, why, str(counted[Status.OK])))
-    return Table("Contenders", ("contender", "not timed", "timed rows"), tuple(rows), text_columns=2)
+        rows.append((baseline, why, str(counted[Status.OK])))
+    return Table("Baselines", ("baseline", "not timed", "timed rows"), tuple(rows), text_columns=2)

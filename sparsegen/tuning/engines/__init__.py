@@ -1,5 +1,5 @@
-"""Where searches run: on the GPUs of this host (`local`) or on those of a Ray cluster (`ray_cluster`).
+"""Engines run searches: on the GPUs of this host (`local`) or on those of a Ray cluster (`ray_cluster`).
 
-`engine` says what an engine is, `dealing` deals searches to the devices of any engine, and `search` is what runs
-beside a device.
+`engine` defines the interface, `dealing` assigns searches to the devices of any engine, and `search` runs beside a
+device.
 """

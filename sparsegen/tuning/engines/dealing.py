@@ -21,24 +21,24 @@ from sparsegen.kernels.base import Device
 from sparsegen.tuning.engines.engine import Assignment, End, Engine, Found, Running, Task
 from sparsegen.tuning.report import Status
 
-ATTEMPTS = 3  # of a search that is lost with its device, host or process
+ATTEMPTS = 3  # attempts of a search that is lost with its device, host or process
 POLL_SECONDS = 0.02
 SERVER_SECONDS = (
     10.0  # before a search begins again that found the database's server away; twice that, next time
 )
-STOP_SECONDS = 60.0  # for searches to end by themselves
+STOP_SECONDS = 60.0  # time for searches to end by themselves
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a task.
+    """Outcome of a task.
 
     Attributes:
-        found: None where an error ended it, or where it was not begun.
+        found: None if an error ended it, or if it was not begun.
         error: `NoVariantError`, `MatrixError` and the like; a `MachineError` after too many attempts.
         where: the device that it last ran on.
-        attempts: how often it was begun.
-        seconds: from its first beginning to its end, in this run.
+        attempts: number of times that it was begun.
+        seconds: time from its first beginning to its end, in this run.
     """
 
     found: Found | None = None
@@ -52,7 +52,7 @@ class Watch(Protocol):
     """Told what goes on, from the thread that deals. ``number`` is the task's place in the list, from 0."""
 
     def planned(self, count: int) -> None:
-        """So many searches are to be run."""
+        """Announces that ``count`` searches are to be run."""
 
     def began(self, number: int, task: Task, where: str) -> None: ...
 
@@ -65,7 +65,7 @@ class Watch(Protocol):
 
 
 class Unwatched:
-    """The watch of nobody."""
+    """A watch that reports nothing."""
 
     def planned(self, count: int) -> None: ...
 
@@ -89,15 +89,15 @@ def deal(
     """Run every task, each on one device from its beginning to its end, as many at once as there are devices.
 
     A search that is lost with its process, its host or the database's server is begun again, up to `ATTEMPTS` times,
-    and takes up what it recorded. One that fails for reasons of its own ends as an outcome with its error; errors
-    that would meet every other search too, such as a database that cannot be written, end the run.
+    and takes up what it recorded. One that fails for reasons of its own ends as an outcome with its error; errors that
+    would meet every other search too, such as a database that cannot be written, end the run.
 
     Args:
-        stop: set by somebody else to end all searches soon.
+        stop: an event that, once set, ends all searches soon.
         deadline: no search begins later, in `time.monotonic` seconds.
 
     Returns:
-        What became of each task, in their order; one that was not begun has no attempts.
+        The outcome of each task, in their order; one that was not begun has no attempts.
 
     Raises:
         SparsegenError: see above; or no device is left, and then it is what the last one was lost with.
@@ -142,7 +142,7 @@ class _Dealer:
         self.outcomes = [Outcome()] * len(tasks)
 
     def run(self) -> None:
-        """Until every search has ended, or may not begin any more."""
+        """Runs until every search has ended, or none may begin any more."""
         self._watch.planned(len(self._tasks))
         while True:
             may_begin = self._may_begin()
@@ -158,7 +158,7 @@ class _Dealer:
                 time.sleep(POLL_SECONDS)
 
     def _may_begin(self) -> bool:
-        """Whether another search may begin; asks those under way to end where somebody wants them to."""
+        """True if another search may begin; once ``stop`` is set, also asks the running ones to end."""
         if self._stop.is_set() and self._ends is None:
             self._ends = time.monotonic() + STOP_SECONDS
             for begun in self._begun:
@@ -167,7 +167,7 @@ class _Dealer:
         return self._ends is None and not is_late
 
     def _is_resting(self) -> bool:
-        """Whether the database's server is given time to come back."""
+        """True while the database's server is given time to come back."""
         return time.monotonic() < self._rests_until
 
     def _begin_all(self) -> bool:
@@ -190,7 +190,7 @@ class _Dealer:
         except SparsegenError as error:
             self._end(number, End(error=error))
             return
-        # What an attempt that was lost recorded is not measured again.
+        # Results that a lost attempt recorded are not measured again.
         request = task.request if before.attempts == 0 else replace(task.request, again=False)
         left = len(self._begun) + 1 + sum(map(len, self._waiting.values()))
         devices = sum(self._engine.capacity(m) for m in self._engine.models)
@@ -268,5 +268,5 @@ class _Dealer:
 
 
 def _is_of_the_task(error: SparsegenError) -> bool:
-    """Whether other searches may go well all the same."""
+    """True if other searches may still succeed."""
     return isinstance(error, MatrixError | NoVariantError | SuiteError)

@@ -1,4 +1,4 @@
-"""What an engine is: it knows devices, begins searches on them, and tells what they say."""
+"""Interface of an engine: it knows devices, begins searches on them, and passes on their messages."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ OPEN_BACKEND = "sparsegen.tuning.engines.search:own_backend"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a search is to do, wherever it runs: what `sparsegen.tune` takes but for matrix, device and database.
+    """Description of a search, independent of its device: the arguments of `sparsegen.tune` but matrix, device and
+    database.
 
     Attributes:
-        even_if_finished: search also where an earlier search of the same workload was finished.
+        even_if_finished: search even if an earlier search of the same workload was finished.
         again: measure again what the database holds.
         deterministic: only variants that give equal bits on every call.
-        sampler: what chooses the next variant.
+        sampler: chooses the next variant.
     """
 
     problem: Problem
@@ -43,7 +44,7 @@ class Task:
     """One search, to be run on any device of one model.
 
     Attributes:
-        name: what people call it.
+        name: its name for people.
         model: a device of the model; times of two models are never mixed.
         matrix: reads or makes the matrix, when a device is free.
     """
@@ -56,10 +57,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class SetUp:
-    """What all searches of a run have in common.
+    """Settings that all searches of a run have in common.
 
     Attributes:
-        place: of the database: a path, or a URL with its password.
+        place: the database: a path, or a URL with its password.
         open_backend: a function like `sparsegen.tuning.engines.search.own_backend`, as ``"module:function"``.
     """
 
@@ -72,7 +73,8 @@ class Assignment:
     """A search as it is sent to the device that it was dealt to.
 
     Attributes:
-        searches: that run side by side on the host, and share its cores for compiling; None where only the host knows.
+        searches: number of searches side by side on the host, which share its cores for compiling; None if only the
+            host knows.
     """
 
     request: Request
@@ -82,10 +84,10 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search came to.
+    """Result of a search.
 
     Attributes:
-        result: None where it was finished before, or interrupted before anything was measured.
+        result: None if it was finished before, or interrupted before anything was measured.
         known: variants that are known of a search that was finished before.
         was_interrupted: it was asked to end; the same search goes on from there.
     """
@@ -120,7 +122,7 @@ class Running(Protocol):
     def where(self) -> str: ...
 
     def news(self) -> Sequence[Status | End]:
-        """What it said since it was last asked; nothing follows an `End`. Never waits."""
+        """Returns its messages since the last call; nothing follows an `End`. Never waits."""
 
     def stop(self) -> None:
         """Ask it to end soon with the best so far; everything measured is recorded already."""
@@ -144,7 +146,7 @@ class Engine(Protocol):
     def patience(self) -> float: ...
 
     def capacity(self, model: Device) -> int:
-        """How many searches can run at once on devices of a model, as far as is known now."""
+        """Returns how many searches can run at once on devices of a model, as far as is known now."""
 
     def begin(self, model: Device, assignment: Assignment) -> Running:
         """Begin a search on a device of the model; only while fewer run than `capacity` says."""

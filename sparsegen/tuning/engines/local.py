@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 # Searches that a device may lose in a row. Fewer than a search may be lost (`dealing.ATTEMPTS`), so that no search
 # fails for a single broken device; the last one has to lose two searches for good, since the first may be to blame.
 MOST_LOSSES, MOST_LOSSES_OF_LAST = 2, 6
-RECEIVE_SECONDS = 60.0  # of a message that has begun to arrive
-SILENT_SECONDS = 180.0  # of a process that says every other second that it is alive
+RECEIVE_SECONDS = 60.0  # time limit for the rest of a message
+SILENT_SECONDS = 180.0  # a living process reports every other second
 
 
 class LocalEngine:
@@ -32,7 +32,7 @@ class LocalEngine:
 
     Args:
         devices: each once.
-        searches: that run side by side on each device; they take turns measuring, and one compiles meanwhile.
+        searches: number of searches side by side on each device; they take turns measuring, and one compiles meanwhile.
 
     Raises:
         ConfigError: there is no device.
@@ -144,12 +144,12 @@ class _Worker:
     def _started(self) -> ChildProcess:
         child = ChildProcess("sparsegen.tuning.engines.worker:serve")
         level = logging.getLogger("sparsegen").getEffectiveLevel()
-        child.send(Serve(self._set_up, self.device, level))  # it is small: nobody has to read it yet
+        child.send(Serve(self._set_up, self.device, level))  # it is small: it fits without a reader
         return child
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """Process ID, while there is a process."""
         return None if self._child is None else self._child.pid
 
     def begin(self, assignment: Assignment) -> None:
@@ -160,7 +160,7 @@ class _Worker:
         self._child.send_in_background(assignment)
 
     def messages(self) -> list[Status | Found | Failure]:
-        """What it said since; lines for the log are logged here.
+        """Returns its messages since the last call; lines for the log are logged here.
 
         Raises:
             ChildDiedError, ChildTimeoutError: the process has gone, or says nothing any more.

@@ -32,11 +32,11 @@ OWN_LABEL, RAYS_LABEL = (
     "sparsegen:",
     "accelerator_type:",
 )  # beginnings of the resources that name a node's model
-LITTLE = 0.001  # of a label: it says where a task may run, and is no limit
-DESCRIBE_SECONDS = 120.0  # for some GPU of a label to have time
+LITTLE = 0.001  # amount of a label: it says where a task may run, and is no limit
+DESCRIBE_SECONDS = 120.0  # time for some GPU of a label to answer
 LOOK_SECONDS = 0.25  # between looks at the board, and at the cluster's nodes
-MARGIN_SECONDS = 2.0  # for a search that was cut off to end
-SILENT_SECONDS = 180.0  # of a search that has begun
+MARGIN_SECONDS = 2.0  # time for a search that was cut off to end
+SILENT_SECONDS = 180.0  # limit of silence for a search that has begun
 
 
 class RayEngine:
@@ -47,7 +47,7 @@ class RayEngine:
     Nodes may come and go while searches run.
 
     Args:
-        address: as `ray.init` takes it; by default ``RAY_ADDRESS``, else a cluster that this host is part of.
+        address: address for `ray.init`; by default ``RAY_ADDRESS``, else a cluster that this host is part of.
         models: keys of devices to search on; by default all that the cluster has.
 
     Raises:
@@ -72,7 +72,7 @@ class RayEngine:
                 ) from error
         try:
             self._nodes, self._nodes_seen = _gpu_nodes(), time.monotonic()
-            self._labels: dict[str, list[str]] = {}  # of each model's key
+            self._labels: dict[str, list[str]] = {}  # labels of each model's key
             self.models = self._described(models)
             self._require_shared(Location.parse(set_up.place))
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -181,7 +181,7 @@ class RayEngine:
             self._inbox[number].append(message)
 
     def taken(self, number: int) -> tuple[list[Any], bool]:
-        """What a search said up to the last look, and whether its task was done then."""
+        """Returns a search's messages up to the last look, and whether its task was done then."""
         return self._inbox.pop(number, []), number in self._done
 
     def give_up(self, number: int) -> None:
@@ -189,7 +189,7 @@ class RayEngine:
         self._board.give_up.remote(number)
 
     def ended(self, search: RaySearch) -> None:
-        """It takes no GPU any more."""
+        """Forgets a search, which takes no GPU any more."""
         self._searches.remove(search)
 
     def stop(self) -> None:
@@ -213,7 +213,7 @@ class RaySearch:
 
     Attributes:
         number: its own, in this engine.
-        task: what Ray knows it by.
+        task: Ray's handle of it.
         label: the resource that it asked for.
         where: host and device; empty until the task has begun.
     """
@@ -261,7 +261,7 @@ class RaySearch:
         return heard
 
     def _given_up(self) -> str:
-        """Why there is no more to be expected of it; empty if there is."""
+        """Returns why nothing more is expected of it; empty otherwise."""
         now = time.monotonic()
         if self.where:
             is_silent = now - self._heard > SILENT_SECONDS
@@ -276,8 +276,9 @@ class RaySearch:
         )
 
     def _end(self) -> End:
-        """What it came to. A node that is dead to Ray may only be cut off: its search has a moment to end by itself,
-        so that no other measures at the same time what it measures."""
+        """Returns its end. A node that is dead to Ray may only be cut off: its search gets a moment to end by itself,
+        so that no other one measures the same at the same time.
+        """
         try:
             came_to = ray.get(self.task)
         except ray.exceptions.RayTaskError as error:

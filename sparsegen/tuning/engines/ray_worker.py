@@ -1,4 +1,6 @@
-"""What runs on the nodes of a Ray cluster: the search of one task, what it says, and where that is gathered."""
+"""Code that runs on the nodes of a Ray cluster: the search of one task, its messages, and the board that gathers
+them.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,13 @@ from sparsegen.tuning_db.records import Measurement
 
 EMULATOR = "sparsegen:emulator"  # the resource of nodes whose GPUs are the emulator's
 TELL_SECONDS = 0.5  # between what a search says, which also says that it is alive
-FIRST_SECONDS = 60.0  # to reach the board for the first time
-LEASE_SECONDS = 8.0  # that a search goes on without the board: then it may be dealt to another device
+FIRST_SECONDS = 60.0  # time to reach the board for the first time
+LEASE_SECONDS = 8.0  # time that a search goes on without the board: then it may be assigned to another device
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a node says of itself: one of its devices of a label, and the version that it runs."""
+    """A node's description of itself: one of its devices of a label, and its version of sparsegen."""
 
     device: Device
     version: str
@@ -124,7 +126,7 @@ class _Reporter:
 
     @contextmanager
     def telling(self, log_level: int) -> Iterator[None]:
-        """What is said and logged inside the block reaches the board, the last of it before the block ends."""
+        """Forwards messages and log records inside the block to the board, the last of them before the block ends."""
         logger, forwarder = logging.getLogger("sparsegen"), Forwarder(self.say)
         logger.setLevel(log_level)
         logger.addHandler(forwarder)
@@ -146,8 +148,9 @@ class _Reporter:
             self._tell()
 
     def _tell(self) -> None:
-        """Where the board is out of reach, its node or this one is gone, and the search ends: what was measured is
-        recorded."""
+        """Sends the unsent messages to the board. If it is unreachable for longer than the lease, its node or this one
+        is gone, and the search ends: what was measured is recorded.
+        """
         with self._lock:
             messages, self._unsaid = self._unsaid, []
         try:

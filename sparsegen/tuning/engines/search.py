@@ -1,4 +1,4 @@
-"""What runs beside a device: one search after another, in a process that the local engine or Ray started."""
+"""Code that runs beside a device: one search after another, in a process that the local engine or Ray started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsegen.tuning.tuner import Backend, tune
 from sparsegen.tuning_db.layers import open_existing
 from sparsegen.tuning_db.records import Workload
 
-# What a device, a host, a process or a server does wrong, and not a search.
+# Faults of a device, a host, a process or a server, and not of a search.
 LOSSES = (MachineError, DatabaseUnavailableError, ChildDiedError, ChildTimeoutError)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 PYTHON = (3, 11)
 NEEDED = ("numpy", "scipy")
-# What reading a damaged archive raises, among it RuntimeError where a flag says that a file is encrypted, or compressed
+# Errors of reading a damaged archive, among them RuntimeError if a flag says that a file is encrypted, or compressed
 # in a way that is not known.
 DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where sparsegen would keep what it compiles: locks of devices are shared with an installed one."""
+    """Returns sparsegen's cache folder, so that locks of devices are shared with an installed one."""
     named = environment.get("SPARSEGEN_CACHE")
     if named:
         return Path(named).absolute()

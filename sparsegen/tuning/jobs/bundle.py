@@ -36,8 +36,8 @@ LARGEST_MANIFEST = 32 * 2**20  # bytes
 LARGEST_JOB = 64 * 2**20
 LARGEST_SOURCE = 4 * 2**20
 LARGEST_FILE = 8 * 2**30
-LARGEST_BUNDLE = 16 * 2**30  # of all files, unpacked
-SMALL_BUNDLE = 256 * 2**20  # that any file may unpack to
+LARGEST_BUNDLE = 16 * 2**30  # bytes of all files, unpacked
+SMALL_BUNDLE = 256 * 2**20  # bytes that any file may unpack to
 PER_FILE_BYTE = 50  # bytes that a byte of the file may unpack to; sources and patterns have some 10
 MOST_FILES = 100_000
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
@@ -68,9 +68,9 @@ class Bundle:
     """An open bundle. Files are checked against the manifest when they are read.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
         digest: the manifest's SHA-256, which names the job.
-        files: what the manifest lists, by name.
+        files: files of the manifest, by name.
     """
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
@@ -148,7 +148,7 @@ class Bundle:
 
     @cached_property
     def job(self) -> Job:
-        """What is asked for.
+        """Returns the job that is asked for.
 
         Raises:
             BundleError: it is damaged, or not what a job has.
@@ -158,7 +158,7 @@ class Bundle:
 
     @property
     def has_kernels(self) -> bool:
-        """Whether the candidates were compiled beforehand."""
+        """True if the candidates were compiled beforehand."""
         return f"{KERNELS}/{LIST}" in self.files
 
     def source(self, digest: str) -> str:
@@ -235,7 +235,7 @@ class Bundle:
                 (folder / file).write_bytes(self.read(name))
 
     def _unpacked(self, name: str, largest: int) -> bytes:
-        """At most one byte more than ``largest``, however much the archive would give."""
+        """Reads at most one byte more than ``largest``, however much the archive would give."""
         try:
             info = self._archive.getinfo(name)
             if info.file_size > largest:

@@ -1,6 +1,6 @@
-"""What a job's result cannot hold: variants that the bundle never had, and times that no device could give.
+"""Checks of a job's result, for variants that the bundle never had and times that no device could give.
 
-Somebody who wants to can still lie: made-up times that could be true pass, and so choose a slow variant at the worst.
+They do not stop deliberate lies: invented times that are plausible pass, and at worst choose a slow variant.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ FASTER = 4.0  # times the estimated rates: no device of its kind is
 SHORTEST_US = 0.2  # an event takes longer
 LONGEST_US = 3.6e9  # an hour
 MOST_SAMPLES = 1_000_000
-MOST_REGISTERS = 255  # of a CUDA thread
+MOST_REGISTERS = 255  # limit of a CUDA thread
 MOST_MULTIPROCESSORS = 1024
 MOST_OF_ONE = 200  # measurements of one variant on one workload
-MOST_BASELINES = 200  # of one workload
+MOST_BASELINES = 200  # baselines of one workload
 CLOCKS_DIFFER = timedelta(days=1)
 RATES_WITHIN = 30.0  # times the estimate, or a part of it
 
@@ -42,7 +42,7 @@ class Checks:
     """Holds a result's records against its bundle, one after another.
 
     Args:
-        device: that the result says.
+        device: device named by the result.
         compiler: the fingerprint of the toolchain that the result says.
     """
 
@@ -120,9 +120,9 @@ class Checks:
             node.refuse(f"no time below {least:.4g} µs, which no such device could reach")
 
     def _usual(self) -> Rates:
-        """What a device of this description should do; of a compute capability that is not known, the fastest.
+        """Rates that a device of this description should have; for an unknown compute capability, the fastest ones.
 
-        The emulator is taken for the GPU that it passes for, which it never is as fast as.
+        The emulator gets those of the GPU that it imitates, which it never reaches.
         """
         capability = self._device.compute_capability
         known = capability if capability in ARCHITECTURES else max(ARCHITECTURES)

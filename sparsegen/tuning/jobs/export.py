@@ -54,9 +54,9 @@ from sparsegen.tuning_db.records import Workload
 
 log = logging.getLogger(__name__)
 
-CANDIDATES = 60  # of a workload
-SECONDS_OF_ONE = 30.0  # for a workload
-# What a bundle needs of this package, by the paths in it; all else stays at home.
+CANDIDATES = 60  # candidates of a workload
+SECONDS_OF_ONE = 30.0  # time for a workload
+# Parts of this package that no bundle needs, by their paths.
 LEFT_AT_HOME = (
     "sparsegen/attention/",
     "sparsegen/backends/emulator/sanitized.py",
@@ -66,6 +66,7 @@ LEFT_AT_HOME = (
     "sparsegen/networks/",
     "sparsegen/report/",
     "sparsegen/templates/",
+    "sparsegen/testing/",
     "sparsegen/tuning_db/migrations/",
     "sparsegen/tuning_db/seeds/",
 )
@@ -77,7 +78,7 @@ TAKEN_OF_THE_COMMAND_LINE = (
     "parts/streams.py",
 )
 SUFFIXES = (".py", ".pyi", ".cu", ".cuh")
-EPOCH = (2020, 1, 1, 0, 0, 0)  # of all files: equal jobs make equal archives
+EPOCH = (2020, 1, 1, 0, 0, 0)  # time of all files: equal jobs make equal archives
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Wanted:
     """A workload to export.
 
     Attributes:
-        with_values: whether its values go along: weights can be secret.
+        with_values: include its values: weights can be secret.
     """
 
     matrix: CsrMatrix
@@ -95,13 +96,13 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What came of it.
+    """Result of an export.
 
     Attributes:
-        digest: of the job, by which results name it.
-        sha256: of the file, to compare where it arrives.
+        digest: the job's digest, by which results name it.
+        sha256: the file's hash, to compare it after a transfer.
         failed: candidates that did not compile and were left out.
-        sources_alone: why nothing was compiled; empty if it was.
+        sources_alone: the reason if nothing was compiled; else empty.
     """
 
     job: Job
@@ -131,14 +132,14 @@ def export_job(
     Args:
         target: the device to choose and compile for.
         known: measurements, by which the first candidates are chosen, beside the packaged ones.
-        candidates: for each workload.
+        candidates: number for each workload.
         families: only these; by default all that compute the operator.
-        seconds: for the whole job; by default half a minute for each workload.
+        seconds: time for the whole job; by default half a minute for each workload.
 
     Raises:
         ConfigError: no workload, or the same one twice.
         NoVariantError: no config of a workload is valid on the target.
-        DeviceUnavailableError: for the emulator: its compiler is missing.
+        DeviceUnavailableError: the emulator's compiler is missing.
         OutputError: the file cannot be written.
     """
     if not wanted:
@@ -188,13 +189,18 @@ def export_job(
 
 
 def _choose(w: Wanted, target: Device, known: Layer, count: int, names: Sequence[str] | None) -> list[Config]:
-    """What a search would begin with, then configs from all over the space, of each family in turn."""
+    """Chooses candidates: those that a search would begin with, then configs from all over each family's space in
+    turn.
+    """
     workload = Workload.of(w.problem, w.matrix)
     named: list[AnyFamily] = (
         kernels.families_of(w.problem.operator)
         if names is None
         else [kernels.require_family(name, w.problem) for name in names]
     )
+    named = [family for family in named if kernels.is_own(family)]
+    if names is not None and len(named) < len(names):
+        raise ConfigError("a bundle carries families of sparsegen's own alone; leave the others out")
     first = first_to_try(workload, target, known, named)
     space = space_of(workload, target, named, first)
     chosen = dict.fromkeys(c for c in first if c in set(space.candidates))
@@ -210,7 +216,7 @@ def _choose(w: Wanted, target: Device, known: Layer, count: int, names: Sequence
 
 
 def _spread(configs: list[Config], count: int) -> list[Config]:
-    """So many of them, evenly spaced."""
+    """Returns at most ``count`` of the configs, evenly spaced."""
     count = min(count, len(configs))
     return [configs[i * len(configs) // count] for i in range(count)]
 

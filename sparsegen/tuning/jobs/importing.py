@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What came of an import.
+    """Result of an import.
 
     Attributes:
-        is_cut_off: whether the file ended in a part of a line, as a run that was killed leaves it; it was passed over.
+        is_cut_off: true if the file ended in a part of a line, as a run that was killed leaves it; it was passed over.
     """
 
     head: Head

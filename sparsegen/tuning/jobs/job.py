@@ -1,4 +1,4 @@
-"""What a job asks for: workloads, each with a list of candidates, for devices of one kind, within a time."""
+"""Description of a job: workloads, each with a list of candidates, for devices of one kind, within a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Task:
 
     Attributes:
         pattern: the SHA-256 of the file with the matrix, which tasks share; empty for a problem without a pattern.
-        has_values: whether that holds the matrix's own values; else they are drawn at random.
+        has_values: true if that holds the matrix's own values; else they are drawn at random.
     """
 
     workload: Workload
@@ -52,13 +52,13 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be measured.
+    """Everything to be measured.
 
     Attributes:
         target: the device that the candidates were chosen for; others of its backend and compute capability will do.
-        compiler: the fingerprint of the toolchain that compiled the kernels; empty where the bundle has sources alone.
-        seconds: for all of it.
-        version: of the sparsegen that made it.
+        compiler: the fingerprint of the toolchain that compiled the kernels; empty if the bundle has sources alone.
+        seconds: time for all of it.
+        version: version of the sparsegen that made it.
     """
 
     target: Device
@@ -69,7 +69,7 @@ class Job:
     version: str = field(default=__version__)
 
     def fits(self, device: Device) -> bool:
-        """Whether a device may run it."""
+        """True if a device may run it."""
         return (device.backend, device.compute_capability) == (
             self.target.backend,
             self.target.compute_capability,
@@ -106,7 +106,7 @@ def load(text: str, source: str) -> Job:
     """The job of a document, every value checked.
 
     Args:
-        source: where it stands, for complaints.
+        source: its place, for complaints.
 
     Raises:
         BundleError: it names the place in the document.

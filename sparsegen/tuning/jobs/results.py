@@ -50,12 +50,12 @@ LONGEST_DRIVER = 100
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the first line says.
+    """Contents of the first line.
 
     Attributes:
         job: the bundle's digest.
         compiler: the fingerprint of the toolchain whose binaries ran.
-        driver: NVIDIA's; empty where it is not known.
+        driver: version of NVIDIA's driver; empty if it is not known.
     """
 
     job: str
@@ -78,11 +78,11 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What a result file holds.
+    """Contents of a result file.
 
     Attributes:
-        whole_bytes: of its whole lines.
-        is_cut_off: whether a part of a line follows them.
+        whole_bytes: bytes of its whole lines.
+        is_cut_off: true if a part of a line follows them.
     """
 
     head: Head
@@ -92,7 +92,7 @@ class JobResult:
 
 
 def is_result(path: Path) -> bool:
-    """Whether a file begins like a job's result."""
+    """True if a file begins like a job's result."""
     with suppress(OSError, ValueError), open_regular(path) as file:
         return f'"{FORMAT}"'.encode() in file.read(100)
     return False
@@ -133,11 +133,11 @@ def read_result(path: Path, bundle: Bundle) -> JobResult:
 
 
 class _WholeLines:
-    """The whole lines of a file as JSON, of which one at a time is in memory.
+    """The whole lines of a file as JSON, with one at a time in memory.
 
     Attributes:
-        nbytes: of the lines that were read.
-        is_cut_off: whether a part of a line follows the last one.
+        nbytes: bytes of the lines read so far.
+        is_cut_off: true if a part of a line follows the last one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -200,7 +200,7 @@ def _head(node: Node, bundle: Bundle) -> Head:
 
 
 def _has_own_facts(device: Device) -> bool:
-    """Whether a device has the key of its backend and name, and where it is the emulator, the emulator's facts."""
+    """True if a device has the key of its backend and name and, if it is the emulator, the emulator's properties."""
     emulator = backends.emulator_device()
     if device.backend == emulator.backend:
         return facts(device) == facts(emulator)
@@ -211,10 +211,10 @@ class ResultFile(MemoryLayer):
     """A result file that is being written, and what is in it; one process holds it at a time.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
 
     Raises:
-        BundleError: what is there is not a result of this job on this device, or another process writes it.
+        BundleError: the file is not a result of this job on this device, or another process writes it.
     """
 
     def __init__(self, path: Path, bundle: Bundle, head: Head) -> None:
@@ -243,7 +243,7 @@ class ResultFile(MemoryLayer):
         super().__init__(known.measurements, known.baselines, known.rates)
 
     def _take_up(self, bundle: Bundle, head: Head) -> Content:
-        """What an earlier run left, without the part of a line that it may have ended with."""
+        """Reads what an earlier run left, and cuts off the incomplete line that it may have ended with."""
         if not self._has_whole_line():  # killed in the first line
             self._file.truncate(0)
             self._write(head.to_dict())

@@ -39,8 +39,8 @@ from sparsegen.tuning_db.records import Measurement, Outcome
 Watch = Callable[[Task, int], AbstractContextManager[Progress]]
 
 
-class Fate(StrEnum):
-    """What became of a task."""
+class TaskState(StrEnum):
+    """Outcome of a task."""
 
     MEASURED = "measured"
     PARTLY = "measured in part"
@@ -58,7 +58,7 @@ class TaskOutcome:
     """
 
     task: Task
-    fate: Fate
+    state: TaskState
     tried: int
     left_out: int
 
@@ -77,13 +77,13 @@ class Listed:
         return self._waiting.pop(0) if self._waiting else None
 
     def prefer(self, candidates: Iterable[Config]) -> None:
-        """Nothing: whoever made the list chose its order."""
+        """Does nothing: the list's order is final."""
 
     def tell(self, m: Measurement) -> None:
-        """Nothing: a time changes no order."""
+        """Does nothing: a time changes no order."""
 
     def hear(self, m: Measurement) -> None:
-        """What somebody else tried is not tried again."""
+        """Removes a candidate from the list that an equal search has tried."""
         if m.variant.config in self._waiting:
             self._waiting.remove(m.variant.config)
 
@@ -111,9 +111,9 @@ def run_job(
     """Measure what the result does not hold yet, each task within its share of the time that is left.
 
     Args:
-        seconds: for all tasks; of each at least the first candidates are measured once it has begun.
+        seconds: time for all tasks; each one that has begun measures at least its first candidates.
         watch: told of each task before it begins; the progress that its block gives is the task's.
-        stop: set by somebody else to end it.
+        stop: an event that, once set, ends the job.
 
     Raises:
         BundleError: the bundle is damaged, or for other devices.
@@ -126,18 +126,18 @@ def run_job(
     for number, task in enumerate(tasks):
         valid = _valid(task, device)
         left_out = len(task.candidates) - len(valid)
-        fate = Fate.KNOWN
+        state = TaskState.KNOWN
         if not _is_done(task, valid, results, device):
             left = ends - time.monotonic()
             if left <= 0 or stop.is_set():
-                fate = Fate.NOT_REACHED
+                state = TaskState.NOT_REACHED
             else:
                 with watch(task, number) as progress:
                     share = left / (len(tasks) - number)
                     _run_task(bundle, number, valid, results, device, share, progress, stop)
-                fate = Fate.MEASURED if _is_done(task, valid, results, device) else Fate.PARTLY
+                state = TaskState.MEASURED if _is_done(task, valid, results, device) else TaskState.PARTLY
         tried = {m.variant.config for m in results.measurements(task.workload, device)}
-        outcomes.append(TaskOutcome(task, fate, len(tried), left_out))
+        outcomes.append(TaskOutcome(task, state, len(tried), left_out))
     return outcomes
 
 
@@ -148,7 +148,7 @@ def _valid(task: Task, device: Device) -> list[Config]:
 
 
 def _is_done(task: Task, valid: list[Config], results: ResultFile, device: Device) -> bool:
-    """Whether every candidate was tried, and the best were timed in turn."""
+    """True if every candidate was tried, and the best were timed in turn."""
     known = results.measurements(task.workload, device)
     has_finals = is_finished(known) or not any(m.outcome is Outcome.OK for m in known)
     return {m.variant.config for m in known} >= set(valid) and has_finals

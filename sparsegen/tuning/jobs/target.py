@@ -24,11 +24,11 @@ CAPABILITY = re.compile(r"sm_(\d{1,2})(\d)")
 
 
 def find_target(name: str, known: Layer) -> Device:
-    """A device by its key in a database, by the name of a description (``h100``, as for `sparsegen tune --for`),
+    """Finds a device by its key in a database, by the name of a description (``h100``, as for `sparsegen tune --for`),
     ``emulator``, or ``sm_90`` for what is usual with that compute capability.
 
     Raises:
-        ConfigError: nobody knows it; the message lists what is known.
+        ConfigError: the name is unknown; the message lists the known ones.
     """
     if name == "emulator":
         return backends.emulator_device()

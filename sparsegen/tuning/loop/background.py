@@ -11,10 +11,11 @@ T = TypeVar("T")
 
 
 def begin(work: Callable[[], T], name: str, into: Future[T] | None = None) -> Future[T]:
-    """What ``work`` will have returned or raised; a program that ends does not wait for it.
+    """Starts ``work`` in a thread and returns a future of its result or error; a program that ends does not wait for
+    it.
 
     Args:
-        into: gets it, where somebody was promised it before; by default a new one.
+        into: a future that was handed out before; by default a new one.
     """
     future: Future[T] = Future() if into is None else into
 

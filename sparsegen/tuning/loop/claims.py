@@ -1,7 +1,7 @@
-"""Which candidates equal searches on this machine are trying: each is tried by one of them, and known to all.
+"""Candidates under trial by equal searches on this machine: each is tried by one of them, and known to all.
 
-A claim is a lock on a file, so that it ends with the process that holds it, however that ends. The files stay until
-the last of the searches has ended: one that is there and not locked says that somebody has tried the candidate.
+A claim is a lock on a file, so that it ends with the process that holds it, however that ends. The files stay until the
+last of the searches has ended: one that exists and is not locked says that the candidate was tried.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparsegen.system.private import private_folder, unusable
 
 
 class Taken(Enum):
-    """What came of asking for a candidate."""
+    """Answer to a claim on a candidate."""
 
     FIRST = "it is ours, and nobody has tried it"
     AGAIN = "it is ours, and somebody may have tried it before"
@@ -30,7 +30,7 @@ class Claims:
     """One search's claims. Where the file system knows no locks, every candidate is free.
 
     Args:
-        folder: of the claims of all equal searches: for one workload, device and database.
+        folder: folder of the claims of all equal searches: for one workload, device and database.
 
     Raises:
         CacheError: the folder cannot be written.
@@ -53,7 +53,7 @@ class Claims:
         was_there = path.exists()
         try:
             file = path.open("ab")
-        except OSError:  # somebody cleared the cache
+        except OSError:  # the cache was cleared
             return Taken.FIRST
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,7 +67,7 @@ class Claims:
         return Taken.AGAIN if was_there else Taken.FIRST
 
     def give_back(self, candidate: Config) -> None:
-        """What became of it is recorded now; nothing happens if it is not held."""
+        """Releases a candidate whose outcome is recorded; does nothing if it is not held."""
         file = self._held.pop(candidate, None)
         if file is not None:
             file.close()

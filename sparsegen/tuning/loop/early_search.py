@@ -16,7 +16,7 @@ from sparsegen.tuning_db.records import Measurement
 
 
 class Proposals(Protocol):
-    """What says which candidate is next: `sparsegen.tuning.search.search.Search`, or a list that somebody made."""
+    """Source of candidates: `sparsegen.tuning.search.search.Search`, or a prepared list."""
 
     @property
     def space(self) -> Space: ...
@@ -28,10 +28,10 @@ class Proposals(Protocol):
         """Ask for these next, in their order, as far as they are in the space and were not asked for yet."""
 
     def tell(self, m: Measurement) -> None:
-        """What became of a candidate that was asked for."""
+        """Reports the outcome of a candidate that was asked for."""
 
     def hear(self, m: Measurement) -> None:
-        """What an equal search measured meanwhile, whether it was asked for here or not."""
+        """Reports a measurement of an equal search, of a candidate that may not have been asked for here."""
 
 
 class EarlySearch:
@@ -41,7 +41,7 @@ class EarlySearch:
     it had been there from the start.
 
     Args:
-        first: what the search proposes first, in this order and without repeats.
+        first: first proposals of the search, in this order and without repeats.
         set_up: makes the search; called once, in a thread of its own.
     """
 
@@ -54,12 +54,12 @@ class EarlySearch:
 
     @property
     def has_next(self) -> bool:
-        """Whether `ask` would answer at once, if only that nothing is left."""
+        """True if `ask` would answer at once, if only that nothing is left."""
         return self._search is not None or bool(self._waiting) or self._future.done()
 
     @property
     def is_set_up(self) -> bool:
-        """Whether `complete` would return (or raise) at once."""
+        """True if `complete` would return (or raise) at once."""
         return self._search is not None or self._future.done()
 
     def complete(self) -> Proposals:
@@ -98,7 +98,7 @@ class EarlySearch:
         self.complete().hear(m)
 
     def tell(self, m: Measurement) -> None:
-        """What became of a candidate that was asked for."""
+        """Reports the outcome of a candidate that was asked for."""
         if self._search is None:
             self._told.append(m)
         else:

@@ -16,20 +16,20 @@ from sparsegen.tuning.loop.ledger import Ledger
 from sparsegen.tuning.loop.measuring import Measuring
 from sparsegen.tuning_db.records import Measurement, Variant
 
-DRAWING = 1  # of operands that the search has not seen
+DRAWING = 1  # seed of operands that the search has not seen
 
 
 def time_in_turn(
     best: Sequence[Measurement], seconds: float, measuring: Measuring, ledger: Ledger, ends: float = math.inf
 ) -> bool:
-    """Time and record each of the best, for about so many seconds; whether any is still right.
+    """Times and records each of the best, for about ``seconds`` seconds; returns True if any is still right.
 
     Args:
-        ends: by `time.monotonic`; from then on no further one is timed, but for the first that is right.
+        ends: deadline by `time.monotonic`, after which only a first right one is still timed.
     """
     running = {m.variant: measuring.binary(m.variant) for m in best}
     timings: dict[Variant, list[Timing]] = {variant: [] for variant in running}
-    first: dict[Variant, Attempt] = {}  # of each: it holds the verified error
+    first: dict[Variant, Attempt] = {}  # first attempt of each: it holds the verified error
     rounds, samples = finalists.schedule(best, seconds)
     for number in range(rounds):
         for variant, compiled in list(running.items()):

@@ -10,8 +10,8 @@ from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.records import Measurement
 
 MOST = 5
-WITHIN = 1.10  # of the best
-FAMILY_WITHIN = 1.5  # of the best, for the best of each family
+WITHIN = 1.10  # factor of the best time
+FAMILY_WITHIN = 1.5  # factor of the best time, for the best of each family
 ROUNDS = 5
 SAMPLES_PER_ROUND = 20
 
@@ -22,16 +22,17 @@ def median_us(measurement: Measurement | None) -> float:
 
 
 def is_finished(measurements: Iterable[Measurement]) -> bool:
-    """Whether a search of the workload that these are of came to its last round."""
+    """True if a search of the measurements' workload reached its last round."""
     return any(m.final for m in measurements)
 
 
 def pick(measurements: Iterable[Measurement], defaults: Collection[Config] = ()) -> list[Measurement]:
-    """Those worth a second look, best first: the best few, each family's best if it is not far off, the winner of
-    earlier finals, which only another final can replace, and the defaults.
+    """Picks the finalists, best first: the best few, each family's best if it is not far off, the winner of earlier
+    finals, which only another final can replace, and the defaults.
 
     Args:
-        defaults: what would run without a search, however far off it seems: no search is to end with something slower.
+        defaults: configs that would run without a search, however far off they seem: no search is to end with something
+            slower.
     """
     listed = list(measurements)
     good = sorted(ranking.times(listed).values(), key=lambda r: r.time_us)
@@ -50,7 +51,7 @@ def pick(measurements: Iterable[Measurement], defaults: Collection[Config] = ())
 
 
 def schedule(finalists: Iterable[Measurement], seconds: float) -> tuple[int, int]:
-    """Rounds, and samples in each, that fit into about so many seconds; at least two rounds of one."""
+    """Returns rounds, and samples in each, that fit into about ``seconds`` seconds; at least two rounds of one."""
     once = sum(median_us(m) for m in finalists) * 1e-6
     samples = max(2, min(ROUNDS * SAMPLES_PER_ROUND, int(seconds / max(once, 1e-9))))
     rounds = min(ROUNDS, samples)

@@ -19,7 +19,7 @@ from sparsegen.system.child import Interrupted
 def interruptible(stop: threading.Event) -> Iterator[None]:
     """Set ``stop`` at the first Ctrl-C.
 
-    Outside the main thread, or where somebody else handles SIGINT, it is theirs to set it.
+    Does nothing outside the main thread, or if another handler of SIGINT is installed.
 
     Raises:
         KeyboardInterrupt: a second Ctrl-C, or what is within raised `Interrupted`.

@@ -1,4 +1,4 @@
-"""What is known of one workload: earlier runs' measurements and this run's, each recorded at once."""
+"""Knowledge of one workload: earlier runs' measurements and this run's, each recorded at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOOKING_SHARE = 20.0  # times what a look costs, at least
 
 
 class Recorder(Layer, Protocol):
-    """What a search writes to: a `Store`, or the result file of a job."""
+    """Destination of a search's measurements: a `Store`, or the result file of a job."""
 
     def add_all(self, measurements: Iterable[Measurement], baselines: Iterable[Baseline]) -> Any:
         """Record all of them, or on any error none."""
@@ -39,11 +39,11 @@ class Ledger:
     """Measurements of a search space's variants on one workload and device.
 
     Args:
-        known: what earlier runs recorded, for reading.
+        known: records of earlier runs, for reading.
         store: the database that is written, once it is open. What is recorded before waits for it; a search does not.
 
     Attributes:
-        measurements: in the order in which they were made; finalists' times among them.
+        measurements: measurements in the order in which they were made; finalists' times among them.
         counts: trials so far.
         failures: why variants failed, and how many for each reason.
         failed_once: candidates that failed in an earlier run, and are to be tried once more.
@@ -122,11 +122,13 @@ class Ledger:
         return new
 
     def is_tried(self, candidate: Config) -> bool:
-        """Whether its outcome is known, of this run or others."""
+        """True if a candidate's outcome is known, of this run or others."""
         return candidate in self._tried
 
     def _news(self, source: Layer) -> Iterator[Measurement]:
-        """What is recorded of the space's variants, as they render and compile today, and was not taken up yet."""
+        """Yields recorded measurements of the space's variants that still render and compile the same, each only
+        once.
+        """
         for m in source.measurements(self.workload, self.device):
             candidate = m.variant.config
             if candidate not in self._candidates or _key(m) in self._taken:
@@ -150,7 +152,7 @@ class Ledger:
             self.counts = replace(self.counts, failed=self.counts.failed + (not measurement.final))
 
     def has_baselines(self) -> bool:
-        """Whether an equal search has timed them meanwhile."""
+        """True if an equal search has timed the baselines meanwhile."""
         self.baselines = self._store.result().baselines(self.workload, self.device)
         return bool(self.baselines)
 
@@ -167,7 +169,7 @@ class Ledger:
 
     @property
     def needs_rates(self) -> bool:
-        """Whether no database knows what the device does."""
+        """True if no database knows the device's rates."""
         return self.device.rates is None and self._known.rates(self.device) is None
 
     def record_rates(self, rates: DeviceRates) -> None:
@@ -188,7 +190,7 @@ class Ledger:
 
     @property
     def has_news(self) -> bool:
-        """Whether this run tried anything."""
+        """True if this run tried anything."""
         return self.counts.done + self.counts.failed > 0
 
     @property
@@ -205,7 +207,7 @@ class Ledger:
 
 
 def _key(m: Measurement) -> tuple[Variant, datetime, bool]:
-    """What no two measurements of a workload have in common."""
+    """Returns a key that no two measurements of a workload share."""
     return m.variant, m.measured_at, m.final
 
 

@@ -1,4 +1,4 @@
-"""When a search ends: a budget on the clock."""
+"""The end of a search: a budget on the clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from sparsegen.tuning.report import Budget
 
-FINALISTS_SHARE = 0.1  # of a budget in seconds, within
+FINALISTS_SHARE = 0.1  # fraction of a budget in seconds, within it
 FINALISTS_SECONDS = (0.5, 2.5)
 
 

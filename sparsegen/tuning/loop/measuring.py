@@ -27,7 +27,7 @@ class Measuring:
 
     Args:
         ahead: compiles what is not there, or not any more.
-        ledger: of the workload and the device; nothing is recorded in it here.
+        ledger: ledger of the workload and the device; nothing is recorded in it here.
     """
 
     def __init__(self, session: Session, ahead: CompileAhead, ledger: Ledger) -> None:
@@ -45,7 +45,7 @@ class Measuring:
         return self._compiled[variant]
 
     def attempt(self, request: Measure, meanwhile: Callable[[], None] | None = None) -> Attempt:
-        """What becomes of a variant; a binary that somebody deletes or damages meanwhile is compiled again, once.
+        """Measures a variant; a binary that was deleted or damaged meanwhile is compiled again, once.
 
         Args:
             meanwhile: see `Session.measure`.

@@ -24,18 +24,18 @@ Render = Callable[[Config], RenderedVariant]
 
 
 def cores() -> int:
-    """Those that this process may run on."""
+    """Number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What became of a candidate.
+    """Result of compiling a candidate.
 
     Attributes:
-        rendered: None where it could not even be rendered.
-        variant: its binary; None where there is none.
-        error: why there is none: a `CompileError`, or what must end the run.
+        rendered: None if it could not even be rendered.
+        variant: its binary; None if there is none.
+        error: the reason if there is none: a `CompileError`, or an error that must end the run.
     """
 
     candidate: Config
@@ -54,7 +54,7 @@ class CompileAhead:
         render: gives a candidate's source; by default its template does.
 
     Attributes:
-        jobs: how many compile at once.
+        jobs: number of simultaneous compiles.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class CompileAhead:
 
     @property
     def typical_seconds(self) -> float:
-        """What a compile took of late; 0 before the first, and when all come from the cache nearly so."""
+        """Average seconds of recent compiles; 0 before the first, and nearly 0 if all come from the cache."""
         return sum(self._recent_seconds) / max(1, len(self._recent_seconds))
 
     @property
@@ -95,7 +95,7 @@ class CompileAhead:
         return min(self._recent_seconds) if len(self._recent_seconds) > self.jobs else 0.0
 
     def begin_with(self, *plain: str) -> None:
-        """Have files of plain kernels in the cache before somebody asks, who will say what is wrong with them."""
+        """Compiles files of plain kernels into the cache before they are needed; errors show up when they are."""
         for file in plain:
             self._pool.submit(self._toolchain.compile, "plain", file.partition(".")[0], plain_source(file))
 

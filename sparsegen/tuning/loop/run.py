@@ -35,12 +35,12 @@ log = logging.getLogger(__name__)
 SAMPLES = 30
 HOPELESS = 1.75  # times the best: such a variant gets no more than the first samples
 FIRST = 3  # proposals that are tried however short the budget is
-BEFORE_BASELINES = 8  # trials, of which somebody who waits wants to see the first
+BEFORE_BASELINES = 8  # trials before baselines, so that a waiting user sees some results first
 READY_AHEAD = 4  # compiled and not yet measured, beside what is measured while another one compiles
 RECENT = 8
 READY_AT_START = 2  # the same for each compile job while the worker is not ready
 WAIT_SECONDS = 0.1
-# What is wrong with the libraries, the device or their process, and not with the search.
+# Errors of the libraries, the device or their process, and not of the search.
 CANNOT_BE_TIMED = (ChildDiedError, ChildTimeoutError, CompileError, LaunchError, LibraryUnavailableError)
 
 
@@ -48,13 +48,13 @@ class Run:
     """Owns none of what it is given; whoever made it closes it.
 
     Args:
-        claims: of this search among equal ones.
+        claims: claims of this search among equal ones.
         suggest: candidates that suit similar workloads, by what is known when it is called. That is once, when half of
             the search is over: searches side by side have found out more by then.
-        left_to_try: what a look-up might take untried in the place of what was measured, given all measurements and
-            the device with the rates that are known of it; None where there is nothing.
+        left_to_try: returns a config that a look-up might take untried in the place of measured ones, given all
+            measurements and the device with its known rates; None if there is none.
         defaults: configs that are timed again with the finalists, whatever the search says of them.
-        measures_rates: whether to measure what the device does, where no database knows it.
+        measures_rates: measure the device's rates if no database knows them.
 
     Attributes:
         was_interrupted: Ctrl-C ended it.
@@ -87,7 +87,7 @@ class Run:
         self._measuring = Measuring(session, ahead, ledger)
         self._first_left = max(0, min(FIRST, limits.trials) - ledger.trials)
         self._first_pending: set[Config] = set()
-        self._recent_seconds: deque[float] = deque(maxlen=RECENT)  # of measurements
+        self._recent_seconds: deque[float] = deque(maxlen=RECENT)  # seconds of recent measurements
         self._is_measuring = False  # a trial that is neither pending nor recorded
         self._with_cublas: BaselineSession | None = None
         self.was_interrupted = False
@@ -144,7 +144,7 @@ class Run:
         return self._limits.ends - self._limits.finalists_seconds
 
     def _goes_on(self) -> bool:
-        """Until its time is over, and what was proposed first has been tried.
+        """True until its time is over, and what was proposed first has been tried.
 
         A slow start may use up a short budget, and the first proposals are what seeds, heuristics and similar
         workloads say.
@@ -153,7 +153,7 @@ class Run:
         return has_first or bool(self._elsewhere and not self._ledger.fastest) or not self._is_late()
 
     def _is_late(self, seconds_needed: float = 0.0) -> bool:
-        """Whether something that takes this long would end after the search's time."""
+        """True if something that takes this long would end after the search's time."""
         return time.monotonic() + seconds_needed >= self._search_ends
 
     def _is_half_over(self) -> bool:
@@ -184,7 +184,7 @@ class Run:
             ahead.submit(candidate)
 
     def _enough(self) -> float:
-        """How many may be ready; with more of them, proposals would be made with too little known."""
+        """Number of candidates to keep ready; with more, proposals would be made with too little known."""
         if not self._session.is_ready():
             return READY_AT_START * self._ahead.jobs
         measured = self._recent_seconds
@@ -216,7 +216,7 @@ class Run:
     # --- equal searches ---
 
     def _is_ours(self, candidate: Config) -> bool:
-        """Whether this search is to try it: no equal search is, or has done so."""
+        """True if this search is to try a candidate: no equal search is trying it or has done so."""
         taken = self._claims.take(candidate)
         if taken is Taken.BUSY:
             self._elsewhere.append(candidate)
@@ -232,7 +232,7 @@ class Run:
         """Learn what equal searches recorded; not before the search is set up, unless it must be known at once."""
         if not (at_once or self._search.is_set_up):
             return
-        self._search.complete()  # which raises what kept it from being set up
+        self._search.complete()  # raises if the set-up failed
         for m in self._ledger.follow(at_once=at_once).values():
             self._search.hear(m)
             self._progress(self._status())
@@ -249,7 +249,7 @@ class Run:
         self._search.tell(self._tried(compiled))
 
     def _tried(self, compiled: Compiled) -> Measurement:
-        """What became of a candidate; it is recorded."""
+        """Records and returns the outcome of a candidate."""
         if compiled.rendered is None or (compiled.error and not isinstance(compiled.error, CompileError)):
             assert compiled.error is not None
             raise compiled.error  # not this variant's fault: the compiler is missing, the disk is full
@@ -301,7 +301,7 @@ class Run:
         background.begin(baselines.close, "end of baselines")
 
     def _measure_rates(self) -> Rates | None:
-        """What the device does in a microsecond, for predicted times from now on; None where it is not measured."""
+        """Measures the device's rates, for predicted times from now on; None if they cannot be measured."""
         if self._with_cublas is None:
             return None
         self._enter(Phase.RATES)
@@ -340,7 +340,7 @@ class Run:
 
     @property
     def _planned(self) -> float:
-        """Trials at the most: no more than there are candidates, once these are listed."""
+        """Upper limit of trials: no more than there are candidates, once these are listed."""
         if not self._search.is_set_up:
             return self._limits.trials
         return min(self._limits.trials, len(self._search.complete().space.candidates))

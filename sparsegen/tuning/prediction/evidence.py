@@ -1,4 +1,4 @@
-"""What the cost model is fitted to: measurements, with the instruction counts of what was measured."""
+"""Data that the cost model is fitted to: measurements, with the instruction counts of what was measured."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LARGEST_COUNTS = 64 * 2**20  # bytes
 
 
 def source_key(problem: Problem, config: Config) -> str:
-    """What names a source, whatever compiles it: all that it depends on, hashed to 16 hexadecimal digits."""
+    """Returns a name of a source, whatever compiles it: all that it depends on, hashed to 16 hexadecimal digits."""
     constants = family_of(config).constants(problem, config)
     text = f"{config.family_name} {canonical(config.to_dict())} {canonical(dict(constants))}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -15,8 +15,8 @@ from sparsegen.tuning.prediction.model import CostModel, difference_from
 from sparsegen.tuning.prediction.terms import Described, Resources
 from sparsegen.tuning_db.records import Workload
 
-PENALTY = 5.0  # of a squared coefficient, of terms of unit variance and of a family's own ones alike
-PARTS = 10  # that take turns to be left out, to see what unlike configs take
+PENALTY = 5.0  # factor of a squared coefficient, for terms of unit variance and a family's own ones alike
+PARTS = 10  # parts that are left out in turn, to learn the error of unlike configs
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Known:
 
     Attributes:
         time_us: its measured time.
-        slowdown: that over the fastest one's on the same workload: how little it matters.
-        resources: of its compiled code; None where that is not known.
+        slowdown: its time over the fastest one's on the same workload: the less it matters.
+        resources: resources of its compiled code; None if not known.
     """
 
     workload: Workload
@@ -45,7 +45,7 @@ def known(
 
     Args:
         measured: workload, device, config, microseconds and, where it is known, compiled code of each.
-        usual_registers: of a thread, where the code is not known.
+        usual_registers: registers of a thread, if the code is not known.
     """
     listed = list(measured)
     best: dict[Hashable, float] = defaultdict(lambda: math.inf)
@@ -75,7 +75,7 @@ def fit(variants: Sequence[Known], usual_registers: int) -> CostModel:
     """The coefficients, and what configs take that are unlike those that were fitted to.
 
     Args:
-        variants: of several workloads.
+        variants: variants of several workloads.
     """
     design = _Design.of(variants)
     everything = np.ones(len(variants), dtype=bool)
@@ -96,9 +96,9 @@ class _Design:
 
     Attributes:
         general, own: the columns' names; of ``own`` with the family's.
-        means, scales: of the general terms: columns are centred and have unit variance.
+        means, scales: statistics of the general terms: columns are centred and have unit variance.
         columns: float64 [variants, terms], each times its variant's share.
-        logs: of the measured over the analytic times. ``weights``: of the variants.
+        logs: logs of the measured over the analytic times. ``weights``: weights of the variants.
     """
 
     general: list[str]
@@ -117,7 +117,7 @@ class _Design:
         means = np.nanmean(table, axis=0)
         scales = np.nanstd(table, axis=0)
         scales[scales < 1e-9] = 1.0
-        centred = np.nan_to_num((table - means) / scales)  # what is not known is usual
+        centred = np.nan_to_num((table - means) / scales)  # unknown values count as average
         places = {key: i for i, key in enumerate(own)}
         of_families = np.zeros((len(variants), len(own)))
         for row, v in enumerate(variants):
@@ -158,12 +158,12 @@ class _Design:
 
 
 def _unlike(variants: Sequence[Known], design: _Design) -> float:
-    """How the error of a log grows with the difference from the configs that a model was fitted to; at least 0.
+    """Slope of the error of a log with the difference from the configs that a model was fitted to; at least 0.
 
-    Parts of the configs take turns to be left out, whole regions of the tuning space with them.
+    It is cross-validated: each part of the configs is left out in turn, a whole region of the tuning space with it.
     """
     configs = list(dict.fromkeys(v.config for v in variants))
-    apart: dict[Config, float] = {}  # of each from those of its family in other parts
+    apart: dict[Config, float] = {}  # distance of each config from those of its family in other parts
     for name in {config.family_name for config in configs}:
         mine = [config for config in configs if config.family_name == name]
         for part in {_part(config) for config in mine}:

@@ -28,7 +28,7 @@ from sparsegen.tuning_db.records import Workload
 
 FILE = Path(__file__).with_name("cost_model.json")
 FARTHEST = 2.0  # difference of configs beyond which nothing more is learned
-STEEPEST = 2.0  # of a correction's log: no family's own estimate is taken to be farther off
+STEEPEST = 2.0  # log of a correction: no family's own estimate is taken to be farther off
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,12 @@ class CostModel:
     """The coefficients of the terms.
 
     Attributes:
-        general: of the terms that mean the same for all families; the last one is of ``""``, the constant.
+        general: coefficients of the terms that mean the same for all families; the last one, of ``""``, is the
+            constant.
         usual: the means of those terms, which stand in for what is not known of a variant.
-        families: of each family's own terms. A family that was never measured has none.
-        unlike: of the difference from the configs that were measured.
-        usual_registers: of a thread, before anything is compiled.
+        families: coefficients of each family's own terms. A family that was never measured has none.
+        unlike: coefficient of the difference from the measured configs.
+        usual_registers: registers of a thread, before anything is compiled.
     """
 
     general: Mapping[str, float]
@@ -51,7 +52,7 @@ class CostModel:
 
     @property
     def digest(self) -> str:
-        """What names the coefficients in the database: hexadecimal digits."""
+        """Name of the coefficients in the database: hexadecimal digits."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,7 +66,7 @@ class CostModel:
         """Microseconds that a variant should take.
 
         Args:
-            difference: from the nearest config of its family that was measured.
+            difference: difference from the nearest measured config of its family.
         """
         general = self.general.get("", 0.0) + sum(
             weight * variant.general.get(name, self.usual[name])
@@ -88,14 +89,14 @@ class CostModel:
         """Microseconds that a config should take on a workload, with a cold L2.
 
         Args:
-            resources: of its compiled code; None before it is compiled.
+            resources: resources of its compiled code; None before it is compiled.
         """
         described = Described.of(workload, config, device, resources, self.usual_registers)
         return self.corrected_us(described, difference)
 
 
 def difference_from(known: Sequence[Config], configs: Sequence[Config]) -> list[float]:
-    """How much each config differs from the nearest known one, `FARTHEST` at the most."""
+    """Returns the difference of each config from the nearest known one, at most `FARTHEST`."""
     if not known or not configs:
         return [FARTHEST] * len(configs)
     least: list[float] = differences(configs, known).min(axis=1).clip(max=FARTHEST).tolist()
@@ -103,10 +104,11 @@ def difference_from(known: Sequence[Config], configs: Sequence[Config]) -> list[
 
 
 def orders_configs(problem: Problem) -> bool:
-    """Whether the model was shown to order the configs of such problems better than chance: a search expects its times.
+    """True if the model was shown to order the configs of such problems better than chance: a search then uses its
+    times.
 
     On recorded searches of an H100 it saves half of the trials of ``spmm``, and costs as many again of ``sddmm`` and
-    ``sparse_softmax`` (docs/tuning.md).
+    ``sparse_softmax`` (docs/internals/samplers.md).
     """
     return isinstance(problem, SpmmProblem)
 

@@ -29,9 +29,9 @@ class Target:
     """A described device.
 
     Attributes:
-        name: for the command line, such as ``nvidia-h200``.
-        device: as its driver would list it, with the rates that are expected of it.
-        sources: where the numbers come from, each a sentence.
+        name: name for the command line, such as ``nvidia-h200``.
+        device: device as its driver would list it, with its expected rates.
+        sources: sources of the numbers, each a sentence.
     """
 
     name: str
@@ -49,8 +49,8 @@ def find_target(name: str) -> Target:
     """A packaged description, or the one in a JSON file.
 
     Args:
-        name: in capitals or not, with or without ``nvidia-``; a device's key; or ``sm_80``, where one description alone
-            has that compute capability.
+        name: name in capitals or not, with or without ``nvidia-``; a device's key; or ``sm_80``, if one description
+            alone has that compute capability.
 
     Raises:
         ConfigError: there is none of that name; the message lists those there are. Or a file is no description.
@@ -79,7 +79,7 @@ def named_target(name: str) -> Target | None:
 
 
 def capability_name(device: Device) -> str:
-    """Its compute capability as compilers name it, such as ``sm_90``."""
+    """Returns a device's compute capability as compilers name it, such as ``sm_90``."""
     major, minor = device.compute_capability
     return f"sm_{major}{minor}"
 

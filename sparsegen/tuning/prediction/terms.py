@@ -1,4 +1,4 @@
-"""What the cost model sees of a variant: its launch on a device, its compiled code, and its tunables.
+"""Terms of the cost model for a variant: its launch on a device, its compiled code, and its tunables.
 
 Terms are logarithms to base 2, so that a coefficient says by what power the time goes with what is counted. General
 ones mean the same for every family; a family's own tell its tunables apart.
@@ -22,7 +22,7 @@ from sparsegen.system.integers import ceil_div, round_up
 from sparsegen.tuning_db.records import Workload
 
 WARP = 32
-REGISTERS_AT_ONCE = 8  # of a thread: what a warp gets is a multiple of 256
+REGISTERS_AT_ONCE = 8  # granularity of a thread's registers: a warp gets a multiple of 256
 KIB = 1024
 SHORTEST = 1.001  # launches: what no kernel takes less than
 
@@ -31,19 +31,19 @@ COMPILED_TERMS = (
     "spills",
     "code",
     "slots",
-)  # of the general ones, those that only compiled code tells
+)  # general terms that only compiled code tells
 
 Terms = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What compiled code takes.
+    """Resources of compiled code.
 
     Attributes:
-        registers, spill_bytes: of a thread.
-        static_shared_bytes: of a block, beside what the launch asks for.
-        instructions: of the machine code; None where there is no disassembler.
+        registers, spill_bytes: for each thread.
+        static_shared_bytes: for each block, besides what the launch asks for.
+        instructions: counts of the machine code; None without a disassembler.
     """
 
     registers: int
@@ -53,7 +53,7 @@ class Resources:
 
     @classmethod
     def of(cls, kernel: CompiledKernel, instructions: Instructions | None = None) -> Resources | None:
-        """Those of a compiled kernel; None where the compiler did not tell its registers."""
+        """Returns the resources of a compiled kernel; None if the compiler did not report its registers."""
         if kernel.registers is None:
             return None
         return cls(kernel.registers, kernel.spill_bytes or 0, kernel.static_shared_bytes or 0, instructions)
@@ -86,7 +86,7 @@ class Described:
 
     Attributes:
         analytic_us: the family's own estimate (`Family.analytic_us`).
-        share: of it, what the launch does not take: as much of a correction counts.
+        share: fraction of the time beyond the launch: this part of a correction counts.
         general, own: terms by their names; those of `COMPILED_TERMS` are there where the code is known.
     """
 
@@ -108,7 +108,7 @@ class Described:
         """A variant described for the cost model.
 
         Args:
-            usual_registers: of a thread, where the code is not known.
+            usual_registers: registers of a thread, if the code is not known.
         """
         problem, features, family = workload.problem, workload.features, family_of(config)
         analytic = family.analytic_us(problem, features, config, device)

@@ -1,4 +1,4 @@
-"""Which tunables decide whether a config is fast: PED-ANOVA over what the database recorded of a workload.
+"""Importance of tunables for whether a config is fast: PED-ANOVA over what the database recorded of a workload.
 
 Watanabe, Bansal, Hutter: PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in Arbitrary Subspaces,
 IJCAI 2023; Optuna's implementation, which needs no further package.
@@ -25,11 +25,11 @@ def importances(measurements: Iterable[Measurement]) -> dict[str, dict[str, floa
     """The shares of each family's tunables in whether a config is among the fastest tenth.
 
     Args:
-        measurements: of one workload on one device.
+        measurements: measurements of one workload on one device.
 
     Returns:
-        Family to tunable to share, largest first, each family's sum 1. A family of which fewer than 20
-        configs were timed is left out, and so is a tunable that never varied; a
+        Family to tunable to share, largest first, each family's sum 1. A family with fewer than 20 timed configs is
+            left out, and so is a tunable that never varied; a
         family all of whose configs are equally fast is left out, too.
     """
     timed: dict[str, list[ranking.Ranked]] = {}

@@ -115,7 +115,7 @@ def _facts(workload: Workload, device: Device) -> dict[str, object]:
 
 
 def _trials(measurements: Iterable[Measurement]) -> list[tuple[Measurement, float | None]]:
-    """What is a trial, and the time among the finalists where it has one; a variant of finals alone has one of them."""
+    """Returns each trial with its time among the finalists, if it has one; a variant with finals only has one trial."""
     by_variant: dict[Variant, list[Measurement]] = {}
     for m in measurements:
         by_variant.setdefault(m.variant, []).append(m)

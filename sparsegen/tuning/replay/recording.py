@@ -27,12 +27,12 @@ from sparsegen.tuning_db.records import Measurement, Outcome, Workload
 
 FORMAT = "sparsegen-recorded-searches/1"
 LARGEST_FILE = 256 * 2**20  # bytes of JSON
-DIGITS = 5  # of a time; medians of a variant vary more
+DIGITS = 5  # digits of a time; medians of a variant vary more
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of a candidate: its median in µs, or None where it failed."""
+    """Outcome of a candidate: its median in µs, or None if it failed."""
 
     config: Config
     outcome: Outcome
@@ -46,7 +46,7 @@ class Recording:
     """An exhaustive search.
 
     Attributes:
-        name: of the space.
+        name: name of the space.
         is_modelled: times were computed by a model, and nothing was measured.
     """
 
@@ -61,7 +61,7 @@ class Recording:
         """The last measurement of each config, in the order of the first; of finalists only where there is no other.
 
         Args:
-            measurements: of one workload on one device, at least one.
+            measurements: measurements of one workload on one device, at least one.
         """
         found: dict[Config, Measurement] = {}
         for m in sorted(measurements, key=lambda m: m.final, reverse=True):

@@ -19,7 +19,7 @@ from sparsegen.tuning_db.records import Measurement, Sample, Variant
 
 WITHIN = 0.03
 AHEAD = 4  # trials under way when the next is asked for, as where a few variants are compiled ahead
-SHARE = 0.5  # of the trials of Optuna's best: what ours may need
+SHARE = 0.5  # fraction of the trials of Optuna's best sampler that ours may need
 OURS = SamplerName.CANDIDATES
 
 
@@ -27,7 +27,7 @@ class Replay:
     """A device that knows every answer: the space is what was recorded.
 
     Args:
-        expected_us: what each candidate should take, in the recording's order, for samplers that go by it; empty for
+        expected_us: predicted time of each candidate, in the recording's order, for samplers that use it; empty for
             none.
     """
 
@@ -40,7 +40,7 @@ class Replay:
         self._tried = {t.config: t for t in recording.tried}
 
     def measure(self, config: Config) -> Measurement:
-        """What was recorded of a config of the space."""
+        """Returns the recorded measurement of a config of the space."""
         t = self._tried[config]
         sample = None if t.time_us is None else Sample(t.time_us, t.time_us, t.time_us, 1)
         return Measurement(
@@ -54,7 +54,7 @@ class Replay:
         )
 
     def start(self, seed: int) -> list[Config]:
-        """Where a search begins: a config of each family, by chance; the same for every sampler."""
+        """Draws the start of a search: a config of each family, the same for every sampler."""
         rng = np.random.default_rng(seed)
         by_family = [
             [c for c in self.space.candidates if c.family_name == name] for name in self.space.family_names
@@ -90,9 +90,9 @@ class Comparison:
     """Trials that samplers needed.
 
     Attributes:
-        trials: for each space and sampler the trials of each seed; infinite where ``most`` were not enough.
+        trials: for each space and sampler the trials of each seed; infinite if ``most`` were not enough.
         most: trials after which a search was given up.
-        seconds: of each sampler for a trial, in the mean: what it takes to propose.
+        seconds: average time of each sampler to propose a trial.
     """
 
     trials: Mapping[str, Mapping[SamplerName, Sequence[float]]]
@@ -101,7 +101,7 @@ class Comparison:
 
     @property
     def samplers(self) -> tuple[SamplerName, ...]:
-        """Those that were compared on every space."""
+        """Samplers that were compared on every space."""
         shared = set.intersection(*(set(found) for found in self.trials.values())) if self.trials else set()
         return tuple(name for name in SamplerName if name in shared)
 
@@ -115,7 +115,7 @@ class Comparison:
 
     @property
     def best_of_optuna(self) -> SamplerName:
-        """That of the others that needs the fewest trials."""
+        """The sampler of Optuna's that needs the fewest trials."""
         return min((name for name in self.samplers if name is not OURS), key=self.typical)
 
     @property
@@ -124,8 +124,8 @@ class Comparison:
         return self.typical(OURS) / self.typical(self.best_of_optuna)
 
     @property
-    def verdict(self) -> str:
-        """Whether ours stays the default."""
+    def conclusion(self) -> str:
+        """States whether ours stays the default."""
         theirs = self.best_of_optuna
         needs = (
             f"{OURS} needs {self.share:.2f} of the trials of {theirs} "

@@ -37,7 +37,7 @@ def make(name: SamplerName, space: Space, first: Sequence[Config] = (), seed: in
 
     Args:
         first: candidates to propose before any other, the most promising first; all of them in the space.
-        seed: of the samplers that draw; `SamplerName.CANDIDATES` does not.
+        seed: seed of the samplers that draw; `SamplerName.CANDIDATES` does not.
 
     Raises:
         PackageMissingError: see `require_available`.

@@ -1,4 +1,4 @@
-"""What samplers over a list of candidates share: what is known of each, and what comes first."""
+"""Base class of samplers over a list of candidates: what is known of each, and the order of the first ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparsegen.tuning.samplers.study import Parameters
 from sparsegen.tuning.space.space import Space
 
 Mask = npt.NDArray[np.bool_]
-SHORTEST_US = 1e-3  # of which the logarithm is taken
+SHORTEST_US = 1e-3  # least time, as its logarithm is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Known:
     Attributes:
         trial: its number in the study.
         candidate: its place in the list.
-        log_time: of microseconds; NaN while it runs, infinite where the variant failed.
+        log_time: log of microseconds; NaN while it runs, infinite if the variant failed.
     """
 
     trial: int
@@ -45,7 +45,7 @@ class ListSampler(BaseSampler):
     cost trials.
 
     Args:
-        space: what may be proposed.
+        space: the candidates.
         first: candidates to propose before any other, the most promising first; all of them in the space.
     """
 
@@ -62,7 +62,7 @@ class ListSampler(BaseSampler):
         """The next candidate's place in the list.
 
         Args:
-            trial: that is to try it.
+            trial: the trial for it.
             known: the other trials of this list's candidates, by their numbers.
             unseen: bool [candidates], at least one true.
         """
@@ -92,7 +92,7 @@ class ListSampler(BaseSampler):
         return found
 
     def unseen(self, known: Iterable[Known]) -> Mask:
-        """The candidates of which no trial is known, bool [candidates]."""
+        """The candidates without a known trial, bool [candidates]."""
         mask = np.ones(len(self.space.candidates), dtype=np.bool_)
         mask[[k.candidate for k in known]] = False
         return mask

@@ -1,6 +1,6 @@
 """Optuna's own samplers over a list of candidates.
 
-They draw from a product of choices, of which most is not valid. What they draw is moved to the most similar valid,
+They draw from a product of choices, most of which is not valid. What they draw is moved to the most similar valid,
 unseen candidate (`sparsegen.kernels.similarity`), and the trial says what was tried in fact: so they learn from valid
 points alone and repeat none. Penalties or pruning instead would cost them trials, and one ordered index would hide from
 them which candidates are alike.
@@ -82,7 +82,7 @@ class Axis:
 class DrawingSampler(ListSampler):
     """Has a sampler of Optuna's draw from the product of choices; see the module."""
 
-    conditional: ClassVar[bool]  # whether trials have the tunables of their own family alone
+    conditional: ClassVar[bool]  # true if trials have the tunables of their own family alone
 
     def __init__(self, space: Space, first: Sequence[Config] = (), seed: int = 0) -> None:
         super().__init__(space, first)
@@ -174,7 +174,7 @@ class TpeSampler(DrawingSampler):
 
     def drawing(self, seed: int) -> BaseSampler:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)  # of `group`
+            warnings.simplefilter("ignore", ExperimentalWarning)  # warning about `group`
             return TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
 
 

@@ -1,4 +1,4 @@
-"""What a search is in Optuna's terms: configs as parameters, measurements as trials with attributes."""
+"""Searches in Optuna's terms: configs as parameters, measurements as trials with attributes."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ class Parameters:
 
 
 def time_us(m: Measurement) -> float | None:
-    """What a search minimises, the median; None for a variant that failed."""
+    """Returns the median time, which a search minimises; None for a variant that failed."""
     return None if m.sample is None else m.sample.median_us
 
 
 def state(m: Measurement) -> TrialState:
-    """What became of the trial."""
+    """Returns the state of a trial."""
     return TrialState.FAIL if m.sample is None else TrialState.COMPLETE
 
 
 def attributes(m: Measurement) -> dict[str, Any]:
-    """What a trial says of its variant, as JSON values; what is not known is left out."""
+    """Returns a trial's attributes, its variant's facts as JSON values; unknown ones are left out."""
     facts = {
         "family": m.variant.family,
         "config": m.variant.config.settings,

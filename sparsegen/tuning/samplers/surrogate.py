@@ -22,16 +22,16 @@ Vector = npt.NDArray[np.float64]
 DIFFERENCE = 0.2  # fall of the log of the covariance for a difference of 1
 FAMILY_VARIANCE = 0.15
 NOISE_VARIANCE = 0.02
-EXPECTED = 0.7  # of the log of an expected time that counts: models tell configs farther apart than they are
-# The standard deviation of log times, of what is expected and of what is not, counts as so many trials.
+EXPECTED = 0.7  # fraction of an expected time's log: models tell configs farther apart than they are
+# The standard deviations of log times, of expected and of unexpected ones, count as this many trials.
 SPREAD, UNEXPECTED_SPREAD, SPREAD_TRIALS = 0.2, 1.0, 3
 WORST = 2.0  # standard deviations: cliffs and failures are cut off here, so that they do not hide the rest
 EXPLORATION = 2.0  # standard deviations of optimism
-LEAST_SHARE = 0.5  # of the proposals is split evenly, so that no family is dropped for a few bad configs
+LEAST_SHARE = 0.5  # fraction of the proposals that is split evenly: a few bad configs drop no family
 # A family of which TRIED configs or more are known, all of them so far (in log time) behind the best, gets none of it.
 FAR_BEHIND = np.log(4.0)
 TRIED = 2
-LEAST_US = 1e-3  # of which a logarithm is taken
+LEAST_US = 1e-3  # least time, as its logarithm is taken
 
 
 class Surrogate:
@@ -42,7 +42,7 @@ class Surrogate:
 
     Args:
         candidates: the configs, at least one.
-        expected_us: what each of them should take; empty where nothing is known.
+        expected_us: predicted time of each of them; empty if nothing is known.
     """
 
     def __init__(self, candidates: Sequence[Config], expected_us: Sequence[float] = ()) -> None:
@@ -51,7 +51,7 @@ class Surrogate:
         self._spread = SPREAD if len(expected_us) else UNEXPECTED_SPREAD
         family = self._family = self._points.family
         self._known: list[int] = []
-        self._log_times: list[float] = []  # of `_known`; NaN while pending, infinite where the variant failed
+        self._log_times: list[float] = []  # of `_known`; NaN while pending, infinite if it failed
         self._place: dict[int, int] = {}
         self._inverse = np.zeros((64, 64))  # L⁻¹, of the Cholesky factor L of K(known, known)
         self._whitened = np.empty((64, len(family)))  # L⁻¹ K(known, all)
@@ -108,12 +108,12 @@ class Surrogate:
         self._log_times.append(np.nan)
 
     def learn(self, number: int, log_time: float) -> None:
-        """What a candidate took; infinite if it failed, NaN if that is not known yet."""
+        """Records the log of a candidate's time; infinite if it failed, NaN if it is not known yet."""
         self.expect(number)
         self._log_times[self._place[number]] = log_time
 
     def _far_behind(self) -> npt.NDArray[np.bool_]:
-        """Which families are out of the question by what is known, bool [families]."""
+        """True for families that are too slow by what is known, bool [families]."""
         times, family = np.array(self._log_times), self._family[self._known]
         timed = np.isfinite(times)
         best, count = np.full(int(self._family.max()) + 1, np.inf), np.zeros(int(self._family.max()) + 1)

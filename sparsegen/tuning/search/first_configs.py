@@ -1,4 +1,4 @@
-"""Which configs a search begins with: what dispatch would take, what similar workloads say, heuristic configs."""
+"""The first configs of a search: dispatch's choice, those of similar workloads, heuristic configs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MORE_FROM_NEIGHBOURS = 12  # for cores that would wait for the list of candidate
 def first_to_try(
     workload: Workload, device: Device, known: Layer, families: Sequence[AnyFamily]
 ) -> list[Config]:
-    """Where to begin; without repeats.
+    """Returns the configs that a search begins with; without repeats.
 
     What dispatch would take comes first, so that tuning does not end with something slower: what was predicted for this
     device, the fastest of the packaged seeds on this very workload, or what is expected to be the fastest after similar
@@ -67,7 +67,7 @@ def with_todays(
 def _predicted(
     workload: Workload, device: Device, known: Layer, families: Sequence[AnyFamily]
 ) -> list[Config]:
-    """What `sparsegen tune --for` predicted to be the fastest few, which is checked so."""
+    """Returns the few configs that `sparsegen tune --for` predicted to be the fastest, so that they are checked."""
     found = (p.variant.config for p in predicted_first(known.predictions(workload, device)))
     return [config for config in found if config.is_known and family_of(config) in families][:FROM_PREDICTED]
 
@@ -86,7 +86,7 @@ def similar_configs(
     *,
     most: int = FROM_NEIGHBOURS,
 ) -> list[Config]:
-    """What was good on similar workloads, in the store and the packaged seeds, best first."""
+    """Returns configs that were good on similar workloads, in the store and the packaged seeds, best first."""
     problem, features = workload.problem, workload.features
 
     def is_allowed(config: Config) -> bool:

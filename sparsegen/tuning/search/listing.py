@@ -22,13 +22,13 @@ from sparsegen.tuning.prediction.model import expected_times
 from sparsegen.tuning.space.space import Space, points
 from sparsegen.tuning_db.records import Workload
 
-FEW_POINTS = 20_000  # of all families: so many are listed before a process has started
+FEW_POINTS = 20_000  # points of all families: this many are listed before a process has started
 LONGEST_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
 class Listed:
-    """What `Space.build` is asked for, with the families' names in the place of these."""
+    """Arguments of `Space.build`, with families given by name."""
 
     families: Sequence[str]
     workload: Workload
@@ -105,9 +105,9 @@ class Lister:
     Few candidates are listed in the calling process: that is sooner done than a process is started.
 
     Args:
-        families: whose configs are listed.
-        whole: as for `Space.build`.
-        stop: set by somebody else to give up waiting.
+        families: the families whose configs are listed.
+        whole: see `Space.build`.
+        stop: an event that, once set, ends the wait.
 
     Raises:
         MachineError: no process can be started.
@@ -157,7 +157,7 @@ class Lister:
 def space_of(
     workload: Workload, device: Device, families: Sequence[AnyFamily], first: Sequence[Config]
 ) -> Space:
-    """What a search of normal effort may try, ``first`` first, listed in this process.
+    """Lists the space of a search of normal effort in this process, ``first`` first.
 
     Raises:
         NoVariantError: no config is valid, or none suits the matrix.

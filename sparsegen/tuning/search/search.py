@@ -15,17 +15,17 @@ from sparsegen.tuning_db.records import Measurement
 
 
 class Search:
-    """Which candidate next? Several may be asked for before the first is told.
+    """Proposes candidates. Several may be asked for before the first is told.
 
     The study is all that the search knows: the sampler learns from its trials, which carry what was found out of each
     variant as attributes (`sparsegen.tuning.samplers.study.attributes`).
 
     Args:
-        space: what may be tried.
+        space: the candidates.
         first: candidates to try before any other, the most promising first; all of them in the space.
-        sampler: what chooses.
-        seed: of the samplers that draw.
-        study: to go on with, such as one that a storage kept; by default a new one in memory.
+        sampler: chooses among the candidates.
+        seed: seed of samplers that draw.
+        study: a study to continue, such as one that a storage kept; by default a new one in memory.
 
     Raises:
         PackageMissingError: the sampler needs a package that is not installed.
@@ -65,19 +65,19 @@ class Search:
         self._sampler.prefer(candidates)
 
     def tell(self, m: Measurement) -> None:
-        """What became of a candidate that was asked for."""
+        """Records the outcome of a candidate that was asked for."""
         trial = self._asked.pop(m.variant.config)
         for name, fact in attributes(m).items():
             trial.set_user_attr(name, fact)
         self.study.tell(trial, time_us(m), state=state(m))
 
     def hear(self, m: Measurement) -> None:
-        """What an equal search measured meanwhile, whether it was asked for here or not."""
+        """Records a measurement of an equal search, of a candidate that may not have been asked for here."""
         if m.variant.config in self._asked:
             self.tell(m)
         else:
             self.remember(m)
 
     def remember(self, m: Measurement) -> None:
-        """What an earlier run measured: it is known, and not proposed again."""
+        """Records a measurement of an earlier run: its config is known, and not proposed again."""
         self.study.add_trial(self._sampler.parameters.trial(m))

@@ -26,13 +26,14 @@ NUMBERS = re.compile(r" \([^)]*\)")  # the values that a sentence quotes: it is 
 
 @dataclass(frozen=True)
 class Space:
-    """What may be tried.
+    """The candidates of a search.
 
     Attributes:
         families: those with at least one candidate, in the candidates' order.
         candidates: valid and without repeats.
-        pruned: how many configs each constraint's or requirement's sentence ruled out before anything was compiled.
-        expected_us: what each candidate should take (`sparsegen.tuning.prediction`); empty where nothing is known.
+        pruned: number of configs that each constraint's or requirement's sentence ruled out before anything was
+            compiled.
+        expected_us: predicted time of each candidate (`sparsegen.tuning.prediction`); empty if nothing is known.
         left_out: families without a candidate because the matrix does not suit them, and the sentence that says why.
     """
 
@@ -61,13 +62,14 @@ class Space:
         whole: bool = False,
         deterministic: bool = False,
     ) -> Space:
-        """``first`` (heuristic configs, earlier winners), what `Family.space` holds, and with ``whole`` all else.
+        """Lists ``first`` (heuristic configs, earlier winners), the configs of `Family.space`, and with ``whole`` all
+        others.
 
-        Of these, what suits a matrix of the given features; None: no matrix is given, all of them. With
-        ``deterministic`` only variants of which equal inputs give equal bits on every call.
+        Keeps those that suit a matrix of the given features (None: all of them). With ``deterministic`` keeps only
+        variants that give equal bits for equal inputs on every call.
 
-        A family with very many points, valid or not, is not enumerated: it is explored in steps of one
-        tunable from the valid ones already found, up to 4,000 more.
+        A family with very many points, valid or not, is not enumerated: it is explored in steps of one tunable from the
+        valid ones already found, up to 4,000 more.
         """
         first = [c for c in first if not deterministic or family_of(c).is_deterministic(problem, c)]
         candidates: dict[Config, None] = dict.fromkeys(first)
@@ -109,14 +111,14 @@ Test = Callable[[AnyFamily, Config], bool]
 
 
 def _search_out(family: AnyFamily, found: list[Config], is_wanted: Test, *, whole: bool) -> list[Config]:
-    """What was found, and all wanted configs, or those within reach if there are too many points."""
+    """Returns ``found`` and all wanted configs, or those within reach if there are too many points."""
     if points(family, whole=whole) > LARGEST_ENUMERATED:
         return _explore(family, found, is_wanted, whole=whole)
     return found + [config for config in _product(family, whole=whole) if is_wanted(family, config)]
 
 
 def points(family: AnyFamily, *, whole: bool) -> int:
-    """How many configs a family has, valid or not; with ``whole`` of all choices, else of those that are searched."""
+    """Number of configs of a family, valid or not; with ``whole`` over all choices, else over the searched ones."""
     return math.prod(map(len, _axes(family, whole=whole)))
 
 
@@ -163,7 +165,7 @@ Point = tuple[Value, ...]
 
 
 def _steps(origin: Point, axes: Sequence[Point], *, in_pairs: bool) -> Iterator[Point]:
-    """Where one tunable has another value, or two of them."""
+    """Yields the points at which one tunable has another value, or two have."""
     for i, values in enumerate(axes):
         for value in values:
             yield (*origin[:i], value, *origin[i + 1 :])

@@ -2,7 +2,7 @@
 
 // convolution/unit_share.cuh.j2
 
-constexpr int kSheetWords = 1024;  // of 32 units of a row each, that are counted together
+constexpr int kSegmentWords = 1024;  // words of 32 units of a row that are counted together: they fit in shared memory, however large the images
 
 // The place of the `rank`-th set bit.
 __device__ __forceinline__ int bit_of_rank(unsigned word, int rank) {
@@ -20,11 +20,11 @@ struct Unit {
   int image, row, column;  // the last two in units
 };
 
-// What a block keeps of the mask.
+// A block's list of active units, and the words that it is made from.
 struct UnitList {
   Unit units[kListUnits];
-  unsigned active[kSheetWords];  // bits of active units
-  int before[kSheetWords];  // active units before a word
+  unsigned active[kSegmentWords];  // bits of active units
+  int before[kSegmentWords];  // active units before a word
   int of_warp[kThreads / 32];
 };
 
@@ -39,7 +39,7 @@ struct Words {
   }
 };
 
-// By all threads: finds the active units of a sheet's words, and returns how many there are. Ends with a __syncthreads.
+// By all threads: finds the active units of a segment's words, and returns how many there are. Ends with a __syncthreads.
 __device__ __forceinline__ int count_units(const Words& words, int first_word, int count, UnitList& list) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int i = threadIdx.x; i < count; i += kThreads) {
@@ -73,7 +73,7 @@ __device__ __forceinline__ int count_units(const Words& words, int first_word, i
   return total;
 }
 
-// By all threads: writes the block's units `first` to `first + count - 1` of a sheet of so many words to the list. A __syncthreads
+// By all threads: writes the block's units `first` to `first + count - 1` of a segment of `word_count` words to the list. A __syncthreads
 // must follow.
 __device__ __forceinline__ void list_units(const Words& words, int first_word, int word_count, const Share& share, int first, int count,
                                            UnitList& list) {
@@ -89,15 +89,15 @@ __device__ __forceinline__ void list_units(const Words& words, int first_word, i
   }
 }
 
-// By all threads: finds the active units sheet by sheet and lists a block's share, as many at a time as the list holds. `compute`
-// gets how many these are and ends with a __syncthreads; `end_sheet` gets a sheet's words, of which all are done then.
-template <class Compute, class EndSheet>
+// By all threads: finds the active units segment by segment and lists a block's share, as many at a time as the list holds. `compute`
+// gets how many these are and ends with a __syncthreads; `end_segment` gets a segment's words, of which all are done then.
+template <class Compute, class EndSegment>
 __device__ __forceinline__ void each_list(const UnitMask& mask, int images, int parts, int own, UnitList& list, const Compute& compute,
-                                          const EndSheet& end_sheet) {
+                                          const EndSegment& end_segment) {
   const Words words{mask, (mask.unit_columns + 31) / 32};
   const int all_words = images * mask.unit_rows * words.row_words;
-  for (int first_word = 0; first_word < all_words; first_word += kSheetWords) {
-    const int word_count = min(kSheetWords, all_words - first_word);
+  for (int first_word = 0; first_word < all_words; first_word += kSegmentWords) {
+    const int word_count = min(kSegmentWords, all_words - first_word);
     const Share share{count_units(words, first_word, word_count, list), parts, own};
     for (int first_unit = 0; first_unit < share.count(); first_unit += kListUnits) {
       const int listed = min(kListUnits, share.count() - first_unit);
@@ -105,7 +105,7 @@ __device__ __forceinline__ void each_list(const UnitMask& mask, int images, int 
       meet_at<kThreads>(1);
       compute(listed);
     }
-    end_sheet(words, first_word, word_count);
+    end_segment(words, first_word, word_count);
     meet_at<kThreads>(1);
   }
 }

@@ -6,7 +6,7 @@ struct Mask {
   int row_words;  // words of a row
   int rows;  // of blocks, of an image
 
-  // Whether a row of blocks has a live one among the columns `first` to `last`.
+  // Returns whether a row of blocks has a live one among the columns `first` to `last`.
   __device__ __forceinline__ bool has_live(int image, int row, int first, int last) const {
     const MaskWord* const line = words + (static_cast<long long>(image) * rows + row) * row_words;
     for (int number = first / 64; number <= last / 64; ++number) {
@@ -24,7 +24,7 @@ struct Blocks {
   int first, last;
 };
 
-// What the outputs of a unit read along an axis of an image.
+// The pixels that the outputs of a unit read along an axis of an image.
 template <int kTapCount, int kStride, int kPadding, int kDilation, int kBlock>
 struct Axis {
   // Outputs that follow one another meet all blocks between the first and the last, unless a stride passes over blocks.
@@ -51,7 +51,7 @@ struct Axis {
 using RowAxis = Axis<1, 1, 0, 1, kBlockRows>;  // the mask lies over the outputs
 using ColumnAxis = Axis<1, 1, 0, 1, kBlockColumns>;
 
-// Which units are active.
+// The active units.
 struct UnitMask {
   Mask mask;
   RowAxis down;
@@ -125,7 +125,7 @@ __device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_ro
 +using ColumnAxis = Axis<kColumns, kStrideColumns, kPaddingColumns, kDilationColumns, kBlockColumns>;
 @@
 +
-+  // Of a unit the taps that meet a live block.
++  // Returns the taps of a unit that meet a live block.
 +  __device__ __forceinline__ TapWord taps(int image, int unit_row, int unit_column) const {
 +    TapWord found = 0;
 +    for (int tap = 0; tap < kRows * kColumns; ++tap) {
@@ -152,7 +152,7 @@ __device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_ro
 (4) from (2):
 @@
 +
-+  // Whether the mask asks for an output of an active unit.
-+  __device__ __forceinline__ bool asks_for(int image, int row, int column) const {
++  // Returns whether the kernel computes an output of an active unit.
++  __device__ __forceinline__ bool computes(int image, int row, int column) const {
 +    return mask.has_live(image, row / kBlockRows, column / kBlockColumns, column / kBlockColumns);
 +  }

@@ -1,6 +1,6 @@
 // lib/barrier/finished.cuh.j2 (2)
 
-// What a block computes: a tile of filters of a group, for its part of the active units. Blocks take the tiles in turn, so that
+// A block's work: a tile of filters of a group, for its part of the active units. Blocks take the tiles in turn, so that
 // neighbours read the same pixels.
 struct OwnTile {
   int group, first_filter, part, parts;
@@ -12,7 +12,7 @@ __device__ __forceinline__ OwnTile own_tile(int filters) {
   return {tile / group_tiles, tile % group_tiles * kTileN, static_cast<int>(blockIdx.x) / tiles, static_cast<int>(gridDim.x) / tiles};
 }
 
-// Where the result goes, and what is added to the sums.
+// The result, with what the epilogue adds to the sums.
 struct Result {
   const Images& images;
   const UnitMask& mask;
@@ -37,7 +37,7 @@ struct Result {
     store_vector(y + at, found);
   }
 
-  // Of a line of outputs in shared memory, or of a unit, the pixel and the filter.
+  // Finds the pixel and the filter of a line of outputs in shared memory, or of a unit.
   __device__ __forceinline__ static int pixel_of(int line, int along) { return line; }
   __device__ __forceinline__ static int filter_of(int line, int along) { return along; }
 
@@ -72,7 +72,7 @@ struct Result {
 +    }
 +  }
 +
-+  // By all threads: fills the units of a sheet that are not active. Blocks share them.
++  // By all threads: fills the units of a segment that are not active. Blocks share them.
 +  __device__ __forceinline__ void fill_rest(const Words& words, int first_word, int count, const UnitList& list, const OwnTile& own) const {
 +    const int warp = static_cast<int>(threadIdx.x) / 32;
 +    for (int i = own.part * (kThreads / 32) + warp; i < count; i += own.parts * (kThreads / 32)) {

@@ -11,7 +11,7 @@ struct Share {
 
   __device__ __forceinline__ int count() const { return rounds() * kItemUnits + rest_begin(own + 1) - rest_begin(own); }
 
-  // Of the block's i-th unit the number among all.
+  // Returns the number of the block's i-th unit among all.
   __device__ __forceinline__ int number(int i) const {
     const int round = i / kItemUnits;
     return round < rounds() ? (round * parts + own) * kItemUnits + i % kItemUnits

@@ -5,7 +5,7 @@ constexpr int kWindowPixels = kWindowRows * kWindowColumns;
 constexpr int kPixelPitch = kChannels + kChunk;
 constexpr int kWindowElements = kWindowPixels * kPixelPitch;
 
-// Where in a window the first tap of an output reads, in pixels; outputs of a unit are counted row by row.
+// Returns the pixel of a window that the first tap of an output reads; outputs of a unit are counted row by row.
 __device__ constexpr int window_pixel(int output) {
   return output / kUnit * kStrideRows * kWindowColumns + output % kUnit * kStrideColumns;
 }
@@ -15,14 +15,14 @@ __device__ constexpr int tap_pixel(int tap) {
   return tap / kColumns * kDilationRows * kWindowColumns + tap % kColumns * kDilationColumns;
 }
 
-// Where windows come from: images, and of their channels those of a group.
+// The source of windows: images, of which a group's channels are read.
 struct Windows {
   const Element* x;
   int height, width, channels, group_channels, first_channel;  // the latter of the group, among all
 
-  // Brings kChannels channels of a unit's window from `channel` of the group on, by all threads. Zeros stand for what lies outside
+  // Loads kChannels channels of a unit's window from `channel` of the group on, by all threads. Zeros stand for what lies outside
   // of the image, and behind the group's last channel.
-  __device__ __forceinline__ void bring_window(Element* window, const Unit& unit, int channel) const {
+  __device__ __forceinline__ void load_window(Element* window, const Unit& unit, int channel) const {
     constexpr int kPixelVectors = kChannels / kVectorX, kVectors = kWindowPixels * kPixelVectors;
     const int top = unit.row * kUnit * kStrideRows - kPaddingRows, left = unit.column * kUnit * kStrideColumns - kPaddingColumns;
     const Element* const image = x + static_cast<long long>(unit.image) * height * width * channels + first_channel;
@@ -33,15 +33,15 @@ struct Windows {
       bool is_there = static_cast<unsigned>(row) < static_cast<unsigned>(height) &&
                       static_cast<unsigned>(column) < static_cast<unsigned>(width) && channel + own < group_channels;
       const Element* const from = image + (static_cast<long long>(row) * width + column) * channels + channel + own;
-      bring<kVectorX>(window + pixel * kPixelPitch + own, is_there ? from : x, is_there);
+      load_elements<kVectorX>(window + pixel * kPixelPitch + own, is_there ? from : x, is_there);
     }
   }
 };
 (2) from (1):
 @@
 -  // of the image, and behind the group's last channel.
--  __device__ __forceinline__ void bring_window(Element* window, const Unit& unit, int channel) const {
+-  __device__ __forceinline__ void load_window(Element* window, const Unit& unit, int channel) const {
 +  // of the image or of the mask, and behind the group's last channel.
-+  __device__ __forceinline__ void bring_window(Element* window, const Unit& unit, int channel, const UnitMask& mask) const {
++  __device__ __forceinline__ void load_window(Element* window, const Unit& unit, int channel, const UnitMask& mask) const {
 @@
 +      is_there = is_there && mask.mask.has_live(unit.image, row / kBlockRows, column / kBlockColumns, column / kBlockColumns);

@@ -1,11 +1,11 @@
-// What a warp holds of its run of groups in layers of pairs: this pass's weights, and the next one's while they come.
+// A warp's part of its run of groups in layers of pairs: the weights of this pass, and of the next one while they are loaded.
 struct Run {
   unsigned weights[kRun][2][4];
   float bias[kBiases];  // of row lane % 16 of group 2 i, from lane 16 on of group 2 i + 1
   unsigned place[kRun];  // of row lane % 16, and the group's two blocks in bits 16 to 23 and above
 };
 
-// Where a warp's run of groups in layers of pairs begins.
+// The begin of a warp's run of groups in layers of pairs.
 struct Cursor {
   const Element* values;
   const unsigned* places;
@@ -53,7 +53,7 @@ __device__ __forceinline__ void run_part(const unsigned char* from, const Rows& 
   }
 }
 
-// What comes beside the weights.
+// The next group's bias and places, loaded ahead beside its weights.
 struct Ahead {
   Vector<unsigned, 2> bias[kBiases];
   unsigned place[kRun];
@@ -88,7 +88,7 @@ __device__ __forceinline__ void load_run(Run& run, const Cursor& at, unsigned la
   }
 }
 
-// How many of kTiles belong to the first part of a tile.
+// Returns how many of kTiles belong to the first part of a tile.
 template <int kTiles>
 constexpr int kFirstPart = kParts == 1 || kTiles == 1 ? kTiles : (kTiles + 1) / 2;
 
@@ -208,7 +208,7 @@ __device__ __forceinline__ unsigned char* all_layers(unsigned char* from, unsign
 @@
 +  unsigned parts[2] = {bias_parts(0), bias_parts(1)};
 @@
-+// What comes beside the weights of group i of the run there.
++// Loads what group i of the run there needs beside its weights.
 +__device__ __forceinline__ void load_beside(Run& run, int i, const Cursor& at, unsigned lane) {
 +  run.place[i] = __ldcg(at.places + i * 16 + lane % 16);
 +  if (i % 2 == 0 && kRun > 1) return;
@@ -224,7 +224,7 @@ __device__ __forceinline__ unsigned char* all_layers(unsigned char* from, unsign
 @@
 +    if (kLast) load_beside(run, i, next, lane);
 @@
--// What comes beside the weights.
+-// The next group's bias and places, loaded ahead beside its weights.
 -struct Ahead {
 -  Vector<unsigned, 2> bias[kBiases];
 -  unsigned place[kRun];

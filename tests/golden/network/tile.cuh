@@ -27,7 +27,7 @@ __device__ __forceinline__ void store_neurons(unsigned char* to, const float (&s
   if constexpr (kTiles % 2 == 1) store_matrices(to + (kTiles - 1) * 16, neurons[kTiles - 1]);
 }
 
-// Where the neurons of a tile are: rows of all chunks.
+// The places of a tile's neurons: rows of all chunks.
 struct Neurons {
   unsigned char* first;
 
@@ -101,7 +101,7 @@ __device__ __forceinline__ void write_neurons(const Neurons& neurons, int rows, 
 (2) from (1):
 @@
 +
-+// Which of a tile's inputs have a neuron that is not zero, a bit for each.
++// Returns a bit for each of a tile's inputs, set if it has a neuron other than zero.
 +__device__ __forceinline__ unsigned long long alive_inputs(const Neurons& neurons, int rows, int chunks, int count,
 +                                                           Control& control) {
 +  const int lane = threadIdx.x % 32;

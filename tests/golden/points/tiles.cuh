@@ -5,9 +5,9 @@ constexpr int kStep = 32;  // channels of a tap in a stage
 constexpr int kWarpsM = 2, kWarpsN = 2;
 constexpr int kStages = 3;
 
-// What the problem adds.
+// Constants of the problem.
 constexpr int kTaps = 27;  // of a filter
-constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can bring
+constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can load
 
 // lib/tile/warp_tiles.cuh.j2
 // lib/tile/stage_tiles.cuh.j2 (1)
@@ -25,7 +25,7 @@ constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can bring
 // Copies rows of kRow elements to shared memory, kPitch apart: all threads together. `from(row)` is where a row's elements
 // begin, or null for a row of zeros; elements from `valid` on are zeros too. `any` is some address that copies may name.
 template <int kRows, int kRow, int kPitch, int kVector, class From>
-__device__ __forceinline__ void bring_rows(Element* shared, const Element* any, int valid, From from) {
+__device__ __forceinline__ void load_rows(Element* shared, const Element* any, int valid, From from) {
   constexpr int kAcross = kRow / kVector;
   #pragma unroll
   for (int first = 0; first < kRows * kAcross; first += kThreads) {
@@ -43,20 +43,20 @@ __device__ __forceinline__ void bring_rows(Element* shared, const Element* any, 
   }
 }
 
-// Multiplies steps that a ring of stages brings: all but one are on their way while one is multiplied. `bring(step, stage)`
+// Multiplies steps that a ring of stages loads: all but one are on their way while one is multiplied. `load(step, stage)`
 // starts the copies of a step. All threads call it together; it ends with the stages free.
-template <class Bring>
-__device__ __forceinline__ void multiply_steps(Element* stages, int steps, int first_row, int first_column, Sums& sums, Bring bring) {
+template <class Load>
+__device__ __forceinline__ void multiply_steps(Element* stages, int steps, int first_row, int first_column, Sums& sums, Load load) {
   #pragma unroll
   for (int step = 0; step < kStages - 1; ++step) {
-    if (step < steps) bring(step, stages + step * kStageElements);
+    if (step < steps) load(step, stages + step * kStageElements);
     copy_async_commit();
   }
   for (int step = 0; step < steps; ++step) {
     copy_async_wait<kStages - 2>();
     __syncthreads();
     const int next = step + kStages - 1;
-    if (next < steps) bring(next, stages + next % kStages * kStageElements);
+    if (next < steps) load(next, stages + next % kStages * kStageElements);
     copy_async_commit();
     multiply_add(stages + step % kStages * kStageElements, first_row, first_column, sums);
   }
@@ -65,9 +65,9 @@ __device__ __forceinline__ void multiply_steps(Element* stages, int steps, int f
 (2) from (1):
 @@
 -constexpr int kTaps = 27;  // of a filter
--constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can bring
+-constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can load
 +constexpr int kTaps = 15;  // of a filter
-+constexpr int kVectorA = 8, kVectorB = 8;  // elements that a copy can bring
++constexpr int kVectorA = 8, kVectorB = 8;  // elements that a copy can load
 @@
 -// lib/mma/tensor_core.cuh.j2 (3)
 +// lib/mma/tensor_core.cuh.j2 (1)

@@ -20,7 +20,7 @@ from sparsegen.operators.base.tensor_spec import TensorSpec
 
 
 class Sign(StrEnum):
-    """Whether A is added to B or taken from it."""
+    """The sign of B in A ± B."""
 
     PLUS = "plus"
     MINUS = "minus"

@@ -1,4 +1,4 @@
-"""What a bundle does before anything of it is trusted: every file against its digest, and how it starts itself."""
+"""Checks of a bundle before anything of it is trusted: every file against its digest, and how it starts itself."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_whole_bundle_is_named_for_its_manifest(bundle: Path) -> None:
 
 @pytest.mark.parametrize("name", [JOB, "sparsegen/errors.py", "__main__.py"])
 def test_other_bytes_of_the_same_number_are_found(bundle: Path, tmp_path: Path, name: str) -> None:
-    """The archive's own checksums are right: somebody packed it anew."""
+    """The archive's own checksums are right: it was packed anew."""
 
     def change(files: Files) -> None:
         files[name] = files[name][:-2] + bytes([files[name][-2] ^ 1]) + files[name][-1:]

@@ -249,7 +249,9 @@ except BundleError as error:
 
 
 def _with_pattern_of_zeros(bundle: Path, path: Path, nbytes: int, change: Callable[[Any], None]) -> Path:
-    """A bundle whose first pattern unpacks to so many zeros, as its manifest says; a thousandth of it is stored."""
+    """Makes a bundle whose first pattern unpacks to ``nbytes`` zeros, as its manifest says; a thousandth of it is
+    stored.
+    """
     with zipfile.ZipFile(bundle) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     listed = json.loads(files.pop(MANIFEST))

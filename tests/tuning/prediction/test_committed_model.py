@@ -37,7 +37,7 @@ def test_the_file_is_what_the_command_makes() -> None:
 
 
 def test_the_first_variants_of_suites_that_were_left_out_are_good() -> None:
-    """What the issue asks for, on thirds of the suites: the whole is `benchmarks.cost_model quality`."""
+    """The requirement is checked on thirds of the suites: `benchmarks.cost_model quality` checks the whole."""
     variants, usual = evidence()
     names = script.suites()
     parts = script.left_out(

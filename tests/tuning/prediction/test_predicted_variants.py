@@ -28,7 +28,7 @@ def variant(number: int, model_us: float, us: float) -> dict[str, Any]:
 
 
 def rows(factor: float) -> list[dict[str, Any]]:
-    """Of ten variants the model puts the fastest one second; a like device takes ``factor`` of all times."""
+    """Makes ten variants whose fastest the model puts second; a like device takes ``factor`` of all times."""
     variants = [variant(i, 10.0 + i, factor * (20.0 + i)) for i in range(10)]
     variants[1]["us"] = factor * 10.0
     return [{"workload": "w", "variants": variants}, {"workload": "lone", "variants": [variant(0, 1.0, 1.0)]}]

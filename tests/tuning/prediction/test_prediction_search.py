@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tuning_samples import DIGEST, timed
@@ -13,15 +15,17 @@ from sparsegen.backends.cuda.instructions import Instructions
 from sparsegen.backends.executor import CompiledKernel
 from sparsegen.dispatch.choice import How, choose
 from sparsegen.dispatch.options import DispatchOptions, OnMiss
-from sparsegen.errors import CompileError, ConfigError, MachineError, NoVariantError
+from sparsegen.errors import CompileError, ConfigError, MachineError, NoVariantError, SparsegenError
+from sparsegen.kernels import families
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import SpmmProblem
+from sparsegen.plan.variants import RenderedVariant
 from sparsegen.tuning import tuner
-from sparsegen.tuning.predicted_search import PredictResult, Status, tune_for
+from sparsegen.tuning.predicted_search import PredictResult, Status, _Search, tune_for
 from sparsegen.tuning.prediction.model import cost_model
 from sparsegen.tuning.prediction.targets import find_target
 from sparsegen.tuning.report import Budget
-from sparsegen.tuning_db.records import Basis, Measurement, Outcome, Sample, Variant, Workload
+from sparsegen.tuning_db.records import Basis, Measurement, Outcome, Prediction, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
 
 H200 = find_target("nvidia-h200")
@@ -178,3 +182,35 @@ def test_the_first_real_search_begins_with_what_was_predicted(store: Store) -> N
     first = tuner.first_to_try(WORKLOAD, H200.device, store, families)
     assert first[0] == predictions[0].variant.config
     assert {p.variant.config for p in predictions} <= set(first)
+
+
+def test_predictions_of_another_model_are_not_taken_over(tmp_path: Path) -> None:
+    variant = Variant(families()["csr_spmm"].heuristic(PROBLEM, WORKLOAD.features, H200.device), DIGEST)
+    compiler: Any = Compiler()
+    source = RenderedVariant.of(variant.config, PROBLEM, compiler).digest
+    known = Prediction(
+        WORKLOAD, H200.device, replace(variant, source_digest=source), 9.0, Basis.MODEL, "ours"
+    )
+    stale = replace(known, variant=variant)
+    estimate: Any = SimpleNamespace(
+        workload=WORKLOAD, device=H200.device, model=SimpleNamespace(digest="ours")
+    )
+    for kept, is_known in ((known, True), (replace(known, model="another"), False), (stale, False)):
+        store: Any = SimpleNamespace(predictions=lambda *_, kept=kept: [kept])
+        nothing: Any = None
+        search = _Search(estimate, store, nothing, nothing, 0.0, 1.0, 1)
+        assert search._known(compiler) == ({known.variant.config: known} if is_known else {})
+
+
+@pytest.mark.parametrize("error", [CompileError("too many registers"), MachineError("no compiler")])
+def test_what_is_no_fault_of_a_variant_ends_the_search(error: SparsegenError) -> None:
+    estimate: Any = SimpleNamespace(workload=WORKLOAD)
+    nothing: Any = None
+    search = _Search(estimate, nothing, nothing, nothing, 0.0, 1.0, 1)
+    compiled: Any = SimpleNamespace(variant=None, rendered=None, error=error, candidate="csr_spmm")
+    if isinstance(error, CompileError):
+        search._take(compiled)
+        assert "too many registers" in search.failure and search.status().failed == 1
+    else:
+        with pytest.raises(MachineError):
+            search._take(compiled)

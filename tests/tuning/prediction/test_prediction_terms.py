@@ -1,4 +1,4 @@
-"""What the cost model sees of a variant, against counts by hand."""
+"""Terms of the cost model for a variant, against counts by hand."""
 
 from __future__ import annotations
 

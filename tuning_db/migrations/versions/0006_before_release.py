@@ -9,4 +9,4 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Nothing: a database has this schema, or is new."""
+    """Does nothing: a database has this schema, or is new."""

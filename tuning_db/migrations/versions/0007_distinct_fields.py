@@ -19,7 +19,7 @@ FILTER = {"filter_size": "3x3", "stride": "1x1", "padding": "1x1", "dilation": "
 MASKED = {"block": "128x128", "density": 0.5, "factor_type": "same"}
 IMAGES = {**FILTER, "mask_block": "16x16", "density": 0.5}
 POINTS = {"filter_volume": "3x3x3", "density": 0.3}
-DEFAULTS: dict[str, dict[str, Any]] = {  # as they were then, of the operators that there were, beside EVERY
+DEFAULTS: dict[str, dict[str, Any]] = {  # of that time's operators, besides EVERY
     "spmm": {"layout": "row", "epilogue": "none", "item_values": "shared"},
     "dsd": {**MASKED, "w_layout": "row", "epilogue": "none"},
     "dsd_transposed": {**MASKED, "y_layout": "row"},
@@ -63,5 +63,5 @@ def upgrade() -> None:
 
 
 def digest_of(operator: str, fields: str) -> str:
-    """What the row of a problem is found by."""
+    """Returns the key of a problem's row."""
     return hashlib.sha256(f"{operator} {fields}".encode()).hexdigest()

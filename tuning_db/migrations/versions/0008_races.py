@@ -1,4 +1,4 @@
-"""How a probe's calls came, and what it timed: layers are raced as products are."""
+"""Adds the way of calling and the task of a probe: layers are raced as products are."""
 
 from __future__ import annotations
 

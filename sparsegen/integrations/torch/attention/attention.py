@@ -88,7 +88,7 @@ class SparseAttention(PatternModule):
     layer's operands.
 
     Attributes:
-        heads, head_dim, scale: as given.
+        heads, head_dim, scale: the given values.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class SparseAttention(PatternModule):
         """Take a mask's pattern.
 
         Args:
-            mask: what `sparsegen.as_csr` takes, queries × keys, or a `SparsePattern`, which is shared; of a dense one
-                the places that are not zero. `sparsegen.masks` makes some.
-            heads: how many, all with this mask.
+            mask: anything that `sparsegen.as_csr` takes, queries × keys, or a `SparsePattern`, which is shared; a dense
+                mask's places are those that are not zero. `sparsegen.masks` makes some.
+            heads: their number, all with this mask.
             head_dim: the columns of Q, K and V.
             scale: default 1 / √head_dim.
-            device: of the buffers that hold the mask for state dicts.
+            device: device of the buffers that hold the mask for state dicts.
 
         Raises:
             MatrixError: the mask is malformed.
@@ -216,7 +216,7 @@ class Turns:
     for each head's alone, rounded up to `PADDING`.
 
     Attributes:
-        heads: of a turn; see `sparsegen.attention.steps.at_once`.
+        heads: heads of a turn; see `sparsegen.attention.steps.at_once`.
     """
 
     def __init__(self, heads: int, nnz: int, itemsize: int) -> None:
@@ -234,7 +234,7 @@ class Turns:
 
 
 def _weights(like: Tensor, pattern: SparsePattern, *, heads: int) -> Tensor:
-    """Room for the weights of so many heads, in `Turns`; what is between and behind them is zero."""
+    """Buffer for the weights of ``heads`` heads, in `Turns`; padding is zero."""
     made = like.new_empty((heads, _padded(pattern.nnz)))
     if made.numel():
         size = Turns(heads, pattern.nnz, like.element_size()).heads
@@ -270,7 +270,7 @@ def _check(pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor) -> None:
 def _remember(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, ctx.scale, _, ctx.pattern = inputs  # the pattern: alive until the backward pass
     _, weights = output
-    ctx.set_materialize_grads(False)  # of the weights there is none, and zeros of their size would be made
+    ctx.set_materialize_grads(False)  # the weights have no gradient, and zeros of their size would be made
     ctx.mark_non_differentiable(weights)
     ctx.save_for_backward(q, k, v, weights)
 

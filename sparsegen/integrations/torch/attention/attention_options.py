@@ -1,4 +1,4 @@
-"""What attention with masks of blocks is besides Q, K and V: who sees whom, the scale, and the operator's problem."""
+"""Options of attention with block masks besides Q, K and V: visible keys, the scale, and the operator's problem."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AttentionOptions:
     Attributes:
         softcap: 0 for none.
         window: 0 for none.
-        block_rows, block_columns: of the mask's blocks; 0 without a mask.
+        block_rows, block_columns: sides of the mask's blocks; 0 without a mask.
     """
 
     scale: float
@@ -57,11 +57,11 @@ class AttentionOptions:
         return Span(self.causal, self.from_start, self.window, self.sinks)
 
     def band(self, queries: int, keys: int) -> Band:
-        """Whom queries see by their places."""
+        """Band of the keys that queries see by position."""
         return self.span.band(queries, keys)
 
     def what_no_kernel_takes(self, elements: Tensor | None) -> str | None:
-        """Why the operator has no problem for such calls; None where it has."""
+        """Returns why the operator has no problem for such calls; None if it has one."""
         if elements is not None:
             return "the operator takes masks of blocks, and no elements="
         return "the operator takes no softcap=" if self.softcap else None
@@ -70,7 +70,7 @@ class AttentionOptions:
         """The operator's problem for tensors that were checked, of a dtype that kernels know.
 
         Args:
-            kind: that of the forward or of the backward pass.
+            kind: problem class of the forward or of the backward pass.
         """
         batch, heads, queries, head_dim = q.shape
         masks, shared = MasksOf.NOBODY, dict[str, Any]()
@@ -93,7 +93,7 @@ class AttentionOptions:
 
 
 def masks_of(are_of_items: bool, are_of_heads: bool) -> MasksOf:
-    """Who has a mask of its own."""
+    """Returns the parts of a batch that have masks of their own."""
     if are_of_items:
         return MasksOf.ITEMS_AND_HEADS if are_of_heads else MasksOf.ITEMS
     return MasksOf.HEADS if are_of_heads else MasksOf.ALL
@@ -169,14 +169,15 @@ def _check_elements(elements: Tensor, shape: tuple[int, ...], q: Tensor) -> None
 
 
 def check_grid(words: Tensor, block: tuple[int, int], lead: tuple[int, int], places: tuple[int, int]) -> None:
-    """Hold the buffers of masks, items × heads × words, against what they lie over.
+    """Checks the buffers of masks, batch elements × heads × words, against what they lie over.
 
     Args:
         lead: batch and query heads.
         places: queries and keys.
 
     Raises:
-        OperandError: another grid, other blocks than the operator takes, or as many masks as nobody has.
+        OperandError: another grid, other blocks than the operator takes, or a number of masks that is neither 1 nor
+            that of batch and heads.
     """
     if not set(block) <= set(BLOCK_SIDES):
         sides = ", ".join(map(str, BLOCK_SIDES))

@@ -23,7 +23,7 @@ class Steps(Protocol):
         """The softmax of scale · values over each row; ``out`` may be the values."""
 
     def softmax_backward(self, y: Tensor, dy: Tensor, out: Tensor) -> None:
-        """Its gradient with respect to the values, where it gave y; ``out`` may be dy."""
+        """Computes the softmax's gradient with respect to the values, given its result y; ``out`` may be dy."""
 
     def weighted(self, b: Tensor, values: Tensor, out: Tensor) -> None:
         """W · B."""
@@ -33,7 +33,7 @@ class Steps(Protocol):
 
 
 def steps(pattern: SparsePattern, like: Tensor, scale: float, heads: int) -> Steps:
-    """Those that run for so many heads at once of tensors like this one, ... × rows × head_dim."""
+    """Returns the steps for ``heads`` heads at once of tensors like this one, ... × rows × head_dim."""
     if kernel_device(like) is None:
         return PlainSteps(pattern, scale)
     return KernelSteps(pattern, like, scale, heads)

@@ -52,7 +52,7 @@ def block_attention(
 
     A place, a query and a key, is live where its block of the mask is, where causal, window and sinks let the query see
     the key, and where ``elements`` is true. A query without a live place gets zeros, no gradient, and an LSE of -inf.
-    Keys and values must be finite also where no query sees them. Under autocast Q, K and V are cast as
+    Keys and values must be finite even if no query sees them. Under autocast Q, K and V are cast as
     `torch.nn.functional.scaled_dot_product_attention` does.
 
     Without a kernel of ours (on the CPU without the emulator, in float64, on a GPU or for a head_dim that no family
@@ -61,14 +61,14 @@ def block_attention(
 
     Args:
         q: batch × heads × queries × head_dim.
-        k, v: batch × heads of keys × keys × head_dim; as many query heads share each of theirs (GQA, MQA). Whatever
-            their strides: kernels read both batch × heads × tokens and batch × tokens × heads where they lie in memory
+        k, v: batch × heads of keys × keys × head_dim; equally many query heads share each of theirs (GQA, MQA). Strides
+            are free: kernels read both batch × heads × tokens and batch × tokens × heads where they lie in memory
             without gaps, as Q does; other strides are copied.
         mask: over queries × keys, a mask for all, or several: one for each query head, or batch × heads of them, where
             1 stands for a mask that all share. By default all blocks live.
-        causal: no query sees a key behind its own place.
-        window: keys that a causal query sees, its own the last of them; of others the distance from which on keys are
-            out of sight on both sides. By default all.
+        causal: no query sees a key after its own position.
+        window: keys that a causal query sees, its own the last of them; without ``causal``, the distance from which on
+            keys on both sides are hidden. By default all.
         sinks: first keys that queries see beside their window.
         from_start: query 0 stands beside key 0, as in PyTorch's causal attention; by default the last query stands
             beside the last key, as with a cache of keys, and as in FlashAttention.
@@ -78,7 +78,7 @@ def block_attention(
         softcap: scores x become softcap · tanh(x / softcap).
         order: ``tokens`` for tensors of shape batch × tokens × heads × head_dim, as FlashAttention takes them; O too.
         return_lse: return O and the LSE, the natural logarithm of each query's sum of exponentials.
-        deterministic: take a backward pass of which equal inputs give equal bits; by default if
+        deterministic: use a backward pass that gives equal bits for equal inputs; by default if
             `torch.use_deterministic_algorithms` or SPARSEGEN_DETERMINISTIC asks for it.
 
     Returns:
@@ -130,7 +130,7 @@ def _by_heads(tensor: Tensor, name: str) -> Tensor:
 
 
 def _check_places(mask: BlockMaskTensor, q: Tensor, k: Tensor) -> None:
-    places = tuple(t.shape[2] if t.dim() == 4 else None for t in (q, k))  # of others the operator complains
+    places = tuple(t.shape[2] if t.dim() == 4 else None for t in (q, k))  # the operator reports other shapes
     if None not in places and mask.shape != places:
         raise OperandError(f"mask: expected one over {places[0]} queries × {places[1]} keys, got {mask}")
 

@@ -47,7 +47,7 @@ forward = calls.of(5, _forward_of)
 
 @dataclass(frozen=True, slots=True)
 class _Forward:
-    """What calls with tensors of one kind go to."""
+    """Forward pass prepared for calls with tensors of one kind."""
 
     problem: BlockAttentionProblem
     operator: Any
@@ -74,13 +74,13 @@ backward = calls.of(8, _backward_of)
 
 
 def _plainly(compute: Callable[..., Any], options: AttentionOptions, *tensors: Tensor | None) -> Any:
-    """What PyTorch computes in the place of a kernel."""
+    """Computes by PyTorch in the place of a kernel."""
     return compute(*tensors, options)
 
 
 @dataclass(frozen=True, slots=True)
 class _Backward:
-    """What backward passes with tensors of one kind go to."""
+    """Backward pass prepared for tensors of one kind."""
 
     problem: BlockAttentionBackwardProblem
     operator: Any
@@ -119,8 +119,8 @@ def launch(
 
     Args:
         given: contiguous; those at addresses that vectors do not divide are copied.
-        words: of the masks, if there are any.
-        written: what the call writes beside its result, new tensors.
+        words: words of the masks, if there are any.
+        written: new tensors that the call writes beside its result.
         out: the result, a new tensor.
     """
     shapes = {spec.name: spec.shape for spec in problem.operands(0)}
@@ -134,7 +134,7 @@ def launch(
         return
     arrays = {name: array_of(tensor) for name, tensor in tensors.items()}
     result.copy_(torch.from_numpy(operator(**arrays)))
-    for name in written:  # of a dtype that NumPy lacks the array was a copy
+    for name in written:  # the array was a copy if NumPy lacks the dtype
         tensors[name].copy_(torch.from_numpy(arrays[name]))
 
 
@@ -182,7 +182,7 @@ def _kernel(
 
 @lru_cache(maxsize=1024)
 def _has_kernel(problem: Problem, device: Device) -> bool:
-    """Whether some family computes it there; where none does, the log says why, once."""
+    """True if some family computes the problem on the device; if none does, the log says why, once."""
     reasons = []
     for family in families_of(problem.operator):
         broken = [one.sentence for one in family.scope(problem) if not one.holds]

@@ -38,9 +38,9 @@ def flex_attention(
         score_mod: None: other functions of scores are refused.
         block_mask: a ``BlockMask``; by default all places live.
         scale: default 1 / √head_dim.
-        enable_gqa: whether several query heads may share a head of key and value.
+        enable_gqa: let several query heads share a head of key and value.
         return_lse: return the LSE too; it has no gradient.
-        kernel_options: of FlexAttention's kernels; nothing here looks at them.
+        kernel_options: options of FlexAttention's kernels; nothing here looks at them.
         return_aux: an ``AuxRequest`` of the LSE, in the place of return_lse.
 
     Raises:

@@ -22,7 +22,7 @@ from sparsegen.integrations.torch.attention.block_attention import block_attenti
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 
-REFUSED = ("s_aux", "position_bias", "head_mask")  # what would change the result, and no kernel takes
+REFUSED = ("s_aux", "position_bias", "head_mask")  # no kernel supports their effects
 
 
 def hugging_face_attention(
@@ -50,8 +50,8 @@ def hugging_face_attention(
         attention_mask: bool, batch × 1 × queries × keys, exact (which no kernel takes yet: ``elements`` of
             `block_attention`); or batch × keys, not 0 where a key is no padding.
         sliding_window: keys that a query sees, its own the last of them.
-        block_mask: what `block_attention` takes as its mask.
-        more: what else models hand on; what would change the result is refused.
+        block_mask: the mask for `block_attention`.
+        more: other arguments of models; those that would change the result are refused.
 
     Returns:
         Batch × queries × heads × head_dim, contiguous, and None for the weights.

@@ -39,7 +39,7 @@ def window_blocks(
 
     Args:
         shape: queries and keys.
-        causal, window, sinks, from_start: as of `block_attention`.
+        causal, window, sinks, from_start: see `block_attention`.
 
     Raises:
         MatrixError: a shape or a block that is none.
@@ -144,16 +144,16 @@ def tree_blocks(
 
 
 def from_elements(elements: Tensor, block: Side, *, density: float = 0.5) -> BlockMaskTensor:
-    """The masks of the blocks of which an element is true; exact beside ``elements=`` of `block_attention`.
+    """Masks of the blocks that hold a true element; exact with ``elements=`` of `block_attention`.
 
     Args:
         elements: bool, ... × queries × keys, as dense attention's masks are.
         block: queries and keys of a block, or one number for both.
-        density: the share of live blocks that is expected.
+        density: the expected share of live blocks.
 
     Raises:
         OperandError: no matrices of bools.
-        MatrixError: a block that is none.
+        MatrixError: an invalid block.
     """
     require_tensors(elements=elements)
     if elements.dtype != torch.bool or elements.dim() < 2 or not elements.shape[-1] * elements.shape[-2]:
@@ -170,7 +170,7 @@ def from_elements(elements: Tensor, block: Side, *, density: float = 0.5) -> Blo
 
 
 def dilated(mask: BlockMaskTensor, by: Side) -> BlockMaskTensor:
-    """The masks with all blocks that are at most so many rows and columns of blocks away from a live one."""
+    """Dilates masks: all blocks live that are at most ``by`` rows and columns of blocks away from a live one."""
     check_mask(mask)
     rows, columns = arguments.sides(by, "by", OperandError, least=0)
     arguments.whole(max(rows, columns), "by", OperandError, most=MAX_INDEX)

@@ -89,11 +89,11 @@ class _Part:
         return self.item, self.heads, self.queries
 
     def of_queries(self, tensor: Tensor) -> Tensor:
-        """Its part of Q, O or a gradient of one, heads × queries × head_dim, wide."""
+        """The part's rows of Q, O or a gradient of one, heads × queries × head_dim, wide."""
         return _wide(tensor[self.place])
 
     def of_keys(self, tensor: Tensor) -> Tensor:
-        """Its part of K or V, keys × head_dim, wide."""
+        """The part's rows of K or V, keys × head_dim, wide."""
         return _wide(tensor[self.item, self.kv_head])
 
     def scores(self, q: Tensor, k: Tensor, options: AttentionOptions) -> tuple[Tensor, Tensor | None]:

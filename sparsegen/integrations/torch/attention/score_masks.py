@@ -24,14 +24,14 @@ Side = int | tuple[int, int]
 
 
 class Per(StrEnum):
-    """Among which blocks the largest scores are chosen."""
+    """Set of blocks among which the largest scores are chosen."""
 
-    ROW = "row"  # of a row of blocks
-    HEAD = "head"  # of a whole mask
+    ROW = "row"  # within a row of blocks
+    HEAD = "head"  # within a whole mask
 
 
 class Pooling(StrEnum):
-    """What stands for the tokens of a block, column by column."""
+    """The reduction of the tokens of a block to one, column by column."""
 
     MEAN = "mean"
     MAX = "max"
@@ -45,18 +45,18 @@ def topk_blocks(
     *,
     per: Per | str = Per.ROW,
 ) -> BlockMaskTensor:
-    """The masks of the blocks with the largest scores, of equal ones the first; one launch makes all of them.
+    """Masks of the blocks with the largest scores, of equal ones the first; one launch makes all of them.
 
     Args:
         scores: ... × rows × columns of blocks, such as `pooled_scores`. A block whose score is -inf or NaN never lives.
-        keep: how many, a whole number; or which share, a fraction up to 1.0, of which at least one.
+        keep: their number, a whole number; or their share, a fraction up to 1.0, at least one block.
         block: rows and columns of a block, or one number for both.
         shape: queries and keys; by default as many as whole blocks have.
-        per: ``row``, so many of each row of blocks, or ``head``, of each mask.
+        per: ``row`` to keep as many in each row of blocks, or ``head``, in each mask.
 
     Raises:
         OperandError: no scores, or a number of blocks that there is not.
-        MatrixError: as `BlockMaskTensor.from_blocks` says.
+        MatrixError: see `BlockMaskTensor.from_blocks`.
     """
     _check_scores(scores)
     rows, columns = scores.shape[-2:]
@@ -74,7 +74,7 @@ def top_p_blocks(
     """The masks of the fewest blocks of each row whose softmax sums to p or more.
 
     Args:
-        scores: as of `topk_blocks`.
+        scores: see `topk_blocks`.
         p: above 0, up to 1.
         density: the share of live blocks that is expected.
     """
@@ -101,18 +101,19 @@ def threshold_blocks(
     """The masks of the blocks whose score is this or more.
 
     Args:
-        scores: as of `topk_blocks`.
+        scores: see `topk_blocks`.
         least: a number, or a tensor that broadcasts to the scores, such as one for each head and row.
         density: the share of live blocks that is expected.
     """
     _check_scores(scores)
     if not isinstance(least, Tensor):
         least = arguments.number(least, "least", OperandError)
-    live = (scores.detach() >= least) & (scores.detach() > -torch.inf)
-    if live.shape != scores.shape:
+    elif not _broadcasts(least, scores):
         raise OperandError(
-            f"least: expected what broadcasts to {tuple(scores.shape)}, got {tuple(live.shape)}"
+            f"least: expected what broadcasts to {tuple(scores.shape)} on {scores.device}, got {tuple(least.shape)} on "
+            f"{least.device}"
         )
+    live = (scores.detach() >= least) & (scores.detach() > -torch.inf)
     return BlockMaskTensor.from_blocks(live, block, shape, density=density)
 
 
@@ -174,6 +175,14 @@ def _check_scores(scores: Tensor) -> None:
         raise OperandError(
             f"scores: expected ... × rows × columns of blocks, got shape {tuple(scores.shape)}"
         )
+
+
+def _broadcasts(tensor: Tensor, to: Tensor) -> bool:
+    require_tensors(least=tensor)
+    try:
+        return tensor.device == to.device and torch.broadcast_shapes(tensor.shape, to.shape) == to.shape
+    except RuntimeError:  # their sizes differ
+        return False
 
 
 def _count(keep: int | float, there: int) -> int:

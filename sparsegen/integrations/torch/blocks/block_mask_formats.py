@@ -63,7 +63,7 @@ def from_counts(
         counts: integers, ... × rows of blocks: how many blocks of each row are live.
         indices: integers, ... × rows × columns of blocks: a row's live columns first; the rest is not looked at. There
             may be fewer places for columns than the mask has.
-        block, shape: of elements.
+        block, shape: sizes in elements.
         density: the share of live blocks that is expected.
 
     Raises:
@@ -103,7 +103,7 @@ def from_flex(
 
     Args:
         flex: a ``torch.nn.attention.flex_attention.BlockMask``.
-        item: which of its batch and which head; by default all of them, and one mask where it has one of each.
+        item: one element of its batch and one head; by default all of them, and one mask if it has one of each.
         allow_partial: take its partial blocks, in which a function says which elements are live, for live ones
             (`flex_elements` says which they are). By default masks that may have such blocks are refused.
 
@@ -116,7 +116,7 @@ def from_flex(
     allow_partial = arguments.flag(allow_partial, "allow_partial", MatrixError)
     batch, heads = flex.kv_num_blocks.shape[:2]
     item = _checked_item(item, batch, heads)
-    # Whether there are partial blocks is on the device; a mask that has room for none says it on the host.
+    # Only the device knows whether there are partial blocks; a mask without room for any says so on the host.
     if not allow_partial and may_be_partial(flex):
         raise MatrixError(
             "this mask may have partial blocks, in which a function says which elements are live; use "
@@ -131,7 +131,7 @@ def from_flex(
 
 
 def may_be_partial(flex: Any) -> bool:
-    """Whether a ``BlockMask`` has room for blocks that are live in part, and a function that says where."""
+    """True if a ``BlockMask`` has room for partial blocks, and a function that masks within them."""
     return bool(flex.kv_indices.shape[-1]) and not _has_no_function(flex)
 
 
@@ -207,7 +207,7 @@ def _has_no_function(flex: Any) -> bool:
 
 
 def _sizes(flex: Any) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Its shape and block."""
+    """Returns a FlexAttention mask's shape and block."""
     (queries, keys), (rows, columns) = flex.seq_lengths, flex.BLOCK_SIZE
     return (int(queries), int(keys)), (int(rows), int(columns))
 
@@ -225,7 +225,7 @@ def _checked_item(item: tuple[int, int] | None, batch: int, heads: int) -> tuple
 def _listed(counts: Tensor, indices: Tensor, columns: int) -> Tensor:
     """bool, ... × rows × columns of blocks: those that counts and indices list."""
     is_used = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
-    # What is not used may be anything, and is sent to a column of its own.
+    # Unused indices may be anything, and are sent to a column of their own.
     places = torch.where(is_used, indices.long(), columns)
     live = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool, device=indices.device)
     return live.scatter(-1, places, True)[..., :-1].contiguous()

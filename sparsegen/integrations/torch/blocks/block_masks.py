@@ -30,14 +30,14 @@ _HIGHEST = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockMaskTensor:
-    """A mask of blocks in a tensor, as block-masked products take it; or several alike, as attention does.
+    """A block mask in a tensor, as block-masked products take it; or several alike, as attention does.
 
     Attributes:
         shape: rows and columns of elements that the mask lies over.
         block: rows and columns of a block. Blocks need not divide the shape.
         words: uint64, the buffer of a `sparsegen.masks.BlockMask`, on any device, or ... × such buffers. Only its size
-            is checked: what it holds is for a kernel to read, and for nobody to wait for.
-        density: the share of live blocks that is expected, by which variants are chosen; results are right for any.
+            is checked: its contents are read by kernels alone, without a synchronisation.
+        density: the expected share of live blocks, by which variants are chosen; results are right for any.
     """
 
     shape: tuple[int, int]
@@ -69,7 +69,7 @@ class BlockMaskTensor:
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As int64: of PyTorch's types pickles cannot hold the unsigned ones.
+        # Stored as int64: pickles cannot hold PyTorch's unsigned types.
         return _of_signed, (self.shape, self.block, self.words.view(torch.int64), self.density)
 
     @classmethod
@@ -105,7 +105,7 @@ class BlockMaskTensor:
             live: bools, rows × columns of blocks; with more dimensions in front a mask for each of their places, such
                 as batch × heads.
             block: rows and columns of a block, or one number for both.
-            shape: of elements; by default as many as whole blocks have.
+            shape: shape in elements; by default that of whole blocks.
             density: the share of live blocks that is expected; see the class.
 
         Raises:
@@ -129,11 +129,11 @@ class BlockMaskTensor:
 
     @property
     def lead(self) -> tuple[int, ...]:
-        """How many masks there are along each dimension in front; none for a single one."""
+        """Leading dimensions: the number of masks along each; empty for a single one."""
         return tuple(self.words.shape[:-1])
 
     def require_one(self, what: str) -> None:
-        """Raises OperandError for several masks, of which ``what`` is one."""
+        """Raises OperandError for several masks, if ``what`` is one."""
         if self.lead:
             several = " × ".join(map(str, self.lead))
             raise OperandError(
@@ -147,14 +147,14 @@ class BlockMaskTensor:
         return BlockMaskTensor(self.shape, self.block, self.words[index], self.density)
 
     def __or__(self, other: BlockMaskTensor) -> BlockMaskTensor:
-        """What lives in one mask or the other, of one shape and block; dimensions in front broadcast."""
+        """Union of two masks of one shape and block; leading dimensions broadcast."""
         self._require_alike(other)
         both = self.blocks() | other.blocks()
         density = min(1.0, self.density + other.density)
         return BlockMaskTensor.from_blocks(both, self.block, self.shape, density=density)
 
     def __and__(self, other: BlockMaskTensor) -> BlockMaskTensor:
-        """What lives in both masks, of one shape and block; dimensions in front broadcast."""
+        """Intersection of two masks of one shape and block; leading dimensions broadcast."""
         self._require_alike(other)
         both = self.blocks() & other.blocks()
         density = min(self.density, other.density)
@@ -164,6 +164,9 @@ class BlockMaskTensor:
         arguments.instance(other, BlockMaskTensor, "mask", OperandError)
         if (self.shape, self.block) != (other.shape, other.block):
             raise OperandError(f"masks of one shape and block can be put together, not {self} and {other}")
+
+    def __repr__(self) -> str:
+        return f"<BlockMaskTensor: {self}, on {self.words.device}>"
 
     def __str__(self) -> str:
         (rows, columns), (p, q) = self.shape, self.block
@@ -197,7 +200,7 @@ def sizes_of(
     """Shape and block of masks with a value for each block, ... × rows × columns of blocks.
 
     Args:
-        shape: of elements; by default as many as whole blocks have.
+        shape: shape in elements; by default that of whole blocks.
 
     Raises:
         MatrixError: a shape or a block that is none, or as many blocks as the shape does not have.
@@ -267,7 +270,7 @@ def mask_of(
     """The mask that a state names; one is added to the state's step.
 
     Args:
-        early: whether the state is older than the kernel before; see `BlockMaskMaker.bind_draw`. The mask is the same.
+        early: true if the state is older than the kernel before; see `BlockMaskMaker.bind_draw`. The mask is the same.
     """
     layout = grid(shape, block)
     if may_run_at_once(state):

@@ -72,11 +72,11 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
     still runs. Later `torch.manual_seed` has no effect on it, and checkpoints cannot compute it a second time.
 
     Attributes:
-        in_features, out_features, weight, bias: as of ``torch.nn.Linear``; so are its state dict and initial values.
+        in_features, out_features, weight, bias: see ``torch.nn.Linear``; so are its state dict and initial values.
         p: probability to drop a block.
         block: its rows (tokens, over all leading dimensions) and columns (features).
         activation: ``none``, ``relu`` (stored by the kernel) or ``gelu`` (the exact one, after it).
-        own_seed: whether masks come from a seed of the layer's own.
+        own_seed: true if masks come from a seed of the layer's own.
     """
 
     def __init__(
@@ -131,16 +131,17 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
             own_seed=own_seed,
             device="meta",
         )
-        layer.weight, layer.bias = own_parameter(linear), linear.bias
+        layer.weight, layer.bias = own_parameter(linear, "weight"), own_parameter(linear, "bias")
         keep_hooks(linear, layer)
         return layer.train(linear.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """X of any number of leading dimensions, the last of in_features.
+        """Applies the layer to X, ... × in_features.
 
         Raises:
-            OperandError: no tensor of so many features, or of another dtype than the weight; a layer with a seed of its
-                own is computed again by a checkpoint, or trains for the first time while a CUDA graph is captured.
+            OperandError: no tensor of ``in_features`` features, or of another dtype than the weight; a layer with a
+                seed of its own is computed again by a checkpoint, or trains for the first time while a CUDA graph is
+                captured.
         """
         require_tensors(x=x)
         if not x.dim() or x.shape[-1] != self.in_features:
@@ -163,7 +164,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         if not masked_products_pay(*sizes, *facts):
             named = state
             if self.own_seed:
-                named = state.clone()  # which the gradient needs
+                named = state.clone()  # the gradient needs it
                 state[1] += 1
             kept = dropped(x, named, self.p, self.block)
             return self.activation.of(functional.linear(kept, self.weight, self.bias))

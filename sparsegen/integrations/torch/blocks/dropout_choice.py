@@ -1,4 +1,4 @@
-"""Whether a linear layer behind structured dropout runs block-masked products, or dense ones: both are raced."""
+"""Choice between block-masked and dense products for a linear layer after structured dropout: both are raced."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def masked_products_pay(
     relu: bool = False,
     own_seed: bool = False,
 ) -> bool:
-    """Whether a mask and its three products take less time than dropout of blocks and three dense products.
+    """True if a mask and its three products take less time than dropout of blocks and three dense products.
 
     On a GPU the first call with these sizes races both, forward and backward, unless the tuning database knows; see
-    `sparsegen.measure.decision`. It needs memory for some operands beside the layer's own, and leaves PyTorch's
+    `sparsegen.measure.decision`. It needs memory for some operands besides the layer's own, and leaves PyTorch's
     generators as they are: states are drawn by another one. Both go through autograd, and are timed twice: some steps
     as the host starts them, so that its time counts where the device waits for it, and one behind other work of the
     device, as in a CUDA graph; the second answer is that of captures. With a seed of the layer's own, the mask of
     masked products is drawn early. Inside a capture nothing can be timed, and sizes that were never met run dense.
 
-    Where no kernel runs, and of float32 unless PyTorch may use TF32, dense products run. On the emulator, which has no
-    time, the kernels do.
+    Dense products run without a kernel, and in float32 unless PyTorch may use TF32. On the emulator, which has no time,
+    the kernels do.
     """
     if dtype not in DTYPES or tokens * in_features * out_features == 0:
         return False

@@ -27,7 +27,9 @@ What = MaskDraw | Given | tuple[Largest, int]
 
 
 class _Makers(threading.local):
-    """Of the calling thread: a maker for each device and layout, with its launches. Graphs may hold any: none goes."""
+    """Makers of the calling thread, one for each device and layout, with their launches. None is dropped: graphs may
+    use any.
+    """
 
     def __init__(self) -> None:
         self.makers: dict[Key, BlockMaskMaker] = {}
@@ -104,8 +106,8 @@ def pack_on(live: Tensor) -> Tensor:
 
 
 def largest_on(scores: Tensor, among: Largest, live: int) -> Tensor:
-    """The buffers of the masks of so many blocks with the largest scores (... × rows × columns of blocks), where these
-    lie; of equal ones the first. What is -inf or NaN never lives.
+    """Makes the masks of the ``live`` blocks with the largest scores (... × rows × columns of blocks) on their device;
+    of equal ones the first. Blocks with -inf or NaN never live.
     """
     lead, layout = scores.shape[:-2], BlockMaskLayout(*scores.shape[-2:])
     device, masks = kernel_device_of(scores.device), math.prod(lead)
@@ -139,7 +141,7 @@ def drop_on(x: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tenso
 
 
 def multiplier_on(like: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tensor:
-    """What a matrix like this one is multiplied by to drop blocks as `drop_on` does: 0, or 1 over the share left."""
+    """Returns the factors, like this matrix, by which `drop_on` drops blocks: 0, or 1 over the share left."""
     shape, draw = (like.shape[0], like.shape[1]), independent(p)
     device = kernel_device(like)
     if device is None:
@@ -154,7 +156,7 @@ def multiplier_on(like: Tensor, state: Tensor, p: float, block: tuple[int, int])
 def _drawn(
     state: Tensor, shape: tuple[int, int], block: tuple[int, int], draw: MaskDraw
 ) -> tuple[Tensor, float]:
-    """Whether each element is live in the mask of a state, which stays as it is, and the expected share of those."""
+    """Returns the live elements of the mask of a state, which stays as it is, and their expected share."""
     layout = grid(shape, block)
     live = blocks_of(draw_on(state.clone(), layout, draw), layout)
     return expanded(live, block, shape), draw.density(layout)

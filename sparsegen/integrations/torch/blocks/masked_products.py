@@ -199,7 +199,7 @@ def _launch_sdd_into(
 
 
 def _weight(weight: Tensor) -> tuple[Layout, View]:
-    """How W, out × in features, lies in memory as k × n, and how it is taken."""
+    """Returns the layout of W, out × in features, as k × n, and the function that views it so."""
     if not weight.is_contiguous() and weight.t().is_contiguous():
         return Layout.ROW, Tensor.t
     return Layout.COLUMN, Tensor.contiguous
@@ -238,7 +238,7 @@ def _launch(
     places: dict[str, Any],
     shape: tuple[int, int],
 ) -> Callable[..., Tensor]:
-    """What computes the problem: our kernel, or PyTorch's own without a device of ours."""
+    """Returns the function that computes the problem: our kernel, or PyTorch's own without a device of ours."""
     first = tensors[0]
     assert first is not None
     device = kernel_device(first)

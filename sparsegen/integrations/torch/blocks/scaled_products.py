@@ -47,7 +47,7 @@ def scaled_dsd(
         weight: out × in features, 8-bit, contiguous.
         mask: over X, in blocks of 128 or 256 features.
         scale_x, scale_weight: float32, one number each, on x's device: what a 1 in the tensor stands for.
-        dtype: of the result: float16, bfloat16 or float32.
+        dtype: type of the result: float16, bfloat16 or float32.
 
     Returns:
         tokens × out features, without a gradient.
@@ -115,11 +115,11 @@ def _launch(
     tensors: tuple[Tensor, ...],
     rest: tuple[Any, ...],
 ) -> Callable[..., Tensor]:
-    """What computes the product, of this shape, for tensors like these.
+    """Returns the function that computes the product, of this shape, for tensors like these.
 
     Args:
         sizes: rows and columns of the mask, and the third one.
-        layout: of W as k × n.
+        layout: layout of W as k × n.
         rest: rows and columns of a block, the expected density, and the result's type.
     """
     first, weight, _, words = tensors
@@ -145,7 +145,7 @@ def _launch(
 def _plain(
     problem: MaskedProblem, dtype: torch.dtype, first: Tensor, weight: Tensor, scale: Tensor, words: Tensor
 ) -> Tensor:
-    """By PyTorch alone, in float32."""
+    """Computes the product by PyTorch alone, in float32."""
     block = problem.block.rows, problem.block.columns
     live = expanded(blocks_of(words, problem.mask_layout), block, (problem.m, problem.k))
     left, right = first.float(), weight.float()

@@ -1,4 +1,4 @@
-"""What a layer does to its result, and the same as an epilogue of its kernel."""
+"""Activations of layers, and the equivalent epilogues of kernels."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sparsegen.operators import Epilogue
 
 
 class Activation(StrEnum):
-    """What a layer does to its result."""
+    """A layer's operation on its result."""
 
     NONE = "none"
     RELU = "relu"
     GELU = "gelu"
 
-    __hash__ = str.__hash__  # as they compare; an enumeration's own is a function of Python's
+    __hash__ = str.__hash__  # consistent with comparison; an enumeration's own hash is a function of Python's
 
     @classmethod
     def parse(cls, value: Activation | str) -> Activation:
@@ -48,7 +48,7 @@ _WITH_BIAS = {
 
 
 def epilogue_of(activation: Activation, *, has_bias: bool) -> Epilogue:
-    """What a kernel does of a bias and an activation; without a bias, nothing of either."""
+    """Returns the epilogue for a bias and an activation; without a bias, the kernel does neither."""
     return _WITH_BIAS[activation] if has_bias else Epilogue.NONE
 
 

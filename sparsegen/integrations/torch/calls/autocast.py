@@ -9,12 +9,12 @@ from torch import Tensor
 
 T = TypeVar("T", Tensor, Tensor | None)
 
-# Whether there is autocast on any device: one function of C, so that calls without it take no other step.
+# Tests for autocast on any device: one function of C, so that calls without it take no other step.
 is_any_autocast = torch._C._is_any_autocast_enabled
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """What autocast asks for on a device; None without autocast, and where there is none (meta tensors)."""
+    """Returns autocast's dtype on a device; None without autocast, and on devices that have none (meta tensors)."""
     kind = device.type
     return torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else None
 

@@ -24,18 +24,18 @@ from sparsegen.plan.arrays import current_stream_of, empty_tensors
 from sparsegen.plan.variant_launcher import VariantLauncher
 from sparsegen.system.bounded import Bounded
 
-MOST_PLANS = 64  # of a pattern: one for each shape of tensors
+MOST_PLANS = 64  # plans of a pattern: one for each shape of tensors
 MISALIGNED = VECTOR_BYTES - 1
 
 
 class Plan(Protocol):
     """The product of a pattern with tensors of one shape and dtype, and with a bias or none."""
 
-    was_used: bool  # since somebody asked
+    was_used: bool  # since the last question
 
     @property
     def prepared(self) -> Any:
-        """What it calls, which the pattern may drop, and then the plan with it."""
+        """The prepared operator that it calls. The pattern may drop it, and then the plan with it."""
 
     def run(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor | None:
         """The result; None, and nothing done, where the tensors are not as they were when the plan was made."""

@@ -28,7 +28,7 @@ class SharedWeight:
     """The full weight of a pattern, of one dtype on one device; it lives as long as a product that multiplies it.
 
     Attributes:
-        follower: of the values that it has at the pattern.
+        follower: follower of its values at the pattern.
         turn: held while it gets new values and is multiplied.
     """
 
@@ -88,8 +88,8 @@ class DensePrepared:
 
     Attributes:
         choice: why it is dense.
-        weight: what it multiplies by.
-        was_captured: whether a CUDA graph launches it, so that its weight must live on.
+        weight: factor of its products.
+        was_captured: true if a CUDA graph launches it, so that its weight must live on.
     """
 
     def __init__(self, weight: SharedWeight, choice: Choice, *, transposed: bool) -> None:
@@ -124,12 +124,12 @@ class DensePrepared:
 
     @property
     def is_product(self) -> bool:
-        """Whether calls are those of `torch.nn.functional.linear` or `torch.mm`."""
+        """True if calls are those of `torch.nn.functional.linear` or `torch.mm`."""
         return not self._activates
 
     @property
     def transposed(self) -> bool:
-        """Whether X is multiplied by W, and not by its transpose."""
+        """True if X is multiplied by W, not by its transpose."""
         return self._transposed
 
 
@@ -170,5 +170,5 @@ class DensePlan:
 
 
 def _no_stream(index: int) -> int:
-    """Of tensors on the host."""
+    """Stream of tensors on the host: none."""
     return 0

@@ -1,4 +1,4 @@
-"""Which tensors sparsegen's kernels take, and on which device they run."""
+"""Devices of tensors: those for which sparsegen's kernels run, and those for which they do not."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sparsegen.kernels.base import Device
 from sparsegen.operators import DType
 from sparsegen.settings import Settings
 
-DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType}  # that kernels know
+DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType}  # types that kernels know
 
 
 def kernel_device(like: Tensor) -> Device | None:
-    """Where sparsegen's kernels run for such tensors; None where they do not.
+    """Returns the device that runs sparsegen's kernels for such tensors; None if none does.
 
     They run on the GPU of a CUDA tensor, and for CPU tensors in the emulator, if SPARSEGEN_DEVICE names that. They know
     float32, float16 and bfloat16.

@@ -1,9 +1,9 @@
-"""Whether a call may run at once, or as a function of autograd's alone.
+"""Routes of a call: directly, through a function of autograd's alone, or through PyTorch's dispatcher.
 
 PyTorch's dispatcher of custom operators takes longer than a small product.
 
-A custom operator is there for gradients, for `torch.compile`, and for whatever looks at or rewrites a program. Where
-nobody does, its own function can be called.
+A custom operator is there for gradients, for `torch.compile`, and for whatever looks at or rewrites a program. Without
+any of these, its own function can be called.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLAIN = (Tensor, nn.Parameter)  # subclasses have a say in what is done with the
 
 
 class Asked(Enum):
-    """What is asked of a call beside its result."""
+    """Requests of a call besides its result."""
 
     NOTHING = auto()
     GRADIENT = auto()  # backward, and nothing else
@@ -34,10 +34,10 @@ class Asked(Enum):
 
 
 def asked(*tensors: Tensor | None) -> Asked:
-    """What is asked of a call with these tensors.
+    """Returns the requests of a call with these tensors.
 
-    More than a gradient is a forward one, a trace, a compilation, a transform such as `torch.vmap`, a mode that sees
-    every operator, and a profile, which is to name it.
+    Anything more than a gradient is forward mode, a trace, a compilation, a transform such as `torch.vmap`, a mode that
+    sees every operator, and a profile, which is to name it.
     """
     if (
         is_dynamo_compiling()  # first: all else is constant to it
@@ -61,19 +61,19 @@ def asked(*tensors: Tensor | None) -> Asked:
 
 
 def may_run_at_once(*tensors: Tensor | None) -> bool:
-    """Whether nothing but the result of a call with these tensors is asked for."""
+    """True if a call with these tensors needs nothing but its result."""
     return asked(*tensors) is Asked.NOTHING
 
 
 @dataclass(frozen=True)
 class Held:
-    """How an argument that is an object is written for PyTorch's dispatcher, which knows tensors, numbers and texts.
+    """Encoding of an argument that is an object, for PyTorch's dispatcher, which knows tensors, numbers and texts.
 
     Attributes:
         of_handle: the object of its ``handle``, a number of this process.
-        leaves: whether another process may read what is being traced, so that a handle would name nothing there.
-        schema, fields: the arguments that carry the object itself, and how many they are.
-        carried, restored: the object as these, and the object of these, or what stands for it where they have no data.
+        leaves: true if another process may read what is being traced, so that a handle would name nothing there.
+        schema, fields: the arguments that carry the object itself, and their number.
+        carried, restored: the object as these, and the object of these, or a substitute if they have no data.
     """
 
     of_handle: Callable[[int], Any]
@@ -88,7 +88,7 @@ def _applied(name: str, forward: Callable[..., Any], backward: Callable[..., Any
     """A function of autograd's, called with all inputs by position."""
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     made: Any = type(name, (torch.autograd.Function,), members)
-    # What `torch.autograd.Function.apply` does before is for transforms, of which none looks.
+    # The preparation by `torch.autograd.Function.apply` is for transforms, and none is active.
     beside: Any = super(torch.autograd.Function, made)
     applied: Callable[..., Any] = beside.apply
     return applied
@@ -123,15 +123,15 @@ class DirectOperator:
         All functions take arguments by position, tuples where the schema has lists.
 
         Args:
-            schema: of its arguments and its result, as `torch.library` writes it. It writes none of its arguments.
-            function: what it computes. What it returns is no view: behind autograd's function PyTorch refuses to change
-                one in place.
+            schema: schema of its arguments and its result, as `torch.library` writes it. It writes none of its
+                arguments.
+            function: its computation. The result is no view: behind autograd's function PyTorch refuses to change one
+                in place.
             fake: its result for tensors without data.
-            tensors: how many of the arguments, the first ones, are tensors.
+            tensors: number of arguments that are tensors, the first ones.
             backward, remember: its gradient, as `torch.library.register_autograd` takes them; both or none.
-            held: how the last argument is written, where it is an object: `schema` has ``int NAME`` for it.
+            held: encoding of the last argument, if it is an object: `schema` has ``int NAME`` for it.
         """
-
         self._function, self._tensors, self._held = function, tensors, held
         self._operator, self._portable = self._defined(name, schema, fake, backward, remember), None
         if held is not None:
@@ -145,7 +145,7 @@ class DirectOperator:
         if backward is None or remember is None:
             return
 
-        # With `setup_context`, PyTorch looks up the signature of `forward` in every call, which takes tens of µs.
+        # PyTorch would look up the signature of `forward` in every call for `setup_context`, which takes tens of µs.
         def forward(ctx: Any, *inputs: Any) -> Any:
             output = function(*inputs)
             remember(ctx, inputs, output)

@@ -23,13 +23,13 @@ from sparsegen.plan.arrays import current_stream_of, empty_tensors
 from sparsegen.plan.variant_launcher import VariantLauncher
 from sparsegen.system.bounded import Bounded
 
-WORDS = torch.uint64, torch.int64  # whose bits masks are
+WORDS = torch.uint64, torch.int64  # types of the masks' words
 MOST_KNOWN = 1024  # kinds of calls
 VECTOR_MASK = 15  # kernels read 16 bytes at once
 ADDED = frozenset({"bias", "scale"})  # operands that operators take by name
 
 Launch = Callable[..., Any]  # takes the tensors of a call by position, and gives its result, or several
-View = Callable[[Tensor], Tensor]  # of a tensor the one that lies in memory as the operator takes it
+View = Callable[[Tensor], Tensor]  # returns a tensor's view that lies in memory as the operator takes it
 Place = int | tuple[int, View | None]  # among the tensors of a call
 
 
@@ -37,7 +37,7 @@ class Calls:
     """Launches by what tells calls apart. There are at most `MOST_KNOWN`; one more takes the place of all.
 
     Attributes:
-        known: what calls of each kind go to.
+        known: targets of calls of each kind.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Calls:
         """A function of a custom operator: the result for its arguments by position.
 
         Args:
-            tensors: how many of the arguments, the first ones, are tensors; the very first one is none that may lack.
+            tensors: number of arguments that are tensors, the first ones; the very first one may not be left out.
             make: takes all arguments, checks them, and gives what computes the result for tensors like these.
         """
 
@@ -89,8 +89,8 @@ class Result:
     """A new tensor that a call gives.
 
     Attributes:
-        shape: of the tensor.
-        order: of its elements in memory, in which the operator writes them.
+        shape: shape of the tensor.
+        order: order of its elements in memory, in which the operator writes them.
         dtype: None for the first tensor's.
     """
 
@@ -99,7 +99,7 @@ class Result:
     dtype: torch.dtype | None = None
 
     def viewed(self, written: Tensor) -> Tensor:
-        """What the operator wrote, in its own shape, as the result; no view to autograd."""
+        """Returns the operator's output, in its own shape, as the result; no view to autograd."""
         if self.order is torch.channels_last:
             images, channels, rows, columns = self.shape
             return written.reshape(images, rows, columns, channels).permute(0, 3, 1, 2).detach()
@@ -113,11 +113,11 @@ def launch_of(
     places: Mapping[str, Place],
     result: Result,
 ) -> Launch:
-    """What computes a problem for tensors like these.
+    """Returns the function that computes a problem for tensors like these.
 
     Args:
         operator: prepared for the problem; operands without a place are kept in it.
-        places: by operand its place among the tensors, with how it is seen if not as it is.
+        places: for each operand its place among the tensors, with a view of it if needed.
 
     Raises:
         OperandError: a tensor has another number of elements than the problem's operand.
@@ -139,8 +139,8 @@ class _Taken:
 
     Attributes:
         at: its place.
-        view: how it is seen; None as it is.
-        lies_so: in memory as it is taken.
+        view: function that views it; None to take it as it is.
+        lies_so: true if it lies in memory as it is taken.
     """
 
     spec: TensorSpec
@@ -165,7 +165,7 @@ class _Taken:
 
     @property
     def address_view(self) -> View | None:
-        """What brings it into that order; None where it lies so."""
+        """The function that brings it into that order; None if it lies so."""
         return None if self.lies_so else (self.view or Tensor.contiguous)
 
     def stored(self, tensors: tuple[Tensor | None, ...]) -> Tensor:
@@ -179,7 +179,7 @@ class TensorLaunch:
     """A launch on a GPU's tensors of one kind, past all checks.
 
     Attributes:
-        was_captured: whether a CUDA graph launches it, so that it must live on.
+        was_captured: true if a CUDA graph launches it, so that it must live on.
     """
 
     __slots__ = (

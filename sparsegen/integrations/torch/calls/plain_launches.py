@@ -30,7 +30,7 @@ class PlainLaunches(threading.local):
 
     def of(self, device: Device, *what: Any) -> Launched:
         """The launch for these arguments, bound when it is first asked for."""
-        key = device.backend, device.index, *what  # of a device all that tells it apart within a process
+        key = device.backend, device.index, *what  # all that identifies the device within a process
         if key not in self._bound:
             executor = shared_executor(device)
             self._bound[key] = made_here(executor, partial(self._bind, executor, *what))

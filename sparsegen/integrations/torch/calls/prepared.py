@@ -24,7 +24,7 @@ class Follower:
 
     Attributes:
         values: the tensor that was followed last, by a weak reference.
-        version, address: of that tensor then; a version of None stands for one that must be followed again.
+        version, address: state of that tensor then; a version of None stands for one that must be followed again.
     """
 
     __slots__ = ("_device", "_dtype", "_gather", "_kind", "_shape", "_update", "address", "values", "version")
@@ -99,8 +99,8 @@ class Prepared:
     """Wraps an operator object of `sparsegen.prepare`.
 
     Attributes:
-        was_captured: whether a CUDA graph launches it, so that it must live on.
-        follower: of the values that it multiplies by.
+        was_captured: true if a CUDA graph launches it, so that it must live on.
+        follower: follower of its values.
         turn: held while it gets new values and is launched.
     """
 
@@ -108,13 +108,13 @@ class Prepared:
         self.operator = operator
         self.was_captured = False
         self._takes_tensors = operator.device.backend == "cuda"
-        # By way of the object: who wraps an operator's method sees its calls.
+        # Looked up at each call, so that a wrapped method of the operator is used.
         self.follower = Follower(lambda values: self.operator.update_values(values))
         self.turn = threading.Lock()
 
     @property
     def launcher(self) -> VariantLauncher | None:
-        """What takes addresses of tensors as they lie; None where they are sent to the emulator."""
+        """The launcher that takes addresses of tensors; None if they are sent to the emulator."""
         found = self.operator.launcher if self._takes_tensors else None
         return found if isinstance(found, VariantLauncher) else None
 
@@ -128,8 +128,8 @@ class Prepared:
         """The operator's result, with these values of the matrix; None for an operator that has none.
 
         Args:
-            out: where the result is written: contiguous, at an address as the operator wants it. PyTorch does not
-                count the change, so values that came from there are to be passed as another tensor (a view) each time.
+            out: memory for the result: contiguous, at an address as the operator wants it. PyTorch does not count the
+                change, so values that came from there are to be passed as another tensor (a view) each time.
         """
         with self.turn:
             if values is not None:

@@ -16,7 +16,7 @@ from sparsegen.integrations.torch.calls.prepared import aligned, array_of
 from sparsegen.kernels.base import Device
 from sparsegen.operators import Problem
 
-MOST_PREPARED = 128  # of this process, beside those that a graph was captured with
+MOST_PREPARED = 128  # operators of this process, besides those that a graph was captured with
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Operators:
     """The latest operators, `MOST_PREPARED` of them and all that a CUDA graph was captured with.
 
     Attributes:
-        found: by what they were prepared for.
+        found: operators by the arguments that they were prepared for.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Operators:
 
         Args:
             captures: a CUDA graph captures the call.
-            kept: what `sparsegen.prepare` takes beside the problem.
+            kept: further arguments of `sparsegen.prepare`.
         """
         key = problem, device.backend, device.index, *kept.items()
         with self._lock:
@@ -68,7 +68,7 @@ operators = Operators()
 def called(
     operator: Any, given: Sequence[Tensor], words: Tensor, out: Tensor | None = None, **added: Tensor
 ) -> Tensor:
-    """What an operator makes of tensors and of what names live places, in ``out`` if it is given."""
+    """Calls an operator on tensors and on the words that name live places; writes to ``out`` if it is given."""
     tensors = [aligned(tensor) for tensor in given]
     more = {name: tensor.contiguous() for name, tensor in added.items()}
     result: Tensor

@@ -1,4 +1,4 @@
-"""Whether a model gives the same twice, but for rounding."""
+"""Comparison of a model's results, up to rounding."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-TOLERANCES = {torch.float16: 3e-2, torch.bfloat16: 2e-1}  # of the largest magnitude
-TOLERANCE = 1e-3  # of all others
+TOLERANCES = {torch.float16: 3e-2, torch.bfloat16: 2e-1}  # relative to the largest magnitude
+TOLERANCE = 1e-3  # for all other types
 
 
 def agree(one: Any, other: Any) -> bool:
-    """Whether two results hold the same tensors, numbers within what rounding in a whole model may change.
+    """True if two results hold the same tensors, with numbers that differ by no more than a whole model's rounding.
 
-    False where there is no tensor to compare: tensors are looked for in sequences, mappings and their nestings.
+    False if there is no tensor to compare: tensors are looked for in sequences, mappings and their nestings.
     """
     ours, theirs = list(tensors_in(one)), list(tensors_in(other))
     return (

@@ -50,7 +50,7 @@ def checked_device(device: Any, name: str = "device") -> torch.device | None:
     try:
         found = None if device is None else torch.device(device)
         torch.empty(0, device=found)
-    except (RuntimeError, TypeError, AssertionError) as error:
+    except (RuntimeError, TypeError, ValueError, AssertionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise OperandError(f"{name} = {device!r} is no device that PyTorch can use: {reason}") from error
     return found

@@ -27,13 +27,13 @@ from sparsegen.operators import MaskedConv2dProblem, MaskOf
 
 @dataclass(slots=True, eq=False)
 class ConvCall:
-    """What calls with tensors of one kind and with equal options go to.
+    """A convolution prepared for calls with tensors of one kind and with equal options.
 
     Attributes:
-        problem: what the tensors ask for.
-        rest: the operator's arguments behind the tensors.
-        runs_kernel: whether our kernel runs, once that no longer depends on how the call comes.
-        decision: what was raced, for each way of being called.
+        problem: the problem of the tensors.
+        rest: the operator's arguments after the tensors.
+        runs_kernel: true if our kernel runs, once that no longer depends on how the call comes.
+        decision: the race's outcome, for each way of being called.
         launch, pack: made when the kernel first runs; pack of masks that come as bools.
     """
 
@@ -120,7 +120,7 @@ class ConvCall:
         return result
 
     def _decided(self, device: torch.device) -> bool:
-        """Whether our kernel runs, by how this call comes; where nobody knows yet it does."""
+        """True if our kernel runs, given how this call comes; also if that is not known yet."""
         if self.decision is None:
             self.decision = conv_choice.decided(self.problem, device)
         if self.decision is None:

@@ -1,4 +1,4 @@
-"""Whether a convolution with a mask runs our kernel, or PyTorch's dense convolution: both are raced."""
+"""Choice between our kernel and PyTorch's dense convolution for a convolution with a mask: both are raced."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CALLS = 4  # behind each other, as of a network's layers: the host is ahead of a
 
 
 def decided(problem: MaskedConv2dProblem, device: torch.device) -> Decision | None:
-    """Whether the kernel takes less time than the dense convolution whose result is then set to zero outside the mask.
+    """Decides whether the kernel takes less time than the dense convolution with its result zeroed outside the mask.
 
     On a GPU the first call with this problem races both on a random mask of its density, forward, unless the tuning
     database knows; see `sparsegen.measure.decision`. Called from Python the host's time counts, in a CUDA graph the
@@ -46,20 +46,20 @@ def decided(problem: MaskedConv2dProblem, device: torch.device) -> Decision | No
 
 
 def runs_as_called(decision: Decision) -> bool:
-    """Whether the kernel runs in a call that comes now: captured by a CUDA graph, or from Python."""
+    """True if the kernel runs in a call that comes now: captured by a CUDA graph, or from Python."""
     return decision.ours_runs(Called.DEVICE if is_capturing() else Called.HOST)
 
 
 def has_choice(x: Tensor) -> bool:
-    """Whether the kernel could be compared: tensors on the CPU and dtypes without kernels are the operator's matter."""
+    """True if the kernel could be compared: tensors on the CPU and dtypes without kernels are left to the operator."""
     return x.is_cuda and x.dtype in DTYPES
 
 
 def runs_masked_kernel(dense: Dense, problem: MaskedConv2dProblem | None, device: torch.device) -> bool:
-    """Whether the operator with the mask runs.
+    """True if the operator with the mask runs.
 
     Args:
-        problem: what may be tried; None where there is no choice.
+        problem: the problem to race; None if there is no choice.
     """
     if dense is not Dense.AUTO or problem is None:
         return dense is not Dense.ALWAYS
@@ -80,12 +80,12 @@ def runs_masked_in_graph(
     """`runs_masked_kernel` while a graph is traced, to which the answer is a constant.
 
     Args:
-        sizes: of x and of the weight; None where there is no choice.
+        sizes: sizes of x and of the weight; None if there is no choice.
         order: x's.
-        options: as of `problem_of`, tuples in the place of lists.
+        options: see `problem_of`, tuples in the place of lists.
 
     Raises:
-        OperandError, ConfigError: as `problem_of`.
+        OperandError, ConfigError: see `problem_of`.
     """
     problem = None
     if sizes is not None:

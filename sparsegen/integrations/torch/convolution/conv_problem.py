@@ -33,7 +33,7 @@ def problem_of(
     density: float,
     relu: bool,
 ) -> MaskedConv2dProblem:
-    """What the tensors ask for; float64 as float32, which PyTorch computes itself.
+    """Returns the problem of the tensors; float64, which PyTorch computes itself, counts as float32.
 
     Args:
         sides: stride, padding, dilation and the block of the mask, as users give them.
@@ -85,12 +85,14 @@ def _layout(x: Tensor) -> ImageLayout:
 
 
 def memory_format(x: Tensor) -> torch.memory_format:
-    """That of the result."""
+    """Memory format of the result."""
     return torch.contiguous_format if _layout(x).has_planes else torch.channels_last
 
 
 def pixels_of(blocks: Tensor, block: Side, like: Tensor) -> Tensor:
-    """Its block's value for each pixel of ``like``, images × 1 × height × width; blocks: images × rows × columns."""
+    """Expands blocks' values to the pixels of ``like``, images × 1 × height × width; blocks: images × rows ×
+    columns.
+    """
     wide = blocks[:, None].repeat_interleave(block[0], 2).repeat_interleave(block[1], 3)
     return wide[:, :, : like.shape[2], : like.shape[3]]
 

@@ -91,7 +91,7 @@ class DropBlockConv2d(MonteCarloDropout, nn.Conv2d):
             padding_mode=conv.padding_mode,
             device="meta",
         )
-        layer.weight, layer.bias = own_parameter(conv), conv.bias
+        layer.weight, layer.bias = own_parameter(conv, "weight"), own_parameter(conv, "bias")
         keep_hooks(conv, layer)
         return layer.train(conv.training)
 

@@ -51,10 +51,10 @@ def masked_conv2d(
     relu: bool = False,
     dense: Dense | str = Dense.AUTO,
 ) -> Tensor:
-    """The convolution of which a mask names the output blocks that are computed, or the input blocks that are not zero.
+    """Convolution restricted by a block mask over its output or its input.
 
-    Elsewhere the output is zero; with a mask of the input it is what a convolution of zeros gives, and x must be zero
-    outside the mask; of any input (``"any_input"``) x counts as zero there, whatever it holds. Images in
+    A mask of the output names the blocks to compute; the others are zero. A mask of the input names the blocks that are
+    not zero: x must be zero outside of it, or with ``"any_input"`` counts as zero there. Images in
     `torch.channels_last` and contiguous ones are read where they lie; the kernels for the former are faster. Other
     images, such as slices, are copied to `torch.channels_last`. Gradients are kernels over live blocks too, but for the
     one by x where the convolution has a stride, or a mask of the input: that one is dense.
@@ -67,8 +67,8 @@ def masked_conv2d(
         block: pixels of a block of the mask: a number, two, or text such as ``"8x16"``.
         density: the expected share of live blocks, by which the kernel is chosen.
         relu: set negative results to zero. It needs a bias.
-        dense: whether PyTorch's own convolution runs, whose result is then set to zero outside the mask. ``"auto"``:
-            where it takes less time, which is tried when sizes are first met on a GPU (`masked_convolution_pays`).
+        dense: use PyTorch's own convolution, and set its result to zero outside the mask. ``"auto"``: if it takes less
+            time, which is tried when sizes are first met on a GPU (`masked_convolution_pays`).
 
     Returns:
         images × filters × height × width, in x's memory format.
@@ -94,7 +94,7 @@ def masked_conv2d(
     kind: Any = masked_conv2d, earlier, options, _types(options), kind_of(tensors)
     try:
         call = calls.known.get(kind)
-    except TypeError:  # lists and symbolic sizes, of which nothing is kept
+    except TypeError:  # lists and symbolic sizes are not cached
         call = kind = None
     if call is None:
         call = ConvCall.of(*tensors, earlier, *options)
@@ -105,7 +105,7 @@ def masked_conv2d(
 
 
 def _types(options: tuple[Any, ...]) -> tuple[Any, ...]:
-    """By which 1, 1.0 and True differ, as they do to the checks."""
+    """Returns types of the options, by which 1, 1.0 and True differ, as they do to the checks."""
     types = list(map(type, options))
     for side in options[0]:
         types += map(type, side) if type(side) is tuple else (type(side),)
@@ -148,8 +148,11 @@ class MaskedConv2d(nn.Conv2d):
     """`torch.nn.Conv2d` with a mask of spatial blocks for every call; see `masked_conv2d`.
 
     Attributes:
-        mask_block, mask_of, density, dense: as of `masked_conv2d`.
+        mask_block, mask_of, density, dense: see `masked_conv2d`.
+        padding: zeros on each side, in numbers also where it was given as a word.
     """
+
+    padding: Any
 
     def __init__(
         self,
@@ -185,7 +188,7 @@ class MaskedConv2d(nn.Conv2d):
 
         Raises:
             OperandError: no `torch.nn.Conv2d`.
-            ConfigError: as for a new layer.
+            ConfigError: see the constructor.
         """
         arguments.instance(layer, nn.Conv2d, "layer", OperandError)
         made = cls(
@@ -199,7 +202,7 @@ class MaskedConv2d(nn.Conv2d):
             dtype=layer.weight.dtype,
             **masks,
         )
-        made.weight, made.bias = own_parameter(layer), layer.bias
+        made.weight, made.bias = own_parameter(layer, "weight"), own_parameter(layer, "bias")
         keep_hooks(layer, made)
         return made
 

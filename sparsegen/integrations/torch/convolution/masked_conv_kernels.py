@@ -1,4 +1,4 @@
-"""What masked convolutions compute, and their gradients by the weights: by a kernel of ours, or by PyTorch."""
+"""Masked convolutions and their gradients by the weights, by a kernel of ours or by PyTorch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ from sparsegen.system.integers import ceil_div
 def launch_convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, *rest: Any
 ) -> Callable[..., Tensor]:
-    """What computes the operator ``masked_conv2d``, whose arguments these are, for tensors like these."""
+    """Returns the function that computes the operator ``masked_conv2d``, whose arguments these are, for tensors like
+    these.
+    """
     sides, (groups, mask_of, density, relu, *earlier) = rest[:4], rest[4:]  # the dispatcher passes no default
     problem = problem_of(x, weight, bias, sides, groups, mask_of, density, relu)
     device = kernel_device(x)
@@ -71,7 +73,7 @@ def _by_pixels(images: Tensor) -> Tensor:
 def _plain(
     problem: MaskedConv2dProblem, x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor
 ) -> Tensor:
-    """By PyTorch alone; 16-bit numbers are multiplied and summed as float32."""
+    """Computes the convolution by PyTorch alone; 16-bit numbers are multiplied and summed as float32."""
     wide = x.dtype if x.dtype in WIDE else torch.float32
     added = None if bias is None else bias.detach().to(wide)
     stride, padding, dilation, block = sides_of(problem)
@@ -99,7 +101,7 @@ def launch_gradient(
     groups: int,
     density: float,
 ) -> Callable[..., Tensor]:
-    """What computes the operator ``masked_conv2d_weights``, likewise."""
+    """Returns the function that computes the operator ``masked_conv2d_weights`` for tensors like these."""
     device = kernel_device(x)
     problem = MaskedConv2dWeightsProblem(
         *(int(x.shape[2]), int(x.shape[3]), int(x.shape[1]), int(dy.shape[1]), int(x.shape[0])),
@@ -122,7 +124,7 @@ def launch_gradient(
 
 @lru_cache(maxsize=1024)
 def _has_kernel(problem: MaskedConv2dWeightsProblem, device: Device) -> bool:
-    """Whether some family computes it there: not on GPUs before 8.0, nor windows that shared memory cannot hold."""
+    """True if some family computes it there: not on GPUs before 8.0, nor windows that shared memory cannot hold."""
     features = problem.features(problem.without_pattern)
     return any(
         family.is_valid(problem, family.heuristic(problem, features, device), device)
@@ -131,7 +133,7 @@ def _has_kernel(problem: MaskedConv2dWeightsProblem, device: Device) -> bool:
 
 
 def _plain_gradient(problem: MaskedConv2dWeightsProblem, x: Tensor, dy: Tensor, words: Tensor) -> Tensor:
-    """By PyTorch alone; 16-bit numbers are multiplied and summed as float32."""
+    """Computes the gradient by PyTorch alone; 16-bit numbers are multiplied and summed as float32."""
     wide, p = x.dtype if x.dtype in WIDE else torch.float32, problem
     stride, padding, dilation, block = sides_of(p)
     groups = p.groups.count
@@ -160,7 +162,7 @@ def dense_gradients(
 
 
 def live_blocks(words: Tensor, block: Side, size: tuple[int, int]) -> Tensor:
-    """bool, images × rows × columns of blocks, of the words of masks over so many pixels."""
+    """Unpacks the words of masks over ``size`` pixels: bool, images × rows × columns of blocks."""
     rows, columns = ceil_div(size[0], block[0]), ceil_div(size[1], block[1])
     bits = words.view(torch.int64).reshape(
         -1, rows, words.numel() // (_images(words, rows, columns) * rows), 1

@@ -22,12 +22,12 @@ from sparsegen.integrations.torch.convolution.masked_conv_kernels import (
 from sparsegen.matrix.spatial_mask import Reach, dilate, words_of
 from sparsegen.operators import MaskOf
 
-AROUND = 9  # blocks, of which one that is live makes a block of the output live
+AROUND = 9  # blocks, one live one of which makes a block of the output live
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What a convolution is besides its tensors; rows and columns each."""
+    """Parameters of a convolution besides its tensors; rows and columns each."""
 
     stride: Side
     padding: Side

@@ -15,10 +15,11 @@ from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution.masked_conv import MaskedConv2d
 from sparsegen.integrations.torch.convolution.masked_sequential import reach_of
 from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
+from sparsegen.integrations.torch.pattern.layer_weights import is_made_of_others
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.matrix.spatial_mask import both, require_blocks, resize
 
-MOST_SIDE = 7  # of filters that masked convolutions take
+MOST_SIDE = 7  # largest side of a filter that masked convolutions take
 
 
 class MaskSource:
@@ -39,6 +40,9 @@ class MaskSource:
         self._mask: Tensor | None = None
         self._size = (0, 0)
         self._made: dict[tuple[int, int], Tensor] = {}
+
+    def __repr__(self) -> str:
+        return f"MaskSource(block={self.block[0]}x{self.block[1]}, margin={self.margin})"
 
     def set(self, mask: Tensor | None, size: tuple[int, int] | None = None) -> None:
         """Take the mask of the next calls, or none.
@@ -67,7 +71,7 @@ class MaskSource:
         self._mask = mask
 
     def at(self, size: tuple[int, int]) -> Tensor | None:
-        """The mask over a layer of so many rows and columns; None where none is set."""
+        """The mask over a layer of ``size`` rows and columns; None if none is set."""
         if self._mask is None:
             return None
         if size not in self._made:
@@ -98,11 +102,11 @@ class SourcedConv2d(MaskedConv2d):
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionReport:
-    """What `convert_convolutions` did.
+    """Result of `convert_convolutions`.
 
     Attributes:
         converted: names of the layers that follow the source.
-        dense: names of those that do not, with the reason.
+        dense: names of those that do not, with the reasons.
     """
 
     converted: tuple[str, ...]
@@ -147,7 +151,9 @@ def convert_convolutions(
     for name, layer in list(model.named_modules()):
         if not isinstance(layer, nn.Conv2d):
             continue
-        if isinstance(layer, MaskedConv2d) or type(layer) is not nn.Conv2d:
+        if (why := is_made_of_others(layer)) is not None:
+            dense[name] = why
+        elif isinstance(layer, MaskedConv2d) or type(layer) is not nn.Conv2d:
             dense[name] = f"it is a {type(layer).__name__}"
         elif layer.padding_mode != "zeros" or _is_uneven(layer):
             dense[name] = "it is not padded by a number of zeros"
@@ -169,7 +175,7 @@ def convert_convolutions(
 
 
 def _is_uneven(layer: nn.Conv2d) -> bool:
-    """Whether its padding is wider on one side than on the other."""
+    """True if its padding is wider on one side than on the other."""
     try:
         padding_in_numbers(layer.padding, layer.kernel_size, layer.dilation)
     except ConfigError:

@@ -13,14 +13,16 @@ from sparsegen import arguments
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.integrations.torch.calls.autocast import cast_like_dense
 from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
+from sparsegen.integrations.torch.calls.weight_state import WeightState, unchanged, weight_state
 from sparsegen.integrations.torch.convolution.conv_problem import pixels_of
 from sparsegen.integrations.torch.convolution.masked_conv import masked_conv2d
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
 from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
+from sparsegen.integrations.torch.pattern.layer_weights import is_called_with_more
 from sparsegen.matrix.spatial_mask import Reach, both, dilate, resize
 from sparsegen.operators import Density
 
-# Of zeros they make zeros, so that what the mask leaves out stays zero.
+# They map zero to zero, so that the part outside the mask stays zero.
 ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.SiLU, nn.GELU, nn.Hardswish, nn.Mish, nn.Tanh, nn.ELU),
     *(nn.Identity, nn.Dropout, nn.Dropout2d),
@@ -42,7 +44,7 @@ class MaskedSequential(nn.Module):
     Nothing waits for the device, so that CUDA graphs capture the chain and `torch.compile` takes it whole.
 
     Attributes:
-        layers: as they were given; weights belong to them.
+        layers: the given layers; weights belong to them.
         mask_block: pixels of a block, in every layer's own pixels.
         grows: see above.
         density: the expected share of live blocks.
@@ -61,7 +63,7 @@ class MaskedSequential(nn.Module):
         self.mask_block = both(mask_block, "mask_block", 1)
         self.grows = arguments.flag(grows, "grows")
         self.density = Density.named(density, "density").share
-        self._folded: dict[int, tuple[tuple[Any, ...], tuple[Tensor, Tensor]]] = {}
+        self._folded: dict[int, tuple[tuple[WeightState, ...], tuple[Tensor, Tensor]]] = {}
         for number, layer in enumerate(layers):
             _require_known(number, layer)
 
@@ -87,7 +89,7 @@ class MaskedSequential(nn.Module):
         return x, behind
 
     def _steps(self, size: tuple[int, int], mask: Tensor) -> tuple[list[_Step], Tensor]:
-        """What is computed one after another, and the mask behind the last layer.
+        """Returns the steps to compute one after another, and the mask after the last layer.
 
         All masks are made and packed, and all weights laid out, before the first layer runs: nothing lies between the
         kernels of layers, and one can read them while the one before still ends.
@@ -129,9 +131,12 @@ class MaskedSequential(nn.Module):
         assert mean is not None and variance is not None
         given = (conv.weight, conv.bias, mean, variance, norm.weight, norm.bias)
         keeps = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        state = tuple((t._version, t.data_ptr()) for t in given if t is not None) if keeps else ()
-        if keeps and self._folded.get(number, ((), None))[0] == state:
-            return self._folded[number][1]
+        keeps = keeps and not any(
+            t is not None and t.is_inference() for t in given
+        )  # whose changes nobody counts
+        known = self._folded.get(number) if keeps else None
+        if known is not None and unchanged(given, known[0]):
+            return known[1]
         scale = torch.rsqrt(variance + norm.eps) * (1 if norm.weight is None else norm.weight)
         shift = -mean if conv.bias is None else conv.bias - mean
         bias = shift * scale + (0 if norm.bias is None else norm.bias)
@@ -139,7 +144,7 @@ class MaskedSequential(nn.Module):
         folded = (conv.weight * scale.reshape(-1, 1, 1, 1)).to(dtype)
         found = folded.contiguous(memory_format=torch.channels_last), bias.to(dtype)
         if keeps:
-            self._folded[number] = state, found
+            self._folded[number] = tuple(map(weight_state, given)), found
         return found
 
     def _mask_behind(
@@ -215,7 +220,7 @@ def masked_sequential(*layers: nn.Module, **options: Any) -> MaskedSequential:
 
 
 def reach_of(layer: nn.Module) -> Reach:
-    """What an output pixel of a convolution or a pool reads."""
+    """Returns the input pixels that an output pixel of a convolution or a pool reads."""
     pair = {name: _pair(getattr(layer, name)) for name in ("kernel_size", "stride")}
     dilation = _pair(getattr(layer, "dilation", 1))
     padding = padding_in_numbers(layer.padding, pair["kernel_size"], dilation)
@@ -282,6 +287,11 @@ def _pair(value: Any) -> tuple[int, int]:
 
 def _require_known(number: int, layer: nn.Module) -> None:
     name = f"layer {number} ({type(layer).__name__})"
+    if isinstance(layer, (nn.Conv2d, nn.BatchNorm2d)) and is_called_with_more(layer):
+        raise ConfigError(
+            f"{name}: hooks and a forward of its own do not run here, such as those of torch.nn.utils.prune: remove "
+            "them first (torch.nn.utils.prune.remove)"
+        )
     if isinstance(layer, nn.Conv2d) and layer.padding_mode != "zeros":
         raise ConfigError(f"{name}: a masked convolution is padded by a number of zeros on each side")
     if isinstance(layer, POOLS) and layer.ceil_mode:

@@ -23,7 +23,7 @@ class PackedMask:
 
     Attributes:
         blocks: bools, images × rows × columns of blocks.
-        words: of the mask.
+        words: words of the mask.
         is_earlier: the words, and the layer's filters and bias, were written before the kernel began that comes before
             the layer's on the stream; then that of the layer reads them while the other still ends.
     """
@@ -49,7 +49,7 @@ class PackedMask:
 
 
 def packing_of(mask: Tensor) -> Callable[[Tensor], Tensor]:
-    """What packs masks like this one: a launch on a device of ours, else PyTorch's operations."""
+    """Returns the function that packs masks like this one: a launch on a device of ours, else PyTorch's operations."""
     device = kernel_device_of(mask.device)
     if device is None or not mask.numel():
         return words_of
@@ -70,5 +70,5 @@ def packing_of(mask: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def _no_stream(index: int) -> int:
-    """Of tensors on the host."""
+    """Stream of tensors on the host: none."""
     return 0

@@ -13,7 +13,12 @@ from sparsegen.dispatch.options import Dense
 from sparsegen.errors import ConfigError, OperandError, PruningError
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution.masked_sequential import reach_of
-from sparsegen.integrations.torch.pattern.layer_weights import current_weight, keep_hooks, weight_trains
+from sparsegen.integrations.torch.pattern.layer_weights import (
+    current_bias,
+    current_weight,
+    keep_hooks,
+    trains,
+)
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.matrix.spatial_mask import Reach
 from sparsegen.pruning.pruner import prune
@@ -42,7 +47,7 @@ class SparseConv2d(nn.Module):
         self.register_buffer("columns", columns)
         taps = reach.kernel[0] * reach.kernel[1]
         parts = [columns[columns // channels == tap] % channels for tap in range(taps)]
-        # Of each tap that is read the number, and its channels: None for all of them.
+        # Number and channels of each tap that is read; None for all channels.
         self._taps = [
             (tap, None if len(part) == channels else number)
             for number, (tap, part) in enumerate((tap, part) for tap, part in enumerate(parts) if len(part))
@@ -67,7 +72,7 @@ class SparseConv2d(nn.Module):
                 weights that are not zero stay.
             sparsity: share of weights to leave out instead, in a pattern of `sparsegen.prune` over filters × (taps ·
                 channels).
-            run_dense: whether dense products of the gathered columns may run; see `SparsePattern`.
+            run_dense: permission of dense products of the gathered columns; see `SparsePattern`.
 
         Raises:
             ConfigError: groups, padding by other than zeros, or by more of them on one side.
@@ -108,9 +113,11 @@ class SparseConv2d(nn.Module):
         )
         with torch.no_grad():
             rows.weight.copy_(weight[:, columns])
-            if dense.bias is not None:
-                rows.bias.copy_(dense.bias)
-        rows.weight.requires_grad_(weight_trains(dense))
+            bias = current_bias(dense)
+            if bias is not None:
+                rows.bias.copy_(bias)
+                rows.bias.requires_grad_(trains(dense, "bias"))
+        rows.weight.requires_grad_(trains(dense, "weight"))
         product = SparseLinear.from_dense(rows, kept[:, columns], run_dense=run_dense)
         made = cls(product, columns, dense.in_channels, reach)
         keep_hooks(dense, made)
@@ -151,7 +158,7 @@ class SparseConv2d(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=3)
 
     def extra_repr(self) -> str:
-        """What of the filters is read."""
+        """Describes which part of the filters is read."""
         taps = self.reach.kernel[0] * self.reach.kernel[1]
         return f"{len(self._taps)} of {taps} taps, {len(self.columns)} of {taps * self.channels} columns"
 

@@ -1,4 +1,4 @@
-"""Which layers of a model are sparse and in what form: put into the model, and taken out again."""
+"""Arrangement of a model's sparse layers: which are sparse and in what form, put into the model and taken out again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparsegen.integrations.torch.pattern.shared_input import SharedInput, Share
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How sparse layers run.
+    """Form in which sparse layers run.
 
     Attributes:
         fused: their activations are part of them.

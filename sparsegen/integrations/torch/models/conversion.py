@@ -14,9 +14,9 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from sparsegen import api, arguments
-from sparsegen.dispatch.dense_or_sparse import Verdict
+from sparsegen.dispatch.dense_or_sparse import Faster
 from sparsegen.dispatch.options import Dense
-from sparsegen.dispatch.pruned_times import Grounds, LayerTime
+from sparsegen.dispatch.pruned_times import LayerTime, TimeSource
 from sparsegen.errors import OperandError, PruningError
 from sparsegen.integrations.torch.calls.devices import DTYPES
 from sparsegen.integrations.torch.models.arrangement import Arranger, Form, sites_in_sequences
@@ -44,8 +44,8 @@ ASSUMED_TOKENS = (
     16,
     128,
     512,
-)  # where nobody says how many there will be: a layer stays dense if that wins for all
-READS_WEIGHTS = (nn.TransformerEncoderLayer,)  # of the layers in it, beside calling them
+)  # assumed if no number is given: a layer stays dense if dense wins for all
+READS_WEIGHTS = (nn.TransformerEncoderLayer,)  # modules that read their layers' weights, besides calling them
 
 
 def convert(
@@ -70,17 +70,17 @@ def convert(
     Nothing is run without example inputs. Convolutions of larger filters and depthwise ones stay as they are; to make
     batch norms part of convolutions, call `fold_batch_norms` before.
 
-    Of a model that is pruned already, leave the sparsity out: the zeros that its weights have stay, no others are made,
-    and layers of which less than `LEAST_SPARSITY` are zeros stay dense.
+    For a model that is pruned already, leave the sparsity out: its weights keep their zeros, no others are made, and
+    layers whose share of zeros is below `LEAST_SPARSITY` stay dense.
 
-    A layer stays dense where its weight belongs to another module too, where the module that holds it reads the weight
-    itself, where it cannot be pruned or nothing of it would be left, and where a dense product is known or estimated to
-    be faster: for ``tokens``, or without them for each of `ASSUMED_TOKENS`. Where estimates do not tell, the layer
-    becomes sparse, and decides at its first call by timing both (`SparsePattern.run_dense`).
+    A layer stays dense if its weight belongs to another module too, if the module that holds it reads the weight
+    itself, if it cannot be pruned or nothing of it would be left, and if a dense product is known or estimated to be
+    faster: for ``tokens``, or without them for each of `ASSUMED_TOKENS`. If estimates do not tell, the layer becomes
+    sparse, and decides at its first call by timing both (`SparsePattern.run_dense`).
 
     Args:
         model: not itself a linear layer; for one there is `SparseLinear.from_dense`.
-        pattern, sparsity, scope, block, nm: of `sparsegen.prune`, but the default scope is ``"layer"``: weights of
+        pattern, sparsity, scope, block, nm: see `sparsegen.prune`, but the default scope is ``"layer"``: weights of
             layers with different numbers of inputs differ in size from the start, and one cut could empty a layer.
         exclude: globs of the names of modules that stay dense.
         tokens: rows of the activations (batch times sequence) that the layers will mostly see.
@@ -95,9 +95,9 @@ def convert(
             (`SparseLinear.activation`), and ``torch.nn.Identity`` takes their places: those right behind it in a
             ``torch.nn.Sequential``, and with example inputs all that a call shows, where the model is faster so.
             Without ``fuse`` none do, and no launch is shared.
-        capture: whether example inputs time the model as a CUDA graph. Without, calls from Python are timed, in which
-            what a layer costs the host counts too: for models that will be called so.
-        device, db: of `sparsegen.prepare`, for the times; the layers look into this database too.
+        capture: time the model as a CUDA graph with the example inputs. Without, calls from Python are timed, in which
+            a layer's time on the host counts too: for models that will be called so.
+        device, db: see `sparsegen.prepare`, for the times; the layers look into this database too.
 
     Raises:
         PruningError: a request that cannot be met, or a model without a linear layer that could be sparse.
@@ -187,11 +187,11 @@ def conversion_report(
     assumes_tokens: bool = False,
     pruned_again: tuple[str, ...] = (),
 ) -> ConversionReport:
-    """What became of a model.
+    """Reports the conversion of a model.
 
     Args:
-        ready: the layers that were to be sparse; those of them are that are not left.
-        left: what stays dense, by name.
+        ready: the layers that were to be sparse; all are but those in ``left``.
+        left: the layers that stay dense, by name.
         tokens, times, found, pruned_again: see `ConversionReport`.
     """
     left = dict(left)
@@ -233,7 +233,7 @@ def _together(model: nn.Module, names: Collection[str]) -> dict[str, tuple[str, 
 
 
 def _why_not(name: str, found: InSitu) -> str:
-    """Why a layer stays dense that was tried inside the model."""
+    """Explains why a layer stays dense that was tried inside the model."""
     if name in found.uncalled:
         return "the example inputs do not reach it"
     step = next(step for step in found.steps if name in step.layers)
@@ -241,15 +241,15 @@ def _why_not(name: str, found: InSitu) -> str:
 
 
 def _why_dense(times: Sequence[LayerTime], tokens: Sequence[int]) -> str:
-    """Why a layer stays dense, if dense is faster for all numbers of tokens; else empty."""
-    if any(time.verdict is not Verdict.DENSE for time in times):
+    """Explains why a layer stays dense, if dense is faster for all numbers of tokens; else empty."""
+    if any(time.faster is not Faster.DENSE for time in times):
         return ""
     said = []
     for n, time in zip(tokens, times, strict=True):
         if time.sparse_us is None or time.dense_us is None:
             said.append(f"{n} tokens (by estimates)")
         else:
-            near = "" if time.grounds is Grounds.EXACT else " on a pattern that is near"
+            near = "" if time.source is TimeSource.EXACT else " on a pattern that is near"
             said.append(f"{n} tokens: {time.dense_us:.1f} µs, sparse {time.sparse_us:.1f} µs{near}")
     return f"dense is faster for {'; for '.join(said)}"
 
@@ -323,7 +323,7 @@ def _times(
     device: Device | str | None,
     db: str | Path | None,
 ) -> dict[str, tuple[LayerTime, ...]]:
-    """What is known of the product with each layer, by name: for each number of tokens."""
+    """Returns the known times of the product with each layer, by name: one for each number of tokens."""
     found: dict[str, tuple[LayerTime, ...]] = {}
     for torch_dtype in {layer.weight.dtype for layer in layers.values()} & DTYPES.keys():
         dtype = DTYPES[torch_dtype]
@@ -336,7 +336,7 @@ def _times(
 
 
 def _advice(model: nn.Module, left: Sequence[DenseLayer]) -> str:
-    """What to do with a model of which nothing can be converted, and why it cannot."""
+    """Advises on a model without a layer to convert, with the reasons."""
     if isinstance(model, nn.Linear):
         return ": it is one itself, which SparseLinear.from_dense converts"
     has_convolutions = any(

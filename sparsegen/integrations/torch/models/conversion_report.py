@@ -1,4 +1,4 @@
-"""What a conversion did, in one summary and layer by layer."""
+"""Report of a conversion, as one summary and layer by layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparsegen.dispatch.pruned_times import LayerTime
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.models.in_situ import InSitu
 
-NAMES_SHOWN = 3  # of layers that stay dense for one reason
+NAMES_SHOWN = 3  # names shown of layers that stay dense for one reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,9 @@ class ConvertedLayer:
 
     Attributes:
         shape: (out, in) features.
-        times: of one product for each number of tokens, as far as they are known; empty for a dtype without kernels.
-        activation: that is part of it.
+        times: times of one product for each number of tokens, as far as they are known; empty for a dtype without
+            kernels.
+        activation: activation that is part of it.
         one_launch: names of the layers that share a launch, this one among them; empty where it has its own.
     """
 
@@ -48,14 +49,14 @@ class DenseLayer:
 
 @dataclass(frozen=True, slots=True)
 class ConversionReport:
-    """What `convert` did.
+    """Result of `convert`.
 
     Attributes:
         tokens: the numbers that products were looked up for.
-        assumes_tokens: whether nobody gave any.
-        converted, dense: in the model's order.
+        assumes_tokens: true if none were given.
+        converted, dense: the layers, in the model's order.
         pruned_again: converted layers that had been pruned before, and were by this call once more.
-        in_situ: what was found inside the model; None without example inputs.
+        in_situ: the decision inside the model; None without example inputs.
     """
 
     tokens: tuple[int, ...]
@@ -67,7 +68,7 @@ class ConversionReport:
 
     @property
     def said_of_pruning(self) -> str:
-        """That layers were pruned twice, and how to keep the zeros that they had; empty where none were."""
+        """Warns that layers were pruned twice, and says how to keep their former zeros; empty if none were."""
         if not self.pruned_again:
             return ""
         names, others = self.pruned_again[:NAMES_SHOWN], len(self.pruned_again) - NAMES_SHOWN
@@ -109,6 +110,9 @@ class ConversionReport:
                 said += f"; for {n} tokens {len(both)} products take {ours:.0f} µs, dense {theirs:.0f} µs"
         return said
 
+    def __repr__(self) -> str:
+        return f"<ConversionReport: {self.summary}>"
+
     def __str__(self) -> str:
         lines = [self.summary]
         for layer in self.converted:
@@ -134,7 +138,7 @@ class ConversionReport:
         for n, time in zip(self.tokens, layer.times, strict=False):
             if time.sparse_us is not None:
                 dense = "" if time.dense_us is None else f", dense {time.dense_us:.1f} µs"
-                said.append(f"; {time.sparse_us:.1f} µs{dense} for {n} tokens ({time.grounds})")
+                said.append(f"; {time.sparse_us:.1f} µs{dense} for {n} tokens ({time.source})")
         return "".join(said) or "; its time was not measured"
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a model is called with for an example: given as objects, or read from a file."""
+"""Example inputs of a model: given as objects, or read from a file."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def arguments_of(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def is_object(text: str) -> bool:
-    """Whether a text names an object of a Python module and no file."""
+    """True if a text names an object of a Python module and no file."""
     return OBJECT.fullmatch(text) is not None
 
 
 def called(text: str) -> Any:
-    """What a function gives that is named as ``module:function``.
+    """Returns the result of a function named as ``module:function``.
 
     Raises:
         OperandError: there is no such module, or no such function in it. What the function raises is passed on.

@@ -33,7 +33,7 @@ def exported_model(path: Path) -> nn.Module:
     Load only files that you trust.
 
     Raises:
-        MatrixError: as for `ExportedWeights`.
+        MatrixError: see `ExportedWeights`.
     """
     program = _loaded(path).module()
     assert isinstance(program, fx.GraphModule)
@@ -51,7 +51,7 @@ def _loaded(path: Path) -> Any:
     check_readable(path)
     try:
         return torch.export.load(path)
-    except Exception as error:  # of many kinds: of zip files, of pickles, of schemas
+    except Exception as error:  # many kinds of errors: from zip files, pickles, schemas
         reason = str(error).strip().partition("\n")[0]
         raise MatrixError(
             f"not a program that this PyTorch ({torch.__version__}) can load: {reason}; export it again with "

@@ -1,4 +1,4 @@
-"""Which layers become sparse, decided inside the model: by how long the whole of it takes, with and without them."""
+"""Choice of a model's sparse layers, decided inside the model: by the time of the whole model with and without them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sparsegen.plan.executors import shared_executor
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 11  # of both arrangements in turn
+ROUNDS = 11  # rounds of both arrangements in turn
 WARMUP = 3  # calls before one is captured: the first ones prepare, probe and check
 GAIN = 0.005  # share of the model's time that a group has to save: less is noise
 DENSITY_STEP = 0.05  # layers whose densities round to the same multiple are decided together
@@ -41,8 +41,8 @@ class Step:
 
     Attributes:
         dense_us, sparse_us: microseconds of the whole model, with all that was decided before, timed in turn.
-        kept: whether they became sparse.
-        form: in which they did, or in which the model took least.
+        kept: true if they became sparse.
+        form: form in which they did, or in which the model took least.
     """
 
     layers: tuple[str, ...]
@@ -54,13 +54,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class InSitu:
-    """What became of a model.
+    """Decision for a model.
 
     Attributes:
         dense_us, final_us: microseconds of the dense model and of the converted one, timed in turn at the end; equal
             where all layers are dense.
-        captured: whether CUDA graphs were timed; else calls from Python.
-        steps: in the order in which they were tried.
+        captured: true if CUDA graphs were timed; else calls from Python were.
+        steps: those tried, in order.
         uncalled: layers that the example inputs do not reach.
     """
 
@@ -81,7 +81,7 @@ class ModelClock(Protocol):
 
     @property
     def captured(self) -> bool:
-        """Whether CUDA graphs are timed."""
+        """True if CUDA graphs are timed."""
 
     def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
         """Median microseconds of ``run`` after each; which was arranged last is not said."""
@@ -93,8 +93,8 @@ class TorchClock:
     A graph's launches find the L2 as the model itself leaves it. Of a call, the host's time counts too.
 
     Args:
-        device: where the model is; of one on the CPU the emulator's, whose clock is the host's.
-        captures: whether graphs are captured where that is possible.
+        device: device of the model; for one on the CPU the emulator's, whose clock is the host's.
+        captures: capture graphs if that is possible.
     """
 
     def __init__(self, device: Device, captures: bool = True) -> None:
@@ -165,9 +165,9 @@ def decide(
     Args:
         dense, sparse: the layers by name, and what may take their places.
         example_inputs: a tensor, a tuple of positional arguments, or a dict of named ones.
-        clock: by default `TorchClock`.
-        fuse: whether launches are shared and activations fused at all.
-        capture: whether CUDA graphs are timed where that is possible, or calls from Python.
+        clock: the clock; by default `TorchClock`.
+        fuse: share launches and fuse activations.
+        capture: time CUDA graphs if that is possible, else calls from Python.
 
     Raises:
         OperandError: no inputs. What the model raises is passed on, and it is then as it was.
@@ -244,7 +244,7 @@ class _Trials:
         self._arranger.arrange(self._kept)
         for name, layer in self._arranger.sparse.items():
             if name not in self._kept or self._kept[name].one_launch:
-                layer.pattern.forget()  # what only trials ran
+                layer.pattern.forget()  # drops what only trials ran
         return InSitu(before, after, self._clock.captured, tuple(self._steps), ())
 
     def _forms(self, names: tuple[str, ...]) -> Iterator[Form]:
@@ -261,7 +261,7 @@ class _Trials:
                     yield form
 
     def _agrees(self, forms: Mapping[str, Form], plain: Mapping[str, Form]) -> bool:
-        """Whether the model gives the same in these forms as with plain layers; one that cannot run does not."""
+        """True if the model gives the same in these forms as with plain layers; false for forms that cannot run."""
         self._arranger.arrange(plain)
         expected = self._run()
         self._arranger.arrange(forms)

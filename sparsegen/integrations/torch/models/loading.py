@@ -16,7 +16,7 @@ from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pointwise import Convertible, PointwiseConv2d, is_convertible
 
-PARTS = ("values", "row_offsets", "column_indices")  # of a sparse layer in a state dict
+PARTS = ("values", "row_offsets", "column_indices")  # a sparse layer's entries in a state dict
 
 
 def load(
@@ -35,8 +35,8 @@ def load(
     Args:
         model: made as the converted one was; layers that are sparse already take their patterns over. It is changed in
             place, all of it or, where something does not fit, nothing.
-        state_dict: of ``converted.state_dict()``.
-        run_dense, db: as of `SparsePattern`.
+        state_dict: result of ``converted.state_dict()``.
+        run_dense, db: see `SparsePattern`.
 
     Returns:
         The names of the layers that became sparse.
@@ -45,7 +45,7 @@ def load(
         OperandError: no module or state dict, or names, shapes or patterns that do not fit the model.
     """
     arguments.instance(model, nn.Module, "model", OperandError)
-    arguments.instance(state_dict, Mapping, "state_dict", OperandError)
+    state_dict = arguments.by_name(state_dict, "state_dict", OperandError)
     policy = Dense.parse(run_dense, "run_dense")
     made: dict[str, tuple[nn.Module, SparseLinear]] = {}
     for name, module in model.named_modules():

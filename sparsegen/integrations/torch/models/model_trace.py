@@ -1,8 +1,8 @@
-"""What tensors do in one call of a model: which of its linear layers read one tensor, and which result goes straight
-into an activation and nowhere else.
+"""Trace of tensors through one call of a model: which linear layers read one tensor, and which results go straight into
+an activation and nowhere else.
 
 Hooks see what enters and leaves modules, a mode of PyTorch every function that is called with a tensor in between. A
-tensor that is still alive when the call is over is kept by somebody, and counts as read.
+tensor that is still alive when the call is over is referenced elsewhere, and counts as read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ActivationSite:
     """A module that does nothing but an activation, to the results of linear layers alone.
 
     Attributes:
-        names: of the module in the model: it may have several.
+        names: names of the module in the model: it may have several.
         layers: those whose results it gets, all of them and no other; their results go nowhere else.
     """
 
@@ -44,10 +44,10 @@ class ActivationSite:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one call of a model shows of some of its linear layers.
+    """Facts about some linear layers, from one call of their model.
 
     Attributes:
-        tokens: for each layer that was reached the numbers of tokens that it got, in order.
+        tokens: for each layer that was reached its numbers of tokens, in order.
         shared: layers that always read one tensor, in the order in which they are called, one right after another as
             far as these layers go; two at least.
         sites: activations behind layers.
@@ -84,7 +84,7 @@ def trace(model: nn.Module, layers: Mapping[str, Convertible], run: Run) -> Trac
 
 
 def _may_go(module: nn.Module) -> bool:
-    """Whether a module has nothing that would be missed, and takes hooks."""
+    """True if a module has nothing that would be missed, and takes hooks."""
     if isinstance(module, torch.jit.ScriptModule):
         return False
     return next(module.parameters(), None) is None and next(module.buffers(), None) is None
@@ -92,10 +92,10 @@ def _may_go(module: nn.Module) -> bool:
 
 @dataclass(slots=True)
 class _Result:
-    """What a call of a linear layer gave.
+    """Result of a call of a linear layer.
 
     Attributes:
-        ref: it; dead if nobody holds it.
+        ref: weak reference to it; dead if it is no longer held.
         went: the module that computed the only activation of it, its names.
     """
 
@@ -119,8 +119,9 @@ class _Call:
 
 @dataclass(slots=True)
 class _Reader:
-    """What a layer was called with: for each call a number for the tensor, how often that had been changed, and the
-    call's number among all."""
+    """The inputs of a layer: for each call a number for the tensor, how often that had been changed, and the call's
+    number among all.
+    """
 
     inputs: list[tuple[int, int | None]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)

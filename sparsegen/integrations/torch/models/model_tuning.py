@@ -31,7 +31,7 @@ from sparsegen.settings import Settings
 from sparsegen.tuning.engines.dealing import Watch
 from sparsegen.tuning.engines.engine import Engine, SetUp
 from sparsegen.tuning.engines.local import LocalEngine
-from sparsegen.tuning.model import Fate, SearchOutcome, run_searches, share
+from sparsegen.tuning.model import SearchOutcome, SearchState, run_searches, share
 from sparsegen.tuning.report import Budget, Effort
 from sparsegen.tuning_db.layers import Layers
 from sparsegen.tuning_db.seeds_reader import seeds
@@ -45,8 +45,8 @@ class InSituTuning:
     """The end of `tune_model`.
 
     Attributes:
-        searches: for products of single layers, and of layers together that read one tensor.
-        report: what became of the model; None where the searches were interrupted, which leaves it as it was.
+        searches: searches for products of single layers, and of layers together that read one tensor.
+        report: outcome for the model; None if the searches were interrupted, which leaves it as it was.
     """
 
     searches: tuple[SearchOutcome, ...]
@@ -54,12 +54,16 @@ class InSituTuning:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether Ctrl-C ended it; the same call goes on from there."""
+        """True if Ctrl-C ended it; the same call goes on from there."""
         return self.report is None
 
     @property
     def failed(self) -> tuple[SearchOutcome, ...]:
-        return tuple(outcome for outcome in self.searches if outcome.fate is Fate.FAILED)
+        return tuple(outcome for outcome in self.searches if outcome.state is SearchState.FAILED)
+
+    def __repr__(self) -> str:
+        outcome = "interrupted" if self.report is None else self.report.summary
+        return f"<InSituTuning: {len(self.searches)} searches, {outcome}>"
 
     def __str__(self) -> str:
         tried = sum(outcome.tried for outcome in self.searches)
@@ -98,21 +102,23 @@ def tune_model(
     decided inside the model which layers become sparse, as `convert` does with ``example_inputs``.
 
     Args:
-        model: with weights that are pruned already.
+        model: a model with weights that are pruned already.
         example_inputs: a tensor, a tuple of positional arguments, or a dict of named ones, where the model is.
         min_sparsity: share of zeros from which on a layer counts as pruned.
         exclude: globs of the names of modules that stay dense.
-        fuse: whether launches may be shared and activations be part of layers.
-        capture: whether the model is timed as a CUDA graph, or called from Python.
-        effort, trials, seconds: of each search, as of `sparsegen.tune`.
+        fuse: let launches be shared and activations be part of layers.
+        capture: time the model as a CUDA graph, else call it from Python.
+        effort, trials, seconds: limits of each search, see `sparsegen.tune`.
         again: search also where that was finished.
         baselines: also time dense and vendor routines in each search.
-        db: where to record, and where the layers look; default SPARSEGEN_DB, else the user's own.
+        db: database to record in, and for the layers' look-ups; default SPARSEGEN_DB, else the user's own.
 
     Raises:
         PruningError: no layer of the model is pruned.
         OperandError: example inputs that are none, or no kernel runs where the model is.
-        MachineError, DatabaseError: as for `sparsegen.tune`. What the model raises is passed on.
+        MachineError, DatabaseError: see `sparsegen.tune`. Errors of the model are passed on.
+        KeyboardInterrupt: Ctrl-C; all that was measured is recorded, the model is as it was, and the same call goes on
+            from there.
     """
     arguments.instance(model, nn.Module, "model", PruningError)
     budget = Budget(trials, seconds, member(Effort, effort, "effort"))
@@ -127,16 +133,19 @@ def tune_model(
     )
     anew, compares = arguments.flag(again, "again"), arguments.flag(baselines, "baselines")
     with closing(LocalEngine([plan.device], SetUp(place))) as engine, Store.open(place) as store:
-        return plan.tune(engine, store, place, budget=budget, again=anew, baselines=compares)
+        found = plan.tune(engine, store, place, budget=budget, again=anew, baselines=compares)
+    if found.was_interrupted:
+        raise KeyboardInterrupt
+    return found
 
 
 class ModelPlan:
-    """What a pruned model computes with example inputs: the products to search for, and what is then decided.
+    """Plan to tune a pruned model with example inputs: the products to search for, and the decision that follows.
 
     Attributes:
-        device: where the kernels run.
+        device: the device that runs the kernels.
         layers: the pruned ones, and those that may share a launch once more together.
-        searches: for their products.
+        searches: one for each of their products.
     """
 
     def __init__(
@@ -179,7 +188,7 @@ class ModelPlan:
         self.searches = share(self._products())
 
     def _products(self) -> Iterator[tuple[PrunedLayer, SpmmProblem]]:
-        """What is computed, in all forms that are tried."""
+        """Yields all products of the model, in all forms that are tried."""
         for layer in self.layers:
             first, *_ = names = layer.name.split(JOINT)
             has_bias = any(self._dense[name].bias is not None for name in names)
@@ -227,7 +236,7 @@ class ModelPlan:
         return InSituTuning(outcomes, report)
 
     def _times(self, store: Store, tokens: Sequence[int]) -> dict[str, tuple[LayerTime, ...]]:
-        """What is known of each layer's own product now."""
+        """Returns the times known so far of each layer's own product."""
         database, found = Layers([store, seeds()]), {}
         for layer in self.layers:
             dense = self._dense.get(layer.name)

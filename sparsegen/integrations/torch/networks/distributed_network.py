@@ -25,7 +25,7 @@ from sparsegen.operators.sparse_network import Readout
 from sparsegen.system.integers import ceil_div
 from sparsegen.tuning_db.json_reader import Node
 
-PIECE_BYTES = 256 << 20  # of images, sent at a time
+PIECE_BYTES = 256 << 20  # bytes of images sent at a time
 
 
 class DistributedNetwork:
@@ -33,7 +33,7 @@ class DistributedNetwork:
 
     Attributes:
         packed: the network, the same in every process.
-        rank, world_size: of this process, and how many there are.
+        rank, world_size: number of this process, and number of all.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class DistributedNetwork:
             network: the first process's; others need none.
             count: inputs of a call, about.
             readout: ``"totals"`` or ``"neurons"``.
-            memory: of each device; see `SparseNetwork.__call__`.
+            memory: bytes of each device; see `SparseNetwork.__call__`.
             device: this process's; by default the GPU of its rank on its host, or without GPUs the emulator.
 
         Raises:
@@ -98,7 +98,7 @@ class DistributedNetwork:
         return np.flatnonzero(self.totals(y))
 
     def _dealt(self, y: Any) -> tuple[Inputs, list[Chunk]]:
-        """All inputs, in chunks of which every process has the same list and takes its own."""
+        """Returns all inputs and their chunks; every process has the same list and takes its own."""
         inputs = as_inputs(y, self.packed.inputs, self.packed.dtype)
         return inputs, self._inference.chunks(inputs.count, self.world_size)
 
@@ -110,7 +110,7 @@ class DistributedNetwork:
         """The results of all processes in the order of the inputs.
 
         Args:
-            found: for all inputs, of which this process has inferred its own; the others are filled in.
+            found: results of all inputs. This process has inferred its own; the others are filled in.
         """
         numbers = [_numbers(self._own(chunks, rank)) for rank in range(self.world_size)]
         padded = np.zeros((max(some.size for some in numbers), *found.shape[1:]), found.dtype)
@@ -135,7 +135,7 @@ class DistributedNetwork:
                 packed = network.pack(count, readout, memory=memory)
                 told = [header_of(packed)]
         finally:
-            dist.broadcast_object_list(told, src=0)  # of None where the first process failed
+            dist.broadcast_object_list(told, src=0)  # None if the first process failed
         header = told[0]
         if header is None:
             raise RuntimeError("the first process could not pack the network; it says why")
@@ -159,10 +159,10 @@ class DistributedNetwork:
 
 
 def _numbers(chunks: list[Chunk]) -> Array:
-    """Of all inputs in some chunks."""
+    """Numbers of all inputs in some chunks."""
     return np.concatenate([np.zeros(0, np.int64), *(chunk.numbers for chunk in chunks)])
 
 
 def _needs_cuda() -> bool:
-    """Whether tensors must lie on a GPU to be sent."""
+    """True if tensors must lie on a GPU to be sent."""
     return "nccl" in str(dist.get_backend())

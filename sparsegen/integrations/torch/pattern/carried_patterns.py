@@ -20,11 +20,11 @@ from sparsegen.integrations.torch.calls.direct import PLAIN, Held
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern, pattern_of
 
 SCHEMA = "Tensor row_offsets, Tensor column_indices, int columns, str run_dense, str? db"
-FIELDS = 5  # of the schema
+FIELDS = 5  # number of the schema's fields
 
 
 def leaves_the_process() -> bool:
-    """Whether a program is being written that another process may read.
+    """True if a program is being written that another process may read.
 
     What `torch.compile` makes stays here; it traces too, in a context of its own.
     """
@@ -39,7 +39,7 @@ def carried(pattern: SparsePattern | Outline) -> tuple[Any, ...]:
     """The pattern as arguments of `SCHEMA`.
 
     Raises:
-        OperandError: for a strict export, which cannot see them.
+        OperandError: a strict export cannot see them.
     """
     if isinstance(pattern, Outline):
         return pattern.given
@@ -53,10 +53,10 @@ def carried(pattern: SparsePattern | Outline) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What is known of a pattern whose index tensors have no data.
+    """Outline of a pattern whose index tensors have no data.
 
     Attributes:
-        given: as arguments of `SCHEMA`.
+        given: the arguments of `SCHEMA`.
     """
 
     shape: tuple[int, int]

@@ -1,6 +1,6 @@
-"""The weight that a layer's next call would take, and what else of a dense layer a sparse one takes over.
+"""The weight and bias that a layer's next call would take, and what else of a dense layer a sparse one takes over.
 
-A weight may be a parameter, or made of others before each call: by the hooks of ``torch.nn.utils.prune``,
+Either may be a parameter, or made of others before each call: by the hooks of ``torch.nn.utils.prune``,
 ``weight_norm`` and ``spectral_norm``, or by a parametrization. What the attribute ``weight`` of a hooked layer holds is
 of the last call, and is stale after a checkpoint was loaded or an optimizer took a step.
 """
@@ -19,7 +19,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from sparsegen.errors import OperandError
 
-# Of a call; those of state dicts know the parameters that a layer had.
+# Hooks of calls; hooks of state dicts know the parameters that a layer had.
 _HOOKS = (
     "_forward_hooks",
     "_forward_hooks_with_kwargs",
@@ -29,6 +29,7 @@ _HOOKS = (
     "_backward_hooks",
     "_backward_pre_hooks",
 )
+OWN_FORWARD = "give it back its own (accelerate.hooks.remove_hook_from_module) before it becomes sparse"
 
 
 def current_weight(layer: nn.Module) -> Tensor:
@@ -44,9 +45,20 @@ def current_weight(layer: nn.Module) -> Tensor:
             raise OperandError(
                 "the weight is on the meta device and has no data: load it first (load_state_dict with assign=True)"
             )
+    weight = _current(layer, "weight")
+    assert weight is not None
+    return weight
+
+
+def current_bias(layer: nn.Module) -> Tensor | None:
+    """The bias as the forward pass would take it now, detached; None of a layer without one."""
+    return _current(layer, "bias")
+
+
+def _current(layer: nn.Module, name: str) -> Tensor | None:
     with torch.no_grad():
         for hook in layer._forward_pre_hooks.values():
-            if _hooked_name(hook) != "weight":
+            if _hooked_name(hook) != name:
                 continue
             made: Any = hook
             if isinstance(hook, BasePruningMethod):
@@ -54,26 +66,29 @@ def current_weight(layer: nn.Module) -> Tensor:
             if isinstance(hook, SpectralNorm):
                 return made.compute_weight(layer, do_power_iteration=False).detach()
             return made.compute_weight(layer).detach()
-        weight: Any = layer.weight
-        return weight.detach()
+        found: Any = getattr(layer, name)
+        return None if found is None else found.detach()
 
 
-def weight_trains(layer: nn.Module) -> bool:
-    """Whether the weight, or the parameter that it is made of, requires a gradient."""
-    weight: Any = getattr(layer, "weight_orig", None)
-    return bool((layer.weight if weight is None else weight).requires_grad)
+def trains(layer: nn.Module, name: str) -> bool:
+    """True if the weight or bias, or the parameter that it is made of, requires a gradient."""
+    original: Any = getattr(layer, f"{name}_orig", None)
+    return bool((getattr(layer, name) if original is None else original).requires_grad)
 
 
-def own_parameter(layer: nn.Module) -> nn.Parameter:
-    """The weight's own parameter, shared; of one that is made of others a new one that starts with it."""
-    weight: Any = layer._parameters.get("weight")
-    if isinstance(weight, nn.Parameter):
-        return weight
-    return nn.Parameter(current_weight(layer).clone(), requires_grad=weight_trains(layer))
+def own_parameter(layer: nn.Module, name: str) -> nn.Parameter | None:
+    """The weight's or bias's own parameter, shared; of one that is made of others a new one that starts with it."""
+    parameter: Any = layer._parameters.get(name)
+    if isinstance(parameter, nn.Parameter):
+        return parameter
+    made = _current(layer, name)
+    return None if made is None else nn.Parameter(made.clone(), requires_grad=trains(layer, name))
 
 
 def is_made_of_others(layer: nn.Module) -> str | None:
-    """Why a layer's weight is more than zeros and numbers, in words; None where it is a parameter, masked at most."""
+    """Returns why a layer is more than a parameter, masked at most, in words; None if it is not."""
+    if "forward" in vars(layer):
+        return f"its method forward was replaced, as accelerate does to move weights: {OWN_FORWARD}"
     if parametrize.is_parametrized(layer):
         return "its weight is parametrized: torch.nn.utils.parametrize.remove_parametrizations makes it a plain one"
     for hook in layer._forward_pre_hooks.values():
@@ -88,7 +103,12 @@ def keep_hooks(dense: nn.Module, made: nn.Module) -> None:
     """Have the hooks of a dense layer's calls on another layer, but for those that make its weight.
 
     Both share them, so that a handle removes one from both.
+
+    Raises:
+        OperandError: the dense layer's method ``forward`` was replaced, and what it does cannot be taken over.
     """
+    if "forward" in vars(dense):
+        raise OperandError(f"the layer's method forward was replaced by another: {OWN_FORWARD}")
     for name in _HOOKS:
         hooks: Any = getattr(dense, name)
         if any(_hooked_name(hook) is not None for hook in hooks.values()):
@@ -98,9 +118,14 @@ def keep_hooks(dense: nn.Module, made: nn.Module) -> None:
 
 
 def has_own_hooks(layer: nn.Module) -> bool:
-    """Whether somebody looks at a layer's calls, beside what makes its weight."""
+    """True if a layer has hooks besides those that make its weight."""
     pre = [hook for hook in layer._forward_pre_hooks.values() if _hooked_name(hook) is None]
     return bool(layer._forward_hooks or layer._backward_hooks or layer._backward_pre_hooks or pre)
+
+
+def is_called_with_more(layer: nn.Module) -> bool:
+    """True if a call of a layer runs more than its class's forward: hooks of any kind, or a forward of its own."""
+    return "forward" in vars(layer) or any(getattr(layer, name) for name in _HOOKS)
 
 
 def _hooked_name(hook: Any) -> str | None:

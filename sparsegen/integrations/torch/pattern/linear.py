@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,12 @@ from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_a
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.direct import Asked, asked
 from sparsegen.integrations.torch.calls.tensor_checks import no_tensor, require_parameter_dtype
-from sparsegen.integrations.torch.pattern.layer_weights import current_weight, keep_hooks, weight_trains
+from sparsegen.integrations.torch.pattern.layer_weights import (
+    current_bias,
+    current_weight,
+    keep_hooks,
+    trains,
+)
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pattern_module import PatternModule, csr_tensor
 from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
@@ -39,10 +45,11 @@ class SparseLinear(PatternModule):
     one. Under autocast the operands are cast like a dense layer's.
 
     Attributes:
-        in_features, out_features: as of ``torch.nn.Linear``.
+        in_features, out_features: see ``torch.nn.Linear``.
         values: the nonzeros of W, row by row.
         bias: out_features, or None.
-        activation: of the result; by default none. Without gradients the kernel computes it, if there is a bias.
+        activation: activation of the result; by default none. Without gradients the kernel computes it, if there is a
+            bias.
     """
 
     values: nn.Parameter
@@ -60,7 +67,7 @@ class SparseLinear(PatternModule):
         """A layer of zeros on a pattern of out × in features; `from_dense` makes one of weights.
 
         Args:
-            activation: of the result: ``"none"``, ``"relu"`` or ``"gelu"``.
+            activation: activation of the result: ``"none"``, ``"relu"`` or ``"gelu"``.
 
         Raises:
             OperandError: arguments of other kinds.
@@ -93,32 +100,31 @@ class SparseLinear(PatternModule):
         The weights are those that the dense layer's next call would take, whatever makes them.
 
         Args:
-            mask: out × in; what is not zero stays, whether the weight there is zero or not. With neither mask nor
-                sparsity the weights that are not zero stay.
+            mask: out × in, of what `SparsePattern` takes; what is not zero stays, whether the weight there is zero or
+                not. With neither mask nor sparsity the weights that are not zero stay.
             sparsity: share of weights to leave out, from 0 to below 1, instead of a mask: the smallest, in a pattern.
-            pattern: of `sparsegen.prune`.
-            run_dense: whether dense products may run, where they take less time; see `SparsePattern`.
-            db: of the tuning database that calls look into, as of `sparsegen.prepare`.
+            pattern: see `sparsegen.prune`.
+            run_dense: permission of dense products that take less time; see `SparsePattern`.
+            db: the tuning database that calls look into, see `sparsegen.prepare`.
 
         Raises:
             PruningError: a mask and a sparsity, or a sparsity that cannot be met.
-            MatrixError: a mask of another shape, or NaN or infinity in a weight that is to be ranked.
+            MatrixError: a mask of another shape, or an additive one; NaN or infinity in a weight that is to be ranked.
         """
         arguments.instance(dense, nn.Linear, "dense", OperandError)
         weight = current_weight(dense)
         if mask is not None and sparsity is not None:
             raise PruningError("give a mask or a sparsity, not both")
         if sparsity is not None:
-            mask = prune(weight, pattern=pattern, sparsity=sparsity).weights
-        try:
-            kept = (weight if mask is None else torch.as_tensor(mask)).to(weight.device) != 0
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise MatrixError(
-                f"expected a mask of shape {tuple(weight.shape)}, got {describe(mask)}"
-            ) from error
-        if kept.shape != weight.shape:
-            raise MatrixError(f"expected a mask of shape {tuple(weight.shape)}, got {tuple(kept.shape)}")
-        return cls.on_pattern(dense, SparsePattern(kept, run_dense=run_dense, db=db), weight[kept])
+            mask = prune(weight, pattern=pattern, sparsity=sparsity).weights != 0
+        kept: Any = weight != 0 if mask is None else mask
+        with contextlib.suppress(RuntimeError, TypeError, ValueError):
+            kept = torch.as_tensor(kept) if isinstance(kept, list | tuple) else kept
+        shape = getattr(kept, "shape", None)
+        if shape is None or tuple(shape) != tuple(weight.shape):
+            got = describe(kept) if shape is None else f"one of shape {tuple(shape)}"
+            raise MatrixError(f"expected a mask of shape {tuple(weight.shape)}, got {got}")
+        return cls.on_pattern(dense, SparsePattern(kept, run_dense=run_dense, db=db))
 
     @classmethod
     def on_pattern(
@@ -146,10 +152,11 @@ class SparseLinear(PatternModule):
             raise MatrixError(f"expected {pattern.nnz} values, got a tensor of shape {tuple(values.shape)}")
         with torch.no_grad():
             layer.values.copy_(values)
-            layer.values.requires_grad_(weight_trains(dense))
-            if layer.bias is not None:
-                layer.bias.copy_(dense.bias)
-                layer.bias.requires_grad_(dense.bias.requires_grad)
+            layer.values.requires_grad_(trains(dense, "weight"))
+            bias = current_bias(dense)
+            if layer.bias is not None and bias is not None:
+                layer.bias.copy_(bias)
+                layer.bias.requires_grad_(trains(dense, "bias"))
         keep_hooks(dense, layer)
         return layer.train(dense.training)
 
@@ -183,13 +190,13 @@ class SparseLinear(PatternModule):
         l2: MeasuredAs | str | None = None,
         db: str | Path | None = None,
     ) -> PreparedLinear:
-        """This layer for inference with one number of tokens: its weights are packed for a kernel, and not followed.
+        """The layer for inference with one number of tokens: its weights are packed for a kernel, and not followed.
 
         In place of this layer it frees the values and the pattern, which take more memory than the packed weights.
 
         Args:
-            tokens: of a call, over all leading dimensions.
-            on_miss, probe, l2, db: as of `sparsegen.prepare`.
+            tokens: tokens of a call, over all leading dimensions.
+            on_miss, probe, l2, db: see `sparsegen.prepare`.
             dense: likewise; default the pattern's ``run_dense``.
 
         Raises:
@@ -260,7 +267,7 @@ class SparseLinear(PatternModule):
         return linear(x[None], values, self.pattern, bias, self.activation)[0]
 
     def _of_nested(self, x: Tensor) -> Tensor:
-        """Of a jagged nested tensor, whose rows are one product; the result has its lengths."""
+        """Multiplies a jagged nested tensor, whose rows are one product; the result has its lengths."""
         if x.layout is not torch.jagged or x.dim() != 3:
             raise OperandError(
                 f"x: a nested tensor of layout {x.layout} and {x.dim()} dimensions: make it with layout=torch.jagged, "

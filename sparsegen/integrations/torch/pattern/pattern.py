@@ -36,12 +36,12 @@ MOST_PREPARED = 16
 
 
 class Product(StrEnum):
-    """What is computed on a pattern of out × in."""
+    """Products on a pattern of out × in."""
 
     FORWARD = "forward"  # X · Wᵀ, tokens × out
     TRANSPOSED = "transposed"  # Y · W, tokens × in
     SAMPLED = "sampled"  # (Yᵀ · X) at the pattern
-    SOFTMAX = "softmax"  # of each row of values at the pattern
+    SOFTMAX = "softmax"  # softmax of each row of values at the pattern
     SOFTMAX_BACKWARD = "softmax_backward"  # its gradient
     WEIGHTED = "weighted"  # W · X, out × features
     WEIGHTED_TRANSPOSED = "weighted_transposed"  # Wᵀ · Y, in × features
@@ -61,9 +61,9 @@ class SparsePattern:
     Attributes:
         shape: (out, in), or (queries, keys).
         db: the tuning database that calls look into; None for the default.
-        run_dense: whether PyTorch's dense products may run in the place of kernels: where they take less time (timed on
-            the spot where estimates do not tell), never, or always. All of one dtype share one full weight.
-        plans: of calls like those before.
+        run_dense: permission of PyTorch's dense products in the place of kernels: if they take less time (timed on the
+            spot if estimates do not tell), never, or always. All of one dtype share one full weight.
+        plans: plans of calls like earlier ones.
         handle: names the pattern to the custom operators in this process, as long as the pattern lives.
     """
 
@@ -73,9 +73,9 @@ class SparsePattern:
         """Take the pattern of a matrix; its values play no part.
 
         Args:
-            matrix: what `sparsegen.as_csr` takes; of a dense mask or weight, the places that are not zero.
-            run_dense: as ``dense`` of `sparsegen.prepare`, for the products of a linear layer.
-            db: as of `sparsegen.prepare`.
+            matrix: anything that `sparsegen.as_csr` takes; of a dense mask or weight, the places that are not zero.
+            run_dense: see ``dense`` of `sparsegen.prepare`, for the products of a linear layer.
+            db: see `sparsegen.prepare`.
 
         Raises:
             MatrixError: it is malformed.
@@ -176,11 +176,12 @@ class SparsePattern:
         scale: float = 1.0,
         batch: int = 1,
     ) -> Prepared | DensePrepared | None:
-        """The operator for a product of so many tokens (of weighted ones: features) with tensors like this one.
+        """Returns the operator for a product with ``tokens`` tokens (for weighted ones: features) of tensors like this
+        one.
 
-        The softmaxes take no tokens, attention head_dim instead, and these alone a scale;
-        `FORWARD` alone has an epilogue. The items of a batch of
-        weighted products have values of their own. None where PyTorch's own product is to run: see `kernel_device`.
+        The softmaxes take no tokens, attention head_dim instead, and these alone a scale; `FORWARD` alone has an
+        epilogue. The elements of a batch of weighted products have values of their own. None if PyTorch's own product
+        is to run: see `kernel_device`.
         """
         where = kernel_device(like)
         if where is None:
@@ -237,7 +238,7 @@ class SparsePattern:
         choice = operator.choice
         if operator.variant is not None:
             return Prepared(operator)
-        del operator  # with a full weight of its own
+        del operator  # frees its full weight
         assert isinstance(choice, Choice)
         return DensePrepared(self._weight(like, where), choice, transposed=transposed)
 
@@ -256,10 +257,10 @@ class SparsePattern:
         shape: Sequence[int],
         bias: Tensor | None = None,
     ) -> Plan | None:
-        """How a product is called again with tensors like these; None where each call goes the long way.
+        """Returns the plan of calling a product again with tensors like these; None if each call takes the long route.
 
         Args:
-            shape: of the result.
+            shape: the result's shape.
         """
         if isinstance(prepared, DensePrepared):
             return DensePlan(prepared, like, bias) if prepared.is_product else None
@@ -267,10 +268,10 @@ class SparsePattern:
         return None if launcher is None else LaunchPlan(prepared, launcher, torch.Size(shape), like, bias)
 
     def attention_way(self, heads: int, like: Tensor) -> Way:
-        """How attention without gradients runs for so many heads of tensors like this one, ... × rows × head_dim.
+        """Returns the implementation of attention without gradients for ``heads`` heads of tensors like this one, ... ×
+        rows × head_dim.
 
-        What `sparsegen.prepare_attention` would choose when it is first asked; the steps where PyTorch's own products
-        run.
+        It is the choice of `sparsegen.prepare_attention` at the first call; the steps if PyTorch's own products run.
         """
         where = kernel_device(like)
         if where is None:

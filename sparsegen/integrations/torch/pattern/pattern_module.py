@@ -18,7 +18,7 @@ class PatternModule(nn.Module):
     """Keeps a pattern as the buffers ``row_offsets`` and ``column_indices``; `load_state_dict` takes one over.
 
     Attributes:
-        pattern: what calls multiply with; another object after another pattern was loaded.
+        pattern: pattern that calls multiply with; another object after another pattern was loaded.
     """
 
     row_offsets: Tensor
@@ -62,7 +62,7 @@ class PatternModule(nn.Module):
 
 
 def csr_tensor(offsets: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """These arrays as a CSR tensor of PyTorch, which shares their memory and their gradients."""
+    """Makes a CSR tensor of PyTorch from arrays, which shares their memory and their gradients."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse")  # CSR tensors are in beta state; checks are off
         return torch.sparse_csr_tensor(offsets, columns, values, shape)
@@ -74,5 +74,5 @@ def _arrays(pattern: SparsePattern) -> dict[str, Tensor]:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether integers are the same, of whatever type and on whatever device."""
+    """True if integers are the same, of whatever type and on whatever device."""
     return one.shape == other.shape and bool((one.cpu() == other.cpu()).all())

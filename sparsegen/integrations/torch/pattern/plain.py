@@ -10,7 +10,7 @@ from torch import Tensor
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 
 CHUNK = 1 << 24  # elements of an intermediate
-WIDE = (torch.float32, torch.float64)  # that PyTorch's sparse product takes
+WIDE = (torch.float32, torch.float64)  # types that PyTorch's sparse product takes
 
 
 def product(pattern: SparsePattern, x: Tensor, values: Tensor, *, transposed: bool = False) -> Tensor:

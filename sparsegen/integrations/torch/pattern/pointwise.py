@@ -8,7 +8,12 @@ from torch import Tensor, nn
 
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
-from sparsegen.integrations.torch.pattern.layer_weights import current_weight, keep_hooks, weight_trains
+from sparsegen.integrations.torch.pattern.layer_weights import (
+    current_weight,
+    keep_hooks,
+    own_parameter,
+    trains,
+)
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 
@@ -58,9 +63,9 @@ class PointwiseConv2d(SparseLinear):
         if not is_pointwise(conv):
             raise OperandError(f"expected a 1 × 1 convolution of one group without padding, got {conv}")
         rows = nn.Linear(conv.in_channels, conv.out_channels, conv.bias is not None, device="meta")
-        rows.weight = nn.Parameter(current_weight(conv).flatten(1), requires_grad=weight_trains(conv))
-        if isinstance(conv.bias, nn.Parameter):
-            rows.bias = conv.bias
+        rows.weight = nn.Parameter(current_weight(conv).flatten(1), requires_grad=trains(conv, "weight"))
+        if conv.bias is not None:
+            rows.bias = own_parameter(conv, "bias")
         layer = cls.on_pattern(rows.train(conv.training), pattern, values)
         assert isinstance(layer, cls)
         layer.stride = (int(conv.stride[0]), int(conv.stride[1]))

@@ -23,9 +23,9 @@ class PreparedLinear(DeviceBound, nn.Module):
     the bias of that layer.
 
     Attributes:
-        in_features, out_features: as of ``torch.nn.Linear``.
-        tokens: of a call, over all leading dimensions.
-        operator: what `sparsegen.prepare` gave: its ``explain()`` says what runs, and why.
+        in_features, out_features: see ``torch.nn.Linear``.
+        tokens: tokens of a call, over all leading dimensions.
+        operator: result of `sparsegen.prepare`: its ``explain()`` describes what runs, and why.
     """
 
     instead = "copy or pickle the SparseLinear that it was made of"
@@ -38,7 +38,7 @@ class PreparedLinear(DeviceBound, nn.Module):
         problem = operator.problem
         self.out_features, self.in_features, self.tokens = problem.m, problem.k, problem.n
         self._bias = bias
-        self._activation = activation  # that the kernel leaves out
+        self._activation = activation  # the activation that the kernel leaves out
         self._run = Prepared(operator)
 
     @property

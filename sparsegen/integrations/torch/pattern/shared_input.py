@@ -22,6 +22,7 @@ from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_autocast
 from sparsegen.integrations.torch.calls.direct import Asked, asked
 from sparsegen.integrations.torch.calls.prepared import is_capturing
+from sparsegen.integrations.torch.calls.weight_state import WeightState, unchanged, weight_state
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.products import linear_at_once
 from sparsegen.matrix.csr import below_each_other
@@ -45,8 +46,8 @@ class _Result:
     """The product of all layers, as long as some of them have not been asked.
 
     Attributes:
-        x, version: what was multiplied, and the count of its changes; None where PyTorch counts none.
-        state: of the thread when that was done.
+        x, version: the multiplied tensor, and the count of its changes; None if PyTorch counts none.
+        state: state of the thread at that time.
         weights: the states of the values and bias of each layer.
         turn: the layer that is to ask next.
     """
@@ -54,13 +55,9 @@ class _Result:
     x: Callable[[], Any]  # a weak reference
     version: int | None
     state: tuple[Any, ...]
-    weights: list[_Weight]
+    weights: list[WeightState]
     y: Tensor
     turn: int
-
-
-_Weight = tuple[Tensor | None, int | None, int]  # itself, the count of its changes, its address
-_NO_WEIGHT: _Weight = None, None, 0
 
 
 class SharedInput:
@@ -87,7 +84,7 @@ class SharedInput:
     def _forget(self) -> None:
         self._patterns: tuple[SparsePattern, ...] = ()
         self._pattern: SparsePattern | None = None
-        self._stacked: tuple[list[_Weight] | None, Tensor | None, Tensor | None] = None, None, None
+        self._stacked: tuple[list[WeightState] | None, Tensor | None, Tensor | None] = None, None, None
         self._lock = threading.Lock()
         self._local = threading.local()
 
@@ -133,7 +130,7 @@ class SharedInput:
             found.turn == number
             and found.x() is x
             and (found.version is None or found.version == x._version)
-            and _unchanged((own.get("values"), own.get("bias")), found.weights[2 * number : 2 * number + 2])
+            and unchanged((own.get("values"), own.get("bias")), found.weights[2 * number : 2 * number + 2])
             and found.state == _state(x)
         ):
             local.result = None
@@ -153,12 +150,12 @@ class SharedInput:
             found.append(own.get("bias"))
         return found
 
-    def _multiplied(self, x: Tensor, weights: Sequence[Tensor | None]) -> tuple[Tensor, list[_Weight]]:
+    def _multiplied(self, x: Tensor, weights: Sequence[Tensor | None]) -> tuple[Tensor, list[WeightState]]:
         """The product, and the states of the weights that it was made with."""
         with self._lock:
             pattern = self.pattern
             known, values, bias = self._stacked
-            if known is None or values is None or not _unchanged(weights, known, frozen=True):
+            if known is None or values is None or not unchanged(weights, known, frozen=True):
                 known, values, bias = self._stack(weights)
         dtype = autocast_dtype(x.device) if is_any_autocast() else None
         casts = dtype is not None
@@ -167,14 +164,14 @@ class SharedInput:
         y = linear_at_once(x, values, bias, pattern, self.layers[0].activation, casts=casts)
         return y, known
 
-    def _stack(self, weights: Sequence[Tensor | None]) -> tuple[list[_Weight], Tensor, Tensor | None]:
+    def _stack(self, weights: Sequence[Tensor | None]) -> tuple[list[WeightState], Tensor, Tensor | None]:
         """The state of the weights, and the values and biases of all layers below each other."""
-        with torch.inference_mode(False), torch.no_grad():  # to be followed by their counts of changes
+        with torch.inference_mode(False), torch.no_grad():  # tensors with version counters
             values = torch.cat([layer.values.detach() for layer in self.layers])
             bias = None
             if any(layer.bias is not None for layer in self.layers):
                 bias = torch.cat([_bias(layer) for layer in self.layers])
-        states = [_weight_state(tensor) for tensor in weights]
+        states = [weight_state(tensor) for tensor in weights]
         self._stacked = states, values, bias
         return states, values, bias
 
@@ -202,29 +199,8 @@ def _bias(layer: Layer) -> Tensor:
     return found
 
 
-def _weight_state(tensor: Tensor | None) -> _Weight:
-    """What changes with a weight, as far as PyTorch counts that."""
-    if tensor is None:
-        return _NO_WEIGHT
-    return tensor, None if tensor.is_inference() else tensor._version, tensor.data_ptr()
-
-
-def _unchanged(weights: Sequence[Tensor | None], known: Sequence[_Weight], *, frozen: bool = False) -> bool:
-    """Whether weights are as they were; those that train never are for long, so that ``frozen`` must be, too."""
-    for tensor, (before, version, address) in zip(weights, known, strict=True):
-        if tensor is not before:
-            return False
-        if tensor is None:
-            continue
-        if tensor.data_ptr() != address or (version is not None and tensor._version != version):
-            return False
-        if frozen and (version is None or tensor.requires_grad):
-            return False
-    return True
-
-
 def _state(x: Tensor) -> tuple[Any, ...]:
-    """What has to be the same for all layers beside x: how it is cast, and where launches go."""
+    """Returns the state besides x that all layers must share: autocast, and the stream of launches."""
     dtype = autocast_dtype(x.device) if is_any_autocast() else None
     if not x.is_cuda:
         return torch.is_grad_enabled(), dtype

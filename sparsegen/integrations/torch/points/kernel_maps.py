@@ -26,7 +26,7 @@ STEPS_OF_OCTAVE = 8  # numbers of places from one power of two to the next
 
 @dataclass(frozen=True)
 class KernelMap:
-    """Which points the taps of a submanifold convolution read; all layers with one filter size on the points share it.
+    """The points that the taps of a submanifold convolution read; layers with one filter size on the points share it.
 
     Attributes:
         points: rows of the features that it belongs to.
@@ -53,8 +53,8 @@ class KernelMap:
         Args:
             coordinates: int32, points × 4, or none: batch, z, y and x. A row with a negative batch is no point.
             filter_size, dilation: taps, odd numbers, and steps between them along z, y and x; or one number for all.
-            refuse_equal: whether points with equal coordinates are an error. Where they are not, the first of them
-                alone is read. By default they are on the CPU, and not on a GPU, where to know it is a wait.
+            refuse_equal: make points with equal coordinates an error; else only the first of them is read. The default
+                is True on the CPU, and False on a GPU, where to know it is a wait.
 
         Raises:
             OperandError: coordinates of another shape or type.
@@ -99,7 +99,7 @@ class KernelMap:
 
 
 def places_for(points: int) -> int:
-    """Places of a map of so many points: the next of `STEPS_OF_OCTAVE` numbers in an octave."""
+    """Places of a map of ``points`` points: the next of `STEPS_OF_OCTAVE` numbers in an octave."""
     step = max(LEAST_PLACES, 1 << max(0, points.bit_length() - 1)) // STEPS_OF_OCTAVE
     return round_up(points, step)
 

@@ -60,7 +60,7 @@ def submanifold_conv3d(
     Args:
         x: points × channels.
         weight: filters × taps along z, y and x × channels, of x's dtype and device.
-        kernel_map: of the points' coordinates, `KernelMap.of`.
+        kernel_map: map of the points' coordinates, `KernelMap.of`.
         bias: a value for each filter.
         density: the expected share of taps that meet a point, by which kernels are chosen.
         relu: set negative results to zero. It needs a bias.
@@ -97,7 +97,7 @@ class SubmanifoldConv3d(nn.Module):
         weight: filters × taps along z, y and x × channels.
         bias: a value for each filter, or None.
         filter_size: taps along z, y and x.
-        density: as of `submanifold_conv3d`.
+        density: see `submanifold_conv3d`.
     """
 
     def __init__(
@@ -200,13 +200,13 @@ def _problem(
 def _run(
     problem: Problem, device: Device, given: list[Tensor], words: Tensor, added: dict[str, Tensor]
 ) -> Tensor:
-    """What the operator of a problem makes of tensors."""
+    """Runs the operator of a problem on tensors."""
     operator = operators.get(problem, device, is_capturing(words))
     return called(operator, given, words, **added)
 
 
 def _padded(x: Tensor, words: Tensor) -> Tensor:
-    """With a row for each place."""
+    """Pads x to a row for each place."""
     missing = words.shape[1] - x.shape[0]
     return functional.pad(x, (0, 0, 0, missing)) if missing else x
 
@@ -225,7 +225,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _plain_conv(x: Tensor, weight: Tensor, words: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-    """By PyTorch alone, tap by tap; 16-bit numbers are multiplied and summed as float32."""
+    """Computes the convolution by PyTorch alone, tap by tap; 16-bit numbers are multiplied and summed as float32."""
     wide, filters = _wide(x), _wide(weight).flatten(1, 3)
     found = wide.new_zeros(x.shape[0], weight.shape[0])
     with torch.autocast(x.device.type, enabled=False):  # sums stay wide
@@ -237,7 +237,7 @@ def _plain_conv(x: Tensor, weight: Tensor, words: Tensor, bias: Tensor | None, r
 
 
 def _plain_weights(x: Tensor, dy: Tensor, words: Tensor, filter_size: tuple[int, ...]) -> Tensor:
-    """Likewise the gradient by the weights."""
+    """Computes the gradient by the weights by PyTorch alone, tap by tap."""
     wide, gradient = _wide(x), _wide(dy)
     found = [gradient[outputs].t() @ wide[inputs] for outputs, inputs in _pairs(words)]
     return torch.stack(found, 1).reshape(dy.shape[1], *filter_size, x.shape[1]).to(x.dtype)

@@ -17,7 +17,7 @@ __device__ __forceinline__ unsigned count_arrival(unsigned* counter, unsigned th
 (2) from (1):
 @@
 +
-+// How many came so far, by all threads of a warp, without being counted; what these wrote is seen then.
++// Returns to all threads of a warp how many have arrived so far, without counting it; what these wrote is visible then.
 +__device__ __forceinline__ unsigned arrivals_so_far(unsigned* counter, unsigned thread) {
 +  unsigned found = 0;
 +  if (thread == 0) {

@@ -8,7 +8,7 @@ __device__ __forceinline__ void barrier_arrive_expecting(Barrier* barrier, unsig
 #endif
 }
 
-// Before the __syncthreads that follows barrier_init: the copy engine sees the barriers too.
+// Before the __syncthreads that follows barrier_init: makes the barriers visible to TMA.
 __device__ __forceinline__ void barrier_init_fence() {
 #if !defined(SPARSEGEN_EMULATOR)
   asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");

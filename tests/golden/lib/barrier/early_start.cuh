@@ -1,4 +1,4 @@
-// Before the first access to memory that earlier kernels touch: waits until the one before has ended.
+// Waits until the kernel before has ended. Precedes the first access to memory that earlier kernels write or read.
 __device__ __forceinline__ void wait_for_kernel_before() {
 #if !defined(SPARSEGEN_EMULATOR)
   asm volatile("griddepcontrol.wait;\n" ::: "memory");

@@ -7,7 +7,7 @@ __device__ __forceinline__ void grid_arrive(unsigned* counter) {
 #endif
 }
 
-// Waits until so many have arrived since the counter was zero; fewer than 2³¹ arrive in all.
+// Waits until `arrivals` have arrived since the counter was zero; fewer than 2³¹ arrive in all.
 __device__ __forceinline__ void grid_wait(unsigned* counter, unsigned arrivals) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::grid_wait(counter, arrivals);
@@ -19,7 +19,7 @@ __device__ __forceinline__ void grid_wait(unsigned* counter, unsigned arrivals) 
 #endif
 }
 
-// What this thread has seen of other threads' stores to global memory is seen by its bulk copies from here on.
+// Makes the stores of other threads to global memory that this thread has seen visible to its later bulk copies.
 __device__ __forceinline__ void fence_before_bulk_reads() {
 #if !defined(SPARSEGEN_EMULATOR)
   asm volatile("fence.proxy.async.global;\n" ::: "memory");

@@ -7,7 +7,7 @@ struct PartCounters {
 };
 
 // For some warps of each of kBlocks blocks. A block that has written its parts waits a while for the others, never for good: blocks
-// that have left cost time alone, because the last one to come adds up all slices that nobody takes.
+// that have left cost time alone, because the last one to come adds up all slices that no other block takes.
 template <int kBlocks>
 struct PartsTogether {
   static constexpr int kPatience = 40;  // times that a block looks whether all have come, within some 25 us

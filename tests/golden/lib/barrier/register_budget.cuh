@@ -1,4 +1,4 @@
-// All threads of a warpgroup: they need no more than kRegisters from here on, the others may have the rest.
+// All threads of a warpgroup give back the registers above kRegisters, for the other warpgroups.
 template <int kRegisters>
 __device__ __forceinline__ void give_registers() {
 #if !defined(SPARSEGEN_EMULATOR)
@@ -6,7 +6,7 @@ __device__ __forceinline__ void give_registers() {
 #endif
 }
 
-// All threads of a warpgroup: waits until each can have kRegisters.
+// All threads of a warpgroup wait until each of them has kRegisters.
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {
 #if !defined(SPARSEGEN_EMULATOR)

@@ -7,4 +7,9 @@ struct Stage {
   __device__ __forceinline__ void advance() {
     if (++number == kStages) number = 0, parity ^= 1;
   }
+  __device__ __forceinline__ Stage next() const {
+    Stage found = *this;
+    found.advance();
+    return found;
+  }
 };

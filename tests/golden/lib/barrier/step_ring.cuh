@@ -1,12 +1,12 @@
-// By all threads: `bring(stage)` starts the copies of the next step, commits them and says whether there was a step; `use(stage)`
+// By all threads: `load(stage)` starts the copies of the next step, commits them and says whether there was a step; `use(stage)`
 // reads one that has come. All stages but one are on their way while one is used.
-template <class Bring, class Use>
-__device__ __forceinline__ void each_step(const Bring& bring, const Use& use) {
-  int filled = 0;  // steps that were brought
+template <class Load, class Use>
+__device__ __forceinline__ void each_step(const Load& load, const Use& use) {
+  int filled = 0;  // steps that were loaded
   bool is_more = true;
   #pragma unroll
   for (int stage = 0; stage < kStages - 1; ++stage) {
-    is_more = is_more && bring(stage);
+    is_more = is_more && load(stage);
     filled += is_more;
   }
   for (int step = 0; step < filled; ++step) {
@@ -17,7 +17,7 @@ __device__ __forceinline__ void each_step(const Bring& bring, const Use& use) {
     }
     __syncthreads();
     if (is_more) {
-      is_more = bring((step + kStages - 1) % kStages);
+      is_more = load((step + kStages - 1) % kStages);
       filled += is_more;
     }
     use(step % kStages);

@@ -39,7 +39,7 @@ __device__ __forceinline__ SharedPlace shared_place(const void* shared) {
 #endif
 }
 
-// The 16 bytes so many behind it.
+// Loads the 16 bytes that lie `bytes` behind it.
 __device__ __forceinline__ Vector<unsigned, 4> load_behind(const SharedPlace& place, unsigned bytes) {
 #if defined(SPARSEGEN_EMULATOR)
   return load_vector<4>(reinterpret_cast<const unsigned*>(place.shared + bytes));
@@ -52,7 +52,7 @@ __device__ __forceinline__ Vector<unsigned, 4> load_behind(const SharedPlace& pl
 #endif
 }
 
-// Writes 16 bytes so many behind that place, asynchronously, and tells the block's barrier (st.async).
+// Writes 16 bytes `bytes` behind that place, asynchronously, and counts them at the block's barrier (st.async).
 __device__ __forceinline__ void send_behind(const RemotePlace& place, unsigned bytes, const Vector<unsigned, 4>& sent,
                                             const RemotePlace& barrier) {
 #if defined(SPARSEGEN_EMULATOR)

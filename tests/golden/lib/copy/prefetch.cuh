@@ -1,4 +1,4 @@
-// By one thread: starts to bring `bytes` of memory into the L2; they and the address are multiples of 16.
+// By one thread: starts to load `bytes` of memory into the L2; they and the address are multiples of 16.
 __device__ __forceinline__ void prefetch_l2(const void* from, unsigned bytes) {
 #if defined(SPARSEGEN_EMULATOR)
   const volatile unsigned char* const memory = static_cast<const volatile unsigned char*>(from);

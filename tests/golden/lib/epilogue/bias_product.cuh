@@ -11,7 +11,7 @@ __device__ __forceinline__ void mma_short(float (&sum)[4], const unsigned (&a)[2
 #endif
 }
 
-// What the parts of biases count, 1, 2^-11 and 2^-22, in the first four of 8 elements or in the others, for all columns.
+// The weights of the parts of biases, 1, 2^-11 and 2^-22, in the first four of 8 elements or in the others, for all columns.
 __device__ __forceinline__ unsigned bias_parts(unsigned which) {
   const unsigned word = threadIdx.x % 4 - 2 * which;
   return word == 0 ? 0x10003c00u : word == 1 ? 0x0004u : 0;

@@ -1,6 +1,6 @@
-constexpr int kOutputs = 2;  // pieces of a warpgroup that are laid down at a time
+constexpr int kOutputs = 2;  // pieces that a warpgroup stages at a time
 constexpr int kOutputBytes = kConsumers * kOutputs * kPieceBytes;
-constexpr int kNowhere = -1;  // the column of what is not stored
+constexpr int kNowhere = -1;  // the column of a piece that is not stored
 
 struct Output {
   const TensorMap& map;
@@ -22,7 +22,7 @@ struct Output {
       #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int column = column_of(piece + i);
-        if (column != kNowhere) lay_down(sums, (piece + i) * (kRowElements / 8), pieces + i * kPieceBytes, item, first_row, column);
+        if (column != kNowhere) stage_piece(sums, (piece + i) * (kRowElements / 8), pieces + i * kPieceBytes, item, first_row, column);
       }
       fence_shared_for_tensor_cores();
       meet_at<128>(barrier);
@@ -38,7 +38,7 @@ struct Output {
   }
 
   // Before the block ends.
-  __device__ __forceinline__ void end() const {
+  __device__ __forceinline__ void finish() const {
     by_one_thread([] { store_box_wait<0>(); });
   }
 
@@ -61,7 +61,7 @@ struct Output {
 
   // Column tiles of sums, which are 64 rows and kRowElements columns of the result that begin with the given ones.
   template <int kTiles>
-  __device__ __forceinline__ void lay_down(const float (&sums)[kTiles][4], int first_tile, unsigned char* place, int item, int first_row, int first_column) const {
+  __device__ __forceinline__ void stage_piece(const float (&sums)[kTiles][4], int first_tile, unsigned char* place, int item, int first_row, int first_column) const {
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     #pragma unroll
     for (int j = 0; j < 4; ++j) {  // 16 columns

@@ -11,18 +11,18 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(const void* star
 }
 #endif
 
-// Starts adding the product of 64 rows of A and 128 columns of B, 16 places of k, to sums that lie over the warpgroup
+// Starts adding the product of 64 rows of A and 256 columns of B, 16 places of k, to sums that lie over the warpgroup
 // as those of mma do over a warp: 16 rows for each warp. Without `add` the product takes the sums' place.
-__device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* a, const void* b, bool add = true) {
+__device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* a, const void* b, bool add = true) {
 #if defined(SPARSEGEN_EMULATOR)
   if (!add) {
     for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
   }
-  sparsegen::emulator::wgmma_16bit<Element, 16>(sums, {a, true}, {b, false, kBBlockBytes});
+  sparsegen::emulator::wgmma_16bit<Element, 32>(sums, {a, true}, {b, false, kBBlockBytes});
 #else
   asm volatile(
-      "{ .reg .pred add; setp.ne.b32 add, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 { "
+      "{ .reg .pred add; setp.ne.b32 add, %130, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 { "
       "%0, %1, %2, %3, "
       "%4, %5, %6, %7, "
       "%8, %9, %10, %11, "
@@ -38,8 +38,24 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* 
       "%48, %49, %50, %51, "
       "%52, %53, %54, %55, "
       "%56, %57, %58, %59, "
-      "%60, %61, %62, %63 "
-      "}, %64, %65, add, 1, 1, 0, 1;\n"
+      "%60, %61, %62, %63, "
+      "%64, %65, %66, %67, "
+      "%68, %69, %70, %71, "
+      "%72, %73, %74, %75, "
+      "%76, %77, %78, %79, "
+      "%80, %81, %82, %83, "
+      "%84, %85, %86, %87, "
+      "%88, %89, %90, %91, "
+      "%92, %93, %94, %95, "
+      "%96, %97, %98, %99, "
+      "%100, %101, %102, %103, "
+      "%104, %105, %106, %107, "
+      "%108, %109, %110, %111, "
+      "%112, %113, %114, %115, "
+      "%116, %117, %118, %119, "
+      "%120, %121, %122, %123, "
+      "%124, %125, %126, %127 "
+      "}, %128, %129, add, 1, 1, 0, 1;\n"
       "}\n"
       : "+f"(sums[0][0]), "+f"(sums[0][1]), "+f"(sums[0][2]), "+f"(sums[0][3]),
         "+f"(sums[1][0]), "+f"(sums[1][1]), "+f"(sums[1][2]), "+f"(sums[1][3]),
@@ -56,79 +72,27 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* 
         "+f"(sums[12][0]), "+f"(sums[12][1]), "+f"(sums[12][2]), "+f"(sums[12][3]),
         "+f"(sums[13][0]), "+f"(sums[13][1]), "+f"(sums[13][2]), "+f"(sums[13][3]),
         "+f"(sums[14][0]), "+f"(sums[14][1]), "+f"(sums[14][2]), "+f"(sums[14][3]),
-        "+f"(sums[15][0]), "+f"(sums[15][1]), "+f"(sums[15][2]), "+f"(sums[15][3])
+        "+f"(sums[15][0]), "+f"(sums[15][1]), "+f"(sums[15][2]), "+f"(sums[15][3]),
+        "+f"(sums[16][0]), "+f"(sums[16][1]), "+f"(sums[16][2]), "+f"(sums[16][3]),
+        "+f"(sums[17][0]), "+f"(sums[17][1]), "+f"(sums[17][2]), "+f"(sums[17][3]),
+        "+f"(sums[18][0]), "+f"(sums[18][1]), "+f"(sums[18][2]), "+f"(sums[18][3]),
+        "+f"(sums[19][0]), "+f"(sums[19][1]), "+f"(sums[19][2]), "+f"(sums[19][3]),
+        "+f"(sums[20][0]), "+f"(sums[20][1]), "+f"(sums[20][2]), "+f"(sums[20][3]),
+        "+f"(sums[21][0]), "+f"(sums[21][1]), "+f"(sums[21][2]), "+f"(sums[21][3]),
+        "+f"(sums[22][0]), "+f"(sums[22][1]), "+f"(sums[22][2]), "+f"(sums[22][3]),
+        "+f"(sums[23][0]), "+f"(sums[23][1]), "+f"(sums[23][2]), "+f"(sums[23][3]),
+        "+f"(sums[24][0]), "+f"(sums[24][1]), "+f"(sums[24][2]), "+f"(sums[24][3]),
+        "+f"(sums[25][0]), "+f"(sums[25][1]), "+f"(sums[25][2]), "+f"(sums[25][3]),
+        "+f"(sums[26][0]), "+f"(sums[26][1]), "+f"(sums[26][2]), "+f"(sums[26][3]),
+        "+f"(sums[27][0]), "+f"(sums[27][1]), "+f"(sums[27][2]), "+f"(sums[27][3]),
+        "+f"(sums[28][0]), "+f"(sums[28][1]), "+f"(sums[28][2]), "+f"(sums[28][3]),
+        "+f"(sums[29][0]), "+f"(sums[29][1]), "+f"(sums[29][2]), "+f"(sums[29][3]),
+        "+f"(sums[30][0]), "+f"(sums[30][1]), "+f"(sums[30][2]), "+f"(sums[30][3]),
+        "+f"(sums[31][0]), "+f"(sums[31][1]), "+f"(sums[31][2]), "+f"(sums[31][3])
       : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, kBBlockBytes)), "r"(static_cast<unsigned>(add)));
 #endif
 }
 (2) from (1):
-@@
--  sparsegen::emulator::wgmma_16bit<Element, 16>(sums, {a, true}, {b, false, kBBlockBytes});
-+  sparsegen::emulator::wgmma_16bit<Element, 16>(sums, {a, true}, {b, true});
-@@
--      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 { "
-+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 { "
-@@
--      "}, %64, %65, add, 1, 1, 0, 1;\n"
-+      "}, %64, %65, add, 1, 1, 0, 0;\n"
-@@
--      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, kBBlockBytes)), "r"(static_cast<unsigned>(add)));
-+      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, 16)), "r"(static_cast<unsigned>(add)));
-(3) from (1):
-@@
--// Starts adding the product of 64 rows of A and 128 columns of B, 16 places of k, to sums that lie over the warpgroup
-+// Starts adding the product of 64 rows of A and 256 columns of B, 16 places of k, to sums that lie over the warpgroup
-@@
--__device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* a, const void* b, bool add = true) {
-+__device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* a, const void* b, bool add = true) {
-@@
--  sparsegen::emulator::wgmma_16bit<Element, 16>(sums, {a, true}, {b, false, kBBlockBytes});
-+  sparsegen::emulator::wgmma_16bit<Element, 32>(sums, {a, true}, {b, false, kBBlockBytes});
-@@
--      "{ .reg .pred add; setp.ne.b32 add, %66, 0;\n"
--      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 { "
-+      "{ .reg .pred add; setp.ne.b32 add, %130, 0;\n"
-+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 { "
-@@
--      "%60, %61, %62, %63 "
--      "}, %64, %65, add, 1, 1, 0, 1;\n"
-+      "%60, %61, %62, %63, "
-+      "%64, %65, %66, %67, "
-+      "%68, %69, %70, %71, "
-+      "%72, %73, %74, %75, "
-+      "%76, %77, %78, %79, "
-+      "%80, %81, %82, %83, "
-+      "%84, %85, %86, %87, "
-+      "%88, %89, %90, %91, "
-+      "%92, %93, %94, %95, "
-+      "%96, %97, %98, %99, "
-+      "%100, %101, %102, %103, "
-+      "%104, %105, %106, %107, "
-+      "%108, %109, %110, %111, "
-+      "%112, %113, %114, %115, "
-+      "%116, %117, %118, %119, "
-+      "%120, %121, %122, %123, "
-+      "%124, %125, %126, %127 "
-+      "}, %128, %129, add, 1, 1, 0, 1;\n"
-@@
--        "+f"(sums[15][0]), "+f"(sums[15][1]), "+f"(sums[15][2]), "+f"(sums[15][3])
-+        "+f"(sums[15][0]), "+f"(sums[15][1]), "+f"(sums[15][2]), "+f"(sums[15][3]),
-+        "+f"(sums[16][0]), "+f"(sums[16][1]), "+f"(sums[16][2]), "+f"(sums[16][3]),
-+        "+f"(sums[17][0]), "+f"(sums[17][1]), "+f"(sums[17][2]), "+f"(sums[17][3]),
-+        "+f"(sums[18][0]), "+f"(sums[18][1]), "+f"(sums[18][2]), "+f"(sums[18][3]),
-+        "+f"(sums[19][0]), "+f"(sums[19][1]), "+f"(sums[19][2]), "+f"(sums[19][3]),
-+        "+f"(sums[20][0]), "+f"(sums[20][1]), "+f"(sums[20][2]), "+f"(sums[20][3]),
-+        "+f"(sums[21][0]), "+f"(sums[21][1]), "+f"(sums[21][2]), "+f"(sums[21][3]),
-+        "+f"(sums[22][0]), "+f"(sums[22][1]), "+f"(sums[22][2]), "+f"(sums[22][3]),
-+        "+f"(sums[23][0]), "+f"(sums[23][1]), "+f"(sums[23][2]), "+f"(sums[23][3]),
-+        "+f"(sums[24][0]), "+f"(sums[24][1]), "+f"(sums[24][2]), "+f"(sums[24][3]),
-+        "+f"(sums[25][0]), "+f"(sums[25][1]), "+f"(sums[25][2]), "+f"(sums[25][3]),
-+        "+f"(sums[26][0]), "+f"(sums[26][1]), "+f"(sums[26][2]), "+f"(sums[26][3]),
-+        "+f"(sums[27][0]), "+f"(sums[27][1]), "+f"(sums[27][2]), "+f"(sums[27][3]),
-+        "+f"(sums[28][0]), "+f"(sums[28][1]), "+f"(sums[28][2]), "+f"(sums[28][3]),
-+        "+f"(sums[29][0]), "+f"(sums[29][1]), "+f"(sums[29][2]), "+f"(sums[29][3]),
-+        "+f"(sums[30][0]), "+f"(sums[30][1]), "+f"(sums[30][2]), "+f"(sums[30][3]),
-+        "+f"(sums[31][0]), "+f"(sums[31][1]), "+f"(sums[31][2]), "+f"(sums[31][3])
-(4) from (3):
 @@
 -  sparsegen::emulator::wgmma_16bit<Element, 32>(sums, {a, true}, {b, false, kBBlockBytes});
 +  sparsegen::emulator::wgmma_16bit<Element, 32>(sums, {a, true}, {b, true});
@@ -141,59 +105,87 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* 
 @@
 -      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, kBBlockBytes)), "r"(static_cast<unsigned>(add)));
 +      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, 16)), "r"(static_cast<unsigned>(add)));
-(5) from (1):
+(3) from (1):
 @@
--// Starts adding the product of 64 rows of A and 128 columns of B, 16 places of k, to sums that lie over the warpgroup
+-// Starts adding the product of 64 rows of A and 256 columns of B, 16 places of k, to sums that lie over the warpgroup
 +// Starts adding the product of 64 rows of A and 192 columns of B, 16 places of k, to sums that lie over the warpgroup
 @@
--__device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* a, const void* b, bool add = true) {
+-__device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* a, const void* b, bool add = true) {
 +__device__ __forceinline__ void warpgroup_mma(float (&sums)[24][4], const void* a, const void* b, bool add = true) {
 @@
--  sparsegen::emulator::wgmma_16bit<Element, 16>(sums, {a, true}, {b, false, kBBlockBytes});
+-  sparsegen::emulator::wgmma_16bit<Element, 32>(sums, {a, true}, {b, false, kBBlockBytes});
 +  sparsegen::emulator::wgmma_16bit<Element, 24>(sums, {a, false}, {b, false, kBBlockBytes});
 @@
--      "{ .reg .pred add; setp.ne.b32 add, %66, 0;\n"
--      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 { "
+-      "{ .reg .pred add; setp.ne.b32 add, %130, 0;\n"
+-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 { "
 +      "{ .reg .pred add; setp.ne.b32 add, %98, 0;\n"
 +      "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 { "
 @@
--      "%60, %61, %62, %63 "
--      "}, %64, %65, add, 1, 1, 0, 1;\n"
-+      "%60, %61, %62, %63, "
-+      "%64, %65, %66, %67, "
-+      "%68, %69, %70, %71, "
-+      "%72, %73, %74, %75, "
-+      "%76, %77, %78, %79, "
-+      "%80, %81, %82, %83, "
-+      "%84, %85, %86, %87, "
-+      "%88, %89, %90, %91, "
+-      "%92, %93, %94, %95, "
+-      "%96, %97, %98, %99, "
+-      "%100, %101, %102, %103, "
+-      "%104, %105, %106, %107, "
+-      "%108, %109, %110, %111, "
+-      "%112, %113, %114, %115, "
+-      "%116, %117, %118, %119, "
+-      "%120, %121, %122, %123, "
+-      "%124, %125, %126, %127 "
+-      "}, %128, %129, add, 1, 1, 0, 1;\n"
 +      "%92, %93, %94, %95 "
 +      "}, %96, %97, add, 1, 1, 1, 1;\n"
 @@
--        "+f"(sums[15][0]), "+f"(sums[15][1]), "+f"(sums[15][2]), "+f"(sums[15][3])
-+        "+f"(sums[15][0]), "+f"(sums[15][1]), "+f"(sums[15][2]), "+f"(sums[15][3]),
-+        "+f"(sums[16][0]), "+f"(sums[16][1]), "+f"(sums[16][2]), "+f"(sums[16][3]),
-+        "+f"(sums[17][0]), "+f"(sums[17][1]), "+f"(sums[17][2]), "+f"(sums[17][3]),
-+        "+f"(sums[18][0]), "+f"(sums[18][1]), "+f"(sums[18][2]), "+f"(sums[18][3]),
-+        "+f"(sums[19][0]), "+f"(sums[19][1]), "+f"(sums[19][2]), "+f"(sums[19][3]),
-+        "+f"(sums[20][0]), "+f"(sums[20][1]), "+f"(sums[20][2]), "+f"(sums[20][3]),
-+        "+f"(sums[21][0]), "+f"(sums[21][1]), "+f"(sums[21][2]), "+f"(sums[21][3]),
-+        "+f"(sums[22][0]), "+f"(sums[22][1]), "+f"(sums[22][2]), "+f"(sums[22][3]),
+-        "+f"(sums[23][0]), "+f"(sums[23][1]), "+f"(sums[23][2]), "+f"(sums[23][3]),
+-        "+f"(sums[24][0]), "+f"(sums[24][1]), "+f"(sums[24][2]), "+f"(sums[24][3]),
+-        "+f"(sums[25][0]), "+f"(sums[25][1]), "+f"(sums[25][2]), "+f"(sums[25][3]),
+-        "+f"(sums[26][0]), "+f"(sums[26][1]), "+f"(sums[26][2]), "+f"(sums[26][3]),
+-        "+f"(sums[27][0]), "+f"(sums[27][1]), "+f"(sums[27][2]), "+f"(sums[27][3]),
+-        "+f"(sums[28][0]), "+f"(sums[28][1]), "+f"(sums[28][2]), "+f"(sums[28][3]),
+-        "+f"(sums[29][0]), "+f"(sums[29][1]), "+f"(sums[29][2]), "+f"(sums[29][3]),
+-        "+f"(sums[30][0]), "+f"(sums[30][1]), "+f"(sums[30][2]), "+f"(sums[30][3]),
+-        "+f"(sums[31][0]), "+f"(sums[31][1]), "+f"(sums[31][2]), "+f"(sums[31][3])
 +        "+f"(sums[23][0]), "+f"(sums[23][1]), "+f"(sums[23][2]), "+f"(sums[23][3])
-(6) from (2):
+(4) from (3):
 @@
--// Starts adding the product of 64 rows of A and 128 columns of B, 16 places of k, to sums that lie over the warpgroup
+-// Starts adding the product of 64 rows of A and 192 columns of B, 16 places of k, to sums that lie over the warpgroup
 +// Starts adding the product of 64 rows of A and 128 columns of B, 32 places of k, to sums that lie over the warpgroup
 @@
--  sparsegen::emulator::wgmma_16bit<Element, 16>(sums, {a, true}, {b, true});
+-__device__ __forceinline__ void warpgroup_mma(float (&sums)[24][4], const void* a, const void* b, bool add = true) {
++__device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* a, const void* b, bool add = true) {
+@@
+-  sparsegen::emulator::wgmma_16bit<Element, 24>(sums, {a, false}, {b, false, kBBlockBytes});
 +  sparsegen::emulator::wgmma_8bit<sparsegen::emulator::e4m3, sparsegen::emulator::e4m3, 16>(sums, {a, true}, {b, true});
 @@
--      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 { "
+-      "{ .reg .pred add; setp.ne.b32 add, %98, 0;\n"
+-      "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 { "
++      "{ .reg .pred add; setp.ne.b32 add, %66, 0;\n"
 +      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 { "
 @@
--      "}, %64, %65, add, 1, 1, 0, 0;\n"
+-      "%60, %61, %62, %63, "
+-      "%64, %65, %66, %67, "
+-      "%68, %69, %70, %71, "
+-      "%72, %73, %74, %75, "
+-      "%76, %77, %78, %79, "
+-      "%80, %81, %82, %83, "
+-      "%84, %85, %86, %87, "
+-      "%88, %89, %90, %91, "
+-      "%92, %93, %94, %95 "
+-      "}, %96, %97, add, 1, 1, 1, 1;\n"
++      "%60, %61, %62, %63 "
 +      "}, %64, %65, add, 1, 1;\n"
-(7) from (4):
+@@
+-        "+f"(sums[15][0]), "+f"(sums[15][1]), "+f"(sums[15][2]), "+f"(sums[15][3]),
+-        "+f"(sums[16][0]), "+f"(sums[16][1]), "+f"(sums[16][2]), "+f"(sums[16][3]),
+-        "+f"(sums[17][0]), "+f"(sums[17][1]), "+f"(sums[17][2]), "+f"(sums[17][3]),
+-        "+f"(sums[18][0]), "+f"(sums[18][1]), "+f"(sums[18][2]), "+f"(sums[18][3]),
+-        "+f"(sums[19][0]), "+f"(sums[19][1]), "+f"(sums[19][2]), "+f"(sums[19][3]),
+-        "+f"(sums[20][0]), "+f"(sums[20][1]), "+f"(sums[20][2]), "+f"(sums[20][3]),
+-        "+f"(sums[21][0]), "+f"(sums[21][1]), "+f"(sums[21][2]), "+f"(sums[21][3]),
+-        "+f"(sums[22][0]), "+f"(sums[22][1]), "+f"(sums[22][2]), "+f"(sums[22][3]),
+-        "+f"(sums[23][0]), "+f"(sums[23][1]), "+f"(sums[23][2]), "+f"(sums[23][3])
+-      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, kBBlockBytes)), "r"(static_cast<unsigned>(add)));
++        "+f"(sums[15][0]), "+f"(sums[15][1]), "+f"(sums[15][2]), "+f"(sums[15][3])
++      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, 16)), "r"(static_cast<unsigned>(add)));
+(5) from (2):
 @@
 -// Starts adding the product of 64 rows of A and 256 columns of B, 16 places of k, to sums that lie over the warpgroup
 +// Starts adding the product of 64 rows of A and 256 columns of B, 8 places of k, to sums that lie over the warpgroup
@@ -206,14 +198,14 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* 
 @@
 -      "}, %128, %129, add, 1, 1, 0, 0;\n"
 +      "}, %128, %129, add, 1, 1;\n"
-(8) from (3):
+(6) from (1):
 @@
 -  sparsegen::emulator::wgmma_16bit<Element, 32>(sums, {a, true}, {b, false, kBBlockBytes});
 +  sparsegen::emulator::wgmma_16bit<Element, 32>(sums, {a, false}, {b, false, kBBlockBytes});
 @@
 -      "}, %128, %129, add, 1, 1, 0, 1;\n"
 +      "}, %128, %129, add, 1, 1, 1, 1;\n"
-(9) from (3):
+(7) from (1):
 @@
 -      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 { "
 +      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 { "
@@ -267,14 +259,14 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* 
 +      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, kBBlockBytes)), "r"(static_cast<unsigned>(add)));
 +#endif
 +}
-(10) from (6):
+(8) from (4):
 @@
 -  sparsegen::emulator::wgmma_8bit<sparsegen::emulator::e4m3, sparsegen::emulator::e4m3, 16>(sums, {a, true}, {b, true});
 +  sparsegen::emulator::wgmma_8bit<sparsegen::emulator::e5m2, sparsegen::emulator::e4m3, 16>(sums, {a, true}, {b, true});
 @@
 -      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 { "
 +      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e5m2.e4m3 { "
-(11) from (9):
+(9) from (7):
 @@
 -// Starts adding the product of 64 rows of A and 256 columns of B, 16 places of k, to sums that lie over the warpgroup
 +// Starts adding the product of 64 rows of A and 256 columns of B, 8 places of k, to sums that lie over the warpgroup
@@ -305,7 +297,7 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* 
 @@
 -      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, kBBlockBytes)), "r"(static_cast<unsigned>(add)));
 +      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, 16)), "r"(static_cast<unsigned>(add)));
-(12) from (9):
+(10) from (7):
 @@
 -  sparsegen::emulator::wgmma_16bit<Element, 32>(sums, {a, true}, {b, false, kBBlockBytes});
 +  sparsegen::emulator::wgmma_16bit<Element, 32>(sums, {a, true}, {b, true});
@@ -330,21 +322,21 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* 
 @@
 -      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, kBBlockBytes)), "r"(static_cast<unsigned>(add)));
 +      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, 16)), "r"(static_cast<unsigned>(add)));
-(13) from (1):
+(11) from (4):
 @@
 -
--// Starts adding the product of 64 rows of A and 128 columns of B, 16 places of k, to sums that lie over the warpgroup
+-// Starts adding the product of 64 rows of A and 128 columns of B, 32 places of k, to sums that lie over the warpgroup
 -// as those of mma do over a warp: 16 rows for each warp. Without `add` the product takes the sums' place.
 -__device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* a, const void* b, bool add = true) {
 -#if defined(SPARSEGEN_EMULATOR)
 -  if (!add) {
 -    for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
 -  }
--  sparsegen::emulator::wgmma_16bit<Element, 16>(sums, {a, true}, {b, false, kBBlockBytes});
+-  sparsegen::emulator::wgmma_8bit<sparsegen::emulator::e4m3, sparsegen::emulator::e4m3, 16>(sums, {a, true}, {b, true});
 -#else
 -  asm volatile(
 -      "{ .reg .pred add; setp.ne.b32 add, %66, 0;\n"
--      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 { "
+-      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 { "
 -      "%0, %1, %2, %3, "
 -      "%4, %5, %6, %7, "
 -      "%8, %9, %10, %11, "
@@ -361,7 +353,7 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* 
 -      "%52, %53, %54, %55, "
 -      "%56, %57, %58, %59, "
 -      "%60, %61, %62, %63 "
--      "}, %64, %65, add, 1, 1, 0, 1;\n"
+-      "}, %64, %65, add, 1, 1;\n"
 -      "}\n"
 -      : "+f"(sums[0][0]), "+f"(sums[0][1]), "+f"(sums[0][2]), "+f"(sums[0][3]),
 -        "+f"(sums[1][0]), "+f"(sums[1][1]), "+f"(sums[1][2]), "+f"(sums[1][3]),
@@ -379,6 +371,6 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* 
 -        "+f"(sums[13][0]), "+f"(sums[13][1]), "+f"(sums[13][2]), "+f"(sums[13][3]),
 -        "+f"(sums[14][0]), "+f"(sums[14][1]), "+f"(sums[14][2]), "+f"(sums[14][3]),
 -        "+f"(sums[15][0]), "+f"(sums[15][1]), "+f"(sums[15][2]), "+f"(sums[15][3])
--      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, kBBlockBytes)), "r"(static_cast<unsigned>(add)));
+-      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, 16)), "r"(static_cast<unsigned>(add)));
 -#endif
 -}

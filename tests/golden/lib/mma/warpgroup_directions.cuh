@@ -16,7 +16,7 @@ struct SharedOperand {
 #endif
   }
 
-  // The matrix that begins so many bytes further, a multiple of 16.
+  // Returns the matrix `bytes` further, a multiple of 16.
   __device__ __forceinline__ SharedOperand moved(unsigned bytes) const {
     SharedOperand found = *this;
 #if defined(SPARSEGEN_EMULATOR)

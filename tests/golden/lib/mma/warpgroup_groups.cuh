@@ -1,4 +1,4 @@
-// What threads wrote to shared memory becomes visible to the tensor cores' own reads after the next barrier.
+// Makes the stores of threads to shared memory visible to tensor cores and TMA after the next barrier.
 __device__ __forceinline__ void fence_shared_for_tensor_cores() {
 #if !defined(SPARSEGEN_EMULATOR)
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
@@ -28,7 +28,7 @@ __device__ __forceinline__ void warpgroup_wait() {
 #endif
 }
 
-// Behind a wait: keeps the compiler from reading sums before it.
+// Follows a wait: else the compiler may read sums before it.
 template <int kTiles>
 __device__ __forceinline__ void warpgroup_settle(float (&sums)[kTiles][4]) {
 #if !defined(SPARSEGEN_EMULATOR)

@@ -16,7 +16,7 @@ __device__ __forceinline__ RowsOperand rows_operand(const unsigned char* start, 
 #endif
 }
 
-// The matrix that begins so many bytes further, which are a multiple of 16.
+// Returns the matrix `bytes` further, a multiple of 16.
 __device__ __forceinline__ RowsOperand moved(RowsOperand operand, unsigned bytes) {
 #if defined(SPARSEGEN_EMULATOR)
   return {operand.start + bytes, operand.row_bytes, operand.group_stride};
@@ -25,8 +25,8 @@ __device__ __forceinline__ RowsOperand moved(RowsOperand operand, unsigned bytes
 #endif
 }
 
-// Starts adding the product of 64 rows of A and 64 rows of B, 16 places of k, to sums that lie over the warpgroup as those
-// of mma do over a warp: 16 rows for each warp.
+// Starts adding the product of 64 rows of A and 64 rows of B, 16 places of k, to sums that lie over the warpgroup
+// as those of mma do over a warp: 16 rows for each warp.
 __device__ __forceinline__ void warpgroup_mma_rows(float (&sums)[8][4], RowsOperand a, RowsOperand b) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::wgmma_16bit<Element, 8>(sums, a, b);
@@ -59,3 +59,34 @@ __device__ __forceinline__ void warpgroup_mma_rows(float (&sums)[8][4], RowsOper
 @@
 -      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 { "
 +      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 { "
+(3) from (1):
+@@
+-// Starts adding the product of 64 rows of A and 64 rows of B, 16 places of k, to sums that lie over the warpgroup
++// Starts adding the product of 64 rows of A, 16 for each warp as fragments of mma, and 32 rows of B, 16 places of k, to sums that lie over the warpgroup
+@@
+-__device__ __forceinline__ void warpgroup_mma_rows(float (&sums)[8][4], RowsOperand a, RowsOperand b) {
++__device__ __forceinline__ void warpgroup_mma_rows(float (&sums)[4][4], const unsigned (&a)[4], RowsOperand b) {
+@@
+-  sparsegen::emulator::wgmma_16bit<Element, 8>(sums, a, b);
++  sparsegen::emulator::wgmma_16bit<Element, 4>(sums, a, b);
+@@
+-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 { "
++      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 { "
+@@
+-      "%12, %13, %14, %15, "
+-      "%16, %17, %18, %19, "
+-      "%20, %21, %22, %23, "
+-      "%24, %25, %26, %27, "
+-      "%28, %29, %30, %31 "
+-      "}, %32, %33, add, 1, 1, 0, 0;\n"
++      "%12, %13, %14, %15 "
++      "}, { %16, %17, %18, %19}, %20, add, 1, 1, 0;\n"
+@@
+-        "+f"(sums[3][0]), "+f"(sums[3][1]), "+f"(sums[3][2]), "+f"(sums[3][3]),
+-        "+f"(sums[4][0]), "+f"(sums[4][1]), "+f"(sums[4][2]), "+f"(sums[4][3]),
+-        "+f"(sums[5][0]), "+f"(sums[5][1]), "+f"(sums[5][2]), "+f"(sums[5][3]),
+-        "+f"(sums[6][0]), "+f"(sums[6][1]), "+f"(sums[6][2]), "+f"(sums[6][3]),
+-        "+f"(sums[7][0]), "+f"(sums[7][1]), "+f"(sums[7][2]), "+f"(sums[7][3])
+-      : "l"(a), "l"(b));
++        "+f"(sums[3][0]), "+f"(sums[3][1]), "+f"(sums[3][2]), "+f"(sums[3][3])
++      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));

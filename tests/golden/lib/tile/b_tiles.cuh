@@ -5,7 +5,7 @@ constexpr int kBRowChunks = kBColumns / kChunk;
 constexpr int kRowsPerPass = kLoaders / kBRowChunks;
 static_assert(kLoaders % kBRowChunks == 0, "a row's chunks go to different threads");
 
-// A thread's part in bringing tiles of B to shared memory: the same 16-byte chunk of every kRowsPerPass-th row.
+// A thread's part in loading tiles of B to shared memory: the same 16-byte chunk of every kRowsPerPass-th row.
 struct BLoader {
   const Element* source;  // of the first row, for the first tile
   unsigned tile_row, target;  // of the tile; in bytes

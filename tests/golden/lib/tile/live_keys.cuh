@@ -45,7 +45,7 @@ struct LiveKeys {
     words = __ballot_sync(0xffffffffu, any != 0);
   }
 
-  // How many live blocks the strip has.
+  // Returns how many live blocks the strip has.
   __device__ __forceinline__ int count() const {
     unsigned long long any = 0;
     #pragma unroll

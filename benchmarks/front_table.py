@@ -1,0 +1,188 @@
+"""The README's table: where ours wins and where it loses, each row against the fastest way that anyone else has.
+
+Ours is the tuned winner; where nothing was tuned, what dispatch runs. The alternative is the fastest of all others in
+the row's own type, dense or sparse: those timed beside ours, and those that another program timed on the same kind of
+GPU (`benchmarks.anchors`). Rows of ``drawn_*.json.xz``, where there are any, have lines beside those of the suites.
+Lines stand by the geometric mean, the largest gain first, so that the losses are the last ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import drawn_tables
+from benchmarks.anchors import Peers
+from benchmarks.convolution_tables import CHANNELS, IMAGES, SIDES, Key
+from benchmarks.drawn_tables import Times
+from benchmarks.markdown import TYPES, table
+from benchmarks.suite_tables import ANCHORED, days, read, sparse_times, whole
+from sparsegen.bench.results.results import Kind, Results, Row
+from sparsegen.bench.results.summary import geometric
+from sparsegen.measure.rates import Arithmetic
+from sparsegen.operators import Block, DType, FactorType, MaskedProblem
+
+CAUSAL = "torch-sdpa-causal"  # dense attention under a causal mask: a window's place can be taken by it
+NAMES: Mapping[str, str] = {
+    **ANCHORED,
+    CAUSAL: "dense causal attention",
+    "cublas": "cuBLAS",
+    "cublas-layers": "cuBLAS by layers",
+    "cublas-tf32": "cuBLAS",
+    "cublaslt": "cuBLASLt",
+    "cublaslt-mma": "cuBLASLt",
+    "cusparse-csr": "cuSPARSE",
+    "cusparse-layers": "cuSPARSE by layers",
+    "cusparse-sddmm": "cuSPARSE",
+    "kernel-gather-conv": "cuDNN on gathered blocks",
+    "torch-bsr": "Triton's BSR in PyTorch",
+    "torch-conv2d": "cuDNN",
+    "torch-csr-layers": "PyTorch by layers",
+    "torch-flex": "FlexAttention",
+    "torch-masked-bsr": "Triton's BSR in PyTorch",
+    "torch-sampled-addmm": "PyTorch's sampled product",
+    "triton-blocks": "Triton",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A line of the table: rows of one kind of work in one type.
+
+    Attributes:
+        also: a second arithmetic in which a dense product counts, for float32 TF32.
+    """
+
+    words: str
+    suites: tuple[str, ...]
+    dtype: DType
+    is_of: Callable[[Row], bool] = lambda row: True
+    also: Arithmetic | None = None
+
+    def holds(self, row: Row) -> bool:
+        return row.suite in self.suites and row.dtype is self.dtype and self.is_of(row)
+
+
+def _blocks(*percents: int) -> Callable[[Row], bool]:
+    """Products whose blocks of 32 or 128 are zero in such a share."""
+    ends = tuple(f".{percent} b{size}" for percent in percents for size in (32, 128))
+    return lambda row: row.case.endswith(ends)
+
+
+def _dropped(share: float) -> Callable[[Row], bool]:
+    """Selects products with a mask of blocks of 128 × 128, a share of them dead; cubes from 1024³ to 8192³."""
+
+    def is_of(row: Row) -> bool:
+        problem = row.problem
+        return (
+            isinstance(problem, MaskedProblem)
+            and problem.block == Block(128, 128)
+            and problem.density.share == 1 - share
+            and problem.factor_type is FactorType.SAME
+            and row.case.split()[0] in {f"{size}x{size}x{size}" for size in (1024, 2048, 4096, 8192)}
+        )
+
+    return is_of
+
+
+def _dead(percent: int) -> Callable[[Row], bool]:
+    """3 × 3 convolutions of random blocks of 16 × 16."""
+    keys = {Key(c, n, s, percent) for c in CHANNELS for n in IMAGES for s in SIDES}
+    return lambda row: Key.of(row) in keys
+
+
+HALF, SINGLE = DType.FLOAT16, DType.FLOAT32
+JOBS = (
+    Job("pruned LLaMA weights, 8 to 32 tokens", ("llm",), HALF),
+    Job("pruned LLaMA weights, 1 token", ("spmv",), HALF),
+    Job("pruned layers (DLMC)", ("dlmc",), SINGLE),
+    Job("pruned layers (DLMC), dense in TF32 counts too", ("dlmc",), SINGLE, also=Arithmetic.TF32),
+    Job("pruned layers (DLMC)", ("dlmc",), HALF),
+    Job("rows of equal length", ("uniform", "uniform-shapes", "uniform-sparsity", "uniform-batch"), HALF),
+    Job("LSTM weights", ("rnn",), HALF),
+    Job("dense blocks of 32 and 128, 80 and 90 % zeros", ("block",), HALF, _blocks(80, 90)),
+    Job("dense blocks of 32 and 128, 20 and 50 % zeros", ("block",), HALF, _blocks(20, 50)),
+    Job("sampled products", ("sddmm",), SINGLE),
+    Job("sampled products", ("sddmm",), HALF),
+    Job("graphs", ("gnn",), SINGLE),
+    Job("attention windows", ("attention",), HALF, lambda row: "sliding" in row.case),
+    Job("attention bands, no tile empty", ("attention",), HALF, lambda row: "band" in row.case),
+    Job("block masks for every call, half dead", ("sparsedrop",), HALF, _dropped(0.5)),
+    Job("block masks for every call, none dead", ("sparsedrop",), HALF, _dropped(0.0)),
+    Job("masked images, 90 % dead", ("convolution",), HALF, _dead(90)),
+    Job("masked images, 50 % dead", ("convolution",), HALF, _dead(50)),
+    Job("masked images, none dead", ("convolution",), HALF, _dead(0)),
+    Job("sparse networks, 120 layers", ("spdnn",), HALF),
+)
+
+
+def front(folder: Path, peers: Peers) -> str:
+    """The table, and where its figures come from."""
+    listed = whole(folder)
+    found = [(_drawn_words(rows[0]), None, rows) for rows in _drawn(folder)]
+    found += [
+        (f"{job.words}, {TYPES[job.dtype]}", job.also, [row for row in listed.rows if job.holds(row)])
+        for job in JOBS
+    ]
+    lines = [line for words, also, rows in found if (line := _line(words, rows, peers, also)) is not None]
+    lines.sort(key=lambda line: -line[0])
+    head = ["our speed over the fastest alternative", "mean", "least to most", "rows won", "the fastest is"]
+    return table(head, [cells for _, cells in lines]) + _origin(folder, listed)
+
+
+def _drawn(folder: Path) -> Iterable[list[Row]]:
+    """Drawn rows by operator and type."""
+    groups: dict[tuple[str, DType], list[Row]] = {}
+    for results in read(folder, drawn_tables.KIND):
+        for row in results.rows:
+            groups.setdefault((row.operator, row.dtype), []).append(row)
+    return groups.values()
+
+
+def _drawn_words(row: Row) -> str:
+    return f"drawn at random: `{row.operator}`, {TYPES[row.dtype]}"
+
+
+def _line(
+    words: str, rows: Iterable[Row], peers: Peers, also: Arithmetic | None
+) -> tuple[float, list[str]] | None:
+    """The mean, and a line's cells; None where no row has both times."""
+    ratios, who = [], Counter[str]()
+    for row in rows:
+        ours, others = Times.of(row).ours, alternatives(row, peers, also)
+        if ours and others:
+            name = min(others, key=others.__getitem__)
+            ratios.append(others[name] / ours)
+            who[NAMES.get(name, name)] += 1
+    if not ratios:
+        return None
+    mean = geometric(ratios).value
+    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+    won = f"{sum(ratio > 1 for ratio in ratios)} of {len(ratios)}"
+    fastest = ", ".join(f"{name} {count}" for name, count in who.most_common())
+    return mean, [words, f"{mean:.2f} ×", spread, won, fastest]
+
+
+def alternatives(row: Row, peers: Peers, also: Arithmetic | None = None) -> dict[str, float]:
+    """Microseconds of all others that compute a row in its own type, or of dense ones in ``also``."""
+    found = sparse_times(row, peers)
+    for cell in row.cells:
+        is_dense = cell.kind is Kind.DENSE or cell.baseline == CAUSAL
+        if cell.timing and is_dense and cell.arithmetic.value in (row.dtype.value, also):
+            found[cell.baseline] = cell.timing.us
+    return found
+
+
+def _origin(folder: Path, listed: Results) -> str:
+    """Device, state of the L2, dates, and where each row stands with the commit that measured it."""
+    suites = {suite for job in JOBS for suite in job.suites}
+    files = [results for results in read(folder) if any(row.suite in suites for row in results.rows)]
+    dates = sorted({date for results in files for date in days(results).split(" to ")})
+    when = " to ".join(dates[:: max(1, len(dates) - 1)])
+    return (
+        f"\n\n{listed.device.name}, driver {listed.device.driver}, {when}, L2 {listed.protocol.l2}; made by "
+        f"`python -m benchmarks.make_tables` from [raw results](benchmarks/results/{folder.name}/), which name the "
+        "commit that measured each row."
+    )

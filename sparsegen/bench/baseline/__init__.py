@@ -1,0 +1,1 @@
+"""Participants of a row: baselines, their inputs, and their processes' devices."""

@@ -1,0 +1,27 @@
+"""One file for each baseline, each exporting ``BASELINE``; whatever is in this folder takes part."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+
+from sparsegen.bench.baseline.baseline import Baseline
+
+ORDER = (
+    "sparsegen",
+    "sparsegen-untuned",
+    "sparsegen-default",
+    "sparsegen-graph",
+    "cublas",
+    "cublas-tf32",
+)  # first in turn; the others follow by name
+
+
+@cache
+def baselines() -> dict[str, Baseline]:
+    """Every baseline by name."""
+    names = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
+    found = [importlib.import_module(f"{__name__}.{name}").BASELINE for name in names]
+    found.sort(key=lambda c: (ORDER.index(c.name) if c.name in ORDER else len(ORDER), c.name))
+    return {baseline.name: baseline for baseline in found}

@@ -1,0 +1,53 @@
+"""Shared parts of the families of block attention, forward and backward: limits, and masks among a kernel's sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config
+from sparsegen.operators import BlockAttentionProblem, DType
+
+MOST_TOKENS = 1 << 29
+ROW_BYTES = 128  # of a row in shared memory
+THREADS = 384  # two warpgroups that multiply, and a third one whose first warp loads
+P = TypeVar("P", bound=BlockAttentionProblem)
+C = TypeVar("C", bound=Config)
+
+
+class BlockAttentionFamily(Family[P, C]):
+    """Persistent kernels on warpgroups' tensor cores, with tiles loaded by TMA."""
+
+    packed_names = ()
+
+    def item_size_names(self, problem: P) -> tuple[str, ...]:
+        return ("item_masks", "head_masks") if problem.has_mask else ()
+
+    def scope(self, problem: P) -> Iterator[Constraint]:
+        yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
+        yield Constraint(
+            max(problem.queries, problem.keys) < MOST_TOKENS,
+            f"queries ({problem.queries}) and keys ({problem.keys}) are fewer than {MOST_TOKENS}",
+        )
+
+
+def device_constraints(device: Device, shared_bytes: int) -> Iterator[Constraint]:
+    """Yields what a kernel with ``shared_bytes`` bytes of shared memory requires of a device."""
+    yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+    yield Constraint(
+        device.shared_memory_per_block >= shared_bytes,
+        f"tiles take {shared_bytes} bytes of shared memory, a block has {device.shared_memory_per_block}",
+    )
+
+
+def mask_sizes(problem: BlockAttentionProblem) -> dict[str, int]:
+    """Count the 64-bit words from one batch element's and one head's mask to the next; 0 where they share it."""
+    if not problem.has_mask:
+        return {}
+    words, masks = problem.mask_layout.words, problem.masks
+    of_item = words * (problem.heads if masks.are_of_heads else 1)
+    return {
+        "head_masks": words if masks.are_of_heads else 0,
+        "item_masks": of_item if masks.are_of_items else 0,
+    }

@@ -1,0 +1,54 @@
+"""Few variants that show all there is to see of a family's code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+from sparsegen.kernels.base import AnyFamily
+from sparsegen.testing.variants import Variant, sample
+
+Item = TypeVar("Item")
+NUMBERS = ("constexpr ", "using ", "#line ")  # how lines begin that differ in numbers and types alone
+
+
+def shown(variant: Variant) -> frozenset[tuple[Any, ...]]:
+    """Returns the features that a variant covers: traits, a batch or none, matrices, and every line of code but
+    constants.
+
+    A line stands in a source because the template's branches put it there: variants that show every line take every
+    branch.
+    """
+    lines = (re.sub(r"//.*", "", line).strip() for line in variant.source.splitlines())
+    return frozenset(
+        [
+            *variant.kind.traits,
+            ("batch", variant.kind.batch > 1),
+            *(("matrix", name) for name in variant.matrices),
+            *(("line", line) for line in lines if line and not line.startswith(NUMBERS)),
+        ]
+    )
+
+
+def cover(items: Sequence[Item], shows: Callable[[Item], frozenset[Any]]) -> list[Item]:
+    """Few items that show what all of them do: the one that shows most that is new, again and again, none in vain."""
+    shown_by = [shows(item) for item in items]
+    chosen: list[int] = []
+    missing = frozenset[Any]().union(*shown_by)
+    while missing:
+        best = max(range(len(items)), key=lambda i: len(shown_by[i] & missing))
+        chosen.append(best)
+        missing -= shown_by[best]
+    for one in list(chosen):
+        others = frozenset[Any]().union(*(shown_by[i] for i in chosen if i != one))
+        if shown_by[one] <= others:
+            chosen.remove(one)
+    return [items[i] for i in sorted(chosen)]
+
+
+@cache
+def short_ring(family: AnyFamily) -> tuple[Variant, ...]:
+    """Few variants of a family's sample that show every line of code, trait and matrix that any of them has."""
+    return tuple(cover(sample(family), shown))

@@ -1,0 +1,143 @@
+// lib/copy/vector.cuh.j2
+
+// lib/barrier/barrier.cuh.j2
+
+// lib/barrier/bulk_barrier.cuh.j2
+
+// lib/cluster/cluster.cuh.j2 (2)
+
+// lib/barrier/elected.cuh.j2
+
+// lib/cluster/cluster_copy.cuh.j2
+
+// lib/cluster/cluster_store.cuh.j2
+
+// lib/copy/tensor_map.cuh.j2 (5)
+
+// lib/barrier/early_start.cuh.j2
+
+// lib/barrier/named_barrier.cuh.j2
+
+// lib/barrier/register_budget.cuh.j2
+
+// lib/copy/store_matrices.cuh.j2
+
+// lib/copy/pair.cuh.j2 (1)
+
+// lib/mma/swizzle.cuh.j2
+
+// lib/persistent/tile_ring.cuh.j2 (1)
+
+constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next 64, where B is contiguous along columns
+
+// lib/mma/warpgroup.cuh.j2 (1)
+
+// lib/persistent/tile_scheduler.cuh.j2 (1)
+
+// In shared memory, behind the stages and the staged pieces of the result.
+struct Memory {
+  Ring ring;
+  TileQueue queue;
+};
+
+// The coordinates of a box in the array of a batch element.
+__device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int outer) { return box_at(inner, outer); }
+
+// lib/epilogue/tile_output.cuh.j2 (1)
+(2) from (1):
+@@
+-// lib/copy/pair.cuh.j2 (1)
++// lib/copy/pair.cuh.j2 (2)
+@@
+-// lib/mma/warpgroup.cuh.j2 (1)
++// lib/mma/warpgroup.cuh.j2 (2)
+@@
+-// lib/epilogue/tile_output.cuh.j2 (1)
++// lib/epilogue/tile_output.cuh.j2 (2)
+(3) from (2):
+@@
+-// lib/epilogue/tile_output.cuh.j2 (2)
++// lib/epilogue/tile_output.cuh.j2 (3)
+(4) from (2):
+@@
+-// lib/persistent/tile_ring.cuh.j2 (1)
++// lib/persistent/tile_ring.cuh.j2 (2)
+@@
+-// lib/mma/warpgroup.cuh.j2 (2)
++// lib/mma/warpgroup.cuh.j2 (4)
++
++// lib/reduce/stage_sums.cuh.j2
+@@
+-// lib/epilogue/tile_output.cuh.j2 (2)
++// lib/epilogue/tile_output.cuh.j2 (4)
+(5) from (1):
+@@
+-// lib/copy/tensor_map.cuh.j2 (5)
++// lib/copy/tensor_map.cuh.j2 (6)
+@@
+-// lib/copy/store_matrices.cuh.j2
+-
+-// lib/copy/pair.cuh.j2 (1)
+-
+@@
+-// lib/mma/warpgroup.cuh.j2 (1)
++// lib/mma/warpgroup.cuh.j2 (5)
+@@
+-__device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int outer) { return box_at(inner, outer); }
++__device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int outer) { return box_at(inner, outer, item); }
+@@
+-// lib/epilogue/tile_output.cuh.j2 (1)
++// lib/epilogue/tile_output.cuh.j2 (5)
+(6) from (1):
+@@
+-// lib/mma/warpgroup.cuh.j2 (1)
++// lib/mma/warpgroup.cuh.j2 (6)
+@@
+-// lib/epilogue/tile_output.cuh.j2 (1)
++// lib/epilogue/tile_output.cuh.j2 (4)
+(7) from (2):
+@@
+-// lib/mma/warpgroup.cuh.j2 (2)
++// lib/mma/warpgroup.cuh.j2 (7)
+@@
+-// lib/epilogue/tile_output.cuh.j2 (2)
++// lib/epilogue/tile_output.cuh.j2 (4)
+(8) from (4):
+@@
+-// lib/copy/store_matrices.cuh.j2
+-
+-// lib/copy/pair.cuh.j2 (2)
+-
+@@
+-// lib/mma/warpgroup.cuh.j2 (4)
++// lib/mma/warpgroup.cuh.j2 (8)
+@@
+-// lib/epilogue/tile_output.cuh.j2 (4)
++// lib/epilogue/tile_output.cuh.j2 (6)
+(9) from (5):
+@@
+-// lib/mma/warpgroup.cuh.j2 (5)
++// lib/mma/warpgroup.cuh.j2 (9)
+@@
+-// lib/epilogue/tile_output.cuh.j2 (5)
++// lib/epilogue/tile_output.cuh.j2 (6)
+(10) from (6):
+@@
+-// lib/mma/warpgroup.cuh.j2 (6)
++// lib/mma/warpgroup.cuh.j2 (10)
+(11) from (1):
+@@
+-// lib/cluster/cluster.cuh.j2 (2)
++// lib/cluster/cluster.cuh.j2 (1)
+@@
+-// lib/copy/tensor_map.cuh.j2 (5)
++// lib/copy/tensor_map.cuh.j2 (1)
+@@
+-// lib/mma/warpgroup.cuh.j2 (1)
++// lib/mma/warpgroup.cuh.j2 (11)
+@@
+-// lib/persistent/tile_scheduler.cuh.j2 (1)
++// lib/persistent/tile_scheduler.cuh.j2 (2)
+@@
+-// lib/epilogue/tile_output.cuh.j2 (1)
++// lib/epilogue/tile_output.cuh.j2 (7)
