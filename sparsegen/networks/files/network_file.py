@@ -82,10 +82,11 @@ def _arrays(stored: NpzFile, budget: MemoryBudget) -> dict[str, Array]:
         MatrixError: together they do not fit in memory.
     """
     found: dict[str, Array] = {}
+    archive = stored.zip
+    assert archive is not None  # it is open
 
     def read(name: str, most: int) -> Array:
-        assert stored.zip is not None, "an archive that was opened and not closed"
-        nbytes = stored.zip.getinfo(f"{name}.npy").file_size
+        nbytes = archive.getinfo(f"{name}.npy").file_size
         if nbytes > ITEM_BYTES * most + HEADER_BYTES:
             raise ValueError(f"its {name} take {nbytes} bytes, of {most} numbers at most")
         found[name] = stored[name]

@@ -29,7 +29,7 @@ from sparsegen.integrations.torch.calls.tensor_checks import (
     require_real,
     require_tensors,
 )
-from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks, own_parameter
+from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks, own_parameters
 from sparsegen.matrix.block_mask_draw import MaskDraw
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators import Block
@@ -131,7 +131,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
             own_seed=own_seed,
             device="meta",
         )
-        layer.weight, layer.bias = own_parameter(linear, "weight"), own_parameter(linear, "bias")
+        layer.weight, layer.bias = own_parameters(linear)
         keep_hooks(linear, layer)
         return layer.train(linear.training)
 

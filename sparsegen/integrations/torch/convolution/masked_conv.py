@@ -25,7 +25,7 @@ from sparsegen.integrations.torch.convolution.conv_choice import (
 from sparsegen.integrations.torch.convolution.conv_problem import memory_format
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
 from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
-from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks, own_parameter
+from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks, own_parameters
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators import (
     Density,
@@ -202,7 +202,7 @@ class MaskedConv2d(nn.Conv2d):
             dtype=layer.weight.dtype,
             **masks,
         )
-        made.weight, made.bias = own_parameter(layer, "weight"), own_parameter(layer, "bias")
+        made.weight, made.bias = own_parameters(layer)
         keep_hooks(layer, made)
         return made
 

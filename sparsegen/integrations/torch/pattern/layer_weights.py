@@ -76,8 +76,17 @@ def trains(layer: nn.Module, name: str) -> bool:
     return bool((getattr(layer, name) if original is None else original).requires_grad)
 
 
-def own_parameter(layer: nn.Module, name: str) -> nn.Parameter | None:
-    """The weight's or bias's own parameter, shared; of one that is made of others a new one that starts with it."""
+def own_parameters(layer: nn.Module) -> tuple[nn.Parameter, Any]:
+    """The weight's and the bias's own parameters, shared; of one that is made of others a new one that starts with it.
+
+    The bias is None of a layer without one.
+    """
+    weight, bias = (_own_parameter(layer, name) for name in ("weight", "bias"))
+    assert weight is not None
+    return weight, bias
+
+
+def _own_parameter(layer: nn.Module, name: str) -> nn.Parameter | None:
     parameter: Any = layer._parameters.get(name)
     if isinstance(parameter, nn.Parameter):
         return parameter
