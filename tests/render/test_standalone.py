@@ -295,11 +295,11 @@ int main(int, char**) {
         numbers = np.concatenate(
             [
                 exact,
-                [-np.inf, np.inf],
+                np.array([-np.inf, np.inf], np.float32),
                 halves.astype(np.float32),
                 rng.integers(0, 1 << 32, 1 << 16, np.uint32).view(np.float32),
             ]
-        ).astype(np.float32)
+        )
     numbers = numbers[~np.isnan(numbers)]
     run = subprocess.run(
         [str(built(host + main, tmp_path))], input=numbers.tobytes(), capture_output=True, check=True
