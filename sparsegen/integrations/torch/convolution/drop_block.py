@@ -18,7 +18,7 @@ from sparsegen.integrations.torch.blocks.dropout import checked_p
 from sparsegen.integrations.torch.blocks.monte_carlo import MonteCarloDropout
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution.masked_conv import masked_conv2d
-from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks, own_parameter
+from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks, own_parameters
 from sparsegen.operators import MaskBlock, MaskOf
 from sparsegen.system.integers import ceil_div
 
@@ -91,7 +91,7 @@ class DropBlockConv2d(MonteCarloDropout, nn.Conv2d):
             padding_mode=conv.padding_mode,
             device="meta",
         )
-        layer.weight, layer.bias = own_parameter(conv, "weight"), own_parameter(conv, "bias")
+        layer.weight, layer.bias = own_parameters(conv)
         keep_hooks(conv, layer)
         return layer.train(conv.training)
 

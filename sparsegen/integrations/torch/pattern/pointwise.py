@@ -11,7 +11,7 @@ from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.pattern.layer_weights import (
     current_weight,
     keep_hooks,
-    own_parameter,
+    own_parameters,
     trains,
 )
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
@@ -64,8 +64,7 @@ class PointwiseConv2d(SparseLinear):
             raise OperandError(f"expected a 1 × 1 convolution of one group without padding, got {conv}")
         rows = nn.Linear(conv.in_channels, conv.out_channels, conv.bias is not None, device="meta")
         rows.weight = nn.Parameter(current_weight(conv).flatten(1), requires_grad=trains(conv, "weight"))
-        if conv.bias is not None:
-            rows.bias = own_parameter(conv, "bias")
+        _, rows.bias = own_parameters(conv)
         layer = cls.on_pattern(rows.train(conv.training), pattern, values)
         assert isinstance(layer, cls)
         layer.stride = (int(conv.stride[0]), int(conv.stride[1]))
