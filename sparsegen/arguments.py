@@ -133,7 +133,7 @@ def sides(value: Any, name: str, error: Error = ConfigError, *, least: int | Non
 
 
 def _is_row(value: Any) -> bool:
-    """Whether it holds values in one dimension."""
+    """True if it holds values in one dimension."""
     return value.ndim == 1 if isinstance(value, np.ndarray) else isinstance(value, Sequence)
 
 

@@ -49,7 +49,7 @@ def test_the_readme_has_no_figure_that_was_typed() -> None:
 
 
 def text_of(path: Path) -> str:
-    """What a file says, also one that xz compresses."""
+    """The text of a file, also one that xz compresses."""
     if not compressed.is_compressed(path):
         return path.read_text(encoding="utf-8")
     return compressed.decompress(path.read_bytes(), LARGEST).decode("utf-8")

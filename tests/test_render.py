@@ -43,7 +43,7 @@ def test_threads_render_the_same_source() -> None:
 
 
 def test_every_template_is_part_of_some_family() -> None:
-    """Or of programs, of which `render/test_standalone.py` has what they need."""
+    """Templates are parts of families, or of programs (`render/test_standalone.py`)."""
     of_families = set().union(*(render.parts_of(family.template) for family in families().values()))
     names = {n for n in render.environment().list_templates() if n.endswith(".j2")}
     assert of_families == {n for n in names if not n.startswith("standalone/")}

@@ -26,7 +26,7 @@ class BenchStudy(Study):
     """A study that is one ``sparsegen bench``, which goes on by itself where a time limit ended it.
 
     Attributes:
-        suites: all rows of which are measured.
+        suites: their names; all their rows are measured.
         options: of ``bench`` beside suites, device, output and limit.
         tiny: the same for a test.
     """

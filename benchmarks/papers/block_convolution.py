@@ -68,14 +68,14 @@ class Images:
         return wide[:, : p.height, : p.width, None].float()
 
     def operator(self, images: int) -> Any:
-        """The convolution of so many images."""
+        """The convolution of a number of images."""
         if images not in self.operators:
             problem = replace(self.problem, batch=images)
             self.operators[images] = sparsegen.prepare(problem=problem, dense="never")
         return self.operators[images]
 
     def dense(self, images: Any) -> Any:
-        """By PyTorch, of images on the device."""
+        """PyTorch's convolution of images on the device."""
         found = functional.conv2d(images.permute(0, 3, 1, 2), self.w.permute(0, 3, 1, 2), padding=1)
         return found.permute(0, 2, 3, 1).contiguous()
 

@@ -32,7 +32,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Data:
-    """Where data come from; ``folder`` is None for generated ones."""
+    """The source of data; ``folder`` is None for generated ones."""
 
     folder: Path | None
 

@@ -4,7 +4,7 @@
 
 What Shah and Nair planned and SBNet (Ren et al., CVPR 2018) does: points are counted in cells of the ground plane, and
 a network of 20 layers of 3 × 3 runs over the view; blocks of pixels without a point are skipped. ``masked`` is
-`masked_sequential` with the view's mask of blocks; ``dense`` the same layers by cuDNN, of which the result counts in
+`masked_sequential` with the view's mask of blocks; ``dense`` the same layers by cuDNN, whose result counts in
 live blocks alone. Layers that see beyond a live block's edge see zeros there, where the dense network sees its own
 results: ``difference`` says what that makes of the last layer.
 """

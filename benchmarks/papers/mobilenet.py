@@ -46,7 +46,7 @@ PAPER = {  # table IV: accuracy in percent, frames a second on a V100
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of images and training."""
+    """Sizes of images and training."""
 
     layers: int = len(LAYERS)
     timed_side: int = 224
@@ -92,7 +92,7 @@ def pointwise(model: nn.Module) -> list[str]:
 
 
 def prune(model: nn.Module) -> None:
-    """To 90 % zeros, each layer by itself."""
+    """Prunes to 90 % zeros, each layer by itself."""
     names = [f"{name}.weight" for name in pointwise(model)]
     weights = {name: model.state_dict()[name] for name in names}
     found = sparsegen.prune(weights, pattern="unstructured", sparsity=SPARSITY, scope="layer").weights

@@ -64,12 +64,12 @@ def page(results: Path = RESULTS) -> str:
 
 
 def anchor(study: Study) -> str:
-    """As GitHub makes it of the heading."""
+    """The anchor that GitHub makes of the heading."""
     return re.sub(r"[^\w -]", "", study.title.lower()).replace(" ", "-")
 
 
 def documents(study: Study, results: Path = RESULTS) -> dict[Path, Document]:
-    """What was measured on each device, by its file."""
+    """Measurements of each device, by its file."""
     return {file: study.read(file) for file in sorted(results.glob(f"*/{study.raw}.json.xz"))}
 
 
@@ -94,7 +94,7 @@ def section(study: Study, found: dict[Path, Document]) -> str:
 
 
 def origin(study: Study, file: Path, document: Document) -> str:
-    """Where the figures come from, in one line."""
+    """The source of the figures, in one line."""
     states = document.get("states") or list(dict.fromkeys(row["state"] for row in document["rows"]))
     driver = f", driver {document['driver']}" if document["driver"] else ""
     by = ", ".join(map(short, states))

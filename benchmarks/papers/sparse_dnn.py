@@ -160,7 +160,7 @@ def measured(
 
 
 def held_against_float64(network: Network, images: Array, checked: int, device: Device) -> int:
-    """How many of all inputs live, by exact categories, of which some are held against float64.
+    """The number of inputs that live, by exact categories; some of these are held against float64.
 
     Raises:
         WrongResultError: they differ.
@@ -175,7 +175,7 @@ def held_against_float64(network: Network, images: Array, checked: int, device: 
 
 @lru_cache(maxsize=1)
 def enlarged(neurons: int, count: int, setting: Setting) -> tuple[Array, str]:
-    """Digits as zeros and ones, inputs × neurons: enlarged bilinearly to a square of so many pixels, thresholded."""
+    """Digits as zeros and ones, inputs × neurons: enlarged bilinearly to a square of pixels, thresholded."""
     learnt, _, what = setting.data.digits(count, 1)
     side = round(neurons**0.5)
     grey = learnt.images
@@ -193,7 +193,7 @@ def enlarged(neurons: int, count: int, setting: Setting) -> tuple[Array, str]:
 
 
 def median_seconds(call: Callable[[], Any]) -> float:
-    """By wall clock."""
+    """Seconds by wall clock."""
     taken = []
     for _ in range(CALLS):
         began = time.perf_counter()

@@ -46,7 +46,7 @@ TRAINED = ("dense", "sparse", "blocks")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the model and its masks; the defaults are the paper's, but for the batch."""
+    """Sizes of the model and its masks; the defaults are the paper's, but for the batch."""
 
     tokens: int = 12288
     layers: int = 3
@@ -122,7 +122,7 @@ def drawn_blocks(s: Sizes, place: torch.device) -> BlockMaskTensor:
 
 
 class Ways:
-    """How attention is computed, by name, on masks of its own kind."""
+    """Implementations of attention by name, on masks of its own kind."""
 
     def __init__(self, s: Sizes, place: torch.device) -> None:
         self.sizes, self.place = s, place
@@ -138,7 +138,7 @@ class Ways:
             self.by_name["flex"] = flex_implementation(self.blocks, causal=True)
 
     def of(self, dtype: torch.dtype) -> dict[str, Attend]:
-        """Those that there are for a dtype: masks of blocks are for 16 bits."""
+        """The implementations for a dtype: masks of blocks are for 16 bits."""
         return {
             name: way
             for name, way in self.by_name.items()

@@ -36,10 +36,10 @@ WARM_UP = 3  # steps before a graph is captured
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the networks and their training; the paper's, where it says.
+    """Sizes of the networks and their training; the paper's, where it says.
 
     Attributes:
-        check: steps between looks at unseen data, of which `patience` in a row may bring nothing.
+        check: steps between looks at unseen data; `patience` of them in a row may bring nothing.
         images, tested: of digits; the paper takes 16,384 to learn from.
     """
 
@@ -72,7 +72,7 @@ class BlockDropout(nn.Module):
 
 
 def layer_of(method: str, p: float, block: int) -> example.Layer:
-    """How a network drops before a linear layer."""
+    """The layer that drops before a linear layer."""
     match method:
         case "dense":
             return nn.Linear
@@ -99,7 +99,7 @@ class Known:
 
 
 def data_of(network: str, sizes: Sizes, setting: Setting) -> tuple[Known, Known, str]:
-    """What a network learns from, what it has not seen, and what both are."""
+    """Data that a network learns from, data that it has not seen, and a name for both."""
     place = setting.place
     if network != "gpt":
         learnt, unseen, what = setting.data.digits(sizes.images, sizes.tested)
@@ -320,7 +320,7 @@ def best_of(document: Document, network: str, method: str) -> list[Row]:
 
 
 def step_ratios(document: Document, network: str) -> dict[float, float]:
-    """By p: a step of dropout and dense layers over one of structured dropout."""
+    """For each p, a step of dropout and dense layers over one of structured dropout."""
     ms = {
         method: {row["p"]: row["ms_per_step"] for row in of(document, network, method) if row["ms_per_step"]}
         for method in ("dropout", "structured dropout")

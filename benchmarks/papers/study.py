@@ -1,4 +1,4 @@
-"""What the papers' studies share: what a paper says, points that are measured one by one, and the raw file of both."""
+"""Shared parts of the papers' studies: what a paper says, points that are measured one by one, and the raw file of both."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says: in words, as a figure or in place of one, and where."""
+    """A paper's claim: in words, as a figure or in place of one, and where."""
 
     what: str
     value: str
@@ -38,7 +38,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run is given.
+    """The arguments of a run.
 
     Attributes:
         tiny: small sizes and generated data, for a test.
@@ -50,14 +50,14 @@ class Setting:
 
     @property
     def place(self) -> Any:
-        """Where PyTorch's tensors lie."""
+        """The device of PyTorch's tensors."""
         import torch
 
         return torch.device("cpu") if self.device.key == CPU else torch_place(self.device)
 
     @property
     def is_timed(self) -> bool:
-        """Whether times mean anything: on a GPU."""
+        """True if times mean anything: on a GPU."""
         return self.device.backend == "cuda"
 
 
@@ -108,7 +108,7 @@ class Study(ABC):
         return False
 
     def read(self, path: Path) -> Document:
-        """What a raw file holds, for the page."""
+        """Content of a raw file, for the page."""
         return read_document(path)
 
     @property

@@ -44,7 +44,7 @@ EXCLUDED = {  # small layers at both ends, and embeddings
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of both networks and their training.
+    """Sizes of both networks and their training.
 
     Attributes:
         steps: of an epoch.
@@ -297,7 +297,7 @@ class Trained:
         )
 
     def gradients(self, model: Any) -> dict[str, Any]:
-        """Of the loss on some batches by all that is pruned; other tensors get none."""
+        """Gradients of the loss on some batches by all that is pruned; other tensors get none."""
         import torch
 
         model.zero_grad()
@@ -309,7 +309,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Task:
-    """What a network learns: how it is made, a batch, its loss, and the error on data that it did not learn from."""
+    """A task of a network: how it is made, a batch, its loss, and the error on data that it did not learn from."""
 
     what: str
     model: Callable[[], Any]

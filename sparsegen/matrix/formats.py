@@ -125,7 +125,7 @@ def as_mask(mask: Any, *, source: str | None = None) -> CsrMatrix:
 
 
 def _are_biases(others: Array, hidden: Array) -> bool:
-    """Whether the other values of what may be an additive mask are added to scores: none is positive, or all small."""
+    """True if the other values of what may be an additive mask are added to scores: none is positive, or all small."""
     if others.max() <= 0:
         return True
     surely = hidden[hidden <= SURELY_HIDDEN]

@@ -85,7 +85,7 @@ class PruneReport:
 
     @property
     def summary(self) -> str:
-        """In a line."""
+        """The report in a line."""
         pattern = self.request.pattern.describe()
         return f"{len(self.layers)} pruned ({pattern}), {self.sparsity:.1%} of {self.size} weights are zeros"
 

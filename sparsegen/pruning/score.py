@@ -1,4 +1,4 @@
-"""What a group of weights is worth: what a weight's importance is, and how that of a group adds up."""
+"""Scores of groups of weights: the importance of a weight, and the sum or maximum of a group's."""
 
 from __future__ import annotations
 

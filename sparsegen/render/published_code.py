@@ -54,7 +54,7 @@ def _declared(line: str) -> str:
 
 
 def _top_level(text: str) -> list[str]:
-    """What commas outside of all brackets part."""
+    """Splits a text at the commas outside of all brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "(<[{") - (character in ")>]}")
@@ -89,7 +89,7 @@ def folded(source: str) -> str:
 
 
 def _is_apart(line: str, start: str) -> bool:
-    """Whether a comment line begins a paragraph: it is empty, or indented further."""
+    """True if a comment line begins a paragraph: it is empty, or indented further."""
     return not line[len(start) :].strip() or line[len(start)] == " "
 
 
@@ -122,7 +122,7 @@ def _folded(line: str, further: str = "    ") -> list[str]:
 
 
 def _code_and_comment(line: str) -> tuple[str, str]:
-    """What stands before ``//`` outside of strings, and from there on."""
+    """Splits a line where ``//`` stands outside of strings."""
     for at, is_string in enumerate(_in_strings(line)):
         if not is_string and line.startswith("//", at):
             return line[:at].rstrip(), line[at:]
@@ -143,7 +143,7 @@ def _place_to_cut(line: str, indent: int) -> tuple[int, str, str] | None:
 
 
 def _in_strings(line: str) -> list[bool]:
-    """Of each character whether it lies within a string."""
+    """For each character, True if it lies within a string."""
     found, inside, escaped = [], False, False
     for character in line:
         if inside:

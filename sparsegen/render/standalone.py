@@ -80,7 +80,7 @@ def standalone(
             the matrix.
 
     Raises:
-        ConfigError: there are no programs of this operator, family or problem; the message says of which there are.
+        ConfigError: there are no programs of this operator, family or problem; the message names those that have them.
     """
     _require_known(family, problem)
     packed = family.pack(problem, config, matrix)
@@ -126,12 +126,12 @@ def standalone(
 
 
 def is_packed_in_cpp(family: AnyFamily) -> bool:
-    """Whether programs of this family pack matrices themselves."""
+    """True if programs of this family pack matrices themselves."""
     return _exists(_packing(family))
 
 
 def has_standalone(family: AnyFamily) -> bool:
-    """Whether there are programs of this family at all."""
+    """True if there are programs of this family at all."""
     is_laid_out = not family.packed_names or _exists(_packing(family)) or _exists(_layout(family))
     return is_laid_out and _exists(f"{FOLDER}/reference/{family.problem_type.operator}.cuh.j2")
 
@@ -196,7 +196,7 @@ def _packed_array(name: str, packed: Packed[Array]) -> _PackedArray:
 def _parameter(
     family: AnyFamily, problem: Problem, config: Config, packed: Packed[Array], argument: Argument
 ) -> _Parameter:
-    """What stands for a parameter; tensor maps come first, and so arrays are declared before all parameters."""
+    """Code that stands for a parameter; tensor maps come first, and so arrays are declared before all parameters."""
     name = argument.name
     match argument.kind:
         case ArgumentKind.TENSOR_MAP:
@@ -242,7 +242,7 @@ def _dim3(sides: tuple[int, int, int]) -> str:
 
 
 def _of_problem(problem: Problem, matrix: CsrMatrix, density: float | None) -> dict[str, Any]:
-    """What references and packings ask of the problem, in words that every template has."""
+    """Facts of the problem that references and packings ask for, by names that every template has."""
     dtype, rows, columns = problem.dtype, *matrix.shape
     epilogue = getattr(problem, "epilogue", None)
     found: dict[str, Any] = {

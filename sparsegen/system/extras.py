@@ -1,4 +1,4 @@
-"""What installs the packages of an extra: the one place that says so in messages.
+"""Commands that install the packages of an extra: the one place for messages.
 
 It names the packages themselves, which package indexes have. It does not name sparsegen, which none has.
 """

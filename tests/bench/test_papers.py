@@ -30,7 +30,7 @@ STUDIES = (
 
 @pytest.fixture
 def papers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, emulator_settings: Settings) -> Path:
-    """Where raw files go: the folder of a device in one of results."""
+    """The place of raw files: the folder of a device in one of results."""
     monkeypatch.syspath_prepend(str(ROOT))
     folder = tmp_path / "results" / "some-device"
     folder.mkdir(parents=True)

@@ -131,7 +131,7 @@ def test_other_layers_keep_hooks_and_take_made_weights() -> None:
 
 
 def _hooked_bias(layer: nn.Module) -> nn.Module:
-    """With a weight and a bias that hooks make, and that are stale."""
+    """The layer with a weight and a bias that hooks make, and that are stale."""
     for name in ("weight", "bias"):
         prune.l1_unstructured(layer, name, 0.5)
     with torch.no_grad():

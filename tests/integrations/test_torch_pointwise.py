@@ -18,7 +18,7 @@ from sparsegen.integrations.torch.calls.activations import Activation  # noqa: E
 
 
 def separable(inputs: int, outputs: int, stride: int = 1) -> list[nn.Module]:
-    """As in MobileNetV1: depthwise and pointwise convolutions, each with a norm and a ReLU behind."""
+    """Layers as in MobileNetV1: depthwise and pointwise convolutions, each with a norm and a ReLU behind."""
     return [
         nn.Conv2d(inputs, inputs, 3, padding=1, groups=inputs, bias=False),
         nn.BatchNorm2d(inputs),
@@ -47,7 +47,7 @@ def images() -> Any:
 
 
 def pruned(of: nn.Module) -> nn.Module:
-    """With a fifth of the weights of 1 × 1 convolutions."""
+    """The network with a fifth of the weights of 1 × 1 convolutions."""
     for module in of.modules():
         if isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1):
             module.weight.data = sparsegen.prune(

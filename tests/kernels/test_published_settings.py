@@ -31,7 +31,7 @@ COLUMN_MAJOR = SpmmProblem(1024, 1024, 1024, dtype=DType.FLOAT16, layout=Layout.
 
 
 def published(name: str, problem: Problem) -> list[dict[str, Any]]:
-    """As dictionaries; every one is valid."""
+    """Published settings as dictionaries; every one is valid."""
     configs = family(name).published(problem)
     for config in configs:
         family(name).require_valid(problem, config, H100)

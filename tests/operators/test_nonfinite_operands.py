@@ -14,7 +14,7 @@ HEAD = 16
 
 
 def _expected(q: Any, k: Any, v: Any) -> Any:
-    """Of each query, over the keys that it sees."""
+    """For each query, over the keys that it sees."""
     rows = []
     for i, query in enumerate(q.astype(np.float64)):
         scores = k[: i + 1].astype(np.float64) @ query * HEAD**-0.5

@@ -13,7 +13,7 @@ OPTIONS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{
 
 
 def host_part(source: str, entry: str) -> str:
-    """What of a program the host compiles; a launch does not look at the kernel's address."""
+    """The part of a program that the host compiles; a launch does not look at the kernel's address."""
     return f'extern "C" void {entry}() {{}}\n' + source[source.index("// ===== The host") :]
 
 
@@ -27,7 +27,7 @@ def built(text: str, folder: Path) -> Path:
 
 
 def ran(program: Path, *words: str, kernel: CompiledKernel) -> subprocess.CompletedProcess[str]:
-    """What a program says whose launches go to the emulator."""
+    """The output of a program whose launches go to the emulator."""
     environment = {**os.environ, "SPARSEGEN_KERNEL": str(kernel.binary)}
     command = [str(program), *words]
     return subprocess.run(

@@ -65,7 +65,7 @@ def program_of(golden: Golden) -> Standalone:
 
 
 def smaller(problem: Problem) -> Any:
-    """The problem, or of images, of which the host's reference takes long, a part."""
+    """The problem; of images a part, as the host's reference takes long for all."""
     return replace(problem, height=32, width=32) if problem.operator == "masked_conv2d" else problem
 
 

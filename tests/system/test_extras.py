@@ -1,4 +1,4 @@
-"""What messages say that installs an extra."""
+"""Messages that say how to install an extra."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def layer_by_layer(bench: Workbench) -> Implementation:
 
 
 def inputs_in_grid(count: int) -> tuple[int, int]:
-    """The second and third side of a grid with so many inputs."""
+    """The second and third side of the grid for a number of inputs."""
     return (count, 1) if count <= MOST_ROWS else (count // 2, 2)
 
 

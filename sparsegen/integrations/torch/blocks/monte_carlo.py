@@ -29,5 +29,5 @@ class MonteCarloDropout(nn.Module):
 
     @property
     def drops(self) -> bool:
-        """Whether the next call drops, if its probability is above zero."""
+        """True if the next call drops, if its probability is above zero."""
         return self.training or self.drops_in_evaluation

@@ -1,4 +1,4 @@
-"""Whether weights are as they were when something was made of them."""
+"""Checks that weights are as they were when something was made of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NO_WEIGHT: WeightState = None, None, 0
 
 
 def weight_state(tensor: Tensor | None) -> WeightState:
-    """What changes with a weight, as far as PyTorch counts that.
+    """A state that changes with a weight, as far as PyTorch counts changes.
 
     It holds the tensor, so that no other one gets its address.
     """
@@ -23,7 +23,7 @@ def weight_state(tensor: Tensor | None) -> WeightState:
 def unchanged(
     weights: Sequence[Tensor | None], known: Sequence[WeightState], *, frozen: bool = False
 ) -> bool:
-    """Whether weights are as they were; those that train never are for long, so that ``frozen`` must be, too."""
+    """True if weights are as they were; with ``frozen``, weights that train count as changed."""
     for tensor, (before, version, address) in zip(weights, known, strict=True):
         if tensor is not before:
             return False

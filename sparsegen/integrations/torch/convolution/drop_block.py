@@ -96,7 +96,7 @@ class DropBlockConv2d(MonteCarloDropout, nn.Conv2d):
         return layer.train(conv.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images × filters × height × width.
+        """Returns images × filters × height × width.
 
         Args:
             x: images × channels × height × width.

@@ -21,12 +21,12 @@ Convertible: TypeAlias = nn.Linear | nn.Conv2d
 
 
 def is_convertible(module: nn.Module) -> TypeGuard[Convertible]:
-    """Whether a module is a plain linear layer or 1 × 1 convolution."""
+    """True if a module is a plain linear layer or 1 × 1 convolution."""
     return type(module) is nn.Linear or is_pointwise(module)
 
 
 def is_pointwise(module: nn.Module) -> bool:
-    """Whether a module is a plain 1 × 1 `torch.nn.Conv2d` of one group, of whatever stride, without padding."""
+    """True if a module is a plain 1 × 1 `torch.nn.Conv2d` of one group, of whatever stride, without padding."""
     return (
         type(module) is nn.Conv2d
         and module.kernel_size == (1, 1)
@@ -72,7 +72,7 @@ class PointwiseConv2d(SparseLinear):
         return layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images × filters × height × width, in x's memory format; without the images' dimension where x has none.
+        """Returns images × filters × height × width, in x's memory format; without the images' dimension where x has none.
 
         Raises:
             OperandError: images of other channels, or of a dtype or device that does not fit.
@@ -91,7 +91,7 @@ class PointwiseConv2d(SparseLinear):
 
 
 def rows_seen(layer: nn.Module, x: Any) -> int:
-    """How many rows the product of a linear layer or a pointwise convolution has for an input."""
+    """Number of rows that the product of a linear layer or a pointwise convolution has for an input."""
     if isinstance(layer, nn.Conv2d):
         rows, columns = (
             -(-int(size) // int(step)) for size, step in zip(x.shape[-2:], layer.stride, strict=True)
