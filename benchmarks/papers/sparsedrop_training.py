@@ -320,7 +320,7 @@ def best_of(document: Document, network: str, method: str) -> list[Row]:
 
 
 def step_ratios(document: Document, network: str) -> dict[float, float]:
-    """For each p, a step of dropout and dense layers over one of structured dropout."""
+    """Times by p: a step of dropout and dense layers over one of structured dropout."""
     ms = {
         method: {row["p"]: row["ms_per_step"] for row in of(document, network, method) if row["ms_per_step"]}
         for method in ("dropout", "structured dropout")

@@ -1,4 +1,4 @@
-"""Shared parts of the papers' studies: what a paper says, points that are measured one by one, and the raw file of both."""
+"""Shared parts of the papers' studies: a paper's claim, points measured one by one, and the raw file of both."""
 
 from __future__ import annotations
 

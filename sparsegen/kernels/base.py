@@ -90,7 +90,7 @@ def cuda_key(name: str, compute_capability: tuple[int, int]) -> str:
 
 
 def cuda_architecture(compute_capability: tuple[int, int]) -> str:
-    """Name of the target for nvcc's ``-arch``; from Hopper on, the architecture's own instructions need the "a" target."""
+    """The target for nvcc's ``-arch``; from Hopper on, the architecture's own instructions need the "a" target."""
     major, minor = compute_capability
     return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 

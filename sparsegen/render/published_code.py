@@ -143,7 +143,7 @@ def _place_to_cut(line: str, indent: int) -> tuple[int, str, str] | None:
 
 
 def _in_strings(line: str) -> list[bool]:
-    """For each character, True if it lies within a string."""
+    """Marks the characters that lie within a string."""
     found, inside, escaped = [], False, False
     for character in line:
         if inside:

@@ -27,7 +27,7 @@ DEFINED = {
 
 
 def columns_kept(scores: dict[str, Any], rows: dict[str, int], keep: int) -> dict[str, int]:
-    """Number of columns of each sorted layer that stay: the best ones of all layers, as near to ``keep`` weights as whole
+    """Number of columns of each sorted layer that stay: the best of all layers, as near to ``keep`` weights as whole
     columns allow.
     """
     ranked = sorted(((s, name) for name, of in scores.items() for s in of), key=lambda one: -one[0])

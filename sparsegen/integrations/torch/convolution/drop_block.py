@@ -102,7 +102,7 @@ class DropBlockConv2d(MonteCarloDropout, nn.Conv2d):
             x: images × channels × height × width.
 
         Raises:
-            OperandError: no images of so many channels, or of another dtype or device than the weight.
+            OperandError: x has other channels, or another dtype or device than the weight.
         """
         require_tensors(x=x)
         if x.dim() != 4 or x.shape[1] != self.in_channels:

@@ -72,7 +72,7 @@ class PointwiseConv2d(SparseLinear):
         return layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns images × filters × height × width, in x's memory format; without the images' dimension where x has none.
+        """Returns images × filters × height × width, in x's memory format; without the first if x has none.
 
         Raises:
             OperandError: images of other channels, or of a dtype or device that does not fit.
