@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 ROWS_AHEAD = 8
 BYTES_AHEAD = 4 << 30  # bytes of files that wait for their rows
-PARCEL_SECONDS = 600.0
+INPUTS_SECONDS = 600.0
 NICENESS = 10  # compilers must not take the cores that measuring processes want
 
 
@@ -135,7 +135,7 @@ class InputsQueue:
     def _take(self) -> None:
         self._is_waiting = False
         try:
-            inputs: Inputs = self._child.receive(PARCEL_SECONDS)
+            inputs: Inputs = self._child.receive(INPUTS_SECONDS)
         except ChildDiedError:
             raise
         except SparsegenError as error:
