@@ -21,6 +21,11 @@ def absolute(path: Path) -> Path:
         return path
 
 
+def use_device(name: str) -> None:
+    """Make a device, ``cuda:0`` or ``emulator``, the default of this process and of its children."""
+    os.environ["SPARSEGEN_DEVICE"] = name
+
+
 def _users(kind: str, unknown: str) -> str:
     """One of the user's own folders, ``data`` or ``cache``; ``unknown`` where the user has no home folder."""
     import platformdirs  # a job's bundle names both folders, and runs without this package

@@ -15,7 +15,7 @@ from sparsegen.cli.parts.engines import Places
 from sparsegen.cli.parts.searches import watched
 from sparsegen.errors import OperandError, PackageMissingError
 from sparsegen.kernels.base import Device
-from sparsegen.settings import Settings
+from sparsegen.settings import Settings, use_device
 from sparsegen.system.extras import install_command
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.report import Budget
@@ -75,10 +75,8 @@ def tune_in_situ(
         raise PackageMissingError(
             f"--example-inputs needs PyTorch, which runs the model: {install_command('torch')}"
         ) from error
-    if device.backend == "emulator" and Settings.from_environment().device != "emulator":
-        raise OperandError(
-            "the emulator runs layers of models with SPARSEGEN_DEVICE=emulator alone: set that"
-        )
+    if device.backend == "emulator":
+        use_device("emulator")  # layers ask for the device of their tensors
     where = _torch_device(torch, device)
     loaded = _model(model).to(where).eval()
     inputs = read_example_inputs(example_inputs, loaded, where)

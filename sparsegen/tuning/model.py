@@ -54,9 +54,10 @@ class SharedSearch:
         first, problem = self.layers[0], self.problem
         others = len(self.layers) - 1
         shared = f", shared by {others} other layer{'s' if others > 1 else ''}" if others else ""
+        then = "" if problem.epilogue is Epilogue.NONE else f", {str(problem.epilogue).replace('_', ' and ')}"
         return (
             f"{first.name}: {problem.m} × {problem.k}, {first.sparsity:.1%} zeros, {problem.n} "
-            f"token{'s' if problem.n > 1 else ''}{shared}"
+            f"token{'s' if problem.n > 1 else ''}{then}{shared}"
         )
 
 

@@ -164,7 +164,8 @@ def nothing():
 def test_a_model_that_is_called_is_tuned_and_decided_inside(run: Command, made: str, tmp_path: Path) -> None:
     little = ("--trials", "1", "--no-baselines")
     text = run("tune-model", f"{made}:model", "--example-inputs", f"{made}:inputs", *little)
-    assert "[2 of 2] 0: 48 × 32" in text.stderr
+    assert "[1 of 2] 0: 48 × 32" in text.stderr and "tokens, bias, on" in text.stderr
+    assert "[2 of 2] 0: 48 × 32" in text.stderr and "tokens, bias and gelu, on" in text.stderr
     assert "2 searches: 2 searched" in text.stdout and "the model takes" in text.stdout
     assert "2 (Linear) stays dense: not pruned" in text.stdout
 

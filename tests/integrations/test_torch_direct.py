@@ -108,6 +108,7 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
         (torch.ones(3), values, "x: expected shape tokens × 3"),
         (X, torch.ones(2), "values: expected shape 3"),
         (X, values.double(), "values: expected torch.float32"),
+        (X.half(), values, "x: expected torch.float32, the dtype of the values, got torch.float16"),
     ):
         with pytest.raises(OperandError, match=words):
             linear(x, given, pattern)

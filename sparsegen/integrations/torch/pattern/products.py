@@ -21,6 +21,7 @@ from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.calls.call_plans import LaunchPlan
+from sparsegen.integrations.torch.calls.devices import DTYPES
 from sparsegen.integrations.torch.calls.direct import Asked, DirectOperator, asked
 from sparsegen.integrations.torch.calls.tensor_checks import check_tensor, require_tensors
 from sparsegen.integrations.torch.pattern import plain
@@ -115,6 +116,11 @@ def linear_at_once(
     out_features, in_features = pattern.shape
     flat = x.reshape(-1, x.shape[-1]) if x.dim() > 2 else x
     _check(flat, "x", (None, in_features), x)
+    if not casts and x.dtype != values.dtype and values.dtype in DTYPES:
+        raise OperandError(
+            f"x: expected {values.dtype}, the dtype of the values, got {x.dtype}: x.to({values.dtype}) or the layer's "
+            f".to({x.dtype}) make them alike"
+        )
     given = (("values", values, pattern.nnz), *(() if bias is None else (("bias", bias, out_features),)))
     for name, tensor, size in given:
         _check(tensor, name, (size,), tensor if casts and tensor.device == x.device else x)
