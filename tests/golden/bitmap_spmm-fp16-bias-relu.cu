@@ -55,7 +55,7 @@ static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
 // lib/persistent/tile_ring.cuh.j2 (1)
 
-constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next 64, where B is contiguous along columns
+[[maybe_unused]] constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next 64, where B is contiguous along columns
 
 // lib/mma/warpgroup_groups.cuh.j2
 

@@ -39,7 +39,7 @@ constexpr int kWindowRows = kUnit + (kTapRows - 1) * kTapStep;
 constexpr int kGradientPiece = kUnit * kRowBytes, kWindowPiece = kWindowRows * kRowBytes;
 constexpr int kGradientBytes = kTileM / 64 * kGradientPiece;
 constexpr int kStageBytes = kGradientBytes + kPieces * kWindowPiece;
-constexpr int kBBlockBytes = (kTapRows > 1 ? kTapStep : 1) * kRowBytes;  // from 64 columns of a product, a tap, to the next 64
+[[maybe_unused]] constexpr int kBBlockBytes = (kTapRows > 1 ? kTapStep : 1) * kRowBytes;  // from 64 columns of a product, a tap, to the next 64
 constexpr int kTapTiles = 8;  // of 8 channels each, of a piece
 constexpr int kRowGroups = (kRows + kTapRows - 1) / kTapRows;  // of taps
 static_assert(sizeof(Element) == 2 && kGroups == 1, "elements have 16 bits, and filters read all channels");

@@ -28,7 +28,7 @@
 
 // lib/persistent/tile_ring.cuh.j2 (1)
 
-constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next 64, where B is contiguous along columns
+[[maybe_unused]] constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next 64, where B is contiguous along columns
 
 // lib/mma/warpgroup.cuh.j2 (1)
 

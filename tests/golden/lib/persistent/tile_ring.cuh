@@ -7,7 +7,7 @@ constexpr int kMostStages = 8;
 constexpr int kConsumers = 2;  // warpgroups
 constexpr int kProducer = 128 * kConsumers;  // the first thread of the third warpgroup, whose first warp is the producer
 constexpr int kThreads = kProducer + 128;
-constexpr int kNoRows = 0xffff;  // a warpgroup without rows: the last tile may be half a tile
+[[maybe_unused]] constexpr int kNoRows = 0xffff;  // a warpgroup without rows: the last tile may be half a tile
 
 __host__ __device__ constexpr int stage_bytes(int columns) { return (kConsumers + columns / 64) * kPieceBytes; }
 __host__ __device__ constexpr int stages_of(int columns) {
@@ -21,7 +21,7 @@ __host__ __device__ constexpr int stages_of(int columns) {
 using StageDescriptor = Vector<unsigned, 4>;
 constexpr unsigned kLast = 4;  // the last stage of its tile
 constexpr unsigned kEnd = 8;  // an empty stage behind the last tile
-constexpr unsigned kRelayout = 16;  // an empty stage; later stages have the size of narrow tiles
+[[maybe_unused]] constexpr unsigned kRelayout = 16;  // an empty stage; later stages have the size of narrow tiles
 
 // A position in the ring. Each stage has a parity of its own, because their number changes where tiles become narrow.
 struct Stage {

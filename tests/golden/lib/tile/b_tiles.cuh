@@ -1,6 +1,6 @@
 constexpr int kBRows = kTileK, kBColumns = kTileN, kBSwizzle = 1;
 constexpr int kBRowBytes = block_row_bytes(kBColumns * sizeof(Element));
-constexpr int kBBlockBytes = kBRows * kBRowBytes;
+[[maybe_unused]] constexpr int kBBlockBytes = kBRows * kBRowBytes;
 constexpr int kBRowChunks = kBColumns / kChunk;
 constexpr int kRowsPerPass = kLoaders / kBRowChunks;
 static_assert(kLoaders % kBRowChunks == 0, "a row's chunks go to different threads");
