@@ -64,4 +64,5 @@ def by_kind(points: Iterable[Point]) -> dict[Kind, list[Point]]:
 
 def sizes_n(points: Iterable[Point]) -> str:
     """``n = 32, 128``, for captions."""
-    return f"n = {words.listed(sorted({point.n for point in points}))}"
+    known = sorted({point.n for point in points if point.n})
+    return f"n = {words.listed(known)}" if known else f"{len(points)} workloads"

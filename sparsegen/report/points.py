@@ -60,12 +60,17 @@ class Point(HasProblem):
 
     @property
     def over_dense(self) -> float | None:
-        """Speedup over the dense product."""
-        return self.dense.us / self.ours if self.dense and self.ours else None
+        """Speedup over the dense product, of plain dispatch if nothing was tuned."""
+        return self.dense.us / self.our_us if self.dense and self.our_us else None
 
     @property
     def over_sparse(self) -> float | None:
-        return self.sparse.us / self.ours if self.sparse and self.ours else None
+        return self.sparse.us / self.our_us if self.sparse and self.our_us else None
+
+    @property
+    def our_us(self) -> float | None:
+        """Microseconds of the tuned winner, or of plain dispatch if nothing was tuned."""
+        return self.ours or self.untuned
 
     @property
     def label(self) -> str:

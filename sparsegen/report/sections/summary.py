@@ -95,7 +95,7 @@ def _with_count(text: str, mean: Mean, rows: int) -> str:
 
 
 def _baselines(parts: Sequence[Results]) -> Table:
-    """Table of how often each baseline was timed, and why not."""
+    """Table of how often each baseline was timed, and why not; those that support none of the rows are left out."""
     statuses: dict[str, Counter[Status]] = {}
     reasons: dict[str, Counter[str]] = {}
     for part in parts:
@@ -106,6 +106,8 @@ def _baselines(parts: Sequence[Results]) -> Table:
                     reasons.setdefault(cell.baseline, Counter())[cell.reason.partition("\n")[0]] += 1
     rows = []
     for baseline, counted in statuses.items():
+        if set(counted) == {Status.UNSUPPORTED}:
+            continue
         others = ", ".join(
             f"{number} {status}" for status, number in counted.items() if status is not Status.OK
         )
