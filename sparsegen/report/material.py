@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sparsegen.bench.results.results import Rates
@@ -62,7 +62,7 @@ def by_kind(points: Iterable[Point]) -> dict[Kind, list[Point]]:
     return groups
 
 
-def sizes_n(points: Iterable[Point]) -> str:
+def sizes_n(points: Sequence[Point]) -> str:
     """``n = 32, 128``, for captions."""
     known = sorted({point.n for point in points if point.n})
     return f"n = {words.listed(known)}" if known else f"{len(points)} workloads"
