@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
-from torch.nn.utils import parametrize
 
-from sparsegen import api, arguments
-from sparsegen.dispatch.dense_or_sparse import Faster
+from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
-from sparsegen.dispatch.pruned_times import LayerTime, TimeSource
+from sparsegen.dispatch.pruned_times import LayerTime
 from sparsegen.errors import OperandError, PruningError
-from sparsegen.integrations.torch.calls.devices import DTYPES
 from sparsegen.integrations.torch.models.arrangement import Arranger, Form, sites_in_sequences
+from sparsegen.integrations.torch.models.candidates import Candidates
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
 from sparsegen.integrations.torch.models.in_situ import InSitu, decide
-from sparsegen.integrations.torch.pattern.layer_weights import current_weight, is_made_of_others
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pointwise import (
     Convertible,
     PointwiseConv2d,
-    is_convertible,
-    is_pointwise,
 )
 from sparsegen.kernels.base import Device
 from sparsegen.pruning.groups import Scope
-from sparsegen.pruning.pruned_layers import LEAST_SPARSITY
-from sparsegen.pruning.pruner import pruned_matrices
-from sparsegen.pruning.report import PruneReport
-from sparsegen.pruning.request import PatternName, PruneRequest
+from sparsegen.pruning.request import PatternName
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +35,6 @@ ASSUMED_TOKENS = (
     128,
     512,
 )  # assumed if no number is given: a layer stays dense if dense wins for all
-READS_WEIGHTS = (nn.TransformerEncoderLayer,)  # modules that read their layers' weights, besides calling them
 
 
 def convert(
@@ -112,67 +101,29 @@ def convert(
     captures = arguments.flag(capture, "capture", PruningError)
     if example_inputs is not None and policy is Dense.ALWAYS:
         raise OperandError("example_inputs decide between dense and sparse, and dense = always is decided")
-    left = {name: DenseLayer(name, type(m).__name__, why) for name, m, why in obstacles(model, exclude)}
-    layers = {
-        name: module
-        for name, module in model.named_modules()
-        if is_convertible(module) and name and name not in left
-    }
-    if not layers:
-        raise PruningError(
-            "no linear layer or 1 × 1 convolution of this model can be sparse"
-            + _advice(model, list(left.values()))
-        )
-    _require_data(layers)
-    keeps = sparsity is None and pattern == PatternName.UNSTRUCTURED
-    if keeps and (scope, block, nm) != (None, None, None):
-        raise PruningError("scope, block and nm say how to prune: give a sparsity too, or none of them")
-    if scope is None and not (isinstance(pattern, str) and pattern == PatternName.NM):
-        scope = Scope.LAYER
-    weights = {name: current_weight(module) for name, module in layers.items()}
-    before = {name: share for name, weight in weights.items() if (share := _zeros(weight)) >= LEAST_SPARSITY}
-    request = PruneRequest.parse(pattern, 0.0 if keeps else sparsity, scope=scope, block=block, nm=nm)
-    matrices, pruned = pruned_matrices(weights, request)
-    for copied in pruned.copied:
-        left[copied.name] = DenseLayer(
-            copied.name, _kind(layers[copied.name]), f"cannot be pruned: {copied.reason}"
-        )
-    for name in (layers.keys() - before.keys() - left.keys()) if keeps else ():
-        share = _zeros(weights[name])
-        left[name] = DenseLayer(
-            name, _kind(layers[name]), f"it is not pruned: {share:.1%} of its weights are zeros"
-        )
-    if keeps and not layers.keys() - left.keys():
-        raise PruningError(
-            f"no linear layer or 1 × 1 convolution of this model is pruned ({LEAST_SPARSITY:.0%} zeros or more): "
-            "give a sparsity to prune" + _listed(list(left.values()))
-        )
-    for name in pruned.emptied:
-        left[name] = DenseLayer(name, _kind(layers[name]), "nothing of it would be left")
+    candidates = Candidates(model, exclude)
+    pruned = candidates.pruned(pattern, sparsity, scope=scope, block=block, nm=nm)
     asked = ASSUMED_TOKENS if tokens is None else (tokens,)
-    times = _times(pruned, layers, asked, device, db)
-    asks = policy is Dense.AUTO and example_inputs is None
-    for name in times.keys() - left.keys() if asks else ():
-        if why := _why_dense(times[name], asked):
-            left[name] = DenseLayer(name, _kind(layers[name]), why)
+    times = candidates.times(pruned.report, asked, device, db)
+    if policy is Dense.AUTO and example_inputs is None:
+        candidates.leave_slower(times, asked)
     ready = {
         name: _on_pattern(
             module,
-            SparsePattern(matrices[name], run_dense=policy, db=db),
-            torch.tensor(matrices[name].values),
+            SparsePattern(pruned.matrices[name], run_dense=policy, db=db),
+            torch.tensor(pruned.matrices[name].values),
         )
-        for name, module in layers.items()
-        if name not in left
+        for name, module in candidates.layers.items()
     }
-    candidates, found = {name: layers[name] for name in ready}, None
+    found = None
     if example_inputs is None:
-        sites = tuple(sites_in_sequences(model, candidates)) if fuses else ()
-        Arranger(model, candidates, ready, sites).arrange(dict.fromkeys(ready, Form(fused=True)))
+        sites = tuple(sites_in_sequences(model, candidates.layers)) if fuses else ()
+        Arranger(model, candidates.layers, ready, sites).arrange(dict.fromkeys(ready, Form(fused=True)))
     else:
-        found = decide(model, candidates, ready, example_inputs, fuse=fuses, capture=captures)
-    again = tuple(n for n in before if n in ready and ready[n].pattern.nnz < torch.count_nonzero(weights[n]))
+        found = decide(model, candidates.layers, ready, example_inputs, fuse=fuses, capture=captures)
+    again = tuple(name for name in ready if pruned.is_pruned_again(name))
     return conversion_report(
-        model, ready, left, asked, times, found, assumes_tokens=tokens is None, pruned_again=again
+        model, ready, candidates.left, asked, times, found, assumes_tokens=tokens is None, pruned_again=again
     )
 
 
@@ -197,7 +148,7 @@ def conversion_report(
     left = dict(left)
     if found is not None:
         for name in ready.keys() - set(found.kept):
-            left[name] = DenseLayer(name, _kind(model.get_submodule(name)), _why_not(name, found))
+            left[name] = DenseLayer(name, type(model.get_submodule(name)).__name__, _why_not(name, found))
     together = _together(model, ready.keys() - left.keys())
     converted = tuple(
         ConvertedLayer(
@@ -240,115 +191,7 @@ def _why_not(name: str, found: InSitu) -> str:
     return f"the model is no faster with it sparse: {step.sparse_us:.1f} µs, dense {step.dense_us:.1f} µs"
 
 
-def _why_dense(times: Sequence[LayerTime], tokens: Sequence[int]) -> str:
-    """Explains why a layer stays dense, if dense is faster for all numbers of tokens; else empty."""
-    if any(time.faster is not Faster.DENSE for time in times):
-        return ""
-    said = []
-    for n, time in zip(tokens, times, strict=True):
-        if time.sparse_us is None or time.dense_us is None:
-            said.append(f"{n} tokens (by estimates)")
-        else:
-            near = "" if time.source is TimeSource.EXACT else " on a pattern that is near"
-            said.append(f"{n} tokens: {time.dense_us:.1f} µs, sparse {time.sparse_us:.1f} µs{near}")
-    return f"dense is faster for {'; for '.join(said)}"
-
-
-def obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, nn.Module, str]]:
-    """The modules with a matrix of weights that cannot be sparse, and why."""
-    owners: dict[int, list[str]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        for parameter in module.parameters(recurse=False):
-            owners.setdefault(id(parameter), []).append(name)
-    for name, module in model.named_modules():
-        if isinstance(module, parametrize.ParametrizationList):
-            continue  # part of the layer
-        if any(is_lazy(p) for p in module.parameters(recurse=False)):
-            yield name, module, "its weight is not initialized yet: call the model once"
-            continue
-        if (why := is_made_of_others(module)) is not None:
-            yield name, module, why
-            continue
-        matrices = [p for p in module.parameters(recurse=False) if p.dim() > 1]
-        if not matrices:
-            continue
-        others = sorted({owner for p in matrices for owner in owners[id(p)]} - {name})
-        if not is_convertible(module):
-            yield name, module, _why_not_convertible(module)
-        elif any(fnmatchcase(name, glob) for glob in exclude):
-            yield name, module, "left out by name"
-        elif others:
-            yield name, module, f"its weight belongs to {', '.join(others)} too"
-        elif isinstance(holder := model.get_submodule(name.rpartition(".")[0]), READS_WEIGHTS):
-            yield name, module, f"{type(holder).__name__} reads its weight itself"
-
-
 def _on_pattern(module: Convertible, pattern: SparsePattern, values: Tensor) -> SparseLinear:
     if isinstance(module, nn.Conv2d):
         return PointwiseConv2d.on_convolution(module, pattern, values)
     return SparseLinear.on_pattern(module, pattern, values)
-
-
-def _why_not_convertible(module: nn.Module) -> str:
-    if type(module) is nn.Conv2d:
-        if module.groups > 1:
-            return f"a convolution of {module.groups} groups"
-        return f"a convolution of {' × '.join(map(str, module.kernel_size))}: SparseConv2d takes such"
-    return "not a plain torch.nn.Linear"
-
-
-def _kind(module: nn.Module) -> str:
-    return type(module).__name__
-
-
-def _require_data(layers: Mapping[str, Convertible]) -> None:
-    """Raises PruningError where the weights are not there yet."""
-    without = [name for name, layer in layers.items() if any(p.is_meta for p in layer.parameters())]
-    if without:
-        raise PruningError(
-            f"the weights of {', '.join(without[:3])} are on the meta device and have no data: load them first "
-            "(load_state_dict with assign=True), then convert the model"
-        )
-
-
-def _zeros(weight: Tensor) -> float:
-    """The share of a weight's elements that are zero."""
-    return 1 - int(torch.count_nonzero(weight)) / weight.numel() if weight.numel() else 0.0
-
-
-def _times(
-    report: PruneReport,
-    layers: Mapping[str, Convertible],
-    tokens: Sequence[int],
-    device: Device | str | None,
-    db: str | Path | None,
-) -> dict[str, tuple[LayerTime, ...]]:
-    """Returns the known times of the product with each layer, by name: one for each number of tokens."""
-    found: dict[str, tuple[LayerTime, ...]] = {}
-    for torch_dtype in {layer.weight.dtype for layer in layers.values()} & DTYPES.keys():
-        dtype = DTYPES[torch_dtype]
-        for n in tokens:
-            times = api.pruned_times(report, n=n, dtype=dtype, layout="column", device=device, db=db)
-            for t in times.layers:
-                if layers[t.layer].weight.dtype is torch_dtype:
-                    found[t.layer] = (*found.get(t.layer, ()), t)
-    return found
-
-
-def _advice(model: nn.Module, left: Sequence[DenseLayer]) -> str:
-    """Advises on a model without a layer to convert, with the reasons."""
-    if isinstance(model, nn.Linear):
-        return ": it is one itself, which SparseLinear.from_dense converts"
-    has_convolutions = any(
-        isinstance(module, nn.Conv2d) and not is_pointwise(module) for module in model.modules()
-    )
-    hint = (
-        ", and larger convolutions are those of convert_convolutions and SparseConv2d"
-        if has_convolutions
-        else ""
-    )
-    return hint + _listed(left)
-
-
-def _listed(layers: Sequence[DenseLayer]) -> str:
-    return "".join(f"; {layer.name}: {layer.reason}" for layer in layers)

@@ -17,7 +17,8 @@ from sparsegen.errors import OperandError, PruningError
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.models.arrangement import Arranger
-from sparsegen.integrations.torch.models.conversion import conversion_report, obstacles
+from sparsegen.integrations.torch.models.candidates import obstacles
+from sparsegen.integrations.torch.models.conversion import conversion_report
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, DenseLayer
 from sparsegen.integrations.torch.models.example_inputs import arguments_of
 from sparsegen.integrations.torch.models.in_situ import decide
