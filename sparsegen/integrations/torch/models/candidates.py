@@ -96,7 +96,7 @@ class Candidates:
         block: tuple[int, int] | None,
         nm: tuple[int, int] | None,
     ) -> PrunedCandidates:
-        """Prune copies of the weights, and leave the layers that cannot be pruned or of which nothing is left.
+        """Prune copies of the weights, and leave the layers that cannot be pruned or would be empty.
 
         Without a sparsity, weights keep their own zeros, and layers with too few of them are left.
 
