@@ -29,6 +29,7 @@ What most programs need of `sparsegen`. Everything that this page names is impor
 | more | |
 |---|---|
 | [operators](api/operators.md) | problems, operator objects and the words of their fields; from `sparsegen` too |
+| [pruning](api/pruning.md) | scores, schedules |
 | [masks](api/masks.md) | `sparsegen.masks` |
 | [PyTorch](api/torch.md) | `sparsegen.integrations.torch` |
 | [errors](errors.md) | `sparsegen.errors` |
@@ -38,6 +39,10 @@ What operators compute, and how their objects are called, is in [operators](oper
     "api/operators.md": """# Operators in Python
 
 Problems and operator objects, imported from `sparsegen`. What each computes is in [operators](../operators.md).
+""",
+    "api/pruning.md": """# Pruning in Python
+
+Imported from `sparsegen`; `sparsegen.prune` itself is on the [first page](../api.md). Guide: [pruning](../pruning.md).
 """,
     "api/masks.md": """# Masks in Python
 
@@ -56,10 +61,17 @@ def pages() -> dict[str, str]:
     sparsegen = importlib.import_module("sparsegen")
     masks = importlib.import_module("sparsegen.masks")
     found = {name: getattr(sparsegen, name) for name in sparsegen.__all__ if name != "__version__"}
-    inside = {name for name, what in found.items() if what.__module__.startswith("sparsegen.operators")}
+    apart = {
+        page: {name: what for name, what in found.items() if what.__module__.startswith(module)}
+        for page, module in (
+            ("api/operators.md", "sparsegen.operators"),
+            ("api/pruning.md", "sparsegen.pruning"),
+        )
+    }
+    inside = {name for group in apart.values() for name in group}
     parts = {
         FIRST: grouped({name: what for name, what in found.items() if name not in inside}),
-        "api/operators.md": grouped({name: found[name] for name in inside}),
+        **{page: grouped(group) for page, group in apart.items()},
         "api/masks.md": [
             entry(f"sparsegen.masks.{n}", getattr(masks, n), "##") for n in sorted(masks.__all__)
         ],

@@ -4,6 +4,7 @@ for it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -299,6 +300,11 @@ def standalone_source(
     from sparsegen.render.standalone import standalone
     from sparsegen.tuning.prediction.targets import named_target
 
+    name = arguments.text(name, "name")
+    if not re.fullmatch(r"[\w.-]{1,100}", name, re.ASCII):
+        raise ConfigError(
+            f"name = {name[:40]!r}: letters, digits, '_', '.' and '-' alone name the source's file"
+        )
     wanted = Wanted.of(matrix, problem, operator, transpose, options)
     target = named_target(device) if isinstance(device, str) else None
     where = _device(device) if target is None else target.device

@@ -74,7 +74,9 @@ def test_the_first_page_stays_short() -> None:
     assert len(entries(pages()["api.md"])) <= FIRST_PAGE
 
 
-@pytest.mark.parametrize("page", ["api.md", "api/operators.md", "api/masks.md", "api/torch.md"])
+@pytest.mark.parametrize(
+    "page", ["api.md", "api/operators.md", "api/pruning.md", "api/masks.md", "api/torch.md"]
+)
 def test_every_entry_has_a_sentence(page: str) -> None:
     found = entries(pages()[page])
     assert found

@@ -96,6 +96,12 @@ ROWS = {
         {**ASKED, "on_miss": WORD, "deterministic": FLAG_OR_NONE, **CHOICE, "allow_overflow": FLAG}, FIELDS,
         free=("family", "config"),
     ),
+    "standalone_source": Row(
+        sparsegen.standalone_source,
+        {"matrix": CSR, "n": 4, "device": "nvidia-h100", "family": "csr_spmm"},
+        {**ASKED, "family": TEXT, "config": NAMES, "name": TEXT},
+        FIELDS,
+    ),
     "prune": Row(
         sparsegen.prune,
         {"weights": DENSE, "sparsity": 0.5},

@@ -238,9 +238,9 @@ RIGHT = {
                 "own.order[start + lane] - leader",
                 "own.order[start + lane] - leader - 1",
             ),
-            "dead parts that count": ("if ((flags & kDead) != 0) hide_dead(note, piece);", ""),
+            "dead parts that count": ("if ((flags & kDead) != 0) hide_dead(descriptor, piece);", ""),
             "no end of the band": ("if ((flags & kBounded) != 0) hide_bounded", "if (false) hide_bounded"),
-            "missing wait": ("if (!is_known) barrier_wait(ring.filled + stage.number, stage.parity);", ""),
+            "missing wait": ("if (!is_known) barrier_wait(ring.full + stage.number, stage.parity);", ""),
             "the same weights again": (
                 "compute(weights[1], weights[0]);",
                 "compute(weights[0], weights[1]);",

@@ -104,7 +104,7 @@ def test_missing_headers_are_named_with_their_fix(
 ) -> None:
     monkeypatch.setattr(cuda_headers.importlib.util, "find_spec", lambda name: None)
     settings = replace(emulator_settings, cuda_include=None, cuda_home=tmp_path)
-    with pytest.raises(DeviceUnavailableError, match=r"pip install 'sparsegen\[emulator\]'"):
+    with pytest.raises(DeviceUnavailableError, match="pip install 'nvidia-cuda-runtime"):
         find_cuda_headers(settings)
 
 

@@ -57,6 +57,13 @@ def queried() -> dict[str, Any]:
     return dict(zip(("query", "key", "value"), attended().values(), strict=True))
 
 
+def pruned_linear() -> dict[str, Any]:
+    model = torch.nn.Linear(8, 8)
+    with torch.no_grad():
+        model.weight[0] = 0
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1)}
+
+
 def cells() -> Any:
     return torch.arange(5, dtype=torch.int32)[:, None] * torch.tensor([[0, 0, 0, 1]], dtype=torch.int32)
 
@@ -142,6 +149,8 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "DropoutLinear": lambda: {"in_features": 8, "out_features": 8},
     "DropoutLinear.from_linear": lambda: {"linear": torch.nn.Linear(8, 8)},
     "SparsePattern": lambda: {"matrix": torch.ones(8, 8)},
+    "fold_batch_norms": lambda: {"model": torch.nn.Sequential(torch.nn.BatchNorm2d(4)).eval()},
+    "hold_zeros": pruned_linear,
     "SparseConv2d.from_dense": lambda: {"dense": torch.nn.Conv2d(4, 4, 3)},
     "MaskedConv2d.from_dense": lambda: {"layer": torch.nn.Conv2d(4, 4, 3)},
     "convert_convolutions": lambda: {
@@ -284,13 +293,15 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
         "dense": NO_OBJECT, "mask": (7, "x", {}, object(), torch.ones(4)), "sparsity": NO_P, "run_dense": WORD,
     },
     "MaskedConv2d.from_dense": {"layer": NO_OBJECT},
+    "fold_batch_norms": {"model": NO_OBJECT},
+    "hold_zeros": {"model": NO_OBJECT, "optimizer": NO_OBJECT, "exclude": (7, [1], {}, object())},
     "convert_convolutions": {"model": NO_OBJECT, "source": NO_OBJECT, "density": NO_SHARE, "include": (7, "x", [1])},
 }  # fmt: skip
 # Reports, what other tests hold wrong values against, and what has no arguments of its own.
 ELSEWHERE = {
-    "Activation", "ConversionReport", "ConvertedLayer", "ConvolutionReport", "DenseLayer", "InSituTuning",
-    "MaskedSequential", "PreparedLinear", "SourcedConv2d", "SparseAttention", "SparseConv2d", "SparseLinear", "convert",
-    "load", "masked_sequential", "tune_model",
+    "Activation", "ConversionReport", "ConvertedLayer", "ConvolutionReport", "DenseLayer", "DropBlockConv2d",
+    "InSituTuning", "MaskedSequential", "PointwiseConv2d", "PreparedLinear", "SourcedConv2d", "SparseAttention",
+    "SparseConv2d", "SparseLinear", "convert", "load", "masked_sequential", "tune_model",
 }  # fmt: skip
 CASES = [
     pytest.param(label, name, value, id=f"{label}-{name}-{i}")

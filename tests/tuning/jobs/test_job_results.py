@@ -55,7 +55,7 @@ def test_a_result_is_imported_once(bundle: Bundle, store: Store, tmp_path: Path)
     records = [record(bundle, t, c) for t in (0, 1) for c in (0, 1)]
     bad = {"outcome": "crashed", "reason": "illegal address"}
     failed = {k: v for k, v in (record(bundle, 1, 2) | bad).items() if k not in ("sample", "worst_error")}
-    timed = {"workload": 0, "device": 0, "baseline": "cublas", "version": "13.0", "sample": sample()}
+    timed = {"workload": 0, "device": 0, "contender": "cublas", "version": "13.0", "sample": sample()}
     dense = {"baseline": timed | {"measured_at": datetime.now(UTC).isoformat()}}
     path = write_result(tmp_path / "r", head(bundle), *records, failed, dense)
     assert is_result(path)
@@ -128,12 +128,12 @@ HOSTILE: dict[str, tuple[Make, str]] = {
     "two records in a line": (lambda b: {"rates": {}, "measurement": record(b)}, "one record"),
     "a record of no kind": (lambda b: {"pickle": "gASV"}, "no member 'pickle'"),
     "an odd baseline": (
-        lambda b: {"baseline": {"workload": 0, "device": 0, "baseline": "x'; DROP", "version": "1", "sample": sample()}
+        lambda b: {"baseline": {"workload": 0, "device": 0, "contender": "x'; DROP", "version": "1", "sample": sample()}
                    | _at()},
         "text like",
     ),
     "a baseline that no GPU reaches": (
-        lambda b: {"baseline": {"workload": 0, "device": 0, "baseline": "cublas", "version": "1",
+        lambda b: {"baseline": {"workload": 0, "device": 0, "contender": "cublas", "version": "1",
                                 "sample": sample(1.0)} | _at()},
         "could reach",
     ),

@@ -16,15 +16,15 @@ from sparsegen.backends.executor import CompiledKernel
 from sparsegen.dispatch.choice import How, choose
 from sparsegen.dispatch.options import DispatchOptions, OnMiss
 from sparsegen.errors import CompileError, ConfigError, MachineError, NoVariantError, SparsegenError
-from sparsegen.kernels import families
+from sparsegen.kernels import families, families_of
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import SpmmProblem
 from sparsegen.plan.variants import RenderedVariant
-from sparsegen.tuning import tuner
 from sparsegen.tuning.predicted_search import PredictResult, Status, _Search, tune_for
 from sparsegen.tuning.prediction.model import cost_model
 from sparsegen.tuning.prediction.targets import find_target
 from sparsegen.tuning.report import Budget
+from sparsegen.tuning.search.first_configs import first_to_try
 from sparsegen.tuning_db.records import Basis, Measurement, Outcome, Prediction, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
 
@@ -176,10 +176,8 @@ def test_dispatch_trusts_predictions_less_than_measurements(store: Store) -> Non
 
 def test_the_first_real_search_begins_with_what_was_predicted(store: Store) -> None:
     predictions = predicted(store).predictions
-    families = [
-        f for f in tuner.kernels.families_of("spmm") if f.name in {p.variant.family for p in predictions}
-    ]
-    first = tuner.first_to_try(WORKLOAD, H200.device, store, families)
+    searched = [f for f in families_of("spmm") if f.name in {p.variant.family for p in predictions}]
+    first = first_to_try(WORKLOAD, H200.device, store, searched)
     assert first[0] == predictions[0].variant.config
     assert {p.variant.config for p in predictions} <= set(first)
 
