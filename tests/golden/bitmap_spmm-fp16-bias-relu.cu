@@ -158,7 +158,6 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const unsign
 #endif
 }
 
-
 // The coordinates of a box.
 __device__ __forceinline__ auto box_of(int, int inner, int outer) { return box_at(inner, outer); }
 
