@@ -134,19 +134,22 @@ def command(
         with reported(output):
             publish_text(output, text)
     if as_json:
-        data = {
-            "family": choice.family.name,
-            "config": choice.config.to_dict(),
-            "chosen_by": choice.reason,
-            "problem": {"operator": problem.operator, **problem.to_dict()},
-            "device": where.key,
-            **facts,
-        }
-        click.echo(to_json(data))
+        click.echo(to_json(_chosen(choice, problem, where) | facts))
     elif output is None:
         click.echo(text, nl=False)
     else:
         click.echo(visible(f"{output}: {len(text.splitlines())} lines"))
+
+
+def _chosen(choice: Choice, problem: Problem, device: Device) -> dict[str, Any]:
+    """JSON values of the variant whose source is printed."""
+    return {
+        "family": choice.family.name,
+        "config": choice.config.to_dict(),
+        "chosen_by": choice.reason,
+        "problem": {"operator": problem.operator, **problem.to_dict()},
+        "device": device.key,
+    }
 
 
 def _device(device: str | None, target: str | None) -> Device:
@@ -193,16 +196,11 @@ def _program(
             publish_text(output, program.source)
     if as_json:
         data = {
-            "family": choice.family.name,
-            "config": choice.config.to_dict(),
-            "chosen_by": choice.reason,
-            "problem": {"operator": problem.operator, **problem.to_dict()},
-            "device": device.key,
             "command": program.command,
             "packed": None if packed is None else str(packed),
             "source": program.source,
         }
-        click.echo(to_json(data))
+        click.echo(to_json(_chosen(choice, problem, device) | data))
     elif output is None:
         click.echo(program.source, nl=False)
     else:
