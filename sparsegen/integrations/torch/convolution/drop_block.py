@@ -18,7 +18,7 @@ from sparsegen.integrations.torch.blocks.dropout import checked_p
 from sparsegen.integrations.torch.blocks.monte_carlo import MonteCarloDropout
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution.masked_conv import masked_conv2d
-from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks, own_parameters
+from sparsegen.integrations.torch.pattern.layer_weights import conv_options, keep_hooks, own_parameters
 from sparsegen.operators import MaskBlock, MaskOf
 from sparsegen.system.integers import ceil_div
 
@@ -83,12 +83,7 @@ class DropBlockConv2d(MonteCarloDropout, nn.Conv2d):
             p,
             block,
             dense=dense,
-            stride=conv.stride,
-            padding=conv.padding,
-            dilation=conv.dilation,
-            groups=conv.groups,
-            bias=conv.bias is not None,
-            padding_mode=conv.padding_mode,
+            **conv_options(conv),
             device="meta",
         )
         layer.weight, layer.bias = own_parameters(conv)

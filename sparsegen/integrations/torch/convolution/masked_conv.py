@@ -25,7 +25,7 @@ from sparsegen.integrations.torch.convolution.conv_choice import (
 from sparsegen.integrations.torch.convolution.conv_problem import memory_format
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
 from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
-from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks, own_parameters
+from sparsegen.integrations.torch.pattern.layer_weights import conv_options, keep_hooks, own_parameters
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators import (
     Density,
@@ -192,12 +192,8 @@ class MaskedConv2d(nn.Conv2d):
         """
         arguments.instance(layer, nn.Conv2d, "layer", OperandError)
         made = cls(
-            *(layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride),
-            padding=layer.padding,
-            dilation=layer.dilation,
-            groups=layer.groups,
-            bias=layer.bias is not None,
-            padding_mode=layer.padding_mode,
+            *(layer.in_channels, layer.out_channels, layer.kernel_size),
+            **conv_options(layer),
             device=layer.weight.device,
             dtype=layer.weight.dtype,
             **masks,

@@ -81,17 +81,30 @@ def own_parameters(layer: nn.Module) -> tuple[nn.Parameter, Any]:
 
     The bias is None of a layer without one.
     """
-    weight, bias = (_own_parameter(layer, name) for name in ("weight", "bias"))
+    weight, bias = (own_parameter(layer, name) for name in ("weight", "bias"))
     assert weight is not None
     return weight, bias
 
 
-def _own_parameter(layer: nn.Module, name: str) -> nn.Parameter | None:
+def own_parameter(layer: nn.Module, name: str) -> nn.Parameter | None:
+    """The parameter of this name, shared; for one that is made of others a new one that starts with it; or None."""
     parameter: Any = layer._parameters.get(name)
     if isinstance(parameter, nn.Parameter):
         return parameter
     made = _current(layer, name)
     return None if made is None else nn.Parameter(made.clone(), requires_grad=trains(layer, name))
+
+
+def conv_options(conv: nn.Conv2d) -> dict[str, Any]:
+    """The arguments of a convolution like this one, but for its channels, filter size, device and dtype."""
+    return {
+        "stride": conv.stride,
+        "padding": conv.padding,
+        "dilation": conv.dilation,
+        "groups": conv.groups,
+        "bias": conv.bias is not None,
+        "padding_mode": conv.padding_mode,
+    }
 
 
 def is_made_of_others(layer: nn.Module) -> str | None:

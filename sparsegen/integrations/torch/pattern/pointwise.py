@@ -11,11 +11,12 @@ from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.pattern.layer_weights import (
     current_weight,
     keep_hooks,
-    own_parameters,
+    own_parameter,
     trains,
 )
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
+from sparsegen.system.integers import ceil_div
 
 Convertible: TypeAlias = nn.Linear | nn.Conv2d
 
@@ -64,7 +65,7 @@ class PointwiseConv2d(SparseLinear):
             raise OperandError(f"expected a 1 × 1 convolution of one group without padding, got {conv}")
         rows = nn.Linear(conv.in_channels, conv.out_channels, conv.bias is not None, device="meta")
         rows.weight = nn.Parameter(current_weight(conv).flatten(1), requires_grad=trains(conv, "weight"))
-        _, rows.bias = own_parameters(conv)
+        rows.bias = own_parameter(conv, "bias")
         layer = cls.on_pattern(rows.train(conv.training), pattern, values)
         assert isinstance(layer, cls)
         layer.stride = (int(conv.stride[0]), int(conv.stride[1]))
@@ -94,7 +95,7 @@ def rows_seen(layer: nn.Module, x: Any) -> int:
     """Number of rows that the product of a linear layer or a pointwise convolution has for an input."""
     if isinstance(layer, nn.Conv2d):
         rows, columns = (
-            -(-int(size) // int(step)) for size, step in zip(x.shape[-2:], layer.stride, strict=True)
+            ceil_div(int(size), int(step)) for size, step in zip(x.shape[-2:], layer.stride, strict=True)
         )
         return x.numel() // (int(x.shape[-3] * x.shape[-2] * x.shape[-1]) or 1) * rows * columns
     return x.numel() // x.shape[-1] if x.numel() else 0
