@@ -110,16 +110,15 @@ class Candidates:
         if scope is None and not (isinstance(pattern, str) and pattern == PatternName.NM):
             scope = Scope.LAYER
         weights = {name: current_weight(module) for name, module in self.layers.items()}
-        zeros = {
-            name: share for name, weight in weights.items() if (share := _zeros(weight)) >= LEAST_SPARSITY
-        }
+        shares = {name: _zeros(weight) for name, weight in weights.items()}
+        zeros = {name: share for name, share in shares.items() if share >= LEAST_SPARSITY}
         request = PruneRequest.parse(pattern, 0.0 if keeps else sparsity, scope=scope, block=block, nm=nm)
         matrices, report = pruned_matrices(weights, request)
         for copied in report.copied:
             self.leave(copied.name, f"cannot be pruned: {copied.reason}")
         if keeps:
             for name in self.layers.keys() - zeros.keys():
-                self.leave(name, f"it is not pruned: {_zeros(weights[name]):.1%} of its weights are zeros")
+                self.leave(name, f"it is not pruned: {shares[name]:.1%} of its weights are zeros")
             if not self.layers:
                 raise PruningError(
                     "no linear layer or 1 × 1 convolution of this model is pruned "

@@ -30,11 +30,7 @@ from sparsegen.pruning.request import PatternName
 
 log = logging.getLogger(__name__)
 
-ASSUMED_TOKENS = (
-    16,
-    128,
-    512,
-)  # assumed if no number is given: a layer stays dense if dense wins for all
+ASSUMED_TOKENS = (16, 128, 512)  # without a number: a layer stays dense if dense wins for all
 
 
 def convert(
