@@ -29,9 +29,7 @@ from sparsegen.matrix.dense import nonzeros_by_row
 __all__ = ["MAX_INDEX", "Array", "Compressed", "Coordinates", "CsrMatrix", "as_csr", "as_real", "describe"]
 
 CompressedLayout = Literal["csr", "csc", "bsr", "bsc"]
-HIDDEN = (
-    -100.0
-)  # at most that is every value of additive masks that hides a key: they use -100, -1e4, -1e9, -inf
+HIDDEN = -100.0  # largest value of additive masks that hides a key: they use -100, -1e4, -1e9, -inf
 SURELY_HIDDEN = -1e4  # beside values above zero
 BIAS_SHARE = 0.1  # of a value that hides a key: what is added to scores elsewhere is less than that
 ADDITIVE = "this is an additive mask, with a large negative number where a key is not seen"

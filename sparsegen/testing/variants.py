@@ -20,6 +20,7 @@ from sparsegen.kernels.config import Tunable
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.render import render
+from sparsegen.system.integers import ceil_div
 from sparsegen.testing.kinds import (
     BATCH_MATRICES,
     Kind,
@@ -142,7 +143,7 @@ def sample(family: AnyFamily) -> tuple[Variant, ...]:
         if len(kind.traits) == 1 or sum(_place(trait) for _, trait in kind.traits) % 2 == 0:
             add(heuristic(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
     points = math.prod(len(t.choices) for t in family.config_type.tunables())
-    rounds = min(MOST_OF_A_KIND, -(-RANDOM_VARIANTS // len(list(kinds(family, rng)))))
+    rounds = min(MOST_OF_A_KIND, ceil_div(RANDOM_VARIANTS, len(list(kinds(family, rng)))))
     chosen = {variant.kind.traits for variant in found.values()} if rounds == 1 else set()
     for _ in range(rounds if points > SMALL_SPACE else 1):
         for kind in kinds(family, rng):
