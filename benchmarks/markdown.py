@@ -21,6 +21,11 @@ def figure(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}"
 
 
+def times(value: float | None) -> str:
+    """A ratio of speeds or times."""
+    return NONE if value is None else f"{value:.2f} ×"
+
+
 def quotient(ours: float | None, other: float | None) -> float | None:
     return ours / other if ours and other else None
 
@@ -28,4 +33,4 @@ def quotient(ours: float | None, other: float | None) -> float | None:
 def mean_of(rows: Sequence[Mapping[str, Any]], key: str) -> str:
     """Geometric mean of a field of rows, of those that have it."""
     found = [row[key] for row in rows if row[key] is not None]
-    return f"{geometric(found).value:.2f} ×" if found else NONE
+    return times(geometric(found).value if found else None)

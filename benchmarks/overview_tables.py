@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks import convolution_tables, masked_tables
 from benchmarks.convolution_tables import CHANNELS, IMAGES, SIDES, Key
-from benchmarks.markdown import NONE, quotient, table
+from benchmarks.markdown import NONE, quotient, table, times
 from benchmarks.masked_tables import Product, Workload
 from benchmarks.suite_tables import read, short
 from sparsegen.bench.results.results import UNTUNED, Row
@@ -33,7 +33,7 @@ NETWORK_PEERS = {
 
 
 def times_as_fast(values: Sequence[float | None]) -> list[str]:
-    return [NONE if value is None else f"{value:.2f} ×" for value in values]
+    return [times(value) for value in values]
 
 
 def masked_products(folder: Path) -> str:

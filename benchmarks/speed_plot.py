@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-import matplotlib
 from matplotlib.figure import Figure
 
 from benchmarks.anchors import Peers, peers
 from benchmarks.drawn_tables import Times
 from benchmarks.make_tables import RESULTS
+from benchmarks.pictures import save
 from benchmarks.suite_tables import sparse_times, whole
 from sparsegen.bench.results.results import Row
 from sparsegen.bench.results.summary import geometric
@@ -51,8 +51,7 @@ def main(file: Path) -> None:
         own = [row for row in rows if row.suite == suite and row.dtype is dtype]
         draw(axes, title, points(own, sparsity_of, known))
     figure.axes[0].set_ylabel("speed over dense cuBLAS")
-    with matplotlib.rc_context({"svg.hashsalt": "sparsegen"}):
-        figure.savefig(file, format="svg", metadata={"Date": None})
+    save(figure, file)
 
 
 def points(

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from benchmarks.markdown import NONE, figure
+from benchmarks.markdown import figure, times
 from benchmarks.papers.study import Document, Point, Setting, Study
 from benchmarks.study import result_file
 from sparsegen.bench.results import result_file as bench_file
@@ -79,18 +79,17 @@ def of_suites(document: Document, *suites: str) -> list[Row]:
 
 def ratio(rows: Iterable[Row], other: str, ours: str = TUNED) -> float | None:
     """Geometric mean of a baseline's time over ours, of the rows that have both; above 1 ours is faster."""
-    found = [one / mine for row in rows if (one := row.us(other)) and (mine := row.us(ours))]
+    found = _ratios(rows, other, ours)
     return geometric(found).value if found else None
 
 
 def best(rows: Iterable[Row], other: str, ours: str = TUNED) -> str:
     """The largest of these ratios."""
-    found = [one / mine for row in rows if (one := row.us(other)) and (mine := row.us(ours))]
-    return f"{max(found):.2f} ×" if found else NONE
+    return times(max(_ratios(rows, other, ours), default=None))
 
 
-def times(value: float | None) -> str:
-    return NONE if value is None else f"{value:.2f} ×"
+def _ratios(rows: Iterable[Row], other: str, ours: str) -> list[float]:
+    return [one / mine for row in rows if (one := row.us(other)) and (mine := row.us(ours))]
 
 
 def tera_flops(row: Row, baseline: str) -> float | None:

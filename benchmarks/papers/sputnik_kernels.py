@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.markdown import NONE, table
-from benchmarks.papers.bench_study import BenchStudy, best, of_suites, ratio, tera_flops, times
+from benchmarks.markdown import NONE, table, times
+from benchmarks.papers.bench_study import BenchStudy, best, of_suites, ratio, tera_flops
 from benchmarks.papers.study import Claim, Document, result, svg
 from sparsegen.bench.results.results import TUNED
 

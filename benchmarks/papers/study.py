@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from benchmarks.papers.data import Data
+from benchmarks.pictures import save
 from benchmarks.study import known_rows, read_document, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.kernels.base import Device
@@ -196,12 +197,9 @@ def rows_by(document: Document, *keys: str) -> dict[tuple[Any, ...], Row]:
 
 
 def svg(figure: Any, path: Path) -> bool:
-    """Save a figure so that equal figures are equal files."""
-    import matplotlib
-
+    """Save a figure as pictures are committed; true, as `Study.draw` says it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context({"svg.hashsalt": "sparsegen"}):
-        figure.savefig(path, metadata={"Date": None})
+    save(figure, path)
     return True
 
 

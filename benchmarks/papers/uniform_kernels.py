@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.markdown import table
-from benchmarks.papers.bench_study import BenchStudy, best, of_suites, ratio, times
+from benchmarks.markdown import table, times
+from benchmarks.papers.bench_study import BenchStudy, best, of_suites, ratio
 from benchmarks.papers.study import Claim, Document, result, svg
 from sparsegen.bench.results.results import TUNED, Row
 
