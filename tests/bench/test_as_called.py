@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,7 +16,8 @@ from sparsegen.backends import emulator_device, open_executor
 from sparsegen.bench.baseline.baseline import UnsupportedError
 from sparsegen.bench.baseline.inputs import InputsMaker
 from sparsegen.bench.baseline.workbench import Workbench
-from sparsegen.bench.baselines import baselines
+from sparsegen.bench.baselines import baselines, sparsegen_graph
+from sparsegen.bench.baselines._as_called import Called
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import Drawn, Independent, Pattern, RandomLayers, SlidingWindow
 from sparsegen.bench.results.results import DEFAULT, IN_GRAPH
@@ -93,7 +99,7 @@ def test_the_default_is_right(problem: Problem, pattern: Pattern, tmp_path: Path
     assert baseline.refusal(problem, bench.features) is None
     baseline.open(bench.executor)
     reference = RowReference(bench.inputs, bench.executor)
-    bound = bound_for(baseline.kind, baseline.arithmetic(problem), problem.dtype)
+    bound = bound_for(baseline.bound_kind, baseline.arithmetic(problem), problem.dtype)
     [implementation] = baseline.implementations(bench)
     implementation.clear()
     assert not reference.worst_error(implementation.read(), bound) <= 1, "what was cleared is wrong"
@@ -114,3 +120,29 @@ def test_what_the_function_does_not_compute(tmp_path: Path) -> None:
     kept = replace(CONVOLUTION, rest=Rest.KEPT)
     with pytest.raises(UnsupportedError, match="fills what the mask leaves out"):
         list(baselines()[DEFAULT].implementations(bench_of(tmp_path, kept, Drawn(19, 22))))
+
+
+def test_a_graph_keeps_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Operand: ...
+
+    graph = SimpleNamespace(replay=lambda: None)
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        Stream=object,
+        stream=nullcontext,
+        synchronize=lambda: None,
+        CUDAGraph=lambda: graph,
+        graph=nullcontext,
+    )
+    monkeypatch.setattr(sparsegen_graph, "import_torch", lambda: SimpleNamespace(cuda=cuda))
+    operand = Operand()
+    seen = weakref.ref(operand)
+    called = Called("", lambda out, _operand=operand: out, 0)
+    result: Any = SimpleNamespace(tensor=None)
+    replay = sparsegen_graph.BASELINE.run(called, result)
+    del operand, called
+    gc.collect()
+    assert seen() is not None, "a replay would read freed memory"
+    del replay
+    gc.collect()
+    assert seen() is None

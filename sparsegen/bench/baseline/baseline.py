@@ -88,6 +88,11 @@ class Baseline(ABC):
     )  # operators that it may compute: its process waits for no other rows
     takes_variations: bool = False  # true if one call computes several batch elements, epilogues and the like
 
+    @property
+    def bound_kind(self) -> Kind:
+        """The kind to whose bound on errors its results are held."""
+        return self.kind
+
     def refusal(self, problem: Problem, features: Features) -> str | None:
         """Returns why it takes no part in a row; None if it does."""
         reason = self.why_not(problem, features)

@@ -20,7 +20,8 @@ import sparsegen
 from sparsegen import kernels
 from sparsegen.bench.baseline.baseline import Baseline, Implementation, Stopwatch, UnsupportedError
 from sparsegen.bench.baseline.workbench import Workbench
-from sparsegen.bench.baselines._torch import TensorResult, import_torch, open_torch, to_tensor, wait
+from sparsegen.bench.baselines._torch import TensorResult, import_torch, to_tensor, wait
+from sparsegen.bench.baselines._torch_conv import open_cudnn
 from sparsegen.bench.results.results import Kind
 from sparsegen.dispatch.options import Dense
 from sparsegen.matrix.features import Features
@@ -48,6 +49,7 @@ class AsCalled(Baseline):
     """One of our baselines that go through our Python interface."""
 
     kind = Kind.OURS
+    bound_kind = Kind.DENSE  # what is faster runs, and that may be PyTorch's
     takes_variations = True
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
@@ -57,7 +59,7 @@ class AsCalled(Baseline):
             return "it is given the values of one item"
         return None
 
-    open = staticmethod(open_torch)
+    open = staticmethod(open_cudnn)
 
     @abstractmethod
     def run(self, called: Called, result: TensorResult) -> Callable[[], object]:

@@ -28,7 +28,8 @@ class SparsegenGraph(AsCalled):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             result.tensor = called.call(result.tensor)
-        return lambda: graph.replay()  # the function keeps the graph alive
+        kept = (graph, called)  # a graph reads the operands where they lay: they live as long as its replays
+        return lambda: kept[0].replay()
 
 
 BASELINE = SparsegenGraph()
