@@ -27,6 +27,9 @@ THREAD_FILTERS = 4
 START_US = 3.0
 REACHED = 0.21  # of the float units' rate: 1,109 µs on an H100, 128 channels, 8 images of 256², 10 % live
 FLOP_PER_CYCLE = 256  # FLOP of a multiprocessor in a cycle
+# What a thread loads in a step is waited for, element by element: seven drawn problems of one wave on an H200, within a
+# third of this. Few units leave a block nobody to hide behind.
+LOAD_US = 0.35
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,10 @@ class TileConv(MaskedConvolution[TileConvConfig]):
         channels = round_up(p.group_channels, config.step)
         flop = 2 * live_share(p) * outputs * filters * channels * p.taps
         computing = flop / (REACHED * FLOP_PER_CYCLE * device.cycles_per_us)
-        return rates.launch_us + START_US + computing + p.cost(0).bytes / rates.copy_bytes_per_us
+        loads = (UNIT_OUTPUTS + config.tile_n) * config.step / self._threads(config)
+        waiting = LOAD_US * loads * p.taps * channels / config.step
+        least = max(computing, waiting)
+        return rates.launch_us + START_US + least + p.cost(0).bytes / rates.copy_bytes_per_us
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> TileConvConfig:
         """Tiles no wider than a group's filters, steps no longer than its channels."""
