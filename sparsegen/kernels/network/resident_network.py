@@ -11,8 +11,14 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
-from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
+from sparsegen.kernels.layouts.limits import (
+    capable,
+    enough_registers,
+    resident_blocks_fit,
+    shared_memory_fits,
+)
 from sparsegen.kernels.layouts.padding import empty_as_padding
+from sparsegen.kernels.network.cluster_network import CLUSTERS, SENT_BYTES_PER_CYCLE, resident_clusters
 from sparsegen.kernels.network.network_family import launch_of, network_constants, stored_values
 from sparsegen.kernels.network.resident_slices import Shape, resident_slices
 from sparsegen.kernels.packed import Packed, empty_as_one
@@ -30,6 +36,8 @@ OTHER_REGISTERS = 26
 BESIDE_INPUTS = 4.0
 CONFLICTS = 1.3  # cycles of shared memory for each that rows at random take at best
 LAYER_CYCLES = 900.0  # a layer's barrier, and the first weights of its slices
+CLUSTER_LAYER_CYCLES = 1800.0  # the same of clusters
+SENT_BYTES = 16  # that a lane sends at a time
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,9 @@ class ResidentNetworkConfig(Config):
     steps: int = tunable(4, (4, 8), "weights of a neuron that are loaded at once", packs=True)
     warps: int = tunable(32, (8, 16, 32), "warps of a block", packs=True)
     resident_blocks: int = tunable(1, (1, 2), "blocks that share a multiprocessor")
+    cluster: int = tunable(
+        1, (1, 2, 4, 8), "blocks that share a tile's neurons, of which each has all", packs=True
+    )
 
 
 class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
@@ -76,6 +87,17 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
     ) -> Iterator[Constraint]:
         c = config
         yield from self.scope(problem)
+        if c.cluster > 1:
+            yield capable(device, CLUSTERS)
+            yield Constraint(
+                self._vector(problem, c.inputs) * problem.dtype.itemsize == SENT_BYTES,
+                f"what a cluster's blocks (cluster {c.cluster}) send are {SENT_BYTES} bytes (inputs {c.inputs})",
+            )
+            yield Constraint(
+                c.resident_blocks == 1,
+                f"a cluster's blocks (cluster {c.cluster}) have a multiprocessor each (resident_blocks "
+                f"{c.resident_blocks})",
+            )
         taken = self._shared_bytes(problem, c)
         yield shared_memory_fits("two layers of neurons", taken, device)
         yield resident_blocks_fit(c.resident_blocks, taken, device)
@@ -99,15 +121,16 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
     def _shape(self, problem: SparseNetworkProblem, config: ResidentNetworkConfig) -> Shape:
         c, row = config, config.inputs * problem.dtype.itemsize
         groups = WARP // (c.inputs // self._vector(problem, c.inputs))
-        return Shape(groups, c.steps, c.warps, BANK_BYTES // row if BANK_BYTES % row == 0 else 1)
+        return Shape(groups, c.steps, c.warps * c.cluster, BANK_BYTES // row if BANK_BYTES % row == 0 else 1)
 
     def is_worth_trying(
         self, problem: SparseNetworkProblem, config: ResidentNetworkConfig, device: Device
     ) -> bool:
         """True unless tiles are larger than what each multiprocessor has of the inputs, or warps have no neurons."""
         c = config
-        per_block = max(2, ceil_div(problem.n, device.multiprocessors * c.resident_blocks))
-        return c.inputs < 2 * per_block and c.warps <= max(8, problem.neurons // 8)
+        clusters = device.multiprocessors * c.resident_blocks // c.cluster
+        of_each = max(2, ceil_div(problem.n, clusters))
+        return c.inputs < 2 * of_each and c.warps * c.cluster <= max(8, problem.neurons // 8)
 
     def constants(self, problem: SparseNetworkProblem, config: ResidentNetworkConfig) -> Mapping[str, Value]:
         return network_constants(problem)
@@ -147,14 +170,25 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
         sizes: Mapping[str, int],
         device: Device,
     ) -> Launch:
-        blocks = self._blocks(problem, config, device)
-        return launch_of(problem, blocks, config.warps, self._shared_bytes(problem, config))
+        clusters = self._clusters(problem, config, device)
+        return launch_of(
+            problem,
+            clusters * config.cluster,
+            config.warps,
+            self._shared_bytes(problem, config),
+            persistent_cluster=config.cluster if config.cluster > 1 else 0,
+        )
 
     @staticmethod
-    def _blocks(problem: SparseNetworkProblem, config: ResidentNetworkConfig, device: Device) -> int:
-        """As many blocks as are resident at once and have a tile each."""
-        resident = device.multiprocessors * config.resident_blocks
-        return min(resident, ceil_div(problem.n, config.inputs))
+    def _clusters(problem: SparseNetworkProblem, config: ResidentNetworkConfig, device: Device) -> int:
+        """As many blocks or clusters as are resident at once and have a tile each."""
+        c = config
+        resident = (
+            device.multiprocessors * c.resident_blocks
+            if c.cluster == 1
+            else resident_clusters(device, c.cluster)
+        )
+        return min(resident, ceil_div(problem.n, c.inputs))
 
     def analytic_us(
         self,
@@ -169,21 +203,33 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
             return rates.launch_us
         shape, vector = self._shape(problem, c), self._vector(problem, c.inputs)
         edges = problem.m * max(0.0, features.row_mean - BIAS_COLUMNS)
-        blocks = self._blocks(problem, c, device)
-        tiles = ceil_div(ceil_div(problem.n, blocks), c.inputs)
-        on_one = min(c.resident_blocks, ceil_div(blocks, device.multiprocessors))
+        clusters = self._clusters(problem, c, device)
+        tiles = ceil_div(ceil_div(problem.n, clusters), c.inputs)
+        on_one = min(c.resident_blocks, ceil_div(clusters * c.cluster, device.multiprocessors))
         shared = CONFLICTS * c.inputs * itemsize / BANK_BYTES
         issued = (BESIDE_INPUTS + vector * (1 + (itemsize < 4))) / shape.groups / 4
         loaded = (2 + itemsize) * device.cycles_per_us / device.l2_bytes_per_us
-        cycles = edges * max(shared, issued, loaded) + problem.layers * LAYER_CYCLES
+        cycles = edges / c.cluster * max(shared, issued, loaded)
+        if c.cluster > 1:
+            sent = problem.m / c.cluster * c.inputs * itemsize * (c.cluster - 1)
+            cycles += sent / SENT_BYTES_PER_CYCLE[c.cluster] + problem.layers * CLUSTER_LAYER_CYCLES
+        else:
+            cycles += problem.layers * LAYER_CYCLES
         return rates.launch_us + tiles * on_one * cycles / rates.clock_mhz
 
     def heuristic(
         self, problem: SparseNetworkProblem, features: Features, device: Device
     ) -> ResidentNetworkConfig:
-        """The number of inputs that takes least time by the model, and as many warps as have neurons."""
-        warps = next((w for w in (32, 16) if 8 * w <= problem.neurons), 8)
-        configs = [ResidentNetworkConfig(inputs=inputs, warps=warps) for inputs in INPUTS]
+        """The inputs and blocks of a tile that take least time by the model, and as many warps as have neurons."""
+        configs = [
+            ResidentNetworkConfig(
+                inputs=inputs,
+                warps=next((w for w in (32, 16) if 8 * w * cluster <= problem.neurons), 8),
+                cluster=cluster,
+            )
+            for cluster in (1, 2, 4, 8)
+            for inputs in INPUTS
+        ]
         fitting = [c for c in configs if self.is_valid(problem, c, device)] or configs[:1]
         return min(fitting, key=lambda c: self.analytic_us(problem, features, c, device))
 
