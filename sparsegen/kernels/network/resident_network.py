@@ -114,7 +114,7 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
 
     @staticmethod
     def _vector(problem: SparseNetworkProblem, inputs: int) -> int:
-        """Inputs of a lane: what a load of 16 bytes holds, or as many as divide a tile."""
+        """Returns the inputs of a lane: what a load of 16 bytes holds, or as many as divide a tile."""
         widest = 16 // problem.dtype.itemsize
         return next((v for v in (widest, widest // 2) if inputs % v == 0), 2)
 
@@ -181,7 +181,7 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
 
     @staticmethod
     def _clusters(problem: SparseNetworkProblem, config: ResidentNetworkConfig, device: Device) -> int:
-        """As many blocks or clusters as are resident at once and have a tile each."""
+        """Returns the number of blocks or clusters: as many as are resident at once and have a tile each."""
         c = config
         resident = (
             device.multiprocessors * c.resident_blocks

@@ -21,7 +21,7 @@ SHARED_ROUNDS = 2  # rounds of all groups from which on a long row is worth the 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a kernel takes a layer.
+    """The way in which a kernel takes a layer.
 
     Attributes:
         groups: neurons that a warp has at a time.
