@@ -29,11 +29,11 @@ FAMILY = family("resident_network")
     ("dtype", "activation", "readout", "config"),
     [
         (DType.FLOAT32, Activation.RELU, Readout.NEURONS, {"inputs": 16, "warps": 8}),
-        (DType.FLOAT16, Activation.DYING_RELU, Readout.TOTALS, {"inputs": 24, "warps": 8, "steps": 8}),
-        (DType.BFLOAT16, Activation.NONE, Readout.NEURONS, {"inputs": 20, "warps": 16}),
-        (DType.FLOAT32, Activation.RELU, Readout.TOTALS, {"inputs": 2, "warps": 8}),
+        (DType.FLOAT16, Activation.DYING_RELU, Readout.TOTALS, {"inputs": 24, "warps": 8}),
+        (DType.BFLOAT16, Activation.NONE, Readout.NEURONS, {"inputs": 8, "warps": 16}),
+        (DType.FLOAT32, Activation.RELU, Readout.TOTALS, {"inputs": 4, "warps": 8}),
         (DType.FLOAT16, Activation.RELU, Readout.NEURONS, {"inputs": 64, "warps": 8}),
-        (DType.FLOAT32, Activation.RELU, Readout.NEURONS, {"inputs": 12, "warps": 8, "cluster": 2}),
+        (DType.FLOAT32, Activation.RELU, Readout.NEURONS, {"inputs": 8, "warps": 8, "cluster": 2}),
         (DType.FLOAT16, Activation.RELU, Readout.TOTALS, {"inputs": 16, "warps": 8, "cluster": 4}),
     ],
     ids=str,
@@ -104,9 +104,9 @@ def test_constraints_in_words() -> None:
     problem = SparseNetworkProblem(6144, 2051, 100, DType.FLOAT32)
     for config, sentence in (
         ({"inputs": 64}, "two layers of neurons take"),
-        ({"inputs": 2, "cluster": 2}, r"what a cluster's blocks .cluster 2. send are 16 bytes .inputs 2."),
+        ({"inputs": 24}, r"inputs .24. are a power of two"),
         ({"inputs": 4, "cluster": 2, "resident_blocks": 2}, "have a multiprocessor each"),
-        ({"inputs": 2, "warps": 32, "resident_blocks": 2, "steps": 8}, "a thread needs about"),
+        ({"inputs": 4, "warps": 32, "resident_blocks": 2}, "a thread needs about"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             FAMILY.require_valid(problem, FAMILY.config(**config), device())

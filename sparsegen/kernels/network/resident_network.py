@@ -24,20 +24,27 @@ from sparsegen.kernels.network.resident_slices import Shape, resident_slices
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import BIAS_COLUMNS, SparseNetworkProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
 BANK_BYTES = 128  # bytes that shared memory delivers in a cycle
-INPUTS = (2, 4, 8, 12, 16, 20, 24, 32, 40, 48, 64)
+INPUTS = (4, 8, 16, 24, 32, 40, 48, 64)
 MOST_NEURONS = 1 << 16  # that 16 bits name
-OTHER_REGISTERS = 26
-# Instructions of a warp for a weight of each group: these, and one or two for each input of a lane.
+OTHER_REGISTERS = 48
+PLANE = 8  # inputs of a product
+LANE_INPUTS = 4  # inputs of a lane in float32
+TENSOR_CORES = (8, 0)  # compute capability with products of 16 columns
+# Instructions of a warp: for a weight of each group in float32, beside one for each input of a lane; for two weights of
+# 16 neurons, and for each plane of them.
 BESIDE_INPUTS = 4.0
-CONFLICTS = 1.3  # cycles of shared memory for each that rows at random take at best
+BESIDE_PLANES, OF_A_PLANE = 9.0, 4.0
+# Cycles of shared memory for each that rows at random take at best, and for a weight itself: float32 on an H200, tiles
+# of 8 and 16 inputs.
+CONFLICTS, OF_A_WEIGHT = 1.35, 0.12
 LAYER_CYCLES = 900.0  # a layer's barrier, and the first weights of its slices
 CLUSTER_LAYER_CYCLES = 1800.0  # the same of clusters
-SENT_BYTES = 16  # that a lane sends at a time
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,6 @@ class ResidentNetworkConfig(Config):
     """One point of the tuning space of `ResidentNetwork`."""
 
     inputs: int = tunable(16, INPUTS, "inputs of a tile, which goes through all layers together", packs=True)
-    steps: int = tunable(4, (4, 8), "weights of a neuron that are loaded at once", packs=True)
     warps: int = tunable(32, (8, 16, 32), "warps of a block", packs=True)
     resident_blocks: int = tunable(1, (1, 2), "blocks that share a multiprocessor")
     cluster: int = tunable(
@@ -56,17 +62,18 @@ class ResidentNetworkConfig(Config):
 class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
     """A block takes its share of the inputs, tile by tile, through all layers; no neuron leaves the multiprocessor.
 
-    Some lanes of a warp have a neuron of all inputs of the tile: for each of its weights they read the neuron of the
-    layer before, which lies in a row of shared memory. So a weight and its place are read once for the whole tile, and
-    rows at random cost what rows in order do, but for bank conflicts. Neurons with many weights are shared by all
-    groups of a warp; an inspector deals slices of neurons such that all warps have as much to do.
+    The neurons of the layer before lie in rows of shared memory, which are gathered for each weight: 16-bit ones by
+    ``ldmatrix``, as operands of tensor cores whose other one is diagonal, of a weight of each of 16 neurons; float32 by
+    lanes that have some inputs of a neuron. So a weight and its place are read once for the whole tile. Neurons with
+    many weights are shared by all groups of a warp; an inspector deals slices of neurons such that all warps have as
+    much to do, and orders weights such that neighbours meet different banks.
     """
 
     name = "resident_network"
     summary = "Sparse networks of any pattern, all layers fused, in shared memory"
     source = (
         "one kernel over all layers of an input that fits the processor: as Hidayetoğlu et al., HPEC 2020, section "
-        "III-C leaves it open; slices that are dealt and rows of inputs side by side are sparsegen's own"
+        "III-C leaves it open; slices that are dealt, and gathering by diagonal products, are sparsegen's own"
     )
     template = "network/resident_network.cu.j2"
     entry = "resident_network"
@@ -87,12 +94,16 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
     ) -> Iterator[Constraint]:
         c = config
         yield from self.scope(problem)
+        if on_tensor_cores(problem):
+            yield capable(device, TENSOR_CORES)
+            yield Constraint(c.inputs % PLANE == 0, f"inputs ({c.inputs}) are whole planes of {PLANE}")
+        else:
+            yield Constraint(
+                c.inputs & (c.inputs - 1) == 0,
+                f"lanes share a warp evenly: inputs ({c.inputs}) are a power of two",
+            )
         if c.cluster > 1:
             yield capable(device, CLUSTERS)
-            yield Constraint(
-                self._vector(problem, c.inputs) * problem.dtype.itemsize == SENT_BYTES,
-                f"what a cluster's blocks (cluster {c.cluster}) send are {SENT_BYTES} bytes (inputs {c.inputs})",
-            )
             yield Constraint(
                 c.resident_blocks == 1,
                 f"a cluster's blocks (cluster {c.cluster}) have a multiprocessor each (resident_blocks "
@@ -101,27 +112,20 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
         taken = self._shared_bytes(problem, c)
         yield shared_memory_fits("two layers of neurons", taken, device)
         yield resident_blocks_fit(c.resident_blocks, taken, device)
-        weights = c.steps // 2 + c.steps * problem.dtype.itemsize // 4
-        yield enough_registers(
-            2 * weights + 2 * self._vector(problem, c.inputs) + OTHER_REGISTERS,
-            WARP * c.warps * c.resident_blocks,
-            at_a_time=8,
-        )
+        sums = c.inputs // 2 if on_tensor_cores(problem) else LANE_INPUTS
+        yield enough_registers(sums + OTHER_REGISTERS, WARP * c.warps * c.resident_blocks, at_a_time=8)
 
     @staticmethod
     def _shared_bytes(problem: SparseNetworkProblem, config: ResidentNetworkConfig) -> int:
         return 2 * max(1, problem.neurons, problem.outputs) * config.inputs * problem.dtype.itemsize
 
     @staticmethod
-    def _vector(problem: SparseNetworkProblem, inputs: int) -> int:
-        """Returns the inputs of a lane: what a load of 16 bytes holds, or as many as divide a tile."""
-        widest = 16 // problem.dtype.itemsize
-        return next((v for v in (widest, widest // 2) if inputs % v == 0), 2)
-
-    def _shape(self, problem: SparseNetworkProblem, config: ResidentNetworkConfig) -> Shape:
-        c, row = config, config.inputs * problem.dtype.itemsize
-        groups = WARP // (c.inputs // self._vector(problem, c.inputs))
-        return Shape(groups, c.steps, c.warps * c.cluster, BANK_BYTES // row if BANK_BYTES % row == 0 else 1)
+    def _shape(problem: SparseNetworkProblem, config: ResidentNetworkConfig) -> Shape:
+        warps = config.warps * config.cluster
+        if on_tensor_cores(problem):
+            return Shape(groups=16, steps=8, warps=warps, classes=PLANE)
+        row = config.inputs * problem.dtype.itemsize
+        return Shape(WARP * LANE_INPUTS // config.inputs, LANE_INPUTS, warps, max(1, BANK_BYTES // row))
 
     def is_worth_trying(
         self, problem: SparseNetworkProblem, config: ResidentNetworkConfig, device: Device
@@ -201,13 +205,15 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
         c, itemsize, rates = config, problem.dtype.itemsize, device.expected_rates
         if not (problem.neurons and problem.m):
             return rates.launch_us
-        shape, vector = self._shape(problem, c), self._vector(problem, c.inputs)
         edges = problem.m * max(0.0, features.row_mean - BIAS_COLUMNS)
         clusters = self._clusters(problem, c, device)
         tiles = ceil_div(ceil_div(problem.n, clusters), c.inputs)
         on_one = min(c.resident_blocks, ceil_div(clusters * c.cluster, device.multiprocessors))
-        shared = CONFLICTS * c.inputs * itemsize / BANK_BYTES
-        issued = (BESIDE_INPUTS + vector * (1 + (itemsize < 4))) / shape.groups / 4
+        shared = CONFLICTS * c.inputs * itemsize / BANK_BYTES + OF_A_WEIGHT
+        if on_tensor_cores(problem):
+            issued = (BESIDE_PLANES + OF_A_PLANE * c.inputs / PLANE) / 32 / 4
+        else:
+            issued = (BESIDE_INPUTS + LANE_INPUTS) / self._shape(problem, c).groups / 4
         loaded = (2 + itemsize) * device.cycles_per_us / device.l2_bytes_per_us
         cycles = edges / c.cluster * max(shared, issued, loaded)
         if c.cluster > 1:
@@ -232,6 +238,11 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
         ]
         fitting = [c for c in configs if self.is_valid(problem, c, device)] or configs[:1]
         return min(fitting, key=lambda c: self.analytic_us(problem, features, c, device))
+
+
+def on_tensor_cores(problem: SparseNetworkProblem) -> bool:
+    """True if products gather the neurons: those of 16 bits."""
+    return problem.dtype is not DType.FLOAT32
 
 
 def _offsets(counts: Array) -> Array:
