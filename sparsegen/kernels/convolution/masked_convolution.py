@@ -97,10 +97,12 @@ def countable_outputs(problem: MaskedConv2dProblem) -> Constraint:
 
 
 def live_share(problem: MaskedConv2dProblem) -> float:
-    """The expected share of units that are live: with a mask of the input, a unit is where any of its pixels is."""
-    share = problem.density.share
-    if problem.mask_of.is_of_input:
-        reach = (1 + UNIT / problem.mask_block.rows) * (1 + UNIT / problem.mask_block.columns)
+    """The expected share of units that are live: with a mask of the input, those with any live pixel that they read."""
+    p, share = problem, problem.density.share
+    if p.mask_of.is_of_input:
+        rows = (UNIT - 1) * p.stride.rows + (p.filter_size.rows - 1) * p.dilation.rows
+        columns = (UNIT - 1) * p.stride.columns + (p.filter_size.columns - 1) * p.dilation.columns
+        reach = (1 + rows / p.mask_block.rows) * (1 + columns / p.mask_block.columns)
         share = 1 - (1 - share) ** reach
     return share
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from sparsegen.kernels.base import Device
@@ -33,6 +34,19 @@ class UnitTilesConfig(Config):
 
 
 C = TypeVar("C", bound=UnitTilesConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Items of a launch.
+
+    Attributes:
+        items: of all multiprocessors, if each had as many as the one with most.
+        rounds: of the thread block with most, one after another.
+    """
+
+    items: int
+    rounds: int
 
 
 class UnitTiles(MaskedConvolution[C]):
@@ -72,25 +86,24 @@ class UnitTiles(MaskedConvolution[C]):
             shared_memory_bytes=self.shared_bytes(problem, config),
         )
 
-    def items(self, problem: MaskedConv2dProblem, config: C, device: Device) -> float:
-        """Expected items of all thread blocks, if each had as many as the one with most."""
+    def work(self, problem: MaskedConv2dProblem, config: C, device: Device) -> Work:
+        """Returns the expected work of all thread blocks, and of the one with most."""
         tiles, parts = filter_tiles(problem, config.tile_n), self._parts(problem, config, device)
         outputs = live_share(problem) * units_of(problem) * UNIT_OUTPUTS
-        return ceil_div(outputs, config.tile_m * parts) * parts * tiles
+        items = max(1, ceil_div(outputs, config.tile_m)) * tiles
+        busiest = ceil_div(items, device.multiprocessors)
+        return Work(busiest * device.multiprocessors, max(1, ceil_div(outputs, config.tile_m * parts)))
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> C:
-        """Returns the largest tiles that give every multiprocessor one; none is twice as wide as a group's filters."""
+        """Returns the tiles that take least time by the model; none is twice as wide as a group's filters."""
         p, of_group = problem, problem.filters // problem.groups.count
-        outputs = p.density.share * p.batch * p.out_height * p.out_width
         last = self._with_room(p, self.fitted(p, self.smallest), device)
-        for shape in self.shapes:
-            found = self.fitted(p, shape)
-            if found.tile_n >= 2 * max(9, of_group) or self.broken_constraints(p, found, device):
-                continue
-            last = found
-            if outputs * filter_tiles(p, found.tile_n) >= device.multiprocessors * found.tile_m:
-                return found
-        return last
+        found = [
+            c
+            for c in dict.fromkeys(self.fitted(p, shape) for shape in self.shapes)
+            if c.tile_n < 2 * max(9, of_group) and not self.broken_constraints(p, c, device)
+        ]
+        return min(found or [last], key=lambda c: self.analytic_us(p, features, c, device))
 
     def _with_room(self, problem: MaskedConv2dProblem, config: C, device: Device) -> C:
         """The config with as many blocks on a multiprocessor as there is room for, at most as many as it has."""
