@@ -56,18 +56,18 @@ struct Tile {
   }
 };
 
-// Some weights of each neuron: of that of lane % 16 the places, of those of rows lane / 4 and lane / 4 + 8 the weights.
+// Some weights of 16 neurons. A place of the diagonal is another neuron's in each step: this lane finds the neurons for one
+// place in every other step, and has for two neurons the weights of a step and of the fourth one behind it.
 struct Chunk {
-  Vector<unsigned, 4> index, low, high;
+  Vector<unsigned short, 4> index;
+  unsigned low, high;
 };
 
 __device__ __forceinline__ Chunk load_chunk(const Network& net, long long chunk) {
   const int lane = threadIdx.x % 32;
   const long long first = chunk * (kGroups * kSteps);
-  const Element* const weights = net.weights + first + lane / 4 * kSteps;
-  return {load_vector<4>(reinterpret_cast<const unsigned*>(net.index + first + lane % 16 * kSteps)),
-          load_vector<4>(reinterpret_cast<const unsigned*>(weights)),
-          load_vector<4>(reinterpret_cast<const unsigned*>(weights + 8 * kSteps))};
+  const unsigned* const weights = reinterpret_cast<const unsigned*>(net.weights + first) + lane;
+  return {load_vector<4>(net.index + first + lane * 4), weights[0], weights[32]};
 }
 
 // Two inputs of a neuron, to all blocks that share the tile.
@@ -80,11 +80,14 @@ __device__ __forceinline__ void store_pair(Element* to, float first, float secon
 // A warp's slices of a layer.
 __device__ __forceinline__ void infer_slices(const Tile& from, const Tile& to, const Network& net, int part, float limit) {
   const int lane = threadIdx.x % 32, row_in = lane / 4, behind = net.first_slices[part + 1];
-  // Bytes of a word of two weights that stand on the diagonal here: of the first weight and of the second one, or none.
-  const bool on_diagonal = row_in / 2 == lane % 4, is_odd = row_in % 2 != 0;
-  const unsigned first_weight = !on_diagonal ? 0x4444 : is_odd ? 0x1044 : 0x4410;
-  const unsigned second_weight = !on_diagonal ? 0x4444 : is_odd ? 0x3244 : 0x4432;
-  const unsigned own_place = lane < 16 ? 0x4410 : 0x4432;  // lanes of two weights find the rows of one each
+  // Bytes of a word of two weights: each is on the diagonal in one of eight steps, at a place as odd as its neuron's.
+  const int own_step = (lane - row_in / 2) % 4;
+  unsigned first_weight[4], second_weight[4];
+  #pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    first_weight[step] = own_step != step ? 0x4444 : row_in % 2 != 0 ? 0x1044 : 0x4410;
+    second_weight[step] = own_step != step ? 0x4444 : row_in % 2 != 0 ? 0x3244 : 0x4432;
+  }
   long long place = net.first_chunks[part];
   Chunk next = load_chunk(net, place);
   for (int slice = net.first_slices[part]; slice < behind; ++slice) {
@@ -102,10 +105,11 @@ __device__ __forceinline__ void infer_slices(const Tile& from, const Tile& to, c
       next = load_chunk(net, ++place);  // behind the last one there is another
       #pragma unroll
       for (int two = 0; two < 4; ++two) {
-        const int neuron = static_cast<int>(__byte_perm(now.index.element[two], 0, own_place));
-        const unsigned low = now.low.element[two], high = now.high.element[two];
-        const unsigned first[4] = {__byte_perm(low, 0, first_weight), 0, 0, __byte_perm(high, 0, first_weight)};
-        const unsigned second[4] = {__byte_perm(low, 0, second_weight), 0, 0, __byte_perm(high, 0, second_weight)};
+        const int neuron = now.index.element[two];
+        const unsigned here = two < 2 ? first_weight[2 * two] : second_weight[2 * two - 4];
+        const unsigned after = two < 2 ? first_weight[2 * two + 1] : second_weight[2 * two - 3];
+        const unsigned first[4] = {__byte_perm(now.low, 0, here), 0, 0, __byte_perm(now.high, 0, here)};
+        const unsigned second[4] = {__byte_perm(now.low, 0, after), 0, 0, __byte_perm(now.high, 0, after)};
         #pragma unroll
         for (int plane = 0; plane < kPlanes; ++plane) {
           unsigned inputs[4];

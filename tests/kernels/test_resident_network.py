@@ -62,7 +62,7 @@ def test_networks_of_several_layers(
 
 
 @pytest.mark.parametrize(
-    "shape", [Shape(8, 4, 8, 2), Shape(10, 8, 4, 1), Shape(32, 4, 2, 8), Shape(1, 4, 8, 1)]
+    "shape", [Shape(8, 4, 8, 2), Shape(16, 8, 4, 1), Shape(32, 4, 2, 8), Shape(1, 4, 8, 1)]
 )
 def test_every_weight_is_in_a_slice_of_its_neuron(shape: Shape) -> None:
     matrix = unstructured((150, 300, 260, 260, 70), DType.FLOAT16)
@@ -110,3 +110,16 @@ def test_constraints_in_words() -> None:
     ):
         with pytest.raises(ConfigError, match=sentence):
             FAMILY.require_valid(problem, FAMILY.config(**config), device())
+
+
+def test_groups_that_read_together_meet_different_banks() -> None:
+    rng = np.random.default_rng(0)
+    columns = np.sort(rng.permuted(np.tile(np.arange(512), (512, 1)), axis=1)[:, :32], axis=1)
+    kept = np.zeros((512, 512), dtype=bool)
+    np.put_along_axis(kept, columns, True, axis=1)
+    matrix = layers_of(kept)
+    problem = SparseNetworkProblem(*matrix.shape, 4, DType.FLOAT32)
+    index = resident_slices(problem, matrix, Shape(8, 4, 8, 8)).index[: 512 * 32]
+    kinds = index.reshape(-1, 8, 4).transpose(0, 2, 1).reshape(-1, 8) % 8
+    most = np.array([np.bincount(eight, minlength=8).max() for eight in kinds])
+    assert most.mean() < 1.5, "in the order of columns it is 2.6"

@@ -40,9 +40,9 @@ TENSOR_CORES = (8, 0)  # compute capability with products of 16 columns
 # 16 neurons, and for each plane of them.
 BESIDE_INPUTS = 4.0
 BESIDE_PLANES, OF_A_PLANE = 9.0, 4.0
-# Cycles of shared memory for each that rows at random take at best, and for a weight itself: float32 on an H200, tiles
-# of 8 and 16 inputs.
-CONFLICTS, OF_A_WEIGHT = 1.35, 0.12
+# Cycles of shared memory for each that rows at random take at best, and for a weight itself, in float32 (an H200, tiles of
+# 8 and 16 inputs) and in 16 bits.
+CONFLICTS, OF_A_WEIGHT, OF_A_SHORT_WEIGHT = 1.4, 0.12, 0.03
 LAYER_CYCLES = 900.0  # a layer's barrier, and the first weights of its slices
 CLUSTER_LAYER_CYCLES = 1800.0  # the same of clusters
 
@@ -123,7 +123,7 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
     def _shape(problem: SparseNetworkProblem, config: ResidentNetworkConfig) -> Shape:
         warps = config.warps * config.cluster
         if on_tensor_cores(problem):
-            return Shape(groups=16, steps=8, warps=warps, classes=PLANE)
+            return Shape(groups=16, steps=8, warps=warps, classes=PLANE, rotated=True)
         row = config.inputs * problem.dtype.itemsize
         return Shape(WARP * LANE_INPUTS // config.inputs, LANE_INPUTS, warps, max(1, BANK_BYTES // row))
 
@@ -209,10 +209,12 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
         clusters = self._clusters(problem, c, device)
         tiles = ceil_div(ceil_div(problem.n, clusters), c.inputs)
         on_one = min(c.resident_blocks, ceil_div(clusters * c.cluster, device.multiprocessors))
-        shared = CONFLICTS * c.inputs * itemsize / BANK_BYTES + OF_A_WEIGHT
+        shared = CONFLICTS * c.inputs * itemsize / BANK_BYTES
         if on_tensor_cores(problem):
+            shared += OF_A_SHORT_WEIGHT
             issued = (BESIDE_PLANES + OF_A_PLANE * c.inputs / PLANE) / 32 / 4
         else:
+            shared += OF_A_WEIGHT
             issued = (BESIDE_INPUTS + LANE_INPUTS) / self._shape(problem, c).groups / 4
         loaded = (2 + itemsize) * device.cycles_per_us / device.l2_bytes_per_us
         cycles = edges / c.cluster * max(shared, issued, loaded)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sparsegen.errors import MatrixError
-from sparsegen.kernels.layouts.ell import interleave_classes
+from sparsegen.kernels.network.bank_order import in_rounds, steps_apart
 from sparsegen.kernels.network.staged_slices import NONE, PARTS, bias_sources
 from sparsegen.matrix.csr import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators.sparse_network import SparseNetworkProblem
@@ -27,13 +27,16 @@ class Shape:
         groups: neurons that a warp has at a time.
         steps: weights of a neuron that are loaded at once, a chunk.
         warps: warps of a block.
-        classes: classes of neurons, by their numbers modulo this, that lie in different banks; 1: all in the same.
+        classes: classes of neurons, by their numbers modulo this, that lie in different banks, and groups that read at
+            the same time; 1: one group reads all banks.
+        rotated: weights stand as lanes need them for diagonal products (`_rotated`), and not group by group.
     """
 
     groups: int
     steps: int
     warps: int
     classes: int
+    rotated: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,8 +51,8 @@ class ResidentSlices:
         chunks: int64, of each slice its chunks; they are as many as the neuron with most weights has.
         is_shared: bool, of each slice.
         rows: int32, slices × groups: the neuron in its layer, or -1.
-        index: uint16, chunks × groups × steps: the neuron of the layer before; 0 in padding.
-        source: int32, likewise: the nonzero's number, or -1 for padding.
+        index: uint16, chunks × (groups · steps): the neuron of the layer before; 0 in padding.
+        source: int32, likewise, in an order of its own where it is rotated: the nonzero's number, or -1 for padding.
         biases: int32, slices × groups × 4: of each part of a bias the nonzero's number, or -1.
     """
 
@@ -128,24 +131,28 @@ def _of_layer(
     is_shared = (np.arange(slices) < shared)[to]
     chunks = chunks[to]
 
-    starts = np.searchsorted(row, np.arange(count + 1))
-    group = slot[row] % groups
-    if shape.classes > 1:
-        step = interleave_classes(starts, columns % shape.classes, shape.classes, slot % groups).astype(
-            np.int64
-        )
-    else:
-        step = np.arange(row.size) - starts[row]
-    in_shared = is_shared[slot[row] // groups]
-    group = np.where(in_shared, step % groups, group)
-    step = np.where(in_shared, step // groups, step)
-    first_chunk = np.cumsum(chunks) - chunks
-    place = ((first_chunk[slot[row] // groups] + step // steps) * groups + group) * steps + step % steps
+    slice_of, group = slot[row] // groups, slot[row] % groups
+    kind = columns % shape.classes
+    in_shared = is_shared[slice_of]
+    step = np.empty(row.size, np.int64)
+    step[~in_shared] = steps_apart(
+        slot[row[~in_shared]] // shape.classes,
+        slot[row[~in_shared]] % shape.classes,
+        kind[~in_shared],
+        slices * groups // shape.classes,
+        np.repeat(chunks * steps, groups // shape.classes),
+        shape.classes,
+    )
+    turn_in_row = in_rounds(row[in_shared], kind[in_shared])
+    step[in_shared], group[in_shared] = turn_in_row // groups, turn_in_row % groups
 
+    chunk = (np.cumsum(chunks) - chunks)[slice_of] + step // steps
+    places = _rotated if shape.rotated else _group_by_group
+    of_index, of_weight = places(chunk, group, step % steps, shape)
     index = np.zeros(int(chunks.sum()) * groups * steps, np.uint16)
-    index[place] = columns
+    index[of_index] = columns
     source = np.full(index.size, NONE, np.int32)
-    source[place] = numbers + offsets[0]
+    source[of_weight] = numbers + offsets[0]
     rows = np.full((slices, groups), NONE, np.int32)
     rows.reshape(-1)[slot] = np.arange(count)
     own = np.full((slices, groups, PARTS), NONE, np.int32)
@@ -153,6 +160,26 @@ def _of_layer(
     return ResidentSlices(
         np.bincount(turn, minlength=shape.warps), chunks, is_shared, rows, index, source, own
     )
+
+
+def _group_by_group(chunk: Array, group: Array, step: Array, shape: Shape) -> tuple[Array, Array]:
+    """Places of indices and of weights: in a chunk those of a group follow one another."""
+    place = (chunk * shape.groups + group) * shape.steps + step
+    return place, place
+
+
+def _rotated(chunk: Array, group: Array, step: Array, shape: Shape) -> tuple[Array, Array]:
+    """Places of indices and of weights for products with a diagonal of 16 weights, 8 steps of a chunk.
+
+    In a step the group has the place (group + 2 step) mod 8 of its half of the diagonal, so that of its 8 weights each
+    of the four lanes that may hold it holds two: those of a step and of the fourth one behind it. The lane that gives
+    the address of a place has the indices of every other step.
+    """
+    half, row = group // 8, group % 8
+    place = (row + 2 * step) % 8
+    of_index = (chunk * 32 + step % 2 * 16 + half * 8 + place) * 4 + step // 2
+    of_weight = ((chunk * 2 + half) * 32 + row * 4 + place // 2) * 2 + step // 4
+    return of_index, of_weight
 
 
 def _dealt(chunks: Array, warps: int) -> Array:
