@@ -40,8 +40,8 @@ TENSOR_CORES = (8, 0)  # compute capability with products of 16 columns
 # 16 neurons, and for each plane of them.
 BESIDE_INPUTS = 4.0
 BESIDE_PLANES, OF_A_PLANE = 9.0, 4.0
-# Cycles of shared memory for each that rows at random take at best, and for a weight itself, in float32 (an H200, tiles of
-# 8 and 16 inputs) and in 16 bits.
+# Cycles of shared memory for each that rows at random take at best, and for a weight itself, in float32 (an H200, tiles
+# of 8 and 16 inputs) and in 16 bits.
 CONFLICTS, OF_A_WEIGHT, OF_A_SHORT_WEIGHT = 1.4, 0.12, 0.03
 LAYER_CYCLES = 900.0  # a layer's barrier, and the first weights of its slices
 CLUSTER_LAYER_CYCLES = 1800.0  # the same of clusters
