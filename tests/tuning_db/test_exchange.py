@@ -161,6 +161,16 @@ def test_configs_of_unknown_families_stay_behind(store: Store) -> None:
     assert len(check(store)) == 2 and any("evil" in line for line in check(store))
 
 
+def test_rows_of_families_that_are_gone_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    old = document()
+    whole = load(json.dumps(old), "x")
+    old["measurements"][0]["family"] = "gone_spmm"
+    content = load(json.dumps(old), "x")
+    assert content == replace(whole, measurements=whole.measurements[1:])
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert warning == "x: measurements of no installed family are passed over: 1 of gone_spmm"
+
+
 def test_measurements_by_families_of_other_operators_stay_behind(store: Store) -> None:
     """An import refuses them, all or nothing."""
     foreign = replace(timed(1.0), variant=other_operators()[0].variant)
