@@ -34,6 +34,7 @@ from sparsegen.tuning_db.conversion import described
 from sparsegen.tuning_db.foreign_devices import is_emulator_by_half, require_known_facts
 from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
 from sparsegen.tuning_db.record_json import (
+    COLD_OR_WARM,
     baseline_dict,
     measurement_dict,
     prediction_dict,
@@ -47,7 +48,6 @@ from sparsegen.tuning_db.record_json import (
     workload_dict,
 )
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Prediction, Workload
-from sparsegen.tuning_db.sample_json import COLD_OR_WARM
 
 if TYPE_CHECKING:  # records are read and written as JSON where there is no SQLAlchemy
     from sparsegen.tuning_db.store import Added, Store

@@ -34,7 +34,7 @@ from sparsegen.tuning_db.exchange import (
     load,
     merge,
 )
-from sparsegen.tuning_db.record_json import LARGEST_ERROR
+from sparsegen.tuning_db.json_codec import LARGEST_ERROR
 from sparsegen.tuning_db.records import DeviceRates, MeasuredAs, Outcome, Variant
 from sparsegen.tuning_db.store import Store
 
