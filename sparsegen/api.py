@@ -20,13 +20,11 @@ if TYPE_CHECKING:
     from sparsegen.dispatch.options import (
         ChoiceOptions,
         Dense,
-        DispatchOptions,
         KeepingOptions,
         OnMiss,
         Verify,
     )
     from sparsegen.dispatch.pruned_times import PrunedTimes
-    from sparsegen.dispatch.wanted import Wanted
     from sparsegen.kernels.base import Device
     from sparsegen.operators import (
         DType,
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from sparsegen.render.standalone import Standalone
     from sparsegen.tuning.report import Effort, Progress, SamplerName
     from sparsegen.tuning.tuner import TuneResult
-    from sparsegen.tuning_db.records import Check, MeasuredAs, Workload
+    from sparsegen.tuning_db.records import MeasuredAs
 
 O = TypeVar("O", bound="Operator")  # noqa: E741
 O_co = TypeVar("O_co", bound="Operator", covariant=True)
@@ -86,12 +84,13 @@ def lookup(
     known = backends.remembered_device(device)
     if known is None:
         _begin_driver(device)
+    from sparsegen.dispatch import look_up
     from sparsegen.dispatch.options import DispatchOptions
     from sparsegen.dispatch.wanted import Wanted
 
     wanted = Wanted.of(matrix, problem, operator, transpose, options)
-    asked, workload = DispatchOptions.of(on_miss, dense, l2, deterministic), _workload(wanted, db)
-    return _choose(workload, known or _device(device), db, asked)
+    asked, workload = DispatchOptions.of(on_miss, dense, l2, deterministic), look_up.workload_of(wanted, db)
+    return look_up.choose(workload, known or _device(device), db, asked)
 
 
 @overload
@@ -208,6 +207,7 @@ def prepare(
         DatabaseError: the tuning database cannot be read.
     """
     _begin_driver(device)
+    from sparsegen.dispatch import look_up
     from sparsegen.dispatch.named import named_choice
     from sparsegen.dispatch.options import Dense, DispatchOptions, OnMiss, Verify
     from sparsegen.dispatch.wanted import Wanted, kind_of, without_operands
@@ -221,7 +221,7 @@ def prepare(
     overflows = arguments.flag(allow_overflow, "allow_overflow")
     require_held(wanted.problem, wanted.matrix, allow_overflow=overflows)
     db, asked = place_of(db), DispatchOptions.of(on_miss, dense, l2, deterministic)
-    workload = _workload(wanted, db)
+    workload = look_up.workload_of(wanted, db)
     may_probe = arguments.flag(probe, "probe")
     verifies = None if verify is None else Verify.parse(verify) is Verify.FIRST_USE
     if family is not None and asked.dense is Dense.ALWAYS:
@@ -231,7 +231,7 @@ def prepare(
 
     def decide(where: Device) -> Choice:
         if family is None:
-            return _choose(workload, where, db, asked)
+            return look_up.choose(workload, where, db, asked)
         changes = {} if config is None else config
         return named_choice(wanted.problem, workload.features, where, family, changes)
 
@@ -256,7 +256,7 @@ def prepare(
         where,
         str(db or Settings.from_environment().db),
         shared_layers(db),
-        lambda failed: _choose(workload, where, db, asked, failed),
+        lambda failed: look_up.choose(workload, where, db, asked, failed),
         held,
         wanted.given.fingerprint() if wanted.problem.has_pattern else None,
         wanted.value_order,
@@ -294,6 +294,7 @@ def standalone_source(
         MatrixError: the matrix is malformed.
         DatabaseError: the tuning database cannot be read.
     """
+    from sparsegen.dispatch import look_up
     from sparsegen.dispatch.named import named_choice
     from sparsegen.dispatch.options import DispatchOptions
     from sparsegen.dispatch.wanted import Wanted
@@ -314,9 +315,9 @@ def standalone_source(
         )
     if family is None and config is not None:
         raise ConfigError("config= needs family=")
-    workload = _workload(wanted, db)
+    workload = look_up.workload_of(wanted, db)
     if family is None:
-        choice = _choose(workload, where, db, DispatchOptions.of("nearest", "never", None, None))
+        choice = look_up.choose(workload, where, db, DispatchOptions.of("nearest", "never", None, None))
     else:
         changes = {} if config is None else config
         choice = named_choice(wanted.problem, workload.features, where, family, changes)
@@ -484,33 +485,3 @@ def _decided(device: Device | str | None, decide: Callable[[Device], Choice]) ->
     if known is None or choice is None or not backends.is_same(known, where):
         choice = decide(where)
     return where, choice
-
-
-def _workload(wanted: Wanted, db: str | Path | None) -> Workload:
-    """Returns the workload; beside it reads what any choice needs, while the driver may start."""
-    from sparsegen.dispatch import choice  # noqa: F401
-    from sparsegen.tuning_db.records import Workload
-    from sparsegen.tuning_db.shared_layers import shared_layers
-
-    shared_layers(db)
-    return Workload.of(wanted.problem, wanted.matrix)
-
-
-def _choose(
-    workload: Workload,
-    device: Device,
-    db: str | Path | None,
-    options: DispatchOptions,
-    failed: Sequence[Check] = (),
-) -> Choice:
-    """Returns dispatch's choice, without the variants that failed these checks, whether they could be recorded or
-    not.
-    """
-    from sparsegen.dispatch.choice import choose
-    from sparsegen.tuning_db.layers import Layers, MemoryLayer
-    from sparsegen.tuning_db.shared_layers import shared_layers
-
-    layers = shared_layers(db)
-    if failed:
-        layers = Layers([MemoryLayer([], [], checks=failed), layers], layers.rules)
-    return choose(workload, device, layers, options)

@@ -100,26 +100,6 @@ RIGHT = {
             "wrong epilogue": ("fmaxf(x, 0.0f)", "x"),
         },
     ),
-    "spmm with atomics": PlantedBugs(
-        family("scatter_spmm"),
-        Kind.spmm(34, DType.FLOAT32, Layout.ROW, Epilogue.BIAS_RELU),
-        {"vector": 2, "panel_m": 32, "task_nonzeros": 256, "warps": 16},
-        {
-            "lost additions": ("atomicAdd(sums + i, x[i])", "sums[i] = x[i]"),
-            "sums that stay": (
-                "store_vector(sums + static_cast<long long>(first + i) * n, Vector<float, kVector>{});",
-                "",
-            ),
-            "a counter that stays": ("if (lane == 0) *counter = 0;", ""),
-            "the first writes C": ("!= static_cast<unsigned>(tasks_of_panel)", "!= 1"),
-            "row out of bounds": ("min(kPanelM, m - first_row)", "kPanelM"),
-            "column out of bounds": ("kColumnsDivide || column < n", "true"),
-            "another column's row of B": ("if (changes >> (turn + i) & 1) row_of_b", "row_of_b"),
-            "one column for all": ("column != (lane == 0 ? last_column : left)", "lane == 0"),
-            "task out of bounds": ("if (number >= task_count) return;", ""),
-            "wrong epilogue": ("fmaxf(x, 0.0f)", "x"),
-        },
-    ),
     "spmm of narrow tiles in pairs": PlantedBugs(
         family("tma_block_spmm"),
         Kind.spmm(72, DType.FLOAT16, Layout.ROW, Epilogue.BIAS),

@@ -120,7 +120,7 @@ class Family(ABC, Generic[P, C]):
     size_names: ClassVar[tuple[str, ...]]  # its SIZE parameters
     packed_names: ClassVar[tuple[str, ...]]  # its PACKED parameters
     scratch_names: ClassVar[tuple[str, ...]] = ()  # its SCRATCH parameters
-    deterministic: ClassVar[bool] = True  # equal inputs give equal bits on every call
+    deterministic: ClassVar[bool] = True  # equal inputs give equal bits on every call, with every config
     packing_version: ClassVar[int] = 1  # raised whenever `pack` lays out the same matrix otherwise
     problem_type: type[P]
     config_type: type[C]  # config type of this family alone

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import gc
 import weakref
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+import sparsegen
 from sparsegen.backends import emulator_device, open_executor
 from sparsegen.bench.baseline.baseline import UnsupportedError
 from sparsegen.bench.baseline.inputs import InputsMaker
 from sparsegen.bench.baseline.workbench import Workbench
-from sparsegen.bench.baselines import baselines, sparsegen_graph
-from sparsegen.bench.baselines._as_called import Called
+from sparsegen.bench.baselines import baselines
+from sparsegen.bench.baselines.sparsegen_called import Called, Replay
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import Drawn, Independent, Pattern, RandomLayers, SlidingWindow
-from sparsegen.bench.results.results import DEFAULT, IN_GRAPH
+from sparsegen.bench.results.results import DEFAULT, IN_GRAPH, Kind
 from sparsegen.bench.run.reference import RowReference, bound_for
 from sparsegen.operators import (
     Block,
@@ -99,7 +97,7 @@ def test_the_default_is_right(problem: Problem, pattern: Pattern, tmp_path: Path
     assert baseline.refusal(problem, bench.features) is None
     baseline.open(bench.executor)
     reference = RowReference(bench.inputs, bench.executor)
-    bound = bound_for(baseline.bound_kind, baseline.arithmetic(problem), problem.dtype)
+    bound = bound_for(baseline.kind, baseline.arithmetic(problem), problem.dtype)
     [implementation] = baseline.implementations(bench)
     implementation.clear()
     assert not reference.worst_error(implementation.read(), bound) <= 1, "what was cleared is wrong"
@@ -115,34 +113,42 @@ def test_a_graph_needs_a_gpu(tmp_path: Path) -> None:
         list(baseline.implementations(bench))
 
 
+def test_a_replay_keeps_what_its_graph_reads() -> None:
+    class Kept:
+        """Stands for an operator's arrays."""
+
+    class Graph:
+        def replay(self) -> None:
+            assert reads() is not None
+
+    def captured() -> tuple[Replay, weakref.ref[Kept]]:
+        kept = Kept()
+        return Replay(Graph(), Called("", lambda out: (kept, out), 0, is_dense=False)), weakref.ref(kept)
+
+    replay, reads = captured()
+    gc.collect()
+    replay()
+
+
+@pytest.mark.usefixtures("executor_settings")
+def test_a_dense_product_in_our_place_has_the_bounds_of_its_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = SpmmProblem(24, 32, 16, SHORT)
+    bench = bench_of(tmp_path, problem, RANDOM)
+    baseline = baselines()[DEFAULT]
+    baseline.open(bench.executor)
+    [ours] = baseline.implementations(bench)
+    prepare = sparsegen.prepare
+    monkeypatch.setattr(
+        sparsegen, "prepare", lambda *given, **named: prepare(*given, **named, dense="always")
+    )
+    [dense] = baseline.implementations(bench)
+    assert (ours.ran, dense.ran) == (None, Kind.DENSE)
+
+
 def test_what_the_function_does_not_compute(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     kept = replace(CONVOLUTION, rest=Rest.KEPT)
     with pytest.raises(UnsupportedError, match="fills what the mask leaves out"):
         list(baselines()[DEFAULT].implementations(bench_of(tmp_path, kept, Drawn(19, 22))))
-
-
-def test_a_graph_keeps_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Operand: ...
-
-    graph = SimpleNamespace(replay=lambda: None)
-    cuda = SimpleNamespace(
-        is_available=lambda: True,
-        Stream=object,
-        stream=nullcontext,
-        synchronize=lambda: None,
-        CUDAGraph=lambda: graph,
-        graph=nullcontext,
-    )
-    monkeypatch.setattr(sparsegen_graph, "import_torch", lambda: SimpleNamespace(cuda=cuda))
-    operand = Operand()
-    seen = weakref.ref(operand)
-    called = Called("", lambda out, _operand=operand: out, 0)
-    result: Any = SimpleNamespace(tensor=None)
-    replay = sparsegen_graph.BASELINE.run(called, result)
-    del operand, called
-    gc.collect()
-    assert seen() is not None, "a replay would read freed memory"
-    del replay
-    gc.collect()
-    assert seen() is None

@@ -201,12 +201,12 @@ def test_padding_that_takes_too_much() -> None:
 def test_a_backend_that_is_not_there(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from sparsegen.bench.baselines._attention import Heads
-    from sparsegen.bench.baselines.torch_sdpa import backend_implementations
+    from sparsegen.bench.baselines.torch_sdpa import Asked, backend_implementations
 
     inputs = made(tmp_path, ATTENTION, MASK)
     heads = Heads(Workbench(inputs, open_executor(emulator_device())))
     with pytest.raises(UnsupportedError, match="cudnn: "):
-        list(backend_implementations(heads, ("CUDNN_ATTENTION",), is_causal=True))
+        list(backend_implementations(Asked(heads, {"is_causal": True}), ("CUDNN_ATTENTION",)))
 
 
 def test_flex_attention_is_compiled_for_every_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Interface of a baseline: a name, the problems that it can compute, and its implementations of a problem.
 
-A baseline is one small file in `sparsegen.bench.baselines`. It lives in a process of its own, so that its imports,
-allocations and failures do not affect the others.
+Those of one library that differ in little are one file in `sparsegen.bench.baselines`. Each lives in a process of its
+own, so that its imports, allocations and failures do not affect the others.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Implementation:
         own_error: for an implementation that computes something else than the problem (`Kind.OTHER`), or rounds more on
             its way than the bound allows: after a run, its largest error over a bound of its own, above 1 if it is
             wrong.
+        ran: the kind of what it calls where that is another than its baseline's: results of a library have its bounds.
         part: a call that stands for ``run`` while implementations are ranked, ``parts`` of it for a call; one may take
             a minute.
     """
@@ -61,6 +62,7 @@ class Implementation:
     digest: str = ""
     tried: int | None = None
     own_error: Callable[[], float] | None = None
+    ran: Kind | None = None
     part: Callable[[], object] | None = None
     parts: int = 1
 
@@ -88,23 +90,20 @@ class Baseline(ABC):
     )  # operators that it may compute: its process waits for no other rows
     takes_variations: bool = False  # true if one call computes several batch elements, epilogues and the like
 
-    @property
-    def bound_kind(self) -> Kind:
-        """The kind to whose bound on errors its results are held."""
-        return self.kind
-
     def refusal(self, problem: Problem, features: Features) -> str | None:
         """Returns why it takes no part in a row; None if it does."""
         reason = self.why_not(problem, features)
         return reason if reason is not None or self.takes_variations else _variation(problem)
 
-    @abstractmethod
     def why_not(self, problem: Problem, features: Features) -> str | None:
         """Returns why it cannot compute such a problem, as far as its operator, sizes and features tell; None if it
-        may.
+        may: by default if the problem is of its operators.
 
         It looks at batches and near traits (`Field.near`) only if it takes variations.
         """
+        if isinstance(problem, self.operators):
+            return None
+        return f"it computes {' and '.join(of.operator for of in self.operators)}"
 
     def arithmetic(self, problem: Problem) -> Arithmetic:
         """Returns the arithmetic of its products: the dtype's, unless the baseline overrides it."""

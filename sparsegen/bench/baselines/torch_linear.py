@@ -7,13 +7,13 @@ from math import isqrt
 from typing import Any
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.baseline.baseline import Baseline, Implementation
+from sparsegen.bench.baseline.baseline import Implementation
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._torch import (
     TensorResult,
+    TorchBaseline,
     import_torch,
     memory_beside,
-    open_torch,
     to_tensor,
 )
 from sparsegen.bench.results.results import Kind
@@ -21,7 +21,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.operators import Epilogue, Layout, Problem, SpmmProblem
 
 
-class TorchLinear(Baseline):
+class TorchLinear(TorchBaseline):
     """The weight is dense, with the row's zeros. TF32 is off, in cuDNN too."""
 
     name, kind = "torch-linear", Kind.DENSE
@@ -36,7 +36,7 @@ class TorchLinear(Baseline):
         return "a call of it computes one item" if problem.batch > 1 else None
 
     def open(self, executor: Executor) -> Mapping[str, str]:
-        versions = open_torch(executor)
+        versions = super().open(executor)
         torch = import_torch()
         torch.backends.cudnn.allow_tf32 = False  # it is on by default for convolutions alone
         torch.backends.cudnn.benchmark = True
@@ -84,4 +84,4 @@ def _calls(problem: SpmmProblem, weight: Any, b: Any, bias: Any) -> dict[str, Ca
     return calls
 
 
-BASELINE = TorchLinear()
+BASELINES = (TorchLinear(),)

@@ -17,6 +17,7 @@ from sparsegen.bench.results.results import Cell, ImplementationTime, Results, R
 from sparsegen.errors import ResultsError
 from sparsegen.kernels.config import Config
 from sparsegen.system.publish import publish_text
+from sparsegen.tuning_db.json_codec import finite
 from sparsegen.tuning_db.json_reader import read_text
 from sparsegen.tuning_db.problem_reader import problem_dict
 
@@ -28,7 +29,6 @@ OPTIONAL = (
     "state",
     "measured",
 )  # members of a row that are left out where there is nothing to say
-LARGEST_ERROR = 1e300  # stands for infinity, which JSON does not have
 
 # --- write -------------------------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ def _cell_dict(cell: Cell) -> dict[str, Any]:
         **(asdict(cell.timing) if cell.timing is not None else {}),
         "preparation_ms": cell.preparation_ms,
         "memory_bytes": cell.memory_bytes,
-        "worst_error": None if cell.worst_error is None else _finite(cell.worst_error),
+        "worst_error": None if cell.worst_error is None else finite(cell.worst_error),
         "tried": cell.tried,
         "implementations": [_implementation_dict(implementation) for implementation in cell.implementations]
         or None,
@@ -108,10 +108,6 @@ def _implementation_dict(one: ImplementationTime) -> dict[str, Any]:
 
 def _variant_dict(variant: Config | None) -> dict[str, Any] | None:
     return None if variant is None else {"family": variant.family_name, "config": variant.to_dict()}
-
-
-def _finite(error: float) -> float:
-    return error if error < LARGEST_ERROR else LARGEST_ERROR  # NaN, too, becomes the largest
 
 
 # --- read --------------------------------------------------------------------------------------------------

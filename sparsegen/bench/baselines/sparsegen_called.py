@@ -1,4 +1,6 @@
-"""Base of the baselines that call us as users of PyTorch do, who get the dense product if that is faster.
+"""Our calls as users of PyTorch make them, who get the dense product if that is faster: one by one, and in a graph.
+
+As with every baseline the GPU waits while the host queues the call: what the host takes is not in the time.
 
 They look up in the user's own database, as every call without ``db=`` does, without the results of a run's tuning.
 
@@ -9,20 +11,19 @@ first call: `sparsegen.prepare` for ``spmm``, and the function `masked_conv2d`. 
 from __future__ import annotations
 
 import inspect
-from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 import sparsegen
 from sparsegen import kernels
-from sparsegen.bench.baseline.baseline import Baseline, Implementation, Stopwatch, UnsupportedError
+from sparsegen.backends.executor import Executor
+from sparsegen.bench.baseline.baseline import Implementation, Stopwatch, UnsupportedError
 from sparsegen.bench.baseline.workbench import Workbench
-from sparsegen.bench.baselines._torch import TensorResult, import_torch, to_tensor, wait
-from sparsegen.bench.baselines._torch_conv import open_cudnn
-from sparsegen.bench.results.results import Kind
+from sparsegen.bench.baselines._torch import TensorResult, TorchBaseline, import_torch, to_tensor, wait
+from sparsegen.bench.results.results import DEFAULT, IN_GRAPH, Kind
 from sparsegen.dispatch.options import Dense
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Float8, MaskedConv2dProblem, Problem, Rest
@@ -38,19 +39,43 @@ class Called:
         detail: description of what runs.
         call: returns the result as a tensor, as the problem stores it.
         memory_bytes: bytes that we keep on the device.
+        is_dense: True if a library's dense product or convolution runs.
     """
 
     detail: str
     call: Call
     memory_bytes: int
+    is_dense: bool
 
 
-class AsCalled(Baseline):
-    """One of our baselines that go through our Python interface."""
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A captured call with what its graph reads: tensors, and the arrays of our operator."""
 
-    kind = Kind.OURS
-    bound_kind = Kind.DENSE  # what is faster runs, and that may be PyTorch's
+    graph: Any
+    called: Called
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
+@dataclass(frozen=True)
+class AsCalled(TorchBaseline):
+    """One of our baselines that go through our Python interface.
+
+    Attributes:
+        run: gives the call to time, which puts its result into the tensor.
+    """
+
+    name: str
+    run: Callable[[Called, TensorResult], Callable[[], object]]
+    kind: Kind = field(default=Kind.OURS, init=False)
     takes_variations = True
+
+    def open(self, executor: Executor) -> Mapping[str, str]:
+        versions = super().open(executor)
+        import_torch().backends.cudnn.allow_tf32 = False  # it is on by default for convolutions alone
+        return versions
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
         if not any(family.computes(problem) for family in kernels.families_of(problem.operator)):
@@ -58,12 +83,6 @@ class AsCalled(Baseline):
         if problem.value_sets > 1:
             return "it is given the values of one item"
         return None
-
-    open = staticmethod(open_cudnn)
-
-    @abstractmethod
-    def run(self, called: Called, result: TensorResult) -> Callable[[], object]:
-        """Returns the call to time, which puts its result into ``result``."""
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         problem, watch = bench.problem, Stopwatch()
@@ -75,7 +94,37 @@ class AsCalled(Baseline):
         result.tensor = called.call(result.tensor)  # probes, and compiles
         wait()
         elapsed, run = watch.lap(), self.run(called, result)
-        yield Implementation(called.detail, run, result.clear, result.read, elapsed, called.memory_bytes)
+        ran = Kind.DENSE if called.is_dense else None
+        yield Implementation(
+            called.detail, run, result.clear, result.read, elapsed, called.memory_bytes, ran=ran
+        )
+
+
+def one_by_one(called: Called, result: TensorResult) -> Callable[[], object]:
+    """Returns the call itself."""
+
+    def run() -> None:
+        result.tensor = called.call(result.tensor)
+
+    return run
+
+
+def in_graph(called: Called, result: TensorResult) -> Callable[[], object]:
+    """Captures the call and returns the graph's replay.
+
+    Raises:
+        UnsupportedError: there is no GPU.
+    """
+    torch = import_torch()
+    if not torch.cuda.is_available():
+        raise UnsupportedError("a graph is captured on a GPU")
+    with torch.cuda.stream(torch.cuda.Stream()):  # PyTorch requires a side stream before a capture
+        called.call(result.tensor)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result.tensor = called.call(result.tensor)
+    return Replay(graph, called)
 
 
 def _operator(bench: Workbench) -> Called:
@@ -105,7 +154,7 @@ def _operator(bench: Workbench) -> Called:
         found = operator(given[first], **named)
         return found if is_on_gpu else to_tensor(found).to(getattr(import_torch(), str(dtype)))
 
-    return Called(operator.explain().splitlines()[0], call, operator.nbytes)
+    return Called(operator.explain().splitlines()[0], call, operator.nbytes, operator.variant is None)
 
 
 def _argument(bench: Workbench, name: str, kind: Any) -> Any:
@@ -165,4 +214,7 @@ def _convolution(bench: Workbench) -> Called:
     call(None)
     pays = not has_choice(images) or runs_masked_kernel(Dense.AUTO, p, images.device)
     ran = "the masked kernel" if pays else "the dense convolution"
-    return Called(f"masked_conv2d, dense=auto: {ran}", call, 0)
+    return Called(f"masked_conv2d, dense=auto: {ran}", call, 0, not pays)
+
+
+BASELINES = (AsCalled(DEFAULT, one_by_one), AsCalled(IN_GRAPH, in_graph))
