@@ -15,11 +15,12 @@ from sparsegen.errors import DeviceUnavailableError, LaunchError, WrongResultErr
 from sparsegen.kernels.base import Array, Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.first_use import can_be_checked, checked
-from sparsegen.measure.race import Race, is_capturing, on_operands, record
+from sparsegen.measure.race import Race, on_operands, record
 from sparsegen.operators import Launcher, Problem
 from sparsegen.plan.dense_launcher import DenseLauncher, obstacle
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variant_launcher import VariantLauncher
+from sparsegen.system.cuda_graphs import is_capturing
 from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Check, MeasuredAs, Outcome, Workload
 

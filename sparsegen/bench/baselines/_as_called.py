@@ -125,7 +125,7 @@ def _convolution(bench: Workbench) -> Called:
         UnsupportedError: the function does not compute it.
     """
     from sparsegen.integrations.torch import masked_conv2d
-    from sparsegen.integrations.torch.convolution.conv_choice import has_choice, runs_masked_kernel
+    from sparsegen.integrations.torch.convolution.conv_choice import decided, policy_for
 
     p = bench.problem_as(MaskedConv2dProblem)
     if p.rest is not Rest.FILLED or p.epilogue.has_residual:
@@ -161,6 +161,6 @@ def _convolution(bench: Workbench) -> Called:
         return found.reshape(p.result(0).shape)
 
     call(None)
-    pays = not has_choice(images) or runs_masked_kernel(Dense.AUTO, p, images.device)
-    ran = "the masked kernel" if pays else "the dense convolution"
+    decision = decided(p, images.device, policy_for(Dense.AUTO, images))
+    ran = "the masked kernel" if decision is None or decision.ours_runs() else "the dense convolution"
     return Called(f"masked_conv2d, dense=auto: {ran}", call, 0)
