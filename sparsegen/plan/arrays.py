@@ -128,7 +128,7 @@ def require_aligned(spec: TensorSpec, address: int, remedy: str) -> None:
         raise mismatch(spec, "an address aligned to", f"{wanted} bytes", f"{address:#x}; pass a {remedy}")
 
 
-def mismatch(spec: TensorSpec, what: str, expected: Any, got: Any) -> OperandError:
+def mismatch(spec: TensorSpec, what: str, expected: object, got: object) -> OperandError:
     """The error for an array that is not as the problem says."""
     return OperandError(f"{spec.name}: expected {what} {expected}, got {got}")
 
@@ -167,10 +167,10 @@ def torch_caller(torch: Any, target: Target) -> Call:
     when the stream has come so far.
     """
     bound_here, index, written = target.variant.bound, target.device.index, target.variant.result
-    launching = target.variant.launching
-    device, tensor = torch.device("cuda", index), torch.Tensor
+    launching, tensor, current = target.variant.launching, torch.Tensor, current_stream_of(torch)
     out_shape, out_dtype = written.shape, getattr(torch, str(written.dtype))
-    out_mask, empty = alignment_of(written) - 1, empty_tensors(torch, out_shape, out_dtype, device)
+    out_mask = alignment_of(written) - 1
+    empty = empty_tensors(torch, out_shape, out_dtype, torch.device("cuda", index))
     expected = [
         (
             spec,
@@ -181,23 +181,7 @@ def torch_caller(torch: Any, target: Target) -> Call:
         )
         for spec in target.variant.operands
     ]
-    current = current_stream_of(torch)
-
-    def check(array: Any, spec: TensorSpec) -> int:
-        """The array's address, or an OperandError that says what is wrong."""
-        if not isinstance(array, tensor):
-            raise mismatch(spec, "a", "torch.Tensor", type(array).__name__)
-        if tuple(array.shape) != spec.shape:
-            raise mismatch(spec, "shape", spec.shape, tuple(array.shape))
-        if array.dtype is not (dtype := getattr(torch, str(spec.dtype))):
-            raise mismatch(spec, "dtype", dtype, array.dtype)
-        if array.get_device() != index and not (array.device.type == "cpu" and array.is_pinned()):
-            raise mismatch(spec, "device", device, array.device)
-        if not array.is_contiguous():
-            raise mismatch(spec, "a", "contiguous (row-major) tensor", f"strides {tuple(array.stride())}")
-        address = int(array.data_ptr())
-        require_aligned(spec, address, "clone()")
-        return address
+    check = partial(_tensor_address, torch, index)
 
     def call(arrays: tuple[Any, ...], out: Any, stream: Any) -> Any:
         addresses = []
@@ -219,11 +203,7 @@ def torch_caller(torch: Any, target: Target) -> Call:
             addresses.append(address)
         handle = current(index) if stream is None else stream_handle(stream)
         if out is None:
-            if stream is None:
-                out = empty()
-            else:  # allocated for the stream that writes it, or the allocator might reuse it too early
-                with torch.cuda.stream(torch.cuda.ExternalStream(handle, device=device)):
-                    out = empty()
+            out = empty() if stream is None else _on_stream(torch, handle, index, empty)
             out_address = out.data_ptr()
         elif (
             not isinstance(out, tensor)
@@ -240,6 +220,29 @@ def torch_caller(torch: Any, target: Target) -> Call:
         return out
 
     return call
+
+
+def _tensor_address(torch: Any, index: int, array: Any, spec: TensorSpec) -> int:
+    """The address of a tensor on a GPU, or an OperandError that says what is wrong."""
+    if not isinstance(array, torch.Tensor):
+        raise mismatch(spec, "a", "torch.Tensor", type(array).__name__)
+    if tuple(array.shape) != spec.shape:
+        raise mismatch(spec, "shape", spec.shape, tuple(array.shape))
+    if array.dtype is not (dtype := getattr(torch, str(spec.dtype))):
+        raise mismatch(spec, "dtype", dtype, array.dtype)
+    if array.get_device() != index and not (array.device.type == "cpu" and array.is_pinned()):
+        raise mismatch(spec, "device", torch.device("cuda", index), array.device)
+    if not array.is_contiguous():
+        raise mismatch(spec, "a", "contiguous (row-major) tensor", f"strides {tuple(array.stride())}")
+    address = int(array.data_ptr())
+    require_aligned(spec, address, "clone()")
+    return address
+
+
+def _on_stream(torch: Any, handle: int, index: int, empty: Callable[[], Any]) -> Any:
+    """A tensor allocated for the stream that writes it, or the allocator might reuse it too early."""
+    with torch.cuda.stream(torch.cuda.ExternalStream(handle, device=torch.device("cuda", index))):
+        return empty()
 
 
 # --- CuPy --------------------------------------------------------------------------------------------------
