@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import click
 from rich.table import Table
@@ -36,6 +36,7 @@ from sparsegen.cli.parts.targets import target_option
 from sparsegen.cli.parts.tune_many import require_success, tune_many
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
+from sparsegen.system.json_object import Json
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.engines.dealing import Outcome
 from sparsegen.tuning.engines.engine import Request, Task
@@ -290,12 +291,12 @@ def _config_text(measurement: Measurement) -> str:
     return f"{measurement.variant.family}: {measurement.variant.config.settings}"
 
 
-def _as_json(result: TuneResult, location: str, lookup: str) -> dict[str, Any]:
+def _as_json(result: TuneResult, location: str, lookup: str) -> Json:
     sample = result.winner.sample
     assert sample is not None
     gflops, gbytes = rates(result.workload, sample.median_us)
 
-    def described(m: Measurement) -> dict[str, Any]:
+    def described(m: Measurement) -> Json:
         assert m.sample is not None
         return {
             "family": m.variant.family,

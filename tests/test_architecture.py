@@ -184,6 +184,7 @@ def test_kernels_are_pure() -> None:
         "kernels",
         "system.device_memory",
         "system.integers",
+        "system.numpy_types",
         "system.threads",
     }
     for name in NAMES:

@@ -10,6 +10,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MAX_INDEX, Problem
+from sparsegen.system.json_object import Json
 from sparsegen.tuning_db.config_reader import read_config
 from sparsegen.tuning_db.json_reader import HEX, Node
 from sparsegen.tuning_db.problem_reader import problem_dict, read_problem
@@ -57,7 +58,7 @@ def read_device(node: Node) -> Device:
     )
 
 
-def rates_dict(measured: DeviceRates) -> dict[str, Any]:
+def rates_dict(measured: DeviceRates) -> Json:
     """All but the device."""
     return asdict(measured.rates) | {"measured_at": measured.measured_at.isoformat()}
 
@@ -70,7 +71,7 @@ def read_rates(node: Node, device: Device) -> DeviceRates:
     return DeviceRates(device, rates, f["measured_at"].moment())
 
 
-def workload_dict(workload: Workload) -> dict[str, Any]:
+def workload_dict(workload: Workload) -> Json:
     """Problem, fingerprint and features."""
     return {
         "problem": problem_dict(workload.problem),
@@ -100,7 +101,7 @@ def read_workload(node: Node) -> Workload:
     return Workload(problem, f["fingerprint"].text(64, HEX), features)
 
 
-def measurement_dict(m: Measurement) -> dict[str, Any]:
+def measurement_dict(m: Measurement) -> Json:
     """All but workload and device."""
     facts = {name: getattr(m, name) for name in MEASURED if getattr(m, name) is not None}
     if m.worst_error is not None:  # infinite for an unwritten output, and JSON has no infinity
@@ -129,7 +130,7 @@ def read_measurement(node: Node, workloads: list[Workload], devices: list[Device
         f["outcome"].refuse(f"one of {', '.join(Outcome)}")
     if ("sample" in f) != (outcome == Outcome.OK):
         node.refuse("a sample exactly when the outcome is ok")
-    facts: dict[str, Any] = {
+    facts: Json = {
         name: f[name].integer(0, BIG) if whole else f[name].number()
         for name, whole in MEASURED.items()
         if name in f
@@ -150,7 +151,7 @@ def read_measurement(node: Node, workloads: list[Workload], devices: list[Device
     )
 
 
-def baseline_dict(b: Baseline) -> dict[str, Any]:
+def baseline_dict(b: Baseline) -> Json:
     """All but workload and device."""
     return {
         "contender": b.name,
@@ -173,7 +174,7 @@ def read_baseline(node: Node, workloads: list[Workload], devices: list[Device]) 
     )
 
 
-def prediction_dict(p: Prediction) -> dict[str, Any]:
+def prediction_dict(p: Prediction) -> Json:
     """All but workload and device."""
     facts = {name: getattr(p, name) for name in COMPILED if getattr(p, name) is not None}
     return {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 from sparsegen.operators import MAX_INDEX
+from sparsegen.system.json_object import Json
 from sparsegen.tuning_db.json_reader import Node
 from sparsegen.tuning_db.records import MeasuredAs, Sample
 from sparsegen.tuning_db.row_checks import BIG
@@ -13,7 +13,7 @@ from sparsegen.tuning_db.row_checks import BIG
 COLD_OR_WARM = (MeasuredAs.COLD, MeasuredAs.WARM)  # kinds that every version knows
 
 
-def sample_dict(sample: Sample) -> dict[str, Any]:
+def sample_dict(sample: Sample) -> Json:
     """A sample as every version has it, and what later ones add."""
     kind = sample.measured_as
     values = {

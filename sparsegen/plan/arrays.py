@@ -19,10 +19,11 @@ import numpy as np
 
 from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.errors import OperandError
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, Float8, TensorSpec
 from sparsegen.operators.base.dtype import ElementType, WordType
 from sparsegen.operators.base.overflow import require_values
+from sparsegen.system.numpy_types import Array
 
 Call = Callable[[tuple[Any, ...], Any, Any], Any]  # (operands in call order, out, stream) -> out
 
@@ -99,7 +100,7 @@ def alignment_of(spec: TensorSpec) -> int:
     return math.gcd(16, spec.shape[-1] * spec.dtype.itemsize)
 
 
-def stream_handle(stream: Any) -> int:
+def stream_handle(stream: object) -> int:
     """The raw handle of a stream: an integer, or an object of PyTorch, CuPy or the CUDA stream protocol.
 
     Raises:
@@ -183,7 +184,7 @@ def torch_caller(torch: Any, target: Target) -> Call:
     ]
     check = partial(_tensor_address, torch, index)
 
-    def call(arrays: tuple[Any, ...], out: Any, stream: Any) -> Any:
+    def call(arrays: tuple[object, ...], out: Any, stream: object) -> Any:
         addresses = []
         for array, (spec, shape, dtype, mask, fixed) in zip(arrays, expected, strict=True):
             if array is None:
@@ -258,7 +259,7 @@ def cupy_caller(cupy: Any, target: Target) -> Call:
     expected = [(spec, target.fixed.get(spec.name)) for spec in target.variant.operands]
     ndarray, empty, current = cupy.ndarray, cupy.empty, cupy.cuda.get_current_stream
 
-    def address(array: Any, spec: TensorSpec) -> int:
+    def address(array: object, spec: TensorSpec) -> int:
         if not isinstance(array, ndarray):
             raise mismatch(spec, "a", "cupy.ndarray", type(array).__name__)
         if array.shape != spec.shape:
@@ -306,7 +307,7 @@ def numpy_type(dtype: ElementType) -> np.dtype[Any]:
     return np.dtype(np.float32) if is_missing else dtype.storage
 
 
-def check_numpy(array: Any, spec: TensorSpec) -> Array:
+def check_numpy(array: object, spec: TensorSpec) -> Array:
     """The array itself when it is as the problem says.
 
     Raises:
@@ -381,7 +382,7 @@ def numpy_caller(target: Target) -> Call:
 # --- what is kept or sent ----------------------------------------------------------------------------------
 
 
-def encoded(values: Any, spec: TensorSpec) -> Array:
+def encoded(values: object, spec: TensorSpec) -> Array:
     """An array of any library in storage form; words (`WordType`) from the host alone.
 
     Raises:

@@ -142,7 +142,7 @@ def _convolution(bench: Workbench) -> Called:
     words = bench.operand("mask").reshape(p.batch, -1)
     live = to_tensor(np.stack([p.live(mask)[:: block.rows, :: block.columns] for mask in words]))
 
-    def call(out: Any) -> Any:
+    def call(out: object) -> Any:
         found = masked_conv2d(
             images,
             filters,

@@ -19,6 +19,7 @@ from sparsegen.bench.baselines._torch import (
     to_tensor,
 )
 from sparsegen.matrix.features import Features
+from sparsegen.measure.clock import Call
 from sparsegen.operators import DType, Problem, SparseAttentionProblem
 
 CHECKED_QUERIES = 24
@@ -39,7 +40,7 @@ class TorchAttention(Baseline):
 
 
 def attention_implementation(
-    detail: str, result: TensorResult, attend: Callable[[], Any], own_error: Callable[[Any], float] | None
+    detail: str, result: TensorResult, attend: Call, own_error: Callable[[Any], float] | None
 ) -> Implementation:
     """An attention as an implementation; whatever PyTorch raises on its first call means that there is none such.
 
@@ -91,7 +92,7 @@ class Heads:
         return seen.to(place())
 
     def implementation(
-        self, detail: str, attend: Callable[[], Any], own_error: Callable[[Any], float] | None = None
+        self, detail: str, attend: Call, own_error: Callable[[Any], float] | None = None
     ) -> Implementation:
         """See `attention_implementation`; ``attend`` gives 1 × heads × queries × columns."""
         shape = self.problem.result(self._bench.features.nnz).shape

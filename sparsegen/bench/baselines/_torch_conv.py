@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,10 @@ from sparsegen.backends.executor import Executor
 from sparsegen.bench.baseline.baseline import Baseline, Implementation
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._torch import TensorResult, import_torch, open_torch, to_tensor
-from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
+from sparsegen.measure.clock import Call
 from sparsegen.operators import ConvEpilogue, MaskedConv2dProblem, MaskOf, Problem, Rest
+from sparsegen.system.numpy_types import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class TorchConvolution(Baseline):
         return open_cudnn(executor)
 
     @abstractmethod
-    def convolution(self, given: Given) -> Callable[[], Any]:
+    def convolution(self, given: Given) -> Call:
         """A call that gives images × filters × rows × columns."""
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:

@@ -13,11 +13,11 @@ from sparsegen.bench.baseline.blocks import NO_BLOCKS, Blocks, block_sizes, cut,
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._vendor import cuda, dense_orders, implementations_of
 from sparsegen.bench.baselines.cusparse_csr import CusparseCsr
-from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 from sparsegen.measure.baselines import cusparse
 from sparsegen.measure.baselines.libraries import Handle, checked
 from sparsegen.operators import Problem, SpmmProblem
+from sparsegen.system.numpy_types import Array
 
 ALGORITHMS = {"alg1": 13}
 SIZES_TRIED = 3

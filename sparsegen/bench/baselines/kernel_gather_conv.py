@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from sparsegen.backends.executor import Executor
@@ -13,6 +12,7 @@ from sparsegen.bench.baselines._torch_conv import Given
 from sparsegen.bench.results.results import Kind
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.features import Features
+from sparsegen.measure.clock import Call
 from sparsegen.operators import MaskedConv2dProblem, Problem
 from sparsegen.system.device_memory import Address
 from sparsegen.system.integers import ceil_div
@@ -36,7 +36,7 @@ class KernelGatherConv(TorchBlocks):
             return "it copies pixels whose channels lie side by side"
         return reason
 
-    def convolution(self, given: Given) -> Callable[[], Any]:
+    def convolution(self, given: Given) -> Call:
         torch, p = import_torch(), given.problem
         image, row, column = given.live.nonzero(as_tuple=True)
         rows, columns = window_size(p)

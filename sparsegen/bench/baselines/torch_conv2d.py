@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from sparsegen.bench.baselines._torch import import_torch
 from sparsegen.bench.baselines._torch_conv import Given, TorchConvolution
 from sparsegen.bench.results.results import Kind
+from sparsegen.measure.clock import Call
 
 
 class TorchConv2d(TorchConvolution):
@@ -16,7 +14,7 @@ class TorchConv2d(TorchConvolution):
     name, kind = "torch-conv2d", Kind.DENSE
     detail = "cuDNN's fastest, dense"
 
-    def convolution(self, given: Given) -> Callable[[], Any]:
+    def convolution(self, given: Given) -> Call:
         convolve, groups = import_torch().nn.functional.conv2d, given.problem.groups.count
         return lambda: convolve(given.images, given.filters, given.bias, groups=groups, **given.sides)
 

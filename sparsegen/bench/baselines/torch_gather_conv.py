@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from sparsegen.bench.baselines._torch import import_torch
 from sparsegen.bench.baselines._torch_blocks import Blocks, TorchBlocks, window
 from sparsegen.bench.baselines._torch_conv import Given
 from sparsegen.bench.results.results import Kind
+from sparsegen.measure.clock import Call
 
 
 class TorchGatherConv(TorchBlocks):
@@ -17,7 +17,7 @@ class TorchGatherConv(TorchBlocks):
     name, kind = "torch-gather-conv", Kind.SPARSE
     detail = "gather, cuDNN's fastest, scatter; list of blocks and padding for nothing"
 
-    def convolution(self, given: Given) -> Callable[[], Any]:
+    def convolution(self, given: Given) -> Call:
         convolve, blocks = import_torch().nn.functional.conv2d, Blocks(given)
         sides = {name: side for name, side in given.sides.items() if name != "padding"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sparsegen.backends.executor import Executor
@@ -11,6 +11,7 @@ from sparsegen.bench.baselines._torch_blocks import Blocks, TorchBlocks, taps
 from sparsegen.bench.baselines._torch_conv import Given
 from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
+from sparsegen.measure.clock import Call
 from sparsegen.operators import MaskedConv2dProblem, Problem
 
 
@@ -31,7 +32,7 @@ class TorchIm2col(TorchBlocks):
         import_torch().backends.cuda.matmul.allow_tf32 = False
         return versions
 
-    def convolution(self, given: Given) -> Callable[[], Any]:
+    def convolution(self, given: Given) -> Call:
         blocks = Blocks(given)
         weights = given.filters.permute(0, 2, 3, 1).reshape(given.problem.filters, -1).t()
 

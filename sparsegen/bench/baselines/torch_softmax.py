@@ -11,9 +11,9 @@ from sparsegen.bench.baseline.baseline import Baseline, Implementation, Stopwatc
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._torch import TensorResult, import_torch, nbytes, open_torch, to_tensor
 from sparsegen.bench.results.results import Kind
-from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem, SoftmaxProblem
+from sparsegen.system.numpy_types import Array
 
 MOST_BYTES = 8 << 30  # bytes of the padded rows
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +35,7 @@ from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators import Block
 
 
-def block_dropout(x: Tensor, p: float = 0.5, block: Any = 128, training: bool = True) -> Tensor:
+def block_dropout(x: Tensor, p: float = 0.5, block: object = 128, training: bool = True) -> Tensor:
     """X with blocks set to zero, each with probability p and independently, and the others divided by 1 - p.
 
     Args:
@@ -86,7 +85,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         in_features: int,
         out_features: int,
         p: float = 0.5,
-        block: Any = 128,
+        block: object = 128,
         *,
         bias: bool = True,
         activation: Activation | str = Activation.NONE,
@@ -118,7 +117,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         cls,
         linear: nn.Linear,
         p: float = 0.5,
-        block: Any = 128,
+        block: object = 128,
         *,
         activation: Activation | str = Activation.NONE,
         own_seed: bool = False,
@@ -205,7 +204,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         return f"{super().extra_repr()}, p={self.p}, block={block}, activation={self.activation}{own}"
 
 
-def checked_p(p: Any) -> float:
+def checked_p(p: object) -> float:
     """A probability to drop.
 
     Raises:
@@ -217,7 +216,7 @@ def checked_p(p: Any) -> float:
     return found
 
 
-def checked_block(block: Any) -> tuple[int, int]:
+def checked_block(block: object) -> tuple[int, int]:
     """Rows and columns of a block.
 
     Raises:

@@ -26,7 +26,7 @@ from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, che
 from sparsegen.integrations.torch.blocks.column_sums import column_sums
 from sparsegen.integrations.torch.blocks.plain_products import drawn_words, plain
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
-from sparsegen.integrations.torch.calls.direct import PLAIN, DirectOperator
+from sparsegen.integrations.torch.calls.direct import PLAIN, Context, DirectOperator
 from sparsegen.integrations.torch.calls.either import chosen
 from sparsegen.integrations.torch.calls.launches import Result, View, calls, launch_of
 from sparsegen.integrations.torch.calls.prepared_operators import operators
@@ -140,13 +140,13 @@ def sdd_into(out: Tensor, d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, s
     return out
 
 
-def _checked(mask: Any, scale: Any) -> float:
+def _checked(mask: Any, scale: object) -> float:
     """The scale as a number; what is usual is not looked at by more functions than a call itself."""
     check_mask(mask)
     return arguments.factor(scale, "scale", OperandError)
 
 
-def _checked_relu(relu: Any, bias: Tensor | None) -> bool:
+def _checked_relu(relu: object, bias: Tensor | None) -> bool:
     relu = arguments.flag(relu, "relu", OperandError)
     if relu and bias is None:
         raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
@@ -211,7 +211,7 @@ def _launch_sdd(
 
 
 def _launch_sdd_into(
-    out: Tensor, d: Tensor, weight: Tensor, words: Tensor, *mask: Any
+    out: Tensor, d: Tensor, weight: Tensor, words: Tensor, *mask: object
 ) -> Callable[..., Tensor]:
     launch = _launch_sdd(d, weight, words, *mask, Dense.NEVER, rest=Rest.KEPT)
     check_tensor(out, "out", (d.shape[0], weight.shape[1]), d)
@@ -290,7 +290,7 @@ _sdd_into_of = calls.of(4, _launch_sdd_into)
     mutates_args=("out",),
     schema=f"(Tensor(a!) out, Tensor d, Tensor weight, {_MASK}) -> ()",
 )
-def _sdd_into(out: Tensor, *inputs: Any) -> None:
+def _sdd_into(out: Tensor, *inputs: object) -> None:
     _sdd_into_of(out, *inputs)
 
 
@@ -312,20 +312,20 @@ def check_words(shape: tuple[int, int], block: tuple[int, int], words: Tensor, l
 
 
 @_sdd_into.register_fake
-def _(out: Tensor, *_: Any) -> None:
+def _(out: Tensor, *_: object) -> None:
     return None
 
 
 # --- gradients ---
 
 
-def _remember_dsd(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _remember_dsd(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, weight, _, words, *mask, relu, dense = inputs
     ctx.save_for_backward(x, weight, words, output if relu else None)
     ctx.mask, ctx.dense = mask, dense
 
 
-def _dsd_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+def _dsd_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, words, y = ctx.saved_tensors
     needs = ctx.needs_input_grad
     if y is not None:
@@ -338,13 +338,13 @@ def _dsd_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     )
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _remember(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None:
     first, second, words, *mask, dense = inputs
     ctx.save_for_backward(first, second, words)
     ctx.mask, ctx.dense = mask, dense
 
 
-def _transposed_backward(ctx: Any, dw: Tensor) -> tuple[Tensor | None, ...]:
+def _transposed_backward(ctx: Context, dw: Tensor) -> tuple[Tensor | None, ...]:
     x, d, words = ctx.saved_tensors
     needs = ctx.needs_input_grad
     return (
@@ -354,7 +354,7 @@ def _transposed_backward(ctx: Any, dw: Tensor) -> tuple[Tensor | None, ...]:
     )
 
 
-def _sdd_backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
+def _sdd_backward(ctx: Context, dx: Tensor) -> tuple[Tensor | None, ...]:
     d, weight, words = ctx.saved_tensors
     needs = ctx.needs_input_grad
     return (

@@ -55,7 +55,7 @@ class ConvCall:
         mask: Tensor,
         words: Tensor | None,
         is_earlier: bool,
-        sides: Sequence[Any],
+        sides: Sequence[object],
         groups: int,
         mask_of: MaskOf | str,
         density: float,
@@ -128,7 +128,7 @@ class ConvCall:
         return self.decision.ours_runs()
 
 
-def check(bias: Tensor | None, mask: Tensor, x: Tensor, relu: Any) -> None:
+def check(bias: Tensor | None, mask: Tensor, x: Tensor, relu: object) -> None:
     """Hold what no problem knows of.
 
     Raises:

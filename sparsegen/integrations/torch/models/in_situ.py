@@ -142,7 +142,7 @@ def decide(
     model: nn.Module,
     dense: Mapping[str, Convertible],
     sparse: Mapping[str, SparseLinear],
-    example_inputs: Any,
+    example_inputs: object,
     clock: ModelClock | None = None,
     *,
     fuse: bool = True,
