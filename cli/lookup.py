@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from sparsegen import api
@@ -19,6 +17,7 @@ from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.parts.problems import ProblemOptions, problem_options
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.options import Dense, OnMiss
+from sparsegen.system.json_object import Json
 from sparsegen.tuning_db.records import MeasuredAs
 
 
@@ -72,7 +71,7 @@ def command(
     emit(as_json, as_data(choice), choice.explain())
 
 
-def as_data(choice: Choice) -> dict[str, Any]:
+def as_data(choice: Choice) -> Json:
     """A choice as JSON values; times in microseconds, distances in octaves."""
     return {
         "problem": {"operator": choice.problem.operator, **choice.problem.to_dict()},

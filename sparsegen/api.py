@@ -62,7 +62,7 @@ class _Prepared(Protocol[O_co]):
 
 
 def lookup(
-    matrix: Any = None,
+    matrix: object = None,
     problem: Problem | None = None,
     *,
     operator: str = DEFAULT_OPERATOR,
@@ -73,7 +73,7 @@ def lookup(
     device: Device | str | None = None,
     db: str | Path | None = None,
     deterministic: bool | None = None,
-    **options: Any,
+    **options: object,
 ) -> Choice:
     """Returns the choice of `prepare` for this matrix; nothing is compiled and no device is touched.
 
@@ -150,7 +150,7 @@ def prepare(
     db: str | Path | None = None,
     deterministic: bool | None = None,
     family: str | None = None,
-    config: Mapping[str, Any] | None = None,
+    config: Mapping[str, object] | None = None,
     allow_overflow: bool = False,
     **options: Any,
 ) -> Operator:
@@ -268,7 +268,7 @@ def prepare(
 
 
 def standalone_source(
-    matrix: Any = None,
+    matrix: object = None,
     problem: Problem | None = None,
     *,
     operator: str = DEFAULT_OPERATOR,
@@ -276,9 +276,9 @@ def standalone_source(
     device: Device | str | None = None,
     db: str | Path | None = None,
     family: str | None = None,
-    config: Mapping[str, Any] | None = None,
+    config: Mapping[str, object] | None = None,
     name: str = "kernel",
-    **options: Any,
+    **options: object,
 ) -> Standalone:
     """The program of the variant that `prepare` would run, or of one that is named: for nvcc alone (docs/ship.md).
 
@@ -345,7 +345,7 @@ def load_operator(file: str | Path | BinaryIO, *, device: Device | str | None = 
 
 
 def tune(
-    matrix: Any = None,
+    matrix: object = None,
     problem: Problem | None = None,
     *,
     operator: str = DEFAULT_OPERATOR,
@@ -363,7 +363,7 @@ def tune(
     db: str | Path | None = None,
     deterministic: bool | None = None,
     allow_overflow: bool = False,
-    **options: Any,
+    **options: object,
 ) -> TuneResult:
     """Find the fastest variant for a problem on this matrix, verify it and record it.
 

@@ -24,12 +24,13 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sparsegen.errors import ImportFileError
 from sparsegen.kernels import families, is_of_operator
 from sparsegen.kernels.base import Device
 from sparsegen.operators import Problem
+from sparsegen.system.json_object import Json
 from sparsegen.tuning_db.conversion import described
 from sparsegen.tuning_db.foreign_devices import is_emulator_by_half, require_known_facts
 from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
@@ -92,12 +93,12 @@ def _is_importable(record: Measurement | Prediction) -> bool:
     return is_of_operator(record.variant.config, record.workload.problem.operator)
 
 
-def document(content: Content) -> dict[str, Any]:
+def document(content: Content) -> Json:
     """The document of these records, before it becomes text."""
     devices: dict[str, tuple[int, Device]] = {}
     workloads: dict[tuple[Problem, str], tuple[int, Workload]] = {}
 
-    def refer(record: Measurement | Baseline | Prediction) -> dict[str, Any]:
+    def refer(record: Measurement | Baseline | Prediction) -> Json:
         device, workload = record.device, record.workload
         key = (workload.problem, workload.fingerprint)
         return {

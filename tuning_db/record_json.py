@@ -10,6 +10,7 @@ from typing import Any
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
 from sparsegen.operators import Problem
+from sparsegen.system.json_object import Json
 from sparsegen.tuning_db.config_reader import read_config
 from sparsegen.tuning_db.json_codec import (
     DEVICE,
@@ -63,7 +64,7 @@ read_device = record(
 )
 
 
-def rates_dict(measured: DeviceRates) -> dict[str, Any]:
+def rates_dict(measured: DeviceRates) -> Json:
     """All but the device."""
     return asdict(measured.rates) | {"measured_at": measured.measured_at.isoformat()}
 
@@ -76,7 +77,7 @@ def read_rates(node: Node, device: Device) -> DeviceRates:
     return DeviceRates(device, rates, f["measured_at"].moment())
 
 
-def workload_dict(workload: Workload) -> dict[str, Any]:
+def workload_dict(workload: Workload) -> Json:
     """Problem, fingerprint and features."""
     return {
         "problem": problem_dict(workload.problem),
@@ -167,7 +168,7 @@ def read_measurement(node: Node, workloads: list[Workload], devices: list[Device
     )
 
 
-def baseline_dict(b: Baseline) -> dict[str, Any]:
+def baseline_dict(b: Baseline) -> Json:
     """All but workload and device."""
     return {
         "contender": b.name,
@@ -190,7 +191,7 @@ def read_baseline(node: Node, workloads: list[Workload], devices: list[Device]) 
     )
 
 
-def prediction_dict(p: Prediction) -> dict[str, Any]:
+def prediction_dict(p: Prediction) -> Json:
     """All but workload and device."""
     facts = {name: getattr(p, name) for name in COMPILED if getattr(p, name) is not None}
     return {

@@ -34,7 +34,7 @@ MOST_AT_ONCE = 65535  # items of a batch
 
 
 def prepare_attention(
-    mask: Any,
+    mask: object,
     *,
     heads: int | None = None,
     head_dim: int,
@@ -179,7 +179,7 @@ class AttentionOperator(DeviceBound, OwnLaunch):
         heads = "one head" if self.heads is None else f"{self.heads} heads"
         return f"<AttentionOperator: {heads}, head_dim {self.head_dim}, {self.dtype}, on {self.device.name}>"
 
-    def __call__(self, q: Any, k: Any, v: Any, out: Any = None, stream: Any = None) -> Any:
+    def __call__(self, q: object, k: object, v: object, out: object = None, stream: object = None) -> Any:
         """Compute attention at the mask.
 
         Args:

@@ -7,7 +7,6 @@ from sparsegen.operators.attention_traits import MasksOf as MasksOf
 from sparsegen.operators.attention_traits import TokenOrder as TokenOrder
 from sparsegen.operators.base.cost import Cost as Cost
 from sparsegen.operators.base.default_operator import DEFAULT_OPERATOR as DEFAULT_OPERATOR
-from sparsegen.operators.base.dtype import Array as Array
 from sparsegen.operators.base.dtype import DType as DType
 from sparsegen.operators.base.dtype import WordType as WordType
 from sparsegen.operators.base.epilogue import Epilogue as Epilogue
@@ -93,3 +92,4 @@ from sparsegen.operators.submanifold_conv3d import (
 from sparsegen.operators.submanifold_conv3d import (
     SubmanifoldConv3dWeightsProblem as SubmanifoldConv3dWeightsProblem,
 )
+from sparsegen.system.numpy_types import Array as Array

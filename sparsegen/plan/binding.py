@@ -11,7 +11,7 @@ import numpy as np
 
 from sparsegen.backends.executor import Executor, LoadedKernel, Toolchain
 from sparsegen.errors import CacheEntryError, OperandError
-from sparsegen.kernels.base import AnyFamily, Array
+from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.launch import ArgumentKind
 from sparsegen.kernels.packed import M, Packed, empty_as_one
@@ -22,6 +22,7 @@ from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.plan.packing import Gather, pack, value_source
 from sparsegen.plan.variants import CompiledVariant, compile_variant
 from sparsegen.system.device_memory import Buffer
+from sparsegen.system.numpy_types import Array
 
 log = logging.getLogger(__name__)
 

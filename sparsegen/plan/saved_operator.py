@@ -21,13 +21,14 @@ from sparsegen import arguments, backends, kernels
 from sparsegen.backends.executor import Executor
 from sparsegen.dispatch.chosen import Choice, How
 from sparsegen.errors import OperandError, SavedOperatorError
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.packed import Packed
 from sparsegen.operators import SparseOperator, SpmmProblem
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variant_launcher import VariantLauncher, variant_launcher
 from sparsegen.system.device_memory import Buffer
 from sparsegen.system.numpy_load import load_numpy
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.publish import publish_file, reported
 
 FORMAT = 1

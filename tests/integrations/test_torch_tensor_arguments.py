@@ -160,14 +160,16 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
 NO_SIDES = (*WHOLE[5:], 0, (1, 2, 3), "ab", (1.5, 2))
 NO_SCALE = (*NO_OBJECT, torch.ones(2), whole(1))
 SCALED = {"mask": MASKS, "scale": NO_FACTOR, "dtype": (*NO_DTYPE, None, torch.float64)}
-LAYER = {"p": NO_P, "block": NO_BLOCK, "activation": WORD, "own_seed": FLAG}
+LAYER = {"p": NO_P, "block": NO_BLOCK, "activation": WORD, "own_seed": FLAG, "dense": WORD}
 WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     "dsd": {
         "x": tensors(32, 32), "weight": tensors(8, 32), "mask": MASKS, "bias": biases(8), "scale": NO_FACTOR,
-        "relu": FLAG,
+        "relu": FLAG, "dense": WORD,
     },
-    "dsd_transposed": {"x": tensors(32, 32), "d": tensors(32, 8), "mask": MASKS, "scale": NO_FACTOR},
-    "sdd": {"d": tensors(32, 8), "weight": tensors(8, 32), "mask": MASKS, "scale": NO_FACTOR},
+    "dsd_transposed": {
+        "x": tensors(32, 32), "d": tensors(32, 8), "mask": MASKS, "scale": NO_FACTOR, "dense": WORD,
+    },
+    "sdd": {"d": tensors(32, 8), "weight": tensors(8, 32), "mask": MASKS, "scale": NO_FACTOR, "dense": WORD},
     "sdd_into": {
         "out": (*tensors(32, 32), torch.ones(32, 32).t()[:, ::2]), "d": tensors(32, 8), "weight": tensors(8, 32),
         "mask": MASKS, "scale": NO_FACTOR,

@@ -16,11 +16,12 @@ from sparsegen.bench.baseline.inputs import Inputs
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.results.results import Kind
 from sparsegen.errors import SparsegenError
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import Problem
+from sparsegen.system.numpy_types import Array
 
 
 class MissingError(SparsegenError):

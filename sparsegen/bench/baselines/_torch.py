@@ -11,8 +11,8 @@ import numpy as np
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.baseline.baseline import Baseline, MissingError
 from sparsegen.bench.baseline.workbench import Workbench
-from sparsegen.kernels.base import Array
 from sparsegen.operators import DType
+from sparsegen.system.numpy_types import Array
 
 
 def open_torch(executor: Executor, *more: str) -> Mapping[str, str]:

@@ -51,7 +51,7 @@ class Blocks:
             (self.column * block.columns)[:, None, None] + _count(block.columns),
         )
 
-    def stored(self, found: Any) -> Any:
+    def stored(self, found: object) -> Any:
         """All results, with those of the blocks: blocks × rows × columns × filters."""
         p = self._problem
         self.results[self.outputs()] = found

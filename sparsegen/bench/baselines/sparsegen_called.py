@@ -176,7 +176,7 @@ def _convolution(bench: Workbench) -> Called:
         UnsupportedError: the function does not compute it.
     """
     from sparsegen.integrations.torch import masked_conv2d
-    from sparsegen.integrations.torch.convolution.conv_choice import has_choice, runs_masked_kernel
+    from sparsegen.integrations.torch.convolution.conv_choice import decided, policy_for
 
     p = bench.problem_as(MaskedConv2dProblem)
     if p.rest is not Rest.FILLED or p.epilogue.has_residual:
@@ -193,7 +193,7 @@ def _convolution(bench: Workbench) -> Called:
     words = bench.operand("mask").reshape(p.batch, -1)
     live = to_tensor(np.stack([p.live(mask)[:: block.rows, :: block.columns] for mask in words]))
 
-    def call(out: Any) -> Any:
+    def call(out: object) -> Any:
         found = masked_conv2d(
             images,
             filters,
@@ -212,7 +212,8 @@ def _convolution(bench: Workbench) -> Called:
         return found.reshape(p.result(0).shape)
 
     call(None)
-    pays = not has_choice(images) or runs_masked_kernel(Dense.AUTO, p, images.device)
+    decision = decided(p, images.device, policy_for(Dense.AUTO, images))
+    pays = decision is None or decision.ours_runs()
     ran = "the masked kernel" if pays else "the dense convolution"
     return Called(f"masked_conv2d, dense=auto: {ran}", call, 0, not pays)
 

@@ -23,7 +23,7 @@ class TorchFlex(TorchAttention):
 
         mask = heads.mask
 
-        def is_seen(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        def is_seen(batch: object, head: object, query: object, key: object) -> Any:
             return mask[query, key]
 
         watch = Stopwatch()
@@ -39,7 +39,7 @@ class TorchFlex(TorchAttention):
         yield replace(heads.implementation("FlexAttention", run), preparation_ms=elapsed)
 
 
-def compiled(function: Any) -> Any:
+def compiled(function: object) -> Any:
     """Compiles the function for one row's shapes.
 
     PyTorch compiles a function for a limited number of shapes in a process, and would run it uncompiled afterwards,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import isqrt
 from typing import Any
 
@@ -18,6 +18,7 @@ from sparsegen.bench.baselines._torch import (
 )
 from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
+from sparsegen.measure.clock import Call
 from sparsegen.operators import Epilogue, Layout, Problem, SpmmProblem
 
 
@@ -50,7 +51,7 @@ class TorchLinear(TorchBaseline):
             yield _implementation(bench, detail, call)
 
 
-def _implementation(bench: Workbench, detail: str, call: Callable[[], Any]) -> Implementation:
+def _implementation(bench: Workbench, detail: str, call: Call) -> Implementation:
     result = TensorResult(bench, bench.problem.result(bench.features.nnz).shape)
 
     def run() -> None:
@@ -59,7 +60,7 @@ def _implementation(bench: Workbench, detail: str, call: Callable[[], Any]) -> I
     return Implementation(detail, run, result.clear, result.read, 0.0, memory_beside(run))
 
 
-def _calls(problem: SpmmProblem, weight: Any, b: Any, bias: Any) -> dict[str, Callable[[], Any]]:
+def _calls(problem: SpmmProblem, weight: Any, b: Any, bias: Any) -> dict[str, Call]:
     """Each gives C as the problem stores it."""
     torch = import_torch()
     has_relu = problem.epilogue is Epilogue.BIAS_RELU

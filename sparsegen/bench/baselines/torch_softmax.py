@@ -10,9 +10,9 @@ from sparsegen.bench.baseline.baseline import Implementation, Stopwatch
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._torch import TensorResult, TorchBaseline, import_torch, nbytes, to_tensor
 from sparsegen.bench.results.results import Kind
-from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem, SoftmaxProblem
+from sparsegen.system.numpy_types import Array
 
 MOST_BYTES = 8 << 30  # bytes of the padded rows
 

@@ -11,13 +11,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from sparsegen import kernels
 from sparsegen.errors import ImportFileError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
+from sparsegen.system.json_object import Json
 from sparsegen.system.publish import publish_text
 from sparsegen.tuning.samplers.study import time_us
 from sparsegen.tuning_db.json_reader import parse_json, read_text
@@ -105,7 +105,7 @@ def read(path: Path) -> list[Recording]:
         ) from error
 
 
-def _dict(r: Recording) -> dict[str, Any]:
+def _dict(r: Recording) -> Json:
     families: dict[str, list[Config]] = {}
     for t in r.tried:
         families.setdefault(t.config.family_name, []).append(t.config)
@@ -128,7 +128,7 @@ def _dict(r: Recording) -> dict[str, Any]:
     }
 
 
-def _recording(found: dict[str, Any]) -> Recording:
+def _recording(found: Json) -> Recording:
     configs: list[Config | None] = []  # None of a family that is gone
     for name, columns in found["families"].items():
         rows = list(zip(*columns.values(), strict=True))

@@ -88,7 +88,7 @@ class SparseLinear(PatternModule):
     def from_dense(
         cls,
         dense: nn.Linear,
-        mask: Any = None,
+        mask: object = None,
         *,
         sparsity: float | None = None,
         pattern: PatternName | str = PatternName.UNSTRUCTURED,

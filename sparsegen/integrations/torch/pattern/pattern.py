@@ -68,7 +68,7 @@ class SparsePattern:
     """
 
     def __init__(
-        self, matrix: Any, *, run_dense: Dense | str = Dense.AUTO, db: str | Path | None = None
+        self, matrix: object, *, run_dense: Dense | str = Dense.AUTO, db: str | Path | None = None
     ) -> None:
         """Take the pattern of a matrix; its values play no part.
 
@@ -293,7 +293,7 @@ class SparsePattern:
             self._prepared.clear()
             self.plans.clear()
 
-    def _drop_oldest(self, newest: tuple[Any, ...]) -> None:
+    def _drop_oldest(self, newest: tuple[object, ...]) -> None:
         excess = len(self._prepared) - MOST_PREPARED
         if excess <= 0:
             return
