@@ -13,9 +13,9 @@ from sparsegen.bench.baseline.baseline import Baseline, Implementation
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._torch import TensorResult, import_torch, open_torch, to_tensor
 from sparsegen.bench.results.results import Kind
-from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 from sparsegen.operators import ConvEpilogue, MaskedConv2dProblem, MaskOf, Problem, Rest
+from sparsegen.system.numpy_types import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from sparsegen.bench.baseline.workbench import ResultBuffer, Workbench
 from sparsegen.bench.baselines._live_blocks import WholeProduct
 from sparsegen.bench.baselines._vendor import cuda, implementations_of, require_library
 from sparsegen.bench.results.results import Kind
-from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 from sparsegen.measure.baselines import cublas
 from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DType, FactorType, MaskedProblem, Problem, SddmmProblem, SpmmProblem
+from sparsegen.system.numpy_types import Array
 
 LARGEST_DENSE_BYTES = 12 << 30
 

@@ -13,11 +13,11 @@ from sparsegen.bench.baseline.blocks import NO_BLOCKS, Blocks, block_sizes, cut,
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._vendor import cuda, dense_orders, implementations_of, require_library
 from sparsegen.bench.results.results import Kind
-from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 from sparsegen.measure.baselines import cusparse
 from sparsegen.measure.baselines.libraries import Handle, checked, find_library
 from sparsegen.operators import Problem, SpmmProblem
+from sparsegen.system.numpy_types import Array
 
 BLOCKED_ELL_ALGORITHMS = {"alg1": 13}
 BSR_ALGORITHMS = {"alg1": 14}

@@ -45,8 +45,8 @@ class Work:
         rounds: of the thread block with most, one after another.
     """
 
-    items: int
-    rounds: int
+    items: float
+    rounds: float
 
 
 class UnitTiles(MaskedConvolution[C]):

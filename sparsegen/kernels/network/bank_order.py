@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsegen.matrix.csr import Array
+from sparsegen.system.numpy_types import Array
 
 NONE = -1
 NEVER = np.iinfo(np.int64).min

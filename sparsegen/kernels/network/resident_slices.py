@@ -11,9 +11,10 @@ import numpy as np
 from sparsegen.errors import MatrixError
 from sparsegen.kernels.network.bank_order import in_rounds, steps_apart
 from sparsegen.kernels.network.staged_slices import NONE, PARTS, bias_sources
-from sparsegen.matrix.csr import MAX_INDEX, Array, CsrMatrix
+from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.operators.sparse_network import SparseNetworkProblem
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 SLICE_CHUNKS = 2  # what a slice costs beside its weights, in chunks
 SHARED_ROUNDS = 2  # rounds of all groups from which on a long row is worth the sum of their parts
