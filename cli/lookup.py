@@ -88,6 +88,16 @@ def as_data(choice: Choice) -> Json:
         "faster": str(choice.faster),
         "dense_is_faster": choice.dense_is_faster,
         "use_dense": choice.use_dense,
+        "raced": [
+            {
+                "task": str(probe.task),
+                "called": str(probe.called),
+                "sparse_us": probe.sparse_us,
+                "dense_us": probe.dense_us,
+                "measured_at": probe.measured_at.isoformat(),
+            }
+            for probe in choice.raced
+        ],
         "neighbours": [
             {
                 "problem": n.workload.problem.to_dict(),

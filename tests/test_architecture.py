@@ -233,13 +233,15 @@ def _last(node: ast.expr) -> str:
 
 def test_dense_or_ours_is_decided_in_one_place() -> None:
     """Dispatch compares times, a probe its own two; all others are given a `Decision`."""
-    compared, made = set(), set()
+    compared, made, types = set(), set(), set()
     for name in NAMES:
         has_decision = "dispatch.decision" in own_imports(name) | {name}
         for node in ast.walk(tree(name)):
             if isinstance(node, ast.Compare) and any(isinstance(op, ORDERS) for op in node.ops):
                 said = ast.unparse(node)
                 compared |= {name} if "dense" in said and ("_us" in said or ".us" in said) else set()
+            elif isinstance(node, ast.ClassDef) and node.name == "Decision":
+                types.add(name)
             elif has_decision and isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 made |= {name} if called in ("Decision", "Decision.always") else set()
@@ -249,7 +251,7 @@ def test_dense_or_ours_is_decided_in_one_place() -> None:
         "dispatch.dense_or_sparse",
         "tuning_db.records",
     }
-    assert made == {"dispatch.chosen", "measure.decision"}
+    assert made == {"dispatch.chosen", "measure.decision"} and types == {"dispatch.decision"}
 
 
 def test_only_measuring_packages_use_the_clock() -> None:

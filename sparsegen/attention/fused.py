@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.attention.choice import Decision
+from sparsegen.attention.choice import ChosenWay
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Device
@@ -41,7 +41,7 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
     def __init__(
         self,
         operator: SparseAttentionOperator,
-        decision: Decision,
+        decision: ChosenWay,
         *,
         heads: int | None,
         head_dim: int,

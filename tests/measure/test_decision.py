@@ -11,6 +11,7 @@ import pytest
 from tuning_samples import H100
 
 import sparsegen
+from sparsegen.cli.lookup import as_data
 from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import LaunchError
@@ -189,7 +190,9 @@ def test_a_masked_product_is_raced_as_a_product_and_told(
     first = decide(Task.PRODUCT, product, H100, entrants)
     again(monkeypatch)
     assert decide(Task.PRODUCT, product, H100, entrants) == first and len(entered) == 2
-    assert (
-        "product called from Python: sparse 9 µs, dense 7 µs: dense wins"
-        in sparsegen.lookup(problem=product, device=H100).explain()
-    )
+    choice = sparsegen.lookup(problem=product, device=H100)
+    assert "product called from Python: sparse 9 µs, dense 7 µs: dense wins" in choice.explain()
+    told = [
+        (one["task"], one["called"], one["sparse_us"], one["dense_us"]) for one in as_data(choice)["raced"]
+    ]
+    assert told == [("product", "host", 9.0, 7.0), ("product", "device", 3.0, 6.0)]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sparsegen import api, arguments
-from sparsegen.attention.choice import Request, Way, decide
+from sparsegen.attention.choice import Request, Way, choose_way
 from sparsegen.attention.steps import at_once
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.options import Dense, OnMiss
@@ -284,7 +284,7 @@ class SparsePattern:
                 wanted = Request(
                     self.matrix, heads, together, like.shape[-1], dtype, OnMiss.NEAREST, where, None
                 )
-                self._ways[key] = decide(wanted, None).way
+                self._ways[key] = choose_way(wanted, None).way
             return self._ways[key]
 
     def forget(self) -> None:
