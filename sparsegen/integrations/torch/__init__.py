@@ -67,7 +67,8 @@ from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.pattern.products import linear, sampled_product, transposed_product
 from sparsegen.integrations.torch.points.kernel_maps import KernelMap
 from sparsegen.integrations.torch.points.submanifold import SubmanifoldConv3d, submanifold_conv3d
-from sparsegen.integrations.torch.shipping.ship import ProgramKind, Shipped, ship
+from sparsegen.integrations.torch.shipping.ship import Shipped, ship
+from sparsegen.plan.shipping.program import ProgramKind
 
 __all__ = [
     "Activation",

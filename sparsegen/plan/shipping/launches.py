@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +11,11 @@ from sparsegen import backends
 from sparsegen.backends.cuda.tensor_maps import DATA_TYPES
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.kernels.base import Array, Device
-from sparsegen.kernels.launch import ArgumentKind, Launch
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.operators import Layout, SpmmProblem
-from sparsegen.plan.binding import BoundVariant
+from sparsegen.plan.binding import BoundVariant, launch_arguments
 from sparsegen.system.integers import round_up
 
 ALIGNMENT = 256  # bytes of what lies behind one another, as of device memory
@@ -48,10 +49,17 @@ class ShippedMap:
 
 @dataclass(frozen=True, slots=True)
 class ShippedArgument:
-    """A parameter of the kernel, by a word of launch.h and its number."""
+    """A parameter of the kernel.
+
+    Attributes:
+        source: a word of launch.h's.
+        value: its number there: of the operand, of bytes from the start, the size itself, or of the tensor map.
+        nbytes: bytes of the array that it points to; 0 of what is passed by value.
+    """
 
     source: str
     value: int
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,40 +99,37 @@ def shipped_launch(bound: BoundVariant, devices: Sequence[Device]) -> ShippedLau
     family, config, problem = rendered.family, rendered.config, rendered.problem
     if not isinstance(problem, SpmmProblem) or not _is_of_linear_layer(problem):
         raise OperandError(f"{problem}: products of linear layers are shipped, and no others yet")
-    offsets, weight = _behind_one_another(bound.downloaded())
-    scratch, scratch_bytes = _places(packed.scratch)
-    operands = [spec.name for spec in problem.operands(packed.nnz)]
+    places, weight = _behind_one_another(bound.downloaded())
+    operands = {spec.name: spec for spec in problem.operands(packed.nnz)}
+    result = problem.result(packed.nnz)
+    numbers = {name: number for number, name in enumerate(operands)} | {result.name: RESULT}
+    given = _places("scratch", packed.scratch) | {
+        name: ShippedArgument("operand", numbers[name], spec.nbytes)
+        for name, spec in (operands | {result.name: result}).items()
+    }
     maps: list[ShippedMap] = []
-
-    def argument(kind: ArgumentKind, name: str) -> ShippedArgument:
-        match kind:
-            case ArgumentKind.TENSOR_MAP:
-                made = family.tensor_map(problem, config, name)
-                array = operands.index(made.array) if made.array in operands else RESULT
-                maps.append(ShippedMap(array, made, DATA_TYPES[made.dtype]))
-                return ShippedArgument("map", len(maps) - 1)
-            case ArgumentKind.SIZE:
-                known = packed.sizes[name] if name in packed.sizes else int(getattr(problem, name))
-                return ShippedArgument("size", int(known))
-            case ArgumentKind.PACKED:
-                return ShippedArgument("packed", offsets[name])
-            case ArgumentKind.SCRATCH:
-                return ShippedArgument("scratch", scratch[name])
-            case ArgumentKind.OPERAND:
-                return ShippedArgument("operand", operands.index(name))
-            case ArgumentKind.RESULT:
-                return ShippedArgument("operand", RESULT)
-
-    arguments = tuple(argument(one.kind, one.name) for one in family.arguments(problem))
+    arguments: list[ShippedArgument] = []
+    laid_out = Packed(arrays=places, sizes=packed.sizes, nnz=packed.nnz)
+    for argument in launch_arguments(family, problem, config, laid_out, given):
+        match argument:
+            case TensorMap():
+                arguments.append(ShippedArgument("map", len(maps)))
+                maps.append(ShippedMap(numbers[argument.array], argument, DATA_TYPES[argument.dtype]))
+            case int():
+                arguments.append(ShippedArgument("size", argument))
+            case ShippedArgument():
+                arguments.append(argument)
+            case None:
+                raise AssertionError("every operand of a linear layer has a place")
     return ShippedLaunch(
         problem=problem,
         family=family.name,
         config=config.to_dict(),
         entry=bound.compiled.kernel.entry,
         targets=tuple(_target(bound, device) for device in devices),
-        arguments=arguments,
+        arguments=tuple(arguments),
         maps=tuple(maps),
-        scratch_bytes=scratch_bytes,
+        scratch_bytes=_end(given[name] for name in packed.scratch),
         weight=weight,
     )
 
@@ -154,19 +159,23 @@ def _target(bound: BoundVariant, device: Device) -> ShippedTarget:
     return ShippedTarget(capability, compiled.read(), compiled.digest, launch)
 
 
-def _places(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """Where each of some parts begins behind the others, and the bytes of all."""
-    found, end = {}, 0
+def _places(source: str, sizes: Mapping[str, int]) -> dict[str, ShippedArgument]:
+    """Where each of some parts lies behind the others."""
+    found: dict[str, ShippedArgument] = {}
     for name, nbytes in sizes.items():
-        found[name] = end
-        end += round_up(max(1, nbytes), ALIGNMENT)
-    return found, end
+        found[name] = ShippedArgument(source, _end(found.values()), nbytes)
+    return found
 
 
-def _behind_one_another(arrays: Mapping[str, Array]) -> tuple[dict[str, int], Array]:
-    """Arrays of bytes as one array, and where each begins in it."""
-    places, nbytes = _places({name: array.nbytes for name, array in arrays.items()})
-    found = np.zeros(nbytes, dtype=np.uint8)
-    for name, array in arrays.items():
-        found[places[name] : places[name] + array.nbytes] = array
+def _end(places: Iterable[ShippedArgument]) -> int:
+    """Bytes of some parts one behind the other."""
+    return sum(round_up(max(1, place.nbytes), ALIGNMENT) for place in places)
+
+
+def _behind_one_another(arrays: Mapping[str, Array]) -> tuple[dict[str, ShippedArgument], Array]:
+    """Arrays of bytes as one array, and where each lies in it."""
+    places = _places("packed", {name: array.nbytes for name, array in arrays.items()})
+    found = np.zeros(_end(places.values()), dtype=np.uint8)
+    for name, place in places.items():
+        found[place.value : place.value + place.nbytes] = arrays[name]
     return places, found

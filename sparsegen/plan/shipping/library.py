@@ -55,7 +55,7 @@ def namespace_of(launches: Sequence[ShippedLaunch]) -> str:
     for launch in launches:
         facts = (launch.problem, launch.family, launch.config, launch.arguments, launch.maps)
         digest.update(repr((facts, [(t.capability, t.digest, t.launch) for t in launch.targets])).encode())
-        digest.update(launch.weight)
+        digest.update(launch.weight.data)
     for source in sorted(NATIVE.iterdir()):
         digest.update(source.read_bytes())
     return f"sparsegen_shipped_{digest.hexdigest()[:16]}"

@@ -6,7 +6,6 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from sparsegen.integrations.torch.shipping.shipped_products import ShippedProduc
 from sparsegen.kernels.base import Device, cuda_architecture
 from sparsegen.plan.shipping.launches import ShippedLaunch
 from sparsegen.plan.shipping.library import PyTorchHeaders, build_library, namespace_of
+from sparsegen.plan.shipping.program import ProgramKind
 from sparsegen.system.publish import publish_folder, reported
 from sparsegen.tuning.prediction.targets import find_target
 
@@ -36,13 +36,6 @@ PROGRAM, LIBRARY, FACTS = "model.pt2", "kernels.so", "shipped.json"
 FORMAT = 1
 OLDEST = (2, 10)  # PyTorch's release with a stable interface for operators with optional tensors
 RELEASE = OLDEST[0] << 56 | OLDEST[1] << 48
-
-
-class ProgramKind(StrEnum):
-    """What a shipped program is."""
-
-    COMPILED = "compiled"  # by AOTInductor, for this device and machine
-    EXPORTED = "exported"  # by torch.export, which runs on any device of the kernels' architectures
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +151,7 @@ def ship(
     numbers = {product: number for number, product in enumerate(launches)}
     with reported(folder), publish_folder(folder) as work:
         with tempfile.TemporaryDirectory(prefix="sparsegen-ship-") as build:
-            library = build_library(shipped.launches, _headers(), Path(build), LIBRARY)
+            library = build_library(shipped.launches, pytorch_headers(), Path(build), LIBRARY)
             (work / LIBRARY).write_bytes(library.read_bytes())
         _register(work / LIBRARY, shipped.namespace)
         computed = {
@@ -215,7 +208,7 @@ def _shipped(
     )
 
 
-def _headers() -> PyTorchHeaders:
+def pytorch_headers() -> PyTorchHeaders:
     root = Path(torch.__file__).parent
     return PyTorchHeaders((root / "include",), root / "lib", RELEASE)
 
