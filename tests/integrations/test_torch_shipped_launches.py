@@ -145,7 +145,7 @@ def test_tensor_maps_and_scratch_are_among_what_is_shipped(shipped: Any) -> None
 
 def test_a_variant_that_another_gpu_cannot_run_is_refused(operators: dict[str, SparseOperator]) -> None:
     bound = variant_launcher(operators["tma_block_spmm"]).prepared
-    with pytest.raises(ConfigError, match="tma_block_spmm .* cannot run on NVIDIA A100"):
+    with pytest.raises(ConfigError, match=r"tma_block_spmm .* cannot run on NVIDIA A100"):
         shipped_launch(bound, [emulator_device(), find_target("a100").device])
 
 
