@@ -56,7 +56,7 @@ def main(name: str, tiny: bool, names: tuple[str, ...], limit: float) -> None:
 
 
 def row(dtype: torch.dtype, tokens: int, program: str, place: torch.device, *, tiny: bool) -> dict[str, Any]:
-    """Ships a model in one form, and returns what was seen of it."""
+    """Ships a model in one form, and returns facts of it."""
     layers, width = (3, 64) if tiny else (LAYERS, WIDTH)
     model = perceptron(layers, width).to(place, dtype)
     x = torch.randn(tokens, width, device=place, dtype=dtype)
@@ -101,7 +101,7 @@ def perceptron(layers: int, width: int) -> nn.Module:
 
 
 def elsewhere(folder: Path, program: str) -> dict[str, Any]:
-    """What a process sees that has PyTorch on its path, and not sparsegen."""
+    """Seconds and bits of a process that has PyTorch on its path, and not sparsegen."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARSEGEN_")}
     environment |= {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p and not _has_sparsegen(Path(p)))}
     command = [sys.executable, str(READER), str(folder), program]

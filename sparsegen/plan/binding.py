@@ -172,7 +172,7 @@ class BoundVariant(OwnLaunch):
             return {name: self._bytes(buffer) for name, buffer in self.packed.arrays.items()}
 
     def downloaded_source(self) -> Array:
-        """Where each packed value came from, int32 on the host; see `value_source`."""
+        """The same numbers on the host; see `value_source`."""
         source = self.value_source()
         with self.executor.entered():
             return self._bytes(source).view(np.int32)

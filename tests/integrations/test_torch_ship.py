@@ -252,7 +252,7 @@ def test_an_error_of_tracing_names_its_cause(tmp_path: Path) -> None:
             return self.layer(x) if x.sum() > 0 else x
 
     model = Branches().eval()
-    with pytest.raises(SparsegenError, match="torch.export cannot trace the model"):
+    with pytest.raises(SparsegenError, match=r"torch\.export cannot trace the model"):
         ship(model, torch.ones(4, 16), tmp_path / "out", program="exported")
     with torch.no_grad():
         model(torch.ones(4, 16))  # its layers have their weights again

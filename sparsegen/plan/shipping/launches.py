@@ -24,7 +24,7 @@ RESULT = -1  # in the place of an operand's number, as in launch.h
 
 @dataclass(frozen=True, slots=True)
 class ShippedTarget:
-    """How a launch runs on one architecture.
+    """A launch on one architecture.
 
     Attributes:
         capability: ten times the major number and the minor one; 0: the CPU.
@@ -85,7 +85,7 @@ class ShippedLaunch:
 
 
 def shipped_launch(bound: BoundVariant, devices: Sequence[Device]) -> ShippedLaunch:
-    """The launch of a variant, for devices of which none need be here.
+    """The launch of a variant, for devices that need not be here.
 
     Args:
         devices: one of each architecture.
@@ -160,7 +160,7 @@ def _target(bound: BoundVariant, device: Device) -> ShippedTarget:
 
 
 def _places(source: str, sizes: Mapping[str, int]) -> dict[str, ShippedArgument]:
-    """Where each of some parts lies behind the others."""
+    """Places of some parts, one behind the other."""
     found: dict[str, ShippedArgument] = {}
     for name, nbytes in sizes.items():
         found[name] = ShippedArgument(source, _end(found.values()), nbytes)

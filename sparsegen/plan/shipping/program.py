@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ProgramKind(StrEnum):
-    """What a shipped program is."""
+    """Kind of a shipped program."""
 
     COMPILED = "compiled"  # by AOTInductor, for one device and kind of machine
     EXPORTED = "exported"  # as torch.export wrote it: for every architecture of the kernels

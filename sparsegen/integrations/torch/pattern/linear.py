@@ -231,7 +231,7 @@ class SparseLinear(PatternModule):
 
     @property
     def part(self) -> Part | None:
-        """What computes this layer's result in its place; None where it computes its own."""
+        """The part that computes this layer's result in its place; None where it computes its own."""
         return self._shared
 
     @property

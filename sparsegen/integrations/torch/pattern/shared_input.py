@@ -42,7 +42,7 @@ class Layer(Protocol):
 
 
 class Part(Protocol):
-    """What stands in a layer's place: called with what the layer is called with, it gives the layer's result."""
+    """Function in a layer's place: called with what the layer is called with, it gives the layer's result."""
 
     @property
     def layers(self) -> tuple[Any, ...]:

@@ -59,7 +59,7 @@ def noted_calls(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 @contextmanager
 def stood_in(computed: Mapping[LayerCall, Compute]) -> Iterator[None]:
-    """In the block the layers of some calls have neither weights nor patterns, and what is given computes instead."""
+    """Functions compute some calls inside the block, whose layers then have neither weights nor patterns."""
     layers = list({call.layer: None for call in computed})
     groups: dict[SharedInput, _Group] = {}
     kept = [(layer.part, layer._parameters, layer._buffers) for layer in layers]
@@ -144,7 +144,7 @@ class _Group:
         self._results: tuple[Tensor, ...] = ()
 
     def part_of(self, layer: SparseLinear, compute: Compute) -> Compute:
-        """What computes the result of one of the layers."""
+        """The function that computes the result of one of the layers."""
         number = next(i for i, one in enumerate(self._layers) if one is layer)
 
         def part(x: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class ShippedProduct:
     dtype: torch.dtype
 
     def computed_by(self, namespace: str, number: int) -> Compute:
-        """What computes it in a program.
+        """The function that computes it in a program.
 
         Args:
             namespace: of the library's operator.
