@@ -14,12 +14,12 @@ import sparsegen  # noqa: E402
 from sparsegen import kernels  # noqa: E402
 from sparsegen.backends.emulator import device as emulator_device  # noqa: E402
 from sparsegen.errors import ConfigError, OperandError  # noqa: E402
-from sparsegen.integrations.torch.shipping.ship import pytorch_headers  # noqa: E402
+from sparsegen.integrations.torch.shipping.libraries import write_library  # noqa: E402
 from sparsegen.matrix.formats import CsrMatrix  # noqa: E402
 from sparsegen.matrix.generators import random_uniform  # noqa: E402
 from sparsegen.operators import DType, Epilogue, Layout, SparseOperator, SpmmProblem  # noqa: E402
 from sparsegen.plan.shipping.launches import ShippedLaunch, shipped_launch  # noqa: E402
-from sparsegen.plan.shipping.library import build_library, namespace_of  # noqa: E402
+from sparsegen.plan.shipping.library import namespace_of  # noqa: E402
 from sparsegen.plan.variant_launcher import variant_launcher  # noqa: E402
 from sparsegen.tuning.prediction.targets import find_target  # noqa: E402
 
@@ -75,7 +75,7 @@ def shipped(
         for name, one in operators.items()
     }
     folder, listed = tmp_path_factory.mktemp("library"), list(launches.values())
-    torch.ops.load_library(build_library(listed, pytorch_headers(), folder, "kernels.so"))
+    write_library(listed, folder)
     yield getattr(torch.ops, namespace_of(listed)).linear, launches
 
 

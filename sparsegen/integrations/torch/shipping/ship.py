@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,24 +17,22 @@ from sparsegen.errors import (
     ConfigError,
     OperandError,
     OutputExistsError,
-    PackageMissingError,
     one_line,
 )
 from sparsegen.integrations.torch.calls.devices import kernel_device_of
 from sparsegen.integrations.torch.models.example_inputs import arguments_of
 from sparsegen.integrations.torch.shipping.layer_calls import noted_calls, sparse_layers, stood_in
+from sparsegen.integrations.torch.shipping.libraries import LIBRARY, require_stable_interface, write_library
 from sparsegen.integrations.torch.shipping.shipped_products import ShippedProduct, shipped_products
 from sparsegen.kernels.base import Device, cuda_architecture
 from sparsegen.plan.shipping.launches import ShippedLaunch
-from sparsegen.plan.shipping.library import PyTorchHeaders, build_library, namespace_of
+from sparsegen.plan.shipping.library import namespace_of
 from sparsegen.plan.shipping.program import ProgramKind
 from sparsegen.system.publish import publish_folder, reported
 from sparsegen.tuning.prediction.targets import find_target
 
-PROGRAM, LIBRARY, FACTS = "model.pt2", "kernels.so", "shipped.json"
+PROGRAM, FACTS = "model.pt2", "shipped.json"
 FORMAT = 1
-OLDEST = (2, 10)  # PyTorch's release with a stable interface for operators with optional tensors
-RELEASE = OLDEST[0] << 56 | OLDEST[1] << 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +147,7 @@ def ship(
     shipped = _shipped(folder, kind, launches, len(different) - len(launches), devices)
     numbers = {product: number for number, product in enumerate(launches)}
     with reported(folder), publish_folder(folder) as work:
-        with tempfile.TemporaryDirectory(prefix="sparsegen-ship-") as build:
-            library = build_library(shipped.launches, pytorch_headers(), Path(build), LIBRARY)
-            (work / LIBRARY).write_bytes(library.read_bytes())
-        _register(work / LIBRARY, shipped.namespace)
+        write_library(shipped.launches, work)
         computed = {
             call: product.computed_by(shipped.namespace, numbers.get(product, 0))
             for call, product in products.items()
@@ -167,12 +161,7 @@ def ship(
 
 def _require_ready(model: nn.Module, folder: Path) -> None:
     """Raises what `ship` says of the model, PyTorch and the folder."""
-    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if release < OLDEST:
-        raise PackageMissingError(
-            f"shipping needs PyTorch {OLDEST[0]}.{OLDEST[1]} or later, whose interface for operators is stable; this "
-            f"is {torch.__version__}"
-        )
+    require_stable_interface()
     if not sparse_layers(model):
         raise OperandError(
             "the model has no sparse layer: call sparsegen.integrations.torch.convert(model, ...) first"
@@ -206,17 +195,6 @@ def _shipped(
     return Shipped(
         folder, kind, namespace_of(launches), launches, dense, tuple(_architecture(d) for d in devices)
     )
-
-
-def pytorch_headers() -> PyTorchHeaders:
-    root = Path(torch.__file__).parent
-    return PyTorchHeaders((root / "include",), root / "lib", RELEASE)
-
-
-def _register(library: Path, namespace: str) -> None:
-    """Load a library into this process, unless one with the same launches is there."""
-    if not torch._C._dispatch_has_kernel(f"{namespace}::linear"):
-        torch.ops.load_library(library)
 
 
 def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
