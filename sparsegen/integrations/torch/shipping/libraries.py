@@ -28,7 +28,7 @@ def require_stable_interface() -> None:
 
 
 def pytorch_headers() -> PyTorchHeaders:
-    """Those of this process."""
+    """Headers and libraries of this process's PyTorch."""
     root = Path(torch.__file__).parent
     return PyTorchHeaders((root / "include",), root / "lib", RELEASE)
 
