@@ -81,7 +81,7 @@ class _Candidate:
     call: LayerCall
 
 
-class _SparseProducts(CustomGraphPass):  # type: ignore[misc]  # untyped in PyTorch
+class _SparseProducts(CustomGraphPass):
     """The pass over a graph after all of Inductor's own."""
 
     def __init__(
