@@ -34,6 +34,9 @@ Driver found() {
     find(library, "cuMemAlloc_v2", made.mem_alloc);
     find(library, "cuMemsetD8_v2", made.memset_d8);
     find(library, "cuCtxSynchronize", made.ctx_synchronize);
+    find(library, "cuCtxGetCurrent", made.ctx_get_current);
+    find(library, "cuCtxSetCurrent", made.ctx_set_current);
+    find(library, "cuDevicePrimaryCtxRetain", made.device_primary_ctx_retain);
     find(library, "cuStreamIsCapturing", made.stream_is_capturing);
     return made;
 }

@@ -46,6 +46,9 @@ struct Driver {
     int (*mem_alloc)(std::uint64_t* address, std::size_t bytes);
     int (*memset_d8)(std::uint64_t address, unsigned char byte, std::size_t bytes);
     int (*ctx_synchronize)();
+    int (*ctx_get_current)(void** context);
+    int (*ctx_set_current)(void* context);
+    int (*device_primary_ctx_retain)(void** context, int device);
     int (*stream_is_capturing)(void* stream, int* status);
 };
 

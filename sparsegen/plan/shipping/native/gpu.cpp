@@ -24,6 +24,18 @@ struct Bound {
     Geometry geometry;
 };
 
+/// Makes the context that PyTorch shares current in a thread that has none yet.
+void enter(int device) {
+    void* context = nullptr;
+    require(driver().ctx_get_current(&context), "cuCtxGetCurrent");
+    if (context == nullptr) {
+        int handle = 0;
+        require(driver().device_get(&handle, device), "cuDeviceGet");
+        require(driver().device_primary_ctx_retain(&context, handle), "cuDevicePrimaryCtxRetain");
+        require(driver().ctx_set_current(context), "cuCtxSetCurrent");
+    }
+}
+
 int capability_of(int device) {
     int handle = 0, major = 0, minor = 0;
     require(driver().device_get(&handle, device), "cuDeviceGet");
@@ -136,6 +148,7 @@ void encode(const Map& map, void* address, CuTensorMap* place) {
 
 void run_on_gpu(std::size_t number, int device, void* stream, const Addresses& addresses) {
     const Launch& launch = launches()[number];
+    enter(device);
     const Bound& found = bound(number, device);
     Parameters<CuTensorMap> parameters;
     parameters.fill(launch, addresses, scratch_of(number, device, stream, launch.scratch_bytes), encode);

@@ -81,7 +81,7 @@ struct Addresses {
 
 /// Runs a launch on this machine's CPU, and waits for it.
 void run_on_cpu(std::size_t number, const Addresses& addresses);
-/// Queues a launch on a stream of a GPU whose context is current.
+/// Queues a launch on a stream of the current GPU.
 void run_on_gpu(std::size_t number, int device, void* stream, const Addresses& addresses);
 
 /// The target of an architecture; throws where this library has none.
