@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,18 @@ def test_other_operands_are_refused(change: Any, message: str, shipped: Any) -> 
     x, bias = operands(FAMILIES[name])
     with pytest.raises(RuntimeError, match=message):
         operator(*change(x, torch.from_numpy(launches[name].weight), bias))
+
+
+def test_threads_may_call_at_the_same_time(shipped: Any) -> None:
+    operator, launches = shipped
+    name = next(name for name, launch in launches.items() if launch.scratch_bytes)
+    x, bias = operands(FAMILIES[name])
+    weight, number = torch.from_numpy(launches[name].weight), list(launches).index(name)
+    inputs = [x * (i + 1) for i in range(8)]
+    wanted = [operator(one, weight, bias, number) for one in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda one: operator(one, weight, bias, number), inputs))
+    assert all(map(torch.equal, found, wanted))
 
 
 def test_misaligned_and_strided_operands_are_copied(shipped: Any) -> None:

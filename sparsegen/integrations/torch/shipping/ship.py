@@ -121,8 +121,8 @@ def ship(
             `torch.export`; ``torch.export.load("folder/model.pt2").module()`` runs it.
 
     Raises:
-        OperandError: a model without sparse layers or in training, inputs that do not fit it, or a model that
-            `torch.export` cannot trace or that calls other operators of sparsegen.
+        OperandError: a model without sparse layers or in training, one that `torch.export` cannot trace or that calls
+            other operators of sparsegen, or example inputs that are none. What the model raises is passed on.
         DeviceUnavailableError: no kernel runs for the model's dtype and device, or there is no C++ compiler.
         ConfigError: an architecture that a layer's kernel cannot run on.
         CompileError: the library, or AOTInductor, did not compile; the message says what else can be shipped.
