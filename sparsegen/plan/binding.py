@@ -166,6 +166,23 @@ class BoundVariant(OwnLaunch):
         with self.launching:
             launch(stream, address)
 
+    def downloaded(self) -> dict[str, Array]:
+        """The bytes of the packed arrays as they lie on the device, behind all values that are on their way."""
+        with self.executor.entered(), self.launching:
+            self.executor.synchronize()
+            return {name: self._bytes(buffer) for name, buffer in self.packed.arrays.items()}
+
+    def downloaded_source(self) -> Array:
+        """The same numbers on the host; see `value_source`."""
+        source = self.value_source()
+        with self.executor.entered():
+            return self._bytes(source).view(np.int32)
+
+    def _bytes(self, buffer: Buffer) -> Array:
+        found = np.empty(buffer.nbytes, dtype=np.uint8)
+        self.executor.download(buffer, found)
+        return found
+
     def _value_gather(self) -> Gather:
         if self.packed.values is None:
             raise OperandError(

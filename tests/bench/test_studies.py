@@ -98,6 +98,12 @@ def test_graph_capture(studies: Studies) -> None:
         assert row["captured_in_cuda_graph"] is False and row["host_synchronisations"] is None
 
 
+def test_shipped(studies: Studies) -> None:
+    (row,), told = studies.run("shipped", "--tiny", "--limit", "0")
+    assert len(row["families"]) >= 9 and row["unequal_bits"] == []
+    assert "time is up: 3 rows are left out" in told
+
+
 def test_structured_dropout(studies: Studies) -> None:
     rows, _ = studies.run("structured_dropout", "--tiny")
     layers, chains = rows[:2], rows[2:4]

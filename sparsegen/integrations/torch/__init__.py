@@ -67,6 +67,8 @@ from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.pattern.products import linear, sampled_product, transposed_product
 from sparsegen.integrations.torch.points.kernel_maps import KernelMap
 from sparsegen.integrations.torch.points.submanifold import SubmanifoldConv3d, submanifold_conv3d
+from sparsegen.integrations.torch.shipping.ship import Shipped, ship
+from sparsegen.plan.shipping.program import ProgramKind
 
 __all__ = [
     "Activation",
@@ -84,6 +86,8 @@ __all__ = [
     "MaskedSequential",
     "PointwiseConv2d",
     "PreparedLinear",
+    "ProgramKind",
+    "Shipped",
     "SourcedConv2d",
     "SparseAttention",
     "SparseConv2d",
@@ -116,6 +120,7 @@ __all__ = [
     "scaled_sdd",
     "sdd",
     "sdd_into",
+    "ship",
     "sparse_attention",
     "submanifold_conv3d",
     "to_counts",
