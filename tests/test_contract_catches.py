@@ -15,10 +15,12 @@ from sparsegen.operators import (
     Activation,
     BlockAttentionBackwardProblem,
     BlockAttentionProblem,
+    Chosen,
     DType,
     Epilogue,
     Layout,
     MasksOf,
+    PagedAttentionProblem,
     Readout,
     SddmmEpilogue,
     SddmmProblem,
@@ -70,6 +72,11 @@ def narrow_tiles() -> CsrMatrix:
 def many_keys() -> CsrMatrix:
     """The shape of attention with several stages of keys, the last of them cut off."""
     return csr(np.zeros((300, 700), np.float32))
+
+
+def long_sequences() -> CsrMatrix:
+    """The shape of four queries on pages, the last of them cut off."""
+    return csr(np.zeros((4, 1500), np.float32))
 
 
 RIGHT = {
@@ -270,6 +277,37 @@ RIGHT = {
             "no end of the band": ("key < band.sinks ? 64 : key - band.least - column", "64"),
         },
         many_keys,
+    ),
+    "paged_attention": PlantedBugs(
+        family("paged_attention"),
+        Kind(
+            PagedAttentionProblem,
+            (("kv_heads", 2), ("group", 3), ("head_dim", 64)),
+            (("dtype", DType.FLOAT16), ("chosen", Chosen.LISTED), ("order", TokenOrder.TOKENS)),
+            batch=2,
+            parameters=(("page", "32"), ("density", 0.7)),
+        ),
+        {"tile": 64, "stages": 2, "teams": 2},
+        {
+            "a part left out of the merge": ("merge(parts.count,", "merge(parts.count - 1,"),
+            "a team left out of the merge": ("merge(kTeams,", "merge(kTeams - 1,"),
+            "parts of one scale": (
+                "const float share = fast_exp2(rows[i][half].power - base)",
+                "const float share = 1.0f",
+            ),
+            "another part's room": ("2 * (first_block + part)", "2 * (first_block + part) + 1"),
+            "a counter that stays": ("if (thread == 0) *counter = 0;", ""),
+            "missing wait": ("copy_async_wait<kStages - 2>();", ""),
+            "no tree": ("!(trees[i][half] & bit)", "false"),
+            "another sequence's page": (
+                "cache.page_table[static_cast<long long>(cursor.pair / cache.kv_heads)",
+                "cache.page_table[0",
+            ),
+            "another head's list": ("pages[static_cast<long long>(pair) * capacity + slot]", "pages[slot]"),
+            "no end of the list": ("slot < counts[pair] ?", "slot < capacity ?"),
+            "pages in order": ("place = listed * kPage", "place = key / kPage * kPage"),
+        },
+        long_sequences,
     ),
     "sparse_network": PlantedBugs(
         family("fused_network"),

@@ -241,15 +241,15 @@ class PagedAttentionProblem(Problem):
     def _drawn_lists(
         self, rng: np.random.Generator, lengths: Array, shape: tuple[int, ...], of_counts: tuple[int, ...]
     ) -> dict[str, Array]:
-        """Independent pages of each sequence and head, at least one, in any order."""
-        lists = np.full(
-            (self.batch, self.kv_heads, self.list_places), -1, np.int32
-        )  # behind the count nothing is read
+        """Independent pages of each sequence and head, at least one, in any order; behind them are others."""
+        lists = np.zeros((self.batch, self.kv_heads, self.list_places), np.int32)
         counts = np.zeros((self.batch, self.kv_heads), np.int32)
         for i, head in np.ndindex(counts.shape):
-            drawn = np.flatnonzero(self.density.drawn(rng, (ceil_div(int(lengths[i]), self.page.count),)))
-            drawn = rng.permutation(drawn)[: self.list_places]
-            lists[i, head, : drawn.size], counts[i, head] = drawn, drawn.size
+            live = self.density.drawn(rng, (ceil_div(int(lengths[i]), self.page.count),))
+            order = rng.permutation(live.size)
+            order = order[np.argsort(~live[order], kind="stable")]
+            lists[i, head] = np.resize(order, self.list_places)
+            counts[i, head] = min(int(live.sum()), self.list_places)
         return {"pages": lists.reshape(shape), "counts": counts.reshape(of_counts)}
 
     def cost(self, nnz: int) -> Cost:

@@ -88,9 +88,6 @@ class PagedAttention(Family[PagedAttentionProblem, PagedAttentionConfig]):
     ) -> Iterator[Constraint]:
         yield from self.scope(problem)
         yield capable(device, TENSOR_CORES)
-        yield Constraint(
-            config.row_tiles == 1 or _row_blocks(problem) > 1, "row_tiles: there are queries for them"
-        )
         threads = _threads(problem, config)
         yield Constraint(threads <= 512, f"a block's threads ({threads}) are at most 512")
         width, tiles = problem.head_dim, config.row_tiles
@@ -108,9 +105,11 @@ class PagedAttention(Family[PagedAttentionProblem, PagedAttentionConfig]):
     def is_worth_trying(
         self, problem: PagedAttentionProblem, config: PagedAttentionConfig, device: Device
     ) -> bool:
-        """True if enough bytes are on their way to hide the memory's latency; it rests on Little's law."""
+        """True if enough bytes are on their way to hide the memory's latency (Little's law), and a warp has no more
+        rows than there are.
+        """
         ahead = config.teams * (config.stages - 1) * _stage_bytes(problem, config)
-        return config.resident_blocks * ahead >= IN_FLIGHT
+        return config.resident_blocks * ahead >= IN_FLIGHT and config.row_tiles <= _row_blocks(problem)
 
     def constants(self, problem: PagedAttentionProblem, config: PagedAttentionConfig) -> Mapping[str, Value]:
         return {
