@@ -35,6 +35,7 @@ from sparsegen.system.threads import in_threads
 SHORTEST = 0.5  # of the longest sequence that operands are drawn for
 STEEP = 3.0  # standard deviation of scores of random operands, in units of the exponent
 MOST_CHECKED = 4096  # tokens of a sequence where a variant first runs
+SMALL = ("lengths", "counts", "scale", "tree", "lse")  # operands of which calls read or write all
 WORD = 32  # queries of a word of the tree
 
 
@@ -141,7 +142,7 @@ class PagedAttentionProblem(Problem):
     @property
     def item(self) -> Self:
         """The problem of one sequence, whose pool is that of all."""
-        return replace(self, batch=1, pool=PageCount(self.pool_pages))
+        return self if self.batch == 1 else replace(self, batch=1, pool=PageCount(self.pool_pages))
 
     # --- its sparsity ---
 
@@ -236,7 +237,7 @@ class PagedAttentionProblem(Problem):
         found["tree"] = tree_words(np.tril(seen))
         found["scale"] = np.array([self.head_dim**-0.5], np.float32)
         found["lse"] = np.full(specs["lse"].shape, np.nan, np.float32)
-        return found
+        return {name: found[name] for name in specs}
 
     def _drawn_lists(
         self, rng: np.random.Generator, lengths: Array, shape: tuple[int, ...], of_counts: tuple[int, ...]
@@ -255,8 +256,11 @@ class PagedAttentionProblem(Problem):
     def cost(self, nnz: int) -> Cost:
         """Two products of length head_dim for each visible pair; live tokens of K and V once for each head."""
         live = self.live_tokens * self.kv_heads * self.batch
+        small = sum(spec.nbytes for spec in self.operands(nnz) if spec.name in SMALL)
         moved = 2 * self.head_dim * self.dtype.itemsize * (live + self.heads * self.queries * self.batch)
-        return Cost(flop=round(4 * live * self.group * self.queries * self.head_dim), bytes=round(moved))
+        return Cost(
+            flop=round(4 * live * self.group * self.queries * self.head_dim), bytes=round(moved) + small
+        )
 
     def to_check(self) -> Self:
         """See `Problem.to_check`: few sequences on a pool of their own, of fewer tokens than `MOST_CHECKED`."""
