@@ -64,15 +64,15 @@ class PagedAttentionOperator(Operator):
         Args:
             q: contiguous, of the problem's dtype, in its order of tokens and heads (`TokenOrder`); with a batch one for
                 each sequence.
-            k_pages, v_pages: pages × an order's page, of all sequences. What lies behind a sequence's last token is
-                not read.
+            k_pages, v_pages: pages × an order's page, of all sequences. Nothing behind a sequence's last
+                token is read.
             page_table: int32, the page that holds each page's worth of a sequence's tokens; with a batch one row for
                 each sequence.
             lengths: int32, the tokens of a sequence, its queries' own the last of them; at least 0.
             pages, counts: int32, for each head of keys numbers of chosen pages among the sequence's (columns of
-                ``page_table``), in any order, each once; and how many of them count. Of a problem with all pages none.
+                ``page_table``), in any order, each once; and the number of those that count. None if all pages count.
             scale: one float32, an array of q's kind; by default what `prepare` was given, else 1 / √head_dim.
-            tree: int32, for each query bits of which of the last ``queries`` tokens it sees (`tree_words`);
+            tree: int32, for each query bits of the last ``queries`` tokens that it sees (`tree_words`);
                 by default its own and those before.
             lse: float32, heads × queries (with a batch one for each sequence), which the call writes: the natural
                 logarithm of each query's sum of exponentials.
@@ -341,7 +341,7 @@ class PagedAttentionProblem(Problem):
 
 
 def tree_words(seen: Array) -> Array:
-    """Words of a tree, int32, of which queries see which of the newest tokens.
+    """Words of a tree, int32: bits of the newest tokens that each query sees.
 
     Args:
         seen: bool, queries × queries; each query sees at least its own token.

@@ -38,7 +38,7 @@ constexpr int kChunks = kWidth / 8;  // 16 bytes of a row each
 constexpr float kLowest = -INFINITY;
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kSlack = 8.0f;  // powers of two by which weights may exceed 1
-constexpr int kHidden = 1 << 30;  // the place of a token that nobody sees
+constexpr int kHidden = 1 << 30;  // the place of a token that no query sees
 static_assert(kWidth % 16 == 0 && kWidth <= 256, "rows are whole steps of the products");
 static_assert(kQueries <= 16, "the tree of the newest tokens has a word for each");
 static_assert(kTeams <= 15, "teams have barriers of their own");
@@ -88,7 +88,7 @@ struct Cache {
 
   __device__ __forceinline__ int tokens(int pair) const { return min(lengths[pair / kv_heads], slots * kPage); }
 
-  // Tiles of the keys of a pair; of one without any a tile that nobody sees, so that its result is written.
+  // Tiles of the keys of a pair; of one without any a tile that no query sees, so that its result is written.
   __device__ __forceinline__ int tiles(int pair) const {
     const int keys = counts[pair] * kPage;
     return max(1, (keys + kTileN - 1) / kTileN);
@@ -193,7 +193,7 @@ struct Ahead {
     if (left > 0) page = cache.page_table[static_cast<long long>(cursor.pair / cache.kv_heads) * cache.slots + listed];
   }
 
-  // Starts to load the next tile, and notes the places of its spans.
+  // Starts to load the next tile, and writes down the places of its spans.
   __device__ __forceinline__ void load(const Element* k, const Element* v, unsigned char* stage, int* places) {
     const int thread = static_cast<int>(threadIdx.x) % kTeamThreads;
     const int first_row = thread / kChunkThreads, chunk = thread % kChunkThreads;
@@ -517,7 +517,7 @@ __device__ __forceinline__ void finish(const Team& team, unsigned char* memory, 
 constexpr int kRingBytes = kTeams * kStages * kStageBytes;
 
 // Everything of a block's shared memory behind the ring.
-struct Notes {
+struct BlockState {
   Meeting meeting;
   int place[kTeams][kStages][kSpans];  // of the first token of each span of a stage, or kHidden
   int warp_tiles[kWarps];
@@ -534,12 +534,12 @@ paged_attention(int slots, int capacity, int kv_heads, int sequences, unsigned* 
                 const int* __restrict__ pages, const int* __restrict__ counts,
                 const float* __restrict__ scale, const int* __restrict__ tree, float* __restrict__ lse, Element* __restrict__ o) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
-  Notes& notes = *reinterpret_cast<Notes*>(memory + kRingBytes);
+  BlockState& state = *reinterpret_cast<BlockState*>(memory + kRingBytes);
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int team = static_cast<int>(warp / kTeamWarps);
   const int warp_block = static_cast<int>(warp % kTeamWarps) * kRowTiles;  // of its rows, in blocks of 16
   const Cache cache{slots, capacity, kv_heads, page_table, lengths, pages, counts};
-  const Share share = share_of(cache, kv_heads * sequences, notes.warp_tiles, &notes.start);
+  const Share share = share_of(cache, kv_heads * sequences, state.warp_tiles, &state.start);
   if (share.begin == share.end) return;
   unsigned char* const ring = memory + team * kStages * kStageBytes;
   const auto meet = [team] {
@@ -547,12 +547,12 @@ paged_attention(int slots, int capacity, int kv_heads, int sequences, unsigned* 
     else meet_at<kTeamThreads>(1 + team);
   };
 
-  Cursor cursor = notes.start;
+  Cursor cursor = state.start;
   Ahead ahead(cache, cursor, share.begin + team, share.end);
   int stage_to_load = 0;
   const auto load_next = [&] {
     if (!ahead.is_done()) {
-      ahead.load(k_pages, v_pages, ring + stage_to_load * kStageBytes, notes.place[team][stage_to_load]);
+      ahead.load(k_pages, v_pages, ring + stage_to_load * kStageBytes, state.place[team][stage_to_load]);
       stage_to_load = stage_to_load == kStages - 1 ? 0 : stage_to_load + 1;
     }
     copy_async_commit();
@@ -592,7 +592,7 @@ paged_attention(int slots, int capacity, int kv_heads, int sequences, unsigned* 
       const unsigned char* const tile = ring + stage * kStageBytes;
       Scores scores;
       score(queries, tile, key_place, scores);
-      hide(notes.place[team][stage], old, trees, scores);
+      hide(state.place[team][stage], old, trees, scores);
       weigh(scores, factor, totals, sums);
       add_values(scores, tile + kKeyBytes, value_place, sums);
       used = stage;
@@ -602,7 +602,7 @@ paged_attention(int slots, int capacity, int kv_heads, int sequences, unsigned* 
     const Output output{places, o, lse};
     const Team of_team{team, warp_block, used < 0 ? nullptr : ring + used * kStageBytes};
     const PartsOf shared(share, cursor.first, cursor.tiles, parts);
-    finish(of_team, memory, notes.meeting, sums, totals, factor, is_whole, shared, counters + cursor.pair, output);
+    finish(of_team, memory, state.meeting, sums, totals, factor, is_whole, shared, counters + cursor.pair, output);
     if (stop == share.end) break;
     cursor.advance(cache);
   }

@@ -78,7 +78,7 @@ class _Pages:
     def _seen(
         self, bench: Workbench, numbers: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
-        """Which of the gathered tokens each query sees."""
+        """Marks the gathered tokens that each query sees."""
         p = self.problem
         tree = np.unpackbits(bench.operand("tree").view(np.uint8), axis=1, bitorder="little").astype(bool)
         old = bench.operand("lengths").reshape(p.batch, 1, 1) - p.queries

@@ -203,12 +203,12 @@ def _stage_bytes(problem: PagedAttentionProblem, config: PagedAttentionConfig) -
 
 
 def _shared_bytes(problem: PagedAttentionProblem, config: PagedAttentionConfig) -> int:
-    """The ring of each team, and the kernel's notes behind them."""
+    """The ring of each team, and the state of a block behind them."""
     stages = config.teams * config.stages
     spans = max(1, config.tile // problem.page.count)
     of_teams = config.teams * _row_blocks(problem) * ROWS * STATISTICS_BYTES
-    notes = of_teams + 4 * (config.teams + stages * spans + _threads(problem, config) // WARP) + 32
-    return stages * _stage_bytes(problem, config) + notes
+    state = of_teams + 4 * (config.teams + stages * spans + _threads(problem, config) // WARP) + 32
+    return stages * _stage_bytes(problem, config) + state
 
 
 FAMILY = PagedAttention()
