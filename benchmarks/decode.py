@@ -8,7 +8,7 @@ Sequences are equally long unless a row says that they are uneven. Every result 
 some sequences and heads before anything is timed. All take turns behind a busy queue with the L2 full of clean lines;
 times are medians. ``copy`` moves as many bytes as the live pages have, half of them read and half written, by PyTorch.
 ``sdpa`` is PyTorch's attention on keys that were gathered before, without the order of the newest tokens, and
-``gather+sdpa`` gathers them itself. Raw output: ``decode.json.xz``.
+``gather+sdpa`` gathers them itself.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 import click
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 import sparsegen
@@ -38,6 +39,7 @@ from sparsegen.plan.variants import compile_variant
 
 TOLERANCE = 4e-3  # of the largest element, in float16
 ROUNDS = 15
+FLEX_BLOCK = 128  # least block of FlexAttention's kernels
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,11 @@ class Row:
     @property
     def chosen(self) -> int:
         return max(1, round(self.share * self.slots))
+
+    @property
+    def fits_flex(self) -> bool:
+        """True if FlexAttention's kernels take the pages, all of which every query sees whole."""
+        return self.page >= FLEX_BLOCK and self.queries == 1 and self.order == "tokens" and not self.uneven
 
     @property
     def problem(self) -> PagedAttentionProblem:
@@ -92,9 +99,9 @@ class Row:
 
 ROWS = (
     *(Row(batch) for batch in (1, 2, 4, 8, 16, 32, 64)),
+    *(Row(batch, page=128) for batch in (1, 16, 64)),
     Row(16, order="heads"),
     Row(16, page=16),
-    Row(16, page=256),
     Row(16, head_dim=64),
     Row(16, head_dim=256, kv_heads=4),
     Row(16, group=1),
@@ -265,6 +272,28 @@ class Ours:
         return run
 
 
+def by_flex(inputs: Inputs) -> Callable[[], Tensor]:
+    """Compiled FlexAttention on the pool as one row of tokens, with a mask that was made before."""
+    row = inputs.row
+    physical = inputs.page_table[:, None].expand(-1, row.kv_heads, -1).gather(2, inputs.pages.long())
+    numbers = physical.to(torch.int32).repeat_interleave(row.group, 1)[:, :, None].contiguous()
+    counts = inputs.counts.repeat_interleave(row.group, 1)[..., None].contiguous()
+    mask = BlockMask.from_kv_blocks(
+        torch.zeros_like(counts),
+        numbers,
+        counts,
+        numbers,
+        BLOCK_SIZE=(FLEX_BLOCK, row.page),
+        seq_lengths=(row.queries, inputs.k_pages.shape[0] * row.page),
+        compute_q_blocks=False,
+    )
+    tokens = -1, row.kv_heads, row.head_dim
+    k, v = (x.view(tokens).transpose(0, 1)[None] for x in (inputs.k_pages, inputs.v_pages))
+    attend = torch.compile(flex_attention, dynamic=False)
+    q = inputs.by_heads(inputs.q)
+    return lambda: attend(q, k, v, block_mask=mask, enable_gqa=True).transpose(1, 2)
+
+
 def compile_all(rows: Iterable[Row], device: Device, with_configs: bool) -> None:
     """Compile what the rows run on all cores, so that it is found in the cache."""
     with ThreadPoolExecutor() as pool:
@@ -303,6 +332,13 @@ def measured(row: Row, device: Device, place: torch.device, seed: int, with_conf
         attend = partial(scaled_dot_product_attention, enable_gqa=True)
         calls["sdpa"] = lambda: attend(q, *gathered)
         calls["gather+sdpa"] = lambda: attend(q, *inputs.gathered())
+    if row.fits_flex:
+        try:
+            with torch.no_grad():
+                errors["flex"] = largest_error(inputs, (flex := by_flex(inputs))(), gathered)
+            calls["flex"] = flex
+        except Exception as error:  # its compiler fails in many ways: that is what the row says then
+            result["flex"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
     with torch.no_grad():
         us = times_in_turn(list(calls.values()), l2=L2.CLEAN, rounds=ROUNDS)
     result["us"] = dict(zip(calls, us, strict=True))
@@ -332,7 +368,9 @@ def main(name: str, seed: int, limit: float, with_configs: bool, tiny: bool) -> 
             click.echo(f"WRONG: {error}")
             continue
         found = rows[-1]
-        click.echo(f"{row}: {found['live_bytes'] / 1e6:.1f} MB, error {max(found['errors'].values()):.2g}")
+        click.echo(
+            f"{row}: {found['live_bytes'] / 1e6:.1f} MB, errors {found['errors']} {found.get('flex', '')}"
+        )
         for what, us in found.get("us", {}).items():
             click.echo(
                 f"    {us:8.1f} us {found['live_bytes'] / us / 1e6:6.2f} TB/s  {what} {found['configs'].get(what, '')}"
