@@ -101,6 +101,7 @@ struct Queries {
   // Reads a warp's queries; zeros behind the last of `rows`.
   __device__ __forceinline__ void start(const Element* q, unsigned warp_row, int rows, float scale) {
     const unsigned lane = threadIdx.x % 32;
+    const Sign sign(scale);
     #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
       #pragma unroll
@@ -111,7 +112,7 @@ struct Queries {
         for (int step = 0; step < kWidthSteps; ++step) {
           const bool valid = row < rows && (kWidth % 16 == 0 || step * 16 + e / 2 * 8 < kWidth);
           const unsigned word = valid ? *reinterpret_cast<const unsigned*>(from + step * 16) : 0u;
-          words[i][step][e] = with_sign(word, scale);
+          words[i][step][e] = sign.of(word);
         }
       }
     }

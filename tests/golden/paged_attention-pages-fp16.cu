@@ -47,6 +47,8 @@ static_assert(kTeams <= 15, "teams have barriers of their own");
 
 // lib/copy/async_copy.cuh.j2
 
+// lib/copy/prefetch.cuh.j2
+
 // lib/mma/tensor_core.cuh.j2 (1)
 
 // lib/mma/swizzle.cuh.j2
@@ -86,57 +88,70 @@ struct Cache {
   const int* pages;
   const int* counts;
 
-  __device__ __forceinline__ int tokens(int pair) const { return min(lengths[pair / kv_heads], slots * kPage); }
-
-  // Tiles of the keys of a pair; of one without any a tile that no query sees, so that its result is written.
-  __device__ __forceinline__ int tiles(int pair) const {
-    const int keys = counts[pair] * kPage;
-    return max(1, (keys + kTileN - 1) / kTileN);
-  }
-
-  // The number among a sequence's pages of the one that holds the pair's `slot`-th page's worth of keys; -1 behind the last.
-  __device__ __forceinline__ int listed(int pair, int slot) const {
-    return slot < counts[pair] ? pages[static_cast<long long>(pair) * capacity + slot] : -1;
-  }
+  __device__ __forceinline__ int tokens(int sequence) const { return min(lengths[sequence], slots * kPage); }
 };
 
-// A pair among all tiles: the number of its first one.
+// A pair, and its tiles among all: the number of its first one, and how many these are. A pair without keys has a tile that no
+// query sees, so that its result is written.
 struct Cursor {
-  int pair, first, tiles;
+  int sequence, head, pair, first, tiles;
+
+  __device__ __forceinline__ void count(const Cache& cache) {
+    const int keys = cache.counts[pair] * kPage;
+    tiles = max(1, (keys + kTileN - 1) / kTileN);
+  }
 
   __device__ __forceinline__ void advance(const Cache& cache) {
     first += tiles;
-    tiles = cache.tiles(++pair);
+    ++pair;
+    if (++head == cache.kv_heads) head = 0, ++sequence;
+    count(cache);
   }
 };
 
-// All tiles, dealt to as many blocks as get one at least, and a block's part of them.
+// All tiles, dealt to as many blocks as get one at least, and a block's part of them: `each` or one more, as the first `longer`
+// blocks get.
 struct Share {
-  int all, blocks, begin, end;
+  int blocks, each, longer, begin, end;
 
-  __device__ __forceinline__ explicit Share(int tiles) : all(tiles), blocks(min(tiles, static_cast<int>(gridDim.x))) {
+  __device__ __forceinline__ explicit Share(int tiles) : blocks(min(tiles, static_cast<int>(gridDim.x))) {
+    each = static_cast<int>(static_cast<unsigned>(tiles) / static_cast<unsigned>(blocks));
+    longer = tiles - each * blocks;
     const int block = min(static_cast<int>(blockIdx.x), blocks);
-    begin = begin_of(block);
-    end = block == blocks ? begin : begin_of(block + 1);
+    begin = begin_of(block), end = begin_of(min(block + 1, blocks));
   }
 
-  __device__ __forceinline__ int begin_of(int block) const {
-    return static_cast<int>(static_cast<long long>(all) * block / blocks);
-  }
+  __device__ __forceinline__ int begin_of(int block) const { return block * each + min(block, longer); }
 
   // The block whose share has a tile.
   __device__ __forceinline__ int block_of(int tile) const {
-    return static_cast<int>((static_cast<long long>(tile + 1) * blocks - 1) / all);
+    const int first_short = longer * (each + 1);
+    const bool is_long = tile < first_short;
+    const unsigned from = is_long ? tile : tile - first_short, size = is_long ? each + 1 : each;
+    return static_cast<int>(from / size) + (is_long ? 0 : longer);
   }
 };
+
+// Asks for numbers that say where keys lie before they are read: each thread of the grid for some lines.
+__device__ __forceinline__ void prefetch_numbers(const int* numbers, int count) {
+  constexpr int kLine = 128 / 4;
+  #pragma unroll 1
+  for (int at = static_cast<int>(blockIdx.x * kThreads + threadIdx.x) * kLine; at < count; at += static_cast<int>(gridDim.x) * kThreads * kLine) {
+    prefetch_line(numbers + at);
+  }
+}
 
 // The block's share, and the pair in which it begins: all threads add up the tiles of all pairs.
 __device__ __forceinline__ Share share_of(const Cache& cache, int pairs, int* warp_tiles, Cursor* start) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int each = (pairs + kThreads - 1) / kThreads;
   const int from = min(static_cast<int>(threadIdx.x) * each, pairs), to = min(from + each, pairs);
-  int own = 0;
-  for (int pair = from; pair < to; ++pair) own += cache.tiles(pair);
+  const Cursor own_first{from / cache.kv_heads, from % cache.kv_heads, from, 0, 0};
+  Cursor at = own_first;
+  if (from < to) at.count(cache);
+  #pragma unroll 1
+  while (at.pair + 1 < to) at.advance(cache);
+  const int own = at.first + at.tiles;
   int until = own;  // through this thread's pairs
   #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
@@ -152,9 +167,11 @@ __device__ __forceinline__ Share share_of(const Cache& cache, int pairs, int* wa
     all += warp_tiles[w];
   }
   const Share share(all);
-  int first = until - own;
-  if (first <= share.begin && share.begin < until) {
-    Cursor at{from, first, cache.tiles(from)};
+  if (until - own <= share.begin && share.begin < until) {
+    at = own_first;
+    at.first = until - own;
+    at.count(cache);
+    #pragma unroll 1
     while (share.begin >= at.first + at.tiles) at.advance(cache);
     *start = at;
   }
@@ -168,13 +185,11 @@ struct Ahead {
   const Cache& cache;
   Cursor cursor;  // at or before the pair of the next tile that is looked up
   int next, end;  // tiles; the next one of those to load
-  int at = 0;  // the span of `next` among the lanes'
+  int at = 32;  // the span of `next` among the lanes'
   int page = 0, place = kHidden, left = 0, head = 0;  // of the lane's span: `left` of its tokens are there
 
   __device__ __forceinline__ Ahead(const Cache& of, const Cursor& start, int first, int stop)
-      : cache(of), cursor(start), next(first), end(stop) {
-    look_up();
-  }
+      : cache(of), cursor(start), next(first), end(stop) {}
 
   __device__ __forceinline__ bool is_done() const { return next >= end; }
 
@@ -183,18 +198,22 @@ struct Ahead {
     const int tile = next + lane / kSpans * kTeams;
     at = 0, place = kHidden, left = 0, page = 0;
     if (tile >= end) return;
+    #pragma unroll 1
     while (tile >= cursor.first + cursor.tiles) cursor.advance(cache);
     const int key = (tile - cursor.first) * kTileN + lane % kSpans * kSpan;
-    const int listed = cache.listed(cursor.pair, key / kPage);
-    head = cursor.pair % cache.kv_heads;
-    if (listed < 0) return;
-    place = listed * kPage + key % kPage;
-    left = min(max(cache.tokens(cursor.pair) - place, 0), kSpan);
-    if (left > 0) page = cache.page_table[static_cast<long long>(cursor.pair / cache.kv_heads) * cache.slots + listed];
+    const int slot = key / kPage;
+    const int tokens = cache.tokens(cursor.sequence);
+    const int number = slot < cache.counts[cursor.pair] ? cache.pages[static_cast<long long>(cursor.pair) * cache.capacity + slot] : -1;
+    if (number < 0) return;
+    head = cursor.head;
+    place = number * kPage + key % kPage;
+    left = min(max(tokens - place, 0), kSpan);
+    if (left > 0) page = cache.page_table[static_cast<long long>(cursor.sequence) * cache.slots + number];
   }
 
   // Starts to load the next tile, and writes down the places of its spans.
   __device__ __forceinline__ void load(const Element* k, const Element* v, unsigned char* stage, int* places) {
+    if (at == 32) look_up();
     const int thread = static_cast<int>(threadIdx.x) % kTeamThreads;
     const int first_row = thread / kChunkThreads, chunk = thread % kChunkThreads;
     #pragma unroll
@@ -203,14 +222,14 @@ struct Ahead {
       const int own_place = __shfl_sync(0xffffffffu, place, at + span), rows = __shfl_sync(0xffffffffu, left, at + span);
       const int own_head = __shfl_sync(0xffffffffu, head, at + span);
       if (thread == 0) places[span] = own_place;
-      const long long stride = static_cast<long long>(cache.kv_heads) * kWidth;
-      const long long from = (own_page * kPage + own_place % kPage) * stride + own_head * kWidth;
+      const int stride = cache.kv_heads * kWidth;
+      const long long from = (own_page * kPage + own_place % kPage) * stride + own_head * kWidth + chunk * 8;
       #pragma unroll
       for (int i = 0; i < (kSpan + kRowsPerPass - 1) / kRowsPerPass; ++i) {
         const int row = i * kRowsPerPass + first_row;
         if ((kChunkThreads == kChunks || chunk < kChunks) && (kSpan % kRowsPerPass == 0 || row < kSpan) && first_row < kRowsPerPass) {
           const bool valid = row < rows;
-          const long long element = valid ? from + row * stride + chunk * 8 : 0;
+          const long long element = valid ? from + static_cast<long long>(row) * stride : 0;
           unsigned char* const to = stage + place_of<kKeyBlockBytes>(span * kSpan + row, chunk);
           copy_async<16>(to, k + element, valid);
           copy_async<16>(to + kKeyBytes, v + element, valid);
@@ -219,7 +238,6 @@ struct Ahead {
     }
     next += kTeams;
     at += kSpans;
-    if (at == 32) look_up();
   }
 };
 
@@ -270,7 +288,16 @@ struct Places {
 struct Queries {
   unsigned words[kRowTiles][kWidthSteps][4];
 
-  __device__ __forceinline__ void load_all(const Element* q, const Places& places, int block, float scale) {
+  // Asks for the queries of a pair before they are read.
+  __device__ __forceinline__ static void prefetch(const Element* q, const Places& places) {
+    constexpr int kLines = (kWidth * 2 + 127) / 128;  // of a row
+    #pragma unroll 1
+    for (int at = static_cast<int>(threadIdx.x); at < kRows * kLines; at += kThreads) {
+      prefetch_line(q + places.row(at / kLines) * kWidth + at % kLines * 64);
+    }
+  }
+
+  __device__ __forceinline__ void load_all(const Element* q, const Places& places, int block, const Sign& sign) {
     const unsigned lane = threadIdx.x % 32;
     #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
@@ -283,7 +310,7 @@ struct Queries {
           #pragma unroll
           for (int side = 0; side < 2; ++side) {
             const unsigned word = row < kRows ? *reinterpret_cast<const unsigned*>(from + step * 16 + side * 8) : 0u;
-            words[i][step][side * 2 + half] = with_sign(word, scale);
+            words[i][step][side * 2 + half] = sign.of(word);
           }
         }
       }
@@ -310,7 +337,7 @@ __device__ __forceinline__ void load_trees(const int* tree, int block, unsigned 
 
 constexpr int kLane = 2 * kHalves;  // sums of a lane for 8 columns
 constexpr int kSumsBytes = kRowBlocks * kWidthTiles * 32 * kLane * 4;  // of a team or a block
-constexpr int kPartsAhead = 8;  // parts whose sums are loaded at a time
+constexpr int kPartsAhead = kWidthTiles * kLane > 48 ? 1 : 96 / (kWidthTiles * kLane);  // that a warp loads at a time
 static_assert(kTeams == 1 || kSumsBytes <= kStageBytes, "a team's sums take the place of its last tile");
 
 using LaneSums = Vector<float, kLane>;
@@ -326,50 +353,9 @@ struct Merged {
   LaneSums sums;
 };
 
-// Puts `count` parts together. `statistics(part, row)` and `sums(part)` load what each found; of a part without keys the power is
-// kLowest, and its sums do not count.
-template <class OfRow, class OfSums>
-__device__ __forceinline__ Merged merge(int count, const OfRow& statistics, const OfSums& sums) {
-  Merged all = {};
-  #pragma unroll
-  for (int half = 0; half < kHalves; ++half) all.rows[half].power = kLowest;
-  #pragma unroll 1
-  for (int from = 0; from < count; from += kPartsAhead) {
-    Statistics rows[kPartsAhead][kHalves];
-    LaneSums found[kPartsAhead];
-    #pragma unroll
-    for (int i = 0; i < kPartsAhead; ++i) {
-      #pragma unroll
-      for (int half = 0; half < kHalves; ++half) rows[i][half] = {kLowest, 0.0f};
-      found[i] = {};
-      if (from + i < count) {
-        #pragma unroll
-        for (int half = 0; half < kHalves; ++half) rows[i][half] = statistics(from + i, half);
-        found[i] = sums(from + i);
-      }
-    }
-    #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      float power = all.rows[half].power;
-      #pragma unroll
-      for (int i = 0; i < kPartsAhead; ++i) power = fmaxf(power, rows[i][half].power);
-      const float base = power == kLowest ? 0.0f : power;
-      const float shrinking = fast_exp2(all.rows[half].power - base);
-      all.rows[half].power = power;
-      all.rows[half].sum *= shrinking;
-      #pragma unroll
-      for (int e = 0; e < 2; ++e) all.sums.element[half * 2 + e] *= shrinking;
-      #pragma unroll
-      for (int i = 0; i < kPartsAhead; ++i) {
-        if (rows[i][half].power == kLowest) continue;
-        const float share = fast_exp2(rows[i][half].power - base);
-        all.rows[half].sum += share * rows[i][half].sum;
-        #pragma unroll
-        for (int e = 0; e < 2; ++e) all.sums.element[half * 2 + e] += share * found[i].element[half * 2 + e];
-      }
-    }
-  }
-  return all;
+// The factor of sums that are relative to `power` when others that are relative to `largest` are added; none count without keys.
+__device__ __forceinline__ float shrunk(float power, float largest) {
+  return power == kLowest ? 0.0f : fast_exp2(power - largest);
 }
 
 // Parts of a pair in global memory: each block has room for two, of the pair in which its share begins and of that in which it ends.
@@ -424,95 +410,163 @@ struct Output {
 // What a block's teams tell each other at the end of a pair.
 struct Meeting {
   Statistics of_teams[kTeams][kRowBlocks * 16];
-  int tiles[kTeams];  // where their sums lie, as offsets in shared memory
+  int stages[kTeams];  // where their sums lie, as offsets in shared memory
   unsigned came;
 };
 
-// A team at the end of a pair, and where its last tile lay, which its sums may take; null if it had none.
-struct Team {
-  int number, warp_block;
-  unsigned char* tile;
-};
-
-// Ends a pair: puts the teams' sums together, and writes the result, or the block's part of it, or as the last of several
-// blocks the result of all.
-__device__ __forceinline__ void finish(const Team& team, unsigned char* memory, Meeting& meeting, Sums& sums, const Totals& totals,
-                                       float factor, bool is_whole, const PartsOf& parts, unsigned* counter, const Output& output) {
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+// The end of a pair for a warp: its sums and those of its block's other warps, and parts of other blocks.
+struct PairEnd {
+  int team, warp_block;
+  unsigned char* memory;
+  unsigned char* stage;  // of the team, which holds no tile
+  Meeting& meeting;
+  Sums& sums;
   Statistics rows[kRowTiles][2];
-  #pragma unroll
-  for (int i = 0; i < kRowTiles; ++i) {
+
+  // Takes a warp's own sums.
+  __device__ __forceinline__ void start(const Totals& totals, float factor) {
     #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = totals.sum[i][half];
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      const float reference = totals.reference[i][half];
-      rows[i][half] = {reference == kLowest ? kLowest : subtrahend(reference, factor), sum};
+    for (int i = 0; i < kRowTiles; ++i) {
+      #pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float sum = totals.sum[i][half];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        const float reference = totals.reference[i][half];
+        rows[i][half] = {reference == kLowest ? kLowest : subtrahend(reference, factor), sum};
+      }
     }
   }
-  const auto give = [&](int row_block, int columns, const Merged& found) {
-    if (is_whole) {
-      output.write(row_block, columns, found);
-      return;
-    }
-    *parts.sums(parts.own, row_block, columns) = found.sums;
-    #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      if (columns == 0 && lane % 4 == 0) *parts.statistics(parts.own, row_block * 16 + half * 8 + lane / 4) = found.rows[half];
-    }
-  };
-  const auto own = [&](int i, int j) {
+
+  __device__ __forceinline__ Merged own(int i, int j) const {
     Merged found;
     #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       found.rows[half] = rows[i][half];
-      found.sums.element[half * 2] = sums[i][j][half * 2], found.sums.element[half * 2 + 1] = sums[i][j][half * 2 + 1];
+      #pragma unroll
+      for (int e = 0; e < 2; ++e) found.sums.element[half * 2 + e] = sums[i][j][half * 2 + e];
     }
     return found;
-  };
-  const auto of_team = [&](int row_block, int columns) { return (row_block * kWidthTiles + columns) * 32 + lane; };
-  if (team.tile != nullptr) __syncwarp();
-  #pragma unroll
-  for (int i = 0; i < kRowTiles; ++i) {
-    if (team.warp_block + i >= kRowBlocks) break;
-    #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (lane % 4 == 0) meeting.of_teams[team.number][(team.warp_block + i) * 16 + half * 8 + lane / 4] = rows[i][half];
-    }
   }
-  if (warp % kTeamWarps == 0 && lane == 0) meeting.tiles[team.number] = team.tile == nullptr ? 0 : static_cast<int>(team.tile - memory);
-  if constexpr (kTeamWarps > 1) meet_at<kTeamThreads>(1 + team.number);  // all have read the tile
-  if (team.tile != nullptr) {
+
+  // Adds the teams' sums up, and gives each of them once to `give`.
+  template <class Give>
+  __device__ __forceinline__ void put_together(const Give& give) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    if constexpr (kTeamWarps == 1) __syncwarp();
+    else meet_at<kTeamThreads>(1 + team);  // all have read the tile that lay there
     #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
-      if (team.warp_block + i >= kRowBlocks) break;
+      if (warp_block + i >= kRowBlocks) break;
       #pragma unroll
-      for (int j = 0; j < kWidthTiles; ++j) reinterpret_cast<LaneSums*>(team.tile)[of_team(team.warp_block + i, j)] = own(i, j).sums;
+      for (int half = 0; half < 2; ++half) {
+        if (lane % 4 == 0) meeting.of_teams[team][(warp_block + i) * 16 + half * 8 + lane / 4] = rows[i][half];
+      }
+      LaneSums* const to = reinterpret_cast<LaneSums*>(stage) + (warp_block + i) * kWidthTiles * 32 + lane;
+      #pragma unroll
+      for (int j = 0; j < kWidthTiles; ++j) to[j * 32] = own(i, j).sums;
+    }
+    if (warp_block == 0 && lane == 0) meeting.stages[team] = static_cast<int>(stage - memory);
+    __syncthreads();
+    #pragma unroll 1
+    for (int at = static_cast<int>(threadIdx.x / 32); at < kRowBlocks * kWidthTiles; at += kWarps) {
+      const int row_block = at / kWidthTiles;
+      Merged all = {};
+      #pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const int row = row_block * 16 + half * 8 + lane / 4;
+        float largest = kLowest;
+        #pragma unroll
+        for (int t = 0; t < kTeams; ++t) largest = fmaxf(largest, meeting.of_teams[t][row].power);
+        all.rows[half].power = largest;
+        #pragma unroll
+        for (int t = 0; t < kTeams; ++t) {
+          const Statistics of = meeting.of_teams[t][row];
+          const float share = shrunk(of.power, largest);
+          const float* const from = reinterpret_cast<const float*>(memory + meeting.stages[t]) + (at * 32 + lane) * kLane + half * 2;
+          all.rows[half].sum += share * of.sum;
+          all.sums.element[half * 2] += share * from[0];
+          all.sums.element[half * 2 + 1] += share * from[1];
+        }
+      }
+      give(row_block, at % kWidthTiles, lane, all);
     }
   }
-  __syncthreads();
-  for (int at = warp; at < kRowBlocks * kWidthTiles; at += kWarps) {
-    const int row_block = at / kWidthTiles, columns = at % kWidthTiles;
-    const auto statistics = [&](int part, int half) { return meeting.of_teams[part][row_block * 16 + half * 8 + lane / 4]; };
-    const auto found = [&](int part) { return reinterpret_cast<const LaneSums*>(memory + meeting.tiles[part])[of_team(row_block, columns)]; };
-    give(row_block, columns, merge(kTeams, statistics, found));
+
+  // Takes the sums of some of the blocks that share the pair, those of which the warp's team has charge, in the place of its own.
+  __device__ __forceinline__ void take(const PartsOf& parts) {
+    #pragma unroll
+    for (int i = 0; i < kRowTiles; ++i) {
+      const int row_block = min(warp_block + i, kRowBlocks - 1);
+      #pragma unroll
+      for (int half = 0; half < 2; ++half) rows[i][half] = {kLowest, 0.0f};
+      #pragma unroll
+      for (int j = 0; j < kWidthTiles; ++j) {
+        #pragma unroll
+        for (int e = 0; e < 4; ++e) sums[i][j][e] = 0.0f;
+      }
+      #pragma unroll 1
+      for (int from = team; from < parts.count; from += kTeams * kPartsAhead) {
+        Statistics found[kPartsAhead][kHalves];
+        LaneSums values[kPartsAhead][kWidthTiles];
+        #pragma unroll
+        for (int ahead = 0; ahead < kPartsAhead; ++ahead) {
+          const int part = from + ahead * kTeams, room = parts.room(part);
+          const bool is_there = part < parts.count;
+          #pragma unroll
+          for (int half = 0; half < kHalves; ++half) {
+            const int row = row_block * 16 + half * 8 + static_cast<int>(threadIdx.x % 32 / 4);
+            found[ahead][half] = is_there ? *parts.statistics(room, row) : Statistics{kLowest, 0.0f};
+          }
+          #pragma unroll
+          for (int j = 0; j < kWidthTiles; ++j) values[ahead][j] = is_there ? *parts.sums(room, row_block, j) : LaneSums{};
+        }
+        #pragma unroll
+        for (int ahead = 0; ahead < kPartsAhead; ++ahead) {
+          #pragma unroll
+          for (int half = 0; half < kHalves; ++half) add(i, half, found[ahead][half], values[ahead]);
+        }
+      }
+    }
   }
-  if (is_whole) {
+
+  // Adds the sums of a part to those of a row.
+  __device__ __forceinline__ void add(int i, int half, const Statistics& part, const LaneSums (&values)[kWidthTiles]) {
+    const float largest = fmaxf(rows[i][half].power, part.power);
+    const float before = shrunk(rows[i][half].power, largest), share = shrunk(part.power, largest);
+    rows[i][half] = {largest, before * rows[i][half].sum + share * part.sum};
+    #pragma unroll
+    for (int j = 0; j < kWidthTiles; ++j) {
+      #pragma unroll
+      for (int e = half * 2; e < half * 2 + 2; ++e) sums[i][j][e] = before * sums[i][j][e] + share * values[j].element[e];
+    }
+  }
+
+  // Writes the result of a pair that is the block's alone; else the block's part of it, or as the last of several blocks the
+  // result of all.
+  __device__ __forceinline__ void finish(bool is_result, const PartsOf& parts, unsigned* counter, const Output& output) {
+    const auto meet = [] { __syncthreads(); };
+    #pragma unroll 1
+    for (;;) {
+      put_together([&](int row_block, int columns, int lane, const Merged& found) {
+        if (is_result) {
+          output.write(row_block, columns, found);
+          return;
+        }
+        *parts.sums(parts.own, row_block, columns) = found.sums;
+        #pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          if (columns == 0 && lane % 4 == 0) *parts.statistics(parts.own, row_block * 16 + half * 8 + lane / 4) = found.rows[half];
+        }
+      });
+      if (is_result) break;
+      if (!is_last_of(static_cast<unsigned>(parts.count), counter, &meeting.came, threadIdx.x, meet)) return;
+      take(parts);
+      is_result = true;
+    }
     __syncthreads();  // before tiles are loaded where sums lay
-    return;
   }
-  const auto meet = [] { __syncthreads(); };
-  if (!is_last_of(static_cast<unsigned>(parts.count), counter, &meeting.came, threadIdx.x, meet)) return;
-  for (int at = warp; at < kRowBlocks * kWidthTiles; at += kWarps) {
-    const int row_block = at / kWidthTiles, columns = at % kWidthTiles;
-    const auto statistics = [&](int part, int half) {
-      return *parts.statistics(parts.room(part), row_block * 16 + half * 8 + lane / 4);
-    };
-    const auto found = [&](int part) { return *parts.sums(parts.room(part), row_block, columns); };
-    output.write(row_block, columns, merge(parts.count, statistics, found));
-  }
-}
+};
 
 constexpr int kRingBytes = kTeams * kStages * kStageBytes;
 
@@ -523,6 +577,20 @@ struct BlockState {
   int warp_tiles[kWarps];
   Cursor start;
 };
+
+// Sums over no keys.
+__device__ __forceinline__ void clear(Sums& sums, Totals& totals) {
+  #pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) {
+    #pragma unroll
+    for (int half = 0; half < 2; ++half) totals.reference[i][half] = kLowest, totals.sum[i][half] = 0.0f;
+    #pragma unroll
+    for (int j = 0; j < kWidthTiles; ++j) {
+      #pragma unroll
+      for (int e = 0; e < 4; ++e) sums[i][j][e] = 0.0f;
+    }
+  }
+}
 
 // O = softmax(scale * Q * K^T over pages) * V. Tiles of keys of all sequences and key heads stand in one row, of which every
 // block has an equal part (flash-decoding with the parts of stream-K); its teams take turns. Who comes last to a head that
@@ -539,72 +607,72 @@ paged_attention(int slots, int capacity, int kv_heads, int sequences, unsigned* 
   const int team = static_cast<int>(warp / kTeamWarps);
   const int warp_block = static_cast<int>(warp % kTeamWarps) * kRowTiles;  // of its rows, in blocks of 16
   const Cache cache{slots, capacity, kv_heads, page_table, lengths, pages, counts};
+  prefetch_numbers(page_table, slots * sequences);
+  prefetch_numbers(pages, capacity * kv_heads * sequences);
   const Share share = share_of(cache, kv_heads * sequences, state.warp_tiles, &state.start);
   if (share.begin == share.end) return;
+  Cursor cursor = state.start;
+  Queries::prefetch(q, Places(kv_heads, cursor.sequence, cursor.head));
   unsigned char* const ring = memory + team * kStages * kStageBytes;
   const auto meet = [team] {
     if constexpr (kTeamWarps == 1) __syncwarp();
     else meet_at<kTeamThreads>(1 + team);
   };
 
-  Cursor cursor = state.start;
-  Ahead ahead(cache, cursor, share.begin + team, share.end);
-  int stage_to_load = 0;
-  const auto load_next = [&] {
-    if (!ahead.is_done()) {
-      ahead.load(k_pages, v_pages, ring + stage_to_load * kStageBytes, state.place[team][stage_to_load]);
-      stage_to_load = stage_to_load == kStages - 1 ? 0 : stage_to_load + 1;
-    }
-    copy_async_commit();
-  };
-  #pragma unroll 1
-  for (int i = 0; i < kStages - 1; ++i) load_next();
-
   // A negative scale turns the queries round, so that the largest score is that of the largest weight.
   const float given = *scale;
+  const Sign sign(given);
   const float factor = given == 0.0f ? 1.0f : fabsf(given) * kLog2E;
   const unsigned key_place = place_of<kKeyBlockBytes>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
   const unsigned value_place = place_of<kKeyBlockBytes>(lane % 16, lane / 16);
-  int number = share.begin + team, stage = 0;
+  Ahead ahead(cache, cursor, share.begin + team, share.end);
+  Queries queries;
+  unsigned trees[kRowTiles][2];
+  Sums sums;
+  Totals totals;
+  int number = share.begin + team, stage = 0, old = 0;
+  int filled = 0;  // stages before the first tile is multiplied
+  bool is_new = true;  // the pair
   #pragma unroll 1
   for (;;) {
-    const int sequence = cursor.pair / kv_heads, head = cursor.pair % kv_heads;
-    const int old = min(lengths[sequence], slots * kPage) - kQueries;  // tokens before the newest
-    const Places places(kv_heads, sequence, head);
-    const int stop = min(cursor.first + cursor.tiles, share.end);
-    Queries queries;
-    unsigned trees[kRowTiles][2];
-    queries.load_all(q, places, warp_block, given);
-    load_trees(tree, warp_block, trees);
-    Sums sums = {};
-    Totals totals;
-    #pragma unroll
-    for (int i = 0; i < kRowTiles; ++i) {
-      #pragma unroll
-      for (int half = 0; half < 2; ++half) totals.reference[i][half] = kLowest, totals.sum[i][half] = 0.0f;
-    }
-    int used = -1;
-    #pragma unroll 1
-    for (; number < stop; number += kTeams) {
+    if (filled == kStages - 1) {
+      const Places places(kv_heads, cursor.sequence, cursor.head);
+      if (is_new) {
+        is_new = false;
+        old = cache.tokens(cursor.sequence) - kQueries;
+        queries.load_all(q, places, warp_block, sign);
+        load_trees(tree, warp_block, trees);
+        clear(sums, totals);
+      }
+      if (number >= min(cursor.first + cursor.tiles, share.end)) {
+        const bool is_whole = cursor.first >= share.begin && cursor.first + cursor.tiles <= share.end;
+        unsigned char* const free_stage = ring + (stage == 0 ? kStages - 1 : stage - 1) * kStageBytes;
+        PairEnd end{team, warp_block, memory, free_stage, state.meeting, sums};
+        end.start(totals, factor);
+        end.finish(is_whole, PartsOf(share, cursor.first, cursor.tiles, parts), counters + cursor.pair, Output{places, o, lse});
+        if (cursor.first + cursor.tiles >= share.end) break;
+        cursor.advance(cache);
+        is_new = true;
+        continue;
+      }
       copy_async_wait<kStages - 2>();
       meet();
-      load_next();
-      const unsigned char* const tile = ring + stage * kStageBytes;
-      Scores scores;
-      score(queries, tile, key_place, scores);
-      hide(state.place[team][stage], old, trees, scores);
-      weigh(scores, factor, totals, sums);
-      add_values(scores, tile + kKeyBytes, value_place, sums);
-      used = stage;
-      stage = stage == kStages - 1 ? 0 : stage + 1;
     }
-    const bool is_whole = cursor.first >= share.begin && cursor.first + cursor.tiles <= share.end;
-    const Output output{places, o, lse};
-    const Team of_team{team, warp_block, used < 0 ? nullptr : ring + used * kStageBytes};
-    const PartsOf shared(share, cursor.first, cursor.tiles, parts);
-    finish(of_team, memory, state.meeting, sums, totals, factor, is_whole, shared, counters + cursor.pair, output);
-    if (stop == share.end) break;
-    cursor.advance(cache);
+    const int to = filled < kStages - 1 ? filled : stage == 0 ? kStages - 1 : stage - 1;  // the stage that was multiplied last
+    if (!ahead.is_done()) ahead.load(k_pages, v_pages, ring + to * kStageBytes, state.place[team][to]);
+    copy_async_commit();
+    if (filled < kStages - 1) {
+      ++filled;
+      continue;
+    }
+    const unsigned char* const tile = ring + stage * kStageBytes;
+    Scores scores;
+    score(queries, tile, key_place, scores);
+    hide(state.place[team][stage], old, trees, scores);
+    weigh(scores, factor, totals, sums);
+    add_values(scores, tile + kKeyBytes, value_place, sums);
+    stage = stage == kStages - 1 ? 0 : stage + 1;
+    number += kTeams;
   }
   copy_async_wait<0>();
 }

@@ -154,7 +154,7 @@ class PagedAttention(Family[PagedAttentionProblem, PagedAttentionConfig]):
         self, problem: PagedAttentionProblem, features: Features, device: Device
     ) -> PagedAttentionConfig:
         """The most teams of a block for each multiprocessor, then the most stages, of short tiles."""
-        for row_tiles in (1, 2) if _row_blocks(problem) <= 4 else (2, 1):
+        for row_tiles in (1, 2):
             for teams in (8, 4, 2, 1):
                 for tile in (16, 32, 64):
                     for stages in (4, 3, 2):
