@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -86,13 +86,12 @@ class Row:
         )
 
     def configs(self, device: Device, several: bool) -> dict[str, Config]:
-        """The heuristic config, and several of `CONFIGS` that are valid; all of them for the usual sizes."""
+        """The heuristic config, and those of `CONFIGS` that are valid and worth trying."""
         family, problem = family_named("paged_attention"), self.problem
         found = {"heuristic": family.heuristic(problem, problem.features(problem.without_pattern), device)}
-        usual = replace(self, batch=1) == Row(1)
-        for changes in (CONFIGS if usual else CONFIGS[:3]) if several else ():
+        for changes in CONFIGS if several else ():
             config: Config = family.config(**changes)
-            if family.is_valid(problem, config, device):
+            if family.is_valid(problem, config, device) and family.is_worth_trying(problem, config, device):
                 found[config.settings] = config
         return found
 
@@ -114,14 +113,10 @@ ROWS = (
 )
 TINY = (Row(2, 256, 0.5, 16, 2, 4, 64), Row(1, 256, 0.5, 64, 1, 2, 64, 4, uneven=True, order="heads"))
 CONFIGS: tuple[dict[str, int], ...] = (
-    {"tile": 16, "stages": 3, "teams": 8},
     {"tile": 16, "stages": 2, "teams": 8},
-    {"tile": 16, "stages": 6, "teams": 4},
     {"tile": 32, "stages": 3, "teams": 4},
-    {"tile": 16, "stages": 3, "teams": 4, "resident_blocks": 2},
-    {"tile": 32, "stages": 3, "teams": 2, "resident_blocks": 2},
-    {"tile": 16, "stages": 4, "teams": 2, "resident_blocks": 3},
-    {"tile": 64, "stages": 3, "teams": 2},
+    {"tile": 32, "stages": 3, "teams": 1},
+    {"tile": 16, "stages": 4, "teams": 1, "row_tiles": 2},
 )
 
 
