@@ -16,7 +16,7 @@ from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.integrations.torch.calls.prepared_operators import operators
-from sparsegen.integrations.torch.calls.tensor_checks import require_real
+from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
 from sparsegen.operators import Chosen, PageCount, PagedAttentionProblem, PageSize, TokenOrder
 from sparsegen.operators.masked import Density
 from sparsegen.operators.paged_traits import PAGE_SIZES
@@ -116,12 +116,16 @@ def page_list(chosen: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         chosen: bool, of any lead × places.
 
+    Raises:
+        OperandError: no tensor of bools.
+
     Returns:
         int32, the lead × places: the true ones in order, behind them the others; and int32, the lead.
     """
+    require_tensors(chosen=chosen)
     if chosen.dtype is not torch.bool or not chosen.dim():
         raise OperandError(
-            f"pages: expected torch.bool, lead × places, got {chosen.dtype} {tuple(chosen.shape)}"
+            f"chosen: expected torch.bool, lead × places, got {chosen.dtype} {tuple(chosen.shape)}"
         )
     order = torch.sort(chosen, dim=-1, descending=True, stable=True).indices
     return order.to(torch.int32), chosen.sum(-1, dtype=torch.int32)
