@@ -153,13 +153,14 @@ class Preparation:
         )
 
     def _of_fewer(self, sparse: VariantLauncher, few: Problem) -> VariantLauncher:
-        """The same variant and packed matrix for a problem with fewer items."""
+        """The same variant for a problem with fewer items: on the same matrix, or without one on nothing."""
+        own = not few.has_pattern
         return VariantLauncher(
             replace(sparse.choice, problem=few),
-            sparse.prepared.packed,
+            few.without_pattern if own else sparse.prepared.packed,
             executor=sparse.prepared.executor,
             toolchain=backends.toolchain(self.device),
-            kept=self.kept,
+            kept=few.kept({}) if own else self.kept,
             pattern=self.pattern,
         )
 

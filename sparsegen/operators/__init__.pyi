@@ -65,6 +65,11 @@ from sparsegen.operators.masked_conv2d_weights import (
     MaskedConv2dWeightsOperator as MaskedConv2dWeightsOperator,
 )
 from sparsegen.operators.masked_conv2d_weights import MaskedConv2dWeightsProblem as MaskedConv2dWeightsProblem
+from sparsegen.operators.paged_attention import PagedAttentionOperator as PagedAttentionOperator
+from sparsegen.operators.paged_attention import PagedAttentionProblem as PagedAttentionProblem
+from sparsegen.operators.paged_traits import Chosen as Chosen
+from sparsegen.operators.paged_traits import PageCount as PageCount
+from sparsegen.operators.paged_traits import PageSize as PageSize
 from sparsegen.operators.sdd import SddOperator as SddOperator
 from sparsegen.operators.sdd import SddProblem as SddProblem
 from sparsegen.operators.sddmm import SddmmEpilogue as SddmmEpilogue

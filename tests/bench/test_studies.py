@@ -118,6 +118,17 @@ def test_structured_dropout_of_one_kind(studies: Studies) -> None:
     assert [row.get("chain") for row in rows] == ["64 x 64 x 64"]
 
 
+def test_decode(studies: Studies) -> None:
+    rows, output = studies.run("decode", "--tiny")
+    assert [row["queries"] for row in rows] == [1, 4] and "error" in output
+    assert all(0 < error < 4e-3 for row in rows for error in row["errors"].values())
+
+
+def test_mask_times(studies: Studies) -> None:
+    rows, output = studies.run("mask_times", "--tiny")
+    assert [row["tokens"] for row in rows] == [256] and "share=0.5" in output
+
+
 def test_attention_masks(studies: Studies) -> None:
     rows, output = studies.run("attention_masks", "--tiny")
     assert [row["kind"] for row in rows] == ["independent", "largest"] and "0.500 live" in output

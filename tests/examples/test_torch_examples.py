@@ -16,6 +16,7 @@ EXPECTED = {
     "lightning_dropout": r"right: (8|9)\d%",
     "llama_decode": r"(?s)gate PreparedLinear\(.*finite: True",
     "masks_from_outside": r"2 sparse, 0 left dense(?s:.*)largest difference: \d\.\de-07",
+    "paged_decode": r"8 of 32 pages: 0\.[1-9]\d off on cpu",
     "pruned_bert": r"8 sparse, 2 left dense(?s:.*)3 \(Linear\) stays dense: left out by name\noutput \(1, 32, 2\)",
     "pruned_vit": r"2 sparse, 4 left dense(?s:.*)step 2: loss [01]\.",
     "shipped_model": r"2 launches, kernels\.so, model\.pt2, shipped\.json\nequal bits without sparsegen: True",

@@ -26,6 +26,7 @@ from sparsegen.integrations.torch.attention.attention import SparseAttention, sp
 from sparsegen.integrations.torch.attention.block_attention import block_attention
 from sparsegen.integrations.torch.attention.flex_attention import flex_attention
 from sparsegen.integrations.torch.attention.hugging_face import hugging_face_attention
+from sparsegen.integrations.torch.attention.paged_attention import paged_attention
 from sparsegen.integrations.torch.blocks.block_mask_formats import (
     flex_elements,
     from_counts,
@@ -115,6 +116,7 @@ __all__ = [
     "masked_conv2d",
     "masked_sequential",
     "masks",
+    "paged_attention",
     "sampled_product",
     "scaled_dsd",
     "scaled_sdd",
