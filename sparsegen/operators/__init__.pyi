@@ -26,6 +26,8 @@ from sparsegen.operators.base.operator import Operator as Operator
 from sparsegen.operators.base.problem import HasDense as HasDense
 from sparsegen.operators.base.problem import LoneRow as LoneRow
 from sparsegen.operators.base.problem import Problem as Problem
+from sparsegen.operators.base.quantized import ScaleGroup as ScaleGroup
+from sparsegen.operators.base.quantized import ValueType as ValueType
 from sparsegen.operators.base.reference import DeviceReference as DeviceReference
 from sparsegen.operators.base.reference import Reference as Reference
 from sparsegen.operators.base.reference import terms_stride as terms_stride
@@ -66,6 +68,8 @@ from sparsegen.operators.masked_conv2d_weights import (
     MaskedConv2dWeightsOperator as MaskedConv2dWeightsOperator,
 )
 from sparsegen.operators.masked_conv2d_weights import MaskedConv2dWeightsProblem as MaskedConv2dWeightsProblem
+from sparsegen.operators.quantized_spmm import QuantizedSparseOperator as QuantizedSparseOperator
+from sparsegen.operators.quantized_spmm import QuantizedSpmmProblem as QuantizedSpmmProblem
 from sparsegen.operators.sdd import SddOperator as SddOperator
 from sparsegen.operators.sdd import SddProblem as SddProblem
 from sparsegen.operators.sddmm import SddmmEpilogue as SddmmEpilogue
