@@ -3,9 +3,9 @@
     python -m benchmarks.low_bit
 
 Layers of large language models times 1, 4, 8 and 16 tokens. Unstructured zeros, one scale for 128 columns of a row or
-for a row; activations are float16. Dense: cuBLAS and PyTorch's `_scaled_mm` of e4m3 by e4m3; with ``--peers`` alone, and
-beside the library humming where it is installed (4-bit weights in groups of 128, 8-bit ones, e4m3). Times in turn with a
-cold L2 full of dirty lines, in microseconds; every result of ours is held against float64.
+for a row; activations are float16. Dense: cuBLAS and PyTorch's `_scaled_mm` of e4m3 by e4m3; with ``--peers`` alone,
+and beside the library humming where it is installed (4-bit weights in groups of 128, 8-bit ones, e4m3). Times in turn
+with a cold L2 full of dirty lines, in microseconds; every result of ours is held against float64.
 """
 
 from __future__ import annotations

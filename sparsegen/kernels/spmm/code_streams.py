@@ -46,7 +46,7 @@ class CodeStreams:
     Attributes:
         masks: uint32 [steps of all groups, warps, lanes, 4].
         orders: uint32 [steps of all groups, warps filled up to a multiple of 4].
-        starts: int32, of each stream (block by block, warp by warp) where it begins, and the end of the last, in chunks.
+        starts: int32, of each stream (block by block, warp by warp) where it begins, and the end of the last (chunks).
         source: int32, of each stored code the nonzero's number in CSR order, or -1.
     """
 
