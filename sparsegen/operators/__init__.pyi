@@ -68,6 +68,9 @@ from sparsegen.operators.masked_conv2d_weights import (
     MaskedConv2dWeightsOperator as MaskedConv2dWeightsOperator,
 )
 from sparsegen.operators.masked_conv2d_weights import MaskedConv2dWeightsProblem as MaskedConv2dWeightsProblem
+from sparsegen.operators.quantization import QuantizedMatrix as QuantizedMatrix
+from sparsegen.operators.quantization import opened as opened
+from sparsegen.operators.quantization import quantize as quantize
 from sparsegen.operators.quantized_spmm import QuantizedSparseOperator as QuantizedSparseOperator
 from sparsegen.operators.quantized_spmm import QuantizedSpmmProblem as QuantizedSpmmProblem
 from sparsegen.operators.sdd import SddOperator as SddOperator

@@ -21,7 +21,7 @@ from sparsegen.operators.base.problem import LoneRow, Problem
 from sparsegen.operators.base.quantized import ScaleGroup, ValueType
 from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
-from sparsegen.operators.spmm import fill_reference, product_reference
+from sparsegen.operators.spmm import fill_reference, missing_bias, product_reference
 from sparsegen.system.device_memory import PlainDevice
 from sparsegen.system.integers import ceil_div
 
@@ -109,6 +109,16 @@ class QuantizedSpmmProblem(Problem):
     @property
     def heeds_values(self) -> bool:
         return True
+
+    @property
+    def values_held_as(self) -> DType | ValueType:
+        return self.value_type
+
+    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Scales and a bias, if they are given; see `Problem.kept`."""
+        if "bias" in given and not self.epilogue.has_bias:
+            raise missing_bias(self)
+        return dict(given)
 
     def cost(self, nnz: int) -> Cost:
         """A as CSR or bits and codes, scales, B, bias, residual and C once each."""
