@@ -145,7 +145,7 @@ def dense_ways(weight: Any) -> dict[str, Callable[[Any], Run]]:
 
 
 def peer_ways(weight: Any) -> dict[str, Callable[[Any], Run]]:
-    """Those of the library humming, where it is installed."""
+    """The library humming's products by name, where it is installed."""
     if find_spec("humming") is None:
         return {}
     from humming.layer import HummingLayer  # type: ignore[import-not-found]
@@ -167,7 +167,7 @@ def peer_ways(weight: Any) -> dict[str, Callable[[Any], Run]]:
 
 
 def working(runs: Mapping[str, Callable[[Any], Run]], x: Any) -> dict[str, Run]:
-    """Those that take these activations; of the others the reason is told."""
+    """The runs that take these activations; why others do not is printed."""
     found = {}
     for name, make in runs.items():
         try:

@@ -35,6 +35,7 @@ from sparsegen.operators import (
     MasksOf,
     Parameter,
     Problem,
+    QuantizedSpmmProblem,
     Readout,
     Rest,
     SddmmEpilogue,
@@ -48,6 +49,7 @@ from sparsegen.operators import (
     SubmanifoldConv3dProblem,
     SubmanifoldConv3dWeightsProblem,
     TokenOrder,
+    ValueType,
     operator_named,
 )
 from sparsegen.testing.kinds import kinds, matrices_of
@@ -62,6 +64,7 @@ PROBLEMS: list[Problem] = [
     DsdTransposedProblem(3, 4, 5, y_layout=Layout.COLUMN),
     MaskedConv2dProblem(3, 4, 5, 6, DType.BFLOAT16, density=Density(0.25), mask_of=MaskOf.INPUT),
     MaskedConv2dWeightsProblem(3, 4, 5, 6, 2, DType.BFLOAT16, density=Density(0.25)),
+    QuantizedSpmmProblem(3, 4, 5, DType.BFLOAT16, epilogue=Epilogue.BIAS, value_type=ValueType.E4M3),
     SddProblem(3, 4, 5, DType.BFLOAT16, density=Density(0.25)),
     SddmmProblem(3, 4, 5, DType.BFLOAT16, SddmmEpilogue.SCALE),
     SoftmaxProblem(3, 4, DType.FLOAT16),
@@ -78,6 +81,7 @@ BATCHES: list[Problem] = [
     BlockAttentionProblem(67, 50, 1, 2, 16, DType.BFLOAT16, masks=MasksOf.ITEMS_AND_HEADS, batch=3),
     DsdProblem(67, 50, 5, DType.FLOAT16, Block(32, 16), epilogue=Epilogue.BIAS_RESIDUAL, batch=3),
     DsdTransposedProblem(67, 50, 5, block=Block(16, 16), y_layout=Layout.COLUMN, batch=3),
+    QuantizedSpmmProblem(67, 50, 5, epilogue=Epilogue.BIAS_RESIDUAL, batch=3),
     SddProblem(67, 50, 5, DType.BFLOAT16, Block(16, 32), batch=3),
     SddProblem(67, 50, 5, DType.FLOAT16, Block(16, 32), batch=3, rest=Rest.KEPT),
     MaskedConv2dProblem(67, 50, 4, 6, DType.FLOAT16, mask_of=MaskOf.INPUT, batch=3),

@@ -155,7 +155,7 @@ def _positions(
 
 
 def stored_codes(codes: Array, source: Array, bits: int, no_code: int) -> Array:
-    """The codes as the kernel reads them, uint8: one a byte, or two, the first of which is in its lower half.
+    """The codes as the kernel reads them, uint8: one a byte, or two with the first in its lower half.
 
     Args:
         codes: of each nonzero, uint8 in CSR order.

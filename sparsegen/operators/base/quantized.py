@@ -14,7 +14,7 @@ from sparsegen.system.integers import ceil_div
 
 
 class ValueType(StrEnum):
-    """How the nonzeros of a quantised weight are stored: a weight is its code times a scale."""
+    """Storage of a quantised weight's nonzeros: each is its code times a scale."""
 
     E4M3 = "e4m3"  # floating point with 4 bits of exponent (`Float8.E4M3`)
     INT8 = "int8"  # integers from -127 to 127
@@ -70,7 +70,7 @@ def _codes_of_halves() -> Array:
 
 
 class ScaleGroup(StrEnum):
-    """Which weights share a scale: so many columns of a row that follow one another, or all of a row."""
+    """Weights that share a scale: so many columns of a row that follow one another, or all of a row."""
 
     ROW = "row"
     OF_32 = "32"
@@ -78,9 +78,9 @@ class ScaleGroup(StrEnum):
     OF_128 = "128"
 
     def size(self, columns: int) -> int:
-        """Columns of a group, of rows of so many columns."""
+        """Number of columns of a group, in rows of so many columns."""
         return max(1, columns) if self is ScaleGroup.ROW else int(self.value)
 
     def count(self, columns: int) -> int:
-        """Groups of a row of so many columns, at least 1."""
+        """Number of groups in a row of so many columns, at least 1."""
         return max(1, ceil_div(columns, self.size(columns)))
