@@ -70,7 +70,7 @@ def _codes_of_halves() -> Array:
 
 
 class ScaleGroup(StrEnum):
-    """Weights that share a scale: so many columns of a row that follow one another, or all of a row."""
+    """Extent of a scale: neighbouring columns of a row, or the whole row."""
 
     ROW = "row"
     OF_32 = "32"
@@ -78,9 +78,9 @@ class ScaleGroup(StrEnum):
     OF_128 = "128"
 
     def size(self, columns: int) -> int:
-        """Number of columns of a group, in rows of so many columns."""
+        """Number of columns in a group, for rows of ``columns``."""
         return max(1, columns) if self is ScaleGroup.ROW else int(self.value)
 
     def count(self, columns: int) -> int:
-        """Number of groups in a row of so many columns, at least 1."""
+        """Number of groups in a row of ``columns``, at least 1."""
         return max(1, ceil_div(columns, self.size(columns)))
