@@ -63,6 +63,7 @@ from sparsegen.operators import SparseOperator as SparseOperator
 from sparsegen.operators import SpmmProblem as SpmmProblem
 from sparsegen.operators import TokenOrder as TokenOrder
 from sparsegen.operators import ValueType as ValueType
+from sparsegen.operators import load_quantized as load_quantized
 from sparsegen.operators import quantize as quantize
 from sparsegen.plan.saved_operator import save_operator as save_operator
 from sparsegen.pruning.pruner import prune as prune

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sparsegen.errors import ConfigError
+from sparsegen.errors import ConfigError, MatrixError
 from sparsegen.matrix.formats import CsrMatrix, as_csr
+from sparsegen.matrix.load import load_matrix
 from sparsegen.operators.base.default_operator import DEFAULT_OPERATOR
 from sparsegen.operators.base.dtype import Array, DType
 from sparsegen.operators.base.fields import member
@@ -18,7 +20,7 @@ from sparsegen.operators.base.quantized import ScaleGroup, ValueType
 from sparsegen.operators.quantized_spmm import QuantizedSpmmProblem
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class QuantizedMatrix:
     """A sparse matrix whose nonzeros are codes times scales; `sparsegen.prepare`, `tune` and `lookup` take it.
 
@@ -36,6 +38,13 @@ class QuantizedMatrix:
     group: ScaleGroup
     dtype: DType
 
+    def __repr__(self) -> str:
+        rows, columns = self.shape
+        return (
+            f"<QuantizedMatrix: {rows} × {columns}, {self.codes.nnz} nonzeros, {self.value_type}, "
+            f"scales of {self.group} in {self.dtype}>"
+        )
+
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
@@ -46,6 +55,50 @@ class QuantizedMatrix:
         m, k = self.shape
         problem = QuantizedSpmmProblem(m, k, 1, self.dtype, value_type=self.value_type, group=self.group)
         return self.codes.with_values(problem.weights(self.codes, self.scales))
+
+    def arrays(self) -> dict[str, Array]:
+        """The arrays of an ``.npz`` file, which `load_quantized` reads; SciPy finds the codes in it."""
+        codes, narrow = self.codes, np.float16 if self.value_type is ValueType.E4M3 else np.int8
+        return {
+            "indices": codes.column_indices,
+            "indptr": codes.row_offsets,
+            "format": np.array(b"csr"),
+            "shape": np.array(self.shape),
+            "data": codes.values.astype(narrow),
+            "scales": self.scales,
+            "value_type": np.array(self.value_type.value),
+            "group": np.array(self.group.value),
+            "dtype": np.array(self.dtype.value),
+        }
+
+
+def load_quantized(path: str | Path) -> QuantizedMatrix:
+    """Read a quantised matrix of an ``.npz`` file, as ``sparsegen prune --values`` writes it; nothing is unpickled.
+
+    Raises:
+        MatrixError: no such file, or one without codes and scales.
+    """
+    codes = load_matrix(path)
+    with np.load(path, allow_pickle=False) as file:
+        if lacking := [name for name in ("scales", "value_type", "group", "dtype") if name not in file]:
+            raise MatrixError(f"no quantised matrix: {', '.join(lacking)} is missing", source=path)
+        kind, group, dtype = (str(file[name]) for name in ("value_type", "group", "dtype"))
+        scales = np.asarray(file["scales"], dtype=np.float32)
+    made = QuantizedMatrix(
+        codes.with_values(codes.values.astype(np.float32)),
+        scales,
+        member(ValueType, kind, "value_type", MatrixError),
+        member(ScaleGroup, group, "group", MatrixError),
+        member(DType, dtype, "dtype", MatrixError),
+    )
+    m, k = made.shape
+    if scales.shape != (made.group.count(k), m) or not np.isfinite(scales).all():
+        raise MatrixError(
+            f"expected finite scales of shape {(made.group.count(k), m)}, got {scales.shape}", source=path
+        )
+    if not np.array_equal(made.value_type.rounded(made.codes.values), made.codes.values):
+        raise MatrixError(f"some values are no codes of {made.value_type}", source=path)
+    return made
 
 
 def quantize(

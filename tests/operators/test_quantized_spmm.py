@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -117,3 +119,22 @@ def test_what_is_refused_is_named() -> None:
         sparsegen.quantize(matrix, "int4", dtype="float32")
     with pytest.raises(ConfigError, match="infinite in float16"):
         sparsegen.quantize(matrix.with_values(matrix.values * 1e7), "int4")
+
+
+@pytest.mark.parametrize("kind", ValueType)
+def test_files_of_codes_and_scales_come_back(kind: ValueType, tmp_path: Path) -> None:
+    quantised = sparsegen.quantize(weights(), kind, group=128, dtype="bfloat16")
+    np.savez(tmp_path / "layer.npz", allow_pickle=False, **quantised.arrays())
+    found = sparsegen.load_quantized(tmp_path / "layer.npz")
+    assert repr(found) == repr(quantised)
+    np.testing.assert_array_equal(found.scales, quantised.scales)
+    np.testing.assert_array_equal(found.codes.to_dense(), quantised.codes.to_dense())
+    for name, array, message in (
+        ("scales", None, "no quantised matrix: scales is missing"),
+        ("scales", np.full((2, M), np.nan), "expected finite scales"),
+        ("data", np.full(quantised.codes.nnz, 0.3), "some values are no codes"),
+    ):
+        arrays = {**quantised.arrays(), name: array}
+        np.savez(tmp_path / "other.npz", **{key: value for key, value in arrays.items() if value is not None})
+        with pytest.raises(MatrixError, match=message):
+            sparsegen.load_quantized(tmp_path / "other.npz")
