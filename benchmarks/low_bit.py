@@ -118,7 +118,7 @@ def exact(problem: QuantizedSpmmProblem, matrix: CsrMatrix, scales: Any, b: Any)
     columns = torch.from_numpy(np.array(matrix.column_indices)).cuda().long()
     values = torch.from_numpy(np.array(matrix.values)).cuda()
     offsets = np.array(matrix.row_offsets)
-    size = problem.group.size(k)
+    size = problem.scale_group.size(k)
     for first in range(0, m, 2048):
         last = min(m, first + 2048)
         part = slice(int(offsets[first]), int(offsets[last]))
@@ -190,10 +190,12 @@ class Ours:
         self.device, self.executor, self.compiler = device, shared_executor(device), compiler
         m, k = base.shape
         self.problem = QuantizedSpmmProblem(
-            m, k, 8, DType.FLOAT16, Layout.COLUMN, value_type=kind, group=group
+            m, k, 8, DType.FLOAT16, Layout.COLUMN, value_type=kind, scale_group=group
         )
         self.matrix = with_codes(base, kind, 1)
-        self.scales = torch.rand((self.problem.groups, m), device="cuda", dtype=torch.float16) * 0.01 + 0.001
+        self.scales = (
+            torch.rand((self.problem.scale_groups, m), device="cuda", dtype=torch.float16) * 0.01 + 0.001
+        )
         self.packed: dict[Any, Packed[Buffer]] = {}
         self.exact: Any = None
 
@@ -297,7 +299,7 @@ def measure(
         reference = one.exact[:n]
         scale = reference.norm() / reference.numel() ** 0.5
         for config, run, out, nbytes in one.runs(b):
-            name = f"{problem.value_type}/{problem.group} {config.settings}"
+            name = f"{problem.value_type}/{problem.scale_group} {config.settings}"
             out.fill_(float("nan"))
             run()
             torch.cuda.synchronize()
@@ -310,7 +312,7 @@ def measure(
             about[name] = {
                 "config": config.to_dict(),
                 "value_type": str(problem.value_type),
-                "group": str(problem.group),
+                "group": str(problem.scale_group),
                 "bytes_per_weight": nbytes / (problem.m * k),
                 "largest_error": error,
                 "relative_error": relative,

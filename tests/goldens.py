@@ -259,11 +259,11 @@ PROBLEMS: dict[str, Problem] = {
     "bf16-column-bias": SpmmProblem(M, K, 40, DType.BFLOAT16, Layout.COLUMN, Epilogue.BIAS),
     "fp16-int4-bias": QuantizedSpmmProblem(M, K, 40, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS),
     "bf16-int8-row": QuantizedSpmmProblem(
-        M, K, 8, DType.BFLOAT16, value_type=ValueType.INT8, group=ScaleGroup.ROW
+        M, K, 8, DType.BFLOAT16, value_type=ValueType.INT8, scale_group=ScaleGroup.ROW
     ),
-    "fp16-e4m3-32": QuantizedSpmmProblem(M, K, 8, value_type=ValueType.E4M3, group=ScaleGroup.OF_32),
+    "fp16-e4m3-32": QuantizedSpmmProblem(M, K, 8, value_type=ValueType.E4M3, scale_group=ScaleGroup.OF_32),
     "bf16-e4m3-row": QuantizedSpmmProblem(
-        M, K, 8, DType.BFLOAT16, value_type=ValueType.E4M3, group=ScaleGroup.ROW
+        M, K, 8, DType.BFLOAT16, value_type=ValueType.E4M3, scale_group=ScaleGroup.ROW
     ),
     "sddmm-fp32": SddmmProblem(M, K, 128),
     "sddmm-fp16-scale": SddmmProblem(M, K, 40, DType.FLOAT16, SddmmEpilogue.SCALE),

@@ -53,7 +53,9 @@ class QuantizedMatrix:
     def dequantized(self) -> CsrMatrix:
         """The matrix that it stands for, float32 (exact)."""
         m, k = self.shape
-        problem = QuantizedSpmmProblem(m, k, 1, self.dtype, value_type=self.value_type, group=self.group)
+        problem = QuantizedSpmmProblem(
+            m, k, 1, self.dtype, value_type=self.value_type, scale_group=self.group
+        )
         return self.codes.with_values(problem.weights(self.codes, self.scales))
 
     def arrays(self) -> dict[str, Array]:
@@ -156,7 +158,7 @@ def opened(
         return matrix, operator, dict(options)
     if operator not in (DEFAULT_OPERATOR, QuantizedSpmmProblem.operator):
         raise ConfigError(f"a quantised matrix is for {QuantizedSpmmProblem.operator}, not for {operator}")
-    own = {"dtype": matrix.dtype, "value_type": matrix.value_type, "group": matrix.group}
+    own = {"dtype": matrix.dtype, "value_type": matrix.value_type, "scale_group": matrix.group}
     said = options if problem is None else problem.traits
     given = {name: value for name, value in said.items() if value is not None}
     for name, value in own.items():

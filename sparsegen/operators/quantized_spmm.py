@@ -63,7 +63,7 @@ class QuantizedSparseOperator(Operator):
 
 @dataclass(frozen=True, slots=True)
 class QuantizedSpmmProblem(Problem):
-    """C[m, n] = epilogue(A[m, k] · B[k, n]) with A sparse, A[i, j] = code[i, j] · scales[j / group, i].
+    """C[m, n] = epilogue(A[m, k] · B[k, n]) with A sparse, A[i, j] = code[i, j] · scales[j / scale_group, i].
 
     The matrix's values are the codes. The scales are an operand: new ones pack nothing anew.
 
@@ -89,12 +89,12 @@ class QuantizedSpmmProblem(Problem):
     epilogue: Epilogue = trait(Epilogue.NONE, "what is done to the result before it is stored", near=True)
     batch: int = items()
     value_type: ValueType = trait(ValueType.INT4, "how A's nonzeros are stored")
-    group: ScaleGroup = trait(ScaleGroup.OF_128, "columns of a row that share a scale")
+    scale_group: ScaleGroup = trait(ScaleGroup.OF_128, "columns of a row that share a scale")
 
     @property
     def groups(self) -> int:
         """Scales of a row."""
-        return self.group.count(self.k)
+        return self.scale_group.count(self.k)
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         shape = (self.k, self.n) if self.layout is Layout.ROW else (self.n, self.k)
@@ -133,7 +133,7 @@ class QuantizedSpmmProblem(Problem):
             scales: groups × m, real numbers.
         """
         rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.row_offsets))
-        of_group = scales[matrix.column_indices // self.group.size(self.k), rows].astype(np.float32)
+        of_group = scales[matrix.column_indices // self.scale_group.size(self.k), rows].astype(np.float32)
         found: Array = self.value_type.rounded(matrix.values) * of_group
         return found
 

@@ -110,7 +110,7 @@ def test_long_streams_go_round_their_rings(
         "layout": Layout.COLUMN,
         "epilogue": Epilogue.BIAS_RELU,
         "value_type": kind,
-        "group": ScaleGroup.OF_64,
+        "scale_group": ScaleGroup.OF_64,
     }
     of_problem = Kind(QuantizedSpmmProblem, (("n", 5),), tuple(traits.items()))
     problem = of_problem.problem(matrix)

@@ -152,13 +152,13 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
         return False
 
     def constants(self, problem: QuantizedSpmmProblem, config: QuantizedStreamConfig) -> Mapping[str, Value]:
-        by_row = problem.group is ScaleGroup.ROW
+        by_row = problem.scale_group is ScaleGroup.ROW
         return {
             "dtype": problem.dtype.value,
             "epilogue": problem.epilogue.value,
             "value_type": problem.value_type.value,
             "bits": problem.value_type.bits,
-            "group_columns": 0 if by_row else problem.group.size(problem.k),
+            "group_columns": 0 if by_row else problem.scale_group.size(problem.k),
             "column_tiles": _column_tiles(problem),
             "aligned_b": problem.k % 8 == 0,
         }
@@ -269,7 +269,7 @@ def _kept_chunks(problem: QuantizedSpmmProblem) -> int:
 
 
 def _registers(problem: QuantizedSpmmProblem) -> int:
-    sums = 8 * _column_tiles(problem) * (1 if problem.group is ScaleGroup.ROW else 2)
+    sums = 8 * _column_tiles(problem) * (1 if problem.scale_group is ScaleGroup.ROW else 2)
     return 72 + sums + 4 * _column_tiles(problem)
 
 
