@@ -92,14 +92,8 @@ def pack(
     counts = bit_counts(present)
     of_chunk = chunk_codes(bits)
     positions, orders, chunks = _positions(counts, p, of_chunk, ring_chunks - depth)
-    starts = np.r_[0, np.cumsum(chunks)]
-    stored = int(starts[-1]) * of_chunk * LANES
-    if stored > MAX_INDEX:
-        raise MatrixError(
-            f"{matrix.nnz} nonzeros take {stored} places, more than 32-bit numbers reach ({MAX_INDEX}); split the "
-            "matrix by rows"
-        )
-    source = np.full(stored, -1, dtype=np.int32)
+    starts = starts_of(chunks, of_chunk, matrix.nnz)
+    source = np.full(int(starts[-1]) * of_chunk * LANES, -1, dtype=np.int32)
     begins, nonzeros = p.begins(), np.r_[0, np.cumsum(counts.sum(axis=(1, 2, 3), dtype=np.int64))]
     ordered, of_word = np.concatenate(order), WORD_BITS // bits
     lanes = np.arange(LANES) * of_word
@@ -110,7 +104,7 @@ def pack(
         count = counts[steps].reshape(-1).astype(np.int64)
         first = positions[steps].reshape(-1) - (np.cumsum(count) - count)
         place = np.repeat(first, count) + np.arange(mine.size)
-        streams = starts[block * p.warps : (block + 1) * p.warps] * (of_chunk * LANES)
+        streams = starts[block * p.warps : (block + 1) * p.warps].astype(np.int64) * (of_chunk * LANES)
         base = np.broadcast_to(streams[:, None, None] + lanes, counts[steps].shape).reshape(-1)
         source[np.repeat(base, count) + place // of_word * (of_word * LANES) + place % of_word] = mine
 
@@ -118,7 +112,7 @@ def pack(
         for _ in pool.map(fill, range(p.used_blocks)):
             pass
     masks = np.ascontiguousarray(present.transpose(0, 1, 3, 2))
-    return CodeStreams(masks, orders, starts.astype(np.int32), source)
+    return CodeStreams(masks, orders, starts, source)
 
 
 def _positions(
@@ -154,12 +148,33 @@ def _positions(
     return positions, orders, held.astype(np.int64).ravel()
 
 
-def stored_codes(codes: Array, source: Array, bits: int, no_code: int) -> Array:
+def starts_of(chunks: Array, of_chunk: int, nnz: int) -> Array:
+    """Returns where each stream begins and the last one ends, in chunks (int32).
+
+    Args:
+        chunks: number of chunks in each stream.
+        of_chunk: codes of a lane in a chunk.
+        nnz: nonzeros of the matrix, for the message.
+
+    Raises:
+        MatrixError: the codes pass the 32-bit range of their numbers.
+    """
+    starts = np.r_[0, np.cumsum(chunks, dtype=np.int64)]
+    stored = int(starts[-1]) * of_chunk * LANES
+    if stored > MAX_INDEX:
+        raise MatrixError(
+            f"{nnz} nonzeros take {stored} places, more than 32-bit numbers reach ({MAX_INDEX}); split the matrix by "
+            "rows"
+        )
+    narrow: Array = starts.astype(np.int32)
+    return narrow
+
+
+def stored_codes(codes: Array, source: Array, bits: int) -> Array:
     """The codes as the kernel reads them, uint8: one a byte, or two with the first in its lower half.
 
     Args:
-        codes: of each nonzero, uint8 in CSR order.
-        no_code: the code of zero, which stands where there is no nonzero.
+        codes: of each nonzero, uint8 in CSR order; where there is no nonzero stands 0, which no weight takes.
     """
-    found: Array = np.append(codes, np.uint8(no_code))[source]
+    found: Array = np.append(codes, np.uint8(0))[source]
     return found if bits == 8 else found[0::2] | found[1::2] << 4

@@ -12,15 +12,15 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
-from sparsegen.kernels.layouts.padding import empty_as_padding
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.spmm.code_streams import AHEAD, TILES, chunk_codes, pack, stored_codes
+from sparsegen.kernels.spmm.code_streams_device import DeviceCodeStreams
 from sparsegen.kernels.spmm.lane_stream import ORDERS_AT_ONCE, TILE, Partition
 from sparsegen.kernels.spmm.lane_stream_rows import levelled_rows
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, Layout, QuantizedSpmmProblem, ScaleGroup, ValueType
-from sparsegen.system.device_memory import WARP
+from sparsegen.system.device_memory import WARP, Buffer, PlainDevice
 from sparsegen.system.integers import ceil_div, round_up
 
 STEP_COLUMNS = TILES * TILE
@@ -169,28 +169,43 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
         c, partition, kind = config, _partition_of(problem, config), problem.value_type
         rows = levelled_rows(matrix, partition) if c.row_order == "balanced" else None
         streams = pack(matrix, partition, bits=kind.bits, ring_chunks=c.ring_chunks, depth=c.depth, rows=rows)
-        source = empty_as_padding(streams.source)
-        if source.size % 8:  # of none
-            source = np.full(8, -1, dtype=np.int32)
-        no_code = int(kind.to_codes(np.zeros(1))[0])
+        source = streams.source if streams.source.size else np.full(32 // kind.bits, -1, dtype=np.int32)
         return Packed(
             arrays={
                 "masks": empty_as_one(streams.masks),
                 "starts": streams.starts,
                 "orders": empty_as_one(streams.orders),
-                "values": stored_codes(kind.to_codes(matrix.values), source, kind.bits, no_code),
+                "values": stored_codes(kind.to_codes(matrix.values), source, kind.bits),
                 "rows": np.zeros(1, dtype=np.int32) if rows is None else empty_as_one(rows),
             },
-            sizes={
-                "groups": partition.groups,
-                "steps": partition.steps,
-                "used_blocks": partition.used_blocks,
-            },
+            sizes=_packed_sizes(partition),
             nnz=matrix.nnz,
-            scratch={
-                "parts": (partition.used_blocks + partition.groups) * c.warps_m * _part_bytes(problem),
-                "counters": partition.groups * c.warps_m * 4,
-            },
+            scratch=_scratch(problem, partition),
+        )
+
+    def pack_on(
+        self,
+        problem: QuantizedSpmmProblem,
+        config: QuantizedStreamConfig,
+        matrix: CsrMatrix,
+        device: PlainDevice,
+    ) -> Packed[Buffer]:
+        c, partition, kind = config, _partition_of(problem, config), problem.value_type
+        layout = DeviceCodeStreams.of(
+            device,
+            matrix,
+            partition,
+            kind.to_codes(matrix.values),
+            bits=kind.bits,
+            ring_chunks=c.ring_chunks,
+            depth=c.depth,
+            rows=levelled_rows(matrix, partition) if c.row_order == "balanced" else None,
+        )
+        return Packed(
+            arrays={name: getattr(layout, name) for name in self.packed_names},
+            sizes=_packed_sizes(partition),
+            nnz=matrix.nnz,
+            scratch=_scratch(problem, partition),
         )
 
     def expected_sizes(
@@ -254,6 +269,18 @@ def _blocks(device: Device) -> int:
 
 def _partition_of(problem: QuantizedSpmmProblem, config: QuantizedStreamConfig) -> Partition:
     return Partition(problem.m, problem.k, config.warps_m, config.warps_k, config.blocks, tiles=TILES)
+
+
+def _packed_sizes(partition: Partition) -> dict[str, int]:
+    return {"groups": partition.groups, "steps": partition.steps, "used_blocks": partition.used_blocks}
+
+
+def _scratch(problem: QuantizedSpmmProblem, partition: Partition) -> dict[str, int]:
+    strips = partition.warps_m
+    return {
+        "parts": (partition.used_blocks + partition.groups) * strips * _part_bytes(problem),
+        "counters": partition.groups * strips * 4,
+    }
 
 
 def _first_capability(problem: QuantizedSpmmProblem) -> tuple[int, int]:
