@@ -24,8 +24,8 @@ import torch
 
 from benchmarks.study import Rows, times_in_turn, write_results
 from sparsegen.backends import find_device, toolchain
-from sparsegen.backends.executor import Executor, Toolchain
-from sparsegen.kernels.base import Array, Device
+from sparsegen.backends.executor import Toolchain
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.spmm import lane_stream_spmm
 from sparsegen.kernels.spmm.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
@@ -89,25 +89,17 @@ def with_codes(matrix: CsrMatrix, kind: ValueType, seed: int) -> CsrMatrix:
 def configs(
     problem: QuantizedSpmmProblem, matrix: CsrMatrix, device: Device
 ) -> Iterator[QuantizedStreamConfig]:
-    """The heuristic's config and some beside it."""
-    start = FAMILY.heuristic(problem, problem.features(matrix), device)
+    """The heuristic's config, and others in their shares of the work and in how they decode."""
+    own = FAMILY.heuristic(problem, problem.features(matrix), device)
+    many = replace(own, warps_m=2 * own.warps_m, ring_chunks=8, depth=2)
+    aligned = replace(own, blocks=128)
     tried = [
-        start,
-        replace(start, ring_chunks=8, depth=2 if problem.value_type.bits == 8 else 4),
-        replace(
-            start, warps_m=min(16, 12 if start.warps_k == 1 else start.warps_m * 2), ring_chunks=8, depth=2
-        ),
-        replace(start, warps_m=4, warps_k=2, ring_chunks=8, depth=2),
-        replace(start, blocks=128, ring_chunks=8, depth=2),
+        *(replace(own, unrolled=u, lookup=where) for u in (1, 2, 4) for where in ("shuffle", "shared")),
+        *(replace(many, unrolled=u) for u in (1, 4)),
+        replace(own, slots=6, unrolled=1),
+        *([aligned, replace(aligned, unrolled=1)] if matrix.nnz < LARGE else []),
     ]
     yield from dict.fromkeys(c for c in tried if FAMILY.is_valid(problem, c, device))
-
-
-def uploaded(packed: Packed[Array], executor: Executor) -> Packed[Buffer]:
-    with executor.entered():
-        buffers = {name: executor.upload(array) for name, array in packed.arrays.items()}
-        executor.synchronize()
-    return Packed(buffers, packed.sizes, packed.nnz, scratch=packed.scratch)
 
 
 def exact(problem: QuantizedSpmmProblem, matrix: CsrMatrix, scales: Any, b: Any) -> Any:
@@ -194,23 +186,22 @@ class Ours:
         )
         self.matrix = with_codes(base, kind, 1)
         self.scales = (
-            torch.rand((self.problem.scale_groups, m), device="cuda", dtype=torch.float16) * 0.01 + 0.001
+            torch.rand((self.problem.groups, m), device="cuda", dtype=torch.float16) * 0.01 + 0.001
         )
         self.packed: dict[Any, Packed[Buffer]] = {}
         self.exact: Any = None
 
-    def pack(self, pool: ThreadPoolExecutor, most: int) -> list[Future[Any]]:
-        """Begins to pack for the configs."""
-        self.configs = list(configs(self.problem, self.matrix, self.device))[:most]
-        keys = {FAMILY.packing_key(self.problem, c): c for c in self.configs}
-
-        def one(key: Any, config: QuantizedStreamConfig) -> None:
-            self.packed[key] = uploaded(FAMILY.pack(self.problem, config, self.matrix), self.executor)
-
-        begun = [pool.submit(one, key, config) for key, config in keys.items()]
+    def begin(self, pool: ThreadPoolExecutor) -> list[Future[Any]]:
+        """Packs for all configs, and begins to compile them."""
+        self.configs = list(configs(self.problem, self.matrix, self.device))
         problems = [replace(self.problem, n=n) for n in (8, 16)]
         valid = [(c, p) for c in self.configs for p in problems if FAMILY.is_valid(p, c, self.device)]
-        return begun + [pool.submit(compile_variant, c, p, self.compiler) for c, p in valid]
+        begun = [pool.submit(compile_variant, c, p, self.compiler) for c, p in valid]
+        for config in self.configs:
+            key = FAMILY.packing_key(self.problem, config)
+            if key not in self.packed:
+                self.packed[key] = pack(FAMILY, self.problem, config, self.matrix, self.executor)
+        return begun
 
     def runs(self, b: Any) -> Iterator[tuple[QuantizedStreamConfig, Run, Any, int]]:
         """Each config, its launch, its result and its bytes."""
@@ -247,9 +238,8 @@ def fp16_run(base: CsrMatrix, n: int, b: Any, device: Device, compiler: Toolchai
 @click.command()
 @click.option("--tiny", is_flag=True, help="One small layer, to rehearse.")
 @click.option("--seconds", default=1000.0, show_default=True, help="No new layer after this time.")
-@click.option("--configs", "most", default=5, show_default=True, help="Configs of each format.")
 @click.option("--peers", is_flag=True, help="The dense ways alone, those of other libraries among them.")
-def main(tiny: bool, seconds: float, most: int, peers: bool) -> None:
+def main(tiny: bool, seconds: float, peers: bool) -> None:
     """Measures all layers and writes the file."""
     device, began = find_device("cuda"), time.monotonic()
     rows: Rows = []
@@ -272,8 +262,7 @@ def main(tiny: bool, seconds: float, most: int, peers: bool) -> None:
             for sparsity in SPARSITIES:
                 base = pattern(m, k, sparsity)
                 ours = list(pool.map(lambda f, base=base: Ours(base, *f, device, compiler), FORMATS))
-                fewer = 2 if base.nnz > LARGE else most
-                for future in [f for one in ours for f in one.pack(pool, fewer)]:
+                for future in [f for one in ours for f in one.begin(pool)]:
                     future.result()
                 click.echo(f"{m} x {k}, {sparsity:.0%} zeros, packed after {time.monotonic() - began:.1f} s")
                 for one in ours:
@@ -330,7 +319,7 @@ def measure(
     click.echo(f"  {m}x{k}x{n}: {dense_part}")
     for one in ours:
         mine = {name: us for name, us in found.items() if name.startswith(f"{one.problem.value_type}/")}
-        for name, us in sorted(mine.items(), key=lambda pair: pair[1])[:2]:
+        for name, us in sorted(mine.items(), key=lambda pair: pair[1])[: 20 if n == 8 else 2]:
             click.echo(f"    {us:6.1f} {name}  {about[name]['bytes_per_weight']:.3f} B")
 
 

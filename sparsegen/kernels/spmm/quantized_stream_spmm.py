@@ -54,6 +54,12 @@ class QuantizedStreamConfig(Config):
         (2, 3, 4, 6, 8),
         "steps whose masks and activations are in shared memory: how far a warp may be ahead of another",
     )
+    unrolled: int = tunable(4, (1, 2, 4), "tiles of a step in one run of instructions")
+    lookup: str = tunable(
+        "shuffle",
+        ("shuffle", "shared"),
+        "where lanes find what four bits of a mask select: in each other's registers, or in shared memory",
+    )
     row_order: str = tunable(
         "natural",
         ("natural", "balanced"),

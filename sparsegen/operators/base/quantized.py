@@ -41,8 +41,9 @@ class ValueType(StrEnum):
         if self is ValueType.E4M3:
             return _e4m3_codes(values)
         largest = int(self.largest)
-        whole = np.clip(np.rint(np.nan_to_num(np.asarray(values))), -largest, largest)
-        return (whole + (largest + 1)).astype(np.uint8)
+        whole = np.clip(np.rint(values), -largest, largest) + (largest + 1)
+        with np.errstate(invalid="ignore"):  # NaN is none
+            return whole.astype(np.uint8)
 
     def rounded(self, values: Array) -> Array:
         """Real numbers as codes hold them, in float32."""

@@ -57,10 +57,16 @@ __device__ __forceinline__ unsigned byte_of(unsigned weight) { return weight % 2
 constexpr unsigned kNoCodes = 0x08080808;  // four codes of zero
 
 // In the lowest bits of the fraction of 1024 codes are numbers; 8 of these stands for zero.
-__device__ __forceinline__ void to_elements(unsigned codes, unsigned& first, unsigned& second) {
-  first = multiply_add_pair((codes & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u);
-  second = multiply_add_pair((codes >> 8 & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u);
-}
+struct Magic {
+  unsigned fraction;
+
+  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
+
+  __device__ __forceinline__ void to_elements(unsigned codes, unsigned& first, unsigned& second) const {
+    first = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
+    second = multiply_add_pair((codes >> 8 & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
+  }
+};
 (2) from (1):
 @@
 -  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
@@ -72,16 +78,19 @@ __device__ __forceinline__ void to_elements(unsigned codes, unsigned& first, uns
 -// In the lowest bits of the fraction of 1024 codes are numbers; 8 of these stands for zero.
 +// In the lowest bits of the fraction of 128 halves of codes are numbers: 16 times the upper one, and the lower one; 128 of
 +// these stands for zero.
-+__device__ __forceinline__ unsigned to_pair(unsigned codes) {
-+  const unsigned high = multiply_add_pair((codes >> 4 & 0x000f000fu) | 0x43004300u, 0x41804180u, 0xc510c510u);
-+  return multiply_add_pair(high, 0x3f803f80u, (codes & 0x000f000fu) | 0x43004300u);
-+}
-+
 @@
--  first = multiply_add_pair((codes & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u);
--  second = multiply_add_pair((codes >> 8 & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u);
-+  first = to_pair(codes);
-+  second = to_pair(codes >> 8);
+-  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
++  __device__ __forceinline__ void keep() { fraction = kept(0x43004300u); }
++
++  __device__ __forceinline__ unsigned to_pair(unsigned codes) const {
++    const unsigned high = multiply_add_pair((codes >> 4 & 0x000f000fu) | fraction, 0x41804180u, 0xc510c510u);
++    return multiply_add_pair(high, 0x3f803f80u, (codes & 0x000f000fu) | fraction);
++  }
+@@
+-    first = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
+-    second = multiply_add_pair((codes >> 8 & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
++    first = to_pair(codes);
++    second = to_pair(codes >> 8);
 (3) from (1):
 @@
 -// x · factor + term of both pairs of elements, each rounded once.
@@ -124,10 +133,15 @@ __device__ __forceinline__ void to_elements(unsigned codes, unsigned& first, uns
 -
 -// In the lowest bits of the fraction of 1024 codes are numbers; 8 of these stands for zero.
 @@
--  first = multiply_add_pair((codes & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u);
--  second = multiply_add_pair((codes >> 8 & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u);
-+  first = to_pair(codes);
-+  second = to_pair(codes >> 16);
+-  unsigned fraction;
+-
+-  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
++  __device__ __forceinline__ void keep() {}
+@@
+-    first = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
+-    second = multiply_add_pair((codes >> 8 & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
++    first = to_pair(codes);
++    second = to_pair(codes >> 16);
 (4) from (1):
 @@
 -  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
@@ -137,9 +151,15 @@ __device__ __forceinline__ void to_elements(unsigned codes, unsigned& first, uns
 +constexpr unsigned kNoCodes = 0;  // four codes of zero
 @@
 -// In the lowest bits of the fraction of 1024 codes are numbers; 8 of these stands for zero.
-+// Sign, exponent and fraction at their places make a number that is 2^120 times too small.
 @@
--  first = multiply_add_pair((codes & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u);
--  second = multiply_add_pair((codes >> 8 & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u);
-+  first = multiply_add_pair((codes << 8 & 0x80008000u) | (codes << 4 & 0x07f007f0u), 0x7b807b80u, 0x80008000u);
-+  second = multiply_add_pair((codes & 0x80008000u) | (codes >> 4 & 0x07f007f0u), 0x7b807b80u, 0x80008000u);
+-  unsigned fraction;
++  __device__ __forceinline__ void keep() {}
+@@
+-  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
+-
++  // Sign, exponent and fraction at their places make a number that is 2^120 times too small.
+@@
+-    first = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
+-    second = multiply_add_pair((codes >> 8 & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
++    first = multiply_add_pair((codes << 8 & 0x80008000u) | (codes << 4 & 0x07f007f0u), 0x7b807b80u, 0x80008000u);
++    second = multiply_add_pair((codes & 0x80008000u) | (codes >> 4 & 0x07f007f0u), 0x7b807b80u, 0x80008000u);
