@@ -93,11 +93,12 @@ def configs(
     own = FAMILY.heuristic(problem, problem.features(matrix), device)
     many = replace(own, warps_m=2 * own.warps_m, ring_chunks=8, depth=2)
     aligned = replace(own, blocks=128)
+    lone = replace(aligned, warps_m=1, warps_k=8, ring_chunks=8, depth=2)  # no sum of several blocks
     tried = [
         *(replace(own, unrolled=u, lookup=where) for u in (1, 2, 4) for where in ("shuffle", "shared")),
         *(replace(many, unrolled=u) for u in (1, 4)),
         replace(own, slots=6, unrolled=1),
-        *([aligned, replace(aligned, unrolled=1)] if matrix.nnz < LARGE else []),
+        *([aligned, lone, replace(lone, unrolled=1)] if problem.m <= 4096 else []),
     ]
     yield from dict.fromkeys(c for c in tried if FAMILY.is_valid(problem, c, device))
 
@@ -185,9 +186,7 @@ class Ours:
             m, k, 8, DType.FLOAT16, Layout.COLUMN, value_type=kind, scale_group=group
         )
         self.matrix = with_codes(base, kind, 1)
-        self.scales = (
-            torch.rand((self.problem.groups, m), device="cuda", dtype=torch.float16) * 0.01 + 0.001
-        )
+        self.scales = torch.rand((self.problem.groups, m), device="cuda", dtype=torch.float16) * 0.01 + 0.001
         self.packed: dict[Any, Packed[Buffer]] = {}
         self.exact: Any = None
 
