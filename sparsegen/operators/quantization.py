@@ -94,9 +94,9 @@ def load_quantized(path: str | Path) -> QuantizedMatrix:
         member(DType, dtype, "dtype", MatrixError),
     )
     m, k = made.shape
-    if scales.shape != (made.group.count(k), m) or not np.isfinite(scales).all():
+    if scales.shape != (made.group.number(k), m) or not np.isfinite(scales).all():
         raise MatrixError(
-            f"expected finite scales of shape {(made.group.count(k), m)}, got {scales.shape}", source=path
+            f"expected finite scales of shape {(made.group.number(k), m)}, got {scales.shape}", source=path
         )
     if not np.array_equal(made.value_type.rounded(made.codes.values), made.codes.values):
         raise MatrixError(f"some values are no codes of {made.value_type}", source=path)
@@ -131,7 +131,7 @@ def quantize(
     m, k = csr.shape
     rows = np.repeat(np.arange(m), np.diff(csr.row_offsets))
     place = csr.column_indices // by.size(k) * np.int64(m) + rows
-    largest = np.zeros(by.count(k) * m, dtype=np.float64)
+    largest = np.zeros(by.number(k) * m, dtype=np.float64)
     np.maximum.at(largest, place, np.abs(csr.values))
     # Rounded up where it would be zero beside weights that are not.
     least = float(element.from_storage(np.ones(1, np.uint16).view(element.storage))[0])
@@ -143,7 +143,7 @@ def quantize(
         )
     ratio = csr.values.astype(np.float64) / np.where(given > 0, given, 1)[place]
     codes = kind.rounded(np.clip(ratio, -kind.largest, kind.largest))
-    return QuantizedMatrix(csr.with_values(codes), given.reshape(by.count(k), m), kind, by, element)
+    return QuantizedMatrix(csr.with_values(codes), given.reshape(by.number(k), m), kind, by, element)
 
 
 def opened(

@@ -94,7 +94,7 @@ class QuantizedSpmmProblem(Problem):
     @property
     def groups(self) -> int:
         """Scales of a row."""
-        return self.scale_group.count(self.k)
+        return self.scale_group.number(self.k)
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         shape = (self.k, self.n) if self.layout is Layout.ROW else (self.n, self.k)

@@ -49,7 +49,7 @@ def test_codes_stand_for_their_numbers(kind: ValueType) -> None:
 def test_rounding_errs_by_half_a_step_of_its_group(kind: ValueType, group: ScaleGroup) -> None:
     matrix = weights()
     quantised = sparsegen.quantize(matrix, kind, group=group)
-    assert quantised.scales.shape == (group.count(K), M) and quantised.shape == matrix.shape
+    assert quantised.scales.shape == (group.number(K), M) and quantised.shape == matrix.shape
     made, given = quantised.dequantized().to_dense(), matrix.to_dense()
     assert quantised.codes.fingerprint() == matrix.fingerprint()
     step = np.repeat(quantised.scales.T, group.size(K), axis=1)[:, :K]

@@ -16,6 +16,7 @@ from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.spmm.code_streams import AHEAD, TILES, chunk_codes, pack, stored_codes
 from sparsegen.kernels.spmm.code_streams_device import DeviceCodeStreams
 from sparsegen.kernels.spmm.lane_stream import ORDERS_AT_ONCE, TILE, Partition
+from sparsegen.kernels.spmm.lane_stream_config import BLOCKS, WARPS_K, WARPS_M
 from sparsegen.kernels.spmm.lane_stream_rows import levelled_rows
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
@@ -41,12 +42,12 @@ class QuantizedStreamConfig(Config):
 
     blocks: int = tunable(
         132,
-        (8, 16, 32, 48, 58, 64, 72, 84, 108, 112, 114, 120, 126, 128, 129, 130, 132, 144, 160, 216, 256, 264),
+        BLOCKS,
         "blocks, which get equal runs of the tiles; one for each multiprocessor, or a multiple",
         packs=True,
     )
-    warps_m: int = tunable(8, (1, 2, 4, 8, 12, 16), "warps over the rows of a group, 32 for each", packs=True)
-    warps_k: int = tunable(1, (1, 2, 4, 8), "warps over the columns of a step, 128 for each", packs=True)
+    warps_m: int = tunable(8, WARPS_M, "warps over the rows of a group, 32 for each", packs=True)
+    warps_k: int = tunable(1, WARPS_K, "warps over the columns of a step, 128 for each", packs=True)
     ring_chunks: int = tunable(8, (8, 16), "KB of codes in each warp's ring", packs=True)
     depth: int = tunable(2, (1, 2, 3, 4, 6), "KB of codes on their way to each warp", packs=True)
     slots: int = tunable(
@@ -269,8 +270,7 @@ def _steps_of_a_block(problem: QuantizedSpmmProblem, warps_m: int, blocks: int) 
 
 
 def _blocks(device: Device) -> int:
-    choices = next(t for t in QuantizedStreamConfig.tunables() if t.name == "blocks").choices
-    return int(max((b for b in choices if b <= device.multiprocessors), default=choices[0]))
+    return max((b for b in BLOCKS if b <= device.multiprocessors), default=BLOCKS[0])
 
 
 def _partition_of(problem: QuantizedSpmmProblem, config: QuantizedStreamConfig) -> Partition:

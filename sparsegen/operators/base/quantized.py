@@ -82,6 +82,6 @@ class ScaleGroup(StrEnum):
         """Number of columns in a group, for rows of ``columns``."""
         return max(1, columns) if self is ScaleGroup.ROW else int(self.value)
 
-    def count(self, columns: int) -> int:
+    def number(self, columns: int) -> int:
         """Number of groups in a row of ``columns``, at least 1."""
         return max(1, ceil_div(columns, self.size(columns)))
