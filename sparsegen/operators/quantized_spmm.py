@@ -60,6 +60,14 @@ class QuantizedSparseOperator(Operator):
                 raise OperandError(f"{name}= of shape {shape} is needed: it was not given to prepare")
         return self._run((b, *(given[name] for name in names)), out, stream)
 
+    def update_values(self, values: Any) -> None:
+        """Refuses new codes, which are packed; new scales come with each call.
+
+        Raises:
+            OperandError: always.
+        """
+        raise OperandError("codes are packed as they are: pass new scales= to the call, or prepare new codes")
+
 
 @dataclass(frozen=True, slots=True)
 class QuantizedSpmmProblem(Problem):

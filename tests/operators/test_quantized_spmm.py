@@ -113,6 +113,8 @@ def test_what_is_refused_is_named() -> None:
         codes(activations())
     with pytest.raises(OperandError, match="bias= was given"):
         sparsegen.prepare(quantised, n=3, device="emulator")(activations(), bias=np.zeros(M, np.float16))
+    with pytest.raises(OperandError, match="pass new scales= to the call"):
+        sparsegen.prepare(quantised, n=3, device="emulator").update_values(quantised.codes)
     with pytest.raises(ConfigError, match="group"):
         sparsegen.quantize(matrix, "int4", group=48)
     with pytest.raises(ConfigError, match="scales are float16 or bfloat16"):
