@@ -74,12 +74,20 @@ class QuantizedMatrix:
         }
 
 
-def load_quantized(path: str | Path) -> QuantizedMatrix:
-    """Read a quantised matrix of an ``.npz`` file, as ``sparsegen prune --values`` writes it; nothing is unpickled.
+def load_quantized(path: str | Path, *, module: str | None = None) -> QuantizedMatrix:
+    """Read a quantised matrix; nothing is unpickled.
+
+    Args:
+        path: an ``.npz`` file that ``sparsegen prune --values`` wrote, or compressed-tensors' ``.safetensors``.
+        module: of ``.safetensors`` the module's name, such as ``"model.layers.0.mlp.down_proj"``.
 
     Raises:
-        MatrixError: no such file, or one without codes and scales.
+        MatrixError: no such file or module, or one without codes and scales.
     """
+    if module is not None:
+        from sparsegen.operators.compressed_tensors import read_module
+
+        return read_module(Path(path), module)
     codes = load_matrix(path)
     with np.load(path, allow_pickle=False) as file:
         if lacking := [name for name in ("scales", "value_type", "group", "dtype") if name not in file]:

@@ -17,8 +17,8 @@ class ValueType(StrEnum):
     """Storage of a quantised weight's nonzeros: each is its code times a scale."""
 
     E4M3 = "e4m3"  # floating point with 4 bits of exponent (`Float8.E4M3`)
-    INT8 = "int8"  # integers from -127 to 127
-    INT4 = "int4"  # integers from -7 to 7
+    INT8 = "int8"  # integers from -128 to 127
+    INT4 = "int4"  # integers from -8 to 7
 
     @property
     def bits(self) -> int:
@@ -27,21 +27,26 @@ class ValueType(StrEnum):
 
     @property
     def largest(self) -> float:
-        """The largest code as a number; the smallest is its negative."""
+        """The largest code as a number."""
         return {"e4m3": Float8.E4M3.largest, "int8": 127.0, "int4": 7.0}[self.value]
+
+    @property
+    def smallest(self) -> float:
+        """The smallest code as a number; of integers it has no negative, and `quantize` leaves it out."""
+        return -self.largest - (self is not ValueType.E4M3)
 
     def overflows(self, values: Array) -> int:
         """Number of finite values that are larger than the largest code when they are rounded."""
         if self is ValueType.E4M3:
             return Float8.E4M3.overflows(values)
-        return int(np.count_nonzero((np.abs(values) > self.largest + 0.5) & np.isfinite(values)))
+        is_beyond = (values > self.largest + 0.5) | (values < self.smallest - 0.5)
+        return int(np.count_nonzero(is_beyond & np.isfinite(values)))
 
     def to_codes(self, values: npt.ArrayLike) -> Array:
         """Real numbers to codes (uint8), rounded to nearest even; integers have 128 or 8 added, which is zero."""
         if self is ValueType.E4M3:
             return _e4m3_codes(values)
-        largest = int(self.largest)
-        whole = np.clip(np.rint(values), -largest, largest) + (largest + 1)
+        whole = np.clip(np.rint(values), self.smallest, self.largest) - self.smallest
         with np.errstate(invalid="ignore"):  # NaN is none
             return whole.astype(np.uint8)
 
@@ -50,7 +55,7 @@ class ValueType(StrEnum):
         codes = self.to_codes(values)
         if self is ValueType.E4M3:
             return Float8.E4M3.from_storage(codes)
-        return codes.astype(np.float32) - np.float32(self.largest + 1)
+        return codes.astype(np.float32) + np.float32(self.smallest)
 
 
 def _e4m3_codes(values: npt.ArrayLike) -> Array:
