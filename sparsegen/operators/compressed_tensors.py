@@ -85,11 +85,11 @@ def _codes(path: Path, module: str, own: Mapping[str, TensorEntry]) -> tuple[Val
     if "compressed" not in own:
         return kind, numbers
     m, k = (int(size) for size in read_raw(path, own["shape"]).ravel())
-    bits = np.unpackbits(read_raw(path, own["bitmask"]).view(np.uint8), axis=-1, count=k, bitorder="little")
-    if bits.shape != (m, k) or int(bits.sum()) != numbers.size:
+    mask = np.unpackbits(read_raw(path, own["bitmask"]).view(np.uint8), axis=-1, count=k, bitorder="little")
+    if mask.shape != (m, k) or int(mask.sum()) != numbers.size:
         raise MatrixError(f"{module}: its bitmask is not of its {numbers.size} weights", source=path)
     dense = np.zeros((m, k), dtype=np.float32)
-    dense[bits.astype(bool)] = numbers
+    dense[mask.astype(bool)] = numbers
     return kind, dense
 
 
