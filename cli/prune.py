@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.text import Text
@@ -24,7 +26,8 @@ from sparsegen.cli.parts.common import (
 from sparsegen.cli.parts.progress_lines import SECONDS_BETWEEN_LINES
 from sparsegen.cli.parts.prune_tables import emit_comparison, emit_report
 from sparsegen.dispatch.pruned_times import PrunedTimes
-from sparsegen.operators import DType, Layout
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.operators import DType, Layout, ScaleGroup, ValueType, quantize
 from sparsegen.pruning import pruner
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.plan import Progress, Step, silent
@@ -32,6 +35,7 @@ from sparsegen.pruning.pruner import OutputFormat
 from sparsegen.pruning.report import PruneReport
 from sparsegen.pruning.request import PatternName, PruneRequest, parse_block, parse_nm
 from sparsegen.pruning.score import Score
+from sparsegen.system.numpy_types import Array
 
 
 @click.command()
@@ -61,6 +65,16 @@ from sparsegen.pruning.score import Score
     default=OutputFormat.SAME.value,
     show_default=True,
     help="The input's container, or a folder with a .npz for each layer that `sparsegen tune` reads.",
+)
+@click.option(
+    "--values",
+    type=EnumChoice(ValueType),
+    help="With --format csr-npz: round what stays to these codes, each times the scale of its group.",
+)
+@click.option(
+    "--group",
+    type=EnumChoice(ScaleGroup),
+    help="Columns of a row that share a scale; default row.",
 )
 @force_option
 @click.option(
@@ -98,6 +112,8 @@ def command(
     exclude: tuple[str, ...],
     output: Path | None,
     output_format: OutputFormat,
+    values: ValueType | None,
+    group: ScaleGroup | None,
     force: bool,
     compare_patterns: bool,
     n: int | None,
@@ -148,6 +164,11 @@ def command(
         return
     if pattern is None:
         raise click.UsageError("name a --pattern, or --compare-patterns")
+    if values is None and group is not None:
+        raise click.UsageError("--group is for --values")
+    if values is not None and (output is None or output_format is not OutputFormat.CSR_NPZ):
+        raise click.UsageError("codes and scales are written by --format csr-npz --output FOLDER")
+    encoding: dict[str, Any] = {} if values is None else {"encode": partial(_quantised, values, group, dtype)}
     request = PruneRequest.parse(pattern, sparsity, scope=scope, block=sizes, nm=n_of_m, score=score)
     with shown(as_json) as progress:
         report = pruner.prune_file(
@@ -161,8 +182,17 @@ def command(
             exclude=exclude,
             memory_limit=memory_limit,
             progress=progress,
+            **encoding,
         )
     emit_report(as_json, report, times(report), output)
+
+
+def _quantised(
+    values: ValueType, group: ScaleGroup | None, dtype: DType, matrix: CsrMatrix
+) -> dict[str, Array]:
+    """The arrays of a layer's file; scales are float16 unless the products are of another 16-bit type."""
+    scales = dtype if dtype.itemsize == 2 else DType.FLOAT16
+    return quantize(matrix, values, group=group or ScaleGroup.ROW, dtype=scales).arrays()
 
 
 @contextmanager

@@ -40,7 +40,11 @@ from sparsegen.operators import MaskedConv2dProblem as MaskedConv2dProblem
 from sparsegen.operators import MaskOf as MaskOf
 from sparsegen.operators import MasksOf as MasksOf
 from sparsegen.operators import Operator as Operator
+from sparsegen.operators import QuantizedMatrix as QuantizedMatrix
+from sparsegen.operators import QuantizedSparseOperator as QuantizedSparseOperator
+from sparsegen.operators import QuantizedSpmmProblem as QuantizedSpmmProblem
 from sparsegen.operators import Rest as Rest
+from sparsegen.operators import ScaleGroup as ScaleGroup
 from sparsegen.operators import SddmmEpilogue as SddmmEpilogue
 from sparsegen.operators import SddmmOperator as SddmmOperator
 from sparsegen.operators import SddmmProblem as SddmmProblem
@@ -58,6 +62,9 @@ from sparsegen.operators import SparseNetworkProblem as SparseNetworkProblem
 from sparsegen.operators import SparseOperator as SparseOperator
 from sparsegen.operators import SpmmProblem as SpmmProblem
 from sparsegen.operators import TokenOrder as TokenOrder
+from sparsegen.operators import ValueType as ValueType
+from sparsegen.operators import load_quantized as load_quantized
+from sparsegen.operators import quantize as quantize
 from sparsegen.plan.saved_operator import save_operator as save_operator
 from sparsegen.pruning.pruner import prune as prune
 from sparsegen.pruning.rewinding import RewindingRound as RewindingRound

@@ -210,12 +210,12 @@ def prepare(
     from sparsegen.dispatch import look_up
     from sparsegen.dispatch.named import named_choice
     from sparsegen.dispatch.options import Dense, DispatchOptions, OnMiss, Verify
-    from sparsegen.dispatch.wanted import Wanted, kind_of, without_operands
+    from sparsegen.dispatch.wanted import Wanted, without_operands
     from sparsegen.operators.base.overflow import require_held
     from sparsegen.settings import Settings
     from sparsegen.tuning_db.shared_layers import place_of, shared_layers
 
-    given, kept = without_operands(kind_of(operator, problem), options)
+    given, kept = without_operands(matrix, problem, operator, options)
     wanted = Wanted.of(matrix, problem, operator, transpose, given)
     held = wanted.problem.kept(kept)
     overflows = arguments.flag(allow_overflow, "allow_overflow")

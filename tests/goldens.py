@@ -48,8 +48,10 @@ from sparsegen.operators import (
     MasksOf,
     PagedAttentionProblem,
     Problem,
+    QuantizedSpmmProblem,
     Readout,
     Rest,
+    ScaleGroup,
     SddmmEpilogue,
     SddmmProblem,
     SddProblem,
@@ -61,6 +63,7 @@ from sparsegen.operators import (
     SubmanifoldConv3dProblem,
     SubmanifoldConv3dWeightsProblem,
     TokenOrder,
+    ValueType,
 )
 from sparsegen.render import environment as rendering
 from sparsegen.render import render
@@ -257,6 +260,14 @@ PROBLEMS: dict[str, Problem] = {
     "fp32": SpmmProblem(M, K, 128, DType.FLOAT32),
     "fp16-bias-relu": SpmmProblem(M, K, 64, DType.FLOAT16, Layout.ROW, Epilogue.BIAS_RELU),
     "bf16-column-bias": SpmmProblem(M, K, 40, DType.BFLOAT16, Layout.COLUMN, Epilogue.BIAS),
+    "fp16-int4-bias": QuantizedSpmmProblem(M, K, 40, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS),
+    "bf16-int8-row": QuantizedSpmmProblem(
+        M, K, 8, DType.BFLOAT16, value_type=ValueType.INT8, scale_group=ScaleGroup.ROW
+    ),
+    "fp16-e4m3-32": QuantizedSpmmProblem(M, K, 8, value_type=ValueType.E4M3, scale_group=ScaleGroup.OF_32),
+    "bf16-e4m3-row": QuantizedSpmmProblem(
+        M, K, 8, DType.BFLOAT16, value_type=ValueType.E4M3, scale_group=ScaleGroup.ROW
+    ),
     "sddmm-fp32": SddmmProblem(M, K, 128),
     "sddmm-fp16-scale": SddmmProblem(M, K, 40, DType.FLOAT16, SddmmEpilogue.SCALE),
     "softmax-bf16": SoftmaxProblem(M, K, DType.BFLOAT16),

@@ -77,7 +77,7 @@ def test_a_problem_may_be_of_the_transpose(matrix: CsrMatrix) -> None:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"problem": SpmmProblem(M, K, N), "operator": "sddmm"}, "the problem is of spmm, not of sddmm"),
     ({"problem": SpmmProblem(M, K, N), "n": 4}, "says all but the operands: drop n"),
-    ({"problem": SddmmProblem(M, K, N), "bias": [1.0]}, "sddmm takes no bias; spmm does"),
+    ({"problem": SddmmProblem(M, K, N), "bias": [1.0]}, "sddmm takes no bias; spmm, quantized_spmm do"),
     ({"problem": SpmmProblem(K, M, N)}, "the problem's is"),
     ({"n": N, "odd": 1}, "spmm takes no odd; it takes n, dtype"),
     ({}, "spmm needs n"),

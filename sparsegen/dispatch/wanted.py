@@ -13,7 +13,9 @@ from sparsegen.operators import (
     DEFAULT_OPERATOR,
     OPERATORS,
     Problem,
+    QuantizedMatrix,
     fields_of,
+    opened,
     operator_named,
 )
 
@@ -42,6 +44,7 @@ class Wanted:
         options: Mapping[str, object],
     ) -> Wanted:
         """Raises ConfigError where problem or options do not fit the operator and the matrix, or each other."""
+        matrix, operator, options = opened(matrix, problem, operator, options)
         kind = kind_of(operator, problem)
         if not kind.has_pattern:
             return cls._without_pattern(matrix, problem, kind, transpose, options)
@@ -104,13 +107,19 @@ def kind_of(operator: str, problem: Problem | None) -> type[Problem]:
 
 
 def without_operands(
-    kind: type[Problem], options: Mapping[str, object]
+    matrix: object, problem: Problem | None, operator: str, options: Mapping[str, object]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options that are fields of a problem, and the operands to keep; those that are None are not given.
+
+    Scales of a quantised matrix are among the operands, unless others are given.
 
     Raises:
         ConfigError: an operand that is another operator's.
     """
+    _, operator, options = opened(matrix, problem, operator, options)
+    if isinstance(matrix, QuantizedMatrix):
+        options = {"scales": matrix.scales} | options
+    kind = kind_of(operator, problem)
     given = {name: value for name, value in options.items() if value is not None}
     kept = {name: given.pop(name) for name in kind.keeps if name in given}
     for name in given.keys() - fields_of(kind).keys():

@@ -25,6 +25,8 @@ from sparsegen.operators.base.operator import Operator as Operator
 from sparsegen.operators.base.problem import HasDense as HasDense
 from sparsegen.operators.base.problem import LoneRow as LoneRow
 from sparsegen.operators.base.problem import Problem as Problem
+from sparsegen.operators.base.quantized import ScaleGroup as ScaleGroup
+from sparsegen.operators.base.quantized import ValueType as ValueType
 from sparsegen.operators.base.reference import DeviceReference as DeviceReference
 from sparsegen.operators.base.reference import Reference as Reference
 from sparsegen.operators.base.reference import terms_stride as terms_stride
@@ -70,6 +72,12 @@ from sparsegen.operators.paged_attention import PagedAttentionProblem as PagedAt
 from sparsegen.operators.paged_traits import Chosen as Chosen
 from sparsegen.operators.paged_traits import PageCount as PageCount
 from sparsegen.operators.paged_traits import PageSize as PageSize
+from sparsegen.operators.quantization import QuantizedMatrix as QuantizedMatrix
+from sparsegen.operators.quantization import opened as opened
+from sparsegen.operators.quantization import quantize as quantize
+from sparsegen.operators.quantized_files import load_quantized as load_quantized
+from sparsegen.operators.quantized_spmm import QuantizedSparseOperator as QuantizedSparseOperator
+from sparsegen.operators.quantized_spmm import QuantizedSpmmProblem as QuantizedSpmmProblem
 from sparsegen.operators.sdd import SddOperator as SddOperator
 from sparsegen.operators.sdd import SddProblem as SddProblem
 from sparsegen.operators.sddmm import SddmmEpilogue as SddmmEpilogue

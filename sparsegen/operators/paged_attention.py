@@ -18,7 +18,7 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators.attention_traits import TokenOrder
 from sparsegen.operators.base.cost import Cost
-from sparsegen.operators.base.dtype import Array, DType, WordType
+from sparsegen.operators.base.dtype import DType, WordType
 from sparsegen.operators.base.fields import element_type, items, parameter, size, trait
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import Problem
@@ -30,6 +30,7 @@ from sparsegen.operators.block_attention import attention_of
 from sparsegen.operators.masked import USUAL_DENSITY, Density
 from sparsegen.operators.paged_traits import Chosen, PageCount, PageSize
 from sparsegen.system.integers import ceil_div, round_up
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.threads import in_threads
 
 SHORTEST = 0.5  # of the longest sequence that operands are drawn for

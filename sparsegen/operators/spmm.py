@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -32,6 +32,29 @@ class ItemValues(StrEnum):
 
     SHARED = "shared"  # all items have the same, as a weight
     OWN = "own"  # each item has its own, as the probabilities of an attention's heads
+
+
+class Product(Protocol):
+    """The fields of a product C = epilogue(A · B) with A sparse."""
+
+    @property
+    def m(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def dtype(self) -> DType: ...
+    @property
+    def layout(self) -> Layout: ...
+    @property
+    def epilogue(self) -> Epilogue: ...
+
+    def terms(self, matrix: CsrMatrix) -> Array:
+        """See `Problem.terms`."""
+
+    def result(self, nnz: int) -> TensorSpec:
+        """See `Problem.result`."""
 
 
 class SparseOperator(Operator):
@@ -178,40 +201,10 @@ class SpmmProblem(Problem):
         return result
 
     def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
-        """See `Problem.reference`.
-
-        The magnitude of an element is |A|·|B| + |bias| + |residual|, its terms are the nonzeros of the row.
-        """
-        a = _factor(matrix, self.dtype.rounded(matrix.values).astype(np.float64))
-        stored = self.dtype.from_storage(operands["b"]).astype(np.float64)
-        b = stored if self.layout is Layout.ROW else stored.T
-        exact, magnitude = np.empty((self.m, self.n)), np.empty((self.m, self.n))
-        absolute = abs(a)
-        if self.m == 1:
-            b = b[matrix.column_indices]
-
-        step = max(1, ceil_div(self.n, threads))
-
-        def columns(start: int) -> None:
-            mine = slice(start, start + step)
-            part = np.ascontiguousarray(b[:, mine])
-            exact[:, mine] = a @ part
-            magnitude[:, mine] = absolute @ np.abs(part)
-
-        in_threads(columns, range(0, self.n, step), threads)
-        if self.epilogue.has_bias:
-            bias = self.dtype.from_storage(operands["bias"]).astype(np.float64)[:, None]
-            exact += bias
-            magnitude += np.abs(bias)
-        if self.epilogue.has_residual:
-            stored = self.dtype.from_storage(operands["residual"]).astype(np.float64)
-            residual = stored if self.layout is Layout.ROW else stored.T
-            exact += residual
-            magnitude += np.abs(residual)
-        exact, magnitude = self.epilogue.activated(exact, magnitude)
-        if self.layout is Layout.COLUMN:
-            exact, magnitude = np.ascontiguousarray(exact.T), np.ascontiguousarray(magnitude.T)
-        return Reference(exact, magnitude, self.terms(matrix), self.dtype)
+        """See `product_reference`."""
+        return product_reference(
+            self, matrix.with_values(self.dtype.rounded(matrix.values)), operands, threads
+        )
 
     def terms(self, matrix: CsrMatrix) -> Array:
         lengths = np.diff(matrix.row_offsets)
@@ -225,16 +218,7 @@ class SpmmProblem(Problem):
     def _fill(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
     ) -> None:
-        b_steps, c_steps = (
-            ((self.n, 1), (self.n, 1)) if self.layout is Layout.ROW else ((1, self.k), (1, self.m))
-        )
-        pattern = device.upload(matrix.row_offsets), device.upload(matrix.column_indices)
-        values, b = device.upload(self.dtype.rounded(matrix.values)), device.upload(operands["b"])
-        sizes, found, warps = (self.m, self.n), (into.exact, into.magnitude), ceil_div(self.m * self.n, WARP)
-        device.run(
-            "reference.cu:spmm_reference", warps, *sizes, *pattern, values, b, *b_steps, *c_steps, *found
-        )
-        self.epilogue.finish_on(device, into, sizes, c_steps, operands)
+        fill_reference(self, matrix, self.dtype.rounded(matrix.values), operands, device, into)
 
     def lone_row(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
@@ -252,7 +236,69 @@ class SpmmProblem(Problem):
         return LoneRow(alone, own, given, row * self.n + columns if by_rows else columns * self.m + row)
 
 
-def missing_bias(problem: SpmmProblem) -> OperandError:
+def product_reference(
+    problem: Product, matrix: CsrMatrix, operands: Mapping[str, Array], threads: int
+) -> Reference:
+    """The reference of C = epilogue(A · B) for a matrix that holds A's exact values; see `Problem.reference`.
+
+    The magnitude of an element is |A|·|B| + |bias| + |residual|, its terms are the nonzeros of the row.
+    """
+    a = _factor(matrix, matrix.values.astype(np.float64))
+    stored = problem.dtype.from_storage(operands["b"]).astype(np.float64)
+    b = stored if problem.layout is Layout.ROW else stored.T
+    exact, magnitude = np.empty((problem.m, problem.n)), np.empty((problem.m, problem.n))
+    absolute = abs(a)
+    if problem.m == 1:
+        b = b[matrix.column_indices]
+
+    step = max(1, ceil_div(problem.n, threads))
+
+    def columns(start: int) -> None:
+        mine = slice(start, start + step)
+        part = np.ascontiguousarray(b[:, mine])
+        exact[:, mine] = a @ part
+        magnitude[:, mine] = absolute @ np.abs(part)
+
+    in_threads(columns, range(0, problem.n, step), threads)
+    if problem.epilogue.has_bias:
+        bias = problem.dtype.from_storage(operands["bias"]).astype(np.float64)[:, None]
+        exact += bias
+        magnitude += np.abs(bias)
+    if problem.epilogue.has_residual:
+        stored = problem.dtype.from_storage(operands["residual"]).astype(np.float64)
+        residual = stored if problem.layout is Layout.ROW else stored.T
+        exact += residual
+        magnitude += np.abs(residual)
+    exact, magnitude = problem.epilogue.activated(exact, magnitude)
+    if problem.layout is Layout.COLUMN:
+        exact, magnitude = np.ascontiguousarray(exact.T), np.ascontiguousarray(magnitude.T)
+    return Reference(exact, magnitude, problem.terms(matrix), problem.dtype)
+
+
+def fill_reference(
+    problem: Product,
+    matrix: CsrMatrix,
+    weights: Array,
+    operands: Mapping[str, Array],
+    device: PlainDevice,
+    into: DeviceReference,
+) -> None:
+    """`product_reference`, computed by a device of the matrix's pattern and A's exact values (float32)."""
+    b_steps, c_steps = (
+        ((problem.n, 1), (problem.n, 1)) if problem.layout is Layout.ROW else ((1, problem.k), (1, problem.m))
+    )
+    pattern = device.upload(matrix.row_offsets), device.upload(matrix.column_indices)
+    values, b = device.upload(weights), device.upload(operands["b"])
+    sizes, found, warps = (
+        (problem.m, problem.n),
+        (into.exact, into.magnitude),
+        ceil_div(problem.m * problem.n, WARP),
+    )
+    device.run("reference.cu:spmm_reference", warps, *sizes, *pattern, values, b, *b_steps, *c_steps, *found)
+    problem.epilogue.finish_on(device, into, sizes, c_steps, operands)
+
+
+def missing_bias(problem: Product) -> OperandError:
     """The error for a bias that is there and should not, or the other way round."""
     if problem.epilogue.has_bias:
         return OperandError(f"epilogue {problem.epilogue} needs bias= of shape ({problem.m},)")
@@ -267,7 +313,7 @@ def _factor(matrix: CsrMatrix, values: Array) -> Any:
     return values[None, :] if matrix.shape[0] == 1 else matrix.with_values(values).to_scipy()
 
 
-def missing_residual(problem: SpmmProblem) -> OperandError:
+def missing_residual(problem: Product) -> OperandError:
     """The error for a residual that is there and should not, or the other way round."""
     if problem.epilogue.has_residual:
         return OperandError(f"epilogue {problem.epilogue} needs residual= of shape {problem.result(0).shape}")

@@ -56,7 +56,8 @@ def by_device(
         return None
     packer.finish()
     make_source = packed.value_source
-    assert make_source is not None
+    if make_source is None:
+        return packed
 
     def source() -> Buffer:
         made = make_source()

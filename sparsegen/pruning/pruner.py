@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +14,7 @@ from sparsegen.errors import MatrixError, PruningError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import describe
 from sparsegen.pruning.files.open import open_weights
-from sparsegen.pruning.files.output import new_csr_folder, new_file
+from sparsegen.pruning.files.output import new_csr_folder, new_file, scipy_arrays
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.plan import Plan, Progress, silent
 from sparsegen.pruning.report import PruneReport
@@ -23,6 +23,7 @@ from sparsegen.pruning.score import Score
 from sparsegen.pruning.selection import select
 from sparsegen.pruning.torch_weights import TorchWeights, is_tensor
 from sparsegen.pruning.weights import NumpyWeights
+from sparsegen.system.numpy_types import Array
 
 __all__ = ["Comparison", "OutputFormat", "Pruned", "compare_file", "prune", "prune_file"]
 
@@ -134,6 +135,7 @@ def prune_file(
     exclude: Sequence[str] = (),
     memory_limit: int | None = None,
     progress: Progress = silent,
+    encode: Callable[[CsrMatrix], Mapping[str, Array]] = scipy_arrays,
 ) -> PruneReport:
     """Prune the weights of a file.
 
@@ -147,6 +149,7 @@ def prune_file(
         tensors, exclude: globs of the names to prune (default all) and to leave.
         memory_limit: bytes that one tensor may take, as `sparsegen.load_matrix` takes it.
         progress: called before each layer.
+        encode: for ``CSR_NPZ``: makes the arrays of a layer's file.
 
     Raises:
         PruningError: a request that cannot be met.
@@ -175,7 +178,7 @@ def prune_file(
         with new_csr_folder(target, names, force=force) as folder:
             plan = Plan(file, selection, request, progress, slopes)
             for name in names:
-                folder.add(name, plan.prune(name).matrix)
+                folder.add(name, encode(plan.prune(name).matrix))
     else:
         with new_file(target, force=force) as stream:
             plan = Plan(file, selection, request, progress, slopes)

@@ -90,6 +90,18 @@ def test_layers_that_tune_reads(run: Command, weights: Path) -> None:
     assert run.json("lookup", "--matrix", folder / "up.npz", "-n", 32)["problem"]["m"] == 64
 
 
+def test_codes_and_scales_that_prepare_takes(run: Command, weights: Path) -> None:
+    folder = weights.with_name("layers")
+    pruned = ("prune", weights, "--pattern", "unstructured", "--sparsity", "0.5", "--scope", "layer")
+    run(*pruned, "--values", "int4", "--group", "32", "--format", "csr-npz", "-o", folder)
+    quantised = sparsegen.load_quantized(folder / "up.npz")
+    assert (quantised.value_type, quantised.group, quantised.dtype) == ("int4", "32", "float16")
+    with np.load(weights) as file:
+        given = np.where(quantised.codes.to_dense() != 0, file["up"], 0)
+    assert np.abs(quantised.dequantized().to_dense() - given).max() <= 0.51 * quantised.scales.max()
+    assert quantised.codes.nnz == 64 * 32 // 2
+
+
 def test_times_are_measured_ones(run: Command, weights: Path) -> None:
     arguments = ("prune", weights, "--pattern", "uniform", "--sparsity", "0.75", "-n", "64")
     before = run.json(*arguments)["times"]
@@ -154,6 +166,8 @@ def test_an_emptied_layer_is_said_aloud(run: Command, tmp_path: Path) -> None:
         (("--pattern", "uniform", "--sparsity", "0.5", "--tensor", "none"), 3, "matches none of"),
         (("--pattern", "uniform", "--sparsity", "0.5", "-o", "out.npy"), 3, "name it so"),
         (("--pattern", "nm", "-n", "64", "--device", "tpu", "-o", "out.npz"), 4, "no device 'tpu'"),
+        (("--pattern", "nm", "--values", "int4"), 2, "written by --format csr-npz"),
+        (("--pattern", "nm", "--group", "32"), 2, "--group is for --values"),
         (("--compare-patterns",), 2, "needs --sparsity"),
         (("--compare-patterns", "--sparsity", "0.5", "--pattern", "nm"), 2, "goes without"),
         (("--compare-patterns", "--sparsity", "0.5", "-o", "out.npz"), 2, "goes without"),

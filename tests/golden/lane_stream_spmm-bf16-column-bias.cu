@@ -257,50 +257,7 @@ __device__ __forceinline__ unsigned block_of(unsigned step, unsigned total) {
   return static_cast<unsigned>((static_cast<unsigned long long>(step + 1) * gridDim.x - 1) / total);
 }
 
-// Returns the place of float4 i of a lane's sums.
-__device__ __forceinline__ float (&sums_of(Sums& sums, int i))[4] { return sums[i / kColumnTiles][i % kColumnTiles]; }
-
-// Sums of a strip of 32 rows that several blocks have parts of. Each writes its part, the last to come adds up all of them
-// in their order: the result does not depend on who that is. No warp waits for another block. The counters are zero again
-// then. Returns whether this warp came last and `sums` are the whole.
-__device__ __forceinline__ bool add_up_parts(Sums& sums, float* parts, unsigned* counters, unsigned group, unsigned strip,
-                                             unsigned lane, unsigned steps, unsigned total) {
-  const unsigned first = block_of(group * steps, total), last = block_of((group + 1) * steps - 1, total);
-  const unsigned count = last - first + 1;
-  if (count == 1) return true;
-  // Going through the steps either the block or the group rises by one: their sum is a number of the pair.
-  const auto part_of = [&](unsigned block) {
-    return reinterpret_cast<float4*>(parts + (static_cast<long long>(block + group) * kWarpsM + strip) * kPartFloats) + lane;
-  };
-  float4* const mine = part_of(blockIdx.x);
-  #pragma unroll
-  for (int i = 0; i < 2 * kColumnTiles; ++i) __stcg(mine + i * 32, together(sums_of(sums, i)));
-  unsigned* const counter = counters + group * kWarpsM + strip;
-  if (count_arrival(counter, lane) + 1 != count) return false;
-  if (lane == 0) *counter = 0;
-  #pragma unroll
-  for (int i = 0; i < 2 * kColumnTiles; ++i) {
-    float(&sum)[4] = sums_of(sums, i);
-    sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
-  }
-  constexpr unsigned kAtOnce = kColumnTiles < 4 ? 4 / kColumnTiles : 1;  // parts that are loaded before one is added
-  for (unsigned block = first; block <= last; block += kAtOnce) {
-    float4 theirs[kAtOnce][2 * kColumnTiles];
-    #pragma unroll
-    for (unsigned j = 0; j < kAtOnce; ++j) {
-      if (block + j > last) continue;
-      #pragma unroll
-      for (int i = 0; i < 2 * kColumnTiles; ++i) theirs[j][i] = __ldcg(part_of(block + j) + i * 32);
-    }
-    #pragma unroll
-    for (unsigned j = 0; j < kAtOnce; ++j) {
-      if (block + j > last) continue;
-      #pragma unroll
-      for (int i = 0; i < 2 * kColumnTiles; ++i) add_to(sums_of(sums, i), theirs[j][i]);
-    }
-  }
-  return true;
-}
+// spmm/lane_stream_sums.cuh.j2
 
 // C[m, n] = A[m, k] · B[k, n], with C as n x m and B as n x k row-major: few tokens times a layer's weights. One warp of a
 // block copies masks and activations of step after step to slots, the others decode A tile by tile and multiply.

@@ -38,6 +38,7 @@ from sparsegen.operators import (
     PageSize,
     Parameter,
     Problem,
+    QuantizedSpmmProblem,
     Readout,
     Rest,
     SddmmEpilogue,
@@ -51,6 +52,7 @@ from sparsegen.operators import (
     SubmanifoldConv3dProblem,
     SubmanifoldConv3dWeightsProblem,
     TokenOrder,
+    ValueType,
     operator_named,
 )
 from sparsegen.testing.kinds import kinds, matrices_of
@@ -66,6 +68,7 @@ PROBLEMS: list[Problem] = [
     MaskedConv2dProblem(3, 4, 5, 6, DType.BFLOAT16, density=Density(0.25), mask_of=MaskOf.INPUT),
     MaskedConv2dWeightsProblem(3, 4, 5, 6, 2, DType.BFLOAT16, density=Density(0.25)),
     PagedAttentionProblem(3, 40, 1, 2, 16, DType.FLOAT16, PageSize(16)),
+    QuantizedSpmmProblem(3, 4, 5, DType.BFLOAT16, epilogue=Epilogue.BIAS, value_type=ValueType.E4M3),
     SddProblem(3, 4, 5, DType.BFLOAT16, density=Density(0.25)),
     SddmmProblem(3, 4, 5, DType.BFLOAT16, SddmmEpilogue.SCALE),
     SoftmaxProblem(3, 4, DType.FLOAT16),
@@ -82,6 +85,7 @@ BATCHES: list[Problem] = [
     BlockAttentionProblem(67, 50, 1, 2, 16, DType.BFLOAT16, masks=MasksOf.ITEMS_AND_HEADS, batch=3),
     DsdProblem(67, 50, 5, DType.FLOAT16, Block(32, 16), epilogue=Epilogue.BIAS_RESIDUAL, batch=3),
     DsdTransposedProblem(67, 50, 5, block=Block(16, 16), y_layout=Layout.COLUMN, batch=3),
+    QuantizedSpmmProblem(67, 50, 5, epilogue=Epilogue.BIAS_RESIDUAL, batch=3),
     SddProblem(67, 50, 5, DType.BFLOAT16, Block(16, 32), batch=3),
     SddProblem(67, 50, 5, DType.FLOAT16, Block(16, 32), batch=3, rest=Rest.KEPT),
     MaskedConv2dProblem(67, 50, 4, 6, DType.FLOAT16, mask_of=MaskOf.INPUT, batch=3),

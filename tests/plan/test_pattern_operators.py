@@ -177,7 +177,7 @@ def test_wrong_options_are_refused(pattern: Any) -> None:
     for options, words in (
         ({"operator": "sddmm"}, "sddmm needs k"),
         ({"operator": "sddmm", "k": 4, "n": 4}, "sddmm takes no n"),
-        ({"operator": "sddmm", "k": 4, "bias": [1.0]}, "sddmm takes no bias; spmm does"),
+        ({"operator": "sddmm", "k": 4, "bias": [1.0]}, "sddmm takes no bias; spmm, quantized_spmm do"),
         (
             {"operator": "sddmm", "k": 4, "scale": 2.0},
             "sddmm takes no scale; block_attention, .* dsd, .* sparse_softmax, .* do",

@@ -70,6 +70,7 @@ class Partition:
     blocks: int  # at most; there are no more than steps
     strip_rows: int = TILE  # rows of a warp: 32, or 64 if its tiles are one below the other
     cluster: int = 1  # blocks that share a group's steps; 1: blocks take no heed of groups
+    tiles: int = TILES_PER_STEP  # of a warp in a step
 
     @property
     def warps(self) -> int:
@@ -81,7 +82,7 @@ class Partition:
 
     @property
     def tiles_across(self) -> int:
-        return TILES_PER_STEP // self.tiles_down
+        return self.tiles // self.tiles_down
 
     @property
     def step_columns(self) -> int:
@@ -154,9 +155,9 @@ def pack(
     shape = (partition.total, partition.warps, TILES_PER_STEP, LANES)
     bits, order = np.zeros(shape, dtype=np.uint32), [np.empty(0, dtype=np.int32)]
     with ThreadPoolExecutor(THREADS) as pool:
-        sorting = functools.partial(_sort_groups, matrix, partition, rows, bits)
-        order += pool.map(sorting, range(0, partition.groups, _groups_at_once(partition)))
-    counts = _BITS[bits.view(np.uint8)].reshape(*shape, 4).sum(axis=-1, dtype=np.uint8)
+        sorting = functools.partial(sort_groups, matrix, partition, rows, bits)
+        order += pool.map(sorting, range(0, partition.groups, groups_at_once(partition)))
+    counts = bit_counts(bits)
     positions, orders, farthest = _positions(counts, partition, refill_tiles, ring_rows)
     pairs = pairs_of(farthest)
     starts = starts_of(pairs, head_pairs, matrix.nnz)
@@ -181,6 +182,12 @@ def pack(
         for _ in pool.map(fill, range(partition.used_blocks)):
             pass
     return LaneStreams(_as_masks(bits), orders, starts, source)
+
+
+def bit_counts(words: Array) -> Array:
+    """Returns how many bits are set in each word (uint8)."""
+    counts: Array = _BITS[words.view(np.uint8)].reshape(*words.shape, 4).sum(axis=-1, dtype=np.uint8)
+    return counts
 
 
 def pairs_of(farthest: Array) -> Array:
@@ -209,12 +216,13 @@ def starts_of(pairs: Array, head_pairs: int, nnz: int) -> Array:
     return narrow
 
 
-def _groups_at_once(partition: Partition) -> int:
-    weights = TILES_PER_STEP * TILE * TILE * partition.warps * partition.steps  # weights of one group
+def groups_at_once(partition: Partition) -> int:
+    """Groups of rows that a thread sorts at a time."""
+    weights = partition.tiles * TILE * TILE * partition.warps * partition.steps  # weights of one group
     return max(1, WEIGHTS_AT_ONCE // weights)
 
 
-def _sort_groups(
+def sort_groups(
     matrix: CsrMatrix, partition: Partition, rows: Array | None, bits: Array, first: int
 ) -> Array:
     """Set the bits, in the order of values, of some groups from the ``first`` one on.
@@ -224,7 +232,7 @@ def _sort_groups(
     """
     p = partition
     height, width = p.strip_rows * p.warps_m, p.steps * p.step_columns * p.warps_k
-    groups = min(_groups_at_once(p), p.groups - first)
+    groups = min(groups_at_once(p), p.groups - first)
     begin, end = first * height, (first + groups) * height
     numbers, lengths = _nonzeros(matrix, begin, end, rows)
     weights = np.full(groups * height * width, -1, dtype=np.int32)

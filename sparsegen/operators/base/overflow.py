@@ -11,6 +11,7 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.float8 import Float8
 from sparsegen.operators.base.problem import Problem
+from sparsegen.operators.base.quantized import ValueType
 from sparsegen.system.numpy_types import Array
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,12 @@ def require_held(problem: Problem, matrix: CsrMatrix, *, allow_overflow: bool) -
     """
     if not problem.heeds_values:
         return
-    message = _lost(matrix.values, problem.dtype)
+    held_as = problem.values_held_as
+    message = _lost(matrix.values, held_as)
+    if message and isinstance(held_as, ValueType):
+        raise MatrixError(
+            f"{message}: the values of {problem.operator} are codes; sparsegen.quantize makes them of weights"
+        )
     if message and not allow_overflow:
         raise MatrixError(
             f"{message}; scale the matrix, take another dtype, or allow it (--allow-overflow, allow_overflow=)"
@@ -43,9 +49,10 @@ def require_values(values: Array, dtype: DType | Float8, name: str) -> None:
         raise OperandError(f"{name}: {message}; scale them, or clip them first")
 
 
-def _lost(values: Array, dtype: DType | Float8) -> str:
+def _lost(values: Array, dtype: DType | Float8 | ValueType) -> str:
     lost = dtype.overflows(values)
     if not lost:
         return ""
     largest = float(np.abs(values[np.isfinite(values)]).max())
-    return f"{lost} of {values.size} finite values become infinite in {dtype} (the largest is {largest:.4g})"
+    become = "are beyond" if isinstance(dtype, ValueType) else "become infinite in"
+    return f"{lost} of {values.size} finite values {become} {dtype} (the largest is {largest:.4g})"

@@ -16,6 +16,7 @@ from sparsegen.operators.base.dtype import DType, WordType
 from sparsegen.operators.base.float8 import Float8
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem_fields import ProblemFields
+from sparsegen.operators.base.quantized import ValueType
 from sparsegen.operators.base.random_numbers import normal_numbers
 from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
@@ -112,6 +113,11 @@ class Problem(ProblemFields):
     def heeds_values(self) -> bool:
         """True if the result depends on the matrix's values, not on its pattern alone."""
         return False
+
+    @property
+    def values_held_as(self) -> DType | ValueType:
+        """The type that the matrix's values are rounded to."""
+        return self.dtype
 
     @property
     def value_sets(self) -> int:

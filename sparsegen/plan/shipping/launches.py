@@ -10,13 +10,14 @@ import numpy as np
 from sparsegen import backends
 from sparsegen.backends.cuda.tensor_maps import DATA_TYPES
 from sparsegen.errors import ConfigError, OperandError
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.operators import Layout, SpmmProblem
 from sparsegen.plan.binding import BoundVariant, launch_arguments
 from sparsegen.system.integers import round_up
+from sparsegen.system.numpy_types import Array
 
 ALIGNMENT = 256  # bytes of what lies behind one another, as of device memory
 RESULT = -1  # in the place of an operand's number, as in launch.h

@@ -6,13 +6,16 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from sparsegen.errors import OutputExistsError, PruningError
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.output_places import output_place
 from sparsegen.system.publish import publish_file, refuse_existing, reported
 
@@ -51,11 +54,20 @@ class CsrFolder:
                 )
             self._names[layer] = name
 
-    def add(self, layer: str, matrix: CsrMatrix) -> None:
+    def add(self, layer: str, arrays: Mapping[str, Array]) -> None:
         with reported(self._shown):
-            import scipy.sparse
+            np.savez_compressed(self._folder / self._names[layer], allow_pickle=False, **arrays)
 
-            scipy.sparse.save_npz(self._folder / self._names[layer], matrix.to_scipy())
+
+def scipy_arrays(matrix: CsrMatrix) -> dict[str, Array]:
+    """The arrays by which ``scipy.sparse.load_npz`` knows a matrix."""
+    return {
+        "indices": matrix.column_indices,
+        "indptr": matrix.row_offsets,
+        "format": np.array(b"csr"),
+        "shape": np.array(matrix.shape),
+        "data": matrix.values,
+    }
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.pattern.products import linear, linear_asked, linear_at_once
 from sparsegen.integrations.torch.pattern.shared_input import Part
 from sparsegen.matrix.formats import describe
+from sparsegen.operators import ScaleGroup, ValueType, quantize
 from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.request import PatternName
 from sparsegen.tuning_db.records import MeasuredAs
@@ -189,6 +190,8 @@ class SparseLinear(PatternModule):
         probe: bool = True,
         l2: MeasuredAs | str | None = None,
         db: str | Path | None = None,
+        value_type: ValueType | str | None = None,
+        group: ScaleGroup | str | int = ScaleGroup.ROW,
     ) -> PreparedLinear:
         """The layer for inference with one number of tokens: its weights are packed for a kernel, and not followed.
 
@@ -197,7 +200,8 @@ class SparseLinear(PatternModule):
         Args:
             tokens: tokens of a call, over all leading dimensions.
             on_miss, probe, l2, db: see `sparsegen.prepare`.
-            dense: likewise; default the pattern's ``run_dense``.
+            dense: likewise; default the pattern's ``run_dense``. Quantised weights have no dense product.
+            value_type, group: round the weights to codes and scales; see `sparsegen.quantize`.
 
         Raises:
             DeviceUnavailableError: no kernel runs for this layer's dtype, or on its device.
@@ -208,10 +212,14 @@ class SparseLinear(PatternModule):
                 f"no kernel runs for {self.values.dtype} on {self.values.device}: move the layer to a GPU with .cuda() "
                 "in float32, float16 or bfloat16"
             )
+        weight: Any = self.pattern.matrix.with_values(self.values.detach().float().cpu().numpy())
+        dtype = DTYPES[self.values.dtype]
+        if value_type is not None:
+            weight = quantize(weight, value_type, group=group, dtype=dtype)
         operator = api.prepare(
-            self.pattern.matrix.with_values(self.values.detach().float().cpu().numpy()),
+            weight,
             n=tokens,
-            dtype=DTYPES[self.values.dtype],
+            dtype=dtype,
             layout="column",
             epilogue=epilogue_of(self.activation, has_bias=self.bias is not None),
             on_miss=on_miss,

@@ -9,7 +9,7 @@ from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.prepared import Prepared
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
-from sparsegen.operators import SparseOperator
+from sparsegen.operators import QuantizedSparseOperator, SparseOperator
 from sparsegen.system.device_bound import DeviceBound
 
 
@@ -29,7 +29,10 @@ class PreparedLinear(DeviceBound, nn.Module):
     instead = "copy or pickle the SparseLinear that it was made of"
 
     def __init__(
-        self, operator: SparseOperator, bias: Tensor | None, activation: Activation = Activation.NONE
+        self,
+        operator: SparseOperator | QuantizedSparseOperator,
+        bias: Tensor | None,
+        activation: Activation = Activation.NONE,
     ) -> None:
         super().__init__()
         self.operator = operator

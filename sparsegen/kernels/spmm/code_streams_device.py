@@ -1,0 +1,67 @@
+"""The packer of code streams on the device: the masks, where each lane is before each step, then every code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegen.kernels.spmm.code_streams import AHEAD, TILES, chunk_codes, starts_of
+from sparsegen.kernels.spmm.lane_stream import LANES, ORDERS_AT_ONCE, Partition
+from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.system.device_memory import Buffer, PlainDevice
+from sparsegen.system.integers import round_up
+
+FILE = "code_stream.cu"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceCodeStreams:
+    """A packed matrix; see `sparsegen.kernels.spmm.code_streams.CodeStreams`."""
+
+    masks: Buffer
+    orders: Buffer
+    starts: Buffer
+    values: Buffer
+    rows: Buffer
+
+    @classmethod
+    def of(
+        cls,
+        device: PlainDevice,
+        matrix: CsrMatrix,
+        partition: Partition,
+        codes: Array,
+        *,
+        bits: int,
+        ring_chunks: int,
+        depth: int,
+        rows: Array | None,
+    ) -> DeviceCodeStreams:
+        """Send the matrix and lay it out; see `sparsegen.kernels.spmm.code_streams.pack`.
+
+        Args:
+            codes: of each nonzero, uint8 in CSR order.
+
+        Raises:
+            MatrixError: the codes pass the 32-bit range of their numbers.
+            LaunchError: the device has not enough memory.
+        """
+        p, of_chunk = partition, chunk_codes(bits)
+        streams, lanes = p.used_blocks * p.warps, p.total * p.warps * LANES
+        row_order = device.upload(np.zeros(0, dtype=np.int32) if rows is None else rows)
+        offsets, columns = device.upload(matrix.row_offsets), device.upload(matrix.column_indices)
+        pattern = (int(rows is not None), offsets, columns, row_order)
+        masks, positions = device.filled(4 * max(1, lanes * TILES)), device.filled(4 * lanes)
+        orders_of_step = round_up(p.warps, ORDERS_AT_ONCE)
+        orders, chunks = device.filled(4 * max(1, p.total * orders_of_step)), device.filled(4 * streams)
+        sizes, warps = (p.m, p.total, p.steps, p.warps_m, p.warps_k), p.total * p.warps
+        device.run(f"{FILE}:code_stream_masks", warps, *sizes, *pattern, masks)
+        rings = (p.used_blocks, p.total, p.warps, orders_of_step, of_chunk, ring_chunks - depth, AHEAD)
+        device.run(f"{FILE}:code_stream_positions", streams, *rings, masks, positions, orders, chunks)
+        starts = starts_of(device.download(chunks, streams, np.int32), of_chunk, matrix.nnz)
+        starts_there = device.upload(starts)
+        values = device.filled(max(4, int(starts[-1]) * of_chunk * LANES * bits // 8))
+        places = (*sizes, p.used_blocks, *pattern, positions, of_chunk, starts_there)
+        device.run(f"{FILE}:code_stream_{bits}", warps, *places, device.upload(codes), values)
+        return cls(masks, orders, starts_there, values, row_order)

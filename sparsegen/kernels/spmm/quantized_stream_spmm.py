@@ -1,0 +1,322 @@
+"""SpMM for decoding: unstructured weights of 8 or 4 bits times few tokens, a bit a weight and codes in streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sparsegen.kernels.base import Constraint, Device, Family
+from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
+from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.kernels.spmm.code_streams import AHEAD, TILES, chunk_codes, pack, stored_codes
+from sparsegen.kernels.spmm.code_streams_device import DeviceCodeStreams
+from sparsegen.kernels.spmm.lane_stream import ORDERS_AT_ONCE, TILE, Partition
+from sparsegen.kernels.spmm.lane_stream_config import BLOCKS, WARPS_K, WARPS_M
+from sparsegen.kernels.spmm.lane_stream_rows import levelled_rows
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.operators import DType, Layout, QuantizedSpmmProblem, ScaleGroup, ValueType
+from sparsegen.system.device_memory import WARP, Buffer, PlainDevice
+from sparsegen.system.integers import ceil_div, round_up
+from sparsegen.system.numpy_types import Array
+
+STEP_COLUMNS = TILES * TILE
+CHUNK_BYTES, MIRROR_BYTES, BARRIER_BYTES = 1024, 256, 256
+MAX_WARPS, MAX_N = 16, 64
+FIRST_WITH_E4M3 = (8, 9)
+LEAST_DENSITY = 1 / 32
+UNEVEN = 0.05  # variation of the rows' lengths from which on they are ordered
+START_US = 5.0
+# Fitted on an H200: a multiprocessor's cycles for a weight by the bits of its code, with 8 columns and for each 8 more;
+# and what loads of A take over copies of its bytes.
+WEIGHT_CYCLES = {8: 0.068, 4: 0.083}
+TILE_CYCLES = {8: 0.008, 4: 0.02}
+LOADS_OF_A = 0.6
+
+
+@dataclass(frozen=True)
+class QuantizedStreamConfig(Config):
+    """One point of the tuning space of `QuantizedStreamSpmm`."""
+
+    blocks: int = tunable(
+        132,
+        BLOCKS,
+        "blocks, which get equal runs of the tiles; one for each multiprocessor, or a multiple",
+        packs=True,
+    )
+    warps_m: int = tunable(8, WARPS_M, "warps over the rows of a group, 32 for each", packs=True)
+    warps_k: int = tunable(1, WARPS_K, "warps over the columns of a step, 128 for each", packs=True)
+    ring_chunks: int = tunable(8, (8, 16), "KB of codes in each warp's ring", packs=True)
+    depth: int = tunable(2, (1, 2, 3, 4, 6), "KB of codes on their way to each warp", packs=True)
+    slots: int = tunable(
+        4,
+        (2, 3, 4, 6, 8),
+        "steps whose masks and activations are in shared memory: how far a warp may be ahead of another",
+    )
+    unrolled: int = tunable(4, (1, 2, 4), "tiles of a step in one run of instructions")
+    lookup: str = tunable(
+        "shuffle",
+        ("shuffle", "shared"),
+        "where lanes find what four bits of a mask select: in each other's registers, or in shared memory",
+    )
+    row_order: str = tunable(
+        "natural",
+        ("natural", "balanced"),
+        "rows as they are, or distributed by length so that lanes have equally many nonzeros",
+        packs=True,
+    )
+
+
+class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
+    """Warps decode codes to tensor-core fragments in registers. A is read once: a bit a weight, 4 or 8 a nonzero.
+
+    Codes become 16-bit elements exactly; sums are float32, and those of a group of columns are multiplied by its scale.
+    Zeros are multiplied like everything else, so that an infinity or NaN of B makes NaN in rows that have no nonzero
+    there. Sums are added up in a fixed order: equal inputs give equal bits on every call.
+    """
+
+    name = "quantized_stream_spmm"
+    summary = (
+        "SpMM for few columns: a bit a weight, codes of 8 or 4 bits as streams of lanes, for tensor cores"
+    )
+    source = (
+        "bitmaps for tensor cores: Fan et al., SpInfer, EuroSys 2025, section 4; equal runs of tiles: Osama et al., "
+        "Stream-K, PPoPP 2023, section 4; integers in the fraction of a half: Kim et al., Who Says Elephants Can't "
+        "Run, 2022, section 3; the streams are sparsegen's own"
+    )
+    template = "spmm/quantized_stream_spmm.cu.j2"
+    entry = "quantized_stream_spmm"
+    size_names = ("m", "k", "n", "groups", "steps")
+    packed_names = ("masks", "starts", "orders", "values", "rows")
+    scratch_names = ("parts", "counters")
+    problem_type = QuantizedSpmmProblem
+    config_type = QuantizedStreamConfig
+
+    def scope(self, problem: QuantizedSpmmProblem) -> Iterator[Constraint]:
+        yield one_item(problem)
+        yield Constraint(
+            problem.dtype.itemsize == 2, f"elements ({problem.dtype}) have 16 bits: float16 or bfloat16"
+        )
+        yield Constraint(
+            problem.layout is Layout.COLUMN,
+            f"B and C ({problem.layout}) are column-major: tokens by features",
+        )
+        yield Constraint(problem.n <= MAX_N, f"there are few columns of C ({problem.n}), at most {MAX_N}")
+
+    def constraints(
+        self, problem: QuantizedSpmmProblem, config: QuantizedStreamConfig, device: Device
+    ) -> Iterator[Constraint]:
+        c = config
+        yield from self.scope(problem)
+        yield capable(device, _first_capability(problem))
+        warps = c.warps_m * c.warps_k
+        yield Constraint(warps <= MAX_WARPS, f"warps_m · warps_k ({warps}) warps decode, at most {MAX_WARPS}")
+        least = _kept_chunks(problem)
+        yield Constraint(
+            c.ring_chunks - c.depth >= least,
+            f"ring_chunks ({c.ring_chunks}) are at least {least}, what a lane may take in a step, and depth "
+            f"({c.depth})",
+        )
+        given = round_up(warps + 1, 4) * WARP
+        yield enough_registers(_registers(problem), given, at_a_time=8)
+        yield shared_memory_fits("rings and slots", self._shared_bytes(problem, c), device)
+
+    def requirements(
+        self, problem: QuantizedSpmmProblem, features: Features, config: QuantizedStreamConfig
+    ) -> Iterator[Constraint]:
+        yield Constraint(
+            features.density >= LEAST_DENSITY,
+            f"one weight of {round(1 / LEAST_DENSITY)} or more is a nonzero ({features.density:.2%} are): each takes a "
+            "bit of a mask",
+        )
+
+    def is_worth_trying(
+        self, problem: QuantizedSpmmProblem, config: QuantizedStreamConfig, device: Device
+    ) -> bool:
+        """True for 4 to 16 warps on each multiprocessor in one block or two, with no group of rows mostly empty."""
+        c = config
+        resident = ceil_div(c.blocks, device.multiprocessors)
+        if not 4 <= c.warps_m * c.warps_k * resident <= MAX_WARPS or c.blocks < 0.9 * device.multiprocessors:
+            return False
+        if TILE * c.warps_m >= 2 * max(TILE, problem.m):
+            return False
+        shared = self._shared_bytes(problem, c) + 1024
+        return resident * shared <= device.shared_memory_per_multiprocessor
+
+    @staticmethod
+    def _shared_bytes(problem: QuantizedSpmmProblem, config: QuantizedStreamConfig) -> int:
+        c = config
+        warps, tokens = c.warps_m * c.warps_k, 8 * _column_tiles(problem)
+        slot = warps * WARP * TILES * 4 + round_up(warps, ORDERS_AT_ONCE) * 4
+        slot += c.warps_k * tokens * STEP_COLUMNS * problem.dtype.itemsize
+        ring = c.ring_chunks * CHUNK_BYTES + MIRROR_BYTES
+        handed_over = (c.warps_k - 1) * c.warps_m * _part_bytes(problem)
+        return BARRIER_BYTES + c.slots * slot + warps * ring + handed_over
+
+    def skips_zeros(self, problem: QuantizedSpmmProblem, config: QuantizedStreamConfig) -> bool:
+        return False
+
+    def constants(self, problem: QuantizedSpmmProblem, config: QuantizedStreamConfig) -> Mapping[str, Value]:
+        by_row = problem.scale_group is ScaleGroup.ROW
+        return {
+            "dtype": problem.dtype.value,
+            "epilogue": problem.epilogue.value,
+            "value_type": problem.value_type.value,
+            "bits": problem.value_type.bits,
+            "group_columns": 0 if by_row else problem.scale_group.size(problem.k),
+            "column_tiles": _column_tiles(problem),
+            "aligned_b": problem.k % 8 == 0,
+        }
+
+    def pack(
+        self, problem: QuantizedSpmmProblem, config: QuantizedStreamConfig, matrix: CsrMatrix
+    ) -> Packed[Array]:
+        c, partition, kind = config, _partition_of(problem, config), problem.value_type
+        rows = levelled_rows(matrix, partition) if c.row_order == "balanced" else None
+        streams = pack(matrix, partition, bits=kind.bits, ring_chunks=c.ring_chunks, depth=c.depth, rows=rows)
+        source = streams.source if streams.source.size else np.full(32 // kind.bits, -1, dtype=np.int32)
+        return Packed(
+            arrays={
+                "masks": empty_as_one(streams.masks),
+                "starts": streams.starts,
+                "orders": empty_as_one(streams.orders),
+                "values": stored_codes(kind.to_codes(matrix.values), source, kind.bits),
+                "rows": np.zeros(1, dtype=np.int32) if rows is None else empty_as_one(rows),
+            },
+            sizes=_packed_sizes(partition),
+            nnz=matrix.nnz,
+            scratch=_scratch(problem, partition),
+        )
+
+    def pack_on(
+        self,
+        problem: QuantizedSpmmProblem,
+        config: QuantizedStreamConfig,
+        matrix: CsrMatrix,
+        device: PlainDevice,
+    ) -> Packed[Buffer]:
+        c, partition, kind = config, _partition_of(problem, config), problem.value_type
+        layout = DeviceCodeStreams.of(
+            device,
+            matrix,
+            partition,
+            kind.to_codes(matrix.values),
+            bits=kind.bits,
+            ring_chunks=c.ring_chunks,
+            depth=c.depth,
+            rows=levelled_rows(matrix, partition) if c.row_order == "balanced" else None,
+        )
+        return Packed(
+            arrays={name: getattr(layout, name) for name in self.packed_names},
+            sizes=_packed_sizes(partition),
+            nnz=matrix.nnz,
+            scratch=_scratch(problem, partition),
+        )
+
+    def expected_sizes(
+        self, problem: QuantizedSpmmProblem, features: Features, config: QuantizedStreamConfig
+    ) -> Mapping[str, int]:
+        return {"used_blocks": _partition_of(problem, config).used_blocks}
+
+    def launch(
+        self,
+        problem: QuantizedSpmmProblem,
+        config: QuantizedStreamConfig,
+        sizes: Mapping[str, int],
+        device: Device,
+    ) -> Launch:
+        return Launch(
+            grid=(sizes["used_blocks"], 1, 1),
+            block=(WARP * (config.warps_m * config.warps_k + 1), 1, 1),
+            shared_memory_bytes=self._shared_bytes(problem, config),
+        )
+
+    def analytic_us(
+        self, problem: QuantizedSpmmProblem, features: Features, config: QuantizedStreamConfig, device: Device
+    ) -> float:
+        rates, bits = device.expected_rates, problem.value_type.bits
+        weights = problem.m * problem.k
+        moved = LOADS_OF_A * (weights / 8 + features.nnz * bits / 8)
+        cycles = WEIGHT_CYCLES[bits] + TILE_CYCLES[bits] * (_column_tiles(problem) - 1)
+        busy = weights * cycles / device.cycles_per_us
+        return rates.launch_us + START_US + max(busy, moved / rates.copy_bytes_per_us)
+
+    def heuristic(
+        self, problem: QuantizedSpmmProblem, features: Features, device: Device
+    ) -> QuantizedStreamConfig:
+        """A block for each multiprocessor, with as many warps and as much in shared memory as there is room for."""
+        order = "balanced" if features.row_cov > UNEVEN else "natural"
+        base = QuantizedStreamConfig(row_order=order, blocks=_blocks(device))
+        strips = ceil_div(problem.m, TILE)
+        for warps in (8, 4, 2, 1):
+            over_rows = min(warps, 1 << (max(1, strips) - 1).bit_length())
+            while over_rows > 1 and _steps_of_a_block(problem, over_rows, base.blocks) < 12:
+                over_rows //= 2
+            columns = max(1, min(warps // over_rows, ceil_div(problem.k, STEP_COLUMNS)))
+            over_columns = 1 << (columns.bit_length() - 1)
+            for ring, depth, slots in ((16, 4, 4), (8, 2, 4), (8, 2, 2), (8, 1, 2)):
+                config = replace(
+                    base, warps_m=over_rows, warps_k=over_columns, ring_chunks=ring, depth=depth, slots=slots
+                )
+                if self.is_valid(problem, config, device):
+                    return config
+        return base
+
+
+def _steps_of_a_block(problem: QuantizedSpmmProblem, warps_m: int, blocks: int) -> float:
+    """Average steps of a block whose warps are all over rows."""
+    return Partition(problem.m, problem.k, warps_m, 1, blocks, tiles=TILES).total / blocks
+
+
+def _blocks(device: Device) -> int:
+    return max((b for b in BLOCKS if b <= device.multiprocessors), default=BLOCKS[0])
+
+
+def _partition_of(problem: QuantizedSpmmProblem, config: QuantizedStreamConfig) -> Partition:
+    return Partition(problem.m, problem.k, config.warps_m, config.warps_k, config.blocks, tiles=TILES)
+
+
+def _packed_sizes(partition: Partition) -> dict[str, int]:
+    return {"groups": partition.groups, "steps": partition.steps, "used_blocks": partition.used_blocks}
+
+
+def _scratch(problem: QuantizedSpmmProblem, partition: Partition) -> dict[str, int]:
+    strips = partition.warps_m
+    return {
+        "parts": (partition.used_blocks + partition.groups) * strips * _part_bytes(problem),
+        "counters": partition.groups * strips * 4,
+    }
+
+
+def _first_capability(problem: QuantizedSpmmProblem) -> tuple[int, int]:
+    """The first compute capability with the instructions: those that convert e4m3 to float16 are later ones."""
+    converts = problem.value_type is ValueType.E4M3 and problem.dtype is DType.FLOAT16
+    return FIRST_WITH_E4M3 if converts else TENSOR_CORES
+
+
+def _kept_chunks(problem: QuantizedSpmmProblem) -> int:
+    """Chunks that lanes may need at once: what one takes in a step, and what else its words and its last chunk hold."""
+    of_chunk = chunk_codes(problem.value_type.bits)
+    return ceil_div(STEP_COLUMNS + AHEAD + of_chunk, of_chunk)
+
+
+def _registers(problem: QuantizedSpmmProblem) -> int:
+    sums = 8 * _column_tiles(problem) * (1 if problem.scale_group is ScaleGroup.ROW else 2)
+    return 72 + sums + 4 * _column_tiles(problem)
+
+
+def _column_tiles(problem: QuantizedSpmmProblem) -> int:
+    return ceil_div(problem.n, 8)
+
+
+def _part_bytes(problem: QuantizedSpmmProblem) -> int:
+    """Bytes of a warp's sums."""
+    return TILE * 8 * _column_tiles(problem) * 4
+
+
+FAMILY = QuantizedStreamSpmm()

@@ -1,0 +1,190 @@
+"""``quantized_spmm``: a sparse matrix of 8- or 4-bit codes and their scales times a dense one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sparsegen.errors import OperandError
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.operators.base.checked_rows import some_columns
+from sparsegen.operators.base.cost import Cost, matrix_bytes
+from sparsegen.operators.base.dtype import DType
+from sparsegen.operators.base.epilogue import Epilogue
+from sparsegen.operators.base.fields import items, size, trait
+from sparsegen.operators.base.layout import Layout
+from sparsegen.operators.base.operator import Operator
+from sparsegen.operators.base.problem import LoneRow, Problem
+from sparsegen.operators.base.quantized import ScaleGroup, ValueType
+from sparsegen.operators.base.reference import DeviceReference, Reference
+from sparsegen.operators.base.tensor_spec import TensorSpec
+from sparsegen.operators.spmm import fill_reference, missing_bias, product_reference
+from sparsegen.system.device_memory import PlainDevice
+from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
+
+
+class QuantizedSparseOperator(Operator):
+    """C = epilogue(A · B) for one sparse A, whose nonzeros are codes times the scales of their groups."""
+
+    problem: QuantizedSpmmProblem
+
+    def __call__(
+        self,
+        b: Any,
+        out: Any = None,
+        stream: Any = None,
+        scales: Any = None,
+        bias: Any = None,
+        residual: Any = None,
+    ) -> Any:
+        """Multiply; see `Operator` for ``out``, ``stream``, the result and the errors.
+
+        Args:
+            b: k × n (layout row) or n × k (layout column), contiguous, of the problem's dtype; C is m × n or n × m.
+            scales: groups × m of b's kind; overrides those given to `prepare`.
+            bias: m values of b's kind, for an epilogue with a bias; overrides the one given to `prepare`.
+            residual: array of C's shape and b's kind, for an epilogue with a residual; another array than ``out``.
+        """
+        given: dict[str, Any] = {"scales": scales, "bias": bias, "residual": residual}
+        names = [spec.name for spec in self.problem.operands(0)[1:]]
+        for name, array in given.items():
+            if name not in names and array is not None:
+                raise OperandError(
+                    f"{name}= was given, but the operator was prepared with epilogue={self.problem.epilogue}"
+                )
+            if name in names and array is None and name not in self.launcher.kept:
+                shape = {spec.name: spec.shape for spec in self.problem.operands(0)}[name]
+                raise OperandError(f"{name}= of shape {shape} is needed: it was not given to prepare")
+        return self._run((b, *(given[name] for name in names)), out, stream)
+
+    def update_values(self, values: Any) -> None:
+        """Refuses new codes, which are packed; new scales come with each call.
+
+        Raises:
+            OperandError: always.
+        """
+        raise OperandError("codes are packed as they are: pass new scales= to the call, or prepare new codes")
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedSpmmProblem(Problem):
+    """C[m, n] = epilogue(A[m, k] · B[k, n]) with A sparse, A[i, j] = code[i, j] · scales[j / scale_group, i].
+
+    The matrix's values are the codes. The scales are an operand: new ones pack nothing anew.
+
+    Raises:
+        ConfigError: a size out of range.
+    """
+
+    operator: ClassVar[str] = "quantized_spmm"
+    title: ClassVar[str] = "SpMM, quantised"
+    summary: ClassVar[str] = "C = A · B, A of codes and scales"
+    matrix_sizes: ClassVar[tuple[str, str]] = ("m", "k")
+    dense_sizes: ClassVar[tuple[str, ...]] = ("n",)
+    keeps: ClassVar[tuple[str, ...]] = ("scales", "bias")
+    multiplies_by_b: ClassVar[bool] = True
+    operator_type: ClassVar[type[QuantizedSparseOperator]] = QuantizedSparseOperator
+    reference_files: ClassVar[tuple[str, ...]] = ("reference.cu",)
+
+    m: int = size("rows of A", flags=("--m",))
+    k: int = size("columns of A", flags=("-k", "--k"))
+    n: int = size("columns of B and C", usual=8)
+    dtype: DType = trait(DType.FLOAT16, "element type of scales, B, C and what is added; sums are float32")
+    layout: Layout = trait(Layout.COLUMN, "memory order of B and C")
+    epilogue: Epilogue = trait(Epilogue.NONE, "what is done to the result before it is stored", near=True)
+    batch: int = items()
+    value_type: ValueType = trait(ValueType.INT4, "how A's nonzeros are stored")
+    scale_group: ScaleGroup = trait(ScaleGroup.OF_128, "columns of a row that share a scale")
+
+    @property
+    def groups(self) -> int:
+        """Scales of a row."""
+        return self.scale_group.number(self.k)
+
+    def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
+        shape = (self.k, self.n) if self.layout is Layout.ROW else (self.n, self.k)
+        b = TensorSpec("b", self.of_batch(shape), self.dtype)
+        scales = TensorSpec("scales", (self.groups, self.m), self.dtype)
+        return (b, scales, *self.epilogue.operands(self.m, self.result(nnz)))
+
+    def result(self, nnz: int) -> TensorSpec:
+        shape = (self.m, self.n) if self.layout is Layout.ROW else (self.n, self.m)
+        return TensorSpec("c", self.of_batch(shape), self.dtype)
+
+    @property
+    def heeds_values(self) -> bool:
+        return True
+
+    @property
+    def values_held_as(self) -> DType | ValueType:
+        return self.value_type
+
+    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Scales and a bias, if they are given; see `Problem.kept`."""
+        if "bias" in given and not self.epilogue.has_bias:
+            raise missing_bias(self)
+        return dict(given)
+
+    def cost(self, nnz: int) -> Cost:
+        """A as CSR or bits and codes, scales, B, bias, residual and C once each."""
+        dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
+        matrix = matrix_bytes(self.m, self.k, nnz, 0) + ceil_div(nnz * self.value_type.bits, 8)
+        return Cost(flop=2 * nnz * self.n * self.batch, bytes=matrix + dense)
+
+    def weights(self, matrix: CsrMatrix, scales: Array) -> Array:
+        """The values of A's nonzeros, float32 (exact: codes have 8 bits at most and scales 11).
+
+        Args:
+            scales: groups × m, real numbers.
+        """
+        rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.row_offsets))
+        of_group = scales[matrix.column_indices // self.scale_group.size(self.k), rows].astype(np.float32)
+        found: Array = self.value_type.rounded(matrix.values) * of_group
+        return found
+
+    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+        """See `sparsegen.operators.spmm.product_reference`."""
+        scales = self.dtype.from_storage(operands["scales"])
+        exact = matrix.with_values(self.weights(matrix, scales))
+        return product_reference(self, exact, operands, threads)
+
+    def terms(self, matrix: CsrMatrix) -> Array:
+        lengths = np.diff(matrix.row_offsets)
+        return lengths[:, None] if self.layout is Layout.ROW else lengths[None, :]
+
+    def reference_on(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
+    ) -> DeviceReference:
+        return self._by_items(matrix, operands, device, self.item._fill)
+
+    def _fill(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
+    ) -> None:
+        fill_reference(self, matrix, self.weights(matrix, operands["scales"]), operands, device, into)
+
+    def lone_row(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
+    ) -> LoneRow:
+        part = slice(matrix.row_offsets[row], matrix.row_offsets[row + 1])
+        keys = matrix.column_indices[part]
+        own = CsrMatrix((1, self.k), np.array([0, keys.size]), keys, matrix.values[part])
+        columns = some_columns(self.n, rng)
+        by_rows = self.layout is Layout.ROW
+        given = {
+            "b": operands["b"][:, columns] if by_rows else operands["b"][columns],
+            "scales": operands["scales"][:, row : row + 1],
+        }
+        if self.epilogue.has_bias:
+            given["bias"] = operands["bias"][row : row + 1]
+        if self.epilogue.has_residual:
+            at = ([row], columns) if by_rows else (columns, [row])
+            given["residual"] = operands["residual"][np.ix_(*at)]
+        alone = replace(self, m=1, n=columns.size)
+        return LoneRow(alone, own, given, row * self.n + columns if by_rows else columns * self.m + row)
+
+
+PROBLEMS = (QuantizedSpmmProblem,)

@@ -1,0 +1,165 @@
+// The low word of two that are shifted right by bits % 32.
+__device__ __forceinline__ unsigned shift_right(unsigned low, unsigned high, unsigned bits) {
+#if defined(SPARSEGEN_EMULATOR)
+  return static_cast<unsigned>((static_cast<unsigned long long>(high) << 32 | low) >> bits % 32);
+#else
+  return __funnelshift_r(low, high, bits);
+#endif
+}
+
+// The same for up to 32 bits.
+__device__ __forceinline__ unsigned shift_right_clamped(unsigned low, unsigned high, unsigned bits) {
+#if defined(SPARSEGEN_EMULATOR)
+  return static_cast<unsigned>((static_cast<unsigned long long>(high) << 32 | low) >> (bits < 32 ? bits : 32));
+#else
+  return __funnelshift_rc(low, high, bits);
+#endif
+}
+
+// A word of four bytes: byte i is byte (selectors >> 4 i) & 7 of the eight in `low` and `high`.
+__device__ __forceinline__ unsigned permute(unsigned low, unsigned high, unsigned selectors) {
+#if defined(SPARSEGEN_EMULATOR)
+  return sparsegen::emulator::permute_bytes(low, high, selectors);
+#else
+  unsigned word;
+  asm("prmt.b32 %0, %1, %2, %3;\n" : "=r"(word) : "r"(low), "r"(high), "r"(selectors));
+  return word;
+#endif
+}
+
+// x · factor + term of both pairs of elements, each rounded once.
+__device__ __forceinline__ unsigned multiply_add_pair(unsigned x, unsigned factor, unsigned term) {
+#if defined(SPARSEGEN_EMULATOR)
+  unsigned result = 0;
+  for (unsigned shift = 0; shift < 32; shift += 16) {
+    const auto number = [shift](unsigned word) {
+      const unsigned short bits = static_cast<unsigned short>(word >> shift);
+      Element element;
+      memcpy(&element, &bits, sizeof bits);
+      return to_float(element);
+    };
+    const Element rounded = to_element(number(x) * number(factor) + number(term));
+    unsigned short stored;
+    memcpy(&stored, &rounded, sizeof stored);
+    result |= static_cast<unsigned>(stored) << shift;
+  }
+  return result;
+#else
+  unsigned result;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
+  return result;
+#endif
+}
+
+// The byte that holds a weight's code, of the four that make two registers: the even ones the first, the odd ones the second.
+__device__ __forceinline__ unsigned byte_of(unsigned weight) { return weight % 2 * 2 + weight / 2; }
+
+constexpr unsigned kNoCodes = 0x08080808;  // four codes of zero
+
+// In the lowest bits of the fraction of 1024 codes are numbers; 8 of these stands for zero.
+struct Magic {
+  unsigned fraction;
+
+  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
+
+  __device__ __forceinline__ void to_elements(unsigned codes, unsigned& first, unsigned& second) const {
+    first = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
+    second = multiply_add_pair((codes >> 8 & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
+  }
+};
+(2) from (1):
+@@
+-  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
++  asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
+@@
+-constexpr unsigned kNoCodes = 0x08080808;  // four codes of zero
++constexpr unsigned kNoCodes = 0x80808080;  // four codes of zero
+@@
+-// In the lowest bits of the fraction of 1024 codes are numbers; 8 of these stands for zero.
++// In the lowest bits of the fraction of 128 halves of codes are numbers: 16 times the upper one, and the lower one; 128 of
++// these stands for zero.
+@@
+-  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
++  __device__ __forceinline__ void keep() { fraction = kept(0x43004300u); }
++
++  __device__ __forceinline__ unsigned to_pair(unsigned codes) const {
++    const unsigned high = multiply_add_pair((codes >> 4 & 0x000f000fu) | fraction, 0x41804180u, 0xc510c510u);
++    return multiply_add_pair(high, 0x3f803f80u, (codes & 0x000f000fu) | fraction);
++  }
+@@
+-    first = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
+-    second = multiply_add_pair((codes >> 8 & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
++    first = to_pair(codes);
++    second = to_pair(codes >> 8);
+(3) from (1):
+@@
+-// x · factor + term of both pairs of elements, each rounded once.
+-__device__ __forceinline__ unsigned multiply_add_pair(unsigned x, unsigned factor, unsigned term) {
++constexpr unsigned kNoCodes = 0;  // four codes of zero
++
++// The byte that holds a weight's code, of the four that make two registers.
++__device__ __forceinline__ unsigned byte_of(unsigned weight) { return weight; }
++
++// The two numbers in the low half of a word.
++__device__ __forceinline__ unsigned to_pair(unsigned codes) {
+@@
+-  for (unsigned shift = 0; shift < 32; shift += 16) {
+-    const auto number = [shift](unsigned word) {
+-      const unsigned short bits = static_cast<unsigned short>(word >> shift);
+-      Element element;
+-      memcpy(&element, &bits, sizeof bits);
+-      return to_float(element);
+-    };
+-    const Element rounded = to_element(number(x) * number(factor) + number(term));
++  for (int i = 0; i < 2; ++i) {
++    const unsigned code = codes >> 8 * i & 0xffu;
++    const unsigned short bits = static_cast<unsigned short>((code & 0x80u) << 8 | (code & 0x7fu) << 7);
++    __half number;
++    memcpy(&number, &bits, sizeof bits);
++    number = to_element(to_float(number) * 256.0f);
+@@
+-    memcpy(&stored, &rounded, sizeof stored);
+-    result |= static_cast<unsigned>(stored) << shift;
++    memcpy(&stored, &number, sizeof stored);
++    result |= static_cast<unsigned>(stored) << 16 * i;
+@@
+-  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
++  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, low; }\n" : "=r"(result) : "r"(codes));
+@@
+-// The byte that holds a weight's code, of the four that make two registers: the even ones the first, the odd ones the second.
+-__device__ __forceinline__ unsigned byte_of(unsigned weight) { return weight % 2 * 2 + weight / 2; }
+-
+-constexpr unsigned kNoCodes = 0x08080808;  // four codes of zero
+-
+-// In the lowest bits of the fraction of 1024 codes are numbers; 8 of these stands for zero.
+@@
+-  unsigned fraction;
+-
+-  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
++  __device__ __forceinline__ void keep() {}
+@@
+-    first = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
+-    second = multiply_add_pair((codes >> 8 & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
++    first = to_pair(codes);
++    second = to_pair(codes >> 16);
+(4) from (1):
+@@
+-  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
++  asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
+@@
+-constexpr unsigned kNoCodes = 0x08080808;  // four codes of zero
++constexpr unsigned kNoCodes = 0;  // four codes of zero
+@@
+-// In the lowest bits of the fraction of 1024 codes are numbers; 8 of these stands for zero.
+@@
+-  unsigned fraction;
++  __device__ __forceinline__ void keep() {}
+@@
+-  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
+-
++  // Sign, exponent and fraction at their places make a number that is 2^120 times too small.
+@@
+-    first = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
+-    second = multiply_add_pair((codes >> 8 & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
++    first = multiply_add_pair((codes << 8 & 0x80008000u) | (codes << 4 & 0x07f007f0u), 0x7b807b80u, 0x80008000u);
++    second = multiply_add_pair((codes & 0x80008000u) | (codes >> 4 & 0x07f007f0u), 0x7b807b80u, 0x80008000u);

@@ -1,0 +1,123 @@
+"""`quantized_stream_spmm`: long streams, its heuristics on other devices, and that nvcc compiles it for all of them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tuning_samples import H100
+
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
+from sparsegen.errors import ConfigError
+from sparsegen.kernels.spmm.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.generators import uniform_rows
+from sparsegen.operators import DType, Epilogue, Layout, QuantizedSpmmProblem, ScaleGroup, ValueType
+from sparsegen.render import render
+from sparsegen.testing.kinds import Kind
+from sparsegen.testing.launches import run_and_compare
+from sparsegen.testing.matrices import csr
+from sparsegen.testing.variants import Variant
+
+DEVICES = {
+    "80": replace(H100, compute_capability=(8, 0), multiprocessors=108, shared_memory_per_block=166912),
+    "86": replace(H100, compute_capability=(8, 6), multiprocessors=84, shared_memory_per_block=101376),
+    "89": replace(H100, compute_capability=(8, 9), multiprocessors=142, shared_memory_per_block=101376),
+    "90a": H100,
+}
+MATRIX = uniform_rows(512, 1024, 300, 0)
+
+
+def decoding(n: int, kind: ValueType = ValueType.INT4, dtype: DType = DType.FLOAT16) -> QuantizedSpmmProblem:
+    return QuantizedSpmmProblem(512, 1024, n, dtype, value_type=kind)
+
+
+@pytest.mark.parametrize("kind", ValueType)
+@pytest.mark.parametrize("name", DEVICES)
+def test_every_device_has_a_heuristic_for_every_n(name: str, kind: ValueType) -> None:
+    device, features = DEVICES[name], Features.of(MATRIX)
+    for n in range(1, 65):
+        problem = decoding(n, kind)
+        config = FAMILY.heuristic(problem, features, device)
+        broken = FAMILY.broken_constraints(problem, config, device)
+        if kind is ValueType.E4M3 and device.compute_capability < (8, 9):
+            assert "has compute capability 8.9 or later" in broken[0]
+        else:
+            assert not broken
+        assert config.blocks <= device.multiprocessors
+
+
+def test_what_it_does_not_compute_is_said_in_words() -> None:
+    wide = QuantizedSpmmProblem(512, 1024, 65, DType.FLOAT32, Layout.ROW)
+    with pytest.raises(ConfigError, match=r"have 16 bits.*column-major: tokens by features.*at most 64"):
+        FAMILY.require_valid(wide, QuantizedStreamConfig(), H100)
+    with pytest.raises(ConfigError, match=r"ring_chunks \(8\) are at least 6, .* depth \(4\)"):
+        FAMILY.require_valid(decoding(8, ValueType.INT8), QuantizedStreamConfig(ring_chunks=8, depth=4), H100)
+
+
+def test_codes_take_a_bit_a_weight_and_their_bits() -> None:
+    floor = 512 * 1024 / 8
+    for kind, bits in ((ValueType.INT4, 4), (ValueType.E4M3, 8)):
+        packed = FAMILY.pack(decoding(8, kind), QuantizedStreamConfig(blocks=8, warps_m=4), MATRIX)
+        assert packed.nbytes < 1.25 * (floor + MATRIX.nnz * bits / 8)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@pytest.mark.parametrize("kind", ValueType)
+@pytest.mark.parametrize(("architecture", "dtype"), [("80", DType.BFLOAT16), ("90a", DType.FLOAT16)])
+def test_nvcc_compiles_it_without_spills(
+    architecture: str, dtype: DType, kind: ValueType, tmp_path: Path
+) -> None:
+    device, problem = DEVICES[architecture], decoding(32, kind, dtype)
+    config = FAMILY.heuristic(problem, Features.of(MATRIX), device)
+    assert not FAMILY.broken_constraints(problem, config, device)
+    (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, config))
+    target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+    command = ["nvcc", "-cubin", "-std=c++17", target, "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
+    assert "0 bytes spill stores, 0 bytes spill loads" in done.stderr
+    [registers] = re.findall(r"Used (\d+) registers", done.stderr)
+    assert int(registers) * 32 * (config.warps_m * config.warps_k + 1) <= 65536
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (ValueType.INT4, QuantizedStreamConfig(blocks=8, warps_m=1, warps_k=2, depth=4, slots=2)),
+        (ValueType.E4M3, QuantizedStreamConfig(blocks=8, warps_m=2, depth=1, row_order="balanced")),
+    ],
+    ids=["int4", "e4m3"],
+)
+def test_long_streams_go_round_their_rings(
+    kind: ValueType, config: QuantizedStreamConfig, emulator_toolchain: EmulatorToolchain
+) -> None:
+    """Rows from nearly empty to full: lanes drift apart again and again while the rings fill several times over."""
+    rng = np.random.default_rng(0)
+    codes = kind.rounded(rng.uniform(-kind.largest, kind.largest, (64, 16384)))
+    matrix = csr(
+        np.where(rng.random(codes.shape) < np.linspace(0.02, 1.0, 64)[:, None], codes, np.float32(0))
+    )
+    traits = {
+        "dtype": DType.FLOAT16,
+        "layout": Layout.COLUMN,
+        "epilogue": Epilogue.BIAS_RELU,
+        "value_type": kind,
+        "scale_group": ScaleGroup.OF_64,
+    }
+    of_problem = Kind(QuantizedSpmmProblem, (("n", 5),), tuple(traits.items()))
+    problem = of_problem.problem(matrix)
+    source = render(FAMILY, problem, config)
+    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
+    packed = FAMILY.pack(problem, config, matrix)
+    assert np.diff(packed.arrays["starts"]).max() > 3 * config.ring_chunks
+    run_and_compare(
+        Variant(FAMILY, config, of_problem, (), source), kernel, problem, matrix, packed, where="long streams"
+    )
