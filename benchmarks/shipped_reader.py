@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import json
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+SECONDS = 60.0  # after which a process that hangs says where, and ends
 
 
 def main(folder: Path, program: str) -> dict[str, Any]:
@@ -43,4 +46,5 @@ def _synchronize(x: torch.Tensor) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.dump_traceback_later(SECONDS, exit=True)
     print(json.dumps(main(Path(sys.argv[1]), sys.argv[2])))

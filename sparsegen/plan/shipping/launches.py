@@ -120,8 +120,8 @@ def shipped_launch(bound: BoundVariant, devices: Sequence[Device]) -> ShippedLau
                 arguments.append(ShippedArgument("size", argument))
             case ShippedArgument():
                 arguments.append(argument)
-            case None:
-                raise AssertionError("every operand of a linear layer has a place")
+            case _:
+                raise AssertionError(f"a parameter of a linear layer without a place: {argument!r}")
     return ShippedLaunch(
         problem=problem,
         family=family.name,
