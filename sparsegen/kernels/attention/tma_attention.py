@@ -22,8 +22,9 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import BlockAttentionProblem, TokenOrder
 from sparsegen.system.integers import ceil_div, round_up
 
-QUERIES = 128  # queries of a tile
-STAGE_KEYS = 128
+QUERIES = {"together": 128, "apart": 128, "single": 64}  # of a tile
+STAGE_KEYS = 128  # half as many where there are two rings, unless rows are short
+DENSE_BLOCK = 128  # sides of the blocks of a mask where there is none
 CHUNK = 64  # columns of a row in shared memory
 NEIGHBOURS = 64  # rows of blocks from which on a warpgroup has queries of one row of the mask
 WIDEST = 128  # head_dim whose sums fit the registers
@@ -42,8 +43,8 @@ class TmaAttentionConfig(Config):
 
     warpgroups: str = tunable(
         "together",
-        ("together", "apart"),
-        "whether two warpgroups share a tile of queries, or each has its own",
+        ("together", "apart", "single"),
+        "whether two warpgroups share a tile of 128 queries, or each has its own of 128 in two halves, or of 64",
     )
     queries: str = tunable("shared", ("shared", "registers"), "where the tensor cores take queries from")
     section: int = tunable(16, (8, 16, 32), "MiB of keys and values of the heads that are processed together")
@@ -87,7 +88,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
             f"queries (head_dim {problem.head_dim}) fit the registers up to {CHUNK} columns",
         )
         yield Constraint(
-            config.warpgroups == "together" or config.queries == "registers",
+            config.warpgroups != "apart" or config.queries == "registers",
             "warpgroups apart take queries from registers",
         )
 
@@ -96,8 +97,10 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
             "dtype": problem.dtype.value,
             "head_dim": problem.head_dim,
             "has_mask": problem.has_mask,
-            "block_rows": problem.block.rows if problem.has_mask else QUERIES,
-            "block_keys": problem.block.columns if problem.has_mask else STAGE_KEYS,
+            "block_rows": self._block(problem)[0],
+            "block_keys": self._block(problem)[1],
+            "tile_queries": QUERIES[config.warpgroups],
+            "stage_keys": self._stage_keys(problem, config),
             "stages": self._stages(problem, config),
         }
 
@@ -110,9 +113,8 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
             if problem.order is TokenOrder.HEADS
             else (heads * row_bytes, row_bytes)
         )
-        blocks = (problem.block.rows, problem.block.columns) if problem.has_mask else (QUERIES, STAGE_KEYS)
-        most = STAGE_KEYS // 2 if config.warpgroups == "apart" else STAGE_KEYS
-        rows = {"q": min(blocks[0], 64), "o": 16}.get(name, min(blocks[1], most))
+        blocks = self._block(problem)
+        rows = {"q": min(blocks[0], 64), "o": 16}.get(name, min(blocks[1], self._stage_keys(problem, config)))
         return TensorMap(
             array=name,
             dtype=problem.dtype,
@@ -135,7 +137,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         sizes: Mapping[str, int],
         device: Device,
     ) -> Launch:
-        blocks = max(1, min(self._tiles(problem), device.multiprocessors))
+        blocks = max(1, min(self._tiles(problem, config), device.multiprocessors))
         return Launch((blocks, 1, 1), (THREADS, 1, 1), SHARED_BYTES, starts_early=True)
 
     def heuristic(
@@ -156,7 +158,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         config: TmaAttentionConfig,
         device: Device,
     ) -> float:
-        rates, tiles = device.expected_rates, self._tiles(problem)
+        rates, tiles = device.expected_rates, self._tiles(problem, config)
         cost = problem.cost(0)
         rate = REACHED[self._columns(problem)] * rates.tensor_products_per_us(problem.dtype)
         products = cost.flop / 2 * self._columns(problem) / problem.head_dim
@@ -169,11 +171,22 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         """Returns the columns of a row in shared memory: the head's, rounded up to whole chunks."""
         return round_up(problem.head_dim, CHUNK)
 
+    @staticmethod
+    def _block(problem: BlockAttentionProblem) -> tuple[int, int]:
+        """Returns the sides of a block of the mask, or of what stands for one."""
+        return (problem.block.rows, problem.block.columns) if problem.has_mask else (DENSE_BLOCK, DENSE_BLOCK)
+
+    def _stage_keys(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
+        is_half = config.warpgroups == "apart" or (
+            config.warpgroups == "single" and self._columns(problem) > CHUNK
+        )
+        return STAGE_KEYS // 2 if is_half else STAGE_KEYS
+
     def _stages(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
-        rings, keys = (2, STAGE_KEYS // 2) if config.warpgroups == "apart" else (1, STAGE_KEYS)
+        rings = 1 if config.warpgroups == "together" else 2
         row = self._columns(problem) // CHUNK * ROW_BYTES
-        room = (SHARED_BYTES - NOTES_BYTES) // rings - 2 * QUERIES * row
-        return min(MOST_STAGES, room // (keys * row))
+        room = (SHARED_BYTES - NOTES_BYTES) // rings - 2 * QUERIES[config.warpgroups] * row
+        return min(MOST_STAGES, room // (self._stage_keys(problem, config) * row))
 
     @staticmethod
     def _section(problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
@@ -186,11 +199,12 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         return ceil_div(heads, sections) * problem.group
 
     @staticmethod
-    def _tiles(problem: BlockAttentionProblem) -> int:
-        rows = ceil_div(problem.queries, QUERIES)
+    def _tiles(problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
+        queries = QUERIES[config.warpgroups]
+        rows = ceil_div(problem.queries, queries)
         if problem.has_mask:
             side, of_mask = problem.block.rows, problem.mask_layout.rows
-            rows = ceil_div(of_mask * side, QUERIES) if side < QUERIES else of_mask * (side // QUERIES)
+            rows = ceil_div(of_mask * side, queries) if side < queries else of_mask * (side // queries)
         return rows * problem.heads * problem.batch
 
 
