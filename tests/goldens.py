@@ -48,9 +48,12 @@ from sparsegen.operators import (
     Problem,
     Readout,
     Rest,
+    Room,
+    ScoreChange,
     SddmmEpilogue,
     SddmmProblem,
     SddProblem,
+    SinkLogits,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
     SparseAttentionProblem,
@@ -306,6 +309,12 @@ PROBLEMS: dict[str, Problem] = {
     "blocks-backward-fp16": BlockAttentionBackwardProblem(256, 384, 2, 1, 128, DType.FLOAT16),
     "blocks-fp16": BlockAttentionProblem(M, K, 2, 2, 128, DType.FLOAT16),
     "blocks-bf16-small": BlockAttentionProblem(M, K, 2, 2, 64, DType.BFLOAT16, Block(32, 64)),
+    "blocks-fp16-options": BlockAttentionProblem(
+        *(M, K, 2, 2, 64, DType.FLOAT16),
+        partial_blocks=Room(8),
+        scores=ScoreChange.ALIBI,
+        sinks=SinkLogits.HEADS,
+    ),
     "blocks-fp16-no-masks": BlockAttentionProblem(M, K, 2, 2, 64, DType.FLOAT16, masks=MasksOf.NOBODY),
 }
 GOLDENS = [

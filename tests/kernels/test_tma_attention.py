@@ -55,6 +55,31 @@ def test_tiles_of_one_warpgroup(options: dict[str, Any], emulator_toolchain: Emu
     check(problem_of(**options), emulator_toolchain, warpgroups="single")
 
 
+OPTIONS: list[dict[str, Any]] = [
+    {"masks": "heads", "partial_blocks": 9},
+    {"masks": "items", "batch": 2, "block": "16x64", "partial_blocks": 30, "span": "causal"},
+    {"masks": "all", "block": "128x128", "partial_blocks": 4, "head_dim": 128, "density": 0.9},
+    {"masks": "heads", "scores": "softcap"},
+    {"masks": "nobody", "scores": "alibi", "span": "causal"},
+    {"masks": "heads", "scores": "alibi", "block": "32x64", "partial_blocks": 20, "sinks": "heads"},
+    {"masks": "nobody", "sinks": "heads", "batch": 2, "span": "full:20"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("warpgroups", ["together", "apart", "single"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_partial_blocks_changes_of_scores_and_sinks(
+    options: dict[str, Any], warpgroups: str, emulator_toolchain: EmulatorToolchain
+) -> None:
+    problem = problem_of(**options)
+    if warpgroups == "apart" and problem.head_dim > 64:
+        pytest.skip("queries do not fit the registers")
+    queries = "registers" if warpgroups == "apart" else "shared"
+    check(problem, emulator_toolchain, warpgroups=warpgroups, queries=queries)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
 @pytest.mark.parametrize("head_dim", [64, 128])

@@ -11,6 +11,7 @@ from sparsegen.kernels.attention.block_attention import (
     BlockAttentionFamily,
     device_constraints,
     mask_sizes,
+    option_constants,
 )
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
@@ -97,6 +98,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
             "dtype": problem.dtype.value,
             "head_dim": problem.head_dim,
             "has_mask": problem.has_mask,
+            **option_constants(problem),
             "block_rows": self._block(problem)[0],
             "block_keys": self._block(problem)[1],
             "tile_queries": QUERIES[config.warpgroups],
