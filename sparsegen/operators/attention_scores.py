@@ -48,7 +48,7 @@ NO_ROOM = Room()
 
 @dataclass(frozen=True, slots=True)
 class HeadScores:
-    """What a query head's scores are, in float64.
+    """Scores of a query head, in float64.
 
     Attributes:
         softcap: 0 for none.

@@ -39,7 +39,7 @@ class MasksOf(StrEnum):
 
 
 class ScoreChange(StrEnum):
-    """What becomes of scores z = s · Q · Kᵀ before the softmax.
+    """Changes of scores z = s · Q · Kᵀ before the softmax.
 
     ``SOFTCAP``: c · tanh(z / c) (Gemma Team: Gemma 2, section 2). ``ALIBI``: z - slope · distance, a slope for each
     query head, where the last query stands beside the last key (Press et al.: Train short, test long, section 3).

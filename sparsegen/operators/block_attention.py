@@ -437,7 +437,7 @@ class BlockAttentionProblem(Problem):
         return real if self.order is TokenOrder.HEADS else real.swapaxes(0, 1)
 
     def scores_of_heads(self, operands: Mapping[str, Array]) -> list[HeadScores]:
-        """What the scores of each query head are."""
+        """The scores of each query head."""
         return [HeadScores.of(operands, head, self.keys - self.queries) for head in range(self.heads)]
 
     def sees(self, operands: Mapping[str, Array]) -> Callable[[int, slice], Array]:
