@@ -20,8 +20,10 @@ from sparsegen.operators import (
     Layout,
     MasksOf,
     Readout,
+    ScoreChange,
     SddmmEpilogue,
     SddmmProblem,
+    SinkLogits,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
     SparseAttentionProblem,
@@ -72,6 +74,13 @@ def many_keys() -> CsrMatrix:
     return csr(np.zeros((300, 700), np.float32))
 
 
+OPTIONS = (
+    ("dtype", DType.FLOAT16),
+    ("masks", MasksOf.HEADS),
+    ("order", TokenOrder.HEADS),
+    ("scores", ScoreChange.ALIBI),
+    ("sinks", SinkLogits.HEADS),
+)
 RIGHT = {
     "spmm": PlantedBugs(
         family("csr_spmm"),
@@ -268,6 +277,58 @@ RIGHT = {
             "a step's sums left out": ("add_query_sums(dq, row_before);", ""),
             "dead parts that count": ("is_dead || key >= shape.keys ? -1", "key >= shape.keys ? -1"),
             "no end of the band": ("key < band.sinks ? 64 : key - band.least - column", "64"),
+        },
+        many_keys,
+    ),
+    "block_attention with partial blocks, biases and sinks": PlantedBugs(
+        family("tma_attention"),
+        Kind(
+            BlockAttentionProblem,
+            (("kv_heads", 1), ("group", 2), ("head_dim", 32)),
+            OPTIONS,
+            parameters=(("block", "64x64"), ("density", 0.6), ("partial_blocks", 60)),
+        ),
+        {"warpgroups": "single", "queries": "shared", "section": 16},
+        {
+            "another row's bits": ("row = (first_query + lane / 4) % kBlockRows", "row = lane / 4"),
+            "the first word of bits": ("__ldg(own + 8 * kRowWords + word)", "__ldg(own + word)"),
+            "another head's partial blocks": (
+                "own = head_masks == 0 ? 0 : head % item_heads",
+                "own = 0",
+            ),
+            "partial blocks that are full": (
+                "if ((flags & kPartial) != 0) hide_partial",
+                "if (false) hide_partial",
+            ),
+            "keys of another row": ("e % 2 - e / 2 * 8)", "e % 2)"),
+            "another head's slope": ("slopes + head % item_heads", "slopes"),
+            "a sink that takes no part": ("(sink > -INFINITY ? fast_exp2(sink - largest) : 0.0f)", "0.0f"),
+            "another head's sink": ("sink_logits + head % item_heads", "sink_logits"),
+        },
+        many_keys,
+    ),
+    "block_attention_backward with partial blocks, biases and sinks": PlantedBugs(
+        family("tma_attention_backward"),
+        Kind(
+            BlockAttentionBackwardProblem,
+            (("kv_heads", 1), ("group", 2), ("head_dim", 64)),
+            OPTIONS,
+            parameters=(("block", "64x64"), ("density", 0.6), ("partial_blocks", 60)),
+        ),
+        {"passes": 1},
+        {
+            "another query's bits": ("words + query * kWords", "words"),
+            "partial blocks that are full": ("return words == nullptr || ", "return true || "),
+            "another head's partial blocks": ("numbers + (mask_number(item, head)", "numbers + (0"),
+            "another head's slope": (
+                "consumer.fall(row / consumer.shape.query_steps() % consumer.shape.heads())",
+                "consumer.fall(0)",
+            ),
+            "a logit of another head": ("sink_logits + head) * kLog2E", "sink_logits) * kLog2E"),
+            "half of the sum over rows": (
+                "for (int w = 0; w < kThreads / 32; ++w) all",
+                "for (int w = 0; w < 1; ++w) all",
+            ),
         },
         many_keys,
     ),

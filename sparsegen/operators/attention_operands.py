@@ -27,4 +27,4 @@ def random_partial_blocks(
 
 def random_slopes(heads: int) -> Array:
     """Slopes of ALiBi (float32), steeper than usual: short contexts are to feel them."""
-    return np.array([0.5 ** (1 + head % 5) for head in range(heads)], np.float32)
+    return np.array([0.5 ** (4 + head % 5) for head in range(heads)], np.float32)
