@@ -18,7 +18,7 @@ constexpr int kStages = 5;
 constexpr int kHeadDim = 128;
 constexpr int kBlockRows = 128;  // queries of a block of the mask
 constexpr int kBlockKeys = 128;
-static_assert(kHeadDim % 16 == 0 && kHeadDim <= 128, "products of whole steps, and sums that fit the registers");
+static_assert(kHeadDim % 16 == 0 && kHeadDim <= 256, "products of whole steps, and sums that fit the registers");
 
 constexpr int kQueries = 128;  // of a tile
 constexpr int kStageKeys = 128;
@@ -439,6 +439,9 @@ struct Producer {
     stage.advance();
   }
 
+  // The first query of a piece; past the end, where TMA reads zeros, of one that there is not.
+  __device__ __forceinline__ int first_of(int piece) const { return queries.first[piece] == kNowhere ? tiles.queries : queries.first[piece]; }
+
   __device__ __forceinline__ void load_queries(int item, int of_head) {
     constexpr int kBoxRows = kPieceRows < 64 ? kPieceRows : 64;
     barrier_wait(ring.queries_empty + place.number, place.parity ^ 1);
@@ -446,11 +449,12 @@ struct Producer {
       TileDescriptor& descriptor = ring.tile_descriptors[place.number];
       Barrier* const full = ring.queries_full + place.number;
       descriptor.head = head;
-      barrier_arrive_expecting(full, kQueryBytes);
+      #pragma unroll
+      for (int i = 0; i < kPieces; ++i) descriptor.first[i] = first_of(i);
+      barrier_arrive_expecting(full, kQueryBytes);  // behind the descriptor: whoever waits reads it
       #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
-        const int first = queries.first[i] == kNowhere ? tiles.queries : queries.first[i];  // past the end: TMA reads zeros
-        descriptor.first[i] = first;
+        const int first = first_of(i);
         #pragma unroll
         for (int box = 0; box < kPieceRows / kBoxRows; ++box) {
           #pragma unroll

@@ -68,22 +68,42 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.slow
 @pytest.mark.sanitizer
-@pytest.mark.parametrize("warpgroups", ["together", "apart", "single"])
+@pytest.mark.parametrize("warpgroups", ["together", "single"])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_partial_blocks_changes_of_scores_and_sinks(
     options: dict[str, Any], warpgroups: str, emulator_toolchain: EmulatorToolchain
 ) -> None:
-    problem = problem_of(**options)
-    if warpgroups == "apart" and problem.head_dim > 64:
-        pytest.skip("queries do not fit the registers")
-    queries = "registers" if warpgroups == "apart" else "shared"
-    check(problem, emulator_toolchain, warpgroups=warpgroups, queries=queries)
+    check(problem_of(**options), emulator_toolchain, warpgroups=warpgroups)
+
+
+@pytest.mark.slow
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"masks": "heads", "head_dim": 256, "block": "128x128"},
+        {"masks": "nobody", "head_dim": 192, "span": "causal:90+20", "order": "tokens", "sinks": "heads"},
+        {"masks": "all", "head_dim": 144, "block": "32x64", "partial_blocks": 9, "dtype": "bfloat16"},
+    ],
+    ids=str,
+)
+def test_wide_heads(options: dict[str, Any], emulator_toolchain: EmulatorToolchain) -> None:
+    check(problem_of(**options), emulator_toolchain)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
-@pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("warpgroups", ["together", "single"])
+@pytest.mark.parametrize(
+    ("warpgroups", "head_dim"),
+    [
+        ("together", 64),
+        ("together", 128),
+        ("together", 192),
+        ("together", 256),
+        ("single", 64),
+        ("single", 128),
+    ],
+)
 def test_nvcc_lets_products_overlap(warpgroups: str, head_dim: int, tmp_path: Path) -> None:
     problem = problem_of(head_dim=head_dim)
     (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, FAMILY.config(warpgroups=warpgroups)))
@@ -95,13 +115,20 @@ def test_nvcc_lets_products_overlap(warpgroups: str, head_dim: int, tmp_path: Pa
 
 
 def test_it_refuses_by_name() -> None:
-    broken = FAMILY.broken_constraints(problem_of(head_dim=136), FAMILY.config(), H100)
+    broken = FAMILY.broken_constraints(problem_of(head_dim=264), FAMILY.config(), H100)
     assert any("head_dim" in sentence for sentence in broken)
 
 
-@pytest.mark.parametrize("warpgroups", ["together", "apart", "single"])
-@pytest.mark.parametrize("head_dim", [64, 128])
-def test_it_fits_hoppers_shared_memory(warpgroups: str, head_dim: int) -> None:
-    queries = "registers" if warpgroups == "apart" else "shared"
-    problem, config = problem_of(head_dim=head_dim), FAMILY.config(warpgroups=warpgroups, queries=queries)
-    assert FAMILY.is_valid(problem, config, H100) == (warpgroups != "apart" or head_dim == 64)
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_two_rings_fit_shared_memory_up_to_128_columns(head_dim: int) -> None:
+    problem = problem_of(head_dim=head_dim)
+    assert FAMILY.is_valid(problem, FAMILY.config(), H100)
+    assert FAMILY.is_valid(problem, FAMILY.config(warpgroups="single"), H100) == (head_dim <= 128)
+
+
+def test_small_blocks_get_tiles_of_one_warpgroup() -> None:
+    chosen = {}
+    for block in ("64x64", "16x64", "128x128", "128x64"):
+        problem = problem_of(block=block)
+        chosen[block] = FAMILY.heuristic(problem, problem.features(problem.without_pattern), H100).warpgroups
+    assert chosen == {"64x64": "single", "16x64": "single", "128x128": "together", "128x64": "together"}
