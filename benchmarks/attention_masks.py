@@ -107,7 +107,7 @@ def measured(row: Row, place: torch.device, seed: int) -> dict[str, Any]:
 def measured_span(row: SpanRow, place: torch.device, seed: int) -> dict[str, Any]:
     """The same of a row without a mask; cuDNN computes it too, unless there is a window."""
     given = drawn_operands(row, place, seed)
-    span = {"causal": row.causal, "window": row.window or None, "sinks": row.sinks}
+    span: dict[str, Any] = {"causal": row.causal, "window": row.window or None, "sinks": row.sinks}
     band = Band.of(row.tokens, row.tokens, causal=row.causal, window=row.window, sinks=row.sinks)
     live = band.places(row.tokens, row.tokens) / row.tokens**2
     cudnn = partial(by_cudnn, causal=row.causal)

@@ -58,7 +58,7 @@ def passes_of(
         tensors["mask"] = mask.words
     device = backends.find_device("cuda")
     addresses = [*(tensors[spec.name].data_ptr() for spec in problem.operands(0)), dq.data_ptr()]
-    found = {}
+    found: dict[str, Callable[[], Any]] = {}
     for name, passes in FORMS.items():
         config = family("tma_attention_backward").config(passes=passes)
         bound = bind_variant(
