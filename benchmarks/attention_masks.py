@@ -1,70 +1,59 @@
-"""Attention with drawn masks of blocks: ours beside FlexAttention and dense attention by cuDNN, forward and backward.
+"""Attention with masks of blocks: ours beside FlexAttention and dense attention by cuDNN, forward and backward.
 
-    python -m benchmarks.attention_masks --seed 7                     # the issue's sizes, then drawn ones; two minutes
-    python -m benchmarks.attention_masks --seed 7 --rows 0            # the fixed sizes alone
+    python -m benchmarks.attention_masks --seed 7                     # all parts; five minutes
+    python -m benchmarks.attention_masks --seed 7 --part windows      # one part
     python -m benchmarks.attention_masks --device emulator --tiny     # a check without times
 
-Each row has other sizes and masks, a mask for each head: independent blocks, blobs (runs of neighbouring rows with the
-same blocks), or each row's largest scores. Before a row is timed, O and the gradients of both masked implementations
-are held against attention in float32 with the same mask, of the first and the last head. All take turns behind a busy
-queue, with the L2 overwritten before each call; times are medians. Dense attention computes what no mask leaves out: it
-is there as the price of ignoring the mask. Raw output: ``attention_masks.json.xz``.
+Parts: ``masks`` (the issue's sizes, few live blocks of short rows, then drawn ones: other sizes and masks for each
+seed, a mask for each head: independent blocks, blobs, which are runs of neighbouring rows with the same blocks, or each
+row's largest scores), ``whole`` (nothing dead, and causal), ``windows`` (and sinks), ``scores`` (masks made of scores,
+beside the attention that they are for).
+
+Before a row is timed, O and the gradients of what computes the same are held against attention in float32 with the same
+mask, of the first and the last head. All take turns behind a busy queue, with the L2 overwritten before each call;
+times are medians. ``one_pass`` and ``two_passes`` are the forms of our backward pass, launched alone: the second gives
+equal bits. Of a row with a mask dense attention computes what no mask leaves out: the price of ignoring the mask. Raw
+output: ``attention_masks.json.xz``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import click
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend, flex_attention, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.attention_checks import Attend, attended, flex_implementation, largest_errors
+from benchmarks.attention_checks import flex_implementation
+from benchmarks.attention_passes import passes_of
+from benchmarks.attention_rows import (
+    CAUSAL,
+    FIXED,
+    SHORT,
+    TINY,
+    TINY_SPANS,
+    WHOLE,
+    WINDOWS,
+    Compared,
+    Row,
+    SpanRow,
+    drawn_rows,
+)
 from benchmarks.study import times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention, masks
 from sparsegen.measure.l2 import L2
+from sparsegen.operators.attention_span import Band
 from sparsegen.system.integers import ceil_div
 
-TOLERANCE = 4e-3  # of the largest element, in float16
-ROUNDS = 7
-KINDS = ("independent", "blobs", "largest")
-
-
-@dataclass(frozen=True)
-class Row:
-    """Heads of tokens × head_dim, and a mask for each of them."""
-
-    heads: int
-    tokens: int
-    head_dim: int
-    block: int
-    share: float
-    kind: str = "independent"
-
-
-FIXED = (Row(16, 8192, 128, 128, 0.27), Row(8, 16384, 128, 128, 0.11), Row(16, 8192, 64, 64, 0.26))
-TINY = (Row(2, 128, 64, 64, 0.5), Row(2, 128, 64, 64, 0.5, "largest"))
-
-
-def drawn_rows(seed: int, count: int) -> list[Row]:
-    """Rows as contexts of models have them: no two alike, and others for another seed."""
-    rng = np.random.default_rng(seed)
-    rows = []
-    for number in range(count):
-        block, head_dim = int(rng.choice([64, 128, 128])), int(rng.choice([64, 128, 128]))
-        tokens = 128 * int(rng.integers(32, 129))
-        share = round(float(np.exp(rng.uniform(np.log(0.08), np.log(0.5)))), 3)
-        heads = int(rng.choice([4, 8, 12, 16]))
-        rows.append(Row(heads, tokens, head_dim, block, share, KINDS[number % len(KINDS)]))
-    return rows
+PARTS = ("masks", "whole", "windows", "scores")
+KEPT = 8  # blocks of each row that live, of those by scores: an eighth of 64
 
 
 def drawn_mask(row: Row, place: torch.device, seed: int) -> BlockMaskTensor:
@@ -82,97 +71,147 @@ def drawn_mask(row: Row, place: torch.device, seed: int) -> BlockMaskTensor:
     return BlockMaskTensor.from_blocks(live, block, shape, density=float(live.float().mean()))
 
 
-def by_cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def by_cudnn(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Tensor:
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        return scaled_dot_product_attention(q, k, v)
+        return scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def gradients(attend: Attend, given: list[Tensor]) -> Callable[[], Any]:
-    """Calls of the backward pass alone, several for one forward pass."""
-    torch._functorch.config.donated_buffer = False  # compiled backward passes may run once alone else
-    inputs = [tensor.detach().requires_grad_() for tensor in given[:3]]
-    out = attend(*inputs)
-    return lambda: torch.autograd.grad(out, inputs, given[3], retain_graph=True)
+def drawn_operands(row: Row | SpanRow, place: torch.device, seed: int) -> list[Tensor]:
+    torch.manual_seed(seed)
+    shape = (1, row.heads, row.tokens, row.head_dim)
+    return [torch.randn(shape, device=place, dtype=torch.float16) for _ in range(4)]
 
 
 def measured(row: Row, place: torch.device, seed: int) -> dict[str, Any]:
     """A row's errors and, on a GPU, its times in µs."""
-    torch.manual_seed(seed)
-    shape = (1, row.heads, row.tokens, row.head_dim)
-    given = [torch.randn(shape, device=place, dtype=torch.float16) for _ in range(4)]
-    mask = drawn_mask(row, place, seed)
+    given, mask = drawn_operands(row, place, seed), drawn_mask(row, place, seed)
     live = float(mask.blocks().float().mean())
-    implementations: dict[str, Attend] = {
-        "ours": lambda q, k, v: block_attention(q, k, v, mask),
-        "ours_deterministic": lambda q, k, v: block_attention(q, k, v, mask, deterministic=True),
-    }
-    failed: dict[str, str] = {}
-    if place.type == "cuda":
-        implementations["flex"] = flex_implementation(mask)
-    results = {}
-    for name in list(implementations):
-        try:
-            results[name] = attended(implementations[name], given)
-        except (
-            Exception
-        ) as error:  # FlexAttention's compiler fails in many ways: that is what the row says then
-            if name != "flex":
-                raise
-            failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-            del implementations[name]
-    ends = dict.fromkeys((0, row.heads - 1))
-    errors = largest_errors(results, given, lambda head: mask[head].expand(), ends, TOLERANCE)
-    found: dict[str, Any] = asdict(row) | {"live": round(live, 4), "errors": errors, "failed": failed}
-    if place.type != "cuda":
-        return found
-    implementations["cudnn_dense"] = by_cudnn
-    with torch.no_grad():
-        forward = times_in_turn(
-            [
-                partial(attend, *given[:3])
-                for name, attend in implementations.items()
-                if name != "ours_deterministic"
-            ],
-            l2=L2.COLD,
-            rounds=ROUNDS,
-        )
-    names = [name for name in implementations if name != "ours_deterministic"]
-    backward = times_in_turn(
-        [gradients(a, given) for a in implementations.values()], l2=L2.COLD, rounds=ROUNDS
+    compared = Compared(
+        given,
+        {
+            "ours": lambda q, k, v: block_attention(q, k, v, mask),
+            "ours_deterministic": lambda q, k, v: block_attention(q, k, v, mask, deterministic=True),
+        },
+        {"cudnn_dense": by_cudnn},
+        passes_of(given, mask),
     )
+    is_timed = place.type == "cuda"
+    if is_timed:
+        compared.implementations["flex"] = flex_implementation(mask)
+    errors = compared.checked(lambda head: mask[head].expand(), dict.fromkeys((0, row.heads - 1)))
+    found = asdict(row) | {"live": round(live, 4), "errors": errors, "failed": compared.failed}
     flop = 4 * row.heads * row.tokens**2 * row.head_dim * live
-    found["forward_us"] = dict(zip(names, forward, strict=True))
-    found["backward_us"] = dict(zip(implementations, backward, strict=True))
-    found["forward_tflops"] = round(flop / found["forward_us"]["ours"] / 1e6)
-    found["backward_tflops"] = round(2.5 * flop / found["backward_us"]["ours"] / 1e6)
-    return found
+    return found | (compared.timed(flop) if is_timed else {})
+
+
+def measured_span(row: SpanRow, place: torch.device, seed: int) -> dict[str, Any]:
+    """The same of a row without a mask; cuDNN computes it too, unless there is a window."""
+    given = drawn_operands(row, place, seed)
+    span: dict[str, Any] = {"causal": row.causal, "window": row.window or None, "sinks": row.sinks}
+    band = Band.of(row.tokens, row.tokens, causal=row.causal, window=row.window, sinks=row.sinks)
+    live = band.places(row.tokens, row.tokens) / row.tokens**2
+    cudnn = partial(by_cudnn, causal=row.causal)
+    compared = Compared(
+        given,
+        {
+            "ours": lambda q, k, v: block_attention(q, k, v, **span),
+            "ours_deterministic": lambda q, k, v: block_attention(q, k, v, deterministic=True, **span),
+        },
+        {"cudnn": cudnn},
+        passes_of(given, None, **span),
+    )
+
+    def seen(q: Tensor, k: Tensor) -> Tensor:
+        away = k - q
+        return ((away >= band.least) | (k < band.sinks)) & (away <= band.most)
+
+    is_timed = place.type == "cuda"
+    if is_timed and row.window:
+        block_mask = flex_attention.create_block_mask(
+            lambda b, h, q, k: seen(q, k), None, None, row.tokens, row.tokens, place
+        )
+        compiled = torch.compile(flex_attention.flex_attention, dynamic=False)
+        compared.implementations["flex"] = lambda q, k, v: compiled(q, k, v, block_mask=block_mask)
+    at = torch.arange(row.tokens, device=place)
+    places = seen(at[:, None], at)
+    errors = compared.checked(lambda _: places, dict.fromkeys((0, row.heads - 1)))
+    found = asdict(row) | {"live": round(live, 4), "errors": errors, "failed": compared.failed}
+    flop = 4 * row.heads * row.tokens**2 * row.head_dim * live
+    return found | (compared.timed(flop) if is_timed else {})
+
+
+def measured_scores(row: Row, place: torch.device, seed: int) -> dict[str, Any]:
+    """Times in µs of scores, of masks of them, and of the attention that these are for."""
+    given, block = drawn_operands(row, place, seed), row.block
+    q, k, v = given[:3]
+    scores = masks.pooled_scores(q, k, block)
+    keep = max(1, round(row.share * scores.shape[-1]))
+    mask = masks.topk_blocks(scores, keep, block, (row.tokens, row.tokens))
+    if int(mask.blocks().sum()) != row.heads * scores.shape[-2] * keep:
+        raise click.ClickException(f"{row}: another number of blocks lives than were to be kept")
+    calls: dict[str, Callable[[], Any]] = {
+        "pooled_scores": lambda: masks.pooled_scores(q, k, block),
+        "topk_blocks": lambda: masks.topk_blocks(scores, keep, block, (row.tokens, row.tokens)),
+        "attention": lambda: block_attention(q, k, v, mask),
+    }
+    if place.type != "cuda":
+        return asdict(row)
+    times = times_in_turn(list(calls.values()), l2=L2.COLD, rounds=7)
+    return asdict(row) | {"us": dict(zip(calls, times, strict=True))}
+
+
+def rows_of(
+    parts: tuple[str, ...], seed: int, count: int, tiny: bool
+) -> Iterator[tuple[Callable[..., Any], Any]]:
+    """The rows of some parts, and what measures each."""
+    if "whole" in parts:
+        yield from ((measured_span, row) for row in (TINY_SPANS[:2] if tiny else WHOLE + CAUSAL))
+    if "scores" in parts:
+        yield from ((measured_scores, row) for row in (TINY[:1] if tiny else SHORT))
+    if "masks" in parts:
+        yield from ((measured, row) for row in (TINY if tiny else (*FIXED, *SHORT)))
+    if "windows" in parts:
+        yield from ((measured_span, row) for row in (TINY_SPANS[2:] if tiny else WINDOWS))
+    if "masks" in parts and not tiny:
+        yield from ((measured, row) for row in drawn_rows(seed, count))
+
+
+def told(row: Row | SpanRow, found: dict[str, Any]) -> str:
+    """A line for a row."""
+    sizes = " ".join(f"{name} {value}" for name, value in asdict(row).items() if value)
+    times = []
+    for name in ("us", "forward_us", "backward_us"):
+        if name in found:
+            each = " ".join(f"{who} {us:.0f}" for who, us in found[name].items())
+            times.append(f"{name.removesuffix('_us')} {each}")
+    reached = (
+        f"({found['forward_tflops']} T, {found['backward_tflops']} T)" if "forward_tflops" in found else ""
+    )
+    live = f"{found['live']:.3f} live" if "live" in found else ""
+    return f"{sizes} {live}: {'; '.join(times)} {reached} {found.get('failed') or ''}"
 
 
 @click.command()
 @click.option("--device", "name", default="cuda", show_default=True)
 @click.option("--seed", default=0, show_default=True, help="of sizes and masks")
+@click.option(
+    "--part", "parts", multiple=True, type=click.Choice(PARTS), help="parts to measure; by default all"
+)
 @click.option("--rows", "count", default=9, show_default=True, help="drawn rows beside the fixed ones")
-@click.option("--limit", default=300.0, show_default=True, help="seconds after which no row begins")
+@click.option("--limit", default=400.0, show_default=True, help="seconds after which no row begins")
 @click.option("--tiny", is_flag=True, help="small rows alone, for a test")
-def main(name: str, seed: int, count: int, limit: float, tiny: bool) -> None:
+def main(name: str, seed: int, parts: tuple[str, ...], count: int, limit: float, tiny: bool) -> None:
     began, device = time.monotonic(), find_device(name)
     place = torch_place(device)
     rows = []
-    for number, row in enumerate(TINY if tiny else (*FIXED, *drawn_rows(seed, count))):
+    for number, (measure, row) in enumerate(rows_of(parts or PARTS, seed, count, tiny)):
         if time.monotonic() - began > limit:
             click.echo(f"{limit:g} s are over: {number} rows")
             break
         torch.compiler.reset()
-        found = measured(row, place, seed + number)
+        found = measure(row, place, seed + number)
         rows.append(found)
-        ours = found.get("forward_us", {})
-        told = " ".join(f"{k} {v:.0f}" for k, v in ours.items())
-        back = " ".join(f"{k} {v:.0f}" for k, v in found.get("backward_us", {}).items())
-        click.echo(
-            f"{row.heads}x{row.tokens}x{row.head_dim} blocks {row.block} {row.kind} {found['live']:.3f} live: "
-            f"forward {told} ({found.get('forward_tflops')} T); backward {back} ({found.get('backward_tflops')} T) "
-            f"{found['failed'] or ''}"
-        )
+        click.echo(f"[{time.monotonic() - began:5.1f}] {told(row, found)}")
         write_results(device, "attention_masks", rows, dtype="float16", l2="cold", seed=seed)
 
 

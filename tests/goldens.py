@@ -51,10 +51,13 @@ from sparsegen.operators import (
     QuantizedSpmmProblem,
     Readout,
     Rest,
+    Room,
     ScaleGroup,
+    ScoreChange,
     SddmmEpilogue,
     SddmmProblem,
     SddProblem,
+    SinkLogits,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
     SparseAttentionProblem,
@@ -324,6 +327,12 @@ PROBLEMS: dict[str, Problem] = {
     ),
     "blocks-fp16": BlockAttentionProblem(M, K, 2, 2, 128, DType.FLOAT16),
     "blocks-bf16-small": BlockAttentionProblem(M, K, 2, 2, 64, DType.BFLOAT16, Block(32, 64)),
+    "blocks-fp16-options": BlockAttentionProblem(
+        *(M, K, 2, 2, 64, DType.FLOAT16),
+        partial_blocks=Room(8),
+        scores=ScoreChange.ALIBI,
+        sinks=SinkLogits.HEADS,
+    ),
     "blocks-fp16-no-masks": BlockAttentionProblem(M, K, 2, 2, 64, DType.FLOAT16, masks=MasksOf.NOBODY),
 }
 GOLDENS = [

@@ -22,8 +22,10 @@ from sparsegen.operators import (
     MasksOf,
     PagedAttentionProblem,
     Readout,
+    ScoreChange,
     SddmmEpilogue,
     SddmmProblem,
+    SinkLogits,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
     SparseAttentionProblem,
@@ -79,6 +81,13 @@ def long_sequences() -> CsrMatrix:
     return csr(np.zeros((4, 1500), np.float32))
 
 
+OPTIONS = (
+    ("dtype", DType.FLOAT16),
+    ("masks", MasksOf.HEADS),
+    ("order", TokenOrder.HEADS),
+    ("scores", ScoreChange.ALIBI),
+    ("sinks", SinkLogits.HEADS),
+)
 RIGHT = {
     "spmm": PlantedBugs(
         family("csr_spmm"),
@@ -305,6 +314,58 @@ RIGHT = {
             "no end of the sequence": ("1u << new_token : 0u;", "1u << new_token : 0xffffffffu;"),
         },
         long_sequences,
+    ),
+    "block_attention with partial blocks, biases and sinks": PlantedBugs(
+        family("tma_attention"),
+        Kind(
+            BlockAttentionProblem,
+            (("kv_heads", 1), ("group", 2), ("head_dim", 32)),
+            OPTIONS,
+            parameters=(("block", "64x64"), ("density", 0.6), ("partial_blocks", 60)),
+        ),
+        {"warpgroups": "single", "queries": "shared", "section": 16},
+        {
+            "another row's bits": ("row = (first_query + lane / 4) % kBlockRows", "row = lane / 4"),
+            "the first word of bits": ("__ldg(own + 8 * kRowWords + word)", "__ldg(own + word)"),
+            "another head's partial blocks": (
+                "own = head_masks == 0 ? 0 : head % item_heads",
+                "own = 0",
+            ),
+            "partial blocks that are full": (
+                "if ((flags & kPartial) != 0) hide_partial",
+                "if (false) hide_partial",
+            ),
+            "keys of another row": ("e % 2 - e / 2 * 8)", "e % 2)"),
+            "another head's slope": ("slopes + head % item_heads", "slopes"),
+            "a sink that takes no part": ("(sink > -INFINITY ? fast_exp2(sink - largest) : 0.0f)", "0.0f"),
+            "another head's sink": ("sink_logits + head % item_heads", "sink_logits"),
+        },
+        many_keys,
+    ),
+    "block_attention_backward with partial blocks, biases and sinks": PlantedBugs(
+        family("tma_attention_backward"),
+        Kind(
+            BlockAttentionBackwardProblem,
+            (("kv_heads", 1), ("group", 2), ("head_dim", 64)),
+            OPTIONS,
+            parameters=(("block", "64x64"), ("density", 0.6), ("partial_blocks", 60)),
+        ),
+        {"passes": 1},
+        {
+            "another query's bits": ("words + query * kWords", "words"),
+            "partial blocks that are full": ("return words == nullptr || ", "return true || "),
+            "another head's partial blocks": ("numbers + (mask_number(item, head)", "numbers + (0"),
+            "another head's slope": (
+                "consumer.fall(row / consumer.shape.query_steps() % consumer.shape.heads())",
+                "consumer.fall(0)",
+            ),
+            "a logit of another head": ("sink_logits + head) * kLog2E", "sink_logits) * kLog2E"),
+            "half of the sum over rows": (
+                "for (int w = 0; w < kThreads / 32; ++w) all",
+                "for (int w = 0; w < 1; ++w) all",
+            ),
+        },
+        many_keys,
     ),
     "sparse_network": PlantedBugs(
         family("fused_network"),

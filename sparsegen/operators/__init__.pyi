@@ -1,9 +1,12 @@
 """What `sparsegen.operators` exports: one line a name, which type checkers and `__init__.py` both read."""
 
 from sparsegen.matrix.csr import MAX_INDEX as MAX_INDEX
+from sparsegen.operators.attention_scores import Room as Room
 from sparsegen.operators.attention_span import Band as Band
 from sparsegen.operators.attention_span import Span as Span
 from sparsegen.operators.attention_traits import MasksOf as MasksOf
+from sparsegen.operators.attention_traits import ScoreChange as ScoreChange
+from sparsegen.operators.attention_traits import SinkLogits as SinkLogits
 from sparsegen.operators.attention_traits import TokenOrder as TokenOrder
 from sparsegen.operators.base.cost import Cost as Cost
 from sparsegen.operators.base.default_operator import DEFAULT_OPERATOR as DEFAULT_OPERATOR

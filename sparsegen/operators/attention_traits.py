@@ -1,4 +1,4 @@
-"""Traits of attention with block masks: the order of tokens and heads, and which of them have masks of their own."""
+"""Traits of attention with block masks: order of tokens and heads, whose masks, what becomes of scores, sinks."""
 
 from __future__ import annotations
 
@@ -36,3 +36,22 @@ class MasksOf(StrEnum):
     @property
     def are_of_heads(self) -> bool:
         return self in (MasksOf.HEADS, MasksOf.ITEMS_AND_HEADS)
+
+
+class ScoreChange(StrEnum):
+    """Changes of scores z = s · Q · Kᵀ before the softmax.
+
+    ``SOFTCAP``: c · tanh(z / c) (Gemma Team: Gemma 2, section 2). ``ALIBI``: z - slope · distance, a slope for each
+    query head, where the last query stands beside the last key (Press et al.: Train short, test long, section 3).
+    """
+
+    PLAIN = "plain"
+    SOFTCAP = "softcap"
+    ALIBI = "alibi"
+
+
+class SinkLogits(StrEnum):
+    """Learned logits in the softmax's sum that have no key and no value (OpenAI: gpt-oss model card, section 2.2)."""
+
+    NONE = "none"
+    HEADS = "heads"  # one for each query head

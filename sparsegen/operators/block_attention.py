@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from sparsegen import arguments
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, grid
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
+from sparsegen.matrix.partial_blocks import expanded, words_of_block
+from sparsegen.operators.attention_operands import SOFTCAP, random_partial_blocks, random_slopes
+from sparsegen.operators.attention_reference import attention_of
+from sparsegen.operators.attention_scores import NO_ROOM, HeadScores, Room
 from sparsegen.operators.attention_span import FULL, Band, Span, kept_band
-from sparsegen.operators.attention_traits import MasksOf, TokenOrder
+from sparsegen.operators.attention_traits import MasksOf, ScoreChange, SinkLogits, TokenOrder
 from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.dtype import DType, WordType
 from sparsegen.operators.base.fields import element_type, items, parameter, size, trait
@@ -26,10 +31,19 @@ from sparsegen.operators.base.reference import Reference
 from sparsegen.operators.base.scale import kept_scale
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.masked import USUAL_BLOCK, USUAL_DENSITY, Block, Density
+from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 from sparsegen.system.threads import in_threads
 
 ROWS = 256  # queries of which the reference is computed together
+_WITHOUT = {
+    "mask": 'masks of nobody; prepare it with masks="all"',
+    "numbers": "no room for partial blocks; prepare it with partial_blocks=",
+    "bits": "no room for partial blocks; prepare it with partial_blocks=",
+    "softcap": 'no capped scores; prepare it with scores="softcap"',
+    "slopes": 'no biases; prepare it with scores="alibi"',
+    "sink_logits": 'no learned logits; prepare it with sinks="heads"',
+}
 STEEP = 24.0  # growth of scores, in units of the exponent, over the keys of random operands
 
 
@@ -49,6 +63,11 @@ class BlockAttentionOperator(Operator):
         scale: object = None,
         band: object = None,
         lse: object = None,
+        numbers: object = None,
+        bits: object = None,
+        softcap: object = None,
+        slopes: object = None,
+        sink_logits: object = None,
     ) -> Any:
         """Attend; see `Operator` for ``out``, ``stream``, the result and the errors.
 
@@ -61,14 +80,24 @@ class BlockAttentionOperator(Operator):
             band: three int32 (`Band.words`), an array of q's kind; by default those of the problem's span.
             lse: float32, heads × queries (with a batch one for each item), which the call writes: the natural logarithm
                 of each query's sum of exponentials.
+            numbers, bits: partial blocks (`sparsegen.matrix.partial_blocks`), where the problem has room for some:
+                int32, as many matrices of rows × columns of blocks as there are masks, and uint64, room × words of a
+                block.
+            softcap: one float32, where scores are capped; may be given to `prepare`.
+            slopes: float32, one for each query head, where scores have ALiBi's biases.
+            sink_logits: float32, one for each query head, where the problem has them.
         """
-        problem = self.problem
-        masks = () if problem.masks is MasksOf.NOBODY else (problem.mask_words(mask),)
-        if not masks and mask is not None:
-            raise OperandError(
-                'mask: expected none, as the problem has masks of nobody; prepare it with masks="all"'
-            )
-        return self._run((q, k, v, *masks, scale, band, lse), out, stream)
+        of_call = self.problem.given_of_call(
+            mask=mask,
+            numbers=numbers,
+            bits=bits,
+            scale=scale,
+            band=band,
+            softcap=softcap,
+            slopes=slopes,
+            sink_logits=sink_logits,
+        )
+        return self._run((q, k, v, *of_call, lse), out, stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +116,7 @@ class BlockAttentionProblem(Problem):
     summary: ClassVar[str] = "softmax(s · Q · Kᵀ at live blocks) · V, a mask for every call"
     matrix_sizes: ClassVar[tuple[str, str]] = ("queries", "keys")
     dense_sizes: ClassVar[tuple[str, ...]] = ("kv_heads", "group", "head_dim")
-    keeps: ClassVar[tuple[str, ...]] = ("scale", "band")
+    keeps: ClassVar[tuple[str, ...]] = ("scale", "band", "softcap")
     has_pattern: ClassVar[bool] = False
     operator_type: ClassVar[type[BlockAttentionOperator]] = BlockAttentionOperator
 
@@ -102,6 +131,11 @@ class BlockAttentionProblem(Problem):
     span: Span = parameter(FULL, "what queries see by their places")
     masks: MasksOf = trait(MasksOf.ALL, "who has a mask of its own", near=True)
     order: TokenOrder = trait(TokenOrder.HEADS, "memory order of tokens and heads", near=True)
+    partial_blocks: Room = parameter(
+        NO_ROOM, "partial blocks that there is room for; 0: live blocks are full"
+    )
+    scores: ScoreChange = trait(ScoreChange.PLAIN, "what becomes of scores", near=True, unsaid=True)
+    sinks: SinkLogits = trait(SinkLogits.NONE, "learned logits in the sum", near=True, unsaid=True)
     batch: int = items()
 
     # --- its sizes ---
@@ -114,6 +148,17 @@ class BlockAttentionProblem(Problem):
     @property
     def has_mask(self) -> bool:
         return self.masks is not MasksOf.NOBODY
+
+    @property
+    def has_partial(self) -> bool:
+        """True if live blocks may be partial."""
+        return self.has_mask and self.partial_blocks.blocks > 0
+
+    @property
+    def has_options(self) -> bool:
+        """True with partial blocks, changed scores or learned logits."""
+        plain = ScoreChange.PLAIN, SinkLogits.NONE
+        return self.has_partial or (self.scores, self.sinks) != plain
 
     @property
     def mask_layout(self) -> BlockMaskLayout:
@@ -197,6 +242,20 @@ class BlockAttentionProblem(Problem):
                     raise OperandError(f"mask: {error}") from error
         return mask
 
+    def given_of_call(self, **given: Any) -> tuple[Any, ...]:
+        """Puts what a call gives of `of_call` in order; None where nothing is given.
+
+        Raises:
+            OperandError: an operand that this problem has not, or a mask that does not fit.
+        """
+        names = [spec.name for spec in self.of_call()]
+        for name, value in given.items():
+            if value is not None and name not in names:
+                raise OperandError(f"{name}: expected none, as the problem has {_WITHOUT[name]}")
+        if "mask" in names:
+            given["mask"] = self.mask_words(given["mask"])
+        return tuple(given[name] for name in names)
+
     # --- its operands ---
 
     def dense(self, name: str, heads: int, tokens: int, *, is_written: bool = False) -> TensorSpec:
@@ -205,18 +264,32 @@ class BlockAttentionProblem(Problem):
         return TensorSpec(name, self.of_batch(shape), self.dtype, 16, is_written=is_written)
 
     def of_call(self) -> tuple[TensorSpec, ...]:
-        """Operands of forward and backward besides Q, K and V: masks, scale and band."""
-        shape: tuple[int, ...] = (self.mask_layout.words,)
+        """Operands of forward and backward besides Q, K and V: masks, partial blocks, scale, band and changes of
+        scores.
+        """
+        found = []
+        if self.has_mask:
+            found.append(TensorSpec("mask", self._of_masks((self.mask_layout.words,)), WordType.UINT64, 8))
+        if self.has_partial:
+            layout, words = self.mask_layout, words_of_block((self.block.rows, self.block.columns))
+            found += [
+                TensorSpec("numbers", self._of_masks((layout.rows, layout.columns)), WordType.INT32, 4),
+                TensorSpec("bits", (self.partial_blocks.blocks, words), WordType.UINT64, 8),
+            ]
+        found += [TensorSpec("scale", (1,), DType.FLOAT32), TensorSpec("band", (3,), WordType.INT32)]
+        if self.scores is ScoreChange.SOFTCAP:
+            found.append(TensorSpec("softcap", (1,), DType.FLOAT32))
+        if self.scores is ScoreChange.ALIBI:
+            found.append(TensorSpec("slopes", (self.heads,), DType.FLOAT32))
+        if self.sinks is SinkLogits.HEADS:
+            found.append(TensorSpec("sink_logits", (self.heads,), DType.FLOAT32))
+        return tuple(found)
+
+    def _of_masks(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of as many arrays as there are masks."""
         if self.masks.are_of_heads:
             shape = (self.heads, *shape)
-        if self.masks.are_of_items:
-            shape = self.of_batch(shape)
-        masks = (TensorSpec("mask", shape, WordType.UINT64, 8),) if self.has_mask else ()
-        return (
-            *masks,
-            TensorSpec("scale", (1,), DType.FLOAT32),
-            TensorSpec("band", (3,), WordType.INT32),
-        )
+        return self.of_batch(shape) if self.masks.are_of_items else shape
 
     def statistics(self, name: str, *, is_written: bool = False) -> TensorSpec:
         """A float32 for each query of each head, such as the LSE."""
@@ -238,7 +311,16 @@ class BlockAttentionProblem(Problem):
     def kept(self, given: Mapping[str, object]) -> dict[str, object]:
         """The scale, by default 1 / √head_dim, the band, by default the span's, and room for the LSE."""
         lse = np.zeros(self.statistics("lse").shape, np.float32)
-        return kept_scale(given, self.head_dim**-0.5) | {"band": kept_band(given, self.band), "lse": lse}
+        return self._kept_of_call(given) | {"lse": lse}
+
+    def _kept_of_call(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The scale, the band and, where it was given, the softcap."""
+        found = kept_scale(given, self.head_dim**-0.5) | {"band": kept_band(given, self.band)}
+        if "softcap" in given:
+            if self.scores is not ScoreChange.SOFTCAP:
+                raise OperandError(f"softcap: expected none, as the problem has {_WITHOUT['softcap']}")
+            found["softcap"] = np.array([arguments.factor(given["softcap"], "softcap")], np.float32)
+        return found
 
     def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
         """Masks at the expected density, the usual scale and the span's band, and normal numbers.
@@ -256,7 +338,24 @@ class BlockAttentionProblem(Problem):
             else:
                 found[spec.name] = np.full(spec.shape, np.nan, np.float32)
         found |= {"scale": np.array([self.head_dim**-0.5], np.float32), "band": self.band.words}
+        found |= self._random_changes(rng)
         self._slope(found, rng)
+        return found
+
+    def _random_changes(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Partial blocks, and what changes scores."""
+        found = {}
+        for spec in self.of_call():
+            if spec.name == "numbers":
+                block = self.block.rows, self.block.columns
+                drawn = random_partial_blocks(rng, spec.shape, self.partial_blocks.blocks, block)
+                found["numbers"], found["bits"] = drawn
+            elif spec.name == "softcap":
+                found["softcap"] = np.array([SOFTCAP], np.float32)
+            elif spec.name == "slopes":
+                found["slopes"] = random_slopes(self.heads)
+            elif spec.name == "sink_logits":
+                found["sink_logits"] = rng.normal(0.0, 2.0, self.heads).astype(np.float32)
         return found
 
     def _slope(self, operands: dict[str, Array], rng: np.random.Generator) -> None:
@@ -309,20 +408,17 @@ class BlockAttentionProblem(Problem):
     def _references(self, operands: Mapping[str, Array], threads: int) -> tuple[Reference, Reference]:
         """O and the LSE of an item."""
         q, k, v = (self.by_heads(operands[name]) for name in ("q", "k", "v"))
-        scale, band = float(operands["scale"][0]), Band(*(int(word) for word in operands["band"]))
-        masks = self._live_of_heads(operands.get("mask"))
+        sees, scores = self.sees(operands), self.scores_of_heads(operands)
         exact, magnitude = np.zeros(q.shape), np.zeros(q.shape)
         lse, lse_magnitude = np.zeros(q.shape[:2]), np.zeros(q.shape[:2])
 
         def attend(place: tuple[int, int]) -> None:
             head, start = place
             part = slice(start, min(start + ROWS, self.queries))
-            seen = band.seen(part, self.keys)
-            if masks is not None:
-                own = masks[head][np.arange(part.start, part.stop) // self.block.rows]
-                seen &= own.repeat(self.block.columns, axis=1)[:, : self.keys]
             of_key = head // self.group
-            found = attention_of(q[head, part], k[of_key], v[of_key], seen, scale, self.dtype)
+            found = attention_of(
+                q[head, part], k[of_key], v[of_key], sees(head, part), scores[head], self.dtype, start
+            )
             exact[head, part], magnitude[head, part] = found[:2]
             lse[head, part], lse_magnitude[head, part] = found[2:]
 
@@ -341,6 +437,33 @@ class BlockAttentionProblem(Problem):
         real = self.dtype.from_storage(stored)
         return real if self.order is TokenOrder.HEADS else real.swapaxes(0, 1)
 
+    def scores_of_heads(self, operands: Mapping[str, Array]) -> list[HeadScores]:
+        """The scores of each query head."""
+        return [HeadScores.of(operands, head, self.keys - self.queries) for head in range(self.heads)]
+
+    def sees(self, operands: Mapping[str, Array]) -> Callable[[int, slice], Array]:
+        """A function of a query head and some queries, which begin with a block: bool, queries × keys."""
+        band = Band(*(int(word) for word in operands["band"]))
+        masks, (rows, columns) = (
+            self._live_of_heads(operands.get("mask")),
+            (self.block.rows, self.block.columns),
+        )
+        numbers = operands.get("numbers")
+
+        def found(head: int, part: slice) -> Array:
+            seen = band.seen(part, self.keys)
+            if masks is not None:
+                own = masks[head][np.arange(part.start, part.stop) // rows]
+                seen &= own.repeat(columns, axis=1)[:, : self.keys]
+            if numbers is not None:
+                layout = self.mask_layout
+                own = numbers.reshape(-1, layout.rows, layout.columns)[head if self.masks.are_of_heads else 0]
+                own = own[part.start // rows : ceil_div(part.stop, rows)]
+                seen &= expanded(own, operands["bits"], (rows, columns), seen.shape)
+            return seen
+
+        return found
+
     def _live_of_heads(self, words: Array | None) -> list[Array] | None:
         """Returns the live blocks of each query head of a batch element; None if all are live."""
         if words is None:
@@ -351,51 +474,6 @@ class BlockAttentionProblem(Problem):
     def terms(self, matrix: CsrMatrix) -> Array:
         """The number of keys; the magnitude knows how many of them are live."""
         return np.full(1, self.keys)
-
-
-def attention_of(
-    q: Array, k: Array, v: Array, seen: Array, scale: float, dtype: DType
-) -> tuple[Array, Array, Array, Array]:
-    """Some queries' attention with its magnitude, and the LSE with its magnitude, in float64.
-
-    With weights w = exp(z - the row's largest) the result is the sum of w · v over that of w. To first order it errs
-    by at most twice the largest relative error of a weight times the mean of |v| under the weights:
-
-    - z is a dot product of head_dim terms in float32 (Higham, 3.1; |q| · |k| bounds the sum of their absolute values by
-      Cauchy and Schwarz), whose rounding, scaling and difference change an exponent by a few units of the last place of
-      the row's largest |z|;
-    - the sums over the row have as many terms as it has live places;
-    - weights may be rounded to the dtype before they meet V, which takes them off by its unit roundoff, or in float16
-      by half of its smallest number.
-
-    The LSE errs by what the exponents and the sum do. Both magnitudes are such that 4 · √(keys + 2) units of float32's
-    last place of them make that bound.
-
-    Args:
-        q, k, v: queries × head_dim, and twice keys × head_dim.
-        seen: bool, queries × keys.
-    """
-    q, k, v = (x.astype(np.float64) for x in (q, k, v))
-    head_dim, live = q.shape[1], seen.sum(axis=1, keepdims=True)
-    z = np.where(seen, q @ k.T * scale, -np.inf)
-    largest = np.where(live, z.max(axis=1, keepdims=True), 0.0)
-    weights = np.exp(z - largest)
-    total = weights.sum(axis=1, keepdims=True)
-    weights /= np.where(live, total, 1.0)
-    exact, mean = weights @ v, weights @ np.abs(v)
-    with np.errstate(divide="ignore"):
-        lse = (largest + np.log(total))[:, 0]
-    # Bound on scores, by norms of each query and of the longest key that it sees.
-    longest = np.where(seen, np.linalg.norm(k, axis=1), 0.0).max(axis=1, keepdims=True)
-    size = np.abs(scale) * np.linalg.norm(q, axis=1, keepdims=True) * longest
-    of_scores = 4.0 * np.sqrt(head_dim + 2.0) * size
-    roundings = 16.0 + 16.0 * np.abs(np.where(seen, z, 0.0)).max(axis=1, keepdims=True)
-    of_weights = of_scores + roundings + 4.0 * np.sqrt(live + 2.0)
-    unit, growth = DType.FLOAT32.unit_roundoff, 4.0 * np.sqrt(k.shape[0] + 2.0)
-    error = (2.0 * of_weights + dtype.unit_roundoff / unit) * mean
-    if dtype is DType.FLOAT16:
-        error += 2.0**-25 / unit * (seen @ np.abs(v))
-    return exact, error / growth, lse, of_weights[:, 0] / growth
 
 
 PROBLEMS = (BlockAttentionProblem,)

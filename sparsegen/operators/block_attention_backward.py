@@ -8,23 +8,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators.attention_span import Band, kept_band
-from sparsegen.operators.attention_traits import MasksOf, TokenOrder
+from sparsegen.operators.attention_reference import gradients_of, sink_gradient_of
+from sparsegen.operators.attention_traits import SinkLogits, TokenOrder
 from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.random_numbers import normal_numbers
 from sparsegen.operators.base.reference import Reference
-from sparsegen.operators.base.scale import kept_scale
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.block_attention import ROWS, BlockAttentionProblem
 from sparsegen.system.numpy_types import Array
 from sparsegen.system.threads import in_threads
 
 PRODUCTS = 5  # products of length head_dim for each live place: scores, dP, dQ, dK, dV
-SMALLEST_HALF = 2.0**-25  # half of float16's smallest number
 
 
 class BlockAttentionBackwardOperator(Operator):
@@ -47,21 +44,35 @@ class BlockAttentionBackwardOperator(Operator):
         band: object = None,
         dk: object = None,
         dv: object = None,
+        numbers: object = None,
+        bits: object = None,
+        softcap: object = None,
+        slopes: object = None,
+        sink_logits: object = None,
+        d_sink_logits: object = None,
     ) -> Any:
         """Differentiate; see `Operator` for ``out``, which becomes dQ, ``stream``, the result and the errors.
 
         Args:
-            q, k, v, mask, scale, band: the forward pass's operands.
+            q, k, v, mask, scale, band, numbers, bits, softcap, slopes, sink_logits: the forward pass's operands.
             o, lse: its results: the output, and the natural logarithm of each query's sum of exponentials.
             do: the gradient with respect to the result, of its shape.
             dk, dv: arrays in the shapes of K and V, which the call writes; over a group of heads it adds up.
+            d_sink_logits: float32, one for each query head, which the call writes where the problem has learned logits:
+                sums over the batch.
         """
-        masks = () if self.problem.masks is MasksOf.NOBODY else (self.problem.mask_words(mask),)
-        if not masks and mask is not None:
-            raise OperandError(
-                'mask: expected none, as the problem has masks of nobody; prepare it with masks="all"'
-            )
-        return self._run((q, k, v, o, do, lse, *masks, scale, band, dk, dv), out, stream)
+        of_call = self.problem.given_of_call(
+            mask=mask,
+            numbers=numbers,
+            bits=bits,
+            scale=scale,
+            band=band,
+            softcap=softcap,
+            slopes=slopes,
+            sink_logits=sink_logits,
+        )
+        written = (dk, dv, d_sink_logits)[: 3 if self.problem.sinks is SinkLogits.HEADS else 2]
+        return self._run((q, k, v, o, do, lse, *of_call, *written), out, stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +98,23 @@ class BlockAttentionBackwardProblem(BlockAttentionProblem):
             self.dense("do", self.heads, self.queries),
             self.statistics("lse"),
             *self.of_call(),
-            self.dense("dk", self.kv_heads, self.keys, is_written=True),
-            self.dense("dv", self.kv_heads, self.keys, is_written=True),
+            *self._written(),
         )
+
+    def _written(self) -> tuple[TensorSpec, ...]:
+        """Results beside dQ."""
+        of_keys = (self.dense(name, self.kv_heads, self.keys, is_written=True) for name in ("dk", "dv"))
+        if self.sinks is SinkLogits.NONE:
+            return tuple(of_keys)
+        return *of_keys, TensorSpec("d_sink_logits", (self.heads,), DType.FLOAT32, is_written=True)
 
     def result(self, nnz: int) -> TensorSpec:
         return self.dense("dq", self.heads, self.queries)
 
     def kept(self, given: Mapping[str, object]) -> dict[str, object]:
         """The scale, by default 1 / √head_dim, the band, by default the span's, and room for dK and dV."""
-        room = {name: np.zeros(self._of_keys(name).shape, self.dtype.storage) for name in ("dk", "dv")}
-        return kept_scale(given, self.head_dim**-0.5) | {"band": kept_band(given, self.band)} | room
-
-    def _of_keys(self, name: str) -> TensorSpec:
-        return self.dense(name, self.kv_heads, self.keys, is_written=True)
+        room = {spec.name: np.zeros(spec.shape, spec.dtype.storage) for spec in self._written()}
+        return self._kept_of_call(given) | room
 
     def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
         """Returns the operands and results of a forward pass on random numbers, and a normal gradient of the result."""
@@ -110,8 +124,8 @@ class BlockAttentionBackwardProblem(BlockAttentionProblem):
         found["o"] = self.dtype.to_storage(o.reshape(found["q"].shape).astype(np.float32))
         found["lse"] = lse.reshape(self.statistics("lse").shape).astype(np.float32)
         found["do"] = normal_numbers(rng, self.dense("do", self.heads, self.queries))
-        for name in ("dk", "dv"):
-            found[name] = self.dtype.to_storage(np.full(self._of_keys(name).shape, np.nan, np.float32))
+        for spec in self._written():
+            found[spec.name] = spec.dtype.to_storage(np.full(spec.shape, np.nan, np.float32))
         return found
 
     def cost(self, nnz: int) -> Cost:
@@ -133,13 +147,14 @@ class BlockAttentionBackwardProblem(BlockAttentionProblem):
         one = self.item
         found = [one._gradients(given, threads) for _, given in self.items(matrix, operands)]
         references = {}
-        for name in ("dk", "dv"):
-            shape = self._of_keys(name).shape
-            exact, magnitude = (
-                np.stack([getattr(of[name], part) for of in found]).reshape(shape)
-                for part in ("exact", "magnitude")
-            )
-            references[name] = Reference(exact, magnitude, found[0][name].terms, self.dtype)
+        for spec in self._written():
+            of = [gradients[spec.name] for gradients in found]
+            exact, magnitude = ([getattr(one, part) for one in of] for part in ("exact", "magnitude"))
+            if spec.name == "d_sink_logits":  # the items share the logits
+                sums = np.sum(exact, axis=0), np.sum(magnitude, axis=0)
+            else:
+                sums = np.stack(exact).reshape(spec.shape), np.stack(magnitude).reshape(spec.shape)
+            references[spec.name] = Reference(*sums, of[0].terms, of[0].dtype)
         return references
 
     def _gradients(self, operands: Mapping[str, Array], threads: int) -> dict[str, Reference]:
@@ -148,8 +163,7 @@ class BlockAttentionBackwardProblem(BlockAttentionProblem):
             self.by_heads(operands[name]).astype(np.float64) for name in ("q", "k", "v", "o", "do")
         )
         lse = operands["lse"].reshape(self.heads, self.queries).astype(np.float64)
-        scale, band = float(operands["scale"][0]), Band(*(int(word) for word in operands["band"]))
-        masks = self._live_of_heads(operands.get("mask"))
+        sees, scores = self.sees(operands), self.scores_of_heads(operands)
         of_queries = {name: np.zeros(q.shape) for name in ("exact", "magnitude")}
         of_keys = {
             (name, part): np.zeros(k.shape) for name in ("dk", "dv") for part in ("exact", "magnitude")
@@ -159,13 +173,12 @@ class BlockAttentionBackwardProblem(BlockAttentionProblem):
             for head in range(of_key * self.group, (of_key + 1) * self.group):
                 for start in range(0, self.queries, ROWS):
                     part = slice(start, min(start + ROWS, self.queries))
-                    seen = band.seen(part, self.keys)
-                    if masks is not None:
-                        own = masks[head][np.arange(part.start, part.stop) // self.block.rows]
-                        seen &= own.repeat(self.block.columns, axis=1)[:, : self.keys]
                     own_q, own_o, own_do, own_lse = (a[head, part] for a in (q, o, do, lse))
                     found = gradients_of(
-                        own_q, own_o, own_do, own_lse, k[of_key], v[of_key], seen, scale, self.dtype
+                        *(own_q, own_o, own_do, own_lse, k[of_key], v[of_key], sees(head, part)),
+                        scores[head],
+                        self.dtype,
+                        start,
                     )
                     of_queries["exact"][head, part], of_queries["magnitude"][head, part] = found["dq"]
                     for name in ("dk", "dv"):
@@ -182,63 +195,13 @@ class BlockAttentionBackwardProblem(BlockAttentionProblem):
                 exact, magnitude = (np.ascontiguousarray(a.swapaxes(0, 1)) for a in (exact, magnitude))
             growth = 4.0 * np.sqrt(terms[name] + 2.0)
             references[name] = Reference(exact, magnitude / growth, np.full(1, terms[name]), self.dtype)
+        if self.sinks is SinkLogits.HEADS:
+            of_heads = [sink_gradient_of(o[h], do[h], lse[h], scores[h].sink) for h in range(self.heads)]
+            exact, magnitude = (np.array(part) for part in zip(*of_heads, strict=True))
+            growth = 4.0 * np.sqrt(self.queries + 2.0)
+            rows = np.full(1, self.queries)
+            references["d_sink_logits"] = Reference(exact, magnitude / growth, rows, DType.FLOAT32)
         return references
-
-
-def gradients_of(
-    q: Array,
-    o: Array,
-    do: Array,
-    lse: Array,
-    k: Array,
-    v: Array,
-    seen: Array,
-    scale: float,
-    dtype: DType,
-) -> dict[str, tuple[Array, Array]]:
-    """Some queries' part of dQ, dK and dV, each with its error in units of float32's last place, in float64.
-
-    - A weight's exponent errs by a dot product of head_dim terms (see `attention_of`) and by a few units of the last
-      place of the largest score and of the LSE, and the weight is rounded to the dtype.
-    - dP and δ are dot products of head_dim terms, bounded by norms (Cauchy and Schwarz).
-    - dS is rounded to the dtype, in float16 to no less than half of its smallest number.
-    - Sums over rows or columns have as many terms as there are live places.
-
-    Args:
-        q, o, do: queries × head_dim; lse: one for each query.
-        k, v: keys × head_dim.
-        seen: bool, queries × keys.
-    """
-    unit, rounding = DType.FLOAT32.unit_roundoff, dtype.unit_roundoff / DType.FLOAT32.unit_roundoff
-    lost = SMALLEST_HALF / unit if dtype is DType.FLOAT16 else 0.0
-    seen = seen & np.isfinite(lse)[:, None]
-    reference = np.where(np.isfinite(lse), lse, 0.0)[:, None]
-    z = np.where(seen, q @ k.T * scale, 0.0)
-    p = np.where(seen, np.exp(np.where(seen, z - reference, -np.inf)), 0.0)
-    dp, delta = do @ v.T, np.sum(do * o, axis=1, keepdims=True)
-    ds = p * (dp - delta)
-
-    def norms(rows: Array) -> Array:
-        found: Array = np.linalg.norm(rows, axis=1)
-        return found
-
-    dot = 4.0 * np.sqrt(q.shape[1] + 2.0)
-    of_exponents = dot * np.abs(scale) * norms(q)[:, None] * norms(k) + 16.0 * (
-        1.0 + np.abs(z) + np.abs(reference)
-    )
-    of_weights = p * (of_exponents + rounding)
-    of_differences = dot * norms(do)[:, None] * (norms(v) + norms(o)[:, None]) + 4.0 * np.abs(dp - delta)
-    of_ds = np.where(
-        seen, np.abs(dp - delta) * of_weights + p * of_differences + rounding * np.abs(ds) + lost, 0.0
-    )
-    rows, columns = (4.0 * np.sqrt(seen.sum(axis=axis, keepdims=True) + 2.0) for axis in (1, 0))
-    of_dq, of_dk = of_ds + rows * np.abs(ds), of_ds + columns * np.abs(ds)
-    of_dv = np.where(seen, of_weights + columns * p + lost, 0.0)
-    return {
-        "dq": (ds @ k * scale, of_dq @ np.abs(k) * abs(scale)),
-        "dk": (ds.T @ q * scale, of_dk.T @ np.abs(q) * abs(scale)),
-        "dv": (p.T @ do, of_dv.T @ np.abs(do)),
-    }
 
 
 PROBLEMS = (BlockAttentionBackwardProblem,)

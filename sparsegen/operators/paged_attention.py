@@ -16,6 +16,8 @@ import numpy as np
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
+from sparsegen.operators.attention_reference import attention_of
+from sparsegen.operators.attention_scores import HeadScores
 from sparsegen.operators.attention_traits import TokenOrder
 from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.dtype import DType, WordType
@@ -26,7 +28,6 @@ from sparsegen.operators.base.random_numbers import normal_numbers
 from sparsegen.operators.base.reference import Reference
 from sparsegen.operators.base.scale import kept_scale
 from sparsegen.operators.base.tensor_spec import TensorSpec
-from sparsegen.operators.block_attention import attention_of
 from sparsegen.operators.masked import USUAL_DENSITY, Density
 from sparsegen.operators.paged_traits import Chosen, PageCount, PageSize
 from sparsegen.system.integers import ceil_div, round_up
@@ -314,7 +315,9 @@ class PagedAttentionProblem(Problem):
             seen = (new < 0) | tree[:, np.maximum(new, 0)]
             fewer = math.sqrt((places.size + 2) / (self.keys + 2))  # terms than those that are told
             for of in range(head * self.group, (head + 1) * self.group):
-                found = attention_of(q[of], k[page, head, row], v[page, head, row], seen, scale, self.dtype)
+                found = attention_of(
+                    q[of], k[page, head, row], v[page, head, row], seen, HeadScores(scale), self.dtype, 0
+                )
                 exact[of], magnitude[of] = found[0], found[1] * fewer
                 lse[of], lse_magnitude[of] = found[2], found[3] * fewer
 

@@ -160,6 +160,8 @@ def _require_known(family: AnyFamily, problem: Problem) -> None:
         )
     if not isinstance(problem.multiplied, DType):
         raise ConfigError(f"no standalone source with factors of 8 bits ({problem.multiplied})")
+    if isinstance(problem, BlockAttentionProblem) and problem.has_options:
+        raise ConfigError("no standalone source of attention with partial blocks, changed scores or sinks")
 
 
 # --- what the templates are told ---------------------------------------------------------------------------

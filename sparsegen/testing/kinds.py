@@ -55,6 +55,7 @@ CONVOLUTIONS: tuple[dict[str, str], ...] = (
 SPANS = ("full", "causal", "causal@start", "full:20", "causal:30+5")
 ATTENTION_BLOCKS = ("16x16", "16x64", "32x32", "64x64", "64x128", "128x64", "128x128", "256x256")
 PAGES = ("16", "32", "64", "128", "256")  # tokens of each
+ROOMS = (0, 12)  # partial blocks
 MOST_PIXELS = 1500  # of an image: the emulator's products are slow
 FILTER_VOLUMES = ("3x3x3", "1x1x1", "5x1x3", "1x3x5")
 MOST_FEATURES = 9000  # of all points
@@ -173,7 +174,13 @@ def _parameters(family: AnyFamily, kind: Kind, rng: random.Random) -> tuple[tupl
         blocks = [
             b for b in ATTENTION_BLOCKS if replace(kind, parameters=(("block", b),)).is_computed(family)
         ]
-        return (("block", rng.choice(blocks or list(ATTENTION_BLOCKS))), density, ("span", rng.choice(SPANS)))
+        drawn = (
+            ("block", rng.choice(blocks or list(ATTENTION_BLOCKS))),
+            density,
+            ("span", rng.choice(SPANS)),
+        )
+        partial = replace(kind, parameters=(*drawn, ("partial_blocks", rng.choice(ROOMS))))
+        return partial.parameters if partial.is_computed(family) else drawn
     if issubclass(kind.problem_type, PagedAttentionProblem):
         return (("page", rng.choice(PAGES)), density)
     if not issubclass(kind.problem_type, MaskedProblem):

@@ -131,8 +131,14 @@ def test_mask_times(studies: Studies) -> None:
 
 def test_attention_masks(studies: Studies) -> None:
     rows, output = studies.run("attention_masks", "--tiny")
-    assert [row["kind"] for row in rows] == ["independent", "largest"] and "0.500 live" in output
-    assert all(0 < error < 4e-3 for row in rows for error in row["errors"].values())
+    kinds = [row.get("kind", "span") for row in rows]
+    assert (
+        kinds == ["span", "span", "independent", "independent", "largest", "span"] and "0.500 live" in output
+    )
+    assert all(0 < error < 4e-3 for row in rows for error in row.get("errors", {}).values())
+    assert sum("errors" in row for row in rows) == 5
+    some, _ = studies.run("attention_masks", "--tiny", "--part", "windows")
+    assert [row["window"] for row in some] == [50]
 
 
 def test_a_study_whose_time_is_up_says_what_is_left_out(studies: Studies) -> None:

@@ -15,6 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import (  # noqa: E402
     BlockMaskTensor,
+    block_attention,
     flex_attention,
     hugging_face_attention,
     to_flex,
@@ -151,11 +152,18 @@ def test_a_mask_of_blocks() -> None:
     same(found, right_of(given, attn_mask=mask.expand() & causal()), given)
 
 
+def test_learned_sinks() -> None:
+    given, logits = operands(KV_HEADS), torch.randn(HEADS)
+    found, _ = hugging_face_attention(LAYER, *given, None, s_aux=logits)
+    right = block_attention(*given, causal=True, sink_logits=logits).transpose(1, 2)
+    same(found, right, given)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"dropout": 0.1}, "dropout = 0.1: block_attention drops no weights"),
-        ({"s_aux": torch.ones(HEADS)}, "s_aux: block_attention takes none"),
+        ({"head_mask": torch.ones(HEADS)}, "head_mask: block_attention takes none"),
         (
             {"attention_mask": torch.zeros(BATCH, 1, TOKENS, TOKENS)},
             "attention_mask: expected torch.bool .* sdpa_mask",

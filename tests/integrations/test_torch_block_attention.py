@@ -17,6 +17,7 @@ from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention  # noqa: E402
 from sparsegen.integrations.torch.attention import block_attention_kernels as kernels  # noqa: E402
 from sparsegen.integrations.torch.attention import plain_block_attention as plain  # noqa: E402
+from sparsegen.integrations.torch.blocks.partial_blocks import PartialBlocks  # noqa: E402
 from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
 from sparsegen.integrations.torch.calls.prepared_operators import operators  # noqa: E402
 from sparsegen.kernels.base import Constraint  # noqa: E402
@@ -25,6 +26,8 @@ from sparsegen.operators.attention_span import Band  # noqa: E402
 
 BATCH, HEADS, GROUP, QUERIES, KEYS, HEAD_DIM, BLOCK = 2, 4, 2, 40, 56, 16, (16, 32)
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625])
+SINK_LOGITS = torch.tensor([1.0, -2.0, 0.5, 3.0])
 OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "causal": {"causal": True},
@@ -33,6 +36,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "causal window and sinks": {"causal": True, "window": 7, "sinks": 3},
     "scale": {"scale": 0.7},
     "softcap": {"softcap": 1.5, "scale": 1.0},
+    "slopes": {"slopes": SLOPES, "causal": True},
+    "slopes and a softcap": {"slopes": SLOPES, "softcap": 2.0},
+    "learned sinks": {"sink_logits": SINK_LOGITS},
     "tokens": {"order": "tokens"},
 }
 
@@ -71,6 +77,8 @@ def dense(
     elements: Any = None,
     scale: float | None = None,
     softcap: float | None = None,
+    slopes: Any = None,
+    sink_logits: Any = None,
     order: str = "heads",
     **span: Any,
 ) -> tuple[Any, Any]:
@@ -90,8 +98,15 @@ def dense(
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
+    if slopes is not None:
+        away = torch.arange(keys) - torch.arange(queries)[:, None] - (keys - queries)
+        scores = scores - slopes[:, None, None].to(scores.dtype) * away.abs()
     seen = seen.expand(scores.shape)
     scores = scores.masked_fill(~seen, -torch.inf)
+    if sink_logits is not None:
+        sunk = sink_logits.to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)
+        scores, seen = torch.cat((scores, sunk), -1), torch.cat((seen, torch.ones_like(sunk).bool()), -1)
+        v = torch.cat((v, torch.zeros_like(v[..., :1, :])), -2)
     sees = seen.any(-1, keepdim=True)
     weights = torch.where(sees, scores, 0).softmax(-1) * sees
     out = weights @ v
@@ -113,7 +128,11 @@ def test_results_and_gradients_are_those_of_dense_attention(options: dict[str, A
     assert out.dtype is dtype and out.shape == given[0].shape and not lse.requires_grad
     close(out, right, dtype)
     close(lse, right_lse, dtype)
-    assert lse[..., :16].isneginf().all() and not out.narrow(1 if "order" in options else 2, 0, 16).any()
+    unseen = lse[..., :16]
+    assert unseen.isneginf().all() or torch.equal(
+        unseen, SINK_LOGITS[:, None].to(lse.dtype).expand_as(unseen)
+    )
+    assert not out.narrow(1 if "order" in options else 2, 0, 16).any()
     seed = torch.randn_like(out)
     gradients = torch.autograd.grad(out, given, seed)
     for ours, theirs in zip(gradients, torch.autograd.grad(right, wide, seed.double()), strict=True):
@@ -149,10 +168,24 @@ def test_derivatives(options: dict[str, Any]) -> None:
         .requires_grad_()
         for t, heads in zip(operands(torch.float64, order=order), (2, 1, 1), strict=True)
     ]
-    options = {k: (v[:2] if k == "elements" else v) for k, v in options.items()}
+    options = {k: (v[:2] if isinstance(v, torch.Tensor) else v) for k, v in options.items()}
     mask = some_mask((2,))
     assert torch.autograd.gradcheck(
         lambda *t: block_attention(*t, mask, **options), given, fast_mode=True, atol=1e-6
+    )
+
+
+def test_learned_sinks_have_a_gradient() -> None:
+    given = operands(torch.float64, grad=True)
+    logits = SINK_LOGITS.double().requires_grad_()
+    right = dense(*given, some_mask((HEADS,)), sink_logits=logits)[0]
+    out = block_attention(*given, some_mask((HEADS,)), sink_logits=logits)
+    seed = torch.randn_like(out)
+    wanted = torch.autograd.grad(right, [*given, logits], seed)
+    for ours, theirs in zip(torch.autograd.grad(out, [*given, logits], seed), wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert torch.autograd.gradcheck(
+        lambda own: block_attention(*(t.detach() for t in given), sink_logits=own), [logits], fast_mode=True
     )
 
 
@@ -277,12 +310,14 @@ def test_a_mask_is_data_of_the_call() -> None:
 class Reference:
     """An operator in a kernel's place: the problem's reference, of arrays by their operands' names."""
 
-    def __init__(self, problem: BlockAttentionProblem, scale: float) -> None:
-        self.problem, self.scale = problem, scale
+    def __init__(self, problem: BlockAttentionProblem, scale: float, softcap: float | None) -> None:
+        self.problem, self.scale, self.softcap = problem, scale, softcap
 
     def __call__(self, **given: Any) -> Any:
         problem, stored = self.problem, {}
         given |= {"scale": np.array([self.scale], np.float32), "band": problem.band.words}
+        if self.softcap is not None:
+            given["softcap"] = np.array([self.softcap], np.float32)
         specs = problem.operands(0)
         assert given.keys() == {spec.name for spec in specs}
         for spec in specs:
@@ -301,9 +336,17 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> list[BlockAttentionProblem]:
     monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
     asked: list[BlockAttentionProblem] = []
 
-    def get(problem: Any, device: Any, captures: bool, *, scale: float, deterministic: Any) -> Reference:
+    def get(
+        problem: Any,
+        device: Any,
+        captures: bool,
+        *,
+        scale: float,
+        deterministic: Any,
+        softcap: float | None = None,
+    ) -> Reference:
         asked.append(problem)
-        return Reference(problem, scale)
+        return Reference(problem, scale, softcap)
 
     monkeypatch.setattr(kernels, "has_kernel", lambda *_: True)
     monkeypatch.setattr(operators, "get", get)
@@ -346,6 +389,30 @@ def test_kernels_get_what_the_problem_says(
     assert problem.dtype is DType(str(dtype).removeprefix("torch.")) and str(problem.span) == "causal:20+2"
 
 
+@pytest.mark.parametrize("options", ["softcap", "slopes", "learned sinks", "elements"])
+def test_kernels_get_changes_of_scores_and_partial_blocks(
+    reference: list[BlockAttentionProblem], options: str
+) -> None:
+    more = {"elements": some_elements(BATCH, 1)} if options == "elements" else OPTIONS[options]
+    given = operands(torch.float16, grad=True)
+    wide = [t.detach().double().requires_grad_() for t in given]
+    logits = SINK_LOGITS.clone().requires_grad_()
+    if options == "learned sinks":
+        more = {"sink_logits": logits}
+        given, wide = [*given, logits], [*wide, SINK_LOGITS.double().requires_grad_()]
+    of_dense = more | ({"sink_logits": wide[3]} if options == "learned sinks" else {})
+    right = dense(*wide[:3], some_mask((HEADS,)), **of_dense)[0]
+    out = block_attention(*given[:3], some_mask((HEADS,)), **more)
+    close(out, right, torch.float16)
+    seed = torch.randn_like(out)
+    wanted = torch.autograd.grad(right, wide, seed.double())
+    for ours, theirs in zip(torch.autograd.grad(out, given, seed), wanted, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=2e-2, atol=2e-2)
+    assert len(reference) == 2 and reference[0].has_options
+    block_attention(*given[:3], some_mask((HEADS,)), **more)
+    assert len(reference) == 2, "other numbers ask for nothing new"
+
+
 def test_other_masks_ask_for_nothing_new(reference: list[BlockAttentionProblem]) -> None:
     given = operands(torch.float16)
     for seed in range(3):
@@ -364,13 +431,12 @@ def test_the_log_says_once_where_no_kernel_computes(
     given = operands()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            block_attention(*given, softcap=2.0)
-            block_attention(*given, elements=some_elements())
+            block_attention(*given, softcap=2.0, slopes=SLOPES)
             block_attention(*given)  # of float32
     told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 3 and all(text.startswith("PyTorch computes this attention") for text in told)
-    assert "takes no softcap= yet" in told[0] and "no elements= yet" in told[1]
-    assert "no kernel computes it on emulator" in told[2]
+    assert len(told) == 2 and all(text.startswith("PyTorch computes this attention") for text in told)
+    assert "takes softcap= or slopes=, and not both" in told[0]
+    assert "no kernel computes it on emulator" in told[1]
 
 
 def test_a_problem_outside_of_a_family_s_scope_meets_no_heuristic(
@@ -393,6 +459,9 @@ def test_a_problem_outside_of_a_family_s_scope_meets_no_heuristic(
 
 
 # --- what is refused ---
+
+
+PARTIAL = PartialBlocks.of_bools(torch.ones(QUERIES, KEYS, dtype=torch.bool), (16, 16))[1]
 
 
 def bad(**changes: Any) -> Any:
@@ -420,6 +489,13 @@ def bad(**changes: Any) -> Any:
         ({"mask": BlockMaskTensor.from_blocks(torch.ones(5, 7, dtype=torch.bool), 8)}, "sides are .* not 8 × 8"),
         ({"elements": torch.ones(QUERIES, KEYS)}, "elements: expected torch.bool on cpu"),
         ({"elements": torch.ones(3, QUERIES, KEYS, dtype=torch.bool)}, "elements: expected a shape that broadcasts to"),
+        ({"elements": PARTIAL}, "elements: partial blocks lie within the blocks of a mask"),
+        ({"elements": PARTIAL, "mask": some_mask()}, "elements: expected partial blocks of a mask"),
+        ({"slopes": SLOPES[:3]}, "slopes: expected one number for each of 4 query heads"),
+        ({"slopes": SLOPES.clone().requires_grad_()}, "slopes: they have no gradient"),
+        ({"slopes": SLOPES, "from_start": True}, "slopes: distances are those of the last query"),
+        ({"slopes": [1.0] * 4}, "slopes: expected a torch.Tensor"),
+        ({"sink_logits": SINK_LOGITS[None]}, "sink_logits: expected one number for each of 4 query heads"),
         ({"window": 0}, "window = 0 is below 1"),
         ({"sinks": 4}, "sinks: keys beside a window, and there is none"),
         ({"scale": math.inf}, "scale = inf"),

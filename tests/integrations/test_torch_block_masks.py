@@ -23,6 +23,7 @@ from sparsegen.integrations.torch import (  # noqa: E402
     from_counts,
     from_flex,
     from_torch_bsr,
+    partial_blocks_from_flex,
     sdd,
     to_counts,
     to_flex,
@@ -174,15 +175,25 @@ def test_nothing_of_flex_attention_s_masks_is_lost(heads: int | None) -> None:
         return (q >= kv) & ((q + h) % 5 != kv % 5)
 
     flex = flex_attention.create_block_mask(seen, None, heads, 200, 300, device="cpu", BLOCK_SIZE=(32, 64))
+    partial, whole = partial_blocks_from_flex(flex), from_flex(flex, allow_partial=True).expand()
     b, h, q, kv = torch.meshgrid(*map(torch.arange, (1, heads or 1, 200, 300)), indexing="ij")
     elements = seen(b, h, q, kv).reshape((200, 300) if heads is None else (1, heads, 200, 300))
     assert torch.equal(flex_elements(flex), elements)
+    for head in range(heads or 1):
+        own = whole[0, head] if heads else whole
+        assert torch.equal(
+            partial.rows(0, head, slice(0, 200)) & own, elements[0, head] if heads else elements
+        )
+    assert torch.equal(partial.numbers, partial_blocks_from_flex(flex, room=len(partial.bits) + 1).numbers)
+    with pytest.raises(RuntimeError, match="more than 3 blocks are partial"):
+        partial_blocks_from_flex(flex, room=3)
     if heads:
         assert torch.equal(flex_elements(flex, (0, 2)), elements[0, 2])
     causal = flex_attention.create_block_mask(
         lambda b, h, q, kv: q >= kv, None, None, 256, 256, device="cpu", BLOCK_SIZE=64
     )
     assert causal.full_kv_num_blocks.sum() == 6
+    assert (partial_blocks_from_flex(causal).numbers >= 0).sum() == 4
     assert torch.equal(flex_elements(causal), torch.ones(256, 256, dtype=torch.bool).tril())
 
 

@@ -89,6 +89,8 @@ def eight_bit() -> Any:
 MASKS = (*NO_OBJECT, torch.ones(32, 32), BlockMask.from_blocks(np.ones((2, 2), np.bool_), (16, 16)))
 MASK_OR_NONE = tuple(one for one in MASKS if one is not None)
 NO_ELEMENTS = (*NO_TENSOR, torch.ones(32, 32), torch.ones(3, 32, 32) > 0, torch.ones(1, 1, 1, 32, 32) > 0)
+OF_HEADS = (*NO_TENSOR, torch.ones(3), torch.ones(1, 2), whole(2))
+SEQUENCES = (None, *NO_TENSOR, torch.ones(2), whole(1), whole(1, 2))
 WORDS = {"words": (*NO_OBJECT, torch.ones(6), torch.ones(5, dtype=torch.uint64))}
 GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "dsd": lambda: {"x": torch.ones(32, 32), "weight": torch.ones(8, 32), "mask": block_mask()},
@@ -136,6 +138,16 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "from_torch_bsr": lambda: {"tensor": torch.ones(32, 32).to_sparse_bsr((16, 16))},
     "from_flex": lambda: {"flex": integration.to_flex(block_mask()), "allow_partial": True},
+    "partial_blocks_from_flex": lambda: {"flex": integration.to_flex(block_mask()), "room": 9},
+    "PartialBlocks": lambda: {
+        "shape": (32, 32), "block": (16, 16), "numbers": whole(2, 2) - 2, "bits": torch.ones(3, 4, dtype=torch.uint64),
+    },
+    "varlen_block_attention": lambda: {name: torch.ones(32, 2, 8) for name in "qkv"} | {
+        "cu_seqlens_q": whole(2) * 32, "block": 16,
+    },
+    "masks.varlen_blocks": lambda: {
+        "cu_seqlens_q": whole(2) * 32, "cu_seqlens_k": whole(2) * 32, "shape": (32, 32), "block": 16,
+    },
     "flex_elements": lambda: {"flex": integration.to_flex(block_mask())},
     "to_torch_bsr": lambda: {"mask": block_mask()},
     "to_counts": lambda: {"mask": block_mask()},
@@ -200,7 +212,7 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     "block_attention": {
         **{name: tensors(1, 2, 32, 8) for name in "qkv"}, "mask": MASK_OR_NONE, "elements": NO_ELEMENTS, "causal": FLAG,
         "window": (*WHOLE, 0), "sinks": WHOLE, "from_start": FLAG, "scale": NO_FACTOR, "softcap": (*NO_FACTOR, 0, -1),
-        "order": WORD, "return_lse": FLAG, "deterministic": FLAG,
+        "slopes": OF_HEADS, "sink_logits": OF_HEADS, "order": WORD, "return_lse": FLAG, "deterministic": FLAG,
     },
     "paged_attention": {
         "q": tensors(1, 2, 4, 8), **{name: tensors(3, 16, 2, 8) for name in ("k_pages", "v_pages")},
@@ -218,7 +230,15 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
         "module": (), **{name: tensors(1, 2, 32, 8) for name in ("query", "key", "value")},
         "attention_mask": (*NO_TENSOR, torch.ones(1, 1, 32, 32), torch.ones(3) > 0, torch.ones(3, 3) > 0),
         "scaling": NO_FACTOR, "dropout": (*NUMBER, 0.1), "is_causal": FLAG, "sliding_window": (*WHOLE, 0),
-        "softcap": (*NO_FACTOR, 0, -1), "block_mask": MASK_OR_NONE,
+        "softcap": (*NO_FACTOR, 0, -1), "block_mask": MASK_OR_NONE, "s_aux": OF_HEADS,
+    },
+    "varlen_block_attention": {
+        **{name: tensors(32, 2, 8) for name in "qkv"}, "cu_seqlens_q": SEQUENCES, "cu_seqlens_k": SEQUENCES[1:],
+        "mask": MASK_OR_NONE, "causal": FLAG, "window": (*WHOLE, 0), "block": SIDES,
+    },
+    "masks.varlen_blocks": {
+        "cu_seqlens_q": SEQUENCES, "cu_seqlens_k": SEQUENCES[1:], "shape": PAIR, "block": SIDES, "causal": FLAG,
+        "window": (*WHOLE, 0), "density": NO_DENSITY,
     },
     "masks.page_list": {"chosen": (*NO_OBJECT, torch.ones(2, 2), torch.tensor(True))},
     "masks.topk_blocks": {
@@ -272,6 +292,8 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     "from_torch_bsr": {"tensor": (*NO_OBJECT, torch.ones(32, 32))},
     "from_flex": {"flex": NO_OBJECT, "item": (*PAIR, (1, 0)), "allow_partial": FLAG},
     "flex_elements": {"flex": NO_OBJECT, "item": (*PAIR, (1, 0))},
+    "partial_blocks_from_flex": {"flex": NO_OBJECT, "room": (*WHOLE, 0)},
+    "PartialBlocks": {"shape": PAIR, "block": PAIR, "numbers": (*NO_OBJECT, torch.ones(2, 2)), "bits": NO_OBJECT},
     "to_torch_bsr": {"mask": MASKS, "dtype": (*NO_DTYPE, None)},
     "to_counts": {"mask": MASKS},
     "to_flex": {"mask": MASKS},

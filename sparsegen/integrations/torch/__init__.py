@@ -27,11 +27,13 @@ from sparsegen.integrations.torch.attention.block_attention import block_attenti
 from sparsegen.integrations.torch.attention.flex_attention import flex_attention
 from sparsegen.integrations.torch.attention.hugging_face import hugging_face_attention
 from sparsegen.integrations.torch.attention.paged_attention import paged_attention
+from sparsegen.integrations.torch.attention.varlen import varlen_block_attention
 from sparsegen.integrations.torch.blocks.block_mask_formats import (
     flex_elements,
     from_counts,
     from_flex,
     from_torch_bsr,
+    partial_blocks_from_flex,
     to_counts,
     to_flex,
     to_torch_bsr,
@@ -39,6 +41,7 @@ from sparsegen.integrations.torch.blocks.block_mask_formats import (
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, draw_block_mask
 from sparsegen.integrations.torch.blocks.dropout import DropoutLinear, block_dropout
 from sparsegen.integrations.torch.blocks.masked_products import dsd, dsd_transposed, sdd, sdd_into
+from sparsegen.integrations.torch.blocks.partial_blocks import PartialBlocks
 from sparsegen.integrations.torch.blocks.scaled_products import scaled_dsd, scaled_sdd
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.convolution.drop_block import DropBlockConv2d
@@ -85,6 +88,7 @@ __all__ = [
     "MaskSource",
     "MaskedConv2d",
     "MaskedSequential",
+    "PartialBlocks",
     "PointwiseConv2d",
     "PreparedLinear",
     "ProgramKind",
@@ -117,6 +121,7 @@ __all__ = [
     "masked_sequential",
     "masks",
     "paged_attention",
+    "partial_blocks_from_flex",
     "sampled_product",
     "scaled_dsd",
     "scaled_sdd",
@@ -130,4 +135,5 @@ __all__ = [
     "to_torch_bsr",
     "transposed_product",
     "tune_model",
+    "varlen_block_attention",
 ]

@@ -28,11 +28,13 @@ from sparsegen.integrations.torch.attention.score_masks import (
     top_p_blocks,
     topk_blocks,
 )
+from sparsegen.integrations.torch.attention.varlen import varlen_blocks
 from sparsegen.integrations.torch.blocks.block_mask_formats import (
     flex_elements,
     from_counts,
     from_flex,
     from_torch_bsr,
+    partial_blocks_from_flex,
     to_counts,
     to_flex,
     to_torch_bsr,
@@ -49,6 +51,7 @@ __all__ = [
     "from_flex",
     "from_torch_bsr",
     "page_list",
+    "partial_blocks_from_flex",
     "pooled_scores",
     "threshold_blocks",
     "to_counts",
@@ -58,5 +61,6 @@ __all__ = [
     "topk_blocks",
     "tree_blocks",
     "union_of_group",
+    "varlen_blocks",
     "window_blocks",
 ]

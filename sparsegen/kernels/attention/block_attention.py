@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from sparsegen.kernels.base import Constraint, Device, Family
-from sparsegen.kernels.config import Config
-from sparsegen.operators import BlockAttentionProblem, DType
+from sparsegen.kernels.config import Config, Value
+from sparsegen.operators import BlockAttentionProblem, DType, SinkLogits
 
 MOST_TOKENS = 1 << 29
+BIT_WORD = 64  # keys
 ROW_BYTES = 128  # of a row in shared memory
 THREADS = 384  # two warpgroups that multiply, and a third one whose first warp loads
 P = TypeVar("P", bound=BlockAttentionProblem)
@@ -30,6 +31,10 @@ class BlockAttentionFamily(Family[P, C]):
             max(problem.queries, problem.keys) < MOST_TOKENS,
             f"queries ({problem.queries}) and keys ({problem.keys}) are fewer than {MOST_TOKENS}",
         )
+        yield Constraint(
+            not problem.has_partial or problem.block.columns % BIT_WORD == 0,
+            f"partial blocks ({problem.block}) have rows of whole words of {BIT_WORD} keys",
+        )
 
 
 def device_constraints(device: Device, shared_bytes: int) -> Iterator[Constraint]:
@@ -39,6 +44,15 @@ def device_constraints(device: Device, shared_bytes: int) -> Iterator[Constraint
         device.shared_memory_per_block >= shared_bytes,
         f"tiles take {shared_bytes} bytes of shared memory, a block has {device.shared_memory_per_block}",
     )
+
+
+def option_constants(problem: BlockAttentionProblem) -> dict[str, Value]:
+    """Returns what templates need to know of partial blocks, changes of scores, and sinks."""
+    return {
+        "has_partial": problem.has_partial,
+        "scores": problem.scores.value,
+        "has_sinks": problem.sinks is SinkLogits.HEADS,
+    }
 
 
 def mask_sizes(problem: BlockAttentionProblem) -> dict[str, int]:

@@ -11,6 +11,7 @@ from sparsegen.kernels.attention.block_attention import (
     BlockAttentionFamily,
     device_constraints,
     mask_sizes,
+    option_constants,
 )
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
@@ -100,6 +101,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             "entry": self.entry,
             "head_dim": problem.head_dim,
             "has_mask": problem.has_mask,
+            **option_constants(problem),
             "query_block": problem.block.rows if problem.has_mask else TILE,
             "key_block": problem.block.columns if problem.has_mask else TILE,
             "tokens_first": problem.order is TokenOrder.TOKENS,

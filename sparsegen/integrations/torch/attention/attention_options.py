@@ -12,15 +12,39 @@ from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.devices import DTYPES
 from sparsegen.integrations.torch.calls.tensor_checks import require_real
 from sparsegen.matrix.block_mask import grid
-from sparsegen.operators import BlockAttentionProblem, MasksOf, TokenOrder
+from sparsegen.operators import BlockAttentionProblem, MasksOf, Room, ScoreChange, SinkLogits, TokenOrder
 from sparsegen.operators.attention_span import Band, Span
 from sparsegen.operators.masked import BLOCK_SIDES, Block, Density
 
 P = TypeVar("P", bound=BlockAttentionProblem)
 SCHEMA = (
-    "Tensor? words, Tensor? elements, float scale, float softcap, bool causal, bool from_start, int window, int sinks, "
-    "int block_rows, int block_columns, float density, bool deterministic"
+    "Tensor? words, Tensor? numbers, Tensor? bits, Tensor? slopes, Tensor? sink_logits, float scale, float softcap, "
+    "bool causal, bool from_start, int window, int sinks, int block_rows, int block_columns, float density, "
+    "bool deterministic"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Tensors of a call beside Q, K and V, in the order of `SCHEMA`; None for those that there are not.
+
+    Attributes:
+        words: of masks, items × heads × words.
+        numbers, bits: of partial blocks, as `PartialBlocks` has them.
+        slopes, sink_logits: one for each query head.
+    """
+
+    words: Tensor | None = None
+    numbers: Tensor | None = None
+    bits: Tensor | None = None
+    slopes: Tensor | None = None
+    sink_logits: Tensor | None = None
+
+    def given(self) -> dict[str, Tensor]:
+        """Tensors that there are, by the names of the operator's operands."""
+        names = {"mask": self.words, "numbers": self.numbers, "bits": self.bits}
+        names |= {"slopes": self.slopes, "sink_logits": self.sink_logits}
+        return {name: tensor.contiguous() for name, tensor in names.items() if tensor is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +84,31 @@ class AttentionOptions:
         """Band of the keys that queries see by position."""
         return self.span.band(queries, keys)
 
-    def what_no_kernel_takes(self, elements: Tensor | None) -> str | None:
+    def what_no_kernel_takes(self, more: Beside) -> str | None:
         """Returns why the operator has no problem for such calls; None if it has one."""
-        if elements is not None:
-            return "the operator takes masks of blocks, and no elements="
-        return "the operator takes no softcap=" if self.softcap else None
+        if self.softcap and more.slopes is not None:
+            return "the operator takes softcap= or slopes=, and not both"
+        return None
 
-    def problem(self, kind: type[P], q: Tensor, k: Tensor, words: Tensor | None) -> P:
+    def problem(self, kind: type[P], q: Tensor, k: Tensor, more: Beside) -> P:
         """The operator's problem for tensors that were checked, of a dtype that kernels know.
 
         Args:
             kind: problem class of the forward or of the backward pass.
         """
         batch, heads, queries, head_dim = q.shape
-        masks, shared = MasksOf.NOBODY, dict[str, Any]()
+        words, masks, shared = more.words, MasksOf.NOBODY, dict[str, Any]()
+        if more.bits is not None:
+            shared["partial_blocks"] = Room(more.bits.shape[0])
+        if self.softcap:
+            shared["scores"] = ScoreChange.SOFTCAP
+        elif more.slopes is not None:
+            shared["scores"] = ScoreChange.ALIBI
+        if more.sink_logits is not None:
+            shared["sinks"] = SinkLogits.HEADS
         if words is not None:
             masks = masks_of(words.shape[0] > 1, words.shape[1] > 1)
-            shared = {"block": Block.parse(self.block), "density": Density.parse(self.density)}
+            shared |= {"block": Block.parse(self.block), "density": Density.parse(self.density)}
         return kind(
             queries=queries,
             keys=k.shape[2],
@@ -119,7 +151,13 @@ def statistics_like(q: Tensor) -> Tensor:
     return q.new_empty(q.shape[:3], dtype=q.dtype if q.dtype is torch.float64 else torch.float32)
 
 
-def check_operands(q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elements: Tensor | None) -> None:
+def sink_gradient_like(q: Tensor, sink_logits: Tensor | None) -> Tensor:
+    """Room for the gradient by the sinks' logits; without any, no number."""
+    count = 0 if sink_logits is None else sink_logits.shape[0]
+    return q.new_empty(count, dtype=q.dtype if q.dtype is torch.float64 else torch.float32)
+
+
+def check_operands(q: Tensor, k: Tensor, v: Tensor, more: Beside) -> None:
     """Hold Q, K, V and what masks them against each other.
 
     Raises:
@@ -136,7 +174,7 @@ def check_operands(q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elemen
             raise OperandError(
                 f"{name}: expected {q.dtype} on {q.device}, got {tensor.dtype} on {tensor.device}"
             )
-    batch, heads, queries, head_dim = q.shape
+    batch, heads, _, head_dim = q.shape
     if not head_dim:
         raise OperandError("head_dim: expected at least one column of q, got 0")
     if k.shape[0] != batch or k.shape[3] != head_dim:
@@ -148,13 +186,21 @@ def check_operands(q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elemen
         raise OperandError(
             f"k: its heads ({k.shape[1]}) do not divide q's ({heads}): as many query heads share each of them"
         )
+    words = more.words
     if words is not None and words.device != q.device:
         raise OperandError(f"mask: expected one on {q.device}, where q is, got one on {words.device}")
-    if elements is not None:
-        _check_elements(elements, (batch, heads, queries, k.shape[2]), q)
+    if more.bits is not None and more.bits.device != q.device:
+        raise OperandError(f"elements: expected them on {q.device}, where q is, got {more.bits.device}")
+    for name, tensor in (("slopes", more.slopes), ("sink_logits", more.sink_logits)):
+        if tensor is not None and (tensor.shape != (heads,) or tensor.device != q.device):
+            raise OperandError(
+                f"{name}: expected one number for each of {heads} query heads on {q.device}, got shape "
+                f"{tuple(tensor.shape)} on {tensor.device}"
+            )
 
 
-def _check_elements(elements: Tensor, shape: tuple[int, ...], q: Tensor) -> None:
+def check_elements(elements: Tensor, shape: tuple[int, ...], q: Tensor) -> None:
+    """Hold bools against batch × heads × queries × keys; raises OperandError."""
     if elements.dtype != torch.bool or elements.device != q.device:
         raise OperandError(
             f"elements: expected torch.bool on {q.device}, true where a query sees a key, got {elements.dtype} on "

@@ -18,15 +18,19 @@ from sparsegen.integrations.torch.attention import block_attention_kernels as ke
 from sparsegen.integrations.torch.attention.attention_options import (
     SCHEMA,
     AttentionOptions,
+    Beside,
     check_operands,
     empty_like,
     memory_order,
+    sink_gradient_like,
     statistics_like,
 )
+from sparsegen.integrations.torch.attention.partial_elements import with_elements
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
+from sparsegen.integrations.torch.blocks.partial_blocks import PartialBlocks
 from sparsegen.integrations.torch.calls.autocast import cast_like_dense
 from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
-from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
+from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
 from sparsegen.operators import TokenOrder, member
 from sparsegen.operators.attention_span import OPEN, Band
 
@@ -41,9 +45,11 @@ def block_attention(
     window: int | None = None,
     sinks: int = 0,
     from_start: bool = False,
-    elements: Tensor | None = None,
+    elements: Tensor | PartialBlocks | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    slopes: Tensor | None = None,
+    sink_logits: Tensor | None = None,
     order: TokenOrder | str = TokenOrder.HEADS,
     return_lse: bool = False,
     deterministic: bool | None = None,
@@ -56,8 +62,8 @@ def block_attention(
     `torch.nn.functional.scaled_dot_product_attention` does.
 
     Without a kernel of ours (on the CPU without the emulator, in float64, on a GPU or for a head_dim that no family
-    takes, with ``elements`` or ``softcap``) PyTorch computes the same in parts, wide and slowly; on a GPU and in the
-    emulator the log says so, once for each reason.
+    takes, with both ``softcap`` and ``slopes``) PyTorch computes the same in parts, wide and slowly; on a GPU and in
+    the emulator the log says so, once for each reason.
 
     Args:
         q: batch × heads × queries × head_dim.
@@ -72,10 +78,14 @@ def block_attention(
         sinks: first keys that queries see beside their window.
         from_start: query 0 stands beside key 0, as in PyTorch's causal attention; by default the last query stands
             beside the last key, as with a cache of keys, and as in FlashAttention.
-        elements: bool, whatever broadcasts to batch × heads × queries × keys: exact places inside of blocks, as
-            FlexAttention's partial blocks have (`flex_elements`), or of documents (`masks.documents`).
+        elements: exact places inside of blocks: the `PartialBlocks` of the mask (`masks.partial_blocks_from_flex`), or
+            bool, whatever broadcasts to batch × heads × queries × keys: every call makes partial blocks of them.
         scale: default 1 / √head_dim.
         softcap: scores x become softcap · tanh(x / softcap).
+        slopes: float32, one for each query head (ALiBi): a score loses slope · |distance|, where the last query stands
+            beside the last key. They have no gradient.
+        sink_logits: one for each query head: a learned logit that is part of the softmax's sum and has no value. The
+            LSE counts it; it has a gradient.
         order: ``tokens`` for tensors of shape batch × tokens × heads × head_dim, as FlashAttention takes them; O too.
         return_lse: return O and the LSE, the natural logarithm of each query's sum of exponentials.
         deterministic: use a backward pass that gives equal bits for equal inputs; by default if
@@ -93,14 +103,17 @@ def block_attention(
     q, k, v = (cast_like_dense(tensor, device) for tensor in (q, k, v))
     if order is TokenOrder.TOKENS:
         q, k, v = (_by_heads(tensor, name) for name, tensor in (("q", q), ("k", k), ("v", v)))
-    words, block, density = None, (0, 0), 1.0
     if mask is not None:
         check_mask(mask)
         _check_places(mask, q, k)
-        words, block, density = _of_items_and_heads(mask), mask.block, mask.density
+    numbers = bits = None
     if elements is not None:
-        require_tensors(elements=elements)
-        elements = elements[(None,) * (4 - elements.dim())] if elements.dim() < 4 else elements
+        mask, partial = with_elements(elements, mask, q, k)
+        numbers, bits = partial.numbers, partial.bits
+    words, block, density = None, (0, 0), 1.0
+    if mask is not None:
+        words, block, density = _of_items_and_heads(mask), mask.block, mask.density
+    slopes, sink_logits = _of_heads(q, k, slopes, sink_logits, from_start)
     head_dim = max(1, int(q.shape[-1])) if q.dim() else 1
     options = AttentionOptions(
         scale=head_dim**-0.5 if scale is None else arguments.factor(scale, "scale", OperandError),
@@ -115,7 +128,7 @@ def block_attention(
         deterministic=_is_deterministic(deterministic),
     )
     Band.of(1, 1, causal=options.causal, window=options.window, sinks=options.sinks)  # sinks need a window
-    out, lse = _attention(q, k, v, words, elements, *options.arguments())
+    out, lse = _attention(q, k, v, words, numbers, bits, slopes, sink_logits, *options.arguments())
     out = out.transpose(1, 2) if order is TokenOrder.TOKENS else out
     return (out, lse) if arguments.flag(return_lse, "return_lse", OperandError) else out
 
@@ -133,6 +146,29 @@ def _check_places(mask: BlockMaskTensor, q: Tensor, k: Tensor) -> None:
     places = tuple(t.shape[2] if t.dim() == 4 else None for t in (q, k))  # the operator reports other shapes
     if None not in places and mask.shape != places:
         raise OperandError(f"mask: expected one over {places[0]} queries × {places[1]} keys, got {mask}")
+
+
+def _of_heads(
+    q: Tensor, k: Tensor, slopes: Tensor | None, sink_logits: Tensor | None, from_start: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Slopes and sinks, as wide as the LSE."""
+    wide = torch.float64 if q.dtype is torch.float64 else torch.float32
+    if slopes is not None:
+        require_tensors(slopes=slopes)
+        require_real(slopes, "slopes")
+        if slopes.requires_grad:
+            raise OperandError("slopes: they have no gradient; detach them")
+        if from_start and q.shape[-2:-1] != k.shape[-2:-1]:
+            raise OperandError(
+                "slopes: distances are those of the last query beside the last key; from_start=True needs as many "
+                "queries as keys"
+            )
+        slopes = slopes.to(wide)
+    if sink_logits is not None:
+        require_tensors(sink_logits=sink_logits)
+        require_real(sink_logits, "sink_logits")
+        sink_logits = sink_logits.to(wide)
+    return slopes, sink_logits
 
 
 def _of_items_and_heads(mask: BlockMaskTensor) -> Tensor:
@@ -159,18 +195,21 @@ def _is_deterministic(asked: bool | None) -> bool:
 
 
 def _remember(ctx: Context, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, words, elements, *ctx.rest = inputs
+    q, k, v, *more = inputs[: 3 + kernels.BESIDE]
+    ctx.rest = inputs[3 + kernels.BESIDE :]
     out, lse = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(lse)
-    ctx.save_for_backward(q, k, v, out, lse, words, elements)
+    ctx.save_for_backward(q, k, v, out, lse, *more)
 
 
 def _backward(ctx: Context, dout: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
     if dout is None:
-        return (None,) * (5 + len(ctx.rest))
-    gradients = _attention_backward(dout, *ctx.saved_tensors, *ctx.rest)
-    return (*gradients, *[None] * (2 + len(ctx.rest)))
+        return (None,) * (3 + kernels.BESIDE + len(ctx.rest))
+    *gradients, by_logits = _attention_backward(dout, *ctx.saved_tensors, *ctx.rest)
+    has_logits = ctx.saved_tensors[-1] is not None  # the last of what is beside Q, K and V
+    no_others = (None,) * (kernels.BESIDE - 1)
+    return (*gradients, *no_others, by_logits if has_logits else None, *[None] * len(ctx.rest))
 
 
 def _refuse(ctx: Context, *_: object) -> None:
@@ -180,18 +219,16 @@ def _refuse(ctx: Context, *_: object) -> None:
     )
 
 
-def _fake(
-    q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elements: Tensor | None, *_: object
-) -> tuple[Tensor, Tensor]:
-    check_operands(q, k, v, words, elements)
+def _fake(q: Tensor, k: Tensor, v: Tensor, *more: Any) -> tuple[Tensor, Tensor]:
+    check_operands(q, k, v, Beside(*more[: kernels.BESIDE]))
     return empty_like(q, memory_order(q)), statistics_like(q)
 
 
 def _fake_backward(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: object
-) -> tuple[Tensor, Tensor, Tensor]:
-    order = memory_order(q)
-    return empty_like(q, order), empty_like(k, order), empty_like(v, order)
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *more: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    order, sink_logits = memory_order(q), Beside(*more[: kernels.BESIDE]).sink_logits
+    return (*(empty_like(tensor, order) for tensor in (q, k, v)), sink_gradient_like(q, sink_logits))
 
 
 _attention = DirectOperator(
@@ -199,16 +236,17 @@ _attention = DirectOperator(
     f"(Tensor q, Tensor k, Tensor v, {SCHEMA}) -> (Tensor, Tensor)",
     kernels.forward,
     fake=_fake,
-    tensors=5,
+    tensors=3 + kernels.BESIDE,
     backward=_backward,
     remember=_remember,
 )
 _attention_backward = DirectOperator(
     "block_attention_backward",
-    f"(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {SCHEMA}) -> (Tensor, Tensor, Tensor)",
+    f"(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {SCHEMA}) -> "
+    "(Tensor, Tensor, Tensor, Tensor)",
     kernels.backward,
     fake=_fake_backward,
-    tensors=8,
+    tensors=6 + kernels.BESIDE,
     backward=_refuse,
     remember=lambda *_: None,
 )

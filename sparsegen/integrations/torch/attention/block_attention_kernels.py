@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -14,9 +14,11 @@ from torch import Tensor
 from sparsegen.integrations.torch.attention import plain_block_attention as plain
 from sparsegen.integrations.torch.attention.attention_options import (
     AttentionOptions,
+    Beside,
     check_grid,
     check_operands,
     empty_like,
+    sink_gradient_like,
     statistics_like,
 )
 from sparsegen.integrations.torch.calls.devices import kernel_device
@@ -27,22 +29,21 @@ from sparsegen.kernels import families_of
 from sparsegen.kernels.base import Device
 from sparsegen.operators import BlockAttentionBackwardProblem, BlockAttentionProblem, Problem, TokenOrder
 
+BESIDE = len(fields(Beside))
 P = TypeVar("P", bound=BlockAttentionProblem)
 
 log = logging.getLogger(__name__)
 
 
-def _forward_of(
-    q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elements: Tensor | None, *rest: Any
-) -> Callable[..., tuple[Tensor, Tensor]]:
-    options = AttentionOptions(*rest)
-    check(q, k, v, words, elements, options)
-    found = _kernel(BlockAttentionProblem, q, k, words, elements, options)
-    return partial(_plainly, plain.attention, options) if found is None else _Forward(*found)
+def _forward_of(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> Callable[..., tuple[Tensor, Tensor]]:
+    more, options = Beside(*inputs[:BESIDE]), AttentionOptions(*inputs[BESIDE:])
+    check(q, k, v, more, options)
+    found = _kernel(BlockAttentionProblem, q, k, more, options)
+    return partial(_plainly, plain.attention, options, 3) if found is None else _Forward(*found)
 
 
 # O and the log-sum-exp, of the operator ``block_attention``, whose arguments it takes.
-forward = calls.of(5, _forward_of)
+forward = calls.of(3 + BESIDE, _forward_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +53,32 @@ class _Forward:
     problem: BlockAttentionProblem
     operator: Any
 
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elements: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor | None) -> tuple[Tensor, Tensor]:
         order, out, lse = self.problem.order, empty_like(q, self.problem.order), statistics_like(q)
         given = {name: stored(tensor, order) for name, tensor in (("q", q), ("k", k), ("v", v))}
         if is_capturing(q):
             operators.keep(self)
-        launch(self.problem, self.operator, given, words, {"lse": lse}, stored(out, order))
+        given |= Beside(*more).given()
+        launch(self.problem, self.operator, given, {"lse": lse}, stored(out, order))
         return out, lse
 
 
-def _backward_of(*inputs: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    (_, q, k, _, _, _, words, elements), options = inputs[:8], AttentionOptions(*inputs[8:])
-    found = _kernel(BlockAttentionBackwardProblem, q, k, words, elements, options)
-    return partial(_plainly, plain.attention_backward, options) if found is None else _Backward(*found)
+def _backward_of(*inputs: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
+    (_, q, k, *_), more = inputs[:6], Beside(*inputs[6 : 6 + BESIDE])
+    options = AttentionOptions(*inputs[6 + BESIDE :])
+    found = _kernel(BlockAttentionBackwardProblem, q, k, more, options)
+    return partial(_plainly, plain.attention_backward, options, 6) if found is None else _Backward(*found)
 
 
-# The gradients by Q, K and V, of the operator ``block_attention_backward``, whose arguments it takes.
-backward = calls.of(8, _backward_of)
+# The gradients by Q, K, V and learned sinks, of the operator ``block_attention_backward``, whose arguments it takes.
+backward = calls.of(6 + BESIDE, _backward_of)
 
 
-def _plainly(compute: Callable[..., Any], options: AttentionOptions, *tensors: Tensor | None) -> Any:
-    """Computes by PyTorch in the place of a kernel."""
-    return compute(*tensors, options)
+def _plainly(
+    compute: Callable[..., Any], options: AttentionOptions, own: int, *tensors: Tensor | None
+) -> Any:
+    """Computes by PyTorch in the place of a kernel, of ``own`` tensors and what is `Beside` them."""
+    return compute(*tensors[:own], Beside(*tensors[own:]), options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,25 +96,27 @@ class _Backward:
         v: Tensor,
         out: Tensor,
         lse: Tensor,
-        words: Tensor | None,
-        elements: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        *more: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         order = self.problem.order
         given = {"q": q, "k": k, "v": v, "o": out, "do": dout}
         given = {name: stored(tensor, order) for name, tensor in given.items()} | {"lse": lse.contiguous()}
+        given |= Beside(*more).given()
         dq, dk, dv = (empty_like(tensor, order) for tensor in (q, k, v))
+        d_sink_logits = sink_gradient_like(q, given.get("sink_logits"))
         written = {"dk": stored(dk, order), "dv": stored(dv, order)}
+        if "sink_logits" in given:
+            written["d_sink_logits"] = d_sink_logits
         if is_capturing(q):
             operators.keep(self)
-        launch(self.problem, self.operator, given, words, written, stored(dq, order))
-        return dq, dk, dv
+        launch(self.problem, self.operator, given, written, stored(dq, order))
+        return dq, dk, dv, d_sink_logits
 
 
 def launch(
     problem: Problem,
     operator: Any,
     given: Mapping[str, Tensor],
-    words: Tensor | None,
     written: Mapping[str, Tensor],
     out: Tensor,
 ) -> None:
@@ -119,15 +124,12 @@ def launch(
 
     Args:
         given: contiguous; those at addresses that vectors do not divide are copied.
-        words: words of the masks, if there are any.
         written: new tensors that the call writes beside its result.
         out: the result, a new tensor.
     """
     shapes = {spec.name: spec.shape for spec in problem.operands(0)}
     tensors = {name: aligned(tensor).view(shapes[name]) for name, tensor in given.items()}
     tensors |= {name: tensor.view(shapes[name]) for name, tensor in written.items()}
-    if words is not None:
-        tensors["mask"] = words.contiguous().view(shapes["mask"])
     result = out.view(problem.result(0).shape)
     if out.is_cuda:
         operator(**tensors, out=result)
@@ -147,36 +149,36 @@ def check(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    words: Tensor | None,
-    elements: Tensor | None,
+    more: Beside,
     options: AttentionOptions,
 ) -> None:
     """Hold what a call brings against each other; raises OperandError for what does not fit, by its name."""
-    check_operands(q, k, v, words, elements)
-    if words is not None:
-        check_grid(words, options.block, (q.shape[0], q.shape[1]), (q.shape[2], k.shape[2]))
+    check_operands(q, k, v, more)
+    if more.words is not None:
+        check_grid(more.words, options.block, (q.shape[0], q.shape[1]), (q.shape[2], k.shape[2]))
 
 
 def _kernel(
     kind: type[P],
     q: Tensor,
     k: Tensor,
-    words: Tensor | None,
-    elements: Tensor | None,
+    more: Beside,
     options: AttentionOptions,
 ) -> tuple[P, Any] | None:
     """The problem of such a call and its operator; None where no kernel of ours computes it."""
     device = kernel_device(q)
     if device is None or not (q.numel() and k.numel()):
         return None
-    why = options.what_no_kernel_takes(elements)
+    why = options.what_no_kernel_takes(more)
     if why is not None:
         _say_once(f"{why} yet")
         return None
-    problem = options.problem(kind, q, k, words)
+    problem = options.problem(kind, q, k, more)
     if not has_kernel(problem, device):
         return None
     kept = {"scale": options.scale, "deterministic": options.deterministic or None}
+    if options.softcap:
+        kept["softcap"] = options.softcap
     return problem, operators.get(problem, device, is_capturing(q), **kept)
 
 

@@ -22,7 +22,7 @@ from sparsegen.integrations.torch.attention.block_attention import block_attenti
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 
-REFUSED = ("s_aux", "position_bias", "head_mask")  # no kernel supports their effects
+REFUSED = ("position_bias", "head_mask")  # no kernel supports their effects
 
 
 def hugging_face_attention(
@@ -37,6 +37,7 @@ def hugging_face_attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     block_mask: BlockMaskTensor | None = None,
+    s_aux: Tensor | None = None,
     **more: object,
 ) -> tuple[Tensor, None]:
     """Attention as ``transformers.AttentionInterface`` wants it.
@@ -47,10 +48,11 @@ def hugging_face_attention(
     Args:
         query: batch × heads × queries × head_dim.
         key, value: batch × heads of keys × keys × head_dim.
-        attention_mask: bool, batch × 1 × queries × keys, exact (which no kernel takes yet: ``elements`` of
-            `block_attention`); or batch × keys, not 0 where a key is no padding.
+        attention_mask: bool, batch × 1 × queries × keys, exact (``elements`` of `block_attention`); or batch × keys,
+            not 0 where a key is no padding.
         sliding_window: keys that a query sees, its own the last of them.
         block_mask: the mask for `block_attention`.
+        s_aux: learned sinks, one for each query head (``sink_logits`` of `block_attention`).
         more: other arguments of models; those that would change the result are refused.
 
     Returns:
@@ -89,7 +91,12 @@ def hugging_face_attention(
         elements, is_whole = _elements(attention_mask, key.shape[2])
         span = {} if is_whole else span
     out = block_attention(
-        query, key, value, block_mask, elements=elements, scale=scaling, softcap=softcap, **span
+        *(query, key, value, block_mask),
+        elements=elements,
+        scale=scaling,
+        softcap=softcap,
+        sink_logits=s_aux,
+        **span,
     )
     return out.transpose(1, 2).contiguous(), None
 

@@ -96,7 +96,7 @@ class _Forward:
         lse = q.new_empty((p.batch, p.heads, p.queries), dtype=torch.float32)
         if is_capturing(q):
             operators.keep(self)
-        launch(p, self.operator, given, None, {"lse": lse}, out)
+        launch(p, self.operator, given, {"lse": lse}, out)
         return out, lse
 
 

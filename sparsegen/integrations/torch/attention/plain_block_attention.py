@@ -14,25 +14,30 @@ from torch import Tensor
 
 from sparsegen.integrations.torch.attention.attention_options import (
     AttentionOptions,
+    Beside,
     empty_like,
     memory_order,
+    sink_gradient_like,
     statistics_like,
 )
 from sparsegen.integrations.torch.blocks.mask_launches import blocks_of
+from sparsegen.integrations.torch.blocks.partial_blocks import PartialBlocks
 from sparsegen.integrations.torch.pattern.plain import CHUNK, WIDE
 from sparsegen.matrix.block_mask import grid
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elements: Tensor | None, options: AttentionOptions
+    q: Tensor, k: Tensor, v: Tensor, more: Beside, options: AttentionOptions
 ) -> tuple[Tensor, Tensor]:
     """O and the log-sum-exp of the scores of each query, of operands that were checked."""
     out, lse = empty_like(q, memory_order(q)), statistics_like(q)
     with torch.autocast(q.device.type, enabled=False):  # sums stay wide
-        for part in _parts(q, k, words, elements, options):
+        for part in _parts(q, k, more, options):
             keys, values = part.of_keys(k), part.of_keys(v)
-            scores, _ = part.scores(part.of_queries(q), keys, options)
+            scores, _ = part.scores(part.of_queries(q), keys, more, options)
             sums = scores.logsumexp(-1)
+            if more.sink_logits is not None:
+                sums = torch.logaddexp(sums, more.sink_logits[part.heads, None].to(sums.dtype))
             out[part.place] = (_weights(scores, sums) @ values).to(out.dtype)
             lse[part.place] = sums
     return out, lse
@@ -45,29 +50,33 @@ def attention_backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    words: Tensor | None,
-    elements: Tensor | None,
+    more: Beside,
     options: AttentionOptions,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients by Q, K and V, where `attention` gave ``out`` and ``lse``."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients by Q, K, V and the sinks' logits, where `attention` gave ``out`` and ``lse``."""
     order = memory_order(q)
     dq, dk, dv = (empty_like(t, order) for t in (q, k, v))
     wide = q.dtype if q.dtype in WIDE else torch.float32
     dk_sums, dv_sums = (torch.zeros_like(t, dtype=wide) for t in (k, v))
+    d_sink_logits = sink_gradient_like(q, more.sink_logits).zero_()
     with torch.autocast(q.device.type, enabled=False):
-        for part in _parts(q, k, words, elements, options):
+        for part in _parts(q, k, more, options):
             queries, keys, values = part.of_queries(q), part.of_keys(k), part.of_keys(v)
             gradient, result = part.of_queries(dout), part.of_queries(out)
-            scores, slope = part.scores(queries, keys, options)
+            scores, slope = part.scores(queries, keys, more, options)
             weights = _weights(scores, lse[part.place])
             delta = (gradient * result).sum(-1, keepdim=True)
+            if more.sink_logits is not None:
+                logits = more.sink_logits[part.heads, None].to(lse.dtype)
+                sunk = _weights(logits[..., None], lse[part.place])[..., 0] * delta[..., 0]
+                d_sink_logits[part.heads] -= sunk.sum(-1)
             ds = weights * (gradient @ values.mT - delta) * options.scale
             if slope is not None:
                 ds = ds * slope
             dq[part.place] = (ds @ keys).to(dq.dtype)
             dk_sums[part.item, part.kv_head] += (ds.mT @ queries).sum(0)
             dv_sums[part.item, part.kv_head] += (weights.mT @ gradient).sum(0)
-    return dq, dk.copy_(dk_sums), dv.copy_(dv_sums)
+    return dq, dk.copy_(dk_sums), dv.copy_(dv_sums), d_sink_logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,7 @@ class _Part:
 
     Attributes:
         seen: bool, heads or 1 × queries or 1 × keys.
+        shift: the key that query 0 stands beside.
     """
 
     item: int
@@ -83,6 +93,7 @@ class _Part:
     heads: slice
     queries: slice
     seen: Tensor
+    shift: int
 
     @property
     def place(self) -> tuple[int, slice, slice]:
@@ -96,25 +107,32 @@ class _Part:
         """The part's rows of K or V, keys × head_dim, wide."""
         return _wide(tensor[self.item, self.kv_head])
 
-    def scores(self, q: Tensor, k: Tensor, options: AttentionOptions) -> tuple[Tensor, Tensor | None]:
+    def scores(
+        self, q: Tensor, k: Tensor, more: Beside, options: AttentionOptions
+    ) -> tuple[Tensor, Tensor | None]:
         """Heads × queries × keys, -inf where nothing is seen; and the slope of softcap there, if there is one."""
         scores, slope = q @ k.mT * options.scale, None
         if options.softcap:
             bent = (scores / options.softcap).tanh()
             scores, slope = bent * options.softcap, 1 - bent.square()
+        if more.slopes is not None:
+            i = torch.arange(self.queries.start, self.queries.stop, device=q.device)[:, None]
+            away = (torch.arange(k.shape[0], device=q.device) - i - self.shift).abs()
+            scores = scores - more.slopes[self.heads, None, None].to(scores.dtype) * away
         return scores.masked_fill(~self.seen, -torch.inf), slope
 
 
-def _parts(
-    q: Tensor, k: Tensor, words: Tensor | None, elements: Tensor | None, options: AttentionOptions
-) -> Iterator[_Part]:
+def _parts(q: Tensor, k: Tensor, more: Beside, options: AttentionOptions) -> Iterator[_Part]:
     """All of a call, so that no part has more than some `CHUNK` scores."""
     (batch, heads, queries, _), (_, kv_heads, keys, _) = q.shape, k.shape
     if not (batch and heads and queries):
         return
     group = heads // kv_heads
     step = max(1, CHUNK // max(1, group * keys))
-    live = None if words is None else blocks_of(words, grid((queries, keys), options.block))
+    live = None if more.words is None else blocks_of(more.words, grid((queries, keys), options.block))
+    partial = None
+    if more.numbers is not None and more.bits is not None:
+        partial = PartialBlocks((queries, keys), options.block, more.numbers, more.bits)
     band = options.band(queries, keys)
     for start in range(0, queries, step):
         rows = slice(start, min(start + step, queries))
@@ -129,10 +147,10 @@ def _parts(
                     own = _of(live, item, of_heads)
                     by_block = own[:, i[:, 0] // options.block_rows][:, :, j // options.block_columns]
                     seen = seen & by_block
-                if elements is not None:
-                    own = _of(elements, item, of_heads)
-                    seen = seen & (own if own.shape[1] == 1 else own[:, rows])
-                yield _Part(item, kv_head, of_heads, rows, seen)
+                if partial is not None:
+                    of_group = range(of_heads.start, of_heads.stop)
+                    seen = seen & torch.stack([partial.rows(item, head, rows) for head in of_group])
+                yield _Part(item, kv_head, of_heads, rows, seen, keys - queries)
 
 
 def _of(tensor: Tensor, item: int, heads: slice) -> Tensor:

@@ -11,6 +11,7 @@ from sparsegen import arguments
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.blocks.mask_launches import expanded
+from sparsegen.integrations.torch.blocks.partial_blocks import MOST_PARTIAL, PartialBlocks
 from sparsegen.integrations.torch.calls.tensor_checks import no_tensor, require_dtype, require_tensors
 from sparsegen.matrix import block_mask_formats
 from sparsegen.matrix.block_mask import checked_blocks, grid
@@ -162,6 +163,34 @@ def flex_elements(flex: Any, item: tuple[int, int] | None = None) -> Tensor:
     full = _listed(flex.full_kv_num_blocks, flex.full_kv_indices, mask.layout.columns)
     whole = full if item is None else full[item]
     return found | expanded(whole.reshape(*mask.lead, *whole.shape[-2:]), block, mask.shape)
+
+
+def partial_blocks_from_flex(flex: Any, *, room: int | None = None) -> PartialBlocks:
+    """The partial blocks of FlexAttention's ``BlockMask``, whose function is asked for the places of these alone.
+
+    Beside the mask by ``from_flex(flex, allow_partial=True)`` nothing of it is lost, as ``elements`` of
+    `block_attention`. One bit for each place of a partial block.
+
+    Args:
+        flex: a ``torch.nn.attention.flex_attention.BlockMask``.
+        room: most partial blocks of all its masks. By default as many as there are, for whose number this waits for
+            the device; with more of them than ``room`` the device reports an error.
+
+    Raises:
+        MatrixError: it is no such mask.
+    """
+    if not isinstance(flex, _flex()):
+        raise MatrixError(f"expected FlexAttention's BlockMask, got {type(flex).__name__}")
+    if room is not None:
+        room = arguments.whole(room, "room", MatrixError, least=1, most=MOST_PARTIAL)
+    shape, block = _sizes(flex)
+    columns = grid(shape, block).columns
+    partial = _listed(flex.kv_num_blocks, flex.kv_indices, columns)
+    if flex.full_kv_num_blocks is not None:
+        partial &= ~_listed(flex.full_kv_num_blocks, flex.full_kv_indices, columns)
+    if _has_no_function(flex):
+        partial = torch.zeros_like(partial)
+    return PartialBlocks.of_function(flex.mask_mod, partial, shape, block, room)
 
 
 def to_flex(mask: BlockMaskTensor) -> Any:

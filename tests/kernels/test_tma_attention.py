@@ -1,0 +1,134 @@
+"""`tma_attention` beyond the contract tests: tiles of one warpgroup, what it refuses, and nvcc."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
+from sparsegen.kernels import family
+from sparsegen.kernels.base import Device
+from sparsegen.operators import BlockAttentionProblem
+from sparsegen.render import render
+from sparsegen.testing.kinds import Kind
+from sparsegen.testing.launches import run_and_compare
+from sparsegen.testing.variants import Variant
+
+FAMILY = family("tma_attention")
+H100 = Device("h100", "H100", "cuda", (9, 0), 132, 227 * 1024, 228 * 1024, 50 << 20)
+
+
+def problem_of(queries: int = 200, keys: int = 300, **options: Any) -> BlockAttentionProblem:
+    usual = {"kv_heads": 1, "group": 2, "head_dim": 64, "dtype": "float16", "block": "64x64", "density": 0.5}
+    return BlockAttentionProblem.of((queries, keys), **usual | options)
+
+
+def check(problem: BlockAttentionProblem, toolchain: EmulatorToolchain, **choices: Any) -> None:
+    """Runs a variant under sanitizers, and holds its results against the reference."""
+    config, nobody = FAMILY.config(**choices), problem.without_pattern
+    source = render(FAMILY, problem, config)
+    kernel = toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
+    variant = Variant(FAMILY, config, Kind(type(problem), (), ()), (), source)
+    run_and_compare(
+        variant, kernel, problem, nobody, FAMILY.pack(problem, config, nobody), where=str(problem)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"masks": "heads"},
+        {"masks": "heads", "queries": 300, "block": "16x64", "density": 0.3},
+        {"masks": "all", "queries": 140, "block": "128x128", "head_dim": 128, "span": "causal"},
+        {"masks": "nobody", "span": "causal:90+20", "head_dim": 80, "order": "tokens", "dtype": "bfloat16"},
+        {"masks": "items", "batch": 2, "block": "32x32", "density": 0.2},
+    ],
+    ids=str,
+)
+def test_tiles_of_one_warpgroup(options: dict[str, Any], emulator_toolchain: EmulatorToolchain) -> None:
+    check(problem_of(**options), emulator_toolchain, warpgroups="single")
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"masks": "heads", "partial_blocks": 9},
+    {"masks": "items", "batch": 2, "block": "16x64", "partial_blocks": 30, "span": "causal"},
+    {"masks": "all", "block": "128x128", "partial_blocks": 4, "head_dim": 128, "density": 0.9},
+    {"masks": "heads", "scores": "softcap"},
+    {"masks": "nobody", "scores": "alibi", "span": "causal"},
+    {"masks": "heads", "scores": "alibi", "block": "32x64", "partial_blocks": 20, "sinks": "heads"},
+    {"masks": "nobody", "sinks": "heads", "batch": 2, "span": "full:20"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("warpgroups", ["together", "single"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_partial_blocks_changes_of_scores_and_sinks(
+    options: dict[str, Any], warpgroups: str, emulator_toolchain: EmulatorToolchain
+) -> None:
+    check(problem_of(**options), emulator_toolchain, warpgroups=warpgroups)
+
+
+@pytest.mark.slow
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"masks": "heads", "head_dim": 256, "block": "128x128"},
+        {"masks": "nobody", "head_dim": 192, "span": "causal:90+20", "order": "tokens", "sinks": "heads"},
+        {"masks": "all", "head_dim": 144, "block": "32x64", "partial_blocks": 9, "dtype": "bfloat16"},
+    ],
+    ids=str,
+)
+def test_wide_heads(options: dict[str, Any], emulator_toolchain: EmulatorToolchain) -> None:
+    check(problem_of(**options), emulator_toolchain)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@pytest.mark.parametrize(
+    ("warpgroups", "head_dim"),
+    [
+        ("together", 64),
+        ("together", 128),
+        ("together", 192),
+        ("together", 256),
+        ("single", 64),
+        ("single", 128),
+    ],
+)
+def test_nvcc_lets_products_overlap(warpgroups: str, head_dim: int, tmp_path: Path) -> None:
+    problem = problem_of(head_dim=head_dim)
+    (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, FAMILY.config(warpgroups=warpgroups)))
+    target = "-gencode=arch=compute_90a,code=sm_90a"
+    command = ["nvcc", "-cubin", "-std=c++17", target, "-Xptxas", "-v", "kernel.cu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
+    assert "serialized" not in done.stderr, done.stderr
+
+
+def test_it_refuses_by_name() -> None:
+    broken = FAMILY.broken_constraints(problem_of(head_dim=264), FAMILY.config(), H100)
+    assert any("head_dim" in sentence for sentence in broken)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_two_rings_fit_shared_memory_up_to_128_columns(head_dim: int) -> None:
+    problem = problem_of(head_dim=head_dim)
+    assert FAMILY.is_valid(problem, FAMILY.config(), H100)
+    assert FAMILY.is_valid(problem, FAMILY.config(warpgroups="single"), H100) == (head_dim <= 128)
+
+
+def test_small_blocks_get_tiles_of_one_warpgroup() -> None:
+    chosen = {}
+    for block in ("64x64", "16x64", "128x128", "128x64"):
+        problem = problem_of(block=block)
+        chosen[block] = FAMILY.heuristic(problem, problem.features(problem.without_pattern), H100).warpgroups
+    assert chosen == {"64x64": "single", "16x64": "single", "128x128": "together", "128x64": "together"}
