@@ -67,7 +67,7 @@ class Row:
 
     @property
     def fits_flex(self) -> bool:
-        """True if FlexAttention's kernels take the pages, all of which every query sees whole, and count their elements."""
+        """True if FlexAttention's kernels take the pages, which queries see whole, and count their elements."""
         elements = self.batch * self.context * self.kv_heads * self.head_dim
         is_taken = self.page >= FLEX_BLOCK and elements < 1 << 31
         return is_taken and self.queries == 1 and self.order == "tokens" and not self.uneven
