@@ -105,7 +105,7 @@ class PagedAttentionProblem(Problem):
     has_pattern: ClassVar[bool] = False
     operator_type: ClassVar[type[PagedAttentionOperator]] = PagedAttentionOperator
 
-    queries: int = size("newest tokens of a sequence, which attend")
+    queries: int = size("newest tokens of a sequence, which attend", usual=1)
     keys: int = size("most tokens of a sequence, queries among them")
     kv_heads: int = size("heads of K and V", usual=8)
     group: int = size("query heads that share a head of K and V", usual=4)

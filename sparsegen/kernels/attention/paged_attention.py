@@ -28,8 +28,8 @@ ROWS = 16  # of an instruction
 MOST_MULTIPROCESSORS = 160  # whose blocks have room for their parts
 STATISTICS_BYTES = 8  # of a row
 IN_FLIGHT = 40 << 10  # bytes on their way to a multiprocessor that hide the memory's latency
-REACHED = 0.9  # fraction of the copy bandwidth
-START_US = 6.0  # first tiles, and merging the last ones
+START_US = 12.0  # beside the launch, whatever is read (H200): first tiles, and merging the last ones
+PRODUCTS = 0.3  # fraction of the tensor cores' rate
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ class PagedAttention(Family[PagedAttentionProblem, PagedAttentionConfig]):
     ) -> float:
         rates, cost = device.expected_rates, problem.cost(0)
         padded = _row_blocks(problem) * ROWS / (problem.queries * problem.group)
-        products = padded * cost.flop / 2 / (0.3 * rates.tensor_products_per_us(problem.dtype))
-        return rates.launch_us + START_US + max(cost.bytes / (REACHED * rates.copy_bytes_per_us), products)
+        products = padded * cost.flop / 2 / (PRODUCTS * rates.tensor_products_per_us(problem.dtype))
+        return rates.launch_us + START_US + max(cost.bytes / rates.copy_bytes_per_us, products)
 
 
 def _row_blocks(problem: PagedAttentionProblem) -> int:
