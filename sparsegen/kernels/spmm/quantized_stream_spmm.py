@@ -270,7 +270,7 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
 
 
 def _blocks(groups: int, room: int) -> int:
-    """As many blocks as there is room for; or not many fewer, of which each group of rows has equally many."""
+    """The most blocks that there is room for, or slightly fewer where all groups of rows then share equally many."""
     fitting = [b for b in BLOCKS if b <= room] or [BLOCKS[0]]
     aligned = [b for b in fitting if b >= NEARLY_ALL * max(fitting) and b % max(1, groups) == 0]
     return max(aligned or fitting)
