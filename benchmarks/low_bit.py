@@ -89,17 +89,9 @@ def with_codes(matrix: CsrMatrix, kind: ValueType, seed: int) -> CsrMatrix:
 def configs(
     problem: QuantizedSpmmProblem, matrix: CsrMatrix, device: Device
 ) -> Iterator[QuantizedStreamConfig]:
-    """The heuristic's config, and others in their shares of the work and in how they decode."""
+    """The heuristic's config, and others in their shares of the work."""
     own = FAMILY.heuristic(problem, problem.features(matrix), device)
-    many = replace(own, warps_m=2 * own.warps_m, ring_chunks=8, depth=2)
-    aligned = replace(own, blocks=128)
-    lone = replace(aligned, warps_m=1, warps_k=8, ring_chunks=8, depth=2)  # no sum of several blocks
-    tried = [
-        *(replace(own, unrolled=u, lookup=where) for u in (1, 2, 4) for where in ("shuffle", "shared")),
-        *(replace(many, unrolled=u) for u in (1, 4)),
-        replace(own, slots=6, unrolled=1),
-        *([aligned, lone, replace(lone, unrolled=1)] if problem.m <= 4096 else []),
-    ]
+    tried = [own, replace(own, warps_m=2 * own.warps_m, ring_chunks=8, depth=2), replace(own, blocks=132)]
     yield from dict.fromkeys(c for c in tried if FAMILY.is_valid(problem, c, device))
 
 
@@ -257,6 +249,7 @@ def main(tiny: bool, seconds: float, peers: bool) -> None:
                 for n in TOKENS:
                     measure(m, [], None, dense, b[:n], rows)
                 click.echo(f"{m} x {k}, dense, after {time.monotonic() - began:.1f} s")
+                write_results(device, "low_bit_peers", rows)
                 continue
             for sparsity in SPARSITIES:
                 base = pattern(m, k, sparsity)
@@ -269,7 +262,7 @@ def main(tiny: bool, seconds: float, peers: bool) -> None:
                 for n in TOKENS:
                     measure(m, ours, base, dense, b[:n], rows)
                 del ours
-    click.echo(str(write_results(device, "low_bit_peers" if peers else "low_bit", rows)))
+            write_results(device, "low_bit", rows)
 
 
 def measure(

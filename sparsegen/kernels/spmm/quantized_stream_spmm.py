@@ -16,7 +16,7 @@ from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.spmm.code_streams import AHEAD, TILES, chunk_codes, pack, stored_codes
 from sparsegen.kernels.spmm.code_streams_device import DeviceCodeStreams
 from sparsegen.kernels.spmm.lane_stream import ORDERS_AT_ONCE, TILE, Partition
-from sparsegen.kernels.spmm.lane_stream_config import BLOCKS, WARPS_K, WARPS_M
+from sparsegen.kernels.spmm.lane_stream_config import BLOCKS, NEARLY_ALL, WARPS_K, WARPS_M
 from sparsegen.kernels.spmm.lane_stream_rows import levelled_rows
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
@@ -30,11 +30,12 @@ CHUNK_BYTES, MIRROR_BYTES, BARRIER_BYTES = 1024, 256, 256
 MAX_WARPS, MAX_N = 16, 64
 FIRST_WITH_E4M3 = (8, 9)
 LEAST_DENSITY = 1 / 32
+FEW_STEPS = 12  # of a block, below which its warps share rows
 UNEVEN = 0.05  # variation of the rows' lengths from which on they are ordered
 START_US = 5.0
 # Fitted on an H200: a multiprocessor's cycles for a weight by the bits of its code, with 8 columns and for each 8 more;
 # and what loads of A take over copies of its bytes.
-WEIGHT_CYCLES = {8: 0.068, 4: 0.083}
+WEIGHT_CYCLES = {8: 0.068, 4: 0.075}
 TILE_CYCLES = {8: 0.008, 4: 0.02}
 LOADS_OF_A = 0.6
 
@@ -57,12 +58,6 @@ class QuantizedStreamConfig(Config):
         4,
         (2, 3, 4, 6, 8),
         "steps whose masks and activations are in shared memory: how far a warp may be ahead of another",
-    )
-    unrolled: int = tunable(4, (1, 2, 4), "tiles of a step in one run of instructions")
-    lookup: str = tunable(
-        "shuffle",
-        ("shuffle", "shared"),
-        "where lanes find what four bits of a mask select: in each other's registers, or in shared memory",
     )
     row_order: str = tunable(
         "natural",
@@ -251,34 +246,43 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
     ) -> QuantizedStreamConfig:
         """A block for each multiprocessor, with as many warps and as much in shared memory as there is room for."""
         order = "balanced" if features.row_cov > UNEVEN else "natural"
-        base = QuantizedStreamConfig(row_order=order, blocks=_blocks(device))
-        strips = ceil_div(problem.m, TILE)
+        base = QuantizedStreamConfig(row_order=order)
+        strips, room = ceil_div(problem.m, TILE), device.multiprocessors
         for warps in (8, 4, 2, 1):
             over_rows = min(warps, 1 << (max(1, strips) - 1).bit_length())
-            while over_rows > 1 and _steps_of_a_block(problem, over_rows, base.blocks) < 12:
+            while over_rows > 1 and _partition(problem, over_rows, 1, room).total < FEW_STEPS * room:
                 over_rows //= 2
             columns = max(1, min(warps // over_rows, ceil_div(problem.k, STEP_COLUMNS)))
             over_columns = 1 << (columns.bit_length() - 1)
+            blocks = _blocks(_partition(problem, over_rows, over_columns, room).groups, room)
             for ring, depth, slots in ((16, 4, 4), (8, 2, 4), (8, 2, 2), (8, 1, 2)):
                 config = replace(
-                    base, warps_m=over_rows, warps_k=over_columns, ring_chunks=ring, depth=depth, slots=slots
+                    base,
+                    blocks=blocks,
+                    warps_m=over_rows,
+                    warps_k=over_columns,
+                    ring_chunks=ring,
+                    depth=depth,
+                    slots=slots,
                 )
                 if self.is_valid(problem, config, device):
                     return config
         return base
 
 
-def _steps_of_a_block(problem: QuantizedSpmmProblem, warps_m: int, blocks: int) -> float:
-    """Average steps of a block whose warps are all over rows."""
-    return Partition(problem.m, problem.k, warps_m, 1, blocks, tiles=TILES).total / blocks
+def _blocks(groups: int, room: int) -> int:
+    """The most blocks that there is room for, or slightly fewer where all groups of rows then share equally many."""
+    fitting = [b for b in BLOCKS if b <= room] or [BLOCKS[0]]
+    aligned = [b for b in fitting if b >= NEARLY_ALL * max(fitting) and b % max(1, groups) == 0]
+    return max(aligned or fitting)
 
 
-def _blocks(device: Device) -> int:
-    return max((b for b in BLOCKS if b <= device.multiprocessors), default=BLOCKS[0])
+def _partition(problem: QuantizedSpmmProblem, warps_m: int, warps_k: int, blocks: int) -> Partition:
+    return Partition(problem.m, problem.k, warps_m, warps_k, blocks, tiles=TILES)
 
 
 def _partition_of(problem: QuantizedSpmmProblem, config: QuantizedStreamConfig) -> Partition:
-    return Partition(problem.m, problem.k, config.warps_m, config.warps_k, config.blocks, tiles=TILES)
+    return _partition(problem, config.warps_m, config.warps_k, config.blocks)
 
 
 def _packed_sizes(partition: Partition) -> dict[str, int]:
