@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import sparsegen
 from sparsegen.backends import emulator_device, open_executor
 from sparsegen.bench.baseline.baseline import UnsupportedError
 from sparsegen.bench.baseline.inputs import InputsMaker
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines import baselines
+from sparsegen.bench.baselines._as_called import Called
+from sparsegen.bench.baselines.sparsegen_graph import Replay
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import Drawn, Independent, Pattern, RandomLayers, SlidingWindow
-from sparsegen.bench.results.results import DEFAULT, IN_GRAPH
+from sparsegen.bench.results.results import DEFAULT, IN_GRAPH, Kind
 from sparsegen.bench.run.reference import RowReference, bound_for
 from sparsegen.operators import (
     Block,
@@ -107,6 +112,40 @@ def test_a_graph_needs_a_gpu(tmp_path: Path) -> None:
     baseline.open(bench.executor)
     with pytest.raises(UnsupportedError, match="captured on a GPU"):
         list(baseline.implementations(bench))
+
+
+def test_a_replay_keeps_what_its_graph_reads() -> None:
+    class Kept:
+        """Stands for an operator's arrays."""
+
+    class Graph:
+        def replay(self) -> None:
+            assert reads() is not None
+
+    def captured() -> tuple[Replay, weakref.ref[Kept]]:
+        kept = Kept()
+        return Replay(Graph(), Called("", lambda out: (kept, out), 0, is_dense=False)), weakref.ref(kept)
+
+    replay, reads = captured()
+    gc.collect()
+    replay()
+
+
+@pytest.mark.usefixtures("executor_settings")
+def test_a_dense_product_in_our_place_has_the_bounds_of_its_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = SpmmProblem(24, 32, 16, SHORT)
+    bench = bench_of(tmp_path, problem, RANDOM)
+    baseline = baselines()[DEFAULT]
+    baseline.open(bench.executor)
+    [ours] = baseline.implementations(bench)
+    prepare = sparsegen.prepare
+    monkeypatch.setattr(
+        sparsegen, "prepare", lambda *given, **named: prepare(*given, **named, dense="always")
+    )
+    [dense] = baseline.implementations(bench)
+    assert (ours.ran, dense.ran) == (None, Kind.DENSE)
 
 
 def test_what_the_function_does_not_compute(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ class Implementation:
         own_error: for an implementation that computes something else than the problem (`Kind.OTHER`), or rounds more on
             its way than the bound allows: after a run, its largest error over a bound of its own, above 1 if it is
             wrong.
+        ran: the kind of what it calls where that is another than its baseline's: results of a library have its bounds.
         part: a call that stands for ``run`` while implementations are ranked, ``parts`` of it for a call; one may take
             a minute.
     """
@@ -61,6 +62,7 @@ class Implementation:
     digest: str = ""
     tried: int | None = None
     own_error: Callable[[], float] | None = None
+    ran: Kind | None = None
     part: Callable[[], object] | None = None
     parts: int = 1
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 
 import sparsegen
 from sparsegen import kernels
+from sparsegen.backends.executor import Executor
 from sparsegen.bench.baseline.baseline import Baseline, Implementation, Stopwatch, UnsupportedError
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._torch import TensorResult, import_torch, open_torch, to_tensor, wait
@@ -37,11 +38,13 @@ class Called:
         detail: description of what runs.
         call: returns the result as a tensor, as the problem stores it.
         memory_bytes: bytes that we keep on the device.
+        is_dense: True if a library's dense product or convolution runs.
     """
 
     detail: str
     call: Call
     memory_bytes: int
+    is_dense: bool
 
 
 class AsCalled(Baseline):
@@ -57,7 +60,10 @@ class AsCalled(Baseline):
             return "it is given the values of one item"
         return None
 
-    open = staticmethod(open_torch)
+    def open(self, executor: Executor) -> Mapping[str, str]:
+        versions = open_torch(executor)
+        import_torch().backends.cudnn.allow_tf32 = False  # it is on by default for convolutions alone
+        return versions
 
     @abstractmethod
     def run(self, called: Called, result: TensorResult) -> Callable[[], object]:
@@ -73,7 +79,10 @@ class AsCalled(Baseline):
         result.tensor = called.call(result.tensor)  # probes, and compiles
         wait()
         elapsed, run = watch.lap(), self.run(called, result)
-        yield Implementation(called.detail, run, result.clear, result.read, elapsed, called.memory_bytes)
+        ran = Kind.DENSE if called.is_dense else None
+        yield Implementation(
+            called.detail, run, result.clear, result.read, elapsed, called.memory_bytes, ran=ran
+        )
 
 
 def _operator(bench: Workbench) -> Called:
@@ -103,7 +112,7 @@ def _operator(bench: Workbench) -> Called:
         found = operator(given[first], **named)
         return found if is_on_gpu else to_tensor(found).to(getattr(import_torch(), str(dtype)))
 
-    return Called(operator.explain().splitlines()[0], call, operator.nbytes)
+    return Called(operator.explain().splitlines()[0], call, operator.nbytes, operator.variant is None)
 
 
 def _argument(bench: Workbench, name: str, kind: Any) -> Any:
@@ -163,4 +172,4 @@ def _convolution(bench: Workbench) -> Called:
     call(None)
     pays = not has_choice(images) or runs_masked_kernel(Dense.AUTO, p, images.device)
     ran = "the masked kernel" if pays else "the dense convolution"
-    return Called(f"masked_conv2d, dense=auto: {ran}", call, 0)
+    return Called(f"masked_conv2d, dense=auto: {ran}", call, 0, not pays)

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from sparsegen.bench.baseline.baseline import UnsupportedError
 from sparsegen.bench.baselines._as_called import AsCalled, Called
 from sparsegen.bench.baselines._torch import TensorResult, import_torch
 from sparsegen.bench.results.results import IN_GRAPH
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A captured call with what its graph reads: tensors, and the arrays of our operator."""
+
+    graph: Any
+    called: Called
+
+    def __call__(self) -> None:
+        self.graph.replay()
 
 
 class SparsegenGraph(AsCalled):
@@ -28,7 +41,7 @@ class SparsegenGraph(AsCalled):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             result.tensor = called.call(result.tensor)
-        return lambda: graph.replay()  # the function keeps the graph alive
+        return Replay(graph, called)
 
 
 BASELINE = SparsegenGraph()

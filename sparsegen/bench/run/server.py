@@ -242,7 +242,7 @@ class _Server:
         self._is_slow = self._seconds_of(one) > SLOW_SECONDS and self._seconds_of(one) > SLOW_SECONDS
         written = problem.result(self._bench.features.nnz).dtype
         assert isinstance(written, DType)
-        bound = bound_for(self._baseline.kind, self._baseline.arithmetic(problem), written)
+        bound = bound_for(one.ran or self._baseline.kind, self._baseline.arithmetic(problem), written)
         if one.own_error is not None:
             return Ran(None, bound, one.own_error())
         return Ran(self._bench.inputs.store_result(one.read()), bound)
