@@ -17,7 +17,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
 from sparsegen.kernels.convolution.unit_lists import list_bytes
 from sparsegen.kernels.convolution.unit_tiles import UnitTiles, UnitTilesConfig
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
-from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, step_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dProblem
@@ -28,7 +28,7 @@ MOST_COPIES = 32  # copies of a thread in a step
 FIRST_PIXEL_BYTES = 16  # bytes for each output in shared memory: the position where its first tap reads
 # Fitted to an H200: microseconds beside the products; the share of the tensor cores' rate that float32 reaches; and
 # what reading tiles from L2 takes over what the bytes would, which bounds 16-bit elements.
-START_US, REACHED, LOADED = 18.0, 0.33, 1.6
+START_US, REACHED, LOADED = 9.0, 0.33, 1.6
 NARROW = 1.5  # the same for copies of fewer than 8 bytes
 
 
@@ -130,8 +130,12 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         loading = LOADED * items * (c.tile_m + c.tile_n) * inner * p.dtype.itemsize / device.l2_bytes_per_us
         if self._vector(p) * p.dtype.itemsize < 8:
             loading *= NARROW
+        steps = self.items_of_block(p, c, device) * inner / c.step
+        vector_w = widest_vector(p.taps * p.group_channels, p.dtype)
+        loads = ((self._vector(p), c.tile_m * c.step), (vector_w, c.tile_n * c.step))
+        waiting = steps * step_us(p.dtype, loads, threads_of(c), c.stages, c.resident)
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + filling_us(p, rates) + max(computing, loading, moving)
+        return rates.launch_us + START_US + filling_us(p, rates) + max(computing, loading, moving, waiting)
 
     def fitted(self, problem: MaskedConv2dProblem, config: MmaConvConfig) -> MmaConvConfig:
         """The shape with the usual elements of a step: few for few channels, or for float32, which needs registers."""

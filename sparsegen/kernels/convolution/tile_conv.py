@@ -26,6 +26,7 @@ from sparsegen.system.integers import round_up
 THREAD_FILTERS = 4
 START_US = 3.0
 REACHED = 0.21  # of the float units' rate: 1,109 µs on an H100, 128 channels, 8 images of 256², 10 % live
+LOADED_US = 0.35  # one load after the other: drawn problems on an H200, few blocks of which were live
 FLOP_PER_CYCLE = 256  # FLOP of a multiprocessor in a cycle
 
 
@@ -106,7 +107,11 @@ class TileConv(MaskedConvolution[TileConvConfig]):
         channels = round_up(p.group_channels, config.step)
         flop = 2 * live_share(p) * outputs * filters * channels * p.taps
         computing = flop / (REACHED * FLOP_PER_CYCLE * device.cycles_per_us)
-        return rates.launch_us + START_US + computing + p.cost(0).bytes / rates.copy_bytes_per_us
+        loads = (UNIT_OUTPUTS + config.tile_n) * config.step / self._threads(config)
+        waiting = p.taps * channels / config.step * loads * LOADED_US
+        return (
+            rates.launch_us + START_US + max(computing, waiting) + p.cost(0).bytes / rates.copy_bytes_per_us
+        )
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> TileConvConfig:
         """Tiles no wider than a group's filters, steps no longer than its channels."""

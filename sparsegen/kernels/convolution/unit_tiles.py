@@ -72,25 +72,24 @@ class UnitTiles(MaskedConvolution[C]):
             shared_memory_bytes=self.shared_bytes(problem, config),
         )
 
-    def items(self, problem: MaskedConv2dProblem, config: C, device: Device) -> float:
-        """Expected items of all thread blocks, if each had as many as the one with most."""
-        tiles, parts = filter_tiles(problem, config.tile_n), self._parts(problem, config, device)
+    def items_of_block(self, problem: MaskedConv2dProblem, config: C, device: Device) -> int:
+        """Expected items of the thread block with most."""
         outputs = live_share(problem) * units_of(problem) * UNIT_OUTPUTS
-        return ceil_div(outputs, config.tile_m * parts) * parts * tiles
+        return max(1, ceil_div(outputs, config.tile_m * self._parts(problem, config, device)))
+
+    def items(self, problem: MaskedConv2dProblem, config: C, device: Device) -> float:
+        """Expected items of all multiprocessors, if each had as many as the one with most."""
+        outputs = live_share(problem) * units_of(problem) * UNIT_OUTPUTS
+        items = max(1, ceil_div(outputs, config.tile_m)) * filter_tiles(problem, config.tile_n)
+        return max(items, self.items_of_block(problem, config, device) * device.multiprocessors)
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> C:
-        """Returns the largest tiles that give every multiprocessor one; none is twice as wide as a group's filters."""
-        p, of_group = problem, problem.filters // problem.groups.count
-        outputs = p.density.share * p.batch * p.out_height * p.out_width
-        last = self._with_room(p, self.fitted(p, self.smallest), device)
-        for shape in self.shapes:
-            found = self.fitted(p, shape)
-            if found.tile_n >= 2 * max(9, of_group) or self.broken_constraints(p, found, device):
-                continue
-            last = found
-            if outputs * filter_tiles(p, found.tile_n) >= device.multiprocessors * found.tile_m:
-                return found
-        return last
+        """Returns the shape with the least expected time; none is twice as wide as a group's filters."""
+        p, typical, of_group = problem, device.typical_rated, problem.filters // problem.groups.count
+        smallest = self._with_room(p, self.fitted(p, self.smallest), device)
+        some = (self.fitted(p, shape) for shape in self.shapes)
+        valid = (c for c in some if c.tile_n < 2 * max(16, of_group) and self.is_valid(p, c, device))
+        return min((*valid, smallest), key=lambda c: self.analytic_us(p, features, c, typical))
 
     def _with_room(self, problem: MaskedConv2dProblem, config: C, device: Device) -> C:
         """The config with as many blocks on a multiprocessor as there is room for, at most as many as it has."""

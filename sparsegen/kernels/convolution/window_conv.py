@@ -18,7 +18,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
 from sparsegen.kernels.convolution.unit_lists import list_bytes, window_pixels
 from sparsegen.kernels.convolution.unit_tiles import UnitTiles, UnitTilesConfig
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
-from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, step_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dProblem
@@ -131,7 +131,11 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         window = c.tile_m // UNIT_OUTPUTS * window_pixels(p)
         loading = items * inner * (window + p.taps * c.tile_n) * p.dtype.itemsize / device.l2_bytes_per_us
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
-        us = rates.launch_us + START_US + filling_us(p, rates) + max(computing, loading, moving)
+        vector, chunks = widest_vector(p.group_channels, p.dtype), inner / c.chunk
+        of_tap = step_us(p.dtype, [(vector, c.tile_n * c.chunk)], threads_of(c), c.stages, c.resident)
+        of_window = step_us(p.dtype, [(vector, window * c.chunk)], threads_of(c), p.taps + 1, c.resident)
+        waiting = self.items_of_block(p, c, device) * chunks * (p.taps * of_tap + of_window)
+        us = rates.launch_us + START_US + filling_us(p, rates) + max(computing, loading, moving, waiting)
         return UNMEASURED * us if is_float32 else us
 
     def fitted(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> WindowConvConfig:
