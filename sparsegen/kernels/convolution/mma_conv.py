@@ -28,7 +28,7 @@ MOST_COPIES = 32  # copies of a thread in a step
 FIRST_PIXEL_BYTES = 16  # bytes for each output in shared memory: the position where its first tap reads
 # Fitted to an H200: microseconds beside the products; the share of the tensor cores' rate that float32 reaches; and
 # what reading tiles from L2 takes over what the bytes would, which bounds 16-bit elements.
-START_US, REACHED, LOADED = 9.0, 0.33, 1.6
+START_US, REACHED, LOADED = 13.0, 0.28, 1.7
 NARROW = 1.5  # the same for copies of fewer than 8 bytes
 
 

@@ -26,10 +26,10 @@ from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import round_up
 
 MOST_TAPS = 64  # taps of a filter: one bit of a word for each
-# Fitted to three masks on an H100 with eight configs each, float16, which these describe within 12 %: microseconds
+# Fitted to three masks on an H100 with eight configs each, float16, and to drawn problems on an H200: microseconds
 # beside the products; the share of the tensor cores' rate that warp tiles of 64 x 64 and chunks of 64 channels reach;
-# what narrower ones cost more. float32 has not been measured: by UNMEASURED measured families come first.
-START_US, REACHED, REACHED_FLOAT32, UNMEASURED = 5.0, 0.41, 0.25, 2.0
+# what narrower ones cost more.
+START_US, REACHED, REACHED_FLOAT32 = 6.5, 0.41, 0.25
 BESIDE_FRAGMENTS, FRAGMENTS = (
     0.56,
     14.0,
@@ -135,8 +135,7 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         of_tap = step_us(p.dtype, [(vector, c.tile_n * c.chunk)], threads_of(c), c.stages, c.resident)
         of_window = step_us(p.dtype, [(vector, window * c.chunk)], threads_of(c), p.taps + 1, c.resident)
         waiting = self.items_of_block(p, c, device) * chunks * (p.taps * of_tap + of_window)
-        us = rates.launch_us + START_US + filling_us(p, rates) + max(computing, loading, moving, waiting)
-        return UNMEASURED * us if is_float32 else us
+        return rates.launch_us + START_US + filling_us(p, rates) + max(computing, loading, moving, waiting)
 
     def fitted(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> WindowConvConfig:
         """The shape with no wider chunks than there are channels; 16 of float32, whose products need more registers."""

@@ -36,11 +36,11 @@ from sparsegen.system.integers import ceil_div
 MOST_PARTS = 65535  # blocks along a grid's y
 # Fitted to a gradient on an H100 with 24 configs: microseconds beside the products, and the share of the tensor cores'
 # rate that tiles of LARGE elements reach, and smaller ones.
-START_US, REACHED, REACHED_BY_SMALL, LARGE = 8.0, 0.5, 0.37, 128 * 32
+START_US, REACHED, REACHED_BY_SMALL, LARGE = 6.0, 0.5, 0.25, 128 * 32
 # Fitted to drawn problems on an H200: microseconds of a warp for the products of a unit and 16 x 16 sums, by bytes of
 # an element; and of the last block for a part of the sums, and for each sum of a thread in it.
-FRAGMENT_US = {2: 0.06, 4: 0.45}
-PART_US, SUM_US = 0.3, 0.005
+FRAGMENT_US = {2: 0.045, 4: 0.45}
+PART_US, SUM_US = 0.2, 0.007
 EXTRA_REGISTERS = 64  # that a thread needs beside its sums, about
 
 

@@ -14,7 +14,7 @@ SHORT_INDICES = 1 << 16  # columns that indices of 16 bits can name
 # Fitted to drawn problems on an H200, few blocks of which were live, so that nothing hides these: microseconds until a
 # load has come; those in which a thread begins a load; warps of a multiprocessor from which on warps wait for each
 # other to begin theirs; and loads of 2 bytes, which pass through registers, that are on their way at once.
-ARRIVED_US, BEGUN_US, BEGINNING_WARPS, HELD = 0.6, 0.04, 12, 8
+ARRIVED_US, BEGUN_US, BEGINNING_WARPS, HELD = 0.85, 0.055, 8.5, 16
 LEAST_ASYNC = 4  # bytes that cp.async moves at least
 
 

@@ -16,7 +16,7 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks, shared_memory_fits
-from sparsegen.kernels.layouts.loads import LOAD_BYTES, step_us, widest_vector
+from sparsegen.kernels.layouts.loads import LEAST_ASYNC, LOAD_BYTES, step_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
@@ -46,7 +46,7 @@ REACHED = 0.46
 ARRIVAL_US = 0.31
 COPIED_PER_CYCLE = 21.0
 BEGUN_US = (
-    0.012  # drawn problems on an H200: a thread's load of few bytes, whose place is known from step to step
+    0.014  # microseconds of a thread's load of few bytes, whose place is known from step to step: on an H200
 )
 TF32_PRODUCTS = 3  # products that `tensor_products_per_us` assumes for a float32 product, which is one here
 EXTRA_REGISTERS = 64  # registers that a thread needs besides its sums, about
@@ -242,7 +242,9 @@ class MaskedTiles(Family[P, C]):
             starts = (SQUARE if side.inner_block >= SQUARE[1] else WIDE, SQUARE, *SMALL)
         else:
             starts = (WIDE if side.row_block >= WIDE[0] else LOW, SQUARE, *SMALL)
-        found = []
+        size, found = problem.dtype.itemsize, []
+        # Loads that pass through registers are faster all at once than between products.
+        can_wait = min(self._vectors(problem)) * size >= LEAST_ASYNC
         for tile_m, tile_n, longest, warps_m, warps_n, stages in starts:
             step = longest if side.samples else min(longest, side.inner_block)
             config = self.config_type(
@@ -252,7 +254,7 @@ class MaskedTiles(Family[P, C]):
                 warps_m=warps_m,
                 warps_n=warps_n,
                 stages=min(5, stages + (step < longest)),
-                ahead=problem.dtype is not DType.FLOAT32 and step * problem.dtype.itemsize > PRODUCT_BYTES,
+                ahead=problem.dtype is not DType.FLOAT32 and can_wait and step * size > PRODUCT_BYTES,
             )
             found.append(config)
         return found
@@ -316,7 +318,9 @@ class MaskedTiles(Family[P, C]):
         narrow_us, wide_us = (
             step_us(dtype, loads, threads_of(c), c.stages, begun_us=BEGUN_US) for loads in (own, wide)
         )
-        return narrow_us - wide_us
+        products = c.step * dtype.itemsize // PRODUCT_BYTES
+        through_registers = min(self._vectors(problem)) * dtype.itemsize < LEAST_ASYNC
+        return (narrow_us - wide_us) * (products if c.ahead and through_registers else 1)
 
     @staticmethod
     def _row_tiles(side: Side, config: MaskedTilesConfig) -> int:

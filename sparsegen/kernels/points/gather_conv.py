@@ -25,8 +25,8 @@ from sparsegen.system.integers import ceil_div, round_up
 
 MAX_GRID = 2**31 - 1
 INDEX_BYTES = 4
-BLOCK_US = 4.0  # microseconds of a block beside its steps: its part of the map, and what it stores
-TILE_TAPS = 2.1  # taps that 64 places of the map's order need, for each live tap of a point
+BLOCK_US = 1.0  # microseconds of a block beside its steps: its part of the map, and what it stores
+TILE_TAPS = 4.2  # taps that 64 places of the map's order need, for each live tap of a point
 
 
 @dataclass(frozen=True)

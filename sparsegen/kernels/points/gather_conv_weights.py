@@ -27,7 +27,8 @@ from sparsegen.system.integers import ceil_div, round_up
 WINDOW = 1024  # places whose live pairs a block lists at a time
 PAIR_BYTES = 8
 # Microseconds in which a block lists the live pairs of a window, and in which the last block of a tile adds a sum.
-WINDOW_US, SUM_US = 3.0, 0.03
+WINDOW_US, SUM_US = 3.5, 0.017
+GATHERED = 1.6  # factor on the time of a step whose rows lie far apart
 MAX_GRID = 2**31 - 1
 MOST_SCRATCH = 1 << 30  # bytes of partial sums
 
@@ -152,7 +153,8 @@ class GatherConvWeights(GatheredTiles[SubmanifoldConv3dWeightsProblem, GatherCon
         pairs = p.live_taps / p.filter_volume.taps / c.parts  # of a block
         steps = pairs / c.step + windows * c.stages / 2
         waiting = waves * (
-            windows * WINDOW_US + steps * step_us(p.dtype, loads, threads_of(c), c.stages, together)
+            windows * WINDOW_US
+            + GATHERED * steps * step_us(p.dtype, loads, threads_of(c), c.stages, together)
         )
         sums = 0.0
         if c.parts > 1:
