@@ -102,7 +102,7 @@ def live_share(problem: MaskedConv2dProblem) -> float:
     """
     rows, columns = window_sides(problem) if problem.mask_of.is_of_input else (UNIT, UNIT)
     blocks = _blocks_met(rows, problem.mask_block.rows) * _blocks_met(columns, problem.mask_block.columns)
-    return 1 - (1 - problem.density.share) ** blocks
+    return 1.0 - float((1 - problem.density.share) ** blocks)
 
 
 def _blocks_met(length: int, block: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TypeVar
@@ -75,7 +76,7 @@ class UnitTiles(MaskedConvolution[C]):
     def items_of_block(self, problem: MaskedConv2dProblem, config: C, device: Device) -> int:
         """Expected items of the thread block with most."""
         outputs = live_share(problem) * units_of(problem) * UNIT_OUTPUTS
-        return max(1, ceil_div(outputs, config.tile_m * self._parts(problem, config, device)))
+        return max(1, math.ceil(outputs / (config.tile_m * self._parts(problem, config, device))))
 
     def items(self, problem: MaskedConv2dProblem, config: C, device: Device) -> float:
         """Expected items of all multiprocessors, if each had as many as the one with most."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Value, tunable
@@ -84,7 +84,7 @@ class CopiedTiles(Family[P, C]):
 
     size_names = ("m", "k", "n")
     packed_names = ()
-    scratch_names = ("counters",)
+    scratch_names: ClassVar[tuple[str, ...]] = ("counters",)
     source = (
         "Lo: Efficient Sparse Training with Structured Dropout (block-sparse products that skip dropped blocks); warps "
         "that load beside warps that multiply, and copies for a whole cluster: NVIDIA, Hopper tuning guide"
