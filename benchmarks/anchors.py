@@ -1,4 +1,4 @@
-"""Agreement of our measurement of other libraries with an independent one (peers_h100.json).
+"""Agreement of our measurement of other libraries with an independent one (peers_h100.json.xz).
 
     python -m benchmarks.anchors bench.json ...
 
@@ -8,19 +8,18 @@ status 1 if a mean of cuBLAS, cuSPARSE's CSR or PyTorch's Triton BSR is off by m
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 
-from benchmarks.study import HERE, geometric_mean
+from benchmarks.study import HERE, geometric_mean, read_document
 from sparsegen.bench.results import result_file
 from sparsegen.bench.results.merging import merge
 from sparsegen.bench.results.results import Results
 
-PEERS = HERE / "peers_h100.json"
+PEERS = HERE / "peers_h100.json.xz"
 TOLERANCE = 0.10
 HELD_TO_IT = ("cublas", "cusparse-csr", "torch-bsr")
 
@@ -31,7 +30,7 @@ Peers = Mapping[tuple[str, str, str], Mapping[str, float]]  # by suite, case, dt
 def peers() -> Peers:
     """Microseconds by baseline, for each suite, case and dtype; Triton BSR at its best block size."""
     found: dict[tuple[str, str, str], dict[str, float]] = {}
-    for row in json.loads(PEERS.read_text())["rows"]:
+    for row in read_document(PEERS)["rows"]:
         for dtype, times in row["us"].items():
             best: dict[str, float] = {}
             for label, us in times.items():
@@ -58,7 +57,7 @@ def main(files: tuple[Path, ...]) -> None:
     for group, case, ratio in ratios(merge([result_file.read(path) for path in files])):
         groups[group][case] = ratio
     if not groups:
-        raise click.ClickException("these files have no row in common with peers_h100.json")
+        raise click.ClickException("these files have no row in common with peers_h100.json.xz")
     off = []
     for (suite, dtype, baseline), by_case in sorted(groups.items()):
         mean = geometric_mean(by_case.values())

@@ -6,7 +6,7 @@ They keep, for each workload, the fastest few variants, each family's fastest an
 these dispatch compares families and heuristics), and the baselines. They leave out variants that today's families
 refuse, those with a newer source measured on the same workload, and all that was measured on the test half of DLMC's
 layers (`benchmarks.dlmc_split`), on which untuned dispatch is judged. Numbers are written as fine as the clocks that
-told them (`rounded`). A JSON export, or packaged seeds, may stand for a database.
+told them, without what the host took (`shortened`). A JSON export, or packaged seeds, may stand for a database.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Baseline, Measurement
 from sparsegen.tuning_db.store import Store
 
+DIGITS = 16  # of a source's digest
+
 
 @click.command()
 @click.argument("databases", nargs=-1, required=True, type=click.Path(exists=True))
@@ -50,7 +52,7 @@ def main(databases: tuple[str, ...], output: Path, keep: int) -> None:
             workload = measurement.workload
             by_workload[workload.problem, workload.fingerprint, measurement.device.key].append(measurement)
         baselines, rates = tuple(filter(may_ship, store.all_baselines())), tuple(store.all_rates())
-        kept = [rounded(m) for group in by_workload.values() for m in chosen(group, keep)]
+        kept = [shortened(m) for group in by_workload.values() for m in chosen(group, keep)]
     document = exchange.document(Content(tuple(kept), baselines, rates))
     publish_text(output, seed_columns.text_of(seed_columns.pack(document)))
     click.echo(
@@ -91,8 +93,11 @@ def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
     return stay
 
 
-def rounded(found: Measurement) -> Measurement:
-    """Round times to nanoseconds (CUDA events tell 32 of them apart), host seconds and errors to four digits."""
+def shortened(found: Measurement) -> Measurement:
+    """Rounds times to nanoseconds (CUDA events tell 32 of them apart) and errors to two digits.
+
+    What the host took is dropped, and most of the digests: sources are others by the next release.
+    """
     sample = found.sample and replace(
         found.sample,
         median_us=round(found.sample.median_us, 3),
@@ -101,15 +106,12 @@ def rounded(found: Measurement) -> Measurement:
     )
     return replace(
         found,
+        variant=replace(found.variant, source_digest=found.variant.source_digest[:DIGITS]),
         sample=sample,
-        worst_error=four_digits(found.worst_error),
-        compile_seconds=four_digits(found.compile_seconds),
-        prepare_seconds=four_digits(found.prepare_seconds),
+        worst_error=None if found.worst_error is None else float(f"{found.worst_error:.2g}"),
+        compile_seconds=None,
+        prepare_seconds=None,
     )
-
-
-def four_digits(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")
 
 
 def newest(group: Iterable[Measurement]) -> list[Measurement]:

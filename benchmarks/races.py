@@ -1,17 +1,18 @@
-"""Check of layers' decisions: the default beside our kernels and PyTorch's own, from Python and in graphs.
+"""Check of decisions between ours and dense: the default beside both, from Python and in graphs.
 
-    python -m benchmarks.races [--again]
+    python -m benchmarks.races [--again] [--only products]
 
-Needs a GPU. Masked convolutions (float16, channels last, 3 × 3 filters, blocks of 16 × 16) with the mask as bools, and
-layers behind structured dropout, forward and backward, beside `torch.nn.Dropout` and `torch.nn.Linear`. Decisions are
-recorded in the database that ``SPARSEGEN_DB`` names: given again, the command races nothing, as ``--again`` requires.
-Times are medians by the one clock, with a cold L2: from Python of calls behind each other, in a graph of its replay.
+Needs a GPU. Products with masks of blocks (float16, blocks of 128 × 128, half of them live), masked convolutions
+(float16, channels last, 3 × 3 filters, blocks of 16 × 16) with the mask as bools, and layers behind structured dropout,
+forward and backward, beside `torch.nn.Dropout` and `torch.nn.Linear`. Decisions are recorded in the database that
+``SPARSEGEN_DB`` names: given again, the command races nothing, as ``--again`` requires. Times are medians by the one
+clock, with a cold L2: from Python of calls behind each other, in a graph of its replay.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import ceil
 from typing import Any
@@ -22,7 +23,14 @@ from torch import nn
 
 from benchmarks.study import times_in_turn, write_results
 from sparsegen.backends import find_device
-from sparsegen.integrations.torch import DropoutLinear, masked_conv2d
+from sparsegen.integrations.torch import (
+    DropoutLinear,
+    draw_block_mask,
+    dsd,
+    dsd_transposed,
+    masked_conv2d,
+    sdd,
+)
 from sparsegen.measure import race
 from sparsegen.measure.decision import decisions
 from sparsegen.measure.l2 import L2
@@ -30,7 +38,14 @@ from sparsegen.tuning_db.records import Called
 
 CONVOLUTIONS = ((16, 64, 64, 160, 1), (2, 64, 128, 384, 2), (8, 256, 256, 96, 1))  # images ... stride
 DROPOUTS = ((8192, 768, 3072), (4096, 1024, 4096), (2048, 512, 512))  # tokens, in and out features
+PRODUCTS = (
+    (6144, 3072, 5120),
+    (3000, 2504, 1720),
+    (1536, 1536, 6144),
+    (512, 512, 512),
+)  # tokens, in, out features
 BLOCK, CALLS = 16, 8
+WAYS = "auto", "never", "always"  # of dense
 
 Run = Callable[[], Any]
 
@@ -63,6 +78,21 @@ def compared(runs: dict[str, Run]) -> dict[str, Any]:
     return row
 
 
+def product(case: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """A row of each of the three products of a linear layer."""
+    tokens, ins, outs = case
+    shared: dict[str, Any] = {"device": "cuda", "dtype": torch.float16}
+    x, weight, d = (torch.randn(shape, **shared) for shape in ((tokens, ins), (outs, ins), (tokens, outs)))
+    mask = draw_block_mask((tokens, ins), 128, 0.5, device="cuda")
+    for name, call in (
+        ("dsd", partial(dsd, x, weight, mask)),
+        ("dsd_transposed", partial(dsd_transposed, x, d, mask)),
+        ("sdd", partial(sdd, d, weight, mask)),
+    ):
+        found = compared({dense: partial(call, dense=dense) for dense in WAYS})
+        yield {"product": name, "sizes": "x".join(map(str, case)), **found}
+
+
 def convolution(case: Sequence[int], density: float) -> dict[str, Any]:
     """A row of a masked convolution."""
     images, channels, filters, side, stride = case
@@ -73,7 +103,7 @@ def convolution(case: Sequence[int], density: float) -> dict[str, Any]:
     mask = torch.rand(images, blocks, blocks, device="cuda") < density
     call = partial(masked_conv2d, x, weight, mask, block=BLOCK, stride=stride, padding=1, density=density)
     with torch.no_grad():
-        found = compared({dense: partial(call, dense=dense) for dense in ("auto", "never", "always")})
+        found = compared({dense: partial(call, dense=dense) for dense in WAYS})
     return {"convolution": "x".join(map(str, case)), "density": density, **found}
 
 
@@ -95,9 +125,19 @@ def dropout(case: Sequence[int], p: float) -> dict[str, Any]:
     )
 
 
+ROWS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
+    "products": lambda: (row for case in PRODUCTS for row in product(case)),
+    "convolutions": lambda: (convolution(case, density) for case in CONVOLUTIONS for density in (0.2, 0.5)),
+    "dropouts": lambda: (dropout(case, p) for case in DROPOUTS for p in (0.1, 0.3, 0.5)),
+}
+
+
 @click.command()
 @click.option("--again", is_flag=True, help="Fail if anything is raced: all is in the database.")
-def main(again: bool) -> None:
+@click.option(
+    "--only", type=click.Choice(list(ROWS)), multiple=True, help="These rows alone; may be repeated."
+)
+def main(again: bool, only: tuple[str, ...]) -> None:
     raced, run = [], race.Race.run
 
     def counted(self: race.Race, *given: Any, **named: Any) -> Any:
@@ -106,14 +146,10 @@ def main(again: bool) -> None:
 
     race.Race.run = counted  # type: ignore[method-assign]
     rows = []
-    for case in CONVOLUTIONS:
-        for density in (0.2, 0.5):
-            rows.append(convolution(case, density))
-            click.echo(rows[-1])
-    for case in DROPOUTS:
-        for p in (0.1, 0.3, 0.5):
-            rows.append(dropout(case, p))
-            click.echo(rows[-1])
+    for kind in only or ROWS:
+        for row in ROWS[kind]():
+            rows.append(row)
+            click.echo(row)
     for task, problem, decision in decisions():
         click.echo(f"{task} {problem}: {decision.why}")
     click.echo(f"{len(raced)} races")

@@ -188,9 +188,9 @@ def chain_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
                 mask = mask_at(at)
                 scale = 1 / mask.density
                 results = [
-                    dsd(x, weight, mask, scale=scale),
-                    sdd(dy, weight, mask, scale=scale),
-                    dsd_transposed(x, dy, mask, scale=scale),
+                    dsd(x, weight, mask, scale=scale, dense="never"),
+                    sdd(dy, weight, mask, scale=scale, dense="never"),
+                    dsd_transposed(x, dy, mask, scale=scale, dense="never"),
                 ]
             return results
 

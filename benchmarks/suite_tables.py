@@ -204,7 +204,7 @@ def _times(ratios: Sequence[float]) -> str:
 
 
 def suite(folder: Path, name: str) -> str:
-    """A page of one suite: a table of all rows for each type and layout, and of means where its cases are files."""
+    """A page of one suite: a table of all rows for each type and layout, or of means where its cases are files."""
     files = read(folder, suites=[name])
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in (row for results in files for row in results.rows if row.suite == name):
@@ -212,9 +212,7 @@ def suite(folder: Path, name: str) -> str:
     parts = [f"# {name}"]
     for (dtype, layout), rows in groups.items():
         parts.append(f"## {TYPES[dtype]}, {in_order(layout)}")
-        if any(_is_file(row) for row in rows):
-            parts.append(_means(rows))
-        parts.append(_cases(rows))
+        parts.append(_means(rows) if any(map(_is_file, rows)) else _cases(rows))
     return "\n\n".join(parts) + origin(files)
 
 

@@ -24,6 +24,7 @@ from sparsegen.cli.parts.streams import replace_unencodable
 from sparsegen.errors import BundleError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
+from sparsegen.system.json_object import Json
 from sparsegen.system.private import private_folder
 from sparsegen.system.quantities import counted, size_text
 from sparsegen.tuning.jobs.bundle import Bundle, open_bundle
@@ -121,7 +122,7 @@ def _for(job: Job) -> str:
     )
 
 
-def _task_data(task: Task) -> dict[str, Any]:
+def _task_data(task: Task) -> Json:
     return {
         "problem": {"operator": task.workload.problem.operator, **task.workload.problem.to_dict()},
         "fingerprint": task.workload.fingerprint,
@@ -256,7 +257,7 @@ def _finish(
     return 0 if is_whole else NOT_FINISHED
 
 
-def _say(asked: argparse.Namespace, data: dict[str, Any], *lines: str) -> None:
+def _say(asked: argparse.Namespace, data: Json, *lines: str) -> None:
     print(json.dumps(data, indent=2) if asked.json else "\n".join(lines))
 
 

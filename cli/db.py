@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.text import Text
@@ -24,6 +23,7 @@ from sparsegen.cli.parts.db_pins import list_pins, pin, unpin
 from sparsegen.cli.parts.db_shipping import diff, layers, publish_, refuse_own_database
 from sparsegen.errors import DatabaseCorruptError, DatabaseError
 from sparsegen.settings import Settings
+from sparsegen.system.json_object import Json
 from sparsegen.system.publish import publish_text, refuse_existing, reported
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.jobs.importing import import_result
@@ -282,12 +282,12 @@ def migrate(db: str | None, as_json: bool) -> None:
 # ----------------------------------------------------------------------------------
 
 
-def _ranked_data(ranked: ranking.Ranked) -> dict[str, Any]:
+def _ranked_data(ranked: ranking.Ranked) -> Json:
     interval = [ranked.interval.low_us, ranked.interval.high_us]
     return measurement_dict(ranked.measurement) | {"interval_us": interval}
 
 
-def workload_data(tuned: Tuned, winner: Measurement | None) -> dict[str, Any]:
+def workload_data(tuned: Tuned, winner: Measurement | None) -> Json:
     return {
         **workload_dict(tuned.workload),
         "device": tuned.device.key,

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -92,91 +92,74 @@ def command(ctx: click.Context, as_json: bool) -> None:
 def run_checks(settings: Settings) -> list[Check]:
     """Every check, in the order in which one would mend things."""
     return [
-        _python(),
-        *(
-            _package(name, purpose, NEEDED, install_command(""))
-            for name, purpose in (
-                ("numpy", "arrays"),
-                ("scipy", "sparse matrices"),
-                ("jinja2", "code generation"),
-                ("optuna", "the search"),
-                ("sqlalchemy", "the database"),
-                ("alembic", "database migrations"),
-            )
-        ),
-        _database(settings),
-        _cache(settings),
-        _look(
-            "NVIDIA driver",
-            _driver,
-            "running on a GPU",
-            GPU,
-            "install NVIDIA's driver (apt install nvidia-driver)",
-        ),
-        _package("pycuda", "running on a GPU", GPU, install_command("cuda")),
-        _look(
-            "GPU",
-            _gpus,
-            "running on a GPU",
-            GPU,
-            "nvidia-smi should list one; in a container, pass --gpus all",
-        ),
-        _look(
-            "nvcc",
-            lambda: _first_line([str(find_nvcc(settings)), "--version"], last=True),
-            "compiling for a GPU",
-            GPU,
-            "install the CUDA toolkit (apt install cuda-toolkit), or set SPARSEGEN_NVCC or CUDA_HOME",
-        ),
-        _look(
-            "NVRTC",
-            lambda: _nvrtc(settings),
-            "compiling for a GPU in half of nvcc's time",
-            OPTIONAL,
-            "pip install nvidia-cuda-nvrtc of nvcc's release, or correct SPARSEGEN_NVRTC and SPARSEGEN_COMPILER",
-        ),
-        _look(
-            "cuobjdump",
-            lambda: str(find_disassembler(settings)),
-            "sparsegen source --sass",
-            OPTIONAL,
-            "install the CUDA toolkit (apt install cuda-cuobjdump), or set CUDA_HOME",
-        ),
-        _look(
-            "NVML",
-            _nvml,
-            "clocks and throttling in measurements",
-            OPTIONAL,
-            "pip install nvidia-ml-py, beside NVIDIA's driver",
-        ),
-        *(
-            _look(name, partial(_library, name), purpose, OPTIONAL, fix)
-            for name, purpose, fix in (
-                ("cublas", "timing dense products beside", "pip install nvidia-cublas, or the CUDA toolkit"),
-                (
-                    "cusparse",
-                    "timing NVIDIA's sparse products beside",
-                    "pip install nvidia-cusparse, or the CUDA toolkit",
-                ),
-            )
-        ),
-        _package("torch", "PyTorch tensors", OPTIONAL, "pip install torch"),
-        _package("cupy", "CuPy arrays", OPTIONAL, "pip install cupy-cuda13x", "cupy-cuda13x", "cupy-cuda12x"),
-        _look(
-            "C++ compiler",
-            lambda: _first_line(_compiler(settings)),
-            "compiling for the CPU",
-            EMULATOR,
-            "apt install g++, or set CXX",
-        ),
-        _look(
-            "CUDA headers",
-            lambda: str(find_cuda_headers(settings).include),
-            "compiling for the CPU",
-            EMULATOR,
-            f"{install_command('emulator')}, or set SPARSEGEN_CUDA_INCLUDE",
-        ),
+        *_for_everything(settings),
+        *_for_a_gpu(settings),
+        *_optional(settings),
+        *_for_the_emulator(settings),
     ]
+
+
+def _for_everything(settings: Settings) -> Iterator[Check]:
+    yield _python()
+    for name, purpose in (
+        ("numpy", "arrays"),
+        ("scipy", "sparse matrices"),
+        ("jinja2", "code generation"),
+        ("optuna", "the search"),
+        ("sqlalchemy", "the database"),
+        ("alembic", "database migrations"),
+    ):
+        yield _package(name, purpose, NEEDED, install_command(""))
+    yield _database(settings)
+    yield _cache(settings)
+
+
+def _for_a_gpu(settings: Settings) -> Iterator[Check]:
+    def nvcc() -> str:
+        return _first_line([str(find_nvcc(settings)), "--version"], last=True)
+
+    def nvrtc() -> str:
+        return _nvrtc(settings)
+
+    driver = "install NVIDIA's driver (apt install nvidia-driver)"
+    no_gpu = "nvidia-smi should list one; in a container, pass --gpus all"
+    no_nvcc = "install the CUDA toolkit (apt install cuda-toolkit), or set SPARSEGEN_NVCC or CUDA_HOME"
+    no_nvrtc = (
+        "pip install nvidia-cuda-nvrtc of nvcc's release, or correct SPARSEGEN_NVRTC and SPARSEGEN_COMPILER"
+    )
+    yield _look("NVIDIA driver", _driver, "running on a GPU", GPU, driver)
+    yield _package("pycuda", "running on a GPU", GPU, install_command("cuda"))
+    yield _look("GPU", _gpus, "running on a GPU", GPU, no_gpu)
+    yield _look("nvcc", nvcc, "compiling for a GPU", GPU, no_nvcc)
+    yield _look("NVRTC", nvrtc, "compiling for a GPU in half of nvcc's time", OPTIONAL, no_nvrtc)
+
+
+def _optional(settings: Settings) -> Iterator[Check]:
+    def cuobjdump() -> str:
+        return str(find_disassembler(settings))
+
+    no_cuobjdump = "install the CUDA toolkit (apt install cuda-cuobjdump), or set CUDA_HOME"
+    no_nvml = "pip install nvidia-ml-py, beside NVIDIA's driver"
+    yield _look("cuobjdump", cuobjdump, "sparsegen source --sass", OPTIONAL, no_cuobjdump)
+    yield _look("NVML", _nvml, "clocks and throttling in measurements", OPTIONAL, no_nvml)
+    for library, products in (("cublas", "dense products"), ("cusparse", "NVIDIA's sparse products")):
+        fix = f"pip install nvidia-{library}, or the CUDA toolkit"
+        yield _look(library, partial(_library, library), f"timing {products} beside", OPTIONAL, fix)
+    yield _package("torch", "PyTorch tensors", OPTIONAL, "pip install torch")
+    cupy = "cupy-cuda13x", "cupy-cuda12x"
+    yield _package("cupy", "CuPy arrays", OPTIONAL, f"pip install {cupy[0]}", *cupy)
+
+
+def _for_the_emulator(settings: Settings) -> Iterator[Check]:
+    def compiler() -> str:
+        return _first_line(_compiler(settings))
+
+    def headers() -> str:
+        return str(find_cuda_headers(settings).include)
+
+    no_headers = f"{install_command('emulator')}, or set SPARSEGEN_CUDA_INCLUDE"
+    yield _look("C++ compiler", compiler, "compiling for the CPU", EMULATOR, "apt install g++, or set CXX")
+    yield _look("CUDA headers", headers, "compiling for the CPU", EMULATOR, no_headers)
 
 
 def _look(name: str, find: Callable[[], str], purpose: str, needed_for: str, fix: str) -> Check:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import click
 from rich.console import Group, RenderableType
@@ -20,9 +19,10 @@ from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import AnyFamily, Constraint, Device
 from sparsegen.kernels.config import Value
 from sparsegen.operators import OPERATORS, Problem
+from sparsegen.system.json_object import Json
 
 MATRIX_SIZE = 1024  # default of a matrix's size that no option gives
-VARIES = "results differ in their last bits from call to call: sums are added up in any order"
+VARIES = "results of some configs differ in their last bits from call to call: sums are added up in any order"
 
 
 @click.command()
@@ -76,7 +76,7 @@ def _problems(wanted: ProblemOptions) -> dict[str, Problem]:
     return problems
 
 
-def describe(family: AnyFamily, problem: Problem, device: Device) -> dict[str, Any]:
+def describe(family: AnyFamily, problem: Problem, device: Device) -> Json:
     """A family as JSON values: space, example config and its constraints."""
     features = even_features(*problem.matrix_shape, 0.1)
     config = family.heuristic(problem, features, device)
@@ -112,7 +112,7 @@ def _as_data(constraints: Iterable[Constraint]) -> list[dict[str, bool | str]]:
     return [{"holds": c.holds, "sentence": c.sentence} for c in constraints]
 
 
-def _render(family: dict[str, Any]) -> RenderableType:
+def _render(family: Json) -> RenderableType:
     table = Table("tunable", "choices", "default", "what it is", box=None, padding=(0, 2, 0, 0))
     for t in family["tunables"]:
         choices = Text(", ").join(

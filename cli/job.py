@@ -32,6 +32,7 @@ from sparsegen.cli.tune_model import TokenCounts, model_layer_options, open_mode
 from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.pruning.pruned_layers import matrix_of, pruned_layers
 from sparsegen.settings import Settings
+from sparsegen.system.json_object import Json
 from sparsegen.system.publish import refuse_existing
 from sparsegen.system.quantities import counted, size_text
 from sparsegen.tuning.jobs.bundle import open_bundle
@@ -237,7 +238,7 @@ def _counted(done: int, of: int) -> None:
         click.echo(f"{chr(13) * is_terminal}{done} of {of} candidates", err=True, nl=done == of)
 
 
-def _as_json(made: Exported, output: Path) -> dict[str, Any]:
+def _as_json(made: Exported, output: Path) -> Json:
     job = made.job
     return {
         "bundle": output,

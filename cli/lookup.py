@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from sparsegen import api
@@ -19,6 +17,7 @@ from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.parts.problems import ProblemOptions, problem_options
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.options import Dense, OnMiss
+from sparsegen.system.json_object import Json
 from sparsegen.tuning_db.records import MeasuredAs
 
 
@@ -72,7 +71,7 @@ def command(
     emit(as_json, as_data(choice), choice.explain())
 
 
-def as_data(choice: Choice) -> dict[str, Any]:
+def as_data(choice: Choice) -> Json:
     """A choice as JSON values; times in microseconds, distances in octaves."""
     return {
         "problem": {"operator": choice.problem.operator, **choice.problem.to_dict()},
@@ -89,6 +88,16 @@ def as_data(choice: Choice) -> dict[str, Any]:
         "faster": str(choice.faster),
         "dense_is_faster": choice.dense_is_faster,
         "use_dense": choice.use_dense,
+        "raced": [
+            {
+                "task": str(probe.task),
+                "called": str(probe.called),
+                "sparse_us": probe.sparse_us,
+                "dense_us": probe.dense_us,
+                "measured_at": probe.measured_at.isoformat(),
+            }
+            for probe in choice.raced
+        ],
         "neighbours": [
             {
                 "problem": n.workload.problem.to_dict(),

@@ -25,6 +25,7 @@ COMMANDS = {
     "mask": "Write a mask of sparse attention.",
     "tune": "Search for the fastest variant for a matrix and record it.",
     "tune-model": "Tune every pruned layer of a model.",
+    "ship": "Write a converted model as a program that plain PyTorch runs.",
     "lookup": "Say what would run for a matrix, and why.",
     "network": "Make, tune, run and verify sparse networks.",
     "bench": "Time our variants and what users would pick instead, side by side.",
@@ -38,7 +39,7 @@ COMMANDS = {
     "doctor": "Say what is missing on this machine, and how to get it.",
     "cache": "Show or clear the cache of compiled variants.",
 }
-ON_A_DEVICE = {"verify", "tune", "tune-model", "devices"}  # they ask the driver for it
+ON_A_DEVICE = {"verify", "tune", "tune-model", "ship", "devices"}  # they ask the driver for it
 LOOK_UPS = {"lookup", "source"}  # they ask it where no description of a GPU is remembered
 
 

@@ -27,7 +27,6 @@ from sparsegen.cli.parts.common import (
 from sparsegen.cli.parts.limits import limit_options
 from sparsegen.cli.parts.progress import shown
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.matrix.csr import Array
 from sparsegen.networks.files.challenge_files import (
     layer_file,
     read_categories,
@@ -47,7 +46,9 @@ from sparsegen.networks.run.placement import Placement
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators.sparse_network import Readout
 from sparsegen.settings import Settings
+from sparsegen.system.json_object import Json
 from sparsegen.system.numpy_load import load_numpy
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.publish import refuse_existing, require_place
 from sparsegen.system.quantities import microseconds, size_text
 from sparsegen.tuning.report import Budget
@@ -404,12 +405,12 @@ def _require_one(device: str | None, devices: str | None) -> None:
         raise click.UsageError("give either --device or --devices")
 
 
-def _variant_data(net: SparseNetwork, batch: int) -> dict[str, Any]:
+def _variant_data(net: SparseNetwork, batch: int) -> Json:
     config = net.operator(batch, Readout.TOTALS).choice.config
     return {"family": config.family_name, "config": config.to_dict()}
 
 
-def _packed_data(packed: PackedNetwork) -> dict[str, Any]:
+def _packed_data(packed: PackedNetwork) -> Json:
     return {
         "family": packed.family.name,
         "config": packed.config.to_dict(),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
 
 from sparsegen.cli.parts.common import OUTPUT, db_option, emit, json_option, make_console
 from sparsegen.settings import Settings
+from sparsegen.system.json_object import Json
 from sparsegen.system.publish import refuse_other
 from sparsegen.system.quantities import counted
 from sparsegen.tuning_db.location import Location
@@ -109,7 +110,7 @@ def _tables(section: Section) -> list[Table]:
     return [*section.tables, *(chart.numbers for chart in section.charts if chart.numbers is not None)]
 
 
-def _table(table: Table) -> dict[str, Any]:
+def _table(table: Table) -> Json:
     from sparsegen.report.tables import plain
 
     rows = [[plain(cell) for cell in row] for row in table.rows]

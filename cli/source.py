@@ -33,6 +33,7 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.render import render
 from sparsegen.settings import Settings
+from sparsegen.system.json_object import Json
 from sparsegen.system.publish import publish_file, publish_text, refuse_existing, reported
 from sparsegen.tuning_db.layers import open_layers
 from sparsegen.tuning_db.records import Workload
@@ -141,7 +142,7 @@ def command(
         click.echo(visible(f"{output}: {len(text.splitlines())} lines"))
 
 
-def _chosen(choice: Choice, problem: Problem, device: Device) -> dict[str, Any]:
+def _chosen(choice: Choice, problem: Problem, device: Device) -> Json:
     """JSON values of the variant whose source is printed."""
     return {
         "family": choice.family.name,
@@ -225,7 +226,7 @@ def _dispatched(workload: Workload, device: Device, db: str | None) -> Choice:
     return Choice(chosen.family, chosen.config, f"dispatch ({chosen.how}): {chosen.why}")
 
 
-def _inspect(form: str | None, family: AnyFamily, source: str, device: Device) -> tuple[str, dict[str, Any]]:
+def _inspect(form: str | None, family: AnyFamily, source: str, device: Device) -> tuple[str, Json]:
     """The text to print and its JSON fields."""
     if form is None:
         return source, {"source": source}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import TypedDict
 
 import click
 from rich.table import Table
@@ -35,6 +36,7 @@ from sparsegen.cli.parts.targets import target_option
 from sparsegen.cli.parts.tune_many import require_success, tune_many
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
+from sparsegen.system.json_object import Json
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.engines.dealing import Outcome
 from sparsegen.tuning.engines.engine import Request, Task
@@ -94,78 +96,79 @@ def command(
     Options that say what is computed may be repeated: each combination of them is a search of its own, and with
     --devices or --engine ray these are dealt to several devices.
     """
-    read = matrix_file.reader
-    workloads = [wanted.workload(read) for wanted in combinations]
+    workloads = [wanted.workload(matrix_file.reader) for wanted in combinations]
     if target is not None:
-        if places.are_named or len(workloads) > 1:
-            raise click.UsageError(
-                "--for predicts one workload for a device that is not here: give no --device, --devices or --engine, "
-                "and each option once"
-            )
-        if deterministic or sampler is not SamplerName.CANDIDATES:
-            raise click.UsageError(
-                "--for ranks every variant by the cost model: give no --deterministic or --sampler"
-            )
+        _require_one(places, workloads, deterministic, sampler)
         wished = tune_for.Request(target, families, limits, db, again, allow_overflow)
         if tune_for.run(wished, *workloads[0], as_json=as_json):
             raise click.exceptions.Exit(INTERRUPTED)
         return
-    place = db or Settings.from_environment().db
-    where = places.only
-    deterministic = deterministic or Settings.from_environment().deterministic
-
-    def lookup_of(problem: Problem) -> str:
-        file = (
-            ""
-            if matrix_file.file is None
-            else f" --matrix {shlex.quote(str(matrix_file.file))}{' --transpose' if matrix_file.transpose else ''}"
-        )
-        named = _options(tensor=matrix_file.tensor, device=places.named, db=db or _shown_place(place))
-        return f"sparsegen lookup{file}{command_line(problem)}{named}"
-
+    place, where = db or Settings.from_environment().db, places.only
     location = str(Location.parse(place))
+    lookup_of = partial(_lookup, matrix_file, device=places.named, db=db or _shown_place(place))
+    options: _Options = {
+        "baselines": not no_baselines,
+        "again": again,
+        "seed": matrix_file.seed,
+        "deterministic": deterministic or Settings.from_environment().deterministic,
+        "sampler": sampler,
+        "allow_overflow": allow_overflow,
+    }
     if where is None or len(workloads) > 1:
-        request = Request(
-            workloads[0][1],
-            limits,
-            families or None,
-            baselines=not no_baselines,
-            even_if_finished=True,
-            again=again,
-            seed=matrix_file.seed,
-            deterministic=deterministic,
-            sampler=sampler,
-            allow_overflow=allow_overflow,
-        )
-        _many(
-            tune_many(workloads, request, places, place, note=EMULATOR_NOTE, as_json=as_json),
-            location,
-            lookup_of,
-            as_json,
-        )
+        request = Request(workloads[0][1], limits, families or None, even_if_finished=True, **options)
+        came_to = tune_many(workloads, request, places, place, note=EMULATOR_NOTE, as_json=as_json)
+        _many(came_to, location, lookup_of, as_json)
         return
     note_emulator([where], as_json=as_json)
     ((a, problem),) = workloads
     with shown(as_json=as_json) as progress:
         result = tune(
-            a,
-            problem,
+            *(a, problem),
             device=where,
             store=place,
             families=families or None,
             budget=limits,
             progress=progress,
-            baselines=not no_baselines,
-            again=again,
-            seed=matrix_file.seed,
-            deterministic=deterministic,
-            sampler=sampler,
-            allow_overflow=allow_overflow,
+            **options,
         )
     lookup = lookup_of(problem)
     emit(as_json, _as_json(result, location, lookup), *_as_text(result, location, lookup))
     if result.was_interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
+
+
+def _require_one(
+    places: Places, workloads: Sequence[object], deterministic: bool, sampler: SamplerName
+) -> None:
+    """Raises UsageError for what a prediction does not take."""
+    if places.are_named or len(workloads) > 1:
+        raise click.UsageError(
+            "--for predicts one workload for a device that is not here: give no --device, --devices or --engine, "
+            "and each option once"
+        )
+    if deterministic or sampler is not SamplerName.CANDIDATES:
+        raise click.UsageError(
+            "--for ranks every variant by the cost model: give no --deterministic or --sampler"
+        )
+
+
+class _Options(TypedDict):
+    """Options that one search and several take alike; see `sparsegen.tuning.tuner.tune`."""
+
+    baselines: bool
+    again: bool
+    seed: int
+    deterministic: bool
+    sampler: SamplerName
+    allow_overflow: bool
+
+
+def _lookup(matrix: MatrixOptions, problem: Problem, *, device: str | None, db: str | None) -> str:
+    """The command that looks a problem up on the matrix that was searched for."""
+    transpose = " --transpose" if matrix.transpose else ""
+    file = "" if matrix.file is None else f" --matrix {shlex.quote(str(matrix.file))}{transpose}"
+    named = _options(tensor=matrix.tensor, device=device, db=db)
+    return f"sparsegen lookup{file}{command_line(problem)}{named}"
 
 
 def _many(
@@ -197,7 +200,7 @@ def _shown_place(place: str) -> str | None:
     return None if "://" in place or place == Settings.from_environment({}).db else place
 
 
-def _options(**values: Any) -> str:
+def _options(**values: str | None) -> str:
     """The options that are given, as on a command line."""
     given = {name: value for name, value in values.items() if value is not None}
     return "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given.items())
@@ -288,12 +291,12 @@ def _config_text(measurement: Measurement) -> str:
     return f"{measurement.variant.family}: {measurement.variant.config.settings}"
 
 
-def _as_json(result: TuneResult, location: str, lookup: str) -> dict[str, Any]:
+def _as_json(result: TuneResult, location: str, lookup: str) -> Json:
     sample = result.winner.sample
     assert sample is not None
     gflops, gbytes = rates(result.workload, sample.median_us)
 
-    def described(m: Measurement) -> dict[str, Any]:
+    def described(m: Measurement) -> Json:
         assert m.sample is not None
         return {
             "family": m.variant.family,

@@ -25,7 +25,8 @@ from sparsegen.cli.parts.common import (
 from sparsegen.cli.parts.engines import Places, engine_options
 from sparsegen.cli.parts.limits import limit_options
 from sparsegen.cli.parts.searches import watched
-from sparsegen.cli.parts.tune_model_in_situ import EXPORTED, require_alone, tune_in_situ
+from sparsegen.cli.parts.torch_models import EXPORTED
+from sparsegen.cli.parts.tune_model_in_situ import require_alone, tune_in_situ
 from sparsegen.cli.parts.tune_model_tables import emit_tuning
 from sparsegen.operators import DType, Epilogue, Layout
 from sparsegen.pruning.files.open import open_weights

@@ -20,13 +20,11 @@ if TYPE_CHECKING:
     from sparsegen.dispatch.options import (
         ChoiceOptions,
         Dense,
-        DispatchOptions,
         KeepingOptions,
         OnMiss,
         Verify,
     )
     from sparsegen.dispatch.pruned_times import PrunedTimes
-    from sparsegen.dispatch.wanted import Wanted
     from sparsegen.kernels.base import Device
     from sparsegen.operators import (
         DType,
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from sparsegen.render.standalone import Standalone
     from sparsegen.tuning.report import Effort, Progress, SamplerName
     from sparsegen.tuning.tuner import TuneResult
-    from sparsegen.tuning_db.records import Check, MeasuredAs, Workload
+    from sparsegen.tuning_db.records import MeasuredAs
 
 O = TypeVar("O", bound="Operator")  # noqa: E741
 O_co = TypeVar("O_co", bound="Operator", covariant=True)
@@ -64,7 +62,7 @@ class _Prepared(Protocol[O_co]):
 
 
 def lookup(
-    matrix: Any = None,
+    matrix: object = None,
     problem: Problem | None = None,
     *,
     operator: str = DEFAULT_OPERATOR,
@@ -75,7 +73,7 @@ def lookup(
     device: Device | str | None = None,
     db: str | Path | None = None,
     deterministic: bool | None = None,
-    **options: Any,
+    **options: object,
 ) -> Choice:
     """Returns the choice of `prepare` for this matrix; nothing is compiled and no device is touched.
 
@@ -86,12 +84,13 @@ def lookup(
     known = backends.remembered_device(device)
     if known is None:
         _begin_driver(device)
+    from sparsegen.dispatch import look_up
     from sparsegen.dispatch.options import DispatchOptions
     from sparsegen.dispatch.wanted import Wanted
 
     wanted = Wanted.of(matrix, problem, operator, transpose, options)
-    asked, workload = DispatchOptions.of(on_miss, dense, l2, deterministic), _workload(wanted, db)
-    return _choose(workload, known or _device(device), db, asked)
+    asked, workload = DispatchOptions.of(on_miss, dense, l2, deterministic), look_up.workload_of(wanted, db)
+    return look_up.choose(workload, known or _device(device), db, asked)
 
 
 @overload
@@ -151,7 +150,7 @@ def prepare(
     db: str | Path | None = None,
     deterministic: bool | None = None,
     family: str | None = None,
-    config: Mapping[str, Any] | None = None,
+    config: Mapping[str, object] | None = None,
     allow_overflow: bool = False,
     **options: Any,
 ) -> Operator:
@@ -208,6 +207,7 @@ def prepare(
         DatabaseError: the tuning database cannot be read.
     """
     _begin_driver(device)
+    from sparsegen.dispatch import look_up
     from sparsegen.dispatch.named import named_choice
     from sparsegen.dispatch.options import Dense, DispatchOptions, OnMiss, Verify
     from sparsegen.dispatch.wanted import Wanted, kind_of, without_operands
@@ -221,7 +221,7 @@ def prepare(
     overflows = arguments.flag(allow_overflow, "allow_overflow")
     require_held(wanted.problem, wanted.matrix, allow_overflow=overflows)
     db, asked = place_of(db), DispatchOptions.of(on_miss, dense, l2, deterministic)
-    workload = _workload(wanted, db)
+    workload = look_up.workload_of(wanted, db)
     may_probe = arguments.flag(probe, "probe")
     verifies = None if verify is None else Verify.parse(verify) is Verify.FIRST_USE
     if family is not None and asked.dense is Dense.ALWAYS:
@@ -231,7 +231,7 @@ def prepare(
 
     def decide(where: Device) -> Choice:
         if family is None:
-            return _choose(workload, where, db, asked)
+            return look_up.choose(workload, where, db, asked)
         changes = {} if config is None else config
         return named_choice(wanted.problem, workload.features, where, family, changes)
 
@@ -256,7 +256,7 @@ def prepare(
         where,
         str(db or Settings.from_environment().db),
         shared_layers(db),
-        lambda failed: _choose(workload, where, db, asked, failed),
+        lambda failed: look_up.choose(workload, where, db, asked, failed),
         held,
         wanted.given.fingerprint() if wanted.problem.has_pattern else None,
         wanted.value_order,
@@ -268,7 +268,7 @@ def prepare(
 
 
 def standalone_source(
-    matrix: Any = None,
+    matrix: object = None,
     problem: Problem | None = None,
     *,
     operator: str = DEFAULT_OPERATOR,
@@ -276,9 +276,9 @@ def standalone_source(
     device: Device | str | None = None,
     db: str | Path | None = None,
     family: str | None = None,
-    config: Mapping[str, Any] | None = None,
+    config: Mapping[str, object] | None = None,
     name: str = "kernel",
-    **options: Any,
+    **options: object,
 ) -> Standalone:
     """The program of the variant that `prepare` would run, or of one that is named: for nvcc alone (docs/ship.md).
 
@@ -294,6 +294,7 @@ def standalone_source(
         MatrixError: the matrix is malformed.
         DatabaseError: the tuning database cannot be read.
     """
+    from sparsegen.dispatch import look_up
     from sparsegen.dispatch.named import named_choice
     from sparsegen.dispatch.options import DispatchOptions
     from sparsegen.dispatch.wanted import Wanted
@@ -314,9 +315,9 @@ def standalone_source(
         )
     if family is None and config is not None:
         raise ConfigError("config= needs family=")
-    workload = _workload(wanted, db)
+    workload = look_up.workload_of(wanted, db)
     if family is None:
-        choice = _choose(workload, where, db, DispatchOptions.of("nearest", "never", None, None))
+        choice = look_up.choose(workload, where, db, DispatchOptions.of("nearest", "never", None, None))
     else:
         changes = {} if config is None else config
         choice = named_choice(wanted.problem, workload.features, where, family, changes)
@@ -344,7 +345,7 @@ def load_operator(file: str | Path | BinaryIO, *, device: Device | str | None = 
 
 
 def tune(
-    matrix: Any = None,
+    matrix: object = None,
     problem: Problem | None = None,
     *,
     operator: str = DEFAULT_OPERATOR,
@@ -362,7 +363,7 @@ def tune(
     db: str | Path | None = None,
     deterministic: bool | None = None,
     allow_overflow: bool = False,
-    **options: Any,
+    **options: object,
 ) -> TuneResult:
     """Find the fastest variant for a problem on this matrix, verify it and record it.
 
@@ -484,33 +485,3 @@ def _decided(device: Device | str | None, decide: Callable[[Device], Choice]) ->
     if known is None or choice is None or not backends.is_same(known, where):
         choice = decide(where)
     return where, choice
-
-
-def _workload(wanted: Wanted, db: str | Path | None) -> Workload:
-    """Returns the workload; beside it reads what any choice needs, while the driver may start."""
-    from sparsegen.dispatch import choice  # noqa: F401
-    from sparsegen.tuning_db.records import Workload
-    from sparsegen.tuning_db.shared_layers import shared_layers
-
-    shared_layers(db)
-    return Workload.of(wanted.problem, wanted.matrix)
-
-
-def _choose(
-    workload: Workload,
-    device: Device,
-    db: str | Path | None,
-    options: DispatchOptions,
-    failed: Sequence[Check] = (),
-) -> Choice:
-    """Returns dispatch's choice, without the variants that failed these checks, whether they could be recorded or
-    not.
-    """
-    from sparsegen.dispatch.choice import choose
-    from sparsegen.tuning_db.layers import Layers, MemoryLayer
-    from sparsegen.tuning_db.shared_layers import shared_layers
-
-    layers = shared_layers(db)
-    if failed:
-        layers = Layers([MemoryLayer([], [], checks=failed), layers], layers.rules)
-    return choose(workload, device, layers, options)

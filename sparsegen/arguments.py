@@ -62,7 +62,7 @@ def number(value: Any, name: str, error: Error = ConfigError) -> float:
         raise _unexpected(value, name, "no number", error) from None
 
 
-def factor(value: Any, name: str, error: Error = ConfigError) -> float:
+def factor(value: object, name: str, error: Error = ConfigError) -> float:
     """A number that operands are multiplied by: finite, also as a float32."""
     found = number(value, name, error)
     if not abs(found) <= _LARGEST_FLOAT32:
@@ -70,7 +70,7 @@ def factor(value: Any, name: str, error: Error = ConfigError) -> float:
     return found
 
 
-def nbytes(value: Any, name: str, error: Error = ConfigError) -> int:
+def nbytes(value: object, name: str, error: Error = ConfigError) -> int:
     """An amount of memory, above 0: whole bytes, or text such as ``"8 GiB"``, ``"8G"`` (the same), ``"500MB"``."""
     if not isinstance(value, str):
         return whole(value, name, error, least=1)
@@ -91,14 +91,14 @@ def flag(value: Any, name: str, error: Error = ConfigError) -> bool:
         raise _unexpected(value, name, "neither True nor False", error) from None
 
 
-def text(value: Any, name: str, error: Error = ConfigError) -> str:
+def text(value: object, name: str, error: Error = ConfigError) -> str:
     """The value as text; raises ``error`` where it is none."""
     if not isinstance(value, str):
         raise _unexpected(value, name, "no text", error)
     return value
 
 
-def word(kind: type[E], value: Any, name: str, error: Error = ConfigError, *, advice: str = "") -> E:
+def word(kind: type[E], value: object, name: str, error: Error = ConfigError, *, advice: str = "") -> E:
     """An enumeration's member, which a word names.
 
     Args:
@@ -112,7 +112,7 @@ def word(kind: type[E], value: Any, name: str, error: Error = ConfigError, *, ad
     raise _unexpected(value, name, f"none of {', '.join(kind)}{advice}", error)
 
 
-def texts(value: Any, name: str, error: Error = ConfigError) -> tuple[str, ...]:
+def texts(value: object, name: str, error: Error = ConfigError) -> tuple[str, ...]:
     """Several texts; one alone would be taken for its letters, and is refused."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence | set | frozenset):
         raise _unexpected(value, name, "no list of texts", error)
@@ -126,18 +126,20 @@ def pair(value: Any, name: str, error: Error = ConfigError) -> tuple[int, int]:
     return whole(value[0], f"{name}[0]", error), whole(value[1], f"{name}[1]", error)
 
 
-def sides(value: Any, name: str, error: Error = ConfigError, *, least: int | None = None) -> tuple[int, int]:
+def sides(
+    value: object, name: str, error: Error = ConfigError, *, least: int | None = None
+) -> tuple[int, int]:
     """Two whole numbers, or one that stands for both."""
     first, second = pair(value, name, error) if _is_row(value) else (value, value)
     return whole(first, name, error, least=least), whole(second, name, error, least=least)
 
 
-def _is_row(value: Any) -> bool:
+def _is_row(value: object) -> bool:
     """True if it holds values in one dimension."""
     return value.ndim == 1 if isinstance(value, np.ndarray) else isinstance(value, Sequence)
 
 
-def location(value: Any, name: str, error: Error = ConfigError) -> str | Path:
+def location(value: object, name: str, error: Error = ConfigError) -> str | Path:
     """A path, or text that is one or a URL."""
     if not isinstance(value, str | Path) or "\0" in str(value) or not _is_name(value):
         raise _unexpected(value, name, "no path (text or pathlib.Path)", error)
@@ -153,14 +155,14 @@ def _is_name(value: str | Path) -> bool:
     return True
 
 
-def by_name(value: Any, name: str, error: Error = ConfigError) -> Mapping[str, Any]:
+def by_name(value: object, name: str, error: Error = ConfigError) -> Mapping[str, Any]:
     """Values by name."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise _unexpected(value, name, "no dictionary with names for keys", error)
     return value
 
 
-def array(value: Any, name: str, error: Error = ConfigError) -> np.ndarray[Any, Any]:
+def array(value: object, name: str, error: Error = ConfigError) -> np.ndarray[Any, Any]:
     """An array of NumPy, of whatever NumPy makes one of."""
     try:
         return np.asarray(value)
@@ -172,17 +174,17 @@ def array(value: Any, name: str, error: Error = ConfigError) -> np.ndarray[Any, 
         raise _unexpected(value, name, "no array that NumPy takes", error) from None
 
 
-def instance(value: Any, kind: type, name: str, error: Error = ConfigError) -> None:
+def instance(value: object, kind: type, name: str, error: Error = ConfigError) -> None:
     """Refuses objects of another class."""
     if not isinstance(value, kind):
         raise _unexpected(value, name, f"no {kind.__name__}", error)
 
 
-def _is_truth(value: Any) -> bool:
+def _is_truth(value: object) -> bool:
     return isinstance(value, bool | np.bool_)
 
 
-def _unexpected(value: Any, name: str, what: str, error: Error) -> SparsegenError:
+def _unexpected(value: object, name: str, what: str, error: Error) -> SparsegenError:
     shown = repr(value)
     if len(shown) > 100:  # an array, or what was meant for another argument
         shown = f"an object of type {type(value).__name__}"

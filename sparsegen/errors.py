@@ -38,7 +38,7 @@ class SparsegenError(Exception):
         return _rebuilt, (type(self), self.args), self.__dict__
 
 
-def _rebuilt(error: type[SparsegenError], arguments: tuple[Any, ...]) -> SparsegenError:
+def _rebuilt(error: type[SparsegenError], arguments: tuple[object, ...]) -> SparsegenError:
     return error.__new__(error, *arguments)
 
 

@@ -1,4 +1,4 @@
-"""Costs of tests, and which of them compile kernels or start processes; kept in costs.json by test function.
+"""Costs of tests, and which of them compile kernels or start processes; kept in costs.json by file and function.
 
 A function that is not listed takes less than `LEAST` CPU seconds for each case, or was not recorded yet.
 """
@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,14 @@ class Costs:
     @staticmethod
     def read() -> Costs:
         kept = json.loads(FILE.read_text())
-        return Costs(kept["seconds"], frozenset(kept["slow"]), frozenset(kept["long"]))
+        slow, long = (
+            frozenset(f"{file}::{name}" for file, of in kept.items() for name in of.get(kind, ()))
+            for kind in ("slow", "long")
+        )
+        seconds = {
+            f"{file}::{name}": s for file, of in kept.items() for name, s in of.get("seconds", {}).items()
+        }
+        return Costs(seconds, slow, long)
 
     def updated(self, found: Mapping[str, tuple[float, bool]], *, whole: bool) -> Costs:
         """Returns these costs with a run's in the place of the old ones, and without tests that are gone.
@@ -65,12 +73,16 @@ class Costs:
         return Costs(quick, made.slow, made.long)
 
     def write(self) -> None:
-        kept = {
-            "long": sorted(self.long),
-            "slow": sorted(self.slow),
-            "seconds": dict(sorted(self.seconds.items())),
-        }
-        FILE.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+        kept: dict[str, dict[str, Any]] = defaultdict(dict)
+        for kind, names in (("long", self.long), ("slow", self.slow)):
+            for name in sorted(names):
+                file, _, test = name.partition("::")
+                kept[file].setdefault(kind, []).append(test)
+        for name, seconds in sorted(self.seconds.items()):
+            file, _, test = name.partition("::")
+            kept[file].setdefault("seconds", {})[test] = seconds
+        text = json.dumps(dict(sorted(kept.items())), indent=0, ensure_ascii=False)
+        FILE.write_text(text + "\n")
 
     def is_long(self, name: str) -> bool:
         """True if a test is not in `make test`."""

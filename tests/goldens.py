@@ -29,6 +29,7 @@ from sparsegen.operators import (
     Block,
     BlockAttentionBackwardProblem,
     BlockAttentionProblem,
+    Chosen,
     ConvEpilogue,
     DsdProblem,
     DsdTransposedProblem,
@@ -45,6 +46,7 @@ from sparsegen.operators import (
     MaskedConv2dWeightsProblem,
     MaskOf,
     MasksOf,
+    PagedAttentionProblem,
     Problem,
     Readout,
     Rest,
@@ -58,6 +60,7 @@ from sparsegen.operators import (
     SpmmProblem,
     SubmanifoldConv3dProblem,
     SubmanifoldConv3dWeightsProblem,
+    TokenOrder,
 )
 from sparsegen.render import environment as rendering
 from sparsegen.render import render
@@ -304,6 +307,10 @@ PROBLEMS: dict[str, Problem] = {
     "points-bf16": SubmanifoldConv3dWeightsProblem(M, K, 64, DType.BFLOAT16),
     "attention-bf16": SparseAttentionProblem(M, 100, 40, DType.BFLOAT16),
     "blocks-backward-fp16": BlockAttentionBackwardProblem(256, 384, 2, 1, 128, DType.FLOAT16),
+    "pages-fp16": PagedAttentionProblem(1, 4096, 2, 4, 128, DType.FLOAT16),
+    "pages-bf16-all": PagedAttentionProblem(
+        4, 4096, 2, 4, 64, DType.BFLOAT16, chosen=Chosen.ALL, order=TokenOrder.HEADS
+    ),
     "blocks-fp16": BlockAttentionProblem(M, K, 2, 2, 128, DType.FLOAT16),
     "blocks-bf16-small": BlockAttentionProblem(M, K, 2, 2, 64, DType.BFLOAT16, Block(32, 64)),
     "blocks-fp16-no-masks": BlockAttentionProblem(M, K, 2, 2, 64, DType.FLOAT16, masks=MasksOf.NOBODY),

@@ -68,6 +68,7 @@ ONLY = {  # third party -> the modules that may import it
     "ray": {"tuning.engines.ray_cluster", "tuning.engines.ray_worker"},
     "pynvml": {"backends.cuda", "cli.doctor"},
 }
+ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
 @cache
@@ -183,6 +184,7 @@ def test_kernels_are_pure() -> None:
         "kernels",
         "system.device_memory",
         "system.integers",
+        "system.numpy_types",
         "system.threads",
     }
     for name in NAMES:
@@ -227,3 +229,43 @@ def _is_environ(node: ast.expr) -> bool:
 
 def _last(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def test_dense_or_ours_is_decided_in_one_place() -> None:
+    """Dispatch compares times, a probe its own two; all others are given a `Decision`."""
+    compared, made, types = set(), set(), set()
+    for name in NAMES:
+        has_decision = "dispatch.decision" in own_imports(name) | {name}
+        for node in ast.walk(tree(name)):
+            if isinstance(node, ast.Compare) and any(isinstance(op, ORDERS) for op in node.ops):
+                said = ast.unparse(node)
+                compared |= {name} if "dense" in said and ("_us" in said or ".us" in said) else set()
+            elif isinstance(node, ast.ClassDef) and node.name == "Decision":
+                types.add(name)
+            elif has_decision and isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                made |= {name} if called in ("Decision", "Decision.always") else set()
+    assert compared == {
+        "dispatch.choice",
+        "dispatch.chosen",
+        "dispatch.dense_or_sparse",
+        "tuning_db.records",
+    }
+    assert made == {"dispatch.chosen", "measure.decision"} and types == {"dispatch.decision"}
+
+
+def test_only_measuring_packages_use_the_clock() -> None:
+    """Layers and models are timed by the race, as all else by `measure.clock`."""
+    may = {"measure", "tuning", "bench"}
+    users = {name for name in NAMES if "measure.clock" in own_imports(name)}
+    assert users and not {name for name in users if not is_within(name, may)}
+    racers = {name for name in NAMES if "measure.race" in own_imports(name) and not is_within(name, may)}
+    assert racers == {
+        "integrations.torch.blocks.dropout_choice",
+        "integrations.torch.convolution.conv_choice",
+        "integrations.torch.models.in_situ",
+    }
+    for name in NAMES:
+        if is_within(name, {"integrations", "attention", "networks", "dispatch", "api"}):
+            text = files()[name].read_text()
+            assert not any(word in text for word in ("perf_counter", "cuda.Event", "elapsed_time")), name

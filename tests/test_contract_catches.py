@@ -15,10 +15,12 @@ from sparsegen.operators import (
     Activation,
     BlockAttentionBackwardProblem,
     BlockAttentionProblem,
+    Chosen,
     DType,
     Epilogue,
     Layout,
     MasksOf,
+    PagedAttentionProblem,
     Readout,
     SddmmEpilogue,
     SddmmProblem,
@@ -72,6 +74,11 @@ def many_keys() -> CsrMatrix:
     return csr(np.zeros((300, 700), np.float32))
 
 
+def long_sequences() -> CsrMatrix:
+    """The shape of four queries on pages, the last of them cut off."""
+    return csr(np.zeros((4, 1500), np.float32))
+
+
 RIGHT = {
     "spmm": PlantedBugs(
         family("csr_spmm"),
@@ -97,26 +104,6 @@ RIGHT = {
             "row out of bounds": ("task < m", "task <= m"),
             "column out of bounds": ("column < n", "column <= n"),
             "neighbours' nonzeros": ("position + i < begin || ", ""),
-            "wrong epilogue": ("fmaxf(x, 0.0f)", "x"),
-        },
-    ),
-    "spmm with atomics": PlantedBugs(
-        family("scatter_spmm"),
-        Kind.spmm(34, DType.FLOAT32, Layout.ROW, Epilogue.BIAS_RELU),
-        {"vector": 2, "panel_m": 32, "task_nonzeros": 256, "warps": 16},
-        {
-            "lost additions": ("atomicAdd(sums + i, x[i])", "sums[i] = x[i]"),
-            "sums that stay": (
-                "store_vector(sums + static_cast<long long>(first + i) * n, Vector<float, kVector>{});",
-                "",
-            ),
-            "a counter that stays": ("if (lane == 0) *counter = 0;", ""),
-            "the first writes C": ("!= static_cast<unsigned>(tasks_of_panel)", "!= 1"),
-            "row out of bounds": ("min(kPanelM, m - first_row)", "kPanelM"),
-            "column out of bounds": ("kColumnsDivide || column < n", "true"),
-            "another column's row of B": ("if (changes >> (turn + i) & 1) row_of_b", "row_of_b"),
-            "one column for all": ("column != (lane == 0 ? last_column : left)", "lane == 0"),
-            "task out of bounds": ("if (number >= task_count) return;", ""),
             "wrong epilogue": ("fmaxf(x, 0.0f)", "x"),
         },
     ),
@@ -270,6 +257,54 @@ RIGHT = {
             "no end of the band": ("key < band.sinks ? 64 : key - band.least - column", "64"),
         },
         many_keys,
+    ),
+    "paged_attention": PlantedBugs(
+        family("paged_attention"),
+        Kind(
+            PagedAttentionProblem,
+            (("kv_heads", 2), ("group", 3), ("head_dim", 64)),
+            (("dtype", DType.FLOAT16), ("chosen", Chosen.LISTED), ("order", TokenOrder.TOKENS)),
+            batch=2,
+            parameters=(("page", "32"), ("density", 0.7)),
+        ),
+        {"tile": 64, "stages": 2, "teams": 2},
+        {
+            "a part left out of the merge": ("from < parts.count;", "from < parts.count - 1;"),
+            "a team left out of the merge": (
+                "for (int t = 0; t < kTeams; ++t) {",
+                "for (int t = 0; t < kTeams - 1; ++t) {",
+            ),
+            "teams of one scale": ("share = shrunk(of.power, largest);", "share = 1.0f;"),
+            "another part's room": ("2 * (first_block + part)", "2 * (first_block + part) + 1"),
+            "a counter that stays": ("if (thread == 0) *counter = 0;", ""),
+            "missing wait": ("copy_async_wait<kStages - 2>();", ""),
+            "no tree": ("!(trees[i][half] & bit)", "false"),
+            "another sequence's page": ("(cursor.sequence) * cache.slots + number]", "(0) + number]"),
+            "another head's list": ("(cursor.pair) * cache.capacity + slot]", "(0) + slot]"),
+            "no end of the list": ("slot < cache.counts[cursor.pair] ?", "slot < cache.capacity ?"),
+            "pages in order": ("place = number * kPage", "place = key / kPage * kPage"),
+        },
+        long_sequences,
+    ),
+    "paged_attention of one team": PlantedBugs(
+        family("paged_attention"),
+        Kind(
+            PagedAttentionProblem,
+            (("kv_heads", 1), ("group", 5), ("head_dim", 64)),
+            (("dtype", DType.BFLOAT16), ("chosen", Chosen.ALL), ("order", TokenOrder.HEADS)),
+            parameters=(("page", "16"), ("density", 0.7)),
+        ),
+        {"tile": 16, "stages": 2, "teams": 1},
+        {
+            "a part left out of the merge": (
+                "is_there = part < parts.count;",
+                "is_there = part + 1 < parts.count;",
+            ),
+            "parts of one scale": ("share = shrunk(part.power, largest);", "share = 1.0f;"),
+            "sums that do not shrink": ("before * sums[i][j][e] + share", "sums[i][j][e] + share"),
+            "no end of the sequence": ("1u << new_token : 0u;", "1u << new_token : 0xffffffffu;"),
+        },
+        long_sequences,
     ),
     "sparse_network": PlantedBugs(
         family("fused_network"),

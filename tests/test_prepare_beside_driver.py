@@ -12,6 +12,7 @@ import pytest
 import sparsegen
 from sparsegen import api, backends
 from sparsegen.backends.cuda import early_init
+from sparsegen.dispatch import look_up
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.errors import ConfigError, NoVariantError
 from sparsegen.kernels.base import Device
@@ -39,7 +40,7 @@ class Asked:
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    made, choose = Asked(), api._choose
+    made, choose = Asked(), look_up.choose
 
     def noted(workload: Any, device: Device, *others: Any) -> Choice:
         made.choices.append(device)
@@ -55,7 +56,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     monkeypatch.setattr(backends, "find_device", lambda name: THERE)
     monkeypatch.setattr(backends, "may_be_gpu", lambda name: True)
     monkeypatch.setattr(early_init, "begin_once", begin)
-    monkeypatch.setattr(api, "_choose", noted)
+    monkeypatch.setattr(look_up, "choose", noted)
     return made
 
 

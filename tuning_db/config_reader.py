@@ -7,6 +7,7 @@ from sparsegen.kernels import family
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config
 from sparsegen.operators import Problem
+from sparsegen.tuning_db.json_codec import config_values
 from sparsegen.tuning_db.json_reader import Node
 
 
@@ -22,14 +23,10 @@ def read_config(named: Node, values: Node, problem: Problem) -> Config:
         raise named.error(f"{named.source}: {named.path}: {error}") from None
     if known.problem_type.operator != problem.operator:
         named.refuse(f"a family that computes {problem.operator}")
-    members = values.members()
-    for member in members.values():
-        if type(member.value) not in (int, bool, str):
-            member.refuse("an integer, true, false or a word")
     try:
-        return known.config(**{name: member.value for name, member in members.items()})  # type: ignore[no-any-return]
+        return known.config(**config_values(values))  # type: ignore[no-any-return]
     except ConfigError as error:
-        wrong = _wrong_tunable(known, members) or values
+        wrong = _wrong_tunable(known, values.members()) or values
         raise wrong.error(f"{wrong.source}: {wrong.path}: {error}") from None
 
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from sparsegen.kernels.base import Device
+from sparsegen.system.json_object import Json
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.record_json import workload_dict
@@ -43,7 +43,7 @@ class Difference:
     b: ranking.Ranked | None
     cost: float | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON values."""
         return {
             **workload_dict(self.workload),
@@ -81,7 +81,7 @@ class Comparison:
             (d for d in self.differences if d.cost is not None), key=lambda d: d.cost or 0.0, default=None
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON values."""
         return {
             "counts": {standing.name.lower(): self.count(standing) for standing in Standing},
@@ -127,7 +127,7 @@ def _standing(
     return (Standing.FASTER if there.interval.is_below(theirs.interval) else Standing.TIED), cost
 
 
-def _chosen(chosen: ranking.Ranked | None) -> dict[str, Any] | None:
+def _chosen(chosen: ranking.Ranked | None) -> Json | None:
     if chosen is None:
         return None
     config = chosen.variant.config

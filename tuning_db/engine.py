@@ -159,7 +159,7 @@ def enter_wal_mode(engine: sa.Engine, lock_timeout: float) -> None:
     level = "NORMAL" if mode == "wal" else "FULL"
 
     @sa.event.listens_for(engine, "connect")
-    def connect(connection: Any, record: Any) -> None:
+    def connect(connection: Any, record: object) -> None:
         connection.execute(f"PRAGMA synchronous = {level}")
 
     engine.dispose()  # open connections get the level when they reconnect

@@ -11,25 +11,31 @@ Version 2 says that some devices have a member ``rates``: what they were measure
 times measured as "clean" or "graph", or measurements with a driver; version 4, that there is a list ``predictions``.
 Probes and checks are left out: they are of the machine that made them. ``workload`` and ``device`` are positions in the
 lists above them. A config passes only if its family knows every value (`Family.config`), so no text from a file can
-reach a template. Nothing is imported unless all is valid.
+reach a template. Nothing is imported unless all is valid; rows of families that are not installed, as they are of an
+older sparsegen, are passed over with one line.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sparsegen.errors import ImportFileError
-from sparsegen.kernels import is_of_operator
+from sparsegen.kernels import families, is_of_operator
 from sparsegen.kernels.base import Device
 from sparsegen.operators import Problem
+from sparsegen.system.json_object import Json
 from sparsegen.tuning_db.conversion import described
 from sparsegen.tuning_db.foreign_devices import is_emulator_by_half, require_known_facts
 from sparsegen.tuning_db.json_reader import Node, parse_json, read_text
 from sparsegen.tuning_db.record_json import (
+    COLD_OR_WARM,
     baseline_dict,
     measurement_dict,
     prediction_dict,
@@ -43,12 +49,14 @@ from sparsegen.tuning_db.record_json import (
     workload_dict,
 )
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Prediction, Workload
-from sparsegen.tuning_db.sample_json import COLD_OR_WARM
 
 if TYPE_CHECKING:  # records are read and written as JSON where there is no SQLAlchemy
     from sparsegen.tuning_db.store import Added, Store
 
+log = logging.getLogger(__name__)
+
 FORMAT = "sparsegen-tuning"
+FAMILY = re.compile("[a-z][a-z0-9_]*")
 # Each document has the oldest version that can say what it holds.
 VERSIONS = VERSION, VERSION_WITH_RATES, VERSION_WITH_KINDS, VERSION_WITH_PREDICTIONS = 1, 2, 3, 4
 LARGEST_FILE = 512 * 2**20  # bytes; a hundred thousand measurements take about 60 MB
@@ -85,12 +93,12 @@ def _is_importable(record: Measurement | Prediction) -> bool:
     return is_of_operator(record.variant.config, record.workload.problem.operator)
 
 
-def document(content: Content) -> dict[str, Any]:
+def document(content: Content) -> Json:
     """The document of these records, before it becomes text."""
     devices: dict[str, tuple[int, Device]] = {}
     workloads: dict[tuple[Problem, str], tuple[int, Workload]] = {}
 
-    def refer(record: Measurement | Baseline | Prediction) -> dict[str, Any]:
+    def refer(record: Measurement | Baseline | Prediction) -> Json:
         device, workload = record.device, record.workload
         key = (workload.problem, workload.fingerprint)
         return {
@@ -190,7 +198,7 @@ def load(text: str, source: str) -> Content:
     devices = _once(fields["devices"], _read_foreign, lambda device: device.key)
     workloads = _once(fields["workloads"], read_workload, lambda w: (w.problem, w.fingerprint))
     return Content(
-        tuple(read_measurement(node, workloads, devices) for node in fields["measurements"].items()),
+        tuple(read_measurement(node, workloads, devices) for node in _installed(fields["measurements"])),
         tuple(read_baseline(node, workloads, devices) for node in fields["baselines"].items()),
         tuple(
             read_rates(members["rates"], device)
@@ -199,9 +207,24 @@ def load(text: str, source: str) -> Content:
         ),
         tuple(
             read_prediction(node, workloads, devices)
-            for node in (fields["predictions"].items() if "predictions" in fields else ())
+            for node in (_installed(fields["predictions"]) if "predictions" in fields else ())
         ),
     )
+
+
+def _installed(rows: Node) -> Iterator[Node]:
+    """Rows of installed families; a warning tells of the others."""
+    strangers: Counter[str] = Counter()
+    for row in rows.items():
+        named = row.members().get("family")
+        name = None if named is None else named.value
+        if isinstance(name, str) and FAMILY.fullmatch(name) and name not in families():
+            strangers[name] += 1
+        else:
+            yield row
+    if strangers:
+        told = ", ".join(f"{count} of {name}" for name, count in sorted(strangers.items()))
+        log.warning("%s: %s of no installed family are passed over: %s", rows.source, rows.path[2:], told)
 
 
 def _read_foreign(node: Node) -> Device:

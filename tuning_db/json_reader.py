@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from sparsegen.errors import ImportFileError, SparsegenError
 from sparsegen.system.compressed import decompress, is_compressed
+from sparsegen.system.json_object import Json
 from sparsegen.system.memory import available_bytes
 from sparsegen.system.quantities import size_text
 from sparsegen.tuning_db.conversion import printable
@@ -87,7 +88,7 @@ def parse_json(text: str, source: str, error: type[SparsegenError] = ImportFileE
         SparsegenError: ``error``: not JSON, a name twice in one object, NaN or Infinity, nested too deeply.
     """
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> Json:
         fields = dict(pairs)
         if len(fields) != len(pairs):
             times = Counter(name for name, _ in pairs)
@@ -153,7 +154,7 @@ class Node:
         for i, value in enumerate(self.value):
             yield self._below(f"[{i}]", value)
 
-    def _below(self, step: str, value: Any) -> Node:
+    def _below(self, step: str, value: object) -> Node:
         return Node(value, self, step, self.source, self.error)
 
     def integer(self, low: int, high: int) -> int:
@@ -202,7 +203,7 @@ class Node:
         return value.astimezone(UTC)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """The beginning of a value as JSON; no more of it is written out than is shown."""
     text = ""
     for piece in json.JSONEncoder().iterencode(value):

@@ -68,7 +68,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         convert = super().result_processor(dialect, coltype)
         assert convert is not None, "a TypeDecorator with process_result_value has one"
 
-        def read(value: Any) -> datetime | None:
+        def read(value: object) -> datetime | None:
             try:
                 return convert(value)
             except (ValueError, TypeError, OverflowError):

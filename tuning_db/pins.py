@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from sparsegen.errors import PinsError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
+from sparsegen.system.json_object import Json
 from sparsegen.system.publish import publish_text, reported
 from sparsegen.tuning_db.config_reader import read_config
 from sparsegen.tuning_db.json_reader import HEX, Node, parse_json, read_text
@@ -54,7 +54,7 @@ class Pin:
         """The key that it pins: there is one pin for each."""
         return self.problem, self.fingerprint, self.device
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON values."""
         return {
             "problem": problem_dict(self.problem),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sparsegen.errors import ConfigError
 from sparsegen.operators import MAX_INDEX, OPERATORS, Problem, fields_of
+from sparsegen.system.json_object import Json
 from sparsegen.tuning_db.json_reader import Node
 
 
-def problem_dict(problem: Problem) -> dict[str, Any]:
+def problem_dict(problem: Problem) -> Json:
     """Return its operator and what differs from defaults, as JSON values; `read_problem` is the inverse."""
     return {"operator": problem.operator, **problem.distinct()}
 

@@ -19,6 +19,7 @@ from sparsegen import __version__
 from sparsegen.errors import DatabaseCorruptError, DatabaseError
 from sparsegen.kernels import is_of_operator
 from sparsegen.kernels.base import Device
+from sparsegen.system.json_object import Json
 from sparsegen.system.publish import publish_file, reported
 from sparsegen.tuning_db import (
     exchange,
@@ -84,7 +85,7 @@ class Published:
     version: str
     devices: tuple[PublishedDevice, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON values."""
         return asdict(self)
 
@@ -220,7 +221,7 @@ def read_published(path: Path) -> Published | None:
     return Published(by, at, note, version, tuple(PublishedDevice(*row) for row in rows))
 
 
-def _are_texts(values: Sequence[Any]) -> bool:
+def _are_texts(values: Sequence[object]) -> bool:
     return all(isinstance(v, str) and len(v) <= LONGEST_TEXT and printable(v) == v for v in values)
 
 

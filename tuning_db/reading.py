@@ -221,7 +221,7 @@ class RecordsReader(ABC):
         """The database's location, for messages."""
 
     @abstractmethod
-    def _rows(self, query: str, parameters: Mapping[str, Any]) -> list[Row]:
+    def _rows(self, query: str, parameters: Mapping[str, object]) -> list[Row]:
         """Runs a query and returns its rows.
 
         Raises:
@@ -353,7 +353,9 @@ class RecordsReader(ABC):
         """Everything, oldest first."""
         return self._read(CHECKED, {}, {})
 
-    def _read(self, listing: Listing[R], conditions: Mapping[str, str], values: Mapping[str, Any]) -> list[R]:
+    def _read(
+        self, listing: Listing[R], conditions: Mapping[str, str], values: Mapping[str, object]
+    ) -> list[R]:
         rows = self._rows(f"{listing.query}{_where(conditions)} ORDER BY {listing.order}", values)
         return self._known(listing, rows)
 

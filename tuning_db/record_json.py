@@ -3,61 +3,68 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
-from sparsegen.matrix.features import Features
-from sparsegen.operators import MAX_INDEX, Problem
+from sparsegen.operators import Problem
+from sparsegen.system.json_object import Json
 from sparsegen.tuning_db.config_reader import read_config
+from sparsegen.tuning_db.json_codec import (
+    DEVICE,
+    FEATURES,
+    Read,
+    above,
+    count,
+    finite,
+    number,
+    optional,
+    record,
+    text,
+    whole,
+    word,
+)
 from sparsegen.tuning_db.json_reader import HEX, Node
 from sparsegen.tuning_db.problem_reader import problem_dict, read_problem
 from sparsegen.tuning_db.records import (
     Baseline,
     Basis,
     DeviceRates,
+    MeasuredAs,
     Measurement,
     Outcome,
     Prediction,
+    Sample,
     Variant,
     Workload,
 )
-from sparsegen.tuning_db.row_checks import BIG, LONGEST_DRIVER, LONGEST_REASON, LONGEST_VERSION
-from sparsegen.tuning_db.sample_json import read_sample, sample_dict
+from sparsegen.tuning_db.row_checks import LONGEST_DRIVER, LONGEST_REASON, LONGEST_VERSION
 
-LARGEST_ERROR = 1e300  # in place of an infinite one
-MEASURED = {  # optional facts of a measurement: whether they are integers
-    "worst_error": False,
-    "registers": True,
-    "spill_bytes": True,
-    "compile_seconds": False,
-    "prepare_seconds": False,
-    "packed_bytes": True,
+COLD_OR_WARM = (MeasuredAs.COLD, MeasuredAs.WARM)  # kinds that every version knows
+DIGEST = text(64, "[0-9a-f]{8,64}")
+COMPILED: Mapping[str, Read[Any]] = {
+    "registers": whole,
+    "spill_bytes": whole,
+}  # optional facts of a prediction
+MEASURED: Mapping[str, Read[Any]] = {  # and of a measurement
+    "worst_error": lambda node: finite(node.number()),
+    **COMPILED,
+    "compile_seconds": number,
+    "prepare_seconds": number,
+    "packed_bytes": whole,
 }
-COMPILED = ("registers", "spill_bytes")  # optional facts of a prediction
+
+# A device, as `conversion.described` gives it; perhaps with rates, which `read_rates` reads.
+read_device = record(
+    Device,
+    {**DEVICE, "shared_memory_per_block": whole, "shared_memory_per_multiprocessor": whole},
+    ("rates",),
+)
 
 
-def read_device(node: Node) -> Device:
-    """A device, as `conversion.described` gives it; perhaps with rates, which `read_rates` reads."""
-    sizes = ("multiprocessors", "shared_memory_per_block", "shared_memory_per_multiprocessor", "l2_bytes")
-    f = node.fields(("key", "name", "backend", "compute_capability", *sizes), ("rates",))
-    version = [part.integer(0, 1000) for part in f["compute_capability"].items()]
-    if len(version) != 2:
-        f["compute_capability"].refuse("two integers")
-    return Device(
-        key=f["key"].text(200, ".+"),
-        name=f["name"].text(200),
-        backend=f["backend"].text(40, "[a-z]+"),
-        compute_capability=(version[0], version[1]),
-        multiprocessors=f["multiprocessors"].integer(0, MAX_INDEX),
-        shared_memory_per_block=f["shared_memory_per_block"].integer(0, BIG),
-        shared_memory_per_multiprocessor=f["shared_memory_per_multiprocessor"].integer(0, BIG),
-        l2_bytes=f["l2_bytes"].integer(0, BIG),
-    )
-
-
-def rates_dict(measured: DeviceRates) -> dict[str, Any]:
+def rates_dict(measured: DeviceRates) -> Json:
     """All but the device."""
     return asdict(measured.rates) | {"measured_at": measured.measured_at.isoformat()}
 
@@ -70,7 +77,7 @@ def read_rates(node: Node, device: Device) -> DeviceRates:
     return DeviceRates(device, rates, f["measured_at"].moment())
 
 
-def workload_dict(workload: Workload) -> dict[str, Any]:
+def workload_dict(workload: Workload) -> Json:
     """Problem, fingerprint and features."""
     return {
         "problem": problem_dict(workload.problem),
@@ -83,28 +90,47 @@ def read_workload(node: Node) -> Workload:
     """A workload, as `workload_dict` gives it."""
     f = node.fields(("problem", "fingerprint", "features"))
     problem = read_problem(f["problem"])
-    names = ("m", "k", "nnz", "row_mean", "row_cov", "row_max", "block_fill")
-    v = f["features"].fields(names)
-    features = Features(
-        m=v["m"].integer(0, MAX_INDEX),
-        k=v["k"].integer(0, MAX_INDEX),
-        nnz=v["nnz"].integer(0, MAX_INDEX),
-        row_mean=v["row_mean"].number(),
-        row_cov=v["row_cov"].number(),
-        row_max=v["row_max"].integer(0, MAX_INDEX),
-        block_fill=v["block_fill"].number(),
-    )
+    features = FEATURES(f["features"])
     rows, columns = problem.features_shape
     if (features.m, features.k) != (rows, columns):
         f["features"].refuse(f"m = {rows} and k = {columns}, as the problem's sizes say")
     return Workload(problem, f["fingerprint"].text(64, HEX), features)
 
 
+def sample_dict(sample: Sample) -> dict[str, Any]:
+    """A sample as every version has it, and what later ones add."""
+    kind = sample.measured_as
+    values = {
+        "cold" if name == "measured_as" else name: kind is not MeasuredAs.WARM
+        if name == "measured_as"
+        else value
+        for name, value in asdict(sample).items()
+    }
+    return values | ({} if kind in COLD_OR_WARM else {"measured_as": str(kind)})
+
+
+def read_sample(node: Node) -> Sample:
+    """Raises ImportFileError, which names the place in the document."""
+    f = node.fields(
+        ("median_us", "low_us", "high_us", "count", "cold"), ("clock_mhz", "throttle_reasons", "measured_as")
+    )
+    kind = MeasuredAs.COLD if f["cold"].boolean() else MeasuredAs.WARM
+    return Sample(
+        median_us=above(f["median_us"]),
+        low_us=number(f["low_us"]),
+        high_us=number(f["high_us"]),
+        count=count(f["count"]),
+        measured_as=word(MeasuredAs)(f["measured_as"]) if "measured_as" in f else kind,
+        clock_mhz=optional(f.get("clock_mhz"), whole),
+        throttle_reasons=optional(f.get("throttle_reasons"), whole),
+    )
+
+
 def measurement_dict(m: Measurement) -> dict[str, Any]:
     """All but workload and device."""
     facts = {name: getattr(m, name) for name in MEASURED if getattr(m, name) is not None}
-    if m.worst_error is not None:  # infinite for an unwritten output, and JSON has no infinity
-        facts["worst_error"] = min(m.worst_error, LARGEST_ERROR)
+    if m.worst_error is not None:  # infinite for an unwritten output
+        facts["worst_error"] = finite(m.worst_error)
     return {
         "family": m.variant.family,
         "config": m.variant.config.to_dict(),
@@ -124,23 +150,15 @@ def read_measurement(node: Node, workloads: list[Workload], devices: list[Device
     needed = ("workload", "device", "family", "config", "source_digest", "outcome", "final", "measured_at")
     f = node.fields(needed, ("sample", "reason", "driver", *MEASURED))
     workload = _pick(f["workload"], workloads)
-    outcome = f["outcome"].text(40)
-    if outcome not in list(Outcome):
-        f["outcome"].refuse(f"one of {', '.join(Outcome)}")
-    if ("sample" in f) != (outcome == Outcome.OK):
+    outcome = word(Outcome)(f["outcome"])
+    if ("sample" in f) != (outcome is Outcome.OK):
         node.refuse("a sample exactly when the outcome is ok")
-    facts: dict[str, Any] = {
-        name: f[name].integer(0, BIG) if whole else f[name].number()
-        for name, whole in MEASURED.items()
-        if name in f
-    }
-    if "worst_error" in facts:
-        facts["worst_error"] = min(facts["worst_error"], LARGEST_ERROR)
+    facts: dict[str, Any] = {name: read(f[name]) for name, read in MEASURED.items() if name in f}
     return Measurement(
         workload=workload,
         device=_pick(f["device"], devices),
         variant=_variant(f, workload.problem),
-        outcome=Outcome(outcome),
+        outcome=outcome,
         sample=read_sample(f["sample"]) if "sample" in f else None,
         reason=f["reason"].text(LONGEST_REASON) if "reason" in f else "",
         final=f["final"].boolean(),
@@ -150,7 +168,7 @@ def read_measurement(node: Node, workloads: list[Workload], devices: list[Device
     )
 
 
-def baseline_dict(b: Baseline) -> dict[str, Any]:
+def baseline_dict(b: Baseline) -> Json:
     """All but workload and device."""
     return {
         "contender": b.name,
@@ -173,7 +191,7 @@ def read_baseline(node: Node, workloads: list[Workload], devices: list[Device]) 
     )
 
 
-def prediction_dict(p: Prediction) -> dict[str, Any]:
+def prediction_dict(p: Prediction) -> Json:
     """All but workload and device."""
     facts = {name: getattr(p, name) for name in COMPILED if getattr(p, name) is not None}
     return {
@@ -191,25 +209,22 @@ def prediction_dict(p: Prediction) -> dict[str, Any]:
 def read_prediction(node: Node, workloads: list[Workload], devices: list[Device]) -> Prediction:
     """A prediction, as `prediction_dict` gives it, with the places of its workload and its device in these lists."""
     needed = ("workload", "device", "family", "config", "source_digest", "predicted_us", "basis", "model")
-    f = node.fields((*needed, "predicted_at"), COMPILED)
-    workload, basis = _pick(f["workload"], workloads), f["basis"].text(20)
-    if basis not in list(Basis):
-        f["basis"].refuse(f"one of {', '.join(Basis)}")
+    f = node.fields((*needed, "predicted_at"), tuple(COMPILED))
+    workload = _pick(f["workload"], workloads)
     return Prediction(
         workload=workload,
         device=_pick(f["device"], devices),
         variant=_variant(f, workload.problem),
         predicted_us=f["predicted_us"].number(above=True),
-        basis=Basis(basis),
+        basis=word(Basis)(f["basis"]),
         model=f["model"].text(64, "[0-9a-f]{8,64}"),
         predicted_at=f["predicted_at"].moment(),
-        **{name: f[name].integer(0, BIG) for name in COMPILED if name in f},
+        **{name: read(f[name]) for name, read in COMPILED.items() if name in f},
     )
 
 
 def _variant(f: dict[str, Node], problem: Problem) -> Variant:
-    digest = f["source_digest"].text(64, "[0-9a-f]{8,64}")
-    return Variant(read_config(f["family"], f["config"], problem), digest)
+    return Variant(read_config(f["family"], f["config"], problem), DIGEST(f["source_digest"]))
 
 
 def _pick(node: Node, candidates: list[Any]) -> Any:

@@ -168,7 +168,7 @@ class Called(StrEnum):
 class Task(StrEnum):
     """Task of a probe, timed with both ways of being called."""
 
-    PRODUCT = "product"  # a launch of the workload's operator
+    PRODUCT = "product"  # the workload's operator alone
     CONVOLUTION = "convolution"  # a masked convolution of PyTorch's tensors
     DROPOUT = "dropout"  # a step of a layer behind structured dropout, forward and backward
     SEEDED_DROPOUT = "seeded-dropout"  # such a step with a seed of the layer's own
@@ -197,9 +197,14 @@ class Probe:
     called: Called = Called.DEVICE
     task: Task = Task.PRODUCT
 
+    @property
+    def ours_wins(self) -> bool:
+        """True if ours took less time."""
+        return self.sparse_us < self.dense_us
+
     def __str__(self) -> str:
         how = "from Python" if self.called is Called.HOST else "in a graph or behind a busy queue"
-        first = "sparse" if self.sparse_us < self.dense_us else "dense"
+        first = "sparse" if self.ours_wins else "dense"
         return (
             f"{self.task} called {how}: sparse {microseconds(self.sparse_us)}, dense "
             f"{microseconds(self.dense_us)}: {first} wins"

@@ -34,7 +34,7 @@ class Row(Protocol):
     def __getitem__(self, name: str, /) -> Any: ...
 
 
-def to_moment(value: Any) -> datetime:
+def to_moment(value: object) -> datetime:
     """A moment in UTC; SQLite keeps it as text without a time zone.
 
     Raises:
@@ -90,7 +90,7 @@ def _or_none(check: Check) -> Check:
 def _text(longest: int, pattern: str = r"[\s\S]*") -> Check:
     matches = re.compile(pattern).fullmatch
 
-    def is_sound(value: Any) -> bool:
+    def is_sound(value: object) -> bool:
         if type(value) is not str or len(value) > longest or matches(value) is None:
             return False
         return value.isprintable() or _CONTROL.search(value) is None
@@ -98,7 +98,7 @@ def _text(longest: int, pattern: str = r"[\s\S]*") -> Check:
     return is_sound
 
 
-def _is_moment(value: Any) -> bool:
+def _is_moment(value: object) -> bool:
     """SQLite keeps moments as text."""
     try:
         return to_moment(value).year >= FIRST_YEAR
@@ -106,19 +106,19 @@ def _is_moment(value: Any) -> bool:
         return False
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return type(value) is float and 0 <= value < math.inf
 
 
-def _is_time(value: Any) -> bool:
+def _is_time(value: object) -> bool:
     return type(value) is float and 0 < value < math.inf
 
 
-def _is_error(value: Any) -> bool:
+def _is_error(value: object) -> bool:
     return type(value) is float and value >= 0  # infinite for a result that was not written
 
 
-def _is_truth(value: Any) -> bool:
+def _is_truth(value: object) -> bool:
     """SQLite keeps False and True as 0 and 1."""
     return type(value) in (bool, int) and value in (0, 1)
 

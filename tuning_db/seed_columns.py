@@ -22,7 +22,7 @@ MICROSECOND = timedelta(microseconds=1)
 # --- from columns ------------------------------------------------------------------------------------------
 
 
-def unpack(packed: Mapping[str, Any]) -> Document:
+def unpack(packed: Document) -> Document:
     """Return the document of `exchange.document` that `pack` turned; its records stand in groups of a workload.
 
     Raises:
@@ -68,9 +68,7 @@ def unpack(packed: Mapping[str, Any]) -> Document:
     }
 
 
-def _record(
-    columns: Sequence[str], row: Sequence[Any], usual: Mapping[str, Any], start: datetime
-) -> Document:
+def _record(columns: Sequence[str], row: Sequence[Any], usual: Document, start: datetime) -> Document:
     """A record as an export has it."""
     members = dict(usual)
     members.update(zip(columns, row, strict=False))  # values beyond the columns are dropped
@@ -90,7 +88,7 @@ def _record(
 # --- to columns --------------------------------------------------------------------------------------------
 
 
-def pack(document: Mapping[str, Any]) -> Document:
+def pack(document: Document) -> Document:
     """Turn a document of `exchange.document` into columns; equal documents make equal ones.
 
     Raises:
@@ -165,19 +163,19 @@ class _Table:
         return {name: self._rows[digest] for digest, name in self.names().items()}
 
 
-def _members(record: Mapping[str, Any]) -> Document:
+def _members(record: Document) -> Document:
     """A record with the members of its sample beside its own."""
     return {**{n: value for n, value in record.items() if n != "sample"}, **record.get("sample", {})}
 
 
-def _row(columns: Sequence[str], record: Document, usual: Mapping[str, Any], start: datetime) -> list[Any]:
+def _row(columns: Sequence[str], record: Document, usual: Mapping[str, object], start: datetime) -> list[Any]:
     after = (datetime.fromisoformat(record.pop("measured_at")) - start) // MICROSECOND
     row: list[Any] = [*(record.pop(name, None) for name in columns), after]
     rest = {name: record.get(name) for name in (*usual, *record) if record.get(name) != usual.get(name)}
     return [*row, rest] if rest else row
 
 
-def _commonest(values: Iterable[Any]) -> Any:
+def _commonest(values: Iterable[object]) -> Any:
     """The value that most have; None of none."""
     return next((value for value, _ in Counter(values).most_common(1)), None)
 
@@ -185,7 +183,7 @@ def _commonest(values: Iterable[Any]) -> Any:
 # --- text --------------------------------------------------------------------------------------------------
 
 
-def text_of(packed: Mapping[str, Any]) -> str:
+def text_of(packed: Document) -> str:
     """JSON with one row a line, for reviews and version control."""
     parts = []
     for name, value in packed.items():
@@ -203,7 +201,7 @@ def text_of(packed: Mapping[str, Any]) -> str:
     return "{" + ",\n".join(parts) + "}\n"
 
 
-def _group(group: Mapping[str, Any]) -> str:
+def _group(group: Mapping[str, object]) -> str:
     """A workload on a line, and a line for each row of it."""
     parts = (
         f'"{name}":{_lines(map(_compact, value), "[]") if isinstance(value, list) else _compact(value)}'
@@ -212,7 +210,7 @@ def _group(group: Mapping[str, Any]) -> str:
     return "{" + ",".join(parts) + "}"
 
 
-def _compact(value: Any) -> str:
+def _compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 

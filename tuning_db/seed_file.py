@@ -31,6 +31,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+Document = dict[str, Any]
+
 SCHEMA_VERSION = "0008"  # version in `schema_versions` that has these tables
 NAME = "seeds.db"  # beside the JSON files, in a wheel
 
@@ -86,12 +88,12 @@ def seed_documents(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.json"))
 
 
-def read(file: Path) -> dict[str, Any]:
+def read(file: Path) -> Document:
     """The document of a JSON file."""
     return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
-def fill(connection: sqlite3.Connection, documents: Iterable[Mapping[str, Any]]) -> None:
+def fill(connection: sqlite3.Connection, documents: Iterable[Document]) -> None:
     """Make the tables in an empty database and put the records of all documents into them.
 
     Raises:
@@ -125,7 +127,7 @@ class _Writer:
         self._connection = connection
         self._ids: dict[tuple[Any, ...], int] = {}
 
-    def add(self, document: Mapping[str, Any]) -> None:
+    def add(self, document: Document) -> None:
         if document["format"] != FORMAT:
             raise ValueError(f"packaged results are {FORMAT}, not {document['format']}")
         devices = [self._device(device) for device in document["devices"]]
@@ -148,7 +150,7 @@ class _Writer:
             compared = [_members(BASELINE, row, sampled, start) for row in group["baselines"]]
             self._insert_all("baselines", place, compared)
 
-    def _device(self, device: Mapping[str, Any]) -> int:
+    def _device(self, device: Document) -> int:
         columns = dict(device)
         rates = columns.pop("rates", None)
         major, minor = columns.pop("compute_capability")
@@ -159,31 +161,31 @@ class _Writer:
             self._insert("device_rates", {**rates, "measured_at": _text(moment), "device_id": number})
         return number
 
-    def _pattern(self, row: Sequence[Any]) -> int:
+    def _pattern(self, row: Sequence[object]) -> int:
         fingerprint, *values = row
         features = dict(zip(PATTERN, values, strict=True))
         return self._id_of("matrices", (fingerprint,), {"fingerprint": fingerprint, **features})
 
-    def _problem(self, problem: Mapping[str, Any]) -> int:
+    def _problem(self, problem: Mapping[str, object]) -> int:
         fields = dict(problem)
         operator = fields.pop("operator")
         text = _canonical(fields)
         digest = hashlib.sha256(f"{operator} {text}".encode()).hexdigest()
         return self._id_of("problems", (digest,), {"operator": operator, "fields": text, "digest": digest})
 
-    def _variant(self, row: Sequence[Any], tunables: Sequence[str]) -> int:
+    def _variant(self, row: Sequence[object], tunables: Sequence[str]) -> int:
         family, *values, digest = row
         config = _canonical(dict(zip(tunables, values, strict=True)))
         columns = {"family": family, "config": config, "source_digest": digest}
         return self._id_of("variants", tuple(columns.values()), columns)
 
-    def _id_of(self, table: str, key: tuple[Any, ...], columns: Mapping[str, Any]) -> int:
+    def _id_of(self, table: str, key: tuple[object, ...], columns: Mapping[str, object]) -> int:
         found = self._ids.get((table, *key))
         if found is None:
             found = self._ids[table, *key] = self._insert(table, columns)
         return found
 
-    def _insert(self, table: str, columns: Mapping[str, Any]) -> int:
+    def _insert(self, table: str, columns: Mapping[str, object]) -> int:
         names, places = ", ".join(columns), ", ".join("?" * len(columns))
         cursor = self._connection.execute(
             f"INSERT INTO {table} ({names}) VALUES ({places})", tuple(columns.values())
@@ -191,14 +193,12 @@ class _Writer:
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
-    def _insert_all(self, table: str, place: Mapping[str, int], rows: Iterable[Mapping[str, Any]]) -> None:
+    def _insert_all(self, table: str, place: Mapping[str, int], rows: Iterable[Document]) -> None:
         for row in rows:
             self._insert(table, {**place, **row})
 
 
-def _members(
-    columns: Sequence[str], row: Sequence[Any], usual: Mapping[str, Any], start: datetime
-) -> dict[str, Any]:
+def _members(columns: Sequence[str], row: Sequence[Any], usual: Document, start: datetime) -> Document:
     """The columns of a table's row, but for what it refers to."""
     members = dict(usual)
     members.update(zip(columns, row, strict=False))  # values beyond the columns are dropped
@@ -218,7 +218,7 @@ def _members(
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
-def _canonical(values: Mapping[str, Any]) -> str:
+def _canonical(values: Mapping[str, object]) -> str:
     """JSON as `conversion.canonical` writes it."""
     return _ENCODER.encode(values)
 

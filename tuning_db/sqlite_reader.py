@@ -6,7 +6,6 @@ import sqlite3
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from sparsegen.tuning_db import schema_versions, sqlite_files
 from sparsegen.tuning_db.reading import RecordsReader
@@ -38,7 +37,7 @@ class SqliteReader(RecordsReader):
     def location(self) -> str:
         return self._location
 
-    def _rows(self, query: str, parameters: Mapping[str, Any]) -> list[Row]:
+    def _rows(self, query: str, parameters: Mapping[str, object]) -> list[Row]:
         with self._lock:
             try:
                 if self._connection is None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import sqlalchemy as sa
 
@@ -264,7 +264,7 @@ class Store(RecordsReader):
 
         return self._persistently(count)
 
-    def _rows(self, query: str, parameters: Mapping[str, Any]) -> list[Row]:
+    def _rows(self, query: str, parameters: Mapping[str, object]) -> list[Row]:
         def read() -> list[Row]:
             with typed_errors(self._location), self._engine.connect() as connection:
                 return list(connection.execute(sa.text(query), parameters).mappings())

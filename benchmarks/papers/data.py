@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsegen.errors import SparsegenError
-from sparsegen.matrix.csr import Array
+from sparsegen.system.numpy_types import Array
 
 SIDE = 28
 STYLES = 8  # smooth shapes of a class, of generated digits

@@ -25,7 +25,6 @@ from benchmarks.study import WrongResultError
 from sparsegen import SparseNetwork
 from sparsegen.backends import find_devices
 from sparsegen.kernels.base import Device
-from sparsegen.matrix.csr import Array
 from sparsegen.networks.exact.exact import live_on
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import CONFIGURATIONS, radixnet
@@ -33,6 +32,7 @@ from sparsegen.networks.run.inputs import BitInputs
 from sparsegen.networks.run.placement import Placement
 from sparsegen.operators.sparse_network import Activation, Readout
 from sparsegen.plan.executors import shared_executor
+from sparsegen.system.numpy_types import Array
 
 IMAGES, CALLS = 60000, 5
 THRESHOLD = 0.5  # of white, from which a pixel is 1

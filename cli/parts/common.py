@@ -38,7 +38,7 @@ class EnumChoice(click.Choice, Generic[E]):  # type: ignore[type-arg]  # generic
         super().__init__([member.value for member in enum])
         self._enum = enum
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> E:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> E:
         return self._enum(super().convert(value, param, ctx))
 
 
@@ -57,7 +57,7 @@ class Fingerprint(click.ParamType):  # type: ignore[type-arg]  # generic only fr
 
     name = "fingerprint"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not re.fullmatch("[0-9a-fA-F]+", str(value)):
             self.fail(
                 f"{value!r} is not the beginning of a fingerprint, hexadecimal digits as of `sparsegen db list`",
@@ -72,7 +72,7 @@ class ByteCount(click.ParamType):  # type: ignore[type-arg]  # generic only from
 
     name = "bytes"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
             return arguments.nbytes(str(value), self.name)
         except ConfigError as error:
@@ -253,7 +253,7 @@ class Listing:
 Part: TypeAlias = "RenderableType | Copied | Listing"
 
 
-def emit(as_json: bool, data: Mapping[str, Any], *parts: Part) -> None:
+def emit(as_json: bool, data: Mapping[str, object], *parts: Part) -> None:
     """Print ``data`` as one JSON object, or else the parts for people.
 
     Lines of a plain string are wrapped on a terminal, further in than they began, and elsewhere left as they
@@ -313,7 +313,7 @@ def _hanging(text: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def to_json(data: Mapping[str, Any]) -> str:
+def to_json(data: Mapping[str, object]) -> str:
     """JSON of what commands print; paths and moments become text."""
     return json.dumps(data, indent=2, default=str)
 

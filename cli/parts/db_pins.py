@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.text import Text
@@ -24,6 +23,7 @@ from sparsegen.errors import DatabaseError, PinsError
 from sparsegen.kernels import require_family
 from sparsegen.kernels.config import Config
 from sparsegen.settings import Settings
+from sparsegen.system.json_object import Json
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layers import Layers, open_layers
 from sparsegen.tuning_db.pins import LONGEST_NOTE, Pin, Pins, pins_path, read_pins
@@ -154,5 +154,5 @@ def _emit(as_json: bool, file: Path, pins: list[Pin], text: str) -> None:
     table = Listing("matrix", "problem", "device", "variant", "note")
     for p in pins:
         table.add_row(p.fingerprint[:SHORT], str(p.problem), p.device, str(p.config), p.note)
-    data: dict[str, Any] = {"file": file, "pins": [p.to_dict() for p in pins]}
+    data: Json = {"file": file, "pins": [p.to_dict() for p in pins]}
     emit(as_json, data, Text(text), *([table] if pins else []))

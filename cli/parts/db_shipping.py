@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.text import Text
@@ -15,6 +14,7 @@ from sparsegen.cli.parts.common import OUTPUT, Listing, Part, db_option, emit, f
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
+from sparsegen.system.json_object import Json
 from sparsegen.system.publish import refuse_existing
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.differences import Comparison, Standing, compare
@@ -183,7 +183,7 @@ def _as_text(found: Comparison, a: str, b: str) -> list[Part]:
 def layers(db: str | None, as_json: bool) -> None:
     """List the databases that a look-up reads, the first on top."""
     settings = Settings.from_environment()
-    found: list[dict[str, Any]] = []
+    found: list[Json] = []
     places: list[tuple[str, str | Path]] = [
         ("user", db or settings.db),
         ("project", PROJECT_DATABASE),
@@ -212,7 +212,7 @@ def layers(db: str | None, as_json: bool) -> None:
     emit(as_json, {"layers": found}, table)
 
 
-def _layer_data(kind: str, location: str, layer: Layer, told: Published | None) -> dict[str, Any]:
+def _layer_data(kind: str, location: str, layer: Layer, told: Published | None) -> Json:
     with closing(layer):
         count = len(layer.list_workloads())
     published = None if told is None else told.to_dict()

@@ -115,12 +115,12 @@ def engine_options(function: F) -> F:
 
     @wraps(function)
     def command(
-        *args: Any,
+        *args: object,
         device: str | None,
         devices: str | None,
         engine: EngineName,
         address: str | None,
-        **others: Any,
+        **others: object,
     ) -> Any:
         return function(*args, places=Places(engine, device, devices, address), **others)
 

@@ -59,14 +59,14 @@ def matrix_options(function: F) -> F:
 
     @functools.wraps(function)
     def command(
-        *args: Any,
+        *args: object,
         matrix: Path | None,
         tensor: str | None,
         seed: int,
         drop_zeros: bool,
         memory_limit: int | None,
         transpose: bool,
-        **others: Any,
+        **others: object,
     ) -> Any:
         given = MatrixOptions(matrix, tensor, seed, drop_zeros, memory_limit, transpose)
         return function(*args, matrix_file=given, **others)

@@ -134,7 +134,7 @@ def _collected(default: str | None, without_matrix: bool, function: F) -> F:
     merged = _fields(without_matrix)
 
     @functools.wraps(function)
-    def command(*args: Any, operator: str | None, **others: Any) -> Any:
+    def command(*args: object, operator: str | None, **others: object) -> Any:
         wanted = ProblemOptions(operator, {name: others.pop(name) for name in merged})
         if operator is not None:
             _require_in_range(wanted)
@@ -148,7 +148,7 @@ def repeatable_problem_options(function: F) -> F:
     merged = _fields(without_matrix=False)
 
     @functools.wraps(function)
-    def command(*args: Any, operator: str, **others: Any) -> Any:
+    def command(*args: object, operator: str, **others: Any) -> Any:
         given = [dict.fromkeys(others.pop(name)) or (None,) for name in merged]
         combinations = [
             ProblemOptions(operator, dict(zip(merged, values, strict=True)))
@@ -242,7 +242,7 @@ class FieldValue(click.ParamType[Any]):
     def __init__(self, field: Field) -> None:
         self.name, self._field = field.name, field
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
             return self._field.parsed(value)
         except ConfigError as error:

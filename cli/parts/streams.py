@@ -76,7 +76,7 @@ def checked_output() -> Iterator[None]:
             _finish(honest)
 
 
-def replace_unencodable(stream: Any) -> None:
+def replace_unencodable(stream: object) -> None:
     """Have a stream write ``?`` for what its encoding does not have, where Python would raise UnicodeEncodeError."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")

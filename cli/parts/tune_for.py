@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -19,6 +18,7 @@ from sparsegen.cli.parts.progress_lines import SECONDS_BETWEEN_LINES
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
+from sparsegen.system.json_object import Json
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.predicted_search import PredictResult, Progress, Status, tune_for
 from sparsegen.tuning.prediction.targets import find_target
@@ -65,7 +65,7 @@ def run(request: Request, matrix: CsrMatrix, problem: Problem, *, as_json: bool)
     return result.was_interrupted
 
 
-def as_data(result: PredictResult, location: str) -> dict[str, Any]:
+def as_data(result: PredictResult, location: str) -> Json:
     """The result as JSON values; times in microseconds."""
     problem, status = result.workload.problem, result.status
     return {
@@ -85,7 +85,7 @@ def as_data(result: PredictResult, location: str) -> dict[str, Any]:
     }
 
 
-def _described(p: Prediction) -> dict[str, Any]:
+def _described(p: Prediction) -> Json:
     return {
         "family": p.variant.family,
         "config": p.variant.config.to_dict(),

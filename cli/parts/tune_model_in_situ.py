@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
@@ -13,20 +13,15 @@ from rich.table import Table
 from sparsegen.cli.parts.common import emit
 from sparsegen.cli.parts.engines import Places
 from sparsegen.cli.parts.searches import watched
-from sparsegen.errors import OperandError, PackageMissingError
-from sparsegen.kernels.base import Device
-from sparsegen.settings import Settings, use_device
-from sparsegen.system.extras import install_command
+from sparsegen.cli.parts.torch_models import model_and_inputs
+from sparsegen.settings import Settings
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.report import Budget
 from sparsegen.tuning_db.store import Store
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from sparsegen.integrations.torch.models.model_tuning import InSituTuning
 
-EXPORTED = ".pt2"
 SAID_BY_MODEL = ("tokens", "tensors", "dtype", "layout", "epilogue", "memory_limit")
 
 
@@ -66,20 +61,9 @@ def tune_in_situ(
     device = places.only
     if device is None:
         raise click.UsageError("--example-inputs run the model, on one device of this host: give --device")
-    try:
-        import torch
+    loaded, inputs = model_and_inputs(model, example_inputs, device)
+    from sparsegen.integrations.torch.models.model_tuning import ModelPlan
 
-        from sparsegen.integrations.torch.models.example_inputs import read_example_inputs
-        from sparsegen.integrations.torch.models.model_tuning import ModelPlan
-    except ModuleNotFoundError as error:
-        raise PackageMissingError(
-            f"--example-inputs needs PyTorch, which runs the model: {install_command('torch')}"
-        ) from error
-    if device.backend == "emulator":
-        use_device("emulator")  # layers ask for the device of their tensors
-    where = _torch_device(torch, device)
-    loaded = _model(model).to(where).eval()
-    inputs = read_example_inputs(example_inputs, loaded, where)
     plan = ModelPlan(loaded, inputs, least_sparsity=min_sparsity, exclude=exclude, capture=capture)
     place = db or Settings.from_environment().db
     with places.opened(place) as engine, Store.open(place) as store, watched(as_json=as_json) as watch:
@@ -90,29 +74,6 @@ def tune_in_situ(
     data = {"source": str(model), "example_inputs": example_inputs, **found.to_dict(), "database": location}
     emit(as_json, data, _table(found), "\n".join(_lines(found, location)))
     return found
-
-
-def _torch_device(torch: Any, device: Device) -> Any:
-    return torch.device("cpu") if device.backend == "emulator" else torch.device("cuda", device.index)
-
-
-def _model(model: Path) -> nn.Module:
-    from torch import nn
-
-    from sparsegen.integrations.torch.models.example_inputs import called, is_object
-    from sparsegen.integrations.torch.models.exported_program import exported_model
-
-    text = str(model)
-    if is_object(text):
-        made = called(text)
-        if not isinstance(made, nn.Module):
-            raise OperandError(f"{text} gave {type(made).__name__} and no torch.nn.Module")
-        return made
-    if model.suffix.lower() != EXPORTED:
-        raise OperandError(
-            f"{text}: to be called, a model is a .pt2 file of torch.export.save, or module:function that makes it"
-        )
-    return exported_model(model)
 
 
 def _table(found: InSituTuning) -> Table:

@@ -28,7 +28,7 @@ class Way(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ChosenWay:
     """The way that runs, and why, in a sentence."""
 
     way: Way
@@ -74,7 +74,7 @@ class Request:
         return [{**step, "dtype": self.dtype, "batch": self.at_once} for step in steps]
 
 
-def decide(request: Request, way: Way | None) -> Decision:
+def choose_way(request: Request, way: Way | None) -> ChosenWay:
     """Decides by the sum of the times in the database; if it does not know them all, by a heuristic.
 
     With ``on_miss="tune"`` both implementations are tuned first, as far as they were not.
@@ -87,14 +87,14 @@ def decide(request: Request, way: Way | None) -> Decision:
         DatabaseError: see `sparsegen.lookup`; and what `sparsegen.tune` raises if it is called.
     """
     if way is not None:
-        return Decision(way, "named by the caller")
+        return ChosenWay(way, "named by the caller")
     steps, fused = (_choices(request, candidate) for candidate in (Way.STEPS, Way.FUSED))
     if isinstance(fused, NoVariantError):
         if isinstance(steps, NoVariantError):
             raise steps
-        return Decision(Way.STEPS, f"the fused kernel cannot run: {fused}")
+        return ChosenWay(Way.STEPS, f"the fused kernel cannot run: {fused}")
     if isinstance(steps, NoVariantError):
-        return Decision(Way.FUSED, f"the three steps cannot run: {steps}")
+        return ChosenWay(Way.FUSED, f"the three steps cannot run: {steps}")
     turns = request.heads // request.at_once
     times = [_known(steps, turns), _known(fused, 1)]
     source = "measured or estimated from what was"
@@ -107,7 +107,7 @@ def decide(request: Request, way: Way | None) -> Decision:
         source = "a heuristic, for not all of it was measured near by"
     by_steps, by_fused = (float(time or 0.0) for time in times)
     way = Way.FUSED if by_fused <= by_steps else Way.STEPS
-    return Decision(
+    return ChosenWay(
         way,
         f"{by_fused:.1f} µs for the fused kernel against {by_steps:.1f} µs for the three steps ({source})",
     )

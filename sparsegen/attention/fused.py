@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.attention.choice import Decision
+from sparsegen.attention.choice import ChosenWay
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Device
@@ -41,7 +41,7 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
     def __init__(
         self,
         operator: SparseAttentionOperator,
-        decision: Decision,
+        decision: ChosenWay,
         *,
         heads: int | None,
         head_dim: int,
@@ -70,7 +70,7 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
         heads = "one head" if self.heads is None else f"{self.heads} heads"
         return f"<FusedAttentionOperator: {heads}, head_dim {self.head_dim}, {self.dtype}, on {self.device.name}>"
 
-    def __call__(self, q: Any, k: Any, v: Any, out: Any = None, stream: Any = None) -> Any:
+    def __call__(self, q: object, k: object, v: object, out: object = None, stream: object = None) -> Any:
         """Attend; see `AttentionOperator` for the arguments and errors.
 
         ``out`` may be q, but must not share memory with k or v.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen import api, arguments, backends
-from sparsegen.attention.choice import Decision, Request, Way, decide
+from sparsegen.attention.choice import ChosenWay, Request, Way, choose_way
 from sparsegen.attention.fused import FusedAttentionOperator
 from sparsegen.backends.executor import Buffer
 from sparsegen.dispatch.chosen import Choice
@@ -34,7 +34,7 @@ MOST_AT_ONCE = 65535  # items of a batch
 
 
 def prepare_attention(
-    mask: Any,
+    mask: object,
     *,
     heads: int | None = None,
     head_dim: int,
@@ -90,7 +90,7 @@ def prepare_attention(
     if not 1 <= batch <= MOST_AT_ONCE or many % batch:
         raise ConfigError(f"heads_at_once = {batch} is no divisor of {many} heads up to {MOST_AT_ONCE}")
     wanted = Request(pattern, many, batch, head_dim, kind, OnMiss.parse(on_miss), where, db)
-    decision = decide(wanted, None if way is None else member(Way, way, "way"))
+    decision = choose_way(wanted, None if way is None else member(Way, way, "way"))
     parts = [{**options, **wanted.look_up} for options in wanted.options(decision.way)]
     if decision.way is Way.FUSED:
         fused = api.prepare(pattern, **parts[0], scale=factor)
@@ -139,7 +139,7 @@ class AttentionOperator(DeviceBound, OwnLaunch):
         softmax: Operator,
         product: Operator,
         mask: CsrMatrix,
-        decision: Decision,
+        decision: ChosenWay,
         *,
         heads: int | None,
         head_dim: int,
@@ -179,7 +179,7 @@ class AttentionOperator(DeviceBound, OwnLaunch):
         heads = "one head" if self.heads is None else f"{self.heads} heads"
         return f"<AttentionOperator: {heads}, head_dim {self.head_dim}, {self.dtype}, on {self.device.name}>"
 
-    def __call__(self, q: Any, k: Any, v: Any, out: Any = None, stream: Any = None) -> Any:
+    def __call__(self, q: object, k: object, v: object, out: object = None, stream: object = None) -> Any:
         """Compute attention at the mask.
 
         Args:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Protocol
 
 from sparsegen.errors import CacheEntryError, LaunchError
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.system.device_memory import Address, Buffer
+from sparsegen.system.numpy_types import Array
 
 __all__ = [
     "Address",

@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import CompileError, DeviceUnavailableError
+from sparsegen.system.json_object import Json
 
 LIST = "kernels.json"
 
@@ -93,6 +93,6 @@ class PrecompiledToolchain:
         facts = self._kernels.get(digest)
         if facts is None:
             raise CompileError(f"{entry} of {family} is not among the kernels that were compiled beforehand")
-        found: dict[str, Any] = asdict(facts)
+        found: Json = asdict(facts)
         binary = self._folder / binary_name(digest)
         return CompiledKernel(entry=entry, source=binary, binary=binary, digest=found.pop("sha256"), **found)

@@ -363,9 +363,12 @@ class _Search:
         return self.database.probes(self.workload, self.device)
 
     def raced(self, config: Config) -> tuple[Probe, ...]:
-        """Returns the newest probe of each task of a layer that ran this config, for each way of being called."""
+        """Returns the newest probe of each task that ran this config on tensors, for each way of being called; those of
+        prepared products are told with their dense times.
+        """
         made = {(p.task, p.called): p for p in self.all_probes if p.variant.config == config}
-        return tuple(p for p in made.values() if p.task is not Task.PRODUCT)
+        told = has_dense(self.problem)
+        return tuple(p for p in made.values() if not (told and p.task is Task.PRODUCT))
 
     @cached_property
     def own_dense_us(self) -> float | None:

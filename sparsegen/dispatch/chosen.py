@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.dense_or_sparse import Faster, Source, Time, compare
 from sparsegen.dispatch.options import Dense
 from sparsegen.dispatch.places import Neighbour
@@ -44,8 +45,8 @@ class Choice:
         policy: the requested permission of dense products.
         obstacle: why the dense product does not run though it should; else empty.
         neighbours: the measured workloads that were asked.
-        raced: for layers that run the variant, their times with it and with dense products, for each way of being
-            called.
+        raced: for calls on tensors that run the variant, their times with it and with dense products, for each way of
+            being called.
     """
 
     problem: Problem
@@ -111,9 +112,21 @@ class Choice:
     @property
     def use_dense(self) -> bool:
         """True if the dense product runs instead of the variant."""
-        if self.obstacle or self.policy is Dense.NEVER:
-            return False
-        return self.policy is Dense.ALWAYS or self.dense_is_faster
+        return not self.decision.on_device
+
+    @property
+    def decision(self) -> Decision:
+        """Decision between the variant and the dense product, by the caller or by times, however they are called."""
+        if self.policy is Dense.ALWAYS and not self.obstacle:
+            return Decision.always(False, f"it runs instead (dense={self.policy})")
+        sure = ", as far as estimates tell" if self.faster is Faster.OPEN else ""
+        if not self.dense_is_faster:
+            return Decision.always(True, f"sparse wins{sure}")
+        if self.obstacle:
+            return Decision.always(True, f"dense wins{sure}, but {self.obstacle}: sparse runs")
+        if self.policy is Dense.NEVER:
+            return Decision.always(True, f"dense wins{sure}, but sparse runs (dense={self.policy})")
+        return Decision.always(False, f"dense wins{sure}, it runs instead")
 
     def explain(self) -> str:
         """The choice in words, several lines."""
@@ -124,7 +137,7 @@ class Choice:
         if self.how is How.EXACT and self.predicted_us is not None:
             lines.append(f"  {microseconds(self.predicted_us)} were predicted")
         if self.dense is not None:
-            lines.append(f"  dense takes {self.dense}: {self._decision()}")
+            lines.append(f"  dense takes {self.dense}: {self.decision.why}")
         elif self.use_dense:
             lines.append(f"  the dense product runs instead (dense={self.policy})")
         lines += [
@@ -134,20 +147,6 @@ class Choice:
         ]
         lines += [f"  {probe}" for probe in self.raced]
         return "\n".join(lines)
-
-    def _decision(self) -> str:
-        """Explains whether dense or sparse runs, and why."""
-        if self.policy is Dense.ALWAYS and not self.obstacle:
-            return f"it runs instead (dense={self.policy})"
-        if not self.dense_is_faster:
-            sure = "" if self.faster is Faster.SPARSE else ", as far as estimates tell"
-            return f"sparse wins{sure}"
-        sure = "" if self.faster is Faster.DENSE else ", as far as estimates tell"
-        if self.obstacle:
-            return f"dense wins{sure}, but {self.obstacle}: sparse runs"
-        return f"dense wins{sure}, " + (
-            "it runs instead" if self.use_dense else f"but sparse runs (dense={self.policy})"
-        )
 
 
 def _sizes(problem: Problem) -> str:

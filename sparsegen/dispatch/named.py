@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from sparsegen import arguments
 from sparsegen.dispatch.chosen import Choice, How
@@ -15,7 +14,7 @@ from sparsegen.operators import Problem
 
 
 def named_choice(
-    problem: Problem, features: Features, device: Device, family: str, config: Mapping[str, Any]
+    problem: Problem, features: Features, device: Device, family: str, config: Mapping[str, object]
 ) -> Choice:
     """A variant that the caller names: the family's heuristic config for these features, changed by ``config``.
 

@@ -100,7 +100,7 @@ class ChoiceOptions(TypedDict, total=False):
     db: str | Path | None
     deterministic: bool | None
     family: str | None
-    config: Mapping[str, Any] | None
+    config: Mapping[str, object] | None
     allow_overflow: bool
 
 

@@ -9,9 +9,10 @@ from enum import StrEnum
 
 import numpy as np
 
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
+from sparsegen.system.numpy_types import Array
 from sparsegen.tuning_db.records import Tuned, Workload
 
 OTHER_EPILOGUE = 0.5  # distance added for another of the near traits; an epilogue touches the result once

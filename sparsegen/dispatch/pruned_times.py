@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import How
@@ -14,6 +14,7 @@ from sparsegen.errors import NoVariantError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.system.json_object import Json
 from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Workload
 
@@ -77,7 +78,7 @@ class LayerTime:
             return None
         return self.dense_us / max(self.sparse_us, 1e-9)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON values."""
         return {
             "layer": self.layer,
@@ -126,7 +127,7 @@ class PrunedTimes:
         """Layers with a time."""
         return sum(t.sparse_us is not None for t in self.layers)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON values."""
         return {
             "n": self.n,

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.kernels.base import Array
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.similarity import Points
 from sparsegen.system.median import median
+from sparsegen.system.numpy_types import Array
 
 REACH = 1.5  # octaves between workloads at which their likeness has fallen to exp(-1/2)
 # Shares of the likeness, as variances of logs, and that of the noise, by searches of 72 workloads on an H100, of which

@@ -34,7 +34,12 @@ class Wanted:
 
     @classmethod
     def of(
-        cls, matrix: Any, problem: Problem | None, operator: str, transpose: bool, options: Mapping[str, Any]
+        cls,
+        matrix: object,
+        problem: Problem | None,
+        operator: str,
+        transpose: bool,
+        options: Mapping[str, object],
     ) -> Wanted:
         """Raises ConfigError where problem or options do not fit the operator and the matrix, or each other."""
         kind = kind_of(operator, problem)
@@ -64,11 +69,11 @@ class Wanted:
     @classmethod
     def _without_pattern(
         cls,
-        matrix: Any,
+        matrix: object,
         problem: Problem | None,
         kind: type[Problem],
         transpose: bool,
-        options: Mapping[str, Any],
+        options: Mapping[str, object],
     ) -> Wanted:
         """Builds the request for an operator whose mask comes with every call."""
         if matrix is not None:
@@ -99,7 +104,7 @@ def kind_of(operator: str, problem: Problem | None) -> type[Problem]:
 
 
 def without_operands(
-    kind: type[Problem], options: Mapping[str, Any]
+    kind: type[Problem], options: Mapping[str, object]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options that are fields of a problem, and the operands to keep; those that are None are not given.
 
@@ -114,7 +119,7 @@ def without_operands(
     return given, kept
 
 
-def _require_values(matrix: CsrMatrix, problem: Problem, given: Any) -> None:
+def _require_values(matrix: CsrMatrix, problem: Problem, given: object) -> None:
     """Raises MatrixError for values that are not finite, or those of an additive mask where they play no part."""
     (as_csr if problem.heeds_values else as_mask)(matrix, source=describe(given))
 

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from sparsegen import arguments, settings
 from sparsegen.errors import ConfigError
@@ -142,7 +141,7 @@ def is_of_operator(config: Config, operator: str) -> bool:
     return config.is_known and family_of(config).problem_type.operator == operator
 
 
-def read_config(family_name: str, values: Mapping[str, Any]) -> Config:
+def read_config(family_name: str, values: Mapping[str, object]) -> Config:
     """The config that a database or a file holds; an `UnknownConfig` where no installed family declares it.
 
     Args:

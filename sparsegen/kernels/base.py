@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
-import numpy.typing as npt
-
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.config import Config, Value
 from sparsegen.kernels.launch import Argument, ArgumentKind, Launch
@@ -26,8 +24,8 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.system.device_memory import Buffer, PlainDevice
+from sparsegen.system.numpy_types import Array
 
-Array = npt.NDArray[Any]
 logger = logging.getLogger(__name__)
 
 
@@ -120,12 +118,12 @@ class Family(ABC, Generic[P, C]):
     size_names: ClassVar[tuple[str, ...]]  # its SIZE parameters
     packed_names: ClassVar[tuple[str, ...]]  # its PACKED parameters
     scratch_names: ClassVar[tuple[str, ...]] = ()  # its SCRATCH parameters
-    deterministic: ClassVar[bool] = True  # equal inputs give equal bits on every call
+    deterministic: ClassVar[bool] = True  # equal inputs give equal bits on every call, with every config
     packing_version: ClassVar[int] = 1  # raised whenever `pack` lays out the same matrix otherwise
     problem_type: type[P]
     config_type: type[C]  # config type of this family alone
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         config_type = getattr(cls, "config_type", None)
         if config_type is None:  # a base class of several families
@@ -277,7 +275,7 @@ class Family(ABC, Generic[P, C]):
             return math.inf
         return self.analytic_us(problem, features, heuristic, device)
 
-    def config(self, /, **values: Any) -> C:
+    def config(self, /, **values: object) -> C:
         """A config from names and values; see `Config.parse`."""
         return self.config_type.parse(values)
 

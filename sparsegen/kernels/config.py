@@ -75,7 +75,7 @@ class Config:
         return _tunables(cast(Any, cls))
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any]) -> Self:
+    def parse(cls, values: Mapping[str, object]) -> Self:
         """A config from names and values, which may be words as a command line or a file has them.
 
         A tunable that is not named has its default.
@@ -163,7 +163,7 @@ class UnknownConfig(Config):
     values: tuple[tuple[str, Value], ...]
 
     @classmethod
-    def of(cls, name: str, values: Mapping[str, Any]) -> UnknownConfig:
+    def of(cls, name: str, values: Mapping[str, object]) -> UnknownConfig:
         """Take whatever JSON has by names; lists and objects become text, as they have no hash."""
         plain = {n: v if isinstance(v, int | bool | str) else json.dumps(v) for n, v in values.items()}
         return cls(name, tuple(sorted(plain.items())))

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from sparsegen.kernels.base import Array
 from sparsegen.kernels.config import Config, Tunable
+from sparsegen.system.numpy_types import Array
 
 WHOLLY = 2.0  # octaves by which two numbers differ as much as two words that are not equal
 

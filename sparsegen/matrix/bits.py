@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsegen.matrix.csr import Array
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 WORD_BITS = 64
 WORD = np.dtype("<u8")

@@ -12,15 +12,15 @@ So a kernel that takes its rows from the top starts with the longest ones, and n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from sparsegen import arguments
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.bits import WORD, packed_rows, unpacked_rows, words_for
-from sparsegen.matrix.csr import Array, check_shape
+from sparsegen.matrix.csr import check_shape
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 _SOURCE = "block mask"
 _ORDER = np.dtype("<i4")
@@ -111,7 +111,7 @@ class BlockMask:
 
     @classmethod
     def from_blocks(
-        cls, live: Any, block: int | tuple[int, int], shape: tuple[int, int] | None = None
+        cls, live: object, block: int | tuple[int, int], shape: tuple[int, int] | None = None
     ) -> BlockMask:
         """The mask whose live blocks are true.
 
@@ -139,7 +139,7 @@ class BlockMask:
 
     @classmethod
     def from_elements(
-        cls, live: Any, block: int | tuple[int, int], *, allow_partial: bool = False
+        cls, live: object, block: int | tuple[int, int], *, allow_partial: bool = False
     ) -> BlockMask:
         """The mask of a bool for each element.
 
@@ -267,7 +267,7 @@ def _words_of_order(count: int) -> int:
     return ceil_div(count, 2)
 
 
-def _bools(given: Any) -> Array:
+def _bools(given: object) -> Array:
     found = arguments.array(given, "mask", MatrixError)
     if found.ndim != 2 or found.dtype != np.bool_:
         raise MatrixError(

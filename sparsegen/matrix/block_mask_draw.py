@@ -14,9 +14,9 @@ import numpy as np
 from sparsegen import arguments
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.block_mask import BlockMaskLayout
-from sparsegen.matrix.csr import Array
 from sparsegen.matrix.philox import philox
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 _HIGHEST = 2**32 - 1
 _MOST_STEPS = 2**64

@@ -10,8 +10,9 @@ import scipy.sparse
 from sparsegen import arguments
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.block_mask import BlockMask, checked_blocks, grid
-from sparsegen.matrix.csr import Array, check_compressed
+from sparsegen.matrix.csr import check_compressed
 from sparsegen.system.integers import round_up
+from sparsegen.system.numpy_types import Array
 
 _SOURCE = "block mask"
 
@@ -43,7 +44,7 @@ def to_bsr(mask: BlockMask) -> scipy.sparse.bsr_array:
 
 
 def from_csr_of_blocks(
-    offsets: Any, columns: Any, block: tuple[int, int], shape: tuple[int, int]
+    offsets: object, columns: object, block: tuple[int, int], shape: tuple[int, int]
 ) -> BlockMask:
     """The mask of a pattern of blocks in compressed sparse rows, in any order and with duplicates.
 
@@ -73,7 +74,7 @@ def to_csr_of_blocks(mask: BlockMask) -> tuple[Array, Array]:
     return offsets, np.nonzero(live)[1].astype(np.int32)
 
 
-def from_counts(counts: Any, indices: Any, block: tuple[int, int], shape: tuple[int, int]) -> BlockMask:
+def from_counts(counts: object, indices: object, block: tuple[int, int], shape: tuple[int, int]) -> BlockMask:
     """The mask of counts and indices, as FlexAttention, FlashAttention and cuDNN take them.
 
     Args:
@@ -130,7 +131,7 @@ def require_whole_blocks(mask: BlockMask, what: str) -> None:
         )
 
 
-def _integers(given: Any, name: str) -> Array:
+def _integers(given: object, name: str) -> Array:
     found = arguments.array(given, name, MatrixError)
     if found.dtype.kind not in "iu":
         raise MatrixError(f"expected integers, got {found.dtype}", source=_SOURCE, place=name)

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from sparsegen import arguments
 from sparsegen.errors import MatrixError
+from sparsegen.system.numpy_types import Array
 
 if TYPE_CHECKING:
     import scipy.sparse
 
-Array = npt.NDArray[Any]
 MAX_INDEX = 2**31 - 1
 
 T = TypeVar("T")
@@ -111,7 +110,7 @@ class CsrMatrix:
         """Returns the matrix without what is cached of its pattern, which takes memory and depends on the version."""
         return [self.shape, self.row_offsets, self.column_indices, self.values]
 
-    def __setstate__(self, state: Sequence[Any]) -> None:
+    def __setstate__(self, state: Sequence[object]) -> None:
         for name, value in zip(("shape", "row_offsets", "column_indices", "values"), state, strict=False):
             object.__setattr__(self, name, value)
         object.__setattr__(self, "_known", {})

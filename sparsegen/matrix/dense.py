@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from sparsegen.matrix.csr import Array
+from sparsegen.system.numpy_types import Array, NumpyType
 from sparsegen.system.threads import in_threads
 
 AT_ONCE = 1 << 18  # elements that a thread looks at together
 
 
 def nonzeros_by_row(
-    shape: tuple[int, int], read: Callable[[int, int], Array], dtype: np.dtype[Any]
+    shape: tuple[int, int], read: Callable[[int, int], Array], dtype: NumpyType
 ) -> tuple[Array, Array, Array]:
     """Find what is not zero, NaN included, in threads.
 

@@ -15,16 +15,9 @@ import numpy as np
 from sparsegen import arguments
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.budget import MemoryBudget
-from sparsegen.matrix.csr import (
-    MAX_INDEX,
-    Array,
-    CsrMatrix,
-    check_compressed,
-    check_shape,
-    is_canonical,
-    row_of,
-)
+from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix, check_compressed, check_shape, is_canonical, row_of
 from sparsegen.matrix.dense import nonzeros_by_row
+from sparsegen.system.numpy_types import Array
 
 __all__ = ["MAX_INDEX", "Array", "Compressed", "Coordinates", "CsrMatrix", "as_csr", "as_real", "describe"]
 
@@ -67,7 +60,7 @@ class Coordinates:
 
 
 def as_csr(
-    obj: Any, *, drop_zeros: bool = False, allow_nonfinite: bool = False, source: str | None = None
+    obj: object, *, drop_zeros: bool = False, allow_nonfinite: bool = False, source: str | None = None
 ) -> CsrMatrix:
     """Any matrix to CSR with sorted indices and summed duplicates.
 
@@ -96,7 +89,7 @@ def as_csr(
     return matrix
 
 
-def as_mask(mask: Any, *, source: str | None = None) -> CsrMatrix:
+def as_mask(mask: object, *, source: str | None = None) -> CsrMatrix:
     """Converts a mask as `as_csr` does, for its pattern alone; a dense mask's pattern is its nonzero places.
 
     Values are ignored, so that an additive mask would be read with its meaning inverted: it is refused, with biases
@@ -130,7 +123,7 @@ def _are_biases(others: Array, hidden: Array) -> bool:
     return bool(surely.size == hidden.size and np.abs(others).max() <= -BIAS_SHARE * surely.max())
 
 
-def describe(obj: Any) -> str:
+def describe(obj: object) -> str:
     """A word for an object's type in messages: ``scipy.sparse csr_array``, ``torch Tensor``."""
     if _is_scipy(obj):
         return f"scipy.sparse {type(obj).__name__}"
@@ -138,7 +131,7 @@ def describe(obj: Any) -> str:
     return type(obj).__name__ if root == "builtins" else f"{root} {type(obj).__name__}"
 
 
-def _is_scipy(obj: Any) -> bool:
+def _is_scipy(obj: object) -> bool:
     """True for a sparse matrix or array of SciPy; never imports SciPy."""
     sparse = sys.modules.get("scipy.sparse")
     return sparse is not None and bool(sparse.issparse(obj))
@@ -244,7 +237,7 @@ def _is_not_zero(tensor: Any, source: str) -> Any:
         ) from error
 
 
-def _to_csr(obj: Any, source: str) -> CsrMatrix:
+def _to_csr(obj: object, source: str) -> CsrMatrix:
     if isinstance(obj, CsrMatrix):
         values = as_real(obj.values, source)
         return obj if values is obj.values else obj.with_values(values)

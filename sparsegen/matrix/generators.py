@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from sparsegen.errors import MatrixError
-from sparsegen.matrix.csr import Array, CsrMatrix, check_shape
+from sparsegen.matrix.csr import CsrMatrix, check_shape
 from sparsegen.matrix.formats import Compressed, as_csr
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 # Rows fuller than this are drawn as a permutation of all columns, the others by rejection.
 _FULL = 1 / 16

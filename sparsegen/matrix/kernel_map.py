@@ -12,13 +12,12 @@ kernels find tiles of points none of which needs a certain tap.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from sparsegen import arguments
 from sparsegen.errors import MatrixError
-from sparsegen.matrix.csr import MAX_INDEX, Array
+from sparsegen.matrix.csr import MAX_INDEX
+from sparsegen.system.numpy_types import Array
 
 AXES = ("z", "y", "x")
 MOST_TAPS = 7  # taps of a filter along an axis
@@ -29,7 +28,7 @@ _SOURCE = "kernel map"
 _INT32 = np.iinfo(np.int32)
 
 
-def odd_sides(value: Any, name: str) -> tuple[int, int, int]:
+def odd_sides(value: object, name: str) -> tuple[int, int, int]:
     """Three odd numbers from 1 to `MOST_TAPS`, from one of them or from three.
 
     Raises:
@@ -51,7 +50,7 @@ def tap_offsets(filter_size: tuple[int, int, int], dilation: tuple[int, int, int
     return np.stack(np.meshgrid(*steps, indexing="ij"), axis=-1).reshape(-1, 3).astype(np.int64)
 
 
-def kernel_map(coordinates: Array, filter_size: Any = 3, dilation: Any = 1) -> Array:
+def kernel_map(coordinates: Array, filter_size: object = 3, dilation: object = 1) -> Array:
     """The kernel map of points, by NumPy.
 
     Args:
@@ -75,7 +74,7 @@ def kernel_map(coordinates: Array, filter_size: Any = 3, dilation: Any = 1) -> A
     return np.ascontiguousarray(np.concatenate([order[None], found[:, order]]), dtype=np.int32)
 
 
-def require_coordinates(coordinates: Any) -> Array:
+def require_coordinates(coordinates: object) -> Array:
     """Raises MatrixError unless these are int32, points × 4, and at least one."""
     shape = tuple(getattr(coordinates, "shape", ()))
     if not isinstance(coordinates, np.ndarray) or coordinates.dtype != np.int32 or shape[1:] != (4,):
@@ -89,7 +88,7 @@ def require_coordinates(coordinates: Any) -> Array:
     return coordinates
 
 
-def three_steps(dilation: Any) -> tuple[int, int, int]:
+def three_steps(dilation: object) -> tuple[int, int, int]:
     """Three whole numbers from 1 on, from one of them or from three.
 
     Raises:

@@ -11,9 +11,10 @@ import numpy as np
 from sparsegen import arguments
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.budget import MemoryBudget
-from sparsegen.matrix.csr import MAX_INDEX, Array, CsrMatrix, check_shape
+from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix, check_shape
 from sparsegen.matrix.random_words import Words
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 _CHUNK = 1 << 20  # elements looked at together: bounds memory, and stays in the processor's cache
 _HIGHEST = 2**32 - 1

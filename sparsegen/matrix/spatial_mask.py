@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from sparsegen.matrix.bits import WORD_BITS, words_for
 from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.system.integers import ceil_div
+
+AnyArray: TypeAlias = Any  # of NumPy, or a tensor of PyTorch
+Library: TypeAlias = Any  # NumPy, or PyTorch
 
 _SOURCE = "spatial mask"
 BYTES_PER_BLOCK = 5  # while a mask is made: a float32 and a bool
@@ -68,8 +71,8 @@ class Reach:
 
 
 def reduce_mask(
-    scores: Any, block: int | tuple[int, int], threshold: float, pool: Pool | str = Pool.MAX
-) -> Any:
+    scores: object, block: int | tuple[int, int], threshold: float, pool: Pool | str = Pool.MAX
+) -> AnyArray:
     """The blocks whose pooled score is above a threshold.
 
     Args:
@@ -104,8 +107,12 @@ def reduce_mask(
 
 
 def from_difference(
-    frame: Any, previous: Any, block: int | tuple[int, int], threshold: float, pool: Pool | str = Pool.MAX
-) -> Any:
+    frame: AnyArray,
+    previous: AnyArray,
+    block: int | tuple[int, int],
+    threshold: float,
+    pool: Pool | str = Pool.MAX,
+) -> AnyArray:
     """The blocks in which a frame differs from the one before, by channel the most, as `reduce_mask` makes them.
 
     Args:
@@ -127,7 +134,7 @@ def from_difference(
     return reduce_mask(library.amax(distance, -1) if distance.ndim == 4 else distance, block, threshold, pool)
 
 
-def from_boxes(boxes: Any, size: tuple[int, int, int], block: int | tuple[int, int]) -> Any:
+def from_boxes(boxes: AnyArray, size: tuple[int, int, int], block: int | tuple[int, int]) -> AnyArray:
     """The blocks that boxes touch.
 
     Args:
@@ -162,7 +169,7 @@ def from_boxes(boxes: Any, size: tuple[int, int, int], block: int | tuple[int, i
     return library.einsum("bi,br,bc->irc", of_image, rows, columns) > 0
 
 
-def from_blocks(blocks: Any, shape: tuple[int, int, int]) -> Any:
+def from_blocks(blocks: AnyArray, shape: tuple[int, int, int]) -> AnyArray:
     """The mask that a list of blocks names, as SBNet's kernels take them.
 
     Args:
@@ -204,12 +211,12 @@ def from_blocks(blocks: Any, shape: tuple[int, int, int]) -> Any:
 
 
 def dilate(
-    mask: Any,
+    mask: object,
     size: tuple[int, int],
     block: int | tuple[int, int],
     reach: Reach,
     out_block: int | tuple[int, int] | None = None,
-) -> Any:
+) -> AnyArray:
     """The output blocks of a convolution that a live input block reaches.
 
     A filter of 1 × 1 with a stride takes a mask to a coarser layer; one of stride 1 dilates it by its reach.
@@ -238,8 +245,8 @@ def dilate(
 
 
 def pyramid(
-    mask: Any, size: tuple[int, int], block: int | tuple[int, int], layers: Sequence[Reach]
-) -> list[tuple[Any, tuple[int, int]]]:
+    mask: object, size: tuple[int, int], block: int | tuple[int, int], layers: Sequence[Reach]
+) -> list[tuple[AnyArray, tuple[int, int]]]:
     """The masks after each of a chain of convolutions, in blocks of the same size, with their layers' rows and columns.
 
     Raises:
@@ -257,13 +264,13 @@ def pyramid(
 
 
 def resize(
-    mask: Any,
+    mask: object,
     size: tuple[int, int],
     block: int | tuple[int, int],
     out_size: tuple[int, int],
     out_block: int | tuple[int, int] | None = None,
     margin: int = 0,
-) -> Any:
+) -> AnyArray:
     """The mask of the same scene in other pixels: of a layer that is coarser or finer than the image.
 
     Args:
@@ -299,7 +306,7 @@ def resize(
     return library.matmul(library.matmul(covers[0], live), covers[1].T) > 0
 
 
-def words_of(mask: Any) -> Any:
+def words_of(mask: AnyArray) -> AnyArray:
     """The mask's bits: images · rows of blocks, by 64-bit words that hold a row's blocks (`sparsegen.matrix.bits`).
 
     Returns:
@@ -320,7 +327,7 @@ def words_of(mask: Any) -> Any:
     return words.view(np.uint64) if library is np else words
 
 
-def both(value: Any, name: str, least: int) -> tuple[int, int]:
+def both(value: object, name: str, least: int) -> tuple[int, int]:
     """A pair of whole numbers, from one of them or from two.
 
     Raises:
@@ -332,7 +339,7 @@ def both(value: Any, name: str, least: int) -> tuple[int, int]:
     return first, second
 
 
-def require_blocks(mask: Any, size: tuple[int, int], block: tuple[int, int]) -> None:
+def require_blocks(mask: object, size: tuple[int, int], block: tuple[int, int]) -> None:
     """Raises MatrixError unless a mask has the blocks of ``size`` pixels."""
     _, rows, columns = _dimensions(mask)
     wanted = ceil_div(size[0], block[0]), ceil_div(size[1], block[1])
@@ -345,8 +352,15 @@ def require_blocks(mask: Any, size: tuple[int, int], block: tuple[int, int]) -> 
 
 
 def _touches(
-    library: Any, axis: int, size: int, block: int, out_size: int, out_block: int, reach: Reach, like: Any
-) -> Any:
+    library: Library,
+    axis: int,
+    size: int,
+    block: int,
+    out_size: int,
+    out_block: int,
+    reach: Reach,
+    like: AnyArray,
+) -> AnyArray:
     """Float, output blocks × input blocks along an axis: how often one reads the other."""
     outputs, inputs = ceil_div(out_size, out_block), ceil_div(size, block)
     pixels = _arange(library, out_size, like, library.int64)
@@ -359,7 +373,7 @@ def _touches(
     return library.matmul(_as_float(own), library.sum(_as_float(hits), 1))
 
 
-def _library(array: Any) -> Any:
+def _library(array: object) -> Library:
     """The module whose functions take an array.
 
     Raises:
@@ -376,7 +390,7 @@ def _library(array: Any) -> Any:
     return np
 
 
-def _library_of_mask(mask: Any) -> Any:
+def _library_of_mask(mask: AnyArray) -> Library:
     """The module whose functions take a mask.
 
     Raises:
@@ -391,7 +405,7 @@ def _library_of_mask(mask: Any) -> Any:
     return library
 
 
-def _require_room(library: Any, images: int, rows: int, columns: int) -> None:
+def _require_room(library: object, images: int, rows: int, columns: int) -> None:
     """Raises MatrixError where the host has no room for a mask; PyTorch looks after its own devices."""
     if library is np:
         MemoryBudget.of_machine(_SOURCE).require(
@@ -399,7 +413,7 @@ def _require_room(library: Any, images: int, rows: int, columns: int) -> None:
         )
 
 
-def _dimensions(array: Any) -> tuple[int, int, int]:
+def _dimensions(array: AnyArray) -> tuple[int, int, int]:
     if getattr(array, "ndim", 0) != 3 or 0 in array.shape:
         raise MatrixError(
             f"expected images × rows × columns, none of them 0, got shape {tuple(getattr(array, 'shape', ()))}",
@@ -409,20 +423,22 @@ def _dimensions(array: Any) -> tuple[int, int, int]:
     return images, rows, columns
 
 
-def _as_float(array: Any) -> Any:
+def _as_float(array: AnyArray) -> AnyArray:
     return array.astype(np.float32) if _library(array) is np else array.float()
 
 
-def _with_type(library: Any, array: Any, dtype: Any) -> Any:
+def _with_type(library: Library, array: AnyArray, dtype: AnyArray) -> AnyArray:
     return array.astype(dtype) if library is np else array.to(dtype)
 
 
-def _filled(library: Any, shape: tuple[int, ...], value: float, like: Any, dtype: Any = None) -> Any:
+def _filled(
+    library: Library, shape: tuple[int, ...], value: float, like: AnyArray, dtype: AnyArray = None
+) -> AnyArray:
     dtype = dtype or like.dtype
     return np.full(shape, value, dtype) if library is np else like.new_full(shape, value, dtype=dtype)
 
 
-def _arange(library: Any, count: int, like: Any, dtype: Any = None) -> Any:
+def _arange(library: Library, count: int, like: AnyArray, dtype: AnyArray = None) -> AnyArray:
     dtype = dtype or like.dtype
     return (
         np.arange(count, dtype=dtype)
@@ -431,7 +447,7 @@ def _arange(library: Any, count: int, like: Any, dtype: Any = None) -> Any:
     )
 
 
-def _extents(library: Any, size: int, block: int, like: Any) -> Any:
+def _extents(library: Library, size: int, block: int, like: object) -> AnyArray:
     """Pixels of each block along an axis: the block's, but for the last one."""
     starts = _arange(library, ceil_div(size, block), like) * block
     return library.clip(size - starts, None, block)

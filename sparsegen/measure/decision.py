@@ -1,8 +1,9 @@
-"""Choice between our kernels and PyTorch's own for a layer, for each way of being called: one decision for all layers.
+"""Choice between our kernels and PyTorch's own for calls on tensors, for each way of being called.
 
-The sources, in order: what is pinned runs; what was raced before, in this process or by any that wrote the database,
-decides; else both are raced now, from Python and behind a busy queue, and both probes are recorded. `sparsegen lookup`
-of the workload lists them (`Choice.explain`).
+The sources, in order: the caller's ``dense``; what is pinned runs; what was raced before, in this process or by any
+that wrote the database, decides; else both are raced now, from Python and behind a busy queue, and both probes are
+recorded.
+`sparsegen lookup` of the workload lists them (`Choice.explain`).
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from dataclasses import dataclass
 
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import Choice, How
+from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.options import Dense, DispatchOptions
 from sparsegen.errors import LaunchError, NoVariantError
 from sparsegen.kernels.base import Device
-from sparsegen.measure.race import Pair, Race, is_capturing
+from sparsegen.measure.race import Pair, Race
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.system.bounded import Bounded
+from sparsegen.system.cuda_graphs import is_capturing
 from sparsegen.tuning_db.records import Called, Probe, Task, Variant, Workload
 from sparsegen.tuning_db.shared_layers import shared_layers
 
@@ -47,43 +50,36 @@ class Entrants:
     calls: int
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Decision between our kernels and PyTorch's own.
-
-    Attributes:
-        from_host, on_device: true if ours run when calls come from Python, and when the device's time alone counts.
-        why: the reason in words.
-    """
-
-    from_host: bool
-    on_device: bool
-    why: str
-
-    def ours_runs(self, called: Called) -> bool:
-        """True if ours run, for a way of being called."""
-        return self.from_host if called is Called.HOST else self.on_device
-
-
 _decisions: dict[Question, Decision] = Bounded(MOST_DECISIONS)
 _lock = threading.RLock()
 
 
-def decide(task: Task, problem: Problem, device: Device, enter: Callable[[], Entrants]) -> Decision | None:
+def decide(
+    task: Task,
+    problem: Problem,
+    device: Device | None,
+    enter: Callable[[], Entrants],
+    dense: Dense = Dense.AUTO,
+) -> Decision | None:
     """Decides between our kernels and PyTorch's own for a task without a pattern; races them if nothing is known.
 
-    Returns None if nothing is known and nothing can be timed: on the emulator, which has no time, and while a CUDA
-    graph is captured.
+    Returns None if nothing is known while a CUDA graph is captured, in which nothing can be timed.
 
     Args:
+        device: where the kernels run; ours do on the emulator, which has no time, and without a device of ours.
         enter: prepares the entrants.
+        dense: what the caller permits.
 
     Raises:
         DatabaseError, PinsError: see `sparsegen.lookup`.
     """
+    if (found := Decision.by_policy(dense)) is not None:
+        return found
+    if device is None or device.backend == "emulator":
+        return Decision.always(True, "there is no GPU to time them on")
     question = task, problem, device, device.index
     found = _decisions.get(question)
-    if found is None and device.backend != "emulator":
+    if found is None:
         with _lock:
             found = _decisions.get(question) or _found(task, problem, device, enter)
             if found is not None:
@@ -102,13 +98,13 @@ def _found(task: Task, problem: Problem, device: Device, enter: Callable[[], Ent
     try:
         choice = choose(workload, device, shared_layers(None), _BY_VARIANT)
     except NoVariantError as error:
-        return Decision(False, False, f"no kernel of ours runs: {error}")
+        return Decision.always(False, f"no kernel of ours runs: {error}")
     if choice.how is How.PINNED:
-        return Decision(True, True, choice.why)
+        return Decision.always(True, choice.why)
     probes = _known(choice, task)
     if len(probes) == len(Called):
         known = _of(probes)
-        if known.from_host != known.on_device and not is_capturing():
+        if not known.is_settled and not is_capturing():
             _ready(enter())
         return known
     return None if is_capturing() else _raced(task, workload, device, enter())
@@ -136,10 +132,10 @@ def _raced(task: Task, workload: Workload, device: Device, entrants: Entrants) -
             )
         except LaunchError as error:
             log.warning("%s runs our kernels, as they cannot be timed beside PyTorch's: %s", task, error)
-            return Decision(True, True, f"they cannot be timed: {error}")
+            return Decision.always(True, f"they cannot be timed: {error}")
     return _of(probes)
 
 
 def _of(probes: dict[Called, Probe]) -> Decision:
-    ours = {called: probe.sparse_us < probe.dense_us for called, probe in probes.items()}
+    ours = {called: probe.ours_wins for called, probe in probes.items()}
     return Decision(ours[Called.HOST], ours[Called.DEVICE], "; ".join(map(str, probes.values())))

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from sparsegen.errors import DeviceMemoryError, LaunchError
-from sparsegen.kernels.base import Array
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.plan.variant_launcher import VariantLauncher
+from sparsegen.system.numpy_types import Array
 from sparsegen.tuning_db.records import Check, Outcome, Workload
 from sparsegen.verify.variants import CheckedCall
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sparsegen import backends
 from sparsegen.dispatch.chosen import Choice, How
 from sparsegen.dispatch.dense_or_sparse import Source, Time, probed_as
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import DeviceUnavailableError, LaunchError, WrongResultError
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.first_use import can_be_checked, checked
-from sparsegen.measure.race import Race, is_capturing, on_operands, record
+from sparsegen.measure.race import Race, on_operands, record
 from sparsegen.operators import Launcher, Problem
 from sparsegen.plan.dense_launcher import DenseLauncher, obstacle
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variant_launcher import VariantLauncher
+from sparsegen.system.cuda_graphs import is_capturing
+from sparsegen.system.numpy_types import Array
 from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Check, MeasuredAs, Outcome, Workload
 
@@ -52,7 +53,7 @@ class Preparation:
     location: str
     database: Layer
     choose: Callable[[Sequence[Check]], Choice]
-    kept: Mapping[str, Any]
+    kept: Mapping[str, object]
     pattern: str | None
     value_order: Array | None
     verifies: bool
@@ -152,13 +153,14 @@ class Preparation:
         )
 
     def _of_fewer(self, sparse: VariantLauncher, few: Problem) -> VariantLauncher:
-        """The same variant and packed matrix for a problem with fewer items."""
+        """The same variant for a problem with fewer items: on the same matrix, or without one on nothing."""
+        own = not few.has_pattern
         return VariantLauncher(
             replace(sparse.choice, problem=few),
-            sparse.prepared.packed,
+            few.without_pattern if own else sparse.prepared.packed,
             executor=sparse.prepared.executor,
             toolchain=backends.toolchain(self.device),
-            kept=self.kept,
+            kept=few.kept({}) if own else self.kept,
             pattern=self.pattern,
         )
 

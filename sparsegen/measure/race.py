@@ -108,6 +108,8 @@ def in_turn(
     samples: int = SAMPLES,
     calls: int = 1,
     seconds: float = SECONDS,
+    warmup: int = 1,
+    before: Sequence[Callable[[], None]] = (),
 ) -> list[float]:
     """Median microseconds of each of several calls in the default stream, taken in turn.
 
@@ -117,21 +119,28 @@ def in_turn(
         l2: state of the second-level cache before each call.
         calls: number of consecutive calls in a sample, if they come from Python.
         seconds: upper limit for each one's samples in a round, but for the first of them.
+        warmup: calls ahead of each one's samples in a round.
+        before: for each call what its rounds begin with, untimed.
     """
     clock = Clock(executor)
     leads = [clock.lead_for(run) if called is Called.DEVICE else None for run in runs]
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
-        for run, lead, taken in zip(runs, leads, times, strict=True):
+        for run, lead, ready, taken in zip(runs, leads, before or [_nothing] * len(runs), times, strict=True):
+            ready()
             if called is Called.DEVICE:
-                timing = clock.time(run, samples=samples, l2=l2, budget_s=seconds, warmup=1, lead=lead)
+                timing = clock.time(run, samples=samples, l2=l2, budget_s=seconds, warmup=warmup, lead=lead)
             else:
                 timing = clock.time_from_host(
-                    run, samples=samples, calls=calls, l2=l2, budget_s=seconds, warmup=1
+                    run, samples=samples, calls=calls, l2=l2, budget_s=seconds, warmup=warmup
                 )
             taken += timing.samples_us
     executor.synchronize()
     return [float(np.median(taken)) for taken in times]
+
+
+def _nothing() -> None:
+    """Readies nothing."""
 
 
 @contextmanager
@@ -175,14 +184,6 @@ def _call(launcher: Launcher, problem: Problem, matrix: CsrMatrix, executor: Exe
     )
     out = torch.empty(result.shape, dtype=kinds[-1], device=place)
     return lambda: launcher.run(tensors, out, None)
-
-
-def is_capturing() -> bool:
-    """True if this thread captures a CUDA graph, by PyTorch or CuPy: nothing may be timed or checked then."""
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        return True
-    return cupy is not None and bool(cupy.cuda.get_current_stream().is_capturing())
 
 
 def record(location: str, write: Callable[[Store], None]) -> bool:

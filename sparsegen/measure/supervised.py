@@ -49,7 +49,7 @@ class Supervised:
     def __init__(
         self,
         target: str,
-        first: Any,
+        first: object,
         *arguments: int,
         start_seconds: float,
         starts: int = 1,
@@ -93,7 +93,7 @@ class Supervised:
                 self.replace()
         return self._answer[0]
 
-    def send(self, message: Any) -> None:
+    def send(self, message: object) -> None:
         """Send the child a message.
 
         Raises:
@@ -121,7 +121,7 @@ class Supervised:
 
     def ask_in_turn(
         self,
-        request: Any,
+        request: object,
         *,
         device: Device,
         locks: Path,

@@ -13,7 +13,7 @@ from sparsegen import api, arguments, backends
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.kernels import families
 from sparsegen.kernels.base import AnyFamily, Device
-from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.networks.exact.exact import bound, exact_categories, inferred, live_on, require_monotone
 from sparsegen.networks.exact.exact_run import ExactRun
@@ -31,6 +31,7 @@ from sparsegen.plan.binding import BoundVariant
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variant_launcher import variant_launcher
 from sparsegen.system.device_memory import Address, Buffer
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.quantities import microseconds
 
 GroupKey: TypeAlias = tuple[int, Readout, int, tuple[Any, ...]]
@@ -64,7 +65,7 @@ class SparseNetwork:
         device: Device | str | None = None,
         db: str | Path | None = None,
         family: str | None = None,
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, object] | None = None,
     ) -> None:
         """Check the layers; nothing is compiled yet.
 
@@ -165,7 +166,9 @@ class SparseNetwork:
             config=self._config,
         )
 
-    def __call__(self, y: Any, *, memory: Any = None, devices: Devices | None = None) -> tuple[Any, Any]:
+    def __call__(
+        self, y: object, *, memory: object = None, devices: Devices | None = None
+    ) -> tuple[Any, Any]:
         """Returns the last layer's neurons, and the numbers of the inputs that live.
 
         Args:
@@ -192,7 +195,7 @@ class SparseNetwork:
             return found, found.any(dim=1).nonzero()[:, 0]
         return found, np.flatnonzero(found.any(axis=1))
 
-    def totals(self, y: Any, *, memory: Any = None, devices: Devices | None = None) -> Any:
+    def totals(self, y: object, *, memory: object = None, devices: Devices | None = None) -> Any:
         """The sum of each input's outputs, float32; see `__call__` for arguments and errors."""
         if memory is not None or devices is not None:
             return _like(y, self._placed(y, Readout.TOTALS, Placement.of(memory, devices, self._device)))
@@ -200,7 +203,7 @@ class SparseNetwork:
         return self.operator(given.shape[0], Readout.TOTALS)(given)
 
     def categories(
-        self, y: Any, *, exact: bool = True, memory: Any = None, devices: Devices | None = None
+        self, y: object, *, exact: bool = True, memory: object = None, devices: Devices | None = None
     ) -> Array:
         """The inputs that live through all layers: int64, sorted.
 
@@ -268,7 +271,7 @@ class SparseNetwork:
         with executor.entered():
             return executor.upload(self.dtype.to_storage(_on_host(given))), 0
 
-    def _placed_categories(self, y: Any, placement: Placement, *, exact: bool) -> Array:
+    def _placed_categories(self, y: object, placement: Placement, *, exact: bool) -> Array:
         if not exact:
             return np.flatnonzero(self._placed(y, Readout.TOTALS, placement))
         require_monotone(self.network, self.activation, self.dtype)
@@ -285,7 +288,7 @@ class SparseNetwork:
         self.undecided = found.undecided
         return found.live
 
-    def _placed(self, y: Any, readout: Readout, placement: Placement, side: int = 0) -> Array:
+    def _placed(self, y: object, readout: Readout, placement: Placement, side: int = 0) -> Array:
         inputs = as_inputs(_from_host(y), self.network.inputs, self.dtype)
         found = self.group(inputs.count, readout, placement, side=side).infer(inputs).results
         return found if readout is Readout.TOTALS else self.dtype.from_storage(found)
@@ -318,7 +321,7 @@ class SparseNetwork:
         count: int,
         readout: Readout | str = Readout.TOTALS,
         *,
-        memory: Any = None,
+        memory: object = None,
         devices: Devices | None = None,
     ) -> PackedNetwork:
         """Packs the network on the host for ``count`` inputs; `save_packed` writes it to a file.
@@ -354,7 +357,7 @@ class SparseNetwork:
             return live_on(self.network, self.activation, y, shared_executor(device))
         return np.asarray(inferred(self.network, self.activation, y).any(axis=1))
 
-    def inferred(self, y: Any) -> Array:
+    def inferred(self, y: object) -> Array:
         """The last layer's neurons in float64, on the host; slow. Weights are not rounded."""
         return inferred(self.network, self.activation, _on_host(self._given(y))[:, : self.network.inputs])
 
@@ -363,7 +366,7 @@ class SparseNetwork:
         batch: int,
         readout: Readout | str = Readout.NEURONS,
         *,
-        memory: Any = None,
+        memory: object = None,
         devices: Devices | None = None,
     ) -> str:
         """Describes what runs for ``batch`` inputs and why, and how the layers were taken; see `__call__`.
@@ -440,6 +443,6 @@ def _on_host(array: Any) -> Array:
     return array.detach().cpu().float().numpy() if _is_tensor(array) else np.asarray(array)
 
 
-def _is_tensor(array: Any) -> bool:
+def _is_tensor(array: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)

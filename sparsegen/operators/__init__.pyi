@@ -7,7 +7,6 @@ from sparsegen.operators.attention_traits import MasksOf as MasksOf
 from sparsegen.operators.attention_traits import TokenOrder as TokenOrder
 from sparsegen.operators.base.cost import Cost as Cost
 from sparsegen.operators.base.default_operator import DEFAULT_OPERATOR as DEFAULT_OPERATOR
-from sparsegen.operators.base.dtype import Array as Array
 from sparsegen.operators.base.dtype import DType as DType
 from sparsegen.operators.base.dtype import WordType as WordType
 from sparsegen.operators.base.epilogue import Epilogue as Epilogue
@@ -66,6 +65,11 @@ from sparsegen.operators.masked_conv2d_weights import (
     MaskedConv2dWeightsOperator as MaskedConv2dWeightsOperator,
 )
 from sparsegen.operators.masked_conv2d_weights import MaskedConv2dWeightsProblem as MaskedConv2dWeightsProblem
+from sparsegen.operators.paged_attention import PagedAttentionOperator as PagedAttentionOperator
+from sparsegen.operators.paged_attention import PagedAttentionProblem as PagedAttentionProblem
+from sparsegen.operators.paged_traits import Chosen as Chosen
+from sparsegen.operators.paged_traits import PageCount as PageCount
+from sparsegen.operators.paged_traits import PageSize as PageSize
 from sparsegen.operators.sdd import SddOperator as SddOperator
 from sparsegen.operators.sdd import SddProblem as SddProblem
 from sparsegen.operators.sddmm import SddmmEpilogue as SddmmEpilogue
@@ -93,3 +97,4 @@ from sparsegen.operators.submanifold_conv3d import (
 from sparsegen.operators.submanifold_conv3d import (
     SubmanifoldConv3dWeightsProblem as SubmanifoldConv3dWeightsProblem,
 )
+from sparsegen.system.numpy_types import Array as Array

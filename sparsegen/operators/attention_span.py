@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError, OperandError
-from sparsegen.operators.base.dtype import Array
 from sparsegen.operators.base.fields import NoValueError, Parameter
+from sparsegen.system.numpy_types import Array
 
 OPEN = 1 << 30  # a distance that no two tokens have
 _WRITTEN = re.compile(r"(full|causal)(@start)?(?::(\d+))?(?:\+(\d+))?")
@@ -116,7 +116,7 @@ class Span(Parameter):
     sinks: int = 0
 
     @classmethod
-    def parse(cls, value: Any) -> Self:
+    def parse(cls, value: object) -> Self:
         """The span that ``"causal:1024+64"`` and the like stands for."""
         if isinstance(value, cls):
             return value
@@ -160,7 +160,7 @@ def _places_up_to(most: int, queries: int, keys: int) -> int:
     return rising + (queries - all_from) * keys
 
 
-def kept_band(given: Mapping[str, Any], default: Band) -> Array:
+def kept_band(given: Mapping[str, object], default: Band) -> Array:
     """The operand ``band`` for every call, of what `Problem.kept` takes: a `Band`, or three whole numbers.
 
     Raises:

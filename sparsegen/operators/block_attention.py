@@ -17,7 +17,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.operators.attention_span import FULL, Band, Span, kept_band
 from sparsegen.operators.attention_traits import MasksOf, TokenOrder
 from sparsegen.operators.base.cost import Cost
-from sparsegen.operators.base.dtype import Array, DType, WordType
+from sparsegen.operators.base.dtype import DType, WordType
 from sparsegen.operators.base.fields import element_type, items, parameter, size, trait
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import Problem
@@ -26,6 +26,7 @@ from sparsegen.operators.base.reference import Reference
 from sparsegen.operators.base.scale import kept_scale
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.masked import USUAL_BLOCK, USUAL_DENSITY, Block, Density
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.threads import in_threads
 
 ROWS = 256  # queries of which the reference is computed together
@@ -39,15 +40,15 @@ class BlockAttentionOperator(Operator):
 
     def __call__(
         self,
-        q: Any,
-        k: Any,
-        v: Any,
-        mask: Any = None,
-        out: Any = None,
-        stream: Any = None,
-        scale: Any = None,
-        band: Any = None,
-        lse: Any = None,
+        q: object,
+        k: object,
+        v: object,
+        mask: object = None,
+        out: object = None,
+        stream: object = None,
+        scale: object = None,
+        band: object = None,
+        lse: object = None,
     ) -> Any:
         """Attend; see `Operator` for ``out``, ``stream``, the result and the errors.
 
@@ -234,7 +235,7 @@ class BlockAttentionProblem(Problem):
     def result(self, nnz: int) -> TensorSpec:
         return self.dense("o", self.heads, self.queries)
 
-    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def kept(self, given: Mapping[str, object]) -> dict[str, object]:
         """The scale, by default 1 / √head_dim, the band, by default the span's, and room for the LSE."""
         lse = np.zeros(self.statistics("lse").shape, np.float32)
         return kept_scale(given, self.head_dim**-0.5) | {"band": kept_band(given, self.band), "lse": lse}

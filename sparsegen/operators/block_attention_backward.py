@@ -13,13 +13,14 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.attention_span import Band, kept_band
 from sparsegen.operators.attention_traits import MasksOf, TokenOrder
 from sparsegen.operators.base.cost import Cost
-from sparsegen.operators.base.dtype import Array, DType
+from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.random_numbers import normal_numbers
 from sparsegen.operators.base.reference import Reference
 from sparsegen.operators.base.scale import kept_scale
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.block_attention import ROWS, BlockAttentionProblem
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.threads import in_threads
 
 PRODUCTS = 5  # products of length head_dim for each live place: scores, dP, dQ, dK, dV
@@ -33,19 +34,19 @@ class BlockAttentionBackwardOperator(Operator):
 
     def __call__(
         self,
-        q: Any,
-        k: Any,
-        v: Any,
-        o: Any,
-        do: Any,
-        lse: Any,
-        mask: Any = None,
-        out: Any = None,
-        stream: Any = None,
-        scale: Any = None,
-        band: Any = None,
-        dk: Any = None,
-        dv: Any = None,
+        q: object,
+        k: object,
+        v: object,
+        o: object,
+        do: object,
+        lse: object,
+        mask: object = None,
+        out: object = None,
+        stream: object = None,
+        scale: object = None,
+        band: object = None,
+        dk: object = None,
+        dv: object = None,
     ) -> Any:
         """Differentiate; see `Operator` for ``out``, which becomes dQ, ``stream``, the result and the errors.
 
@@ -93,7 +94,7 @@ class BlockAttentionBackwardProblem(BlockAttentionProblem):
     def result(self, nnz: int) -> TensorSpec:
         return self.dense("dq", self.heads, self.queries)
 
-    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def kept(self, given: Mapping[str, object]) -> dict[str, object]:
         """The scale, by default 1 / √head_dim, the band, by default the span's, and room for dK and dV."""
         room = {name: np.zeros(self._of_keys(name).shape, self.dtype.storage) for name in ("dk", "dv")}
         return kept_scale(given, self.head_dim**-0.5) | {"band": kept_band(given, self.band)} | room

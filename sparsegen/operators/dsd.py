@@ -14,7 +14,6 @@ import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.base.checked_rows import some_columns
-from sparsegen.operators.base.dtype import Array
 from sparsegen.operators.base.epilogue import Epilogue
 from sparsegen.operators.base.fields import trait
 from sparsegen.operators.base.layout import Layout
@@ -23,6 +22,7 @@ from sparsegen.operators.base.reference import DeviceReference
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.masked import MaskedOperator, MaskedProblem, live_elements, stored
 from sparsegen.system.device_memory import PlainDevice
+from sparsegen.system.numpy_types import Array
 
 
 class DsdOperator(MaskedOperator):
@@ -32,14 +32,14 @@ class DsdOperator(MaskedOperator):
 
     def __call__(
         self,
-        x: Any,
-        w: Any,
-        mask: Any,
-        out: Any = None,
-        stream: Any = None,
-        scale: Any = None,
-        bias: Any = None,
-        residual: Any = None,
+        x: object,
+        w: object,
+        mask: object,
+        out: object = None,
+        stream: object = None,
+        scale: object = None,
+        bias: object = None,
+        residual: object = None,
     ) -> Any:
         """Multiply; see `Operator` for ``out``, ``stream``, the result and the errors.
 
@@ -61,7 +61,13 @@ class DsdTransposedOperator(MaskedOperator):
     problem: DsdTransposedProblem
 
     def __call__(
-        self, x: Any, d: Any, mask: Any, out: Any = None, stream: Any = None, scale: Any = None
+        self,
+        x: object,
+        d: object,
+        mask: object,
+        out: object = None,
+        stream: object = None,
+        scale: object = None,
     ) -> Any:
         """Multiply; see `Operator` for ``out``, ``stream``, the result and the errors.
 

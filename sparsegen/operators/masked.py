@@ -17,7 +17,7 @@ from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, grid
 from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators.base.cost import Cost
-from sparsegen.operators.base.dtype import FLOAT8_CUT, TF32_CUT, Array, DType, WordType
+from sparsegen.operators.base.dtype import FLOAT8_CUT, TF32_CUT, DType, WordType
 from sparsegen.operators.base.fields import (
     NoValueError,
     Parameter,
@@ -38,6 +38,7 @@ from sparsegen.operators.base.sides import Sides
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 BLOCK_SIDES = (16, 32, 64, 128, 256)
 
@@ -66,7 +67,7 @@ class Density(Parameter):
         object.__setattr__(self, "share", max(0.001, round(float(self.share), 3)))
 
     @classmethod
-    def parse(cls, value: Any) -> Self:
+    def parse(cls, value: object) -> Self:
         """The density that a number above 0 and up to 1 stands for."""
         if isinstance(value, cls):
             return value
@@ -232,7 +233,7 @@ class MaskedProblem(Problem):
             TensorSpec("scale", (1,), DType.FLOAT32),
         )
 
-    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def kept(self, given: Mapping[str, object]) -> dict[str, object]:
         """The scale as an array; by default 1. See `Problem.kept`."""
         return kept_scale(given, 1.0)
 

@@ -20,7 +20,7 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators.base.cost import Cost
-from sparsegen.operators.base.dtype import Array, DType, WordType
+from sparsegen.operators.base.dtype import DType, WordType
 from sparsegen.operators.base.fields import element_type, items, parameter, size, trait
 from sparsegen.operators.base.operator import Launcher, Operator
 from sparsegen.operators.base.problem import LoneRow, Problem
@@ -34,6 +34,7 @@ from sparsegen.operators.convolution.window import Dilation, FilterSize, Groups,
 from sparsegen.operators.masked import Density
 from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.integers import ceil_div, round_up
+from sparsegen.system.numpy_types import Array
 
 UNIT = 8  # rows and columns of the outputs that are left as they were, or written, together
 
@@ -49,13 +50,13 @@ class MaskedConv2dOperator(Operator):
 
     def __call__(
         self,
-        x: Any,
-        w: Any,
-        mask: Any,
-        out: Any = None,
-        stream: Any = None,
-        bias: Any = None,
-        residual: Any = None,
+        x: object,
+        w: object,
+        mask: object,
+        out: object = None,
+        stream: object = None,
+        bias: object = None,
+        residual: object = None,
     ) -> Any:
         """Convolve; see `Operator` for ``out``, ``stream``, the result and the errors.
 

@@ -14,7 +14,7 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators.base.cost import Cost
-from sparsegen.operators.base.dtype import Array, DType, WordType
+from sparsegen.operators.base.dtype import DType, WordType
 from sparsegen.operators.base.fields import element_type, items, parameter, size
 from sparsegen.operators.base.operator import Launcher, Operator
 from sparsegen.operators.base.problem import Problem
@@ -25,6 +25,7 @@ from sparsegen.operators.convolution.mask_words import as_mask_words
 from sparsegen.operators.convolution.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
 from sparsegen.operators.masked import Density
 from sparsegen.operators.masked_conv2d import MaskedConv2dProblem
+from sparsegen.system.numpy_types import Array
 
 
 class MaskedConv2dWeightsOperator(Operator):
@@ -36,7 +37,7 @@ class MaskedConv2dWeightsOperator(Operator):
         super().__init__(problem, launcher)
         self._mask_shape = next(spec.shape for spec in problem.operands(0) if spec.name == "mask")
 
-    def __call__(self, x: Any, dy: Any, mask: Any, out: Any = None, stream: Any = None) -> Any:
+    def __call__(self, x: object, dy: object, mask: object, out: object = None, stream: object = None) -> Any:
         """Multiply tap by tap; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:

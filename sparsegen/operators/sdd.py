@@ -14,7 +14,6 @@ import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.base.cost import Cost
-from sparsegen.operators.base.dtype import Array
 from sparsegen.operators.base.fields import trait
 from sparsegen.operators.base.layout import Layout
 from sparsegen.operators.base.problem import LoneRow
@@ -24,6 +23,7 @@ from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.masked import MaskedOperator, MaskedProblem, stored
 from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 
 class SddOperator(MaskedOperator):
@@ -35,7 +35,13 @@ class SddOperator(MaskedOperator):
     problem: SddProblem
 
     def __call__(
-        self, d: Any, w: Any, mask: Any, out: Any = None, stream: Any = None, scale: Any = None
+        self,
+        d: object,
+        w: object,
+        mask: object,
+        out: object = None,
+        stream: object = None,
+        scale: object = None,
     ) -> Any:
         """Multiply; see `Operator` for ``out``, ``stream``, the result and the errors.
 

@@ -12,7 +12,7 @@ import numpy as np
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.base.checked_rows import row_alone
 from sparsegen.operators.base.cost import Cost, matrix_bytes
-from sparsegen.operators.base.dtype import Array, DType
+from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.fields import element_type, items, size, trait
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import LoneRow, Problem
@@ -20,6 +20,7 @@ from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.threads import in_threads
 
 CHECKED_NONZEROS = 64  # nonzeros of a row that are computed again
@@ -39,7 +40,7 @@ class SddmmOperator(Operator):
 
     problem: SddmmProblem
 
-    def __call__(self, a: Any, b: Any, out: Any = None, stream: Any = None) -> Any:
+    def __call__(self, a: object, b: object, out: object = None, stream: object = None) -> Any:
         """Multiply and sample; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:

@@ -11,7 +11,7 @@ import numpy as np
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.base.checked_rows import row_alone
 from sparsegen.operators.base.cost import Cost
-from sparsegen.operators.base.dtype import SIGNIFICAND_BITS, Array, DType
+from sparsegen.operators.base.dtype import SIGNIFICAND_BITS, DType
 from sparsegen.operators.base.fields import element_type, items, size
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import LoneRow, Problem
@@ -19,6 +19,7 @@ from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.scale import kept_scale
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import PlainDevice
+from sparsegen.system.numpy_types import Array
 
 VECTOR_BYTES = 16  # the values are one long array that kernels read in vectors of up to this size
 
@@ -28,7 +29,7 @@ class SoftmaxOperator(Operator):
 
     problem: SoftmaxProblem
 
-    def __call__(self, values: Any, out: Any = None, stream: Any = None) -> Any:
+    def __call__(self, values: object, out: object = None, stream: object = None) -> Any:
         """Normalise; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:
@@ -43,7 +44,7 @@ class SoftmaxBackwardOperator(Operator):
 
     problem: SoftmaxBackwardProblem
 
-    def __call__(self, y: Any, dy: Any, out: Any = None, stream: Any = None) -> Any:
+    def __call__(self, y: object, dy: object, out: object = None, stream: object = None) -> Any:
         """Differentiate; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:
@@ -71,7 +72,7 @@ class _RowWise(Problem):
         """A value for each nonzero."""
         return TensorSpec(name, self.of_batch((nnz,)), self.dtype, VECTOR_BYTES)
 
-    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def kept(self, given: Mapping[str, object]) -> dict[str, object]:
         """The scale as an array; by default 1. See `Problem.kept`."""
         return kept_scale(given, 1.0)
 

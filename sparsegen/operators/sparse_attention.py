@@ -12,7 +12,7 @@ from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.base.checked_rows import row_alone
 from sparsegen.operators.base.cost import Cost, matrix_bytes
-from sparsegen.operators.base.dtype import SIGNIFICAND_BITS, Array, DType
+from sparsegen.operators.base.dtype import SIGNIFICAND_BITS, DType
 from sparsegen.operators.base.fields import element_type, items, size
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import LoneRow, Problem
@@ -20,6 +20,7 @@ from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.scale import kept_scale
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import PlainDevice
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.threads import in_threads
 
 ROWS = 64  # queries of which the reference is computed together, over the keys that any of them sees
@@ -30,7 +31,7 @@ class SparseAttentionOperator(Operator):
 
     problem: SparseAttentionProblem
 
-    def __call__(self, q: Any, k: Any, v: Any, out: Any = None, stream: Any = None) -> Any:
+    def __call__(self, q: object, k: object, v: object, out: object = None, stream: object = None) -> Any:
         """Attend; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:
@@ -85,7 +86,7 @@ class SparseAttentionProblem(Problem):
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
         return Cost(flop=4 * self.batch * nnz * self.k, bytes=matrix_bytes(self.m, self.n, nnz, 0) + dense)
 
-    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def kept(self, given: Mapping[str, object]) -> dict[str, object]:
         """The scale as an array; by default 1 / √k. See `Problem.kept`."""
         return kept_scale(given, self.k**-0.5)
 

@@ -18,7 +18,7 @@ from sparsegen.matrix.column_sets import SIDE, tiles_of_groups
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators.base.cost import Cost, matrix_bytes
-from sparsegen.operators.base.dtype import Array, DType
+from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.fields import element_type, items, size, trait
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import LoneRow, Problem
@@ -26,6 +26,7 @@ from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 BIAS_COLUMNS = 3  # behind the neurons' columns of the matrix
 MOST_OF_AN_INPUT = 0.32  # largest fraction of a random input's neurons that are on
@@ -61,7 +62,7 @@ class SparseNetworkOperator(Operator):
 
     problem: SparseNetworkProblem
 
-    def __call__(self, y: Any, out: Any = None, stream: Any = None) -> Any:
+    def __call__(self, y: object, out: object = None, stream: object = None) -> Any:
         """Infer; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:
@@ -209,7 +210,7 @@ class SparseNetworkProblem(Problem):
     def heeds_values(self) -> bool:
         return True
 
-    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def kept(self, given: Mapping[str, object]) -> dict[str, object]:
         """The clip as an array; by default the largest finite number. See `Problem.kept`."""
         clip = given.get("clip")
         number = largest(self.dtype) if clip is None else arguments.number(clip, "clip")

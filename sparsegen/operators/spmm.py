@@ -13,7 +13,7 @@ from sparsegen.errors import ConfigError, OperandError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.base.checked_rows import row_alone, some_columns
 from sparsegen.operators.base.cost import Cost, matrix_bytes
-from sparsegen.operators.base.dtype import Array, DType
+from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.epilogue import Epilogue
 from sparsegen.operators.base.fields import element_type, items, size, trait
 from sparsegen.operators.base.layout import Layout
@@ -23,6 +23,7 @@ from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.threads import in_threads
 
 
@@ -46,7 +47,12 @@ class SparseOperator(Operator):
         self._has_residual = problem.epilogue.has_residual
 
     def __call__(
-        self, b: Any, out: Any = None, stream: Any = None, bias: Any = None, residual: Any = None
+        self,
+        b: object,
+        out: object = None,
+        stream: object = None,
+        bias: object = None,
+        residual: object = None,
     ) -> Any:
         """Multiply; see `Operator` for ``out``, ``stream``, the result and the errors.
 
@@ -138,7 +144,7 @@ class SpmmProblem(Problem):
         matrix = matrix_bytes(self.m, self.k, nnz, self.value_sets * self.dtype.itemsize)
         return Cost(flop=2 * nnz * self.n * self.batch, bytes=matrix + dense)
 
-    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def kept(self, given: Mapping[str, object]) -> dict[str, object]:
         """A bias of m values, if one is given; see `Problem.kept`."""
         if given and not self.epilogue.has_bias:
             raise missing_bias(self)

@@ -18,7 +18,7 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.kernel_map import kernel_map
 from sparsegen.operators.base.cost import Cost
-from sparsegen.operators.base.dtype import Array, DType, WordType
+from sparsegen.operators.base.dtype import DType, WordType
 from sparsegen.operators.base.fields import element_type, items, parameter, size, trait
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import Problem
@@ -28,6 +28,7 @@ from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.convolution.conv_traits import ConvEpilogue
 from sparsegen.operators.convolution.filter_volume import FilterVolume
 from sparsegen.operators.masked import Density
+from sparsegen.system.numpy_types import Array
 
 MAP = "kernel_map"
 
@@ -39,13 +40,13 @@ class SubmanifoldConv3dOperator(Operator):
 
     def __call__(
         self,
-        x: Any,
-        w: Any,
-        kernel_map: Any,
-        out: Any = None,
-        stream: Any = None,
-        bias: Any = None,
-        residual: Any = None,
+        x: object,
+        w: object,
+        kernel_map: object,
+        out: object = None,
+        stream: object = None,
+        bias: object = None,
+        residual: object = None,
     ) -> Any:
         """Convolve; see `Operator` for ``out``, ``stream``, the result and the errors.
 
@@ -66,7 +67,9 @@ class SubmanifoldConv3dWeightsOperator(Operator):
 
     problem: SubmanifoldConv3dWeightsProblem
 
-    def __call__(self, x: Any, dy: Any, kernel_map: Any, out: Any = None, stream: Any = None) -> Any:
+    def __call__(
+        self, x: object, dy: object, kernel_map: object, out: object = None, stream: object = None
+    ) -> Any:
         """Multiply tap by tap; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:

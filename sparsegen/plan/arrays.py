@@ -19,10 +19,11 @@ import numpy as np
 
 from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.errors import OperandError
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, Float8, TensorSpec
 from sparsegen.operators.base.dtype import ElementType, WordType
 from sparsegen.operators.base.overflow import require_values
+from sparsegen.system.numpy_types import Array
 
 Call = Callable[[tuple[Any, ...], Any, Any], Any]  # (operands in call order, out, stream) -> out
 
@@ -99,7 +100,7 @@ def alignment_of(spec: TensorSpec) -> int:
     return math.gcd(16, spec.shape[-1] * spec.dtype.itemsize)
 
 
-def stream_handle(stream: Any) -> int:
+def stream_handle(stream: object) -> int:
     """The raw handle of a stream: an integer, or an object of PyTorch, CuPy or the CUDA stream protocol.
 
     Raises:
@@ -128,7 +129,7 @@ def require_aligned(spec: TensorSpec, address: int, remedy: str) -> None:
         raise mismatch(spec, "an address aligned to", f"{wanted} bytes", f"{address:#x}; pass a {remedy}")
 
 
-def mismatch(spec: TensorSpec, what: str, expected: Any, got: Any) -> OperandError:
+def mismatch(spec: TensorSpec, what: str, expected: object, got: object) -> OperandError:
     """The error for an array that is not as the problem says."""
     return OperandError(f"{spec.name}: expected {what} {expected}, got {got}")
 
@@ -167,10 +168,10 @@ def torch_caller(torch: Any, target: Target) -> Call:
     when the stream has come so far.
     """
     bound_here, index, written = target.variant.bound, target.device.index, target.variant.result
-    launching = target.variant.launching
-    device, tensor = torch.device("cuda", index), torch.Tensor
+    launching, tensor, current = target.variant.launching, torch.Tensor, current_stream_of(torch)
     out_shape, out_dtype = written.shape, getattr(torch, str(written.dtype))
-    out_mask, empty = alignment_of(written) - 1, empty_tensors(torch, out_shape, out_dtype, device)
+    out_mask = alignment_of(written) - 1
+    empty = empty_tensors(torch, out_shape, out_dtype, torch.device("cuda", index))
     expected = [
         (
             spec,
@@ -181,25 +182,9 @@ def torch_caller(torch: Any, target: Target) -> Call:
         )
         for spec in target.variant.operands
     ]
-    current = current_stream_of(torch)
+    check = partial(_tensor_address, torch, index)
 
-    def check(array: Any, spec: TensorSpec) -> int:
-        """The array's address, or an OperandError that says what is wrong."""
-        if not isinstance(array, tensor):
-            raise mismatch(spec, "a", "torch.Tensor", type(array).__name__)
-        if tuple(array.shape) != spec.shape:
-            raise mismatch(spec, "shape", spec.shape, tuple(array.shape))
-        if array.dtype is not (dtype := getattr(torch, str(spec.dtype))):
-            raise mismatch(spec, "dtype", dtype, array.dtype)
-        if array.get_device() != index and not (array.device.type == "cpu" and array.is_pinned()):
-            raise mismatch(spec, "device", device, array.device)
-        if not array.is_contiguous():
-            raise mismatch(spec, "a", "contiguous (row-major) tensor", f"strides {tuple(array.stride())}")
-        address = int(array.data_ptr())
-        require_aligned(spec, address, "clone()")
-        return address
-
-    def call(arrays: tuple[Any, ...], out: Any, stream: Any) -> Any:
+    def call(arrays: tuple[object, ...], out: Any, stream: object) -> Any:
         addresses = []
         for array, (spec, shape, dtype, mask, fixed) in zip(arrays, expected, strict=True):
             if array is None:
@@ -219,11 +204,7 @@ def torch_caller(torch: Any, target: Target) -> Call:
             addresses.append(address)
         handle = current(index) if stream is None else stream_handle(stream)
         if out is None:
-            if stream is None:
-                out = empty()
-            else:  # allocated for the stream that writes it, or the allocator might reuse it too early
-                with torch.cuda.stream(torch.cuda.ExternalStream(handle, device=device)):
-                    out = empty()
+            out = empty() if stream is None else _on_stream(torch, handle, index, empty)
             out_address = out.data_ptr()
         elif (
             not isinstance(out, tensor)
@@ -242,6 +223,29 @@ def torch_caller(torch: Any, target: Target) -> Call:
     return call
 
 
+def _tensor_address(torch: Any, index: int, array: Any, spec: TensorSpec) -> int:
+    """The address of a tensor on a GPU, or an OperandError that says what is wrong."""
+    if not isinstance(array, torch.Tensor):
+        raise mismatch(spec, "a", "torch.Tensor", type(array).__name__)
+    if tuple(array.shape) != spec.shape:
+        raise mismatch(spec, "shape", spec.shape, tuple(array.shape))
+    if array.dtype is not (dtype := getattr(torch, str(spec.dtype))):
+        raise mismatch(spec, "dtype", dtype, array.dtype)
+    if array.get_device() != index and not (array.device.type == "cpu" and array.is_pinned()):
+        raise mismatch(spec, "device", torch.device("cuda", index), array.device)
+    if not array.is_contiguous():
+        raise mismatch(spec, "a", "contiguous (row-major) tensor", f"strides {tuple(array.stride())}")
+    address = int(array.data_ptr())
+    require_aligned(spec, address, "clone()")
+    return address
+
+
+def _on_stream(torch: Any, handle: int, index: int, empty: Callable[[], Any]) -> Any:
+    """A tensor allocated for the stream that writes it, or the allocator might reuse it too early."""
+    with torch.cuda.stream(torch.cuda.ExternalStream(handle, device=torch.device("cuda", index))):
+        return empty()
+
+
 # --- CuPy --------------------------------------------------------------------------------------------------
 
 
@@ -255,7 +259,7 @@ def cupy_caller(cupy: Any, target: Target) -> Call:
     expected = [(spec, target.fixed.get(spec.name)) for spec in target.variant.operands]
     ndarray, empty, current = cupy.ndarray, cupy.empty, cupy.cuda.get_current_stream
 
-    def address(array: Any, spec: TensorSpec) -> int:
+    def address(array: object, spec: TensorSpec) -> int:
         if not isinstance(array, ndarray):
             raise mismatch(spec, "a", "cupy.ndarray", type(array).__name__)
         if array.shape != spec.shape:
@@ -303,7 +307,7 @@ def numpy_type(dtype: ElementType) -> np.dtype[Any]:
     return np.dtype(np.float32) if is_missing else dtype.storage
 
 
-def check_numpy(array: Any, spec: TensorSpec) -> Array:
+def check_numpy(array: object, spec: TensorSpec) -> Array:
     """The array itself when it is as the problem says.
 
     Raises:
@@ -378,7 +382,7 @@ def numpy_caller(target: Target) -> Call:
 # --- what is kept or sent ----------------------------------------------------------------------------------
 
 
-def encoded(values: Any, spec: TensorSpec) -> Array:
+def encoded(values: object, spec: TensorSpec) -> Array:
     """An array of any library in storage form; words (`WordType`) from the host alone.
 
     Raises:

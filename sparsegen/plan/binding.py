@@ -11,7 +11,7 @@ import numpy as np
 
 from sparsegen.backends.executor import Executor, LoadedKernel, Toolchain
 from sparsegen.errors import CacheEntryError, OperandError
-from sparsegen.kernels.base import AnyFamily, Array
+from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.launch import ArgumentKind
 from sparsegen.kernels.packed import M, Packed, empty_as_one
@@ -22,6 +22,7 @@ from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.plan.packing import Gather, pack, value_source
 from sparsegen.plan.variants import CompiledVariant, compile_variant
 from sparsegen.system.device_memory import Buffer
+from sparsegen.system.numpy_types import Array
 
 log = logging.getLogger(__name__)
 
@@ -164,6 +165,23 @@ class BoundVariant(OwnLaunch):
         launch = gather.bound()
         with self.launching:
             launch(stream, address)
+
+    def downloaded(self) -> dict[str, Array]:
+        """The bytes of the packed arrays as they lie on the device, behind all values that are on their way."""
+        with self.executor.entered(), self.launching:
+            self.executor.synchronize()
+            return {name: self._bytes(buffer) for name, buffer in self.packed.arrays.items()}
+
+    def downloaded_source(self) -> Array:
+        """The same numbers on the host; see `value_source`."""
+        source = self.value_source()
+        with self.executor.entered():
+            return self._bytes(source).view(np.int32)
+
+    def _bytes(self, buffer: Buffer) -> Array:
+        found = np.empty(buffer.nbytes, dtype=np.uint8)
+        self.executor.download(buffer, found)
+        return found
 
     def _value_gather(self) -> Gather:
         if self.packed.values is None:

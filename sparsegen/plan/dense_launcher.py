@@ -12,7 +12,7 @@ import numpy as np
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import HasDense, TensorSpec
 from sparsegen.operators.base.cost import matrix_bytes
@@ -27,6 +27,7 @@ from sparsegen.plan.arrays import (
 from sparsegen.plan.dense_weight import DenseWeight
 from sparsegen.plan.new_values import new_values
 from sparsegen.system.extras import install_command
+from sparsegen.system.numpy_types import Array
 
 EMULATED = ("emulator", "cpu")  # PyTorch runs on the CPU for them
 
@@ -64,7 +65,7 @@ class DenseLauncher:
         matrix: CsrMatrix,
         device: Device,
         *,
-        kept: Mapping[str, Any],
+        kept: Mapping[str, object],
         pattern: str | None,
         value_order: Array | None = None,
     ) -> None:
@@ -106,7 +107,7 @@ class DenseLauncher:
         """The operand that is kept, in storage form; None if it is not."""
         return self._host.get(name)
 
-    def run(self, operands: tuple[Any, ...], out: Any, stream: Any) -> Any:
+    def run(self, operands: tuple[object, ...], out: object, stream: object) -> Any:
         """See `Launcher.run`."""
         if isinstance(operands[0], np.ndarray):
             return self._numpy(operands, out, stream)
@@ -133,7 +134,7 @@ class DenseLauncher:
                 contexts.enter_context(torch.cuda.stream(external))
             return self._multiply(torch, self._weight.tensor, given, out)
 
-    def _cupy(self, cupy: Any, operands: tuple[Any, ...], out: Any, stream: Any) -> Any:
+    def _cupy(self, cupy: Any, operands: tuple[object, ...], out: Any, stream: Any) -> Any:
         """Runs on CuPy's current stream, with tensors over the same memory."""
         torch = self._torch
         handle = stream_handle(cupy.cuda.get_current_stream() if stream is None else stream)
@@ -160,7 +161,7 @@ class DenseLauncher:
     def _sent(self, array: Array) -> Any:
         return self._torch.as_tensor(array, device=self._place).to(self._dtype)
 
-    def _check(self, array: Any, spec: TensorSpec) -> None:
+    def _check(self, array: object, spec: TensorSpec) -> None:
         if not isinstance(array, self._torch.Tensor):
             raise mismatch(spec, "a", "torch.Tensor or numpy.ndarray", type(array).__name__)
         if tuple(array.shape) != spec.shape:
@@ -187,6 +188,6 @@ class DenseLauncher:
             f"(its nonzeros alone {least})\n{self.choice.explain()}"
         )
 
-    def update_values(self, values: Any) -> None:
+    def update_values(self, values: object) -> None:
         """See `Operator.update_values`."""
         self._weight.update(new_values(values, (self._pattern.nnz,), self._given_pattern))

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from sparsegen.backends.executor import Address, Executor
-from sparsegen.kernels.base import Array
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.plan.arrays import host_values
 from sparsegen.plan.dense_fill import DenseFill
+from sparsegen.system.numpy_types import Array
 
 
 class DenseWeight:

@@ -10,7 +10,7 @@ import numpy as np
 from sparsegen.backends.executor import Executor
 from sparsegen.backends.plain import THREADS, PlainKernels, compiled_kernels
 from sparsegen.errors import OperandError
-from sparsegen.kernels.base import AnyFamily, Array
+from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import Packed, empty_as_one
@@ -19,6 +19,7 @@ from sparsegen.operators import Problem
 from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.system.device_memory import Buffer
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 LARGE = 1 << 22  # nonzeros from which the device packs; below the host takes some 0.05 s
 SETS = 8  # sets of values for each thread, as in gather.cu

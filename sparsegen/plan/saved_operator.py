@@ -21,13 +21,14 @@ from sparsegen import arguments, backends, kernels
 from sparsegen.backends.executor import Executor
 from sparsegen.dispatch.chosen import Choice, How
 from sparsegen.errors import OperandError, SavedOperatorError
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.packed import Packed
 from sparsegen.operators import SparseOperator, SpmmProblem
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variant_launcher import VariantLauncher, variant_launcher
 from sparsegen.system.device_memory import Buffer
 from sparsegen.system.numpy_load import load_numpy
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.publish import publish_file, reported
 
 FORMAT = 1
@@ -165,7 +166,7 @@ class Saved:
 def _arrays(operator: SparseOperator, *, updatable: bool) -> dict[str, Array]:
     launcher = variant_launcher(operator)
     choice, prepared = launcher.choice, launcher.prepared
-    packed, executor = prepared.packed, prepared.executor
+    packed = prepared.packed
     header = {
         "format": FORMAT,
         "family": choice.family.name,
@@ -180,17 +181,8 @@ def _arrays(operator: SparseOperator, *, updatable: bool) -> dict[str, Array]:
         "pattern": launcher.pattern,
     }
     arrays = {"header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)}
-    with executor.entered(), prepared.launching:
-        executor.synchronize()  # new values may be on their way
-        for name, buffer in packed.arrays.items():
-            arrays[PREFIX + name] = _bytes(buffer, executor)
-        if updatable:
-            arrays["source"] = _bytes(prepared.value_source(), executor).view(np.int32)
+    arrays |= {PREFIX + name: array for name, array in prepared.downloaded().items()}
+    if updatable:
+        arrays["source"] = prepared.downloaded_source()
     bias = operator.bias
     return arrays if bias is None else arrays | {"bias": bias}
-
-
-def _bytes(buffer: Buffer, executor: Executor) -> Array:
-    found = np.empty(buffer.nbytes, dtype=np.uint8)
-    executor.download(buffer, found)
-    return found

@@ -12,7 +12,7 @@ import numpy as np
 from sparsegen.backends.executor import Address, Executor, Toolchain
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.errors import OperandError
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Operator
@@ -21,6 +21,7 @@ from sparsegen.plan.arrays import Call, Target, caller, current_stream_of, encod
 from sparsegen.plan.binding import bind_variant
 from sparsegen.plan.new_values import new_values
 from sparsegen.system.device_memory import Buffer
+from sparsegen.system.numpy_types import Array
 from sparsegen.tuning_db.records import Variant
 
 
@@ -44,7 +45,7 @@ class VariantLauncher:
         *,
         executor: Executor,
         toolchain: Toolchain,
-        kept: Mapping[str, Any],
+        kept: Mapping[str, object],
         pattern: str | None,
         value_order: Array | None = None,
     ) -> None:
@@ -79,7 +80,7 @@ class VariantLauncher:
         own = self._problem.own_values(self.prepared.packed.nnz)
         self._values_shape = (self.prepared.packed.nnz,) if own is None else own.shape
 
-    def run(self, operands: tuple[Any, ...], out: Any, stream: Any) -> Any:
+    def run(self, operands: tuple[object, ...], out: object, stream: object) -> Any:
         """See `Launcher.run`."""
         kind = type(operands[0])
         call = self._callers.get(kind)
@@ -139,7 +140,7 @@ class VariantLauncher:
         verified = (f"  {self.verified}",) if self.verified else ()
         return "\n".join((self.choice.explain(), place, *verified, f"  source: {compiled.source}"))
 
-    def update_values(self, values: Any) -> None:
+    def update_values(self, values: object) -> None:
         """See `Operator.update_values`."""
         values = new_values(values, self._values_shape, self.pattern)
         with self._changing:
@@ -148,7 +149,7 @@ class VariantLauncher:
                 require_values(found, self._problem.dtype, "values")
                 self.prepared.overwrite_values(self._problem.dtype.to_storage(found))
 
-    def _gather_on_device(self, values: Any) -> bool:
+    def _gather_on_device(self, values: object) -> bool:
         """Gather a PyTorch tensor into the packed values where both lie; False when it is not there."""
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(values, torch.Tensor) or self.device.backend != "cuda":

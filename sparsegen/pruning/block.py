@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.matrix.csr import Array
 from sparsegen.pruning.groups import Groups, largest_per_row
 from sparsegen.pruning.score import Score
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,11 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
-from sparsegen.matrix.csr import Array
 from sparsegen.pruning.groups import Groups
+from sparsegen.system.numpy_types import Array, NumpyType
 
 DIGIT = 16  # bits
 CHUNK = 1 << 18  # groups looked at together, which fit in a cache
@@ -62,7 +61,7 @@ def weights_kept(sparsity: float, size: int) -> int:
     return size - math.floor(Fraction(str(float(sparsity))) * size + Fraction(1, 2))
 
 
-def find_cuts(scored: Scored, keep: int, score_type: np.dtype[Any]) -> dict[str, Cut]:
+def find_cuts(scored: Scored, keep: int, score_type: NumpyType) -> dict[str, Cut]:
     """The cut of every layer so that ``keep`` weights stay, or as near as whole groups allow.
 
     Args:
@@ -92,7 +91,7 @@ def find_cuts(scored: Scored, keep: int, score_type: np.dtype[Any]) -> dict[str,
 
 
 def _count_digits(
-    weights: Array, groups: Groups, score_type: np.dtype[Any], bits: np.dtype[Any], prefix: int, shift: int
+    weights: Array, groups: Groups, score_type: NumpyType, bits: NumpyType, prefix: int, shift: int
 ) -> None:
     """Add to ``weights`` the sizes of the groups with this prefix, by the digit that follows it."""
     for start in range(0, groups.scores.size, CHUNK):

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sparsegen.matrix.csr import Array
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.threads import in_threads
 
 _CHUNK, _PIECE = 1 << 22, 1 << 16  # values whose squares are added up by a thread, and together

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.matrix.csr import Array
 from sparsegen.pruning.groups import largest_per_row
+from sparsegen.system.numpy_types import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen.errors import PruningError
-from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import as_csr
 from sparsegen.pruning.cut import Cut, find_cuts, weights_kept
@@ -23,6 +23,7 @@ from sparsegen.pruning.selection import Selection
 from sparsegen.pruning.torch_weights import TorchWeights
 from sparsegen.pruning.unstructured import Unstructured
 from sparsegen.pruning.weights import Weights, WeightSpec, read_matrix
+from sparsegen.system.numpy_types import Array, NumpyType
 
 
 class Stage(StrEnum):
@@ -170,7 +171,7 @@ class Plan:
         keep = weights_kept(self._request.sparsity, sum(spec.size for spec in self.layers.values()))
         return find_cuts(scored, keep, self._score_type(pattern))
 
-    def _score_type(self, pattern: RankedPattern) -> np.dtype[Any]:
+    def _score_type(self, pattern: RankedPattern) -> NumpyType:
         """Common type of all layers' scores."""
         if not pattern.elementwise or self._gradients:
             return np.dtype(np.float64)

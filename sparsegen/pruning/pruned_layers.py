@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import as_csr
 from sparsegen.pruning.selection import Copied, select
 from sparsegen.pruning.weights import Weights, WeightSpec, read_values
+from sparsegen.system.json_object import Json
 
 LEAST_SPARSITY = 0.5
 _LISTED = 10
@@ -49,7 +49,7 @@ class PrunedLayer:
         """Zeros over weights."""
         return 1 - self.features.density
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON values."""
         return {
             "name": self.name,

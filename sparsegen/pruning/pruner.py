@@ -64,7 +64,7 @@ class Comparison:
 
 
 def prune(
-    weights: Any,
+    weights: object,
     *,
     pattern: PatternName | str = PatternName.UNIFORM,
     sparsity: float | None = None,
@@ -72,7 +72,7 @@ def prune(
     block: tuple[int, int] | None = None,
     nm: tuple[int, int] | None = None,
     score: Score | str | None = None,
-    gradients: Any = None,
+    gradients: object = None,
     tensors: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> Pruned:
@@ -109,7 +109,7 @@ def prune(
 
 
 def pruned_matrices(
-    weights: Mapping[str, Any], request: PruneRequest
+    weights: Mapping[str, object], request: PruneRequest
 ) -> tuple[Mapping[str, CsrMatrix], PruneReport]:
     """The sparse matrix of each layer that `prune` prunes, by name, for whoever makes something of all of them.
 
@@ -225,7 +225,7 @@ def compare_file(
     return Comparison(reports, tuple(left_out))
 
 
-def _by_name(weights: Any) -> Mapping[str, Any]:
+def _by_name(weights: object) -> Mapping[str, Any]:
     return weights if isinstance(weights, Mapping) else {SINGLE: weights}
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from sparsegen.matrix.features import Features
 from sparsegen.pruning.request import PruneRequest
 from sparsegen.pruning.selection import Copied
+from sparsegen.system.json_object import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class LayerReport:
         """Sum of squares after over before; 1 where nothing was to be lost."""
         return self.energy / self.energy_before if self.energy_before else 1.0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON values."""
         f = self.features
         return {
@@ -131,7 +131,7 @@ class PruneReport:
         weighted = (layer.size * value for layer, value in zip(self.layers, values, strict=True))
         return sum(weighted) / self.size if self.size else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON values."""
         return {
             "source": self.source,

@@ -8,9 +8,9 @@ from enum import StrEnum
 import numpy as np
 
 from sparsegen.errors import MatrixError
-from sparsegen.matrix.csr import Array
 from sparsegen.pruning.groups import squares
 from sparsegen.pruning.weights import LARGEST
+from sparsegen.system.numpy_types import Array
 
 
 class Score(StrEnum):

@@ -7,16 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from sparsegen.matrix.csr import Array
 from sparsegen.pruning.cut import Cut
 from sparsegen.pruning.weights import LARGEST, WeightSpec, value_type
+from sparsegen.system.numpy_types import Array, NumpyType
 
 SQUARED_AT_ONCE = 1 << 24  # elements, to bound memory
 
 
-def is_tensor(obj: Any) -> bool:
+def is_tensor(obj: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(obj, torch.Tensor)
 
@@ -55,7 +53,7 @@ class TorchWeights:
             for name, tensor in tensors.items()
         ]
 
-    def _value_type(self, tensor: Any) -> np.dtype[Any] | None:
+    def _value_type(self, tensor: Any) -> NumpyType | None:
         dense = tensor.layout == self._torch.strided and tensor.device.type != "meta"
         return value_type(str(tensor.dtype)) if dense else None
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.matrix.csr import Array
 from sparsegen.pruning.groups import Groups, largest_per_row
 from sparsegen.pruning.score import Score
+from sparsegen.system.numpy_types import Array
 
 _CHUNK = 1 << 22  # elements of rows that are sorted together, to bound memory
 

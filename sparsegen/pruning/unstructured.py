@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsegen.matrix.csr import Array
 from sparsegen.pruning.groups import Groups
+from sparsegen.system.numpy_types import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from sparsegen.errors import MatrixError
-from sparsegen.matrix.csr import Array
+from sparsegen.system.numpy_types import Array, NumpyType
 
 PRUNABLE_DIMENSIONS = (2, 4)
 
@@ -28,7 +28,7 @@ class WeightSpec:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    value_type: np.dtype[Any] | None
+    value_type: NumpyType | None
 
     @property
     def size(self) -> int:
@@ -71,7 +71,7 @@ class Weights(Protocol):
 LARGEST = 1e140
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
-_VALUE_TYPES: dict[str, np.dtype[Any]] = {
+_VALUE_TYPES: dict[str, NumpyType] = {
     "float16": _FLOAT32,
     "bfloat16": _FLOAT32,
     "float32": _FLOAT32,
@@ -79,7 +79,7 @@ _VALUE_TYPES: dict[str, np.dtype[Any]] = {
 }
 
 
-def value_type(dtype: str) -> np.dtype[Any] | None:
+def value_type(dtype: str) -> NumpyType | None:
     """Returns the type that holds NumPy's or PyTorch's floating type of this name exactly; None for all other types."""
     return _VALUE_TYPES.get(dtype.removeprefix("torch."))
 

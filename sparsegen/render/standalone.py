@@ -12,13 +12,12 @@ import struct
 import textwrap
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
 
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import families
-from sparsegen.kernels.base import AnyFamily, Array, Device, cuda_architecture
+from sparsegen.kernels.base import AnyFamily, Device, cuda_architecture
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.launch import Argument, ArgumentKind
 from sparsegen.kernels.packed import Packed
@@ -29,6 +28,8 @@ from sparsegen.operators.masked import MaskedProblem
 from sparsegen.operators.masked_conv2d import UNIT
 from sparsegen.render.published_code import COLUMNS, folded, without_emulator
 from sparsegen.render.sources import environment, render
+from sparsegen.system.json_object import Json
+from sparsegen.system.numpy_types import Array
 
 FOLDER = "standalone"
 MAGIC = b"sparsegen packed 1\n"
@@ -241,11 +242,11 @@ def _dim3(sides: tuple[int, int, int]) -> str:
     return f"dim3({', '.join(map(str, sides))})"
 
 
-def _of_problem(problem: Problem, matrix: CsrMatrix, density: float | None) -> dict[str, Any]:
+def _of_problem(problem: Problem, matrix: CsrMatrix, density: float | None) -> Json:
     """Facts of the problem that references and packings ask for, by names that every template has."""
     dtype, rows, columns = problem.dtype, *matrix.shape
     epilogue = getattr(problem, "epilogue", None)
-    found: dict[str, Any] = {
+    found: Json = {
         "dtype": dtype.value,
         "unit_roundoff": f"0x1p{int(np.log2(dtype.unit_roundoff))}",
         "smallest": "0x1p-24" if dtype is DType.FLOAT16 else "0x1p-126",

@@ -158,7 +158,7 @@ class ChildProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, message: Any) -> None:
+    def send(self, message: object) -> None:
         """Sends a message; raises ChildDiedError if the child has ended."""
         try:
             with self._sending:
@@ -166,7 +166,7 @@ class ChildProcess:
         except OSError:
             raise self._death() from None
 
-    def send_in_background(self, message: Any) -> None:
+    def send_in_background(self, message: object) -> None:
         """`send` for what does not fit into the socket at once: it takes until the child reads it.
 
         That the child died meanwhile shows in the next `receive`.

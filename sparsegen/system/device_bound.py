@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 from sparsegen.errors import OperandError
 
@@ -16,7 +16,7 @@ class DeviceBound:
 
     instead: ClassVar[str] = "prepare it again where it is needed"
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
         """
         Raises:
             OperandError: always; the message says what to do.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from sparsegen.system.numpy_types import Array
+
 WARP = 32  # threads
 
 

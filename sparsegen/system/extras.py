@@ -8,9 +8,9 @@ from __future__ import annotations
 import shlex
 import tomllib
 from importlib import metadata
-from typing import Any
 
 from sparsegen import source_tree
+from sparsegen.system.json_object import Json
 
 
 def install_command(extra: str) -> str:
@@ -44,10 +44,10 @@ def packages(extra: str) -> list[str]:
     return found
 
 
-def _of_source_tree() -> dict[str, Any] | None:
+def _of_source_tree() -> Json | None:
     """``[project]`` of the source tree; None for an installation."""
     project = source_tree.ROOT / "pyproject.toml"
     if not project.is_file():
         return None
-    declared: dict[str, Any] = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {})
+    declared: Json = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {})
     return declared if declared.get("name") == source_tree.PACKAGE else None

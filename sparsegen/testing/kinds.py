@@ -22,6 +22,7 @@ from sparsegen.operators import (
     MaskedConv2dProblem,
     MaskedConv2dWeightsProblem,
     MaskedProblem,
+    PagedAttentionProblem,
     PointsProblem,
     Problem,
     SpmmProblem,
@@ -53,6 +54,7 @@ CONVOLUTIONS: tuple[dict[str, str], ...] = (
 # Of attention: what queries see by their places, and blocks of masks.
 SPANS = ("full", "causal", "causal@start", "full:20", "causal:30+5")
 ATTENTION_BLOCKS = ("16x16", "16x64", "32x32", "64x64", "64x128", "128x64", "128x128", "256x256")
+PAGES = ("16", "32", "64", "128", "256")  # tokens of each
 MOST_PIXELS = 1500  # of an image: the emulator's products are slow
 FILTER_VOLUMES = ("3x3x3", "1x1x1", "5x1x3", "1x3x5")
 MOST_FEATURES = 9000  # of all points
@@ -172,6 +174,8 @@ def _parameters(family: AnyFamily, kind: Kind, rng: random.Random) -> tuple[tupl
             b for b in ATTENTION_BLOCKS if replace(kind, parameters=(("block", b),)).is_computed(family)
         ]
         return (("block", rng.choice(blocks or list(ATTENTION_BLOCKS))), density, ("span", rng.choice(SPANS)))
+    if issubclass(kind.problem_type, PagedAttentionProblem):
+        return (("page", rng.choice(PAGES)), density)
     if not issubclass(kind.problem_type, MaskedProblem):
         return ()
     blocks = [block for block in BLOCKS if replace(kind, parameters=(("block", block),)).is_computed(family)]

@@ -16,7 +16,7 @@ from typing import Any
 
 from sparsegen.backends.emulator import device
 from sparsegen.kernels.base import AnyFamily
-from sparsegen.kernels.config import Tunable
+from sparsegen.kernels.config import Config, Tunable
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.render import render
@@ -46,7 +46,7 @@ class Variant:
     """A config, the kind of problem, and the matrices (by name) that lead to this source."""
 
     family: AnyFamily
-    config: Any
+    config: Config
     kind: Kind
     matrices: tuple[str, ...]
     source: str
@@ -107,7 +107,7 @@ def sample(family: AnyFamily) -> tuple[Variant, ...]:
     found: dict[tuple[str, Traits], Variant] = {}  # traits that no source tells are kinds of their own
     met: set[Pair] = set()
 
-    def add(config: Any, kind: Kind, focus: str) -> None:
+    def add(config: Config, kind: Kind, focus: str) -> None:
         source = render(family, kind.problem(matrices()[focus]), config)
         found.setdefault(
             (source, kind.traits),
@@ -130,7 +130,7 @@ def sample(family: AnyFamily) -> tuple[Variant, ...]:
         is_needed = kind.traits not in {variant.kind.traits for variant in found.values()}
         return best if best is not None and (new[best] or is_needed) else None
 
-    def made(tunable: Tunable, choice: Any, kind: Kind, focus: str) -> bool:
+    def made(tunable: Tunable, choice: object, kind: Kind, focus: str) -> bool:
         """Adds a config with this choice for this kind and matrix; returns False if there is none."""
         fixed = {tunable.name: choice}
         config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng, **fixed)
@@ -185,7 +185,7 @@ def _place(member: StrEnum) -> int:
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
 
 
-def _pairs(config: Any, kind: Kind) -> set[Pair]:
+def _pairs(config: Config, kind: Kind) -> set[Pair]:
     """Every two of a variant's choices, traits and sizes."""
     own = [(t.name, getattr(config, t.name)) for t in type(config).tunables()]
     return set(itertools.combinations([*own, *kind.traits, *kind.sizes], 2))
@@ -202,7 +202,7 @@ def missing_choices(family: AnyFamily, variants: Any) -> list[tuple[Tunable, Any
     ]
 
 
-def _matrices_of(family: AnyFamily, config: Any, kind: Kind, focus: str) -> tuple[str, ...]:
+def _matrices_of(family: AnyFamily, config: object, kind: Kind, focus: str) -> tuple[str, ...]:
     """Returns the matrices that lead to the same source as ``focus``: those with the same constants for `render`."""
     constants = family.constants(kind.problem(matrices()[focus]), config)
     names = []

@@ -18,6 +18,7 @@ from sparsegen.backends.executor import Toolchain
 from sparsegen.kernels import family_of
 from sparsegen.kernels.base import Device
 from sparsegen.plan.variants import RenderedVariant
+from sparsegen.system.json_object import Json
 from sparsegen.system.publish import publish_text
 from sparsegen.tuning.loop.finalists import is_finished
 from sparsegen.tuning.report import Budget, Counts, TuneResult
@@ -118,7 +119,7 @@ def result_of_before(
     )
 
 
-def _read(path: Path) -> tuple[Asked, dict[str, Any]] | None:
+def _read(path: Path) -> tuple[Asked, Json] | None:
     """A note; what is damaged says nothing."""
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         told = json.loads(path.read_text(encoding="utf-8"))

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.pruning.pruned_layers import PrunedLayer, matrix_of
 from sparsegen.pruning.weights import Weights
+from sparsegen.system.json_object import Json
 from sparsegen.tuning.engines.dealing import Outcome, Watch, deal
 from sparsegen.tuning.engines.engine import Engine, Request, Task
 from sparsegen.tuning.loop.finalists import is_finished
@@ -97,7 +97,7 @@ class SearchOutcome:
         """Reason why it failed; else empty."""
         return "" if self.error is None else str(self.error)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON values."""
         return {
             "problem": self.search.problem.to_dict(),

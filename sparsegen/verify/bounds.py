@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsegen.operators import DType, Reference, terms_stride
-from sparsegen.operators.base.dtype import TF32_CUT, Array
+from sparsegen.operators.base.dtype import TF32_CUT
+from sparsegen.system.numpy_types import Array
 
 CHUNK = 1 << 20  # elements compared at once, so that they stay in cache
 

@@ -10,8 +10,8 @@ import numpy as np
 from sparsegen.errors import SparsegenError
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DeviceReference, Problem
-from sparsegen.operators.base.dtype import Array
 from sparsegen.system.device_memory import PlainDevice
+from sparsegen.system.numpy_types import Array
 
 ROWS = 8
 PLACES = 64  # places of each of them, at most

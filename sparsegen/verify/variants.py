@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from sparsegen.kernels.base import Array
 from sparsegen.kernels.packed import empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.plan.binding import BoundVariant
+from sparsegen.system.numpy_types import Array
 from sparsegen.verify.guarded import GuardedBuffer
 from sparsegen.verify.verifier import verifier
 from sparsegen.verify.written import WrittenOperands

@@ -12,9 +12,9 @@ from sparsegen.backends.executor import Executor
 from sparsegen.backends.plain import PlainKernels
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DeviceReference, Problem, Reference, TensorSpec, terms_stride
-from sparsegen.operators.base.dtype import Array
 from sparsegen.system.device_memory import WARP, Buffer
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 from sparsegen.verify import bounds
 from sparsegen.verify.bounds import ErrorBound
 from sparsegen.verify.sample import ROWS, require_sample

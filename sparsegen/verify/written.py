@@ -10,7 +10,7 @@ import numpy as np
 from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
-from sparsegen.operators.base.dtype import Array
+from sparsegen.system.numpy_types import Array
 from sparsegen.verify import bounds
 
 

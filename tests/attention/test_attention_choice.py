@@ -11,7 +11,7 @@ import pytest
 
 import sparsegen
 from sparsegen import api, masks
-from sparsegen.attention.choice import Request, Way, decide
+from sparsegen.attention.choice import Request, Way, choose_way
 from sparsegen.backends import emulator
 from sparsegen.dispatch.options import OnMiss
 from sparsegen.errors import ConfigError, NoVariantError, OperandError
@@ -61,7 +61,7 @@ def test_the_sum_of_the_measured_times_decides(fused: float, way: Way) -> None:
     call = called()
     record(call, Way.STEPS, [3.0, 4.0, 5.0])
     record(call, Way.FUSED, [fused])
-    decision = decide(call, None)
+    decision = choose_way(call, None)
     assert decision.way is way
     assert decision.why.startswith(
         f"{fused} µs for the fused kernel against 12.0 µs for the three steps (measured"
@@ -72,13 +72,13 @@ def test_steps_that_run_in_turns_take_as_often_as_long() -> None:
     call = replace(called(heads=4), at_once=2)
     record(call, Way.STEPS, [3.0, 4.0, 5.0])
     record(call, Way.FUSED, [23.0])
-    assert decide(call, None).why.startswith("23.0 µs for the fused kernel against 24.0 µs")
+    assert choose_way(call, None).why.startswith("23.0 µs for the fused kernel against 24.0 µs")
 
 
 def test_times_of_one_way_alone_are_not_held_against_heuristics() -> None:
     call = called()
     record(call, Way.STEPS, [3.0, 4.0, 5.0])
-    assert "a heuristic" in decide(call, None).why
+    assert "a heuristic" in choose_way(call, None).why
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_times_of_one_way_alone_are_not_held_against_heuristics() -> None:
     ids=["causal", "window", "blocks", "band and distant", "scattered"],
 )
 def test_masks_that_waste_few_places_of_tiles_are_for_the_fused_kernel(mask: Any, way: Way) -> None:
-    decision = decide(called(mask, heads=8, head_dim=128), None)
+    decision = choose_way(called(mask, heads=8, head_dim=128), None)
     assert decision.way is way and "a heuristic" in decision.why
 
 
@@ -103,22 +103,22 @@ def test_what_the_fused_kernel_cannot_do_is_for_the_steps() -> None:
         (called(head_dim=12), "head_dim, k (12), is a multiple of 8"),
         (called(random_uniform(2048, 2048, 0.002, seed=0)), "have a nonzero in one place of 128 or more"),
     ):
-        decision = decide(call, None)
+        decision = choose_way(call, None)
         assert decision.way is Way.STEPS and "cannot run" in decision.why and words in decision.why
 
 
 def test_nothing_measured_may_be_an_error() -> None:
     with pytest.raises(NoVariantError, match="nothing was measured for sddmm"):
-        decide(called(on_miss=OnMiss.ERROR), None)
+        choose_way(called(on_miss=OnMiss.ERROR), None)
     record(called(), Way.FUSED, [5.0])
-    decision = decide(called(on_miss=OnMiss.ERROR), None)
+    decision = choose_way(called(on_miss=OnMiss.ERROR), None)
     assert decision.way is Way.FUSED and "three steps cannot run" in decision.why
 
 
 def test_both_ways_are_tuned_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     tuned: list[str] = []
     monkeypatch.setattr(api, "tune", lambda mask, *, operator, **_: tuned.append(operator))
-    decide(called(on_miss=OnMiss.TUNE), None)
+    choose_way(called(on_miss=OnMiss.TUNE), None)
     assert tuned == ["sddmm", "sparse_softmax", "spmm", "sparse_attention"]
 
 

@@ -15,8 +15,7 @@ from sparsegen.bench.baseline.baseline import UnsupportedError
 from sparsegen.bench.baseline.inputs import InputsMaker
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines import baselines
-from sparsegen.bench.baselines._as_called import Called
-from sparsegen.bench.baselines.sparsegen_graph import Replay
+from sparsegen.bench.baselines.sparsegen_called import Called, Replay
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import Drawn, Independent, Pattern, RandomLayers, SlidingWindow
 from sparsegen.bench.results.results import DEFAULT, IN_GRAPH, Kind

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 
 from sparsegen.bench.baseline.blocks import block_sizes, cut, fill, has_blocks
-from sparsegen.bench.baselines.cusparse_blocked_ell import padded
+from sparsegen.bench.baselines.cusparse import padded
 from sparsegen.bench.baselines.torch_2to4 import is_2to4
 from sparsegen.bench.baselines.torch_bsr import sizes_tried
 from sparsegen.bench.patterns.generators import blocks, independent

@@ -98,6 +98,12 @@ def test_graph_capture(studies: Studies) -> None:
         assert row["captured_in_cuda_graph"] is False and row["host_synchronisations"] is None
 
 
+def test_shipped(studies: Studies) -> None:
+    (row,), told = studies.run("shipped", "--tiny", "--limit", "0")
+    assert len(row["families"]) >= 9 and row["unequal_bits"] == []
+    assert "time is up: 3 rows are left out" in told
+
+
 def test_structured_dropout(studies: Studies) -> None:
     rows, _ = studies.run("structured_dropout", "--tiny")
     layers, chains = rows[:2], rows[2:4]
@@ -110,6 +116,17 @@ def test_structured_dropout(studies: Studies) -> None:
 def test_structured_dropout_of_one_kind(studies: Studies) -> None:
     rows, _ = studies.run("structured_dropout", "--tiny", "--row", "chain", "--p", "0.5")
     assert [row.get("chain") for row in rows] == ["64 x 64 x 64"]
+
+
+def test_decode(studies: Studies) -> None:
+    rows, output = studies.run("decode", "--tiny")
+    assert [row["queries"] for row in rows] == [1, 4] and "error" in output
+    assert all(0 < error < 4e-3 for row in rows for error in row["errors"].values())
+
+
+def test_mask_times(studies: Studies) -> None:
+    rows, output = studies.run("mask_times", "--tiny")
+    assert [row["tokens"] for row in rows] == [256] and "share=0.5" in output
 
 
 def test_attention_masks(studies: Studies) -> None:

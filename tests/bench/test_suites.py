@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.study import read_document
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import Blocks, EqualRows, PowerLaw, SlidingWindow
 from sparsegen.bench.results.results import RowKey
@@ -99,8 +100,8 @@ def by_name(suite: Suite) -> dict[str, Case]:
 
 
 def test_the_lists_are_those_of_the_published_peers() -> None:
-    """benchmarks/peers_h100.json holds what peers took on them."""
-    peers = json.loads((ROOT / "benchmarks" / "peers_h100.json").read_text())["rows"]
+    """benchmarks/peers_h100.json.xz holds what peers took on them."""
+    peers = read_document(ROOT / "benchmarks" / "peers_h100.json.xz")["rows"]
     for name in {peer["suite"] for peer in peers}:
         wanted = {peer["case"] for peer in peers if peer["suite"] == name}
         assert {case.name for case in load_suite(name).cases} == wanted

@@ -31,6 +31,8 @@ from sparsegen.operators import (
     Layout,
     MaskedConv2dProblem,
     MaskedConv2dWeightsProblem,
+    PagedAttentionProblem,
+    PageSize,
     Problem,
     Readout,
     SddmmProblem,
@@ -61,6 +63,7 @@ NARROW = DsdProblem(
     64, 128, 48, DType.BFLOAT16, Block(32, 32), w_layout=Layout.COLUMN, factor_type=FactorType.E4M3
 )
 NARROW_SDD = SddProblem(64, 128, 48, block=Block(32, 32), factor_type=FactorType.E5M2_E4M3)
+PAGES = PagedAttentionProblem(3, 70, 2, 2, 16, HALF, PageSize(16), batch=2)
 PRODUCT = DsdProblem(64, 128, 128, HALF, Block(16, 32))
 WEIGHTS = DsdTransposedProblem(64, 128, 128, HALF, Block(32, 16))
 SAMPLED = SddProblem(64, 128, 128, HALF, Block(32, 16))
@@ -120,6 +123,8 @@ def made(folder: Path, problem: Problem, pattern: Pattern) -> Inputs:
         ("torch-flex-blocks", replace(BLOCKS, masks="nobody", batch=1), Drawn(48, 64), 1),
         ("torch-sdpa-whole", BLOCKS, Drawn(48, 64), 2),  # of these backends the CPU has two
         ("torch-sdpa-whole", replace(BLOCKS, keys=48, span="causal", order="tokens"), Drawn(48, 48), 2),
+        ("torch-sdpa-pages", PAGES, Drawn(3, 70), 2),
+        ("torch-sdpa-pages", replace(PAGES, chosen="all", order="heads", batch=1), Drawn(3, 70), 2),
         ("torch-linear", CONV, RANDOM, 3),
         ("torch-linear", SpmmProblem(24, 32, 48, HALF, Layout.COLUMN, Epilogue.BIAS_RELU), RANDOM, 2),
         ("torch-linear", SpmmProblem(24, 32, 48, epilogue=Epilogue.BIAS), RANDOM, 2),
@@ -201,12 +206,12 @@ def test_padding_that_takes_too_much() -> None:
 def test_a_backend_that_is_not_there(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from sparsegen.bench.baselines._attention import Heads
-    from sparsegen.bench.baselines.torch_sdpa import backend_implementations
+    from sparsegen.bench.baselines.torch_sdpa import Asked, backend_implementations
 
     inputs = made(tmp_path, ATTENTION, MASK)
     heads = Heads(Workbench(inputs, open_executor(emulator_device())))
     with pytest.raises(UnsupportedError, match="cudnn: "):
-        list(backend_implementations(heads, ("CUDNN_ATTENTION",), is_causal=True))
+        list(backend_implementations(Asked(heads, {"is_causal": True}), ("CUDNN_ATTENTION",)))
 
 
 def test_flex_attention_is_compiled_for_every_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,10 @@ from sparsegen.backends import emulator_device, open_executor
 from sparsegen.bench.baseline.baseline import Implementation, UnsupportedError
 from sparsegen.bench.baseline.inputs import InputsMaker
 from sparsegen.bench.baseline.workbench import Workbench
-from sparsegen.bench.baselines import baselines, cublaslt_mma, cusparse_bsr, cusparse_sddmm
-from sparsegen.bench.baselines.cublaslt_mma import by_call
+from sparsegen.bench.baselines import baselines, cusparse_sddmm
+from sparsegen.bench.baselines import cublaslt as cublaslt_baselines
+from sparsegen.bench.baselines import cusparse as cusparse_baselines
+from sparsegen.bench.baselines.cublaslt import by_call
 from sparsegen.bench.baselines.cusparse_layers import from_to
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import Blocks, Drawn
@@ -111,7 +113,7 @@ def implementations(tmp_path: Path, emulator_settings: Settings, monkeypatch: py
     monkeypatch.setenv("SPARSEGEN_CACHE", str(emulator_settings.cache))
 
     def prepare(name: str, problem: Problem, library: Library) -> list[Implementation]:
-        for module in (libraries, cublas, cublaslt, cusparse, cusparse_bsr, cusparse_sddmm):
+        for module in (libraries, cublas, cublaslt, cusparse, cusparse_baselines, cusparse_sddmm):
             monkeypatch.setattr(module, "find_library", lambda _: library)
         pattern = Blocks(64, 96, 0.5, 32) if problem.has_pattern else Drawn(64, 96)
         case = Case("t", "t", problem, (problem.dtype,), pattern, "")
@@ -189,7 +191,7 @@ def test_handles_are_given_back(implementations: Prepared) -> None:
 
 
 def test_cublaslt_held_to_kernels_of_sm80(implementations: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cublaslt_mma, "kernels_of", lambda calls: ["nvjet_sm90", "ampere_h16816gemm"])
+    monkeypatch.setattr(cublaslt_baselines, "kernels_of", lambda calls: ["nvjet_sm90", "ampere_h16816gemm"])
     problem = DsdProblem(64, 96, 16, DType.FLOAT16)
     [*found] = (
         implementation.detail for implementation in implementations("cublaslt-mma", problem, Library())
@@ -199,7 +201,7 @@ def test_cublaslt_held_to_kernels_of_sm80(implementations: Prepared, monkeypatch
 
 
 def test_cublaslt_without_kernels_of_sm80(implementations: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cublaslt_mma, "kernels_of", lambda calls: ["nvjet_sm90"] * len(calls))
+    monkeypatch.setattr(cublaslt_baselines, "kernels_of", lambda calls: ["nvjet_sm90"] * len(calls))
     with pytest.raises(UnsupportedError, match="none of 2 algorithms is of sm_80: nvjet_sm90"):
         implementations("cublaslt-mma", DsdProblem(64, 96, 16, DType.FLOAT16), Library())
 

@@ -33,16 +33,14 @@ def test_it_says_how_sure_it_is(
 ) -> None:
     monkeypatch.setattr(Choice, "faster", faster)
     monkeypatch.setattr(Choice, "dense_is_faster", is_dense_faster)
-    monkeypatch.setattr(Choice, "use_dense", is_dense_faster)
-    assert CHOICE._decision() == words
+    assert CHOICE.decision.why == words and CHOICE.use_dense is is_dense_faster
 
 
 def test_what_keeps_the_dense_product_away_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Choice, "faster", Faster.DENSE)
     monkeypatch.setattr(Choice, "dense_is_faster", True)
-    monkeypatch.setattr(Choice, "use_dense", False)
-    assert replace(CHOICE, obstacle="no PyTorch")._decision() == "dense wins, but no PyTorch: sparse runs"
+    assert replace(CHOICE, obstacle="no PyTorch").decision.why == "dense wins, but no PyTorch: sparse runs"
     never = replace(CHOICE, policy=Dense.NEVER)
-    assert never._decision() == "dense wins, but sparse runs (dense=never)"
+    assert never.decision.why == "dense wins, but sparse runs (dense=never)"
     always = replace(CHOICE, policy=Dense.ALWAYS)
-    assert always._decision() == "it runs instead (dense=always)"
+    assert always.decision.why == "it runs instead (dense=always)"

@@ -27,7 +27,7 @@ from sparsegen.dispatch.choice import FARTHEST, choose, forget
 from sparsegen.dispatch.chosen import Choice, How
 from sparsegen.dispatch.places import nearest
 from sparsegen.errors import ConfigError, NoVariantError
-from sparsegen.kernels import families, families_of
+from sparsegen.kernels import families_of
 from sparsegen.kernels.config import UnknownConfig
 from sparsegen.operators import DType, Epilogue, ItemValues, Layout
 from sparsegen.system.quantities import microseconds
@@ -386,14 +386,3 @@ def test_an_estimate_below_what_the_device_can_do_is_not_believed() -> None:
     assert ask([timed(1000.0, alone, tile_n=32)], there).how is How.NEAREST
     fixed = ask([], there, on_miss="default")
     assert (fixed.how, fixed.why) == (How.DEFAULT, "a heuristic")
-
-
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_measured_variants_run_unless_equal_bits_are_wanted_of_them(deterministic: bool) -> None:
-    adds = families()["scatter_spmm"]
-    config = adds.heuristic(workload().problem, workload().features, H100)
-    assert not adds.is_deterministic(workload().problem, config)
-    fastest, ours = replace(timed(2.0), variant=Variant(config, DIGEST)), timed(10.0)
-    found = ask([fastest, ours], deterministic=deterministic)
-    assert found.how is How.EXACT
-    assert found.config == (ours if deterministic else fastest).variant.config

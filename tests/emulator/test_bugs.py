@@ -13,8 +13,8 @@ from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import KernelFault
-from sparsegen.kernels.base import Array
 from sparsegen.kernels.launch import Launch
+from sparsegen.system.numpy_types import Array
 
 SOURCE = Path(__file__).with_name("bugs.cu").read_text()
 BUGS = re.findall(r"^  (k\w+),", SOURCE, flags=re.MULTILINE)

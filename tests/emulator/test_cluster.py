@@ -8,8 +8,8 @@ import pytest
 from sparsegen.backends.emulator.executor import EmulatorExecutor
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import KernelFault, LaunchError
-from sparsegen.kernels.base import Array
 from sparsegen.kernels.launch import Launch
+from sparsegen.system.numpy_types import Array
 
 THREADS = 48  # a warp and a half
 SOURCE = """

@@ -11,10 +11,10 @@ import pytest
 from sparsegen.backends.emulator.executor import EmulatorExecutor
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
-from sparsegen.kernels.base import Array
 from sparsegen.kernels.launch import Launch
 from sparsegen.operators import DType
 from sparsegen.settings import Settings
+from sparsegen.system.numpy_types import Array
 
 SOURCE = Path(__file__).with_name("primitives.cu").read_text()
 Run = Callable[[int, Launch, Array, Array], Array]

@@ -13,12 +13,12 @@ from sparsegen.backends.emulator.sanitized import Mapped, run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.backends.executor import Executor, LoadedKernel, Toolchain
 from sparsegen.errors import KernelFault, LaunchError
-from sparsegen.kernels.base import Array
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.operators import DType
 from sparsegen.render import environment
 from sparsegen.settings import Settings
+from sparsegen.system.numpy_types import Array
 
 CLUSTER = 2
 TEMPLATE = """

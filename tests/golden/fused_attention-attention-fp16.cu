@@ -52,15 +52,8 @@ static_assert(kTileM <= 2 * kStages * kTileN, "results go through the memory of 
 
 // lib/copy/pair.cuh.j2 (1)
 
-// Rows in shared memory are swizzled blocks of up to 128 bytes.
-constexpr int least_power(int least) {
-  int power = 1;
-  while (power < least) power *= 2;
-  return power;
-}
-constexpr int kRowBytes = block_row_bytes(least_power(kPaddedWidth) * 2);
-constexpr int kBlocks = (kPaddedWidth * 2 + kRowBytes - 1) / kRowBytes;  // of a row
-constexpr int kKeyBlockBytes = kTileN * kRowBytes;
+// attention/swizzled_rows.cuh.j2
+
 constexpr int kQueryBlockBytes = kTileM * kRowBytes;
 constexpr int kKeyBytes = kBlocks * kKeyBlockBytes;  // of a tile of K; as many of V follow
 constexpr int kBitBytes = kTileM * kTileN / 8;
@@ -69,13 +62,6 @@ constexpr int kStageBytes = 2 * kKeyBytes + kBitBytes;
 // A thread's part in moving rows: the same chunk of every kRowsPerPass-th row.
 constexpr int kChunkThreads = least_power(kPaddedChunks);  // of which some have nothing to do where they are more than chunks
 constexpr int kRowsPerPass = kThreads / kChunkThreads;
-
-// The offset of a chunk of a row from the start of a tile whose blocks of rows have kBlockBytes.
-template <int kBlockBytes>
-__device__ __forceinline__ unsigned place_of(unsigned row, unsigned chunk) {
-  constexpr unsigned kRowChunks = kRowBytes / 16;
-  return chunk / kRowChunks * kBlockBytes + row * kRowBytes + (chunk % kRowChunks ^ swizzle<kRowBytes>(row)) * 16;
-}
 
 // Loads kRows rows, the first of which may be read, to a tile; zeros for those behind the last.
 template <int kRows, int kBlockBytes, bool kAll>
@@ -93,6 +79,8 @@ __device__ __forceinline__ void load_rows(unsigned char* tile, const Element* fr
                    valid);
   }
 }
+
+// attention/signed_pair.cuh.j2
 
 struct alignas(8) Entry {
   int keys;  // number of a tile of keys
@@ -113,6 +101,7 @@ struct Queries {
   // Reads a warp's queries; zeros behind the last of `rows`.
   __device__ __forceinline__ void start(const Element* q, unsigned warp_row, int rows, float scale) {
     const unsigned lane = threadIdx.x % 32;
+    const Sign sign(scale);
     #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
       #pragma unroll
@@ -123,7 +112,7 @@ struct Queries {
         for (int step = 0; step < kWidthSteps; ++step) {
           const bool valid = row < rows && (kWidth % 16 == 0 || step * 16 + e / 2 * 8 < kWidth);
           const unsigned word = valid ? *reinterpret_cast<const unsigned*>(from + step * 16) : 0u;
-          words[i][step][e] = with_sign(word, scale);
+          words[i][step][e] = sign.of(word);
         }
       }
     }
@@ -133,145 +122,11 @@ struct Queries {
     #pragma unroll
     for (int e = 0; e < 4; ++e) fragment[e] = words[row_tile][step][e];
   }
-
-  // Two elements times the sign of the scale.
-  __device__ __forceinline__ static unsigned with_sign(unsigned pair, float scale) {
-    return scale > 0.0f ? pair : scale < 0.0f ? pair ^ 0x80008000u : 0u;
-  }
 };
 
-using Scores = float[kRowTiles][kKeyTiles][4];
-using Sums = float[kRowTiles][kWidthTiles][4];
+// attention/warp_products.cuh.j2
 
-// Scores of a warp's queries and a tile of keys. `place` is where the lane finds its row, in bytes.
-__device__ __forceinline__ void score(const Queries& queries, const unsigned char* keys, unsigned place, Scores& scores) {
-  #pragma unroll
-  for (int i = 0; i < kRowTiles; ++i) {
-    #pragma unroll
-    for (int j = 0; j < kKeyTiles; ++j) {
-      #pragma unroll
-      for (int e = 0; e < 4; ++e) scores[i][j][e] = 0.0f;
-    }
-  }
-  #pragma unroll
-  for (int step = 0; step < kWidthSteps; ++step) {
-    unsigned a[kRowTiles][4];
-    #pragma unroll
-    for (int i = 0; i < kRowTiles; ++i) queries.load(a[i], i, step);
-    const unsigned char* const from = keys + along_row<kRowBytes, kKeyBlockBytes>(place, step * 32);
-    #pragma unroll
-    for (int j = 0; j < kKeyTiles; j += 2) {
-      unsigned pair[4];
-      load_matrices(pair, from + j * 8 * kRowBytes);
-      const unsigned low[2] = {pair[0], pair[1]}, high[2] = {pair[2], pair[3]};
-      #pragma unroll
-      for (int i = 0; i < kRowTiles; ++i) {
-        mma(scores[i][j], a[i], low);
-        mma(scores[i][j + 1], a[i], high);
-      }
-    }
-  }
-}
-
-// Adds the products of a warp's weights, as they lie in the sums of scores, and a tile of V.
-__device__ __forceinline__ void add_values(const Scores& weights, const unsigned char* values, unsigned place, Sums& sums) {
-  #pragma unroll
-  for (int step = 0; step < kTileN / 16; ++step) {
-    unsigned a[kRowTiles][4];
-    #pragma unroll
-    for (int i = 0; i < kRowTiles; ++i) {
-      #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float* const two = weights[i][2 * step + e / 2] + e % 2 * 2;
-        a[i][e] = to_pair(two[0], two[1]);
-      }
-    }
-    const unsigned char* const from = values + step * 16 * kRowBytes;
-    #pragma unroll
-    for (int j = 0; j < kWidthTiles; j += 2) {
-      unsigned pair[4];
-      load_matrices_transposed(pair, from + along_row<kRowBytes, kKeyBlockBytes>(place, j * 16));
-      const unsigned low[2] = {pair[0], pair[1]}, high[2] = {pair[2], pair[3]};
-      #pragma unroll
-      for (int i = 0; i < kRowTiles; ++i) {
-        mma(sums[i][j], a[i], low);
-        mma(sums[i][j + 1], a[i], high);
-      }
-    }
-  }
-}
-
-// The reference of each of a lane's queries: a score that weights are relative to, at most kSlack powers of two below the largest so far,
-// and the lane's part of the sum of weights.
-struct Totals {
-  float reference[kRowTiles][2];
-  float sum[kRowTiles][2];
-};
-
-// Returns the exponents' offset for a reference. Rounded only here: all weights of a row use the same offset.
-__device__ __forceinline__ float subtrahend(float reference, float factor) {
-  return reference == kLowest ? 0.0f : __fmul_rn(reference, factor);
-}
-
-// Raises the references to the largest scores, and rescales the sums (Milakov and Gimelshein).
-__device__ __forceinline__ void refer_to(const float (&largest)[kRowTiles][2], float factor, Totals& totals, Sums& sums) {
-  #pragma unroll
-  for (int i = 0; i < kRowTiles; ++i) {
-    #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      // By what was subtracted and is to be, as rounded, so that large scores do not make the steps differ; where no key
-      // was seen yet the power must be zero, not NaN.
-      const float from = totals.reference[i][half] == kLowest ? kLowest : subtrahend(totals.reference[i][half], factor);
-      const float shrinking = fast_exp2(from - subtrahend(largest[i][half], factor));
-      totals.reference[i][half] = largest[i][half];
-      totals.sum[i][half] *= shrinking;
-      #pragma unroll
-      for (int j = 0; j < kWidthTiles; ++j) {
-        sums[i][j][half * 2] *= shrinking;
-        sums[i][j][half * 2 + 1] *= shrinking;
-      }
-    }
-  }
-}
-
-// Turns scores into weights. References stay until a warp meets a score that is much larger, so that most steps leave the
-// sums alone.
-__device__ __forceinline__ void weigh(Scores& scores, float factor, Totals& totals, Sums& sums) {
-  float largest[kRowTiles][2];
-  bool outgrown = false;
-  #pragma unroll
-  for (int i = 0; i < kRowTiles; ++i) {
-    #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float found = totals.reference[i][half];
-      #pragma unroll
-      for (int j = 0; j < kKeyTiles; ++j) {
-        found = fmaxf(found, fmaxf(scores[i][j][half * 2], scores[i][j][half * 2 + 1]));
-      }
-      found = fmaxf(found, __shfl_xor_sync(0xffffffffu, found, 1));
-      found = fmaxf(found, __shfl_xor_sync(0xffffffffu, found, 2));
-      largest[i][half] = found;
-      outgrown |= (found - totals.reference[i][half]) * factor > kSlack;
-    }
-  }
-  if (__any_sync(0xffffffffu, outgrown)) refer_to(largest, factor, totals, sums);
-  #pragma unroll
-  for (int i = 0; i < kRowTiles; ++i) {
-    #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float subtracted = subtrahend(totals.reference[i][half], factor);
-      #pragma unroll
-      for (int j = 0; j < kKeyTiles; ++j) {
-        #pragma unroll
-        for (int e = half * 2; e < half * 2 + 2; ++e) {
-          const float weight = fast_exp2(__fmaf_rn(scores[i][j][e], factor, -subtracted));
-          scores[i][j][e] = weight;
-          totals.sum[i][half] += weight;
-        }
-      }
-    }
-  }
-}
+// attention/online_softmax.cuh.j2
 
 // Keys that a query does not see get the lowest score. `bits` are those of a warp's queries: for each one words, whose bit i
 // stands for the i-th of 32 keys.

@@ -20,23 +20,21 @@ constexpr int kResidentBlocks = 2;
 constexpr int kFirstCheck = 0;  // layer after which dead inputs are dropped for the first time, or 0
 constexpr int kChecks = 1;  // how often they are
 
-// Constants of the problem.
-constexpr bool kDying = false;  // an input without a live neuron stays so
-constexpr float kUnit = 0x1p-11f;  // roundoff
-constexpr float kLargest = 65504.0f;
-
 constexpr int kThreads = 32 * kWarps;
 constexpr int kVectors = kMinibatch / kVector;
 constexpr int kVectorBytes = kVector * static_cast<int>(sizeof(Element));
 // Vectors of one neuron are in planes of shared memory, such that those that are stored together meet different banks.
 constexpr int kPitch = kBuffer + (128 / kVectorBytes + kVectors - 1) / kVectors;
 constexpr unsigned kAll = 0xffffffffu;
-static_assert(kDying || kFirstCheck == 0, "inputs that do not die are not dropped");
 static_assert(kMinibatch % kVector == 0 && kMinibatch <= 32, "a minibatch is whole vectors, and a bit for each input");
 static_assert(kVectorBytes == 4 || kVectorBytes == 8 || kVectorBytes == 16, "a vector is one access");
 static_assert(kBuffer <= 65536, "places in a buffer have 16 bits");
 
 // lib/copy/vector.cuh.j2
+
+// network/scalar_sums.cuh.j2 (1)
+
+static_assert(kDying || kFirstCheck == 0, "inputs that do not die are not dropped");
 
 // The network as it was packed.
 struct Network {
@@ -47,14 +45,6 @@ struct Network {
   const unsigned short* index;  // of a place: where in the buffer its neuron is
   const Element* weights;
 };
-
-// A row's bias from its three parts.
-__device__ __forceinline__ float joined_bias(const Element* parts) {
-  const auto part = load_vector<4>(parts);
-  const float bias =
-      to_float(part.element[0]) + (to_float(part.element[1]) * kUnit + to_float(part.element[2]) * (kUnit * kUnit));
-  return kDying ? fminf(bias, 0.0f) : bias;
-}
 
 // Neurons of a tile, which has a minibatch of each, to shared memory: of each the first kLive vectors.
 template <int kLive>
@@ -139,8 +129,7 @@ __device__ __forceinline__ unsigned infer_layer(const Element* from, Element* to
       Vector<Element, kVector> neuron;
       #pragma unroll
       for (int j = 0; j < kVector; ++j) {
-        const float least = 0.0f;
-        neuron.element[j] = to_element(fminf(fmaxf(sums[v * kVector + j], least), limit));
+        neuron.element[j] = activated(sums[v * kVector + j], limit);
         if (kDying && to_float(neuron.element[j]) != 0.0f) alive |= 1u << (v * kVector + j);
       }
       store_vector(to + static_cast<long long>(row) * kMinibatch + v * kVector, neuron);
@@ -204,7 +193,7 @@ staged_network(int n, int neurons, int outputs, int layers, int bias_values, con
   // Inputs with a live neuron, by the warp that has it; of two layers.
   unsigned* const found = reinterpret_cast<unsigned*>(staged + kVectors * kPitch * kVector);
   const Network net = {buffers, maps, map, slices, index, values + bias_values};
-  const float limit = to_float(to_element(fminf(*clip, kLargest)));
+  const float limit = limit_of(*clip);
   const int first = static_cast<int>(static_cast<long long>(n) * blockIdx.x / gridDim.x);
   const int behind = static_cast<int>(static_cast<long long>(n) * (blockIdx.x + 1) / gridDim.x);
   const int row_blocks = ((layers > 1 ? neurons : outputs) + kThreads - 1) / kThreads;  // of a layer

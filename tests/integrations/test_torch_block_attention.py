@@ -305,7 +305,7 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> list[BlockAttentionProblem]:
         asked.append(problem)
         return Reference(problem, scale)
 
-    monkeypatch.setattr(kernels, "_has_kernel", lambda *_: True)
+    monkeypatch.setattr(kernels, "has_kernel", lambda *_: True)
     monkeypatch.setattr(operators, "get", get)
     monkeypatch.setattr(calls, "known", {})
     return asked
@@ -360,7 +360,7 @@ def test_the_log_says_once_where_no_kernel_computes(
 ) -> None:
     monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
     kernels._say_once.cache_clear()
-    kernels._has_kernel.cache_clear()
+    kernels.has_kernel.cache_clear()
     given = operands()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -385,10 +385,10 @@ def test_a_problem_outside_of_a_family_s_scope_meets_no_heuristic(
     monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
     monkeypatch.setattr(kernels, "families_of", lambda _: [Narrow()])
     kernels._say_once.cache_clear()
-    kernels._has_kernel.cache_clear()
+    kernels.has_kernel.cache_clear()
     with caplog.at_level(logging.WARNING):
         block_attention(*operands(torch.float16), window=11)
-    kernels._has_kernel.cache_clear()
+    kernels.has_kernel.cache_clear()
     assert "narrow_attention: head_dim (16) is 64" in caplog.records[0].getMessage()
 
 

@@ -227,6 +227,17 @@ def test_steps_in_inference(launches: Launches) -> None:
         assert (python <= MOST_INFERENCE[0]) and (c <= MOST_INFERENCE[1]), (python, c)
 
 
+def test_frames_of_a_warm_layer(launches: Launches) -> None:
+    """Functions that a call enters before its launch, two of which are every module's; x is looked at once."""
+    sparse, x = layer(), torch.randn(TOKENS, IN)
+    with torch.no_grad():
+        sparse(x)
+        launches.is_idle = True
+        entered = steps_of(lambda: sparse(x)).python
+    own = {name: times for name, times in entered.items() if name not in ("<lambda>", "_launch")}
+    assert sum(own.values()) <= 7 and own["asked"] == 1, own
+
+
 def test_steps_under_autocast(launches: Launches) -> None:
     sparse, dense = layer(), nn.Linear(IN, OUT).requires_grad_(False)
     x = torch.randn(TOKENS, IN)

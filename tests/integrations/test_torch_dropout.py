@@ -15,10 +15,12 @@ from torch import nn  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from sparsegen.dispatch import decision  # noqa: E402
+from sparsegen.dispatch.decision import Decision  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import DropoutLinear, block_dropout, draw_block_mask  # noqa: E402
 from sparsegen.integrations.torch.blocks import dropout, dropout_choice, dropped_blocks  # noqa: E402
-from sparsegen.measure import decision  # noqa: E402
+from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
 from sparsegen.operators import DsdProblem, Epilogue  # noqa: E402
 from sparsegen.tuning_db.records import Called, Task  # noqa: E402
 
@@ -232,13 +234,14 @@ def test_the_mask_does_not_depend_on_what_is_faster(monkeypatch: pytest.MonkeyPa
 def test_the_decision_of_the_way_of_being_called_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, captures = [], False
 
-    def decide(task: Task, problem: DsdProblem, *_: Any) -> decision.Decision | None:
+    def decide(task: Task, problem: DsdProblem, *_: Any) -> Decision | None:
         asked.append((task, problem))
-        return decision.Decision(problem.m > 100, problem.m > 50, "") if problem.m != 16 else None
+        return Decision(problem.m > 100, problem.m > 50, "") if problem.m != 16 else None
 
     monkeypatch.setattr(dropout_choice, "kernel_device_of", lambda _: SimpleNamespace(backend="cuda"))
     monkeypatch.setattr(dropout_choice, "decide", decide)
-    monkeypatch.setattr(dropout_choice, "is_capturing", lambda: captures)
+    monkeypatch.setattr(decision, "is_capturing", lambda: captures)
+    monkeypatch.setattr(calls, "known", {})
     rest = (48, 40, (32, 16), 0.5, torch.float16, "cuda:0")
     for tokens, pays in ((128, True), (64, False), (32, False), (0, False), (16, False)):
         assert dropout_choice.masked_products_pay(tokens, *rest) is pays

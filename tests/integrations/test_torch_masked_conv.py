@@ -13,6 +13,9 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from sparsegen import masks  # noqa: E402
+from sparsegen.dispatch import decision as dispatch_decision  # noqa: E402
+from sparsegen.dispatch.decision import Decision  # noqa: E402
+from sparsegen.dispatch.options import Dense  # noqa: E402
 from sparsegen.errors import ConfigError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import MaskedConv2d, masked_conv2d  # noqa: E402
 from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
@@ -206,12 +209,12 @@ def test_a_graph_runs_what_is_asked_for(dense: str, mask_of: str) -> None:
 def test_each_kind_of_call_asks_once_for_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[MaskedConv2dProblem] = []
 
-    def decided(problem: MaskedConv2dProblem, _: torch.device) -> decision.Decision:
+    def decided(problem: MaskedConv2dProblem, *_: Any) -> Decision:
         asked.append(problem)
-        return decision.Decision(problem.height > 100, problem.height > 100, "")
+        return Decision.always(problem.height > 100, "")
 
     for where in (conv_choice, masked_conv):
-        monkeypatch.setattr(where, "has_choice", lambda _: True)
+        monkeypatch.setattr(where, "policy_for", lambda dense, _: Dense.parse(dense))
     monkeypatch.setattr(calls, "known", {})
     monkeypatch.setattr(conv_choice, "decided", decided)
     layer = MaskedConv2d(4, 6, 3, padding=1, mask_block=8, density=0.25)
@@ -253,9 +256,8 @@ def test_a_graph_races_both_on_a_gpu_while_it_is_traced(
 
 
 def test_a_capture_is_decided_by_the_device_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {64: decision.Decision(False, True, ""), 128: decision.Decision(True, False, ""), 32: None}
-    monkeypatch.setattr(conv_choice, "has_choice", lambda _: True)
-    monkeypatch.setattr(conv_choice, "decided", lambda problem, _: known[problem.height])
+    known = {64: Decision(False, True, ""), 128: Decision(True, False, ""), 32: None}
+    monkeypatch.setattr(conv_choice, "decided", lambda problem, *_: known[problem.height])
     dense: list[int] = []
     monkeypatch.setattr(conv_choice, "dense_convolution", lambda *given: dense.append(1) or given[0])
     layer = MaskedConv2d(4, 6, 3, padding=1, mask_block=8)
@@ -264,7 +266,7 @@ def test_a_capture_is_decided_by_the_device_s_time(monkeypatch: pytest.MonkeyPat
         (True, {64: True, 128: False, 32: True}),
         (False, {64: False, 128: True, 32: True}),
     ):
-        monkeypatch.setattr(conv_choice, "is_capturing", lambda captures=captures: captures)
+        monkeypatch.setattr(dispatch_decision, "is_capturing", lambda captures=captures: captures)
         for side, runs in runs_kernel.items():
             layer(torch.randn(1, 4, side, 16), torch.rand(1, side // 8, 2) < 0.5)
             assert bool(dense) is not runs

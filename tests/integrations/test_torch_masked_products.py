@@ -9,11 +9,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sparsegen.errors import OperandError  # noqa: E402
+from sparsegen import backends  # noqa: E402
+from sparsegen.dispatch import decision  # noqa: E402
+from sparsegen.dispatch.decision import Decision  # noqa: E402
+from sparsegen.dispatch.options import Dense  # noqa: E402
+from sparsegen.errors import ConfigError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import BlockMaskTensor, dsd, dsd_transposed, sdd, sdd_into  # noqa: E402
 from sparsegen.integrations.torch.blocks import masked_products  # noqa: E402
+from sparsegen.integrations.torch.calls import devices  # noqa: E402
 from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
 from sparsegen.integrations.torch.calls.prepared_operators import Operators  # noqa: E402
+from sparsegen.tuning_db.records import Called, Task  # noqa: E402
 
 TOKENS, IN, OUT, BLOCK, SCALE = 40, 56, 24, (16, 32), 1.25
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-2, torch.float16: 2e-2, torch.bfloat16: 2e-1}
@@ -81,6 +87,68 @@ def test_products_and_gradients_are_those_of_dense_ones(
     assert bool(operators.found) == kernels_ran
 
 
+@pytest.mark.parametrize("shape", [(TOKENS, IN), (48, 64)], ids=str)
+def test_dense_products_are_the_same_and_run_no_kernel(
+    place: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Infinities of dead blocks play no part either."""
+    operators = Operators()
+    monkeypatch.setattr(masked_products, "operators", operators)
+    monkeypatch.setattr(calls, "known", {})
+    torch.manual_seed(0)
+    m, k = shape
+    mask = BlockMaskTensor.from_blocks(some_mask().blocks(), BLOCK, shape)
+    x, d, w, bias = (torch.randn(s).half() for s in ((m, k), (m, OUT), (OUT, k), (OUT,)))
+    x = torch.where(mask.expand(), x, torch.inf)
+    for call in (
+        lambda dense: dsd(x, w, mask, bias, scale=SCALE, relu=True, dense=dense),
+        lambda dense: dsd_transposed(x, d, mask, scale=SCALE, dense=dense),
+        lambda dense: sdd(d, w, mask, scale=SCALE, dense=dense),
+    ):
+        by_dense = call("always")
+        assert not operators.found
+        by_kernel = call(Dense.NEVER)
+        assert bool(operators.found) is (place == "emulator")
+        torch.testing.assert_close(by_dense, by_kernel, rtol=2e-2, atol=2e-2)
+        operators.found.clear()
+    with pytest.raises(ConfigError, match="dense"):
+        sdd(d, w, mask, dense="sometimes")
+
+
+def test_a_product_runs_as_is_decided_for_its_way_of_being_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer may be open in a capture, differ by the way of being called, and hold for every call."""
+    asked: list[Any] = []
+
+    def decide(task: Task, problem: Any, device: Any, enter: Any, policy: Dense) -> Decision | None:
+        asked.append((task, policy))
+        pair = enter().pair(Called.HOST)
+        torch.testing.assert_close(pair[0](), pair[1](), rtol=2e-2, atol=2e-2)
+        ran.clear()
+        return answers.pop(0)
+
+    emulator = backends.emulator_device()
+    monkeypatch.setitem(devices._gpus, torch.device("cpu"), emulator)
+    monkeypatch.setattr(masked_products, "decide", decide)
+    ran: list[str] = []
+    plain = masked_products.plain
+    monkeypatch.setattr(masked_products, "plain", lambda *given: (ran.append("dense"), plain(*given))[1])
+    mask, given = some_mask(), tensors(torch.float16)
+    for answers, captures, expected in (
+        ([Decision.always(True, "")], [False, True], [[], []]),
+        ([Decision.always(False, "")], [False, True], [["dense"], ["dense"]]),
+        ([Decision(False, True, "")], [False, True, False], [["dense"], [], ["dense"]]),
+        ([None, None, Decision.always(False, "")], [True, False, False], [[], ["dense"], ["dense"]]),
+    ):
+        monkeypatch.setattr(calls, "known", {})
+        for captured, runs in zip(captures, expected, strict=True):
+            monkeypatch.setattr(decision, "is_capturing", lambda captured=captured: captured)
+            ran.clear()
+            dsd(given["x"], given["w"], mask, scale=SCALE)
+            assert ran == runs
+        assert not answers
+    assert set(asked) == {(Task.PRODUCT, Dense.AUTO)}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_dead_blocks_are_left_as_they_were(place: str, dtype: Any) -> None:
     mask, given = some_mask(), tensors(dtype)
@@ -113,9 +181,9 @@ def test_operators_are_what_they_say() -> None:
     mask, given = some_mask(), tensors(torch.float32, grad=True)
     rest = (mask.words, SCALE, *BLOCK, mask.density)
     ops = torch.ops.sparsegen
-    torch.library.opcheck(ops.dsd, (given["x"], given["w"], given["bias"], *rest, True))
-    torch.library.opcheck(ops.dsd_transposed, (given["x"], given["d"], *rest))
-    torch.library.opcheck(ops.sdd, (given["d"], given["w"], *rest))
+    torch.library.opcheck(ops.dsd, (given["x"], given["w"], given["bias"], *rest, True, "auto"))
+    torch.library.opcheck(ops.dsd_transposed, (given["x"], given["d"], *rest, "auto"))
+    torch.library.opcheck(ops.sdd, (given["d"], given["w"], *rest, "auto"))
     out, d, w = torch.zeros(TOKENS, IN), given["d"].detach(), given["w"].detach()
     torch.library.opcheck(ops.sdd_into, (out, d, w, *rest))
 

@@ -53,6 +53,12 @@ def attended() -> dict[str, Any]:
     return {name: torch.ones(1, 2, 32, 8) for name in "qkv"}
 
 
+def paged() -> dict[str, Any]:
+    pages = {name: torch.ones(3, 16, 2, 8) for name in ("k_pages", "v_pages")}
+    table, lengths = torch.zeros(1, 2, dtype=torch.int32), 20 * whole(1)
+    return {"q": torch.ones(1, 2, 4, 8), **pages, "page_table": table, "lengths": lengths}
+
+
 def queried() -> dict[str, Any]:
     return dict(zip(("query", "key", "value"), attended().values(), strict=True))
 
@@ -104,8 +110,10 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "sampled_product": lambda: {"y": torch.ones(4, 8), "x": torch.ones(4, 8), "pattern": pattern()},
     "sparse_attention": lambda: {name: torch.ones(2, 8, 4) for name in "qkv"} | {"pattern": pattern()},
     "block_attention": lambda: attended() | {"mask": block_mask()},
+    "paged_attention": lambda: paged() | {"pages": whole(1, 2, 1), "counts": whole(1, 2)},
     "flex_attention": lambda: queried() | {"block_mask": integration.to_flex(block_mask())},
     "hugging_face_attention": lambda: queried() | {"module": None, "block_mask": block_mask()},
+    "masks.page_list": lambda: {"chosen": torch.ones(1, 2, 2) > 0},
     "masks.topk_blocks": lambda: {"scores": torch.ones(2, 2), "keep": 1, "block": 16, "shape": (32, 32)},
     "masks.top_p_blocks": lambda: {"scores": torch.ones(2, 2), "p": 0.5, "block": 16, "shape": (32, 32)},
     "masks.threshold_blocks": lambda: {"scores": torch.ones(2, 2), "least": 0.5, "block": 16, "shape": (32, 32)},
@@ -160,14 +168,16 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
 NO_SIDES = (*WHOLE[5:], 0, (1, 2, 3), "ab", (1.5, 2))
 NO_SCALE = (*NO_OBJECT, torch.ones(2), whole(1))
 SCALED = {"mask": MASKS, "scale": NO_FACTOR, "dtype": (*NO_DTYPE, None, torch.float64)}
-LAYER = {"p": NO_P, "block": NO_BLOCK, "activation": WORD, "own_seed": FLAG}
+LAYER = {"p": NO_P, "block": NO_BLOCK, "activation": WORD, "own_seed": FLAG, "dense": WORD}
 WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     "dsd": {
         "x": tensors(32, 32), "weight": tensors(8, 32), "mask": MASKS, "bias": biases(8), "scale": NO_FACTOR,
-        "relu": FLAG,
+        "relu": FLAG, "dense": WORD,
     },
-    "dsd_transposed": {"x": tensors(32, 32), "d": tensors(32, 8), "mask": MASKS, "scale": NO_FACTOR},
-    "sdd": {"d": tensors(32, 8), "weight": tensors(8, 32), "mask": MASKS, "scale": NO_FACTOR},
+    "dsd_transposed": {
+        "x": tensors(32, 32), "d": tensors(32, 8), "mask": MASKS, "scale": NO_FACTOR, "dense": WORD,
+    },
+    "sdd": {"d": tensors(32, 8), "weight": tensors(8, 32), "mask": MASKS, "scale": NO_FACTOR, "dense": WORD},
     "sdd_into": {
         "out": (*tensors(32, 32), torch.ones(32, 32).t()[:, ::2]), "d": tensors(32, 8), "weight": tensors(8, 32),
         "mask": MASKS, "scale": NO_FACTOR,
@@ -192,6 +202,13 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
         "window": (*WHOLE, 0), "sinks": WHOLE, "from_start": FLAG, "scale": NO_FACTOR, "softcap": (*NO_FACTOR, 0, -1),
         "order": WORD, "return_lse": FLAG, "deterministic": FLAG,
     },
+    "paged_attention": {
+        "q": tensors(1, 2, 4, 8), **{name: tensors(3, 16, 2, 8) for name in ("k_pages", "v_pages")},
+        **{name: (*NO_OBJECT, whole(2, 2, 2), torch.ones(1, 2)) for name in ("page_table", "lengths")},
+        **{name: (*NO_TENSOR, whole(2, 2, 2), torch.ones(1, 2)) for name in ("pages", "counts")},
+        "tree": (*NO_TENSOR, whole(2, 2), torch.ones(2) > 0, torch.ones(3, 3) > 0, torch.ones(40, 40) > 0),
+        "scale": NO_FACTOR, "order": WORD, "return_lse": FLAG,
+    },
     "flex_attention": {
         **{name: tensors(1, 2, 32, 8) for name in ("query", "key", "value")}, "score_mod": NO_TENSOR,
         "block_mask": NO_TENSOR, "scale": NO_FACTOR, "enable_gqa": FLAG, "return_lse": FLAG, "kernel_options": (),
@@ -203,6 +220,7 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
         "scaling": NO_FACTOR, "dropout": (*NUMBER, 0.1), "is_causal": FLAG, "sliding_window": (*WHOLE, 0),
         "softcap": (*NO_FACTOR, 0, -1), "block_mask": MASK_OR_NONE,
     },
+    "masks.page_list": {"chosen": (*NO_OBJECT, torch.ones(2, 2), torch.tensor(True))},
     "masks.topk_blocks": {
         "scores": tensors(2, 2), "keep": (*WHOLE, 0, 3, 0.0), "block": SIDES, "shape": PAIR, "per": WORD,
     },

@@ -8,7 +8,7 @@ import pytest
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.bits import packed_rows, unpacked_rows
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout
-from sparsegen.matrix.csr import Array
+from sparsegen.system.numpy_types import Array
 
 GRIDS = [(1, 1), (3, 5), (2, 64), (65, 3), (64, 128), (70, 130)]
 

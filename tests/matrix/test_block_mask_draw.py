@@ -10,8 +10,8 @@ import pytest
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.block_mask import BlockMaskLayout
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, draw_blocks, random_words, smallest
-from sparsegen.matrix.csr import Array
 from sparsegen.matrix.philox import philox
+from sparsegen.system.numpy_types import Array
 
 LAYOUT = BlockMaskLayout(70, 130)
 

@@ -18,7 +18,7 @@ from sparsegen.matrix.block_mask_formats import (
     to_counts,
     to_csr_of_blocks,
 )
-from sparsegen.matrix.csr import Array
+from sparsegen.system.numpy_types import Array
 
 
 @pytest.fixture

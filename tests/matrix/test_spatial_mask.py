@@ -13,7 +13,7 @@ from sparsegen import masks
 from sparsegen.errors import MatrixError
 from sparsegen.masks import Reach
 from sparsegen.matrix.bits import packed_rows
-from sparsegen.matrix.csr import Array
+from sparsegen.system.numpy_types import Array
 
 
 def tiles(size: int, block: int) -> list[slice]:

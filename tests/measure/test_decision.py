@@ -11,10 +11,13 @@ import pytest
 from tuning_samples import H100
 
 import sparsegen
+from sparsegen.cli.lookup import as_data
+from sparsegen.dispatch.decision import Decision
+from sparsegen.dispatch.options import Dense
 from sparsegen.errors import LaunchError
 from sparsegen.measure import decision, race
-from sparsegen.measure.decision import Decision, Entrants, decide
-from sparsegen.operators import MaskedConv2dProblem
+from sparsegen.measure.decision import Entrants, decide
+from sparsegen.operators import Block, DsdProblem, MaskedConv2dProblem
 from sparsegen.tuning_db.pins import Pin, Pins
 from sparsegen.tuning_db.records import Called, Task, Variant
 from sparsegen.tuning_db.store import Store
@@ -162,5 +165,34 @@ def test_where_nothing_can_be_timed_ours_runs(
     assert "no memory" in caplog.text
 
 
-def test_on_the_emulator_nothing_is_decided() -> None:
-    assert decide(Task.CONVOLUTION, PROBLEM, sparsegen.backends.emulator_device(), never) is None
+def test_what_the_caller_or_the_emulator_leaves_no_choice_of_is_not_raced() -> None:
+    emulator = sparsegen.backends.emulator_device()
+    for device, dense, ours_runs in (
+        (emulator, Dense.AUTO, True),
+        (None, Dense.AUTO, True),
+        (H100, Dense.NEVER, True),
+        (H100, Dense.ALWAYS, False),
+        (emulator, Dense.ALWAYS, False),
+    ):
+        found = decide(Task.CONVOLUTION, PROBLEM, device, never, dense)
+        assert found is not None and found.is_settled and found.ours_runs() is ours_runs, found.why
+
+
+def test_a_masked_product_is_raced_as_a_product_and_told(
+    entered: list[Called], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = DsdProblem(256, 256, 256, block=Block(128, 128))
+
+    def entrants() -> Entrants:
+        config = sparsegen.lookup(problem=product, device=H100).config
+        return Entrants(Variant(config, "ab" * 32), lambda _: (ours, dense), 3)
+
+    first = decide(Task.PRODUCT, product, H100, entrants)
+    again(monkeypatch)
+    assert decide(Task.PRODUCT, product, H100, entrants) == first and len(entered) == 2
+    choice = sparsegen.lookup(problem=product, device=H100)
+    assert "product called from Python: sparse 9 µs, dense 7 µs: dense wins" in choice.explain()
+    told = [
+        (one["task"], one["called"], one["sparse_us"], one["dense_us"]) for one in as_data(choice)["raced"]
+    ]
+    assert told == [("product", "host", 9.0, 7.0), ("product", "device", 3.0, 6.0)]

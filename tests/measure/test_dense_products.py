@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparsegen.kernels.base import Array
 from sparsegen.kernels.masked.masked_tiles import Side
 from sparsegen.matrix.block_mask import BlockMask
 from sparsegen.measure.baselines import cublas
 from sparsegen.operators import DsdProblem, DsdTransposedProblem, Layout, MaskedProblem, SddProblem
+from sparsegen.system.numpy_types import Array
 
 PROBLEMS: list[MaskedProblem] = [
     *(DsdProblem(5, 6, 7, w_layout=layout) for layout in Layout),

@@ -17,7 +17,7 @@ from sparsegen.operators import (
     MasksOf,
     TokenOrder,
 )
-from sparsegen.operators.base.dtype import Array
+from sparsegen.system.numpy_types import Array
 from sparsegen.verify.bounds import worst_error
 
 SHAPE = (35, 50)

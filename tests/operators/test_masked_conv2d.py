@@ -13,8 +13,8 @@ from sparsegen import masks
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.matrix.spatial_mask import Reach, dilate
 from sparsegen.operators import ConvEpilogue, DType, ImageLayout, MaskedConv2dProblem, MaskOf, Rest
-from sparsegen.operators.base.dtype import Array
 from sparsegen.settings import Settings
+from sparsegen.system.numpy_types import Array
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ from sparsegen.operators import (
     SubmanifoldConv3dProblem,
     SubmanifoldConv3dWeightsProblem,
 )
-from sparsegen.operators.base.dtype import Array
 from sparsegen.settings import Settings
+from sparsegen.system.numpy_types import Array
 
 SIDE, CHANNELS, FILTERS = 5, 3, 4
 

@@ -17,10 +17,10 @@ from sparsegen.errors import MatrixError
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.block_mask import BlockMask, grid
 from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
-from sparsegen.matrix.csr import Array
 from sparsegen.operators import DType
 from sparsegen.plan.block_dropout import bind_block_dropout
 from sparsegen.plan.block_masks import new_state
+from sparsegen.system.numpy_types import Array
 
 SHAPES = [
     ((64, 96), (16, 32)),

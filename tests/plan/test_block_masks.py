@@ -19,10 +19,10 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.bits import packed_rows
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, packed
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, draw_blocks, random_words, smallest
-from sparsegen.matrix.csr import Array
 from sparsegen.plan import block_masks
 from sparsegen.plan.block_masks import BlockMaskMaker, Given, Largest, as_signed, new_state, scratch_words
 from sparsegen.system.device_memory import Address
+from sparsegen.system.numpy_types import Array
 
 WAIT = "if (early) wait_for_kernel_before();"
 LAYOUTS = [(1, 1), (3, 5), (8, 64), (33, 65), (64, 128), (130, 70), (40, 300)]

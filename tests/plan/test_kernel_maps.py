@@ -11,9 +11,9 @@ import pytest
 from sparsegen import backends
 from sparsegen.backends.executor import Executor
 from sparsegen.errors import MatrixError
-from sparsegen.matrix.csr import Array
 from sparsegen.matrix.kernel_map import kernel_map
 from sparsegen.plan.kernel_maps import KernelMapShape, bind_kernel_map
+from sparsegen.system.numpy_types import Array
 
 LARGEST = np.iinfo(np.int32).max
 SIZES = [((3, 3, 3), (1, 1, 1)), ((1, 1, 1), (1, 1, 1)), ((5, 1, 3), (1, 2, 3)), ((7, 7, 3), (1, 1, 1))]

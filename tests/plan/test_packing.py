@@ -22,7 +22,6 @@ from sparsegen import backends
 from sparsegen.backends.executor import Executor
 from sparsegen.errors import MatrixError
 from sparsegen.kernels import family
-from sparsegen.kernels.base import Array
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.spmm import lane_stream
 from sparsegen.kernels.spmm.lane_stream_spmm import FAMILY, LaneStreamConfig
@@ -30,6 +29,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import DType, ItemValues, Layout, SpmmProblem
 from sparsegen.plan import packing
+from sparsegen.system.numpy_types import Array
 from sparsegen.testing.matrices import csr, matrices
 
 

@@ -57,7 +57,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
     opened.close()
 
 
-@pytest.mark.parametrize("name", ["csr_spmm", "segment_spmm", "scatter_spmm"])
+@pytest.mark.parametrize("name", ["csr_spmm", "segment_spmm"])
 def test_scratch_of_another_thread(name: str, executor: Executor) -> None:
     """The thread's first call allocates scratch memory of its own, where the kernel needs any."""
     of = family(name)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from sparsegen.errors import MatrixError, PruningError
-from sparsegen.matrix.csr import Array
 from sparsegen.matrix.formats import as_csr
 from sparsegen.pruning.pruned_layers import matrix_of, pruned_layers
 from sparsegen.pruning.weights import NumpyWeights
+from sparsegen.system.numpy_types import Array
 
 
 def weight(m: int, k: int, sparsity: float, seed: int = 0) -> Array:

@@ -19,7 +19,7 @@ from sparsegen.tuning_db.records import Outcome, Variant
 
 def measurements() -> list[Recording]:
     """Two spaces: one of two families with a failure and a finalist, and one that was modelled."""
-    other = Variant(family("scatter_spmm").config(), "cd" * 32)
+    other = Variant(family("segment_spmm").config(), "cd" * 32)
     found = [
         timed(20.25, at=0, tile_n=32),
         replace(timed(33.0, at=1), variant=other),
@@ -95,10 +95,22 @@ def test_what_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ImportFileError, match="another/1, not sparsegen"):
         recording.read(path)
     recording.write(path, measurements()[:1])
-    edited(path, families={"future_spmm": {}})
-    with pytest.raises(ImportFileError, match="future_spmm"):
+    edited(path, families={"csr_spmm": {}})
+    with pytest.raises(ImportFileError, match="csr_spmm has the tunables"):
         recording.read(path)
     recording.write(path, measurements()[:1])
     edited(path, times_us=[1.0])
     with pytest.raises(ImportFileError, match="ValueError"):
         recording.read(path)
+
+
+def test_what_a_family_tried_that_is_gone_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "searches.json.xz"
+    recording.write(path, measurements()[:1])
+    text = lzma.decompress(path.read_bytes()).decode()
+    path.write_bytes(lzma.compress(text.replace('"segment_spmm"', '"gone_spmm"').encode()))
+    [was], [now] = measurements()[:1], recording.read(path)
+    assert [t.config for t in now.tried] == [
+        t.config for t in was.tried if t.config.family_name == "csr_spmm"
+    ]
+    assert now.best_us == 9.0

@@ -21,6 +21,8 @@ from sparsegen.operators import (
     Density,
     DType,
     FilterVolume,
+    PageCount,
+    PageSize,
     Parameter,
     Problem,
     fields_of,
@@ -43,6 +45,8 @@ PARAMETERS: dict[type[Parameter], tuple[str, ...]] = {
     Groups: ("1", "2", "4", "8"),
     MaskBlock: ("16", "1", "8", "8x24", "5x7", "32", "64", "256"),
     Span: ("full", "causal", "full@start", "causal:12", "causal@start:12+3"),
+    PageSize: ("64", "16", "32", "128", "256"),
+    PageCount: ("0", "1", "50000"),
     FilterVolume: ("3x3x3", "1x1x1", "5x1x3", "1x3x5"),
 }
 # What fields of an operator have first, where it computes little of the usual.
@@ -60,6 +64,17 @@ USUAL: dict[tuple[str, str], tuple[Any, ...]] = {
             "block": ("128x128", "64x64", "64x128", "128x64"),
             "kv_heads": (2, 1, 7),
             "group": (1, 2, 3),
+        }.items()
+    },
+    **{
+        ("paged_attention", name): values
+        for name, values in {
+            "queries": (1, 4, 16),
+            "keys": (4096, 131, 50_000),
+            "dtype": (DType.FLOAT16, DType.BFLOAT16),
+            "head_dim": (128, 64, 256),
+            "kv_heads": (2, 1, 7),
+            "group": (4, 1, 8),
         }.items()
     },
 }

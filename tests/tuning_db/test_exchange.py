@@ -34,7 +34,7 @@ from sparsegen.tuning_db.exchange import (
     load,
     merge,
 )
-from sparsegen.tuning_db.record_json import LARGEST_ERROR
+from sparsegen.tuning_db.json_codec import LARGEST_ERROR
 from sparsegen.tuning_db.records import DeviceRates, MeasuredAs, Outcome, Variant
 from sparsegen.tuning_db.store import Store
 
@@ -159,6 +159,16 @@ def test_configs_of_unknown_families_stay_behind(store: Store) -> None:
     text, left_out = export_json(store)
     assert left_out == 2 and len(load(text, "x").measurements) == 1
     assert len(check(store)) == 2 and any("evil" in line for line in check(store))
+
+
+def test_rows_of_families_that_are_gone_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    old = document()
+    whole = load(json.dumps(old), "x")
+    old["measurements"][0]["family"] = "gone_spmm"
+    content = load(json.dumps(old), "x")
+    assert content == replace(whole, measurements=whole.measurements[1:])
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert warning == "x: measurements of no installed family are passed over: 1 of gone_spmm"
 
 
 def test_measurements_by_families_of_other_operators_stay_behind(store: Store) -> None:

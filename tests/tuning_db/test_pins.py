@@ -16,10 +16,11 @@ from sparsegen.dispatch.chosen import How
 from sparsegen.dispatch.options import DispatchOptions, OnMiss
 from sparsegen.errors import OutputError, PinsError
 from sparsegen.kernels import families_of, family
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import BlockAttentionBackwardProblem
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.layers import Layers, MemoryLayer, files_state, open_layers
 from sparsegen.tuning_db.pins import PROJECT_PINS, Pin, Pins, open_pins, read_pins
+from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.rules import Rules
 
 HERE = workload()
@@ -100,21 +101,28 @@ def test_a_pin_that_may_not_run_is_an_error() -> None:
 
 
 def test_equal_bits() -> None:
-    """Only `scatter_spmm` says that its bits may differ: it is chosen, and left out where equal bits are asked for."""
-    problem = SpmmProblem(HERE.features.m, HERE.features.k, HERE.problem.n)
-    scatter = family("scatter_spmm")
-    config = scatter.heuristic(problem, HERE.features, H100)
-    assert not scatter.is_deterministic(problem, config)
-    fast = replace(timed(5, final=True), variant=replace(variant(), config=config))
-    known = MemoryLayer([fast, timed(10, tile_n=32, final=True)], [])
+    """Gradients of attention in one pass say that their bits may differ: they run unless equal bits are asked for."""
+    problem = BlockAttentionBackwardProblem.of(
+        (512, 512), kv_heads=1, group=1, head_dim=64, dtype="float16", block="64x64"
+    )
+    there = Workload.of(problem, problem.without_pattern)
+    config, fixed = (family("tma_attention_backward").config(passes=passes) for passes in (1, 2))
+    known = MemoryLayer(
+        [
+            replace(timed(us, there, final=True), variant=replace(variant(), config=of))
+            for us, of in ((5, config), (10, fixed))
+        ],
+        [],
+    )
     equal_bits = Layers([known], Rules(deterministic=True))
-    assert choose(HERE, H100, known).config == config
-    assert choose(HERE, H100, known, DispatchOptions(deterministic=True)).config == variant(tile_n=32).config
-    assert choose(HERE, H100, equal_bits).config == variant(tile_n=32).config
-    assert choose(HERE, H100, equal_bits, DispatchOptions(deterministic=False)).config == config
-    pinned = Rules(Pins().with_pins([replace(PIN, config=config)]), deterministic=True)
+    assert choose(there, H100, known).config == config
+    assert choose(there, H100, known, DispatchOptions(deterministic=True)).config == fixed
+    assert choose(there, H100, equal_bits).config == fixed
+    assert choose(there, H100, equal_bits, DispatchOptions(deterministic=False)).config == config
+    pin = replace(PIN, problem=problem, fingerprint=there.fingerprint, config=config)
+    pinned = Rules(Pins().with_pins([pin]), deterministic=True)
     with pytest.raises(PinsError, match="equal bits"):
-        choose(HERE, H100, Layers([known], pinned))
+        choose(there, H100, Layers([known], pinned))
 
 
 def test_the_projects_pins_and_those_that_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

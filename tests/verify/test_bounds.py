@@ -24,8 +24,8 @@ from sparsegen.operators import (
     SparseAttentionProblem,
     SpmmProblem,
 )
-from sparsegen.operators.base.dtype import Array
 from sparsegen.operators.base.reference import terms_stride
+from sparsegen.system.numpy_types import Array
 from sparsegen.verify import bounds
 from sparsegen.verify.bounds import ErrorBound, explain, worst_error
 

@@ -13,7 +13,6 @@ import time
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from sparsegen.backends.cache import CompileCache
 from sparsegen.backends.compiler_process import run_compiler
@@ -25,6 +24,7 @@ from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import DeviceUnavailableError
 from sparsegen.kernels.base import cuda_architecture
 from sparsegen.settings import Settings
+from sparsegen.system.json_object import Json
 
 NVCC_OPTIONS = ("-O3", "-std=c++17", "-lineinfo", "-Xptxas=-v", "-diag-suppress=177")
 NVRTC_OPTIONS = (
@@ -151,7 +151,7 @@ class CudaToolchain:
         name = f"{family}-{digest[:24]}"
         cache = CompileCache(self.settings.cache, "cuda")
 
-        def build(work: Path) -> dict[str, Any]:
+        def build(work: Path) -> Json:
             (work / SOURCE_NAME).write_text(source, encoding="utf-8")
             started = time.perf_counter()
             log = self._compile_into(work, source, cache.folder / name / SOURCE_NAME, timeout)

@@ -15,7 +15,7 @@ import numpy as np
 from sparsegen.backends.cuda.driver import beside_captures, check, error_text, libcuda
 from sparsegen.backends.executor import Buffer, Moment, require_fitting
 from sparsegen.errors import DeviceMemoryError
-from sparsegen.kernels.base import Array
+from sparsegen.system.numpy_types import Array
 
 PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for every context
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: the default stream is not waited for

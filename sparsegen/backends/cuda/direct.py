@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from sparsegen.errors import DeviceUnavailableError
-from sparsegen.kernels.base import Array
+from sparsegen.system.numpy_types import Array
 
 OUT_OF_MEMORY, NOT_READY = 2, 600  # CUresult
 NAME_BYTES, BUS_ID_BYTES = 256, 32
@@ -80,7 +80,7 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _call(name: str, *arguments: Any) -> None:
+def _call(name: str, *arguments: object) -> None:
     status = getattr(_library(), name)(*arguments)
     if status:
         from sparsegen.backends.cuda.driver import error_text

@@ -19,11 +19,12 @@ from sparsegen.backends.cuda.driver import beside_captures, check, device_uuid, 
 from sparsegen.backends.cuda.launches import BoundLaunch, CudaKernel
 from sparsegen.backends.executor import Buffer, CompiledKernel, Event, LoadedKernel
 from sparsegen.errors import DeviceMemoryError, DeviceUnavailableError, LaunchError
-from sparsegen.kernels.base import Array, Device, cuda_key
+from sparsegen.kernels.base import Device, cuda_key
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.settings import Settings
 from sparsegen.system.extras import install_command
+from sparsegen.system.numpy_types import Array
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from sparsegen.backends.executor import Buffer, Moment, require_fitting
-from sparsegen.kernels.base import Array
+from sparsegen.system.numpy_types import Array
 
 
 class HostPinnedMemory:

@@ -17,9 +17,10 @@ from sparsegen.backends.emulator.copies import HostCopyStream, HostPinnedMemory
 from sparsegen.backends.emulator.tensor_maps import MAP_ALIGNMENT, encoded
 from sparsegen.backends.executor import Address, Buffer, CompiledKernel, Event, LoadedKernel
 from sparsegen.errors import KernelFault, LaunchError
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
+from sparsegen.system.numpy_types import Array
 
 LAUNCH_DONE, LAUNCH_REFUSED, LAUNCH_FAULTED = 0, 1, 2  # return codes of entry.h
 ERROR_BYTES = 1024

@@ -16,9 +16,9 @@ import numpy as np
 
 from sparsegen.backends.emulator.tensor_maps import encoded
 from sparsegen.errors import KernelFault
-from sparsegen.kernels.base import Array
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.tensor_map import TensorMap
+from sparsegen.system.numpy_types import Array
 
 INTEGER, BUFFER, TENSOR_MAP = 0, 1, 2  # kinds of arguments in the request, which runner.cpp reads
 SANITIZER_OPTIONS = {

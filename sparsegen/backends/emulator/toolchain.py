@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from sparsegen.backends.cache import CompileCache, Entry
 from sparsegen.backends.compiler_process import run_compiler
@@ -27,6 +26,7 @@ from sparsegen.backends.emulator.host_compiler import host_compiler
 from sparsegen.backends.executor import CompiledKernel
 from sparsegen.errors import CompileError, MachineError
 from sparsegen.settings import Settings
+from sparsegen.system.json_object import Json
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class EmulatorToolchain:
         key = _digest(self._fingerprint(flavour), str(self._headers.include), entry, source)
         name = f"{family}-{key}"
 
-        def build(work: Path) -> dict[str, Any]:
+        def build(work: Path) -> Json:
             (work / SOURCE_NAME).write_text(source, encoding="utf-8")
             started = time.perf_counter()
             run_compiler(self._command(flavour, entry, runtime), work, timeout)
@@ -229,7 +229,7 @@ class EmulatorToolchain:
                 self._runtimes.add(name)
         return folder
 
-    def _build_runtime(self, flavour: Flavour, work: Path) -> dict[str, Any]:
+    def _build_runtime(self, flavour: Flavour, work: Path) -> Json:
         log.warning("building the emulator's runtime in %s: once, some 20 s", self._cache.folder)
         compiler = [*self._compiler, *self._options(flavour), *self._include_options]
         # The name differs from sparsegen_emulator.h, whose precompiled form kernels would not find again.

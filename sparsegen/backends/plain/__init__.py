@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from sparsegen import backends
 from sparsegen.backends.executor import CompiledKernel, Executor, LoadedKernel
-from sparsegen.kernels.base import Array
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import empty_as_one
 from sparsegen.system.device_memory import WARP, Buffer
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 THREADS = 256
 _INCLUDED = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)

@@ -1,7 +1,7 @@
 """Interface of a baseline: a name, the problems that it can compute, and its implementations of a problem.
 
-A baseline is one small file in `sparsegen.bench.baselines`. It lives in a process of its own, so that its imports,
-allocations and failures do not affect the others.
+Those of one library that differ in little are one file in `sparsegen.bench.baselines`. Each lives in a process of its
+own, so that its imports, allocations and failures do not affect the others.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from sparsegen.bench.baseline.inputs import Inputs
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.results.results import Kind
 from sparsegen.errors import SparsegenError
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
 from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import Problem
+from sparsegen.system.numpy_types import Array
 
 
 class MissingError(SparsegenError):
@@ -95,13 +96,15 @@ class Baseline(ABC):
         reason = self.why_not(problem, features)
         return reason if reason is not None or self.takes_variations else _variation(problem)
 
-    @abstractmethod
     def why_not(self, problem: Problem, features: Features) -> str | None:
         """Returns why it cannot compute such a problem, as far as its operator, sizes and features tell; None if it
-        may.
+        may: by default if the problem is of its operators.
 
         It looks at batches and near traits (`Field.near`) only if it takes variations.
         """
+        if isinstance(problem, self.operators):
+            return None
+        return f"it computes {' and '.join(of.operator for of in self.operators)}"
 
     def arithmetic(self, problem: Problem) -> Arithmetic:
         """Returns the arithmetic of its products: the dtype's, unless the baseline overrides it."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.kernels.base import Array
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import BLOCK, Features, occupied_blocks
+from sparsegen.system.numpy_types import Array
 
 SIZES = (16, 32, 64, 128)
 LEAST_FEATURE_FILL = 0.9  # fill of 16 × 16 blocks; below it the zeros between make block formats a detour

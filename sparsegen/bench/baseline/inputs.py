@@ -14,10 +14,10 @@ from typing import cast
 import numpy as np
 
 from sparsegen.bench.patterns.case import Case
-from sparsegen.kernels.base import Array
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Problem
+from sparsegen.system.numpy_types import Array
 from sparsegen.tuning_db.records import Workload
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -9,12 +9,13 @@ import numpy as np
 
 from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.bench.baseline.inputs import Inputs
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.packed import empty_as_one
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Problem
 from sparsegen.plan.packings import Packings
+from sparsegen.system.numpy_types import Array
 
 P = TypeVar("P", bound=Problem)
 

@@ -1,4 +1,4 @@
-"""One file for each baseline, each exporting ``BASELINE``; whatever is in this folder takes part."""
+"""Files of baselines, each exporting ``BASELINES``; whatever is in this folder takes part."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ ORDER = (
 def baselines() -> dict[str, Baseline]:
     """Every baseline by name."""
     names = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
-    found = [importlib.import_module(f"{__name__}.{name}").BASELINE for name in names]
+    found = [b for name in names for b in importlib.import_module(f"{__name__}.{name}").BASELINES]
     found.sort(key=lambda c: (ORDER.index(c.name) if c.name in ORDER else len(ORDER), c.name))
     return {baseline.name: baseline for baseline in found}

@@ -8,34 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.bench.baseline.baseline import Baseline, Implementation, UnsupportedError
+from sparsegen.bench.baseline.baseline import Implementation, UnsupportedError
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._torch import (
     TensorResult,
+    TorchBaseline,
     import_torch,
     memory_beside,
-    open_torch,
     place,
     to_tensor,
 )
-from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Problem, SparseAttentionProblem
 
 CHECKED_QUERIES = 24
 TOLERANCES = {DType.FLOAT32: 1e-4, DType.FLOAT16: 1e-2, DType.BFLOAT16: 5e-2}  # of the largest result
 
 
-class TorchAttention(Baseline):
+class TorchAttention(TorchBaseline):
     """One of PyTorch's attentions, of the operator that `operators` names."""
 
     operators: tuple[type[Problem], ...] = (SparseAttentionProblem,)
     takes_variations = True  # heads, items
-
-    def why_not(self, problem: Problem, features: Features) -> str | None:
-        [of] = self.operators
-        return None if isinstance(problem, of) else f"it computes {of.operator}"
-
-    open = staticmethod(open_torch)
 
 
 def attention_implementation(

@@ -17,6 +17,7 @@ from sparsegen.bench.baselines._attention import (
     over_tolerance,
 )
 from sparsegen.bench.baselines._torch import TensorResult, import_torch, place, to_tensor
+from sparsegen.measure.clock import Call
 from sparsegen.operators import Band, BlockAttentionProblem, Problem, TokenOrder
 
 
@@ -64,7 +65,7 @@ class BlockHeads:
         return torch.from_numpy(blocks.reshape(items, heads, layout.rows, layout.columns)).to(place())
 
     def implementation(
-        self, detail: str, attend: Callable[[], Any], own_error: Callable[[Any], float] | None = None
+        self, detail: str, attend: Call, own_error: Callable[[Any], float] | None = None
     ) -> Implementation:
         """See `attention_implementation`; ``attend`` gives items × heads × queries × columns."""
         p = self.problem

@@ -13,11 +13,10 @@ import numpy as np
 from sparsegen.bench.baseline.baseline import Baseline, Implementation, Stopwatch
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._torch import TensorResult, import_torch, nbytes, to_tensor, wait
-from sparsegen.kernels.base import Array
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Problem, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation, largest
+from sparsegen.system.numpy_types import Array
 
 Multiply = Callable[[Any], Any]  # neurons × inputs before a layer → the layer's sums, a new tensor
 
@@ -58,9 +57,6 @@ class LayerByLayer(Baseline):
     """
 
     operators: tuple[type[Problem], ...] = (SparseNetworkProblem,)
-
-    def why_not(self, problem: Problem, features: Features) -> str | None:
-        return None if isinstance(problem, SparseNetworkProblem) else "it computes sparse_network"
 
     @abstractmethod
     def products(self, bench: Workbench, layers: Sequence[Layer]) -> Iterator[Products]:

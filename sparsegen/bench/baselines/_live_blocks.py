@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.bench.baseline.workbench import ResultBuffer, Workbench
-from sparsegen.kernels.base import Array
 from sparsegen.kernels.masked.masked_tiles import Side
 from sparsegen.measure.baselines.cublas import ByColumns
 from sparsegen.operators import MaskedProblem, SddProblem
+from sparsegen.system.numpy_types import Array
 
 
 def live_alone(read: Callable[[], Array], live: Array, problem: SddProblem) -> Callable[[], Array]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from sparsegen.backends.executor import Executor
-from sparsegen.bench.baseline.baseline import Baseline, Implementation
+from sparsegen.bench.baseline.baseline import Implementation
 from sparsegen.bench.baseline.workbench import Workbench
-from sparsegen.bench.baselines._torch import open_torch
+from sparsegen.bench.baselines._torch import TorchBaseline
 from sparsegen.bench.baselines._torch_masks import (
     Made,
     MaskedResult,
@@ -21,17 +20,15 @@ from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedProblem, Problem
 
 
-class MaskedBlocks(Baseline):
+class MaskedBlocks(TorchBaseline):
     """Takes masks of whole blocks, in 16 bits."""
 
     kind = Kind.SPARSE
+    packages = ("triton",)
     operators = (MaskedProblem,)
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
         return why_no_blocks(problem, (DType.FLOAT16, DType.BFLOAT16))
-
-    def open(self, executor: Executor) -> Mapping[str, str]:
-        return open_torch(executor, "triton")
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         problem = bench.problem

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.baseline.baseline import MissingError
+from sparsegen.bench.baseline.baseline import Baseline, MissingError
 from sparsegen.bench.baseline.workbench import Workbench
-from sparsegen.kernels.base import Array
 from sparsegen.operators import DType
+from sparsegen.system.numpy_types import Array
 
 
 def open_torch(executor: Executor, *more: str) -> Mapping[str, str]:
@@ -72,6 +72,15 @@ def memory_beside(call: Callable[[], object]) -> int:
     call()
     torch.cuda.synchronize()
     return int(torch.cuda.max_memory_allocated() - before)
+
+
+class TorchBaseline(Baseline):
+    """A baseline through PyTorch, and other packages where it names some."""
+
+    packages: tuple[str, ...] = ()
+
+    def open(self, executor: Executor) -> Mapping[str, str]:
+        return open_torch(executor, *self.packages)
 
 
 class TensorResult:

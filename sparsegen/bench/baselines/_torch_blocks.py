@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sparsegen.bench.baselines._torch import import_torch, place
-from sparsegen.bench.baselines._torch_conv import Given, TorchConvolution
-from sparsegen.matrix.features import Features
-from sparsegen.operators import MaskedConv2dProblem, MaskOf, Problem
+from sparsegen.bench.baselines._torch_conv import Given
+from sparsegen.operators import MaskedConv2dProblem, MaskOf
 
 
 class Blocks:
@@ -52,7 +51,7 @@ class Blocks:
             (self.column * block.columns)[:, None, None] + _count(block.columns),
         )
 
-    def stored(self, found: Any) -> Any:
+    def stored(self, found: object) -> Any:
         """All results, with those of the blocks: blocks × rows × columns × filters."""
         p = self._problem
         self.results[self.outputs()] = found
@@ -98,11 +97,6 @@ def taps(blocks: Blocks, given: Given) -> Any:
     return torch.cat(read, dim=-1)
 
 
-class TorchBlocks(TorchConvolution):
-    """Computes the live blocks of masks of the output alone."""
-
-    def why_not(self, problem: Problem, features: Features) -> str | None:
-        reason = super().why_not(problem, features)
-        if reason is not None or not isinstance(problem, MaskedConv2dProblem):
-            return reason
-        return None if problem.mask_of is MaskOf.OUTPUT else "it takes masks of the output"
+def other_masks(problem: MaskedConv2dProblem) -> str | None:
+    """Refuses masks of anything but the output, whose live blocks alone are computed."""
+    return None if problem.mask_of is MaskOf.OUTPUT else "it takes masks of the output"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,10 @@ from sparsegen.backends.executor import Executor
 from sparsegen.bench.baseline.baseline import Baseline, Implementation
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._torch import TensorResult, import_torch, open_torch, to_tensor
-from sparsegen.kernels.base import Array
+from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.operators import ConvEpilogue, MaskedConv2dProblem, MaskOf, Problem, Rest
+from sparsegen.system.numpy_types import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +50,40 @@ def open_cudnn(executor: Executor) -> dict[str, str]:
     versions = open_torch(executor)
     torch = import_torch()
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     return {**versions, "cudnn": str(torch.backends.cudnn.version())}
 
 
-class TorchConvolution(Baseline):
-    """Base class of the convolutions by PyTorch. With a mask of the output, the rest of the output is not compared."""
+def anything(problem: MaskedConv2dProblem) -> None:
+    """Refuses no problem."""
 
+
+@dataclass(frozen=True)
+class TorchConvolution(Baseline):
+    """A convolution by PyTorch. With a mask of the output, the rest of the output is not compared.
+
+    Attributes:
+        convolution: gives a call that makes images × filters × rows × columns.
+        refuses: why it does not compute a problem; None if it does.
+    """
+
+    name: str
+    kind: Kind
+    detail: str
+    convolution: Callable[[Given], Callable[[], Any]]
+    refuses: Callable[[MaskedConv2dProblem], str | None] = anything
     operators = (MaskedConv2dProblem,)
     takes_variations = True
-    detail: str
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
         if not isinstance(problem, MaskedConv2dProblem):
             return "it computes masked_conv2d"
         if problem.epilogue not in (ConvEpilogue.NONE, ConvEpilogue.BIAS):
             return "a call of it adds a bias at the most"
-        return None
+        return self.refuses(problem)
 
     def open(self, executor: Executor) -> Mapping[str, str]:
         return open_cudnn(executor)
-
-    @abstractmethod
-    def convolution(self, given: Given) -> Callable[[], Any]:
-        """A call that gives images × filters × rows × columns."""
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         p = bench.problem_as(MaskedConv2dProblem)

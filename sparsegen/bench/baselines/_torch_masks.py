@@ -12,9 +12,9 @@ from sparsegen.bench.baseline.baseline import Implementation, UnsupportedError
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._live_blocks import live_alone
 from sparsegen.bench.baselines._torch import TensorResult, to_tensor, wait
-from sparsegen.kernels.base import Array
 from sparsegen.kernels.masked.masked_tiles import Side
 from sparsegen.operators import DType, FactorType, MaskedProblem, Problem, SddProblem
+from sparsegen.system.numpy_types import Array
 
 
 @dataclass(frozen=True, slots=True)

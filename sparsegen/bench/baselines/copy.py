@@ -5,28 +5,24 @@ It computes nothing: half of the bytes are read, half written. The share of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from sparsegen.backends.executor import Executor
-from sparsegen.bench.baseline.baseline import Baseline, Implementation
+from sparsegen.bench.baseline.baseline import Implementation
 from sparsegen.bench.baseline.workbench import Workbench
-from sparsegen.bench.baselines._torch import import_torch, open_torch, place
+from sparsegen.bench.baselines._torch import TorchBaseline, import_torch, place
 from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.measure.timing_kernels import COPY_BYTES_PER_STEP, Copier
 from sparsegen.operators import Problem, SoftmaxBackwardProblem, SoftmaxProblem
 
 
-class Copy(Baseline):
+class Copy(TorchBaseline):
     name, kind = "copy", Kind.OTHER
     operators = (SoftmaxProblem, SoftmaxBackwardProblem)
     takes_variations = True
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
         return None if isinstance(problem, self.operators) else "it stands beside softmaxes"
-
-    def open(self, executor: Executor) -> Mapping[str, str]:
-        return open_torch(executor)
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         torch = import_torch()
@@ -48,4 +44,4 @@ class Copy(Baseline):
             )
 
 
-BASELINE = Copy()
+BASELINES = (Copy(),)

@@ -102,4 +102,4 @@ def inputs_in_grid(count: int) -> tuple[int, int]:
     return (count, 1) if count <= MOST_ROWS else (count // 2, 2)
 
 
-BASELINE = CsrNetwork()
+BASELINES = (CsrNetwork(),)

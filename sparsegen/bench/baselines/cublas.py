@@ -7,6 +7,7 @@ it gets the zeros, of a masked result the mask comes when it is read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,20 +18,30 @@ from sparsegen.bench.baseline.workbench import ResultBuffer, Workbench
 from sparsegen.bench.baselines._live_blocks import WholeProduct
 from sparsegen.bench.baselines._vendor import cuda, implementations_of, require_library
 from sparsegen.bench.results.results import Kind
-from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 from sparsegen.measure.baselines import cublas
-from sparsegen.operators import FactorType, MaskedProblem, Problem, SddmmProblem, SpmmProblem
+from sparsegen.measure.rates import Arithmetic
+from sparsegen.operators import DType, FactorType, MaskedProblem, Problem, SddmmProblem, SpmmProblem
+from sparsegen.system.numpy_types import Array
 
 LARGEST_DENSE_BYTES = 12 << 30
 
 
+@dataclass(frozen=True)
 class Cublas(Baseline):
-    name, kind = "cublas", Kind.DENSE
+    """cuBLAS with one arithmetic of its sums and products; TF32 is for float32 data."""
+
+    name: str
+    compute: cublas.Compute = cublas.Compute.FLOAT32
+    kind: Kind = field(default=Kind.DENSE, init=False)
     operators = (SpmmProblem, SddmmProblem, MaskedProblem)
-    compute = cublas.Compute.FLOAT32
+
+    def arithmetic(self, problem: Problem) -> Arithmetic:
+        return Arithmetic.TF32 if self.compute is cublas.Compute.TF32 else super().arithmetic(problem)
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
+        if self.compute is cublas.Compute.TF32 and problem.dtype is not DType.FLOAT32:
+            return "TF32 is for float32 data"
         if not isinstance(problem, self.operators):
             return "it computes spmm, sddmm and products with masks"
         if isinstance(problem, MaskedProblem) and problem.factor_type is not FactorType.SAME:
@@ -97,4 +108,4 @@ class SampledBuffer(ResultBuffer):
         return found
 
 
-BASELINE = Cublas()
+BASELINES = (Cublas("cublas"), Cublas("cublas-tf32", cublas.Compute.TF32))

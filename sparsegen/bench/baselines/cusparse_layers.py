@@ -103,4 +103,4 @@ def from_to(run: Callable[[], None], before: Any, after: Any, arrays: Sequence[B
     return multiply
 
 
-BASELINE = CusparseLayers()
+BASELINES = (CusparseLayers(),)

@@ -9,11 +9,10 @@ import numpy as np
 
 from sparsegen.bench.baseline.baseline import Implementation, Stopwatch, UnsupportedError
 from sparsegen.bench.baseline.workbench import Workbench
-from sparsegen.bench.baselines.cusparse_csr import CusparseCsr
-from sparsegen.matrix.features import Features
+from sparsegen.bench.baselines.cusparse import CusparseCsr
 from sparsegen.measure.baselines import cusparse
 from sparsegen.measure.baselines.libraries import VendorError, checked, find_library
-from sparsegen.operators import DType, Problem, SddmmProblem
+from sparsegen.operators import DType, SddmmProblem
 
 DEFAULT_ALGORITHM = 0
 
@@ -21,9 +20,6 @@ DEFAULT_ALGORITHM = 0
 class CusparseSddmm(CusparseCsr):
     name = "cusparse-sddmm"
     operators = (SddmmProblem,)
-
-    def why_not(self, problem: Problem, features: Features) -> str | None:
-        return None if isinstance(problem, SddmmProblem) else "it computes sddmm"
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         refusals = []
@@ -72,4 +68,4 @@ class CusparseSddmm(CusparseCsr):
         return Implementation(f"B {name}-major", run, result.clear_to_zero, result.read, watch.lap(), memory)
 
 
-BASELINE = CusparseSddmm()
+BASELINES = (CusparseSddmm(),)

@@ -16,7 +16,6 @@ from sparsegen.bench.baselines._attention import TOLERANCES
 from sparsegen.bench.results.results import Kind
 from sparsegen.errors import NoVariantError
 from sparsegen.kernels.base import Device
-from sparsegen.matrix.features import Features
 from sparsegen.operators import (
     ItemValues,
     Problem,
@@ -34,9 +33,6 @@ class SparsegenSteps(Baseline):
     name, kind = "sparsegen-steps", Kind.OURS
     operators = (SparseAttentionProblem,)
     takes_variations = True  # heads
-
-    def why_not(self, problem: Problem, features: Features) -> str | None:
-        return None if isinstance(problem, SparseAttentionProblem) else "it computes sparse_attention"
 
     def runs_on(self, device: Device) -> bool:
         return True
@@ -98,4 +94,4 @@ def _error(bench: Workbench, result: ResultBuffer) -> float:
     return worst / TOLERANCES[dtype] if worst == worst else float("inf")
 
 
-BASELINE = SparsegenSteps()
+BASELINES = (SparsegenSteps(),)

@@ -8,14 +8,13 @@ import numpy as np
 
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.baseline.baseline import (
-    Baseline,
     Implementation,
     MissingError,
     Stopwatch,
     UnsupportedError,
 )
 from sparsegen.bench.baseline.workbench import Workbench
-from sparsegen.bench.baselines._torch import TensorResult, import_torch, nbytes, open_torch, to_tensor
+from sparsegen.bench.baselines._torch import TensorResult, TorchBaseline, import_torch, nbytes, to_tensor
 from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
@@ -23,7 +22,7 @@ from sparsegen.operators import DType, Layout, Problem, SpmmProblem
 from sparsegen.system.integers import ceil_div
 
 
-class Torch2to4(Baseline):
+class Torch2to4(TorchBaseline):
     name, kind = "torch-2to4", Kind.SPARSE
     operators = (SpmmProblem,)
 
@@ -39,7 +38,7 @@ class Torch2to4(Baseline):
         return None
 
     def open(self, executor: Executor) -> Mapping[str, str]:
-        versions = open_torch(executor)
+        versions = super().open(executor)
         torch = import_torch()
         if not torch.backends.cusparselt.is_available():
             raise MissingError("this PyTorch has no cuSPARSELt")
@@ -75,4 +74,4 @@ def is_2to4(matrix: CsrMatrix) -> bool:
     return not bool(np.any(fours[2:] == fours[:-2]))
 
 
-BASELINE = Torch2to4()
+BASELINES = (Torch2to4(),)

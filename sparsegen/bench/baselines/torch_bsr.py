@@ -7,14 +7,13 @@ small grid, within a time limit, and every one is timed by the common protocol.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sparsegen.backends.executor import Executor
-from sparsegen.bench.baseline.baseline import Baseline, Implementation, Stopwatch
+from sparsegen.bench.baseline.baseline import Implementation, Stopwatch
 from sparsegen.bench.baseline.blocks import NO_BLOCKS, block_sizes, cut, has_blocks
 from sparsegen.bench.baseline.workbench import Workbench
-from sparsegen.bench.baselines._torch import TensorResult, import_torch, nbytes, open_torch, to_tensor
+from sparsegen.bench.baselines._torch import TensorResult, TorchBaseline, import_torch, nbytes, to_tensor
 from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout, Problem, SpmmProblem
@@ -38,8 +37,9 @@ SIZES_TRIED = 3
 SMALLEST = 16  # never the fastest where larger blocks are as full
 
 
-class TorchBsr(Baseline):
+class TorchBsr(TorchBaseline):
     name, kind = "torch-bsr", Kind.SPARSE
+    packages = ("triton",)
     operators = (SpmmProblem,)
 
     def why_not(self, problem: Problem, features: Features) -> str | None:
@@ -52,9 +52,6 @@ class TorchBsr(Baseline):
         if problem.n < 16:
             return "its tiles have 16 columns at the least"
         return None if has_blocks(features) else NO_BLOCKS
-
-    def open(self, executor: Executor) -> Mapping[str, str]:
-        return open_torch(executor, "triton")
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         deadline = time.monotonic() + SECONDS
@@ -127,4 +124,4 @@ class _Prepared:
         )
 
 
-BASELINE = TorchBsr()
+BASELINES = (TorchBsr(),)

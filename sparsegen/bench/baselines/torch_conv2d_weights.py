@@ -53,4 +53,4 @@ class TorchConv2dWeights(Baseline):
         yield Implementation("cuDNN's fastest, dense", run, result.clear, result.read, 0.0, 0)
 
 
-BASELINE = TorchConv2dWeights()
+BASELINES = (TorchConv2dWeights(),)

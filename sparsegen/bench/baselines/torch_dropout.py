@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.baseline.baseline import Baseline, Implementation
+from sparsegen.bench.baseline.baseline import Implementation
 from sparsegen.bench.baseline.workbench import Workbench
-from sparsegen.bench.baselines._torch import import_torch, memory_beside, open_torch
+from sparsegen.bench.baselines._torch import TorchBaseline, import_torch, memory_beside
 from sparsegen.bench.baselines._torch_masks import MaskedResult, MaskedTensors, why_no_masks
 from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
@@ -19,7 +19,7 @@ from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DsdTransposedProblem, DType, MaskedProblem, Problem
 
 
-class TorchDropout(Baseline):
+class TorchDropout(TorchBaseline):
     name, kind = "torch-dropout", Kind.DENSE
     operators = (MaskedProblem,)
 
@@ -32,7 +32,7 @@ class TorchDropout(Baseline):
         return Arithmetic.TF32 if problem.dtype is DType.FLOAT32 else super().arithmetic(problem)
 
     def open(self, executor: Executor) -> Mapping[str, str]:
-        versions = open_torch(executor)
+        versions = super().open(executor)
         import_torch().backends.cuda.matmul.allow_tf32 = True
         return versions
 
@@ -54,4 +54,4 @@ class TorchDropout(Baseline):
         yield Implementation(detail, run, result.clear, result.read_live, 0.0, memory_beside(run))
 
 
-BASELINE = TorchDropout()
+BASELINES = (TorchDropout(),)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from sparsegen.backends.executor import Executor
-from sparsegen.bench.baseline.baseline import Baseline, Implementation
+from sparsegen.bench.baseline.baseline import Implementation
 from sparsegen.bench.baseline.workbench import Workbench
-from sparsegen.bench.baselines._torch import TensorResult, import_torch, open_torch, place, to_tensor
+from sparsegen.bench.baselines._torch import TensorResult, TorchBaseline, import_torch, place, to_tensor
 from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
 from sparsegen.operators import (
@@ -21,7 +20,7 @@ from sparsegen.operators import (
 from sparsegen.operators.submanifold_conv3d import MAP, live_pairs
 
 
-class TorchGather(Baseline):
+class TorchGather(TorchBaseline):
     """The lists of each tap's live pairs are free: they are made before, as spconv and TorchSparse do.
 
     Sums over the taps are float32; of 16-bit elements the products of a tap are rounded, as PyTorch's matmul does.
@@ -36,9 +35,6 @@ class TorchGather(Baseline):
         if isinstance(problem, SubmanifoldConv3dProblem) and problem.epilogue is not ConvEpilogue.NONE:
             return "it has no epilogue"
         return "it computes one item" if problem.batch > 1 else None
-
-    def open(self, executor: Executor) -> Mapping[str, str]:
-        return open_torch(executor)
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         torch, problem = import_torch(), bench.problem
@@ -74,4 +70,4 @@ class TorchGather(Baseline):
         yield Implementation("gather, matmul, index_add", run, result.clear, result.read, 0.0, 0)
 
 
-BASELINE = TorchGather()
+BASELINES = (TorchGather(),)

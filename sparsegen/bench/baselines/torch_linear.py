@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import isqrt
 from typing import Any
 
 from sparsegen.backends.executor import Executor
-from sparsegen.bench.baseline.baseline import Baseline, Implementation
+from sparsegen.bench.baseline.baseline import Implementation
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._torch import (
     TensorResult,
+    TorchBaseline,
     import_torch,
     memory_beside,
-    open_torch,
     to_tensor,
 )
 from sparsegen.bench.results.results import Kind
 from sparsegen.matrix.features import Features
+from sparsegen.measure.clock import Call
 from sparsegen.operators import Epilogue, Layout, Problem, SpmmProblem
 
 
-class TorchLinear(Baseline):
+class TorchLinear(TorchBaseline):
     """The weight is dense, with the row's zeros. TF32 is off, in cuDNN too."""
 
     name, kind = "torch-linear", Kind.DENSE
@@ -36,7 +37,7 @@ class TorchLinear(Baseline):
         return "a call of it computes one item" if problem.batch > 1 else None
 
     def open(self, executor: Executor) -> Mapping[str, str]:
-        versions = open_torch(executor)
+        versions = super().open(executor)
         torch = import_torch()
         torch.backends.cudnn.allow_tf32 = False  # it is on by default for convolutions alone
         torch.backends.cudnn.benchmark = True
@@ -50,7 +51,7 @@ class TorchLinear(Baseline):
             yield _implementation(bench, detail, call)
 
 
-def _implementation(bench: Workbench, detail: str, call: Callable[[], Any]) -> Implementation:
+def _implementation(bench: Workbench, detail: str, call: Call) -> Implementation:
     result = TensorResult(bench, bench.problem.result(bench.features.nnz).shape)
 
     def run() -> None:
@@ -59,7 +60,7 @@ def _implementation(bench: Workbench, detail: str, call: Callable[[], Any]) -> I
     return Implementation(detail, run, result.clear, result.read, 0.0, memory_beside(run))
 
 
-def _calls(problem: SpmmProblem, weight: Any, b: Any, bias: Any) -> dict[str, Callable[[], Any]]:
+def _calls(problem: SpmmProblem, weight: Any, b: Any, bias: Any) -> dict[str, Call]:
     """Each gives C as the problem stores it."""
     torch = import_torch()
     has_relu = problem.epilogue is Epilogue.BIAS_RELU
@@ -84,4 +85,4 @@ def _calls(problem: SpmmProblem, weight: Any, b: Any, bias: Any) -> dict[str, Ca
     return calls
 
 
-BASELINE = TorchLinear()
+BASELINES = (TorchLinear(),)

@@ -74,4 +74,4 @@ def in_blocks(matrix: Any, live: Any, block: tuple[int, int]) -> Any:
     )
 
 
-BASELINE = TorchMaskedBsr()
+BASELINES = (TorchMaskedBsr(),)

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from sparsegen.backends.executor import Executor
-from sparsegen.bench.baseline.baseline import Baseline, Implementation, Stopwatch, UnsupportedError
+from sparsegen.bench.baseline.baseline import Implementation, Stopwatch, UnsupportedError
 from sparsegen.bench.baseline.workbench import Workbench
-from sparsegen.bench.baselines._torch import TensorResult, import_torch, nbytes, open_torch, to_tensor
+from sparsegen.bench.baselines._torch import TensorResult, TorchBaseline, import_torch, nbytes, to_tensor
 from sparsegen.bench.results.results import Kind
-from sparsegen.matrix.features import Features
-from sparsegen.operators import Problem, SddmmProblem
+from sparsegen.operators import SddmmProblem
 
 
-class TorchSampledAddmm(Baseline):
+class TorchSampledAddmm(TorchBaseline):
     name, kind = "torch-sampled-addmm", Kind.SPARSE
     operators = (SddmmProblem,)
-
-    def why_not(self, problem: Problem, features: Features) -> str | None:
-        return None if isinstance(problem, SddmmProblem) else "it computes sddmm"
-
-    def open(self, executor: Executor) -> Mapping[str, str]:
-        return open_torch(executor)
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         torch, problem = import_torch(), bench.problem_as(SddmmProblem)
@@ -53,4 +45,4 @@ class TorchSampledAddmm(Baseline):
         )
 
 
-BASELINE = TorchSampledAddmm()
+BASELINES = (TorchSampledAddmm(),)

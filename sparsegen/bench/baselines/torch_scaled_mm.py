@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
-from sparsegen.backends.executor import Executor
-from sparsegen.bench.baseline.baseline import Baseline, Implementation
+from sparsegen.bench.baseline.baseline import Implementation
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._live_blocks import live_alone
 from sparsegen.bench.baselines._torch import (
     TensorResult,
+    TorchBaseline,
     import_torch,
     memory_beside,
-    open_torch,
     place,
     to_tensor,
 )
@@ -26,7 +25,7 @@ from sparsegen.operators import FactorType, MaskedProblem, Problem, SddProblem
 WHOLE = 16  # elements that divide sizes
 
 
-class TorchScaledMm(Baseline):
+class TorchScaledMm(TorchBaseline):
     """8-bit products by PyTorch. A masked operand is passed with its zeros; a masked result is computed whole."""
 
     name, kind = "torch-scaled-mm", Kind.DENSE
@@ -43,9 +42,6 @@ class TorchScaledMm(Baseline):
         if problem.k % WHOLE or problem.n % WHOLE:
             return f"it takes sizes of whole {WHOLE} elements"
         return "a call of it computes one item" if problem.batch > 1 else None
-
-    def open(self, executor: Executor) -> Mapping[str, str]:
-        return open_torch(executor)
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         torch, problem = import_torch(), bench.problem
@@ -79,4 +75,4 @@ class TorchScaledMm(Baseline):
             yield Implementation(detail, run, found.clear, read, 0.0, memory)
 
 
-BASELINE = TorchScaledMm()
+BASELINES = (TorchScaledMm(),)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
-from sparsegen.backends.executor import Executor
-from sparsegen.bench.baseline.baseline import Baseline, Implementation, Stopwatch
+from sparsegen.bench.baseline.baseline import Implementation, Stopwatch
 from sparsegen.bench.baseline.workbench import Workbench
-from sparsegen.bench.baselines._torch import TensorResult, import_torch, nbytes, open_torch, to_tensor
+from sparsegen.bench.baselines._torch import TensorResult, TorchBaseline, import_torch, nbytes, to_tensor
 from sparsegen.bench.results.results import Kind
-from sparsegen.kernels.base import Array
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem, SoftmaxProblem
+from sparsegen.system.numpy_types import Array
 
 MOST_BYTES = 8 << 30  # bytes of the padded rows
 
 
-class TorchSoftmax(Baseline):
+class TorchSoftmax(TorchBaseline):
     """Compares the padded result where the nonzeros are. The scale is multiplied in ahead of the timed call."""
 
     name, kind = "torch-softmax", Kind.DENSE
@@ -29,9 +28,6 @@ class TorchSoftmax(Baseline):
             return "it computes sparse_softmax"
         size = features.m * features.row_max * problem.dtype.itemsize
         return f"the padded rows would take {size / 2**30:.0f} GiB" if size > MOST_BYTES else None
-
-    def open(self, executor: Executor) -> Mapping[str, str]:
-        return open_torch(executor)
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         torch, problem = import_torch(), bench.problem_as(SoftmaxProblem)
@@ -60,4 +56,4 @@ class TorchSoftmax(Baseline):
         yield Implementation("rows padded to the longest", run, result.clear, read, elapsed, nbytes(padded))
 
 
-BASELINE = TorchSoftmax()
+BASELINES = (TorchSoftmax(),)

@@ -77,4 +77,4 @@ class TritonBlocks(MaskedBlocks):
             yield f"{warps} warps, {stages} stages", run, nbytes(rows, columns)
 
 
-BASELINE = TritonBlocks()
+BASELINES = (TritonBlocks(),)

@@ -17,13 +17,17 @@ from sparsegen.bench.patterns.patterns import (
     SlidingWindow,
     Strided,
 )
+from sparsegen.errors import ConfigError
 from sparsegen.operators import (
     Block,
     BlockAttentionBackwardProblem,
     BlockAttentionProblem,
+    Chosen,
     Density,
     DType,
     MasksOf,
+    PagedAttentionProblem,
+    PageSize,
     Problem,
     Span,
     SparseAttentionProblem,
@@ -144,4 +148,42 @@ class BlockAttentionBackward(BlockAttention):
     kind = BlockAttentionBackwardProblem
 
 
-DISTRIBUTIONS = (Attention(), BlockAttention(), BlockAttentionBackward())
+class PagedAttention(Distribution):
+    """The newest tokens of sequences over chosen pages of their keys."""
+
+    operator: ClassVar[str] = PagedAttentionProblem.operator
+    words: ClassVar[Mapping[str, str]] = {
+        "sizes": "1 query (two of three rows), or 2 to 16, on 1000 to 131072 tokens at most, 1 to 64 sequences from "
+        "half of that length on, 1 to 8 heads of keys of 64, 128 or 256 columns, each for 1, 2, 4, 8 or 16 heads of "
+        "queries",
+        "pages": "of 16 to 256 tokens; .03 to 1 of them chosen, each head its own; all in one of four rows",
+        "types": "float16, bfloat16; both orders of tokens and heads",
+    }
+
+    def drawn(self, draw: Draw) -> Row:
+        chosen = Chosen.ALL if draw.chance(0.25) else Chosen.LISTED
+        problem = PagedAttentionProblem(
+            queries=1 if draw.chance(2 / 3) else draw.whole(2, 16),
+            keys=draw.size(1000, 131072),
+            kv_heads=draw.whole(1, 8),
+            group=draw.one_of((1, 2, 4, 8, 16)),
+            head_dim=draw.one_of((64, 128, 128, 256)),
+            dtype=draw.one_of((DType.FLOAT16, DType.BFLOAT16)),
+            page=PageSize(draw.one_of((16, 32, 64, 128, 256))),
+            density=Density(draw.share(0.03, 1.0)),
+            chosen=chosen,
+            order=draw.one_of(list(TokenOrder)),
+            batch=draw.whole(1, 64),
+        )
+        rows, most = problem.queries * problem.group, 256 if problem.head_dim <= 128 else 128
+        if rows > most:
+            raise ConfigError(f"{rows} queries that share keys are more than kernels take")
+        return problem, Drawn(*problem.matrix_shape), str(chosen)
+
+    def dense_flop(self, problem: Problem) -> float:
+        assert isinstance(problem, PagedAttentionProblem)
+        p = problem
+        return 4.0 * p.queries * p.keys * p.head_dim * p.heads * p.batch
+
+
+DISTRIBUTIONS = (Attention(), BlockAttention(), BlockAttentionBackward(), PagedAttention())

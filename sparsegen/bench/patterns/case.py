@@ -10,6 +10,7 @@ from sparsegen.bench.patterns.patterns import Pattern, pattern_from_dict
 from sparsegen.errors import SuiteError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import DType, Problem
+from sparsegen.system.json_object import Json
 from sparsegen.tuning_db.json_reader import Node
 from sparsegen.tuning_db.problem_reader import problem_dict, read_problem
 
@@ -73,7 +74,7 @@ class Case:
         """
         return self.pattern.matrix()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON values; `from_dict` is the inverse."""
         return {
             "suite": self.suite,
@@ -85,7 +86,7 @@ class Case:
         }
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Self:
+    def from_dict(cls, fields: Json) -> Self:
         """The case of a result file's fields.
 
         Raises:

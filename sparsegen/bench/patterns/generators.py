@@ -12,9 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from sparsegen.errors import MatrixError
-from sparsegen.matrix.csr import Array, CsrMatrix, check_shape
+from sparsegen.matrix.csr import CsrMatrix, check_shape
 from sparsegen.matrix.generators import normal_values
 from sparsegen.matrix.random_words import Words
+from sparsegen.system.numpy_types import Array
 
 _CHUNK = 1 << 20  # elements looked at together: bounds memory, and stays in the processor's cache
 _FULL = 1 / 16  # rows fuller than this are drawn by ranking all their columns, the others by rejection

@@ -9,14 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from sparsegen.bench.patterns import generators
 from sparsegen.bench.patterns.layer_generators import random_layer
 from sparsegen.errors import ConfigError, MatrixError, SuiteError
-from sparsegen.kernels.base import Array
 from sparsegen.matrix import masks
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.load import load_matrix
@@ -24,6 +23,8 @@ from sparsegen.networks.model.images import stroke_images
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import CLIP, radixnet
 from sparsegen.operators import DType, MaskedConv2dProblem, MaskedConv2dWeightsProblem, Problem
+from sparsegen.system.json_object import Json
+from sparsegen.system.numpy_types import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,13 @@ class Pattern(ABC):
     def operands(self, problem: Problem, nnz: int, rng: np.random.Generator) -> dict[str, Array]:
         """The row's dense inputs, as the problem draws them; a scale is the usual one, as others want it above 0."""
         drawn = problem.random_operands(rng, nnz)
-        return drawn | ({"scale": problem.kept({})["scale"]} if "scale" in problem.keeps else {})
+        return drawn | ({"scale": np.asarray(problem.kept({})["scale"])} if "scale" in problem.keeps else {})
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.rows, self.columns
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON values; `pattern_from_dict` is the inverse."""
         return {"kind": self.kind, **asdict(self)}
 
@@ -61,7 +62,7 @@ class Pattern(ABC):
             raise MatrixError(f"it is square, got {self.rows} x {self.columns}", source=what)
 
     @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Self:
+    def from_fields(cls, fields: Json) -> Self:
         """The pattern of a case's fields.
 
         Raises:
@@ -434,7 +435,7 @@ PATTERNS: dict[str, type[Pattern]] = {
 }
 
 
-def pattern_from_dict(fields: dict[str, Any]) -> Pattern:
+def pattern_from_dict(fields: Json) -> Pattern:
     """The pattern of these JSON values.
 
     Raises:

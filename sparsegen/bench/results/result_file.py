@@ -10,13 +10,14 @@ import io
 import json
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
 
 from sparsegen.bench.results.result_reader import NAME, VERSION, load
 from sparsegen.bench.results.results import Cell, ImplementationTime, Results, Row
 from sparsegen.errors import ResultsError
 from sparsegen.kernels.config import Config
+from sparsegen.system.json_object import Json
 from sparsegen.system.publish import publish_text
+from sparsegen.tuning_db.json_codec import finite
 from sparsegen.tuning_db.json_reader import read_text
 from sparsegen.tuning_db.problem_reader import problem_dict
 
@@ -28,7 +29,6 @@ OPTIONAL = (
     "state",
     "measured",
 )  # members of a row that are left out where there is nothing to say
-LARGEST_ERROR = 1e300  # stands for infinity, which JSON does not have
 
 # --- write -------------------------------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ def write(results: Results, path: Path) -> None:
 
 def dump(results: Results) -> str:
     """The document, one row a line: equal results make equal text."""
-    head: dict[str, Any] = {
+    head: Json = {
         "schema": f"{NAME}/{VERSION}",
         "device": asdict(results.device),
         "versions": dict(results.versions),
@@ -63,7 +63,7 @@ def dump(results: Results) -> str:
     return "{" + ",\n".join(parts) + f',\n"rows": [{rows}\n]}}\n'
 
 
-def _row_dict(row: Row) -> dict[str, Any]:
+def _row_dict(row: Row) -> Json:
     document = {f.name: getattr(row, f.name) for f in fields(row)}
     document["problem"] = problem_dict(row.problem)
     document["features"] = asdict(row.features)
@@ -75,8 +75,8 @@ def _row_dict(row: Row) -> dict[str, Any]:
     return {name: value for name, value in document.items() if name not in OPTIONAL or value}
 
 
-def _cell_dict(cell: Cell) -> dict[str, Any]:
-    document: dict[str, Any] = {
+def _cell_dict(cell: Cell) -> Json:
+    document: Json = {
         "baseline": cell.baseline,
         "kind": cell.kind,
         "arithmetic": cell.arithmetic,
@@ -88,7 +88,7 @@ def _cell_dict(cell: Cell) -> dict[str, Any]:
         **(asdict(cell.timing) if cell.timing is not None else {}),
         "preparation_ms": cell.preparation_ms,
         "memory_bytes": cell.memory_bytes,
-        "worst_error": None if cell.worst_error is None else _finite(cell.worst_error),
+        "worst_error": None if cell.worst_error is None else finite(cell.worst_error),
         "tried": cell.tried,
         "implementations": [_implementation_dict(implementation) for implementation in cell.implementations]
         or None,
@@ -96,8 +96,8 @@ def _cell_dict(cell: Cell) -> dict[str, Any]:
     return {name: value for name, value in document.items() if value is not None or name == "reason"}
 
 
-def _implementation_dict(one: ImplementationTime) -> dict[str, Any]:
-    document: dict[str, Any] = {
+def _implementation_dict(one: ImplementationTime) -> Json:
+    document: Json = {
         "detail": one.detail,
         "us": one.us,
         "reason": one.reason or None,
@@ -106,12 +106,8 @@ def _implementation_dict(one: ImplementationTime) -> dict[str, Any]:
     return {name: value for name, value in document.items() if value is not None}
 
 
-def _variant_dict(variant: Config | None) -> dict[str, Any] | None:
+def _variant_dict(variant: Config | None) -> Json | None:
     return None if variant is None else {"family": variant.family_name, "config": variant.to_dict()}
-
-
-def _finite(error: float) -> float:
-    return error if error < LARGEST_ERROR else LARGEST_ERROR  # NaN, too, becomes the largest
 
 
 # --- read --------------------------------------------------------------------------------------------------

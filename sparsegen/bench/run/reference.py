@@ -14,11 +14,12 @@ from sparsegen import backends
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.baseline.inputs import Inputs, stored_result
 from sparsegen.bench.results.results import Kind
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.packed import empty_as_one
 from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DType
 from sparsegen.system.child import answer, requests
+from sparsegen.system.numpy_types import Array
 from sparsegen.verify.bounds import ErrorBound
 from sparsegen.verify.verifier import verifier
 
@@ -71,7 +72,7 @@ class _Server:
     def _executor(self) -> Executor:
         return backends.open_executor(self._device)
 
-    def handle(self, request: Any) -> Any:
+    def handle(self, request: object) -> Any:
         if isinstance(request, ComputeReference):
             self._reference = None  # its memory goes first
             self._reference = RowReference(request.inputs, self._executor)

@@ -136,7 +136,7 @@ class Runner:
         self._inputs = inputs
         self.ask(Prepare(inputs))
 
-    def ask(self, message: Any) -> None:
+    def ask(self, message: object) -> None:
         """Send, if the row goes on for it."""
         if not self.is_in or self._child is None:
             return
@@ -220,7 +220,7 @@ class Runner:
         return ImplementationTime(detail, None, reason, config)
 
     @staticmethod
-    def _answer(child: Supervised, message: Any, seconds: float) -> Any:
+    def _answer(child: Supervised, message: object, seconds: float) -> Any:
         child.send(message)
         return child.receive(seconds)
 

@@ -158,7 +158,7 @@ class _Server:
         self._lead: Call | None = None
         self._is_slow = False
 
-    def handle(self, request: Any) -> Any:
+    def handle(self, request: object) -> Any:
         """
         Raises:
             DeviceLostError: the request failed, and so will the next.
@@ -176,7 +176,7 @@ class _Server:
         except SparsegenError as lost:
             raise DeviceLostError(f"{after}; afterwards {lost}") from after
 
-    def _answer(self, request: Any) -> Any:
+    def _answer(self, request: object) -> Any:
         if isinstance(request, Prepare):
             return self._prepare(request.inputs)
         if isinstance(request, Rank):

@@ -26,6 +26,7 @@ from sparsegen.integrations.torch.attention.attention import SparseAttention, sp
 from sparsegen.integrations.torch.attention.block_attention import block_attention
 from sparsegen.integrations.torch.attention.flex_attention import flex_attention
 from sparsegen.integrations.torch.attention.hugging_face import hugging_face_attention
+from sparsegen.integrations.torch.attention.paged_attention import paged_attention
 from sparsegen.integrations.torch.blocks.block_mask_formats import (
     flex_elements,
     from_counts,
@@ -67,6 +68,8 @@ from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.pattern.products import linear, sampled_product, transposed_product
 from sparsegen.integrations.torch.points.kernel_maps import KernelMap
 from sparsegen.integrations.torch.points.submanifold import SubmanifoldConv3d, submanifold_conv3d
+from sparsegen.integrations.torch.shipping.ship import Shipped, ship
+from sparsegen.plan.shipping.program import ProgramKind
 
 __all__ = [
     "Activation",
@@ -84,6 +87,8 @@ __all__ = [
     "MaskedSequential",
     "PointwiseConv2d",
     "PreparedLinear",
+    "ProgramKind",
+    "Shipped",
     "SourcedConv2d",
     "SparseAttention",
     "SparseConv2d",
@@ -111,11 +116,13 @@ __all__ = [
     "masked_conv2d",
     "masked_sequential",
     "masks",
+    "paged_attention",
     "sampled_product",
     "scaled_dsd",
     "scaled_sdd",
     "sdd",
     "sdd_into",
+    "ship",
     "sparse_attention",
     "submanifold_conv3d",
     "to_counts",

@@ -11,6 +11,7 @@ for the device. `sparsegen.masks` makes masks on the host.
 
 from __future__ import annotations
 
+from sparsegen.integrations.torch.attention.paged_attention_kernels import page_list
 from sparsegen.integrations.torch.attention.place_masks import (
     dilated,
     document_blocks,
@@ -47,6 +48,7 @@ __all__ = [
     "from_elements",
     "from_flex",
     "from_torch_bsr",
+    "page_list",
     "pooled_scores",
     "threshold_blocks",
     "to_counts",

@@ -1,3 +1,3 @@
-"""Attention: over the nonzeros of a mask, and over live blocks of masks that every call passes; its gradients."""
+"""Attention: over nonzeros or live blocks of masks, and over chosen pages of a cache; its gradients."""
 
-OPERATORS = ("block_attention", "block_attention_backward", "sparse_attention")
+OPERATORS = ("block_attention", "block_attention_backward", "paged_attention", "sparse_attention")

@@ -62,6 +62,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     )
     template = "attention/tma_attention_backward.cu.j2"
     entry = "tma_attention_backward"
+    deterministic = False
     mapped_names = ("q", "k", "v", "do", "dq", "dk", "dv")
     size_names = ("queries", "keys", "kv_heads", "group", "items")
     scratch_names = ("counters", "row_values", "dq_sums", "tile_order", "mask_ranks")

@@ -114,11 +114,11 @@ class TileConv(MaskedConvolution[TileConvConfig]):
         )
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> TileConvConfig:
-        """Tiles no wider than a group's filters, steps no longer than its channels."""
+        """Tiles no wider than a group's filters, steps no longer than its channels, and many threads, which wait."""
         p = problem
         of_group = p.filters // p.groups.count
         tile_n = 64 if of_group > 32 else 32 if of_group > 16 else 16
-        return TileConvConfig(tile_n=tile_n, step=8 if p.group_channels <= 8 else 16, thread_pixels=4)
+        return TileConvConfig(tile_n=tile_n, step=8 if p.group_channels <= 8 else 16, thread_pixels=2)
 
     @staticmethod
     def _threads(config: TileConvConfig) -> int:

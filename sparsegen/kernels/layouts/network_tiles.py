@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sparsegen.kernels.layouts.tile_groups import BANKS, NONE, SIDE, LayerKind, TileGroups, in_rows, spread
-from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 if TYPE_CHECKING:  # only for type checks: other families use the form of a tile alone
     from concurrent.futures import Future, ThreadPoolExecutor

@@ -14,8 +14,8 @@ import numpy as np
 
 from sparsegen.matrix import column_sets
 from sparsegen.matrix.column_sets import distinct, together
-from sparsegen.matrix.csr import Array
 from sparsegen.system.integers import round_up
+from sparsegen.system.numpy_types import Array
 
 SIDE = column_sets.SIDE  # rows of a group, columns of a block
 BANKS = 8  # runs of 16 bytes that shared memory delivers in one access

@@ -14,8 +14,8 @@ import numpy as np
 
 from sparsegen.kernels.layouts.network_tiles import LayerTiles
 from sparsegen.kernels.layouts.tile_groups import SIDE, LayerKind
-from sparsegen.matrix.csr import Array
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 SWEEPS = 2  # over all layers; more change little
 COPIED_AS = 3  # sent neurons for one that is kept twice: kernels look up the destination of the second one

@@ -23,9 +23,10 @@ from sparsegen.kernels.layouts.network_tiles import (
 )
 from sparsegen.kernels.layouts.tile_groups import NONE, SIDE, LayerKind
 from sparsegen.kernels.network.cluster_shares import assigned_layers, share_of
-from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.sparse_network import SparseNetworkProblem
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 SPARE_BLOCKS = 4  # blocks of neurons that a block of the cluster may keep beyond its share
 HOLDERS = 2  # blocks of the cluster that hold a block of neurons, at most

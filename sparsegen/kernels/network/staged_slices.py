@@ -13,10 +13,11 @@ import numpy as np
 
 from sparsegen.errors import MatrixError
 from sparsegen.kernels.layouts.ell import interleave_classes
-from sparsegen.matrix.csr import MAX_INDEX, Array, CsrMatrix
+from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.operators.sparse_network import BIAS_COLUMNS, SparseNetworkProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 PARTS = BIAS_COLUMNS + 1  # values of a neuron's bias, the last one is padding
 NONE = -1

@@ -9,8 +9,9 @@ import numpy as np
 from sparsegen.kernels.layouts.network_tiles import TILE, in_fragment
 from sparsegen.kernels.layouts.tile_groups import NONE, SIDE, in_rows
 from sparsegen.matrix.column_sets import together
-from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

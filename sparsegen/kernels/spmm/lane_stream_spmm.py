@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sparsegen.kernels.base import Array, Constraint, Device, Family
+from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
@@ -31,6 +31,7 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP, Buffer, PlainDevice
 from sparsegen.system.integers import ceil_div, round_up
+from sparsegen.system.numpy_types import Array
 
 ROW_BYTES = 128  # bytes of a ring's row: a word for each lane
 BARRIER_BYTES = 256

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sparsegen.kernels.base import Constraint, Device, Family
-from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
 from sparsegen.kernels.layouts.ell import (
@@ -32,9 +30,11 @@ from sparsegen.kernels.layouts.limits import (
 from sparsegen.kernels.layouts.loads import indices_fit
 from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
 from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.spmm.uspmm_vec_config import UspmmVecConfig, gathered, halved, tiled
+from sparsegen.kernels.spmm.uspmm_vec_costs import COSTS
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.operators import Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
@@ -47,127 +47,6 @@ WITH_REST = 1 - QUARTILE  # fraction of the rows that have a rest, if ELL is tha
 STRIDED_PRODUCT_CYCLES = 0.11  # cycles of an element of a column-major B that is gathered
 ADDRESS_REGISTERS, GATHERING_REGISTERS = 18, 24  # registers of a thread besides sums and loads
 MOST_VARIATION = 1.0  # row-length CoV up to which ELL with a rest is tried
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """Fitted costs of the parts of the time; in a multiprocessor's cycles unless stated.
-
-    Attributes:
-        start_us: microseconds of the kernel's start.
-        product: cost of a product.
-        line: cost of a line of global memory that a warp gathers from; of a row-major B a set of threads has one for
-            each of its chunks.
-        unaligned: factor of a product's cost if gathered elements come one by one.
-        unaligned_byte: cost of a byte of a tile of B that is loaded so, for each of the warps that load it together.
-        byte: likewise, of any tile.
-        step, gathered_step: cost of a warp's step to the next load of A, which waits for the data of the one before.
-        spilling: further cost of a step, and of a row with a rest, by the share of registers that there are too few.
-        sum: cost of a sum that warps with the same rows add up.
-        rest: cost of a step through the longest row's nonzeros beyond the ELL width.
-        rest_row: cost of a row with a rest, which all sets of its warp share, one such row after the other.
-        rest_sum: cost to hand on one of its sums, for each thread.
-        move: multiples of the memory's time; and ``a``, of the L2's for A, which comes again for each tile.
-    """
-
-    start_us: float
-    product: float
-    line: float
-    unaligned: float
-    unaligned_byte: float
-    byte: float
-    step: float
-    gathered_step: float
-    spilling: float
-    sum: float
-    rest: float
-    rest_row: float
-    rest_sum: float
-    move: float
-    a: float
-
-
-OF_HALF = Costs(
-    start_us=1.47,
-    product=0.022,
-    line=0.335,
-    unaligned=0.248,
-    unaligned_byte=4.11,
-    byte=1.20,
-    step=153.0,
-    gathered_step=579.0,
-    spilling=6280.0,
-    sum=0.117,
-    rest=399.0,
-    rest_row=439.0,
-    rest_sum=0.0158,
-    move=0.515,
-    a=0.087,
-)
-COSTS = {
-    DType.FLOAT32: Costs(
-        start_us=1.56,
-        product=0.037,
-        line=0.454,
-        unaligned=0.103,
-        unaligned_byte=1.07,
-        byte=1.33,
-        step=0.0,
-        gathered_step=305.0,
-        spilling=3810.0,
-        sum=0.129,
-        rest=303.0,
-        rest_row=793.0,
-        rest_sum=0.0272,
-        move=0.378,
-        a=0.386,
-    ),
-    DType.FLOAT16: OF_HALF,
-    DType.BFLOAT16: OF_HALF,
-}
-
-
-@dataclass(frozen=True)
-class UspmmVecConfig(Config):
-    """One point of the tuning space of `UspmmVec`."""
-
-    tile_n: int = tunable(64, (8, 16, 32, 64, 128), "columns of C per block", packs=True)
-    threads_per_row: int = tunable(
-        8, (1, 2, 4, 8, 16), "threads that share rows of A", searched=(1, 2, 4, 8), packs=True
-    )
-    vec_size: int = tunable(
-        2,
-        (1, 2, 4, 8),
-        "neighbouring rows of a thread, loaded as a vector",
-        searched=(1, 2, 4),
-        packs=True,
-    )
-    step: int = tunable(
-        4,
-        (1, 2, 4, 8),
-        "places of those rows that come with the same load",
-        searched=(2, 4, 8),
-        packs=True,
-    )
-    k_splits: int = tunable(1, (1, 2, 4, 8, 16), "warps that share the places of the same rows")
-    row_warps: int = tunable(8, (1, 2, 4, 8, 16), "warps of a block with rows of their own")
-    staging: str = tunable(
-        "shared",
-        ("gather", "shared"),
-        "where B is read from: gathered from global memory, or a tile of all its rows in shared memory",
-        packs=True,
-    )
-    ell_width: str = tunable(
-        "longest",
-        ("longest", "quartile"),
-        "places of a row in ELL: as the longest row needs, or as three quarters of the rows need; what longer rows "
-        "have beyond is a CSR rest (HYB)",
-        packs=True,
-    )
-    index_bits: int = tunable(16, (16, 32), "bits of a stored column index", searched=(16,), packs=True)
-    registers: int = tunable(
-        64, (32, 64, 128), "registers per thread that the compiler may use", searched=(64, 128)
-    )
 
 
 class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
@@ -333,7 +212,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             return False
         if self._resident_blocks(problem, c, device) * warps < 16:
             return False
-        return warps < 32 or self._resident_blocks(problem, _halved(c), device) == 1
+        return warps < 32 or self._resident_blocks(problem, halved(c), device) == 1
 
     def constants(self, problem: SpmmProblem, config: UspmmVecConfig) -> Mapping[str, Value]:
         by_row = problem.layout is Layout.ROW
@@ -513,62 +392,10 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             index_bits=16 if problem.k <= 1 << 16 else 32,
             ell_width="longest" if padding_requirement(features).holds else "quartile",
         )
-        likely = _tiled(usual, problem.n)
+        likely = tiled(usual, problem.n)
         if problem.layout is Layout.ROW:
-            likely += _gathered(usual, problem.n)
+            likely += gathered(usual, problem.n)
         return likely
-
-
-@lru_cache(maxsize=1024)
-def _tiled(usual: UspmmVecConfig, n: int) -> tuple[UspmmVecConfig, ...]:
-    """Blocks of 16 warps whose threads each have a row, 16 bytes of A a load, and 8 or 16 sums, for n columns."""
-    found = []
-    for tile_n, sums, k_splits in itertools.product((8, 16, 32, 64), (8, 16), (1, 2, 4, 8, 16)):
-        if sums > tile_n or (tile_n > 8 and tile_n >= 2 * n):
-            continue
-        config = replace(
-            usual,
-            tile_n=tile_n,
-            threads_per_row=tile_n // sums,
-            k_splits=k_splits,
-            row_warps=16 // k_splits,
-        )
-        found.append(config)
-        if tile_n == 8:
-            found.append(replace(config, staging="gather"))
-    return tuple(found)
-
-
-@lru_cache(maxsize=1024)
-def _gathered(usual: UspmmVecConfig, n: int) -> tuple[UspmmVecConfig, ...]:
-    """Sets of threads that gather whole lines of a row-major B, one or two rows of A to a set, for n columns."""
-    chunk = usual.step  # elements in 16 bytes of A and of B alike
-    found = []
-    for threads, chunks, rows in itertools.product((4, 8), (1, 2, 4), (1, 2)):
-        tile_n = threads * chunks * chunk
-        if not 16 <= tile_n <= 128 or tile_n >= 2 * n or not 8 <= chunks * chunk * rows <= 32:
-            continue
-        for k_splits in (1, 2, 4, 8, 16):
-            config = replace(
-                usual,
-                tile_n=tile_n,
-                threads_per_row=threads,
-                vec_size=rows,
-                step=chunk // rows,
-                k_splits=k_splits,
-                row_warps=max(1, 8 // k_splits),
-                staging="gather",
-                registers=64 if chunks * chunk * rows <= 16 else 128,
-            )
-            found.append(config)
-    return tuple(found)
-
-
-def _halved(config: UspmmVecConfig) -> UspmmVecConfig:
-    """Returns the config with half the warps."""
-    if config.row_warps > 1:
-        return replace(config, row_warps=config.row_warps // 2)
-    return replace(config, k_splits=config.k_splits // 2)
 
 
 FAMILY = UspmmVec()

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import check_shape
 from sparsegen.matrix.formats import Array, Coordinates
 from sparsegen.matrix.readers.files import hint, read_text
+from sparsegen.system.numpy_types import NumpyType
 
 _FIELDS = {"real": "f8", "double": "f8", "integer": "i8", "unsigned-integer": "u8", "pattern": None}
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric")
@@ -44,7 +45,7 @@ class _Header:
     start: int
 
     @property
-    def row_type(self) -> np.dtype[Any]:
+    def row_type(self) -> NumpyType:
         """One entry's numbers."""
         value = _FIELDS[self.field]
         fields = [("row", "i8"), ("column", "i8")] if self.coordinate else []

@@ -19,6 +19,7 @@ from sparsegen.matrix.csr import MAX_INDEX, check_shape
 from sparsegen.matrix.formats import Array, Compressed, CompressedLayout, Coordinates, as_real
 from sparsegen.matrix.readers.files import clipped, hint
 from sparsegen.system.numpy_load import without_numpys_warnings
+from sparsegen.system.numpy_types import NumpyType
 
 Stored = Array | Compressed | Coordinates
 
@@ -244,7 +245,7 @@ class ArrayHeader:
     """Declarations in the head of a .npy stream; ``length`` is its own length in bytes."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: NumpyType
     length: int
 
 

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,8 @@ from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import check_shape
 from sparsegen.matrix.formats import Array
 from sparsegen.matrix.readers.files import clipped, hint
+from sparsegen.system.json_object import Json
+from sparsegen.system.numpy_types import NumpyType
 
 _MAX_HEADER = 100_000_000  # bytes; the format's own limit
 _MOST_DIMENSIONS = 32  # limit of NumPy 1
@@ -53,7 +54,7 @@ class TensorEntry:
     end: int
 
     @property
-    def dtype(self) -> np.dtype[Any] | None:
+    def dtype(self) -> NumpyType | None:
         """Type to read its raw elements as (bfloat16 as uint16); None for a type that is not read here."""
         return np.dtype(_DTYPES[self.kind]) if self.kind in _DTYPES else None
 
@@ -116,7 +117,7 @@ def widened(entry: TensorEntry, raw: Array) -> Array:
     return (raw.astype(np.uint32) << 16).view(np.float32) if entry.kind == "BF16" else raw
 
 
-def _entry(path: Path, header: dict[str, Any], name: str, data_start: int) -> TensorEntry:
+def _entry(path: Path, header: Json, name: str, data_start: int) -> TensorEntry:
     place = _place(name)
     try:
         kind, sizes, (begin, end) = (header[name][key] for key in ("dtype", "shape", "data_offsets"))
@@ -133,13 +134,13 @@ def _entry(path: Path, header: dict[str, Any], name: str, data_start: int) -> Te
     return TensorEntry(name, kind, tuple(sizes), data_start + begin, data_start + end)
 
 
-def _readable_type(path: Path, entry: TensorEntry) -> np.dtype[Any]:
+def _readable_type(path: Path, entry: TensorEntry) -> NumpyType:
     if entry.dtype is None:
         raise _unsupported(path, entry.kind, entry.name)
     return entry.dtype
 
 
-def _unsupported(path: Path, kind: Any, name: str) -> MatrixError:
+def _unsupported(path: Path, kind: object, name: str) -> MatrixError:
     return MatrixError(
         f"dtype {clipped(kind)} is not supported; there are {', '.join(_DTYPES)}",
         source=path,
@@ -164,7 +165,7 @@ def _check_span(path: Path, entry: TensorEntry, data_start: int) -> None:
         )
 
 
-def _header(path: Path) -> tuple[dict[str, Any], int]:
+def _header(path: Path) -> tuple[Json, int]:
     """The JSON header without ``__metadata__``, and where the data starts."""
     size = path.stat().st_size
     with path.open("rb") as stream:
@@ -188,7 +189,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _choose(path: Path, header: dict[str, Any], tensor: str | None) -> str:
+def _choose(path: Path, header: Json, tensor: str | None) -> str:
     if tensor is None and len(header) == 1:
         return next(iter(header))
     if tensor in header:
@@ -201,5 +202,5 @@ def _choose(path: Path, header: dict[str, Any], tensor: str | None) -> str:
     raise MatrixError(f"{asked}; the file holds {listed or 'none'}", source=path)
 
 
-def _is_size(value: Any) -> bool:
+def _is_size(value: object) -> bool:
     return type(value) is int and 0 <= value <= _MOST_ELEMENTS

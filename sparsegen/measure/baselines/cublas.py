@@ -11,13 +11,13 @@ import numpy as np
 
 from sparsegen.backends.cuda.runtime import CudaExecutor
 from sparsegen.backends.executor import Buffer
-from sparsegen.kernels.base import Array
 from sparsegen.kernels.masked.masked_tiles import Side
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baselines import Call
 from sparsegen.measure.baselines.libraries import Handle, checked, find_library
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.system.device_memory import Address
+from sparsegen.system.numpy_types import Array
 
 DATA_TYPE = {DType.FLOAT32: 0, DType.FLOAT16: 2, DType.BFLOAT16: 14}  # cudaDataType
 NO_TRANSPOSE, TRANSPOSE = 0, 1

@@ -10,11 +10,11 @@ import numpy as np
 
 from sparsegen.backends.cuda.runtime import CudaExecutor
 from sparsegen.backends.executor import Buffer
-from sparsegen.kernels.base import Array
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baselines import Call
 from sparsegen.measure.baselines.libraries import Handle, VendorError, checked, find_library
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.system.numpy_types import Array
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ import site
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from sparsegen.errors import SparsegenError
 from sparsegen.settings import Settings
@@ -45,7 +44,7 @@ def find_library(name: str) -> ctypes.CDLL:
     )
 
 
-def checked(library: ctypes.CDLL, function: str, *arguments: Any) -> None:
+def checked(library: ctypes.CDLL, function: str, *arguments: object) -> None:
     """Call a function that returns a status.
 
     Raises:
@@ -67,7 +66,7 @@ class Handle:
         VendorError: the library refused.
     """
 
-    def __init__(self, library: ctypes.CDLL, create: str, destroy: str, *arguments: Any) -> None:
+    def __init__(self, library: ctypes.CDLL, create: str, destroy: str, *arguments: object) -> None:
         self.library, self._destroy = library, destroy
         self.value = ctypes.c_void_p()
         checked(library, create, ctypes.byref(self.value), *arguments)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.networks.model.network import Network
 from sparsegen.operators.sparse_network import Activation
+from sparsegen.system.numpy_types import Array
 
 ROUNDOFF = 2.0**-53  # unit roundoff of float64
 OTHER_ROUNDINGS = 6  # beside one for each weight: of the levels themselves

@@ -16,13 +16,13 @@ import numpy as np
 from sparsegen.backends.executor import Executor
 from sparsegen.backends.plain import PlainKernels
 from sparsegen.errors import ConfigError
-from sparsegen.matrix.csr import Array
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.run.inputs import Inputs
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation, largest
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 CHUNK = 1 << 22  # neurons times inputs that are computed together on the host
 DEVICE_CHUNK = 1 << 26  # the same on a device, 16 bytes each

@@ -12,7 +12,6 @@ from sparsegen import backends
 from sparsegen.backends.executor import Executor, LoadedKernel, PinnedMemory
 from sparsegen.backends.plain import compiled_kernels
 from sparsegen.kernels.launch import Launch
-from sparsegen.matrix.csr import Array
 from sparsegen.networks.exact.decisions import Levels
 from sparsegen.networks.exact.exact import Categories, bound
 from sparsegen.networks.exact.float64_run import Float64Run
@@ -23,6 +22,7 @@ from sparsegen.plan.binding import BoundVariant, bind_variant, zeroed
 from sparsegen.plan.own_launch import Bound
 from sparsegen.system.device_memory import WARP, Address, Buffer
 from sparsegen.system.integers import ceil_div, round_up
+from sparsegen.system.numpy_types import Array
 
 THREADS = 256  # as in network_selection.cu
 COUNTS = (

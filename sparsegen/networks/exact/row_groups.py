@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.matrix.column_sets import together
-from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.sparse_network import Activation
+from sparsegen.system.numpy_types import Array
 
 GROUP = 16  # rows at most, as in exact_network.cu
 

@@ -14,9 +14,10 @@ import numpy as np
 import scipy.sparse
 
 from sparsegen.errors import MatrixError
-from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import CLIP, FAN_IN, challenge_bias
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.publish import publish_text, reported
 from sparsegen.system.quantities import counted
 from sparsegen.system.regular import open_regular

@@ -12,10 +12,11 @@ from numpy.lib.npyio import NpzFile
 from sparsegen import arguments
 from sparsegen.errors import MatrixError, SparsegenError
 from sparsegen.matrix.budget import MemoryBudget
-from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.readers.files import check_readable
 from sparsegen.networks.model.network import Network
 from sparsegen.system.numpy_load import load_numpy
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.publish import publish_file, reported
 
 VERSION = 1

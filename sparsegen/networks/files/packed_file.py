@@ -17,9 +17,9 @@ from typing import BinaryIO
 import numpy as np
 
 from sparsegen.errors import SavedOperatorError
-from sparsegen.matrix.csr import Array
 from sparsegen.networks.files.packed_header import header_of, packed_of, padded
 from sparsegen.networks.packed.packed_network import PackedNetwork
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.publish import publish_file, reported
 from sparsegen.system.regular import open_regular
 from sparsegen.tuning_db.json_reader import Node, parse_json

@@ -10,12 +10,14 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from sparsegen.errors import SavedOperatorError
-from sparsegen.matrix.csr import MAX_INDEX, Array
+from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.networks.packed.memory_plan import MemoryPlan
 from sparsegen.networks.packed.packed_network import CHECKED_BYTES, PackedNetwork, Segment
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem
 from sparsegen.system.integers import ceil_div, round_up
+from sparsegen.system.json_object import Json
+from sparsegen.system.numpy_types import Array
 from sparsegen.tuning_db.config_reader import read_config
 from sparsegen.tuning_db.json_reader import Node
 from sparsegen.tuning_db.problem_reader import read_problem
@@ -34,7 +36,7 @@ def padded(nbytes: int) -> int:
 # --- write -------------------------------------------------------------------------------------------------
 
 
-def header_of(packed: PackedNetwork) -> dict[str, Any]:
+def header_of(packed: PackedNetwork) -> Json:
     """All but the images, as JSON values; ``nbytes`` is that of all images, each at its ``begin``."""
     begin, segments = 0, []
     for segment in packed.segments:
@@ -58,7 +60,7 @@ def header_of(packed: PackedNetwork) -> dict[str, Any]:
     }
 
 
-def _segment_header(segment: Segment) -> dict[str, Any]:
+def _segment_header(segment: Segment) -> Json:
     return {
         "problem": segment.problem.to_dict(),
         "layers": [segment.layers.start, segment.layers.stop],

@@ -8,8 +8,8 @@ import numpy as np
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
-from sparsegen.matrix.csr import Array
 from sparsegen.matrix.random_words import Words
+from sparsegen.system.numpy_types import Array
 
 DRAWN = 28  # pixels of a side at which strokes are drawn, as those of MNIST
 POINTS = 6  # points of a stroke, at most

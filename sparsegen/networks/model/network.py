@@ -6,16 +6,16 @@ import itertools
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError, MatrixError
-from sparsegen.matrix.csr import MAX_INDEX, Array, CsrMatrix
+from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.matrix.formats import as_csr
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import BIAS_COLUMNS, split_bias
+from sparsegen.system.numpy_types import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +41,7 @@ class Network:
         return f"<Network: {len(self.layers)} layers of up to {self.neurons} neurons, {self.edges} weights>"
 
     @classmethod
-    def of(cls, layers: Sequence[Any], bias: Any, clip: float) -> Network:
+    def of(cls, layers: Sequence[object], bias: object, clip: float) -> Network:
         """A network of anything that `as_csr` takes, checked.
 
         Args:
@@ -152,7 +152,7 @@ class Network:
         return CsrMatrix((offsets.size - 1, width + BIAS_COLUMNS), offsets, columns, values)
 
 
-def _in_float32(number: int, layer: Any) -> CsrMatrix:
+def _in_float32(number: int, layer: object) -> CsrMatrix:
     try:
         found = as_csr(layer)
     except MatrixError as error:
@@ -161,7 +161,7 @@ def _in_float32(number: int, layer: Any) -> CsrMatrix:
         return found.with_values(found.values.astype(np.float32))
 
 
-def _biases(layers: tuple[CsrMatrix, ...], bias: Any) -> tuple[Array, ...]:
+def _biases(layers: tuple[CsrMatrix, ...], bias: object) -> tuple[Array, ...]:
     given = list(bias) if isinstance(bias, list | tuple) else [bias] * len(layers)
     if len(given) != len(layers):
         raise MatrixError(f"expected a bias for each of {len(layers)} layers, got {len(given)}", place="bias")

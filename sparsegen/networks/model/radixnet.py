@@ -14,9 +14,10 @@ import numpy as np
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.budget import MemoryBudget
-from sparsegen.matrix.csr import Array, CsrMatrix
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.random_words import Words
 from sparsegen.networks.model.network import Network
+from sparsegen.system.numpy_types import Array
 
 COPIES = 16  # copies of each neuron of the radix-2 network: the Kronecker product with ones
 FAN_IN = 2 * COPIES

@@ -14,7 +14,6 @@ from sparsegen.kernels import family_of
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.packed import Packed, empty_as_one
-from sparsegen.matrix.csr import Array
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.packed.memory_plan import MemoryPlan
 from sparsegen.operators import DType
@@ -22,6 +21,7 @@ from sparsegen.operators.sparse_network import BIAS_COLUMNS, Activation, Readout
 from sparsegen.plan.packing import with_all_values
 from sparsegen.system.device_memory import Address
 from sparsegen.system.integers import ceil_div, round_up
+from sparsegen.system.numpy_types import Array
 
 ALIGNMENT = 256  # alignment of arrays in an image
 CLIP_BYTES = 4

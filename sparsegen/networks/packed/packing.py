@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -69,7 +68,7 @@ class Wanted:
     budget: int | None
     db: str | Path | None
     family: str | None
-    config: Mapping[str, Any] | None
+    config: Mapping[str, object] | None
 
     @property
     def share(self) -> int:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.matrix.csr import Array
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 LARGER = 4  # times as many inputs as in a device's first chunk: nothing is computed before those are there
 WIDTHS = (

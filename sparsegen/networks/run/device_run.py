@@ -11,7 +11,6 @@ from sparsegen import backends
 from sparsegen.backends.executor import Executor, LoadedKernel, Moment
 from sparsegen.kernels import family_of
 from sparsegen.kernels.packed import Packed
-from sparsegen.matrix.csr import Array
 from sparsegen.networks.packed.packed_network import PackedNetwork
 from sparsegen.networks.run.chunks import Chunk
 from sparsegen.networks.run.inputs import Inputs, write_rows
@@ -26,6 +25,7 @@ from sparsegen.plan.own_launch import Bound
 from sparsegen.plan.variants import RenderedVariant
 from sparsegen.system.device_memory import Address, Buffer
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 NextChunk = Callable[[], Chunk | None]
 MOST_LAUNCHES = 256  # kept: batches are of one size but where inputs died

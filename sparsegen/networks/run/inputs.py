@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from sparsegen.errors import OperandError
-from sparsegen.matrix.csr import Array
 from sparsegen.networks.run.chunks import Chunk
 from sparsegen.operators import DType
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 
 class Inputs(Protocol):
@@ -199,7 +199,7 @@ def require_shape(shape: tuple[int, ...], neurons: int) -> None:
         raise OperandError(f"y: expected inputs × {neurons} neurons, at least one input, got shape {shape}")
 
 
-def as_inputs(y: Any, neurons: int, dtype: DType) -> Inputs:
+def as_inputs(y: object, neurons: int, dtype: DType) -> Inputs:
     """Inputs of an array on the host.
 
     Args:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
-from sparsegen.matrix.csr import Array
 from sparsegen.networks.packed.packed_network import PackedNetwork
 from sparsegen.networks.run.chunks import Chunk
 from sparsegen.networks.run.inputs import as_inputs
 from sparsegen.networks.run.placement import Devices, Placement
 from sparsegen.operators.sparse_network import Readout
 from sparsegen.system.device_bound import DeviceBound
+from sparsegen.system.numpy_types import Array
 
 
 class PackedInference(DeviceBound):
@@ -45,7 +44,7 @@ class PackedInference(DeviceBound):
         """Divides ``count`` inputs into chunks for ``hands`` devices; see `DeviceGroup.chunks`."""
         return self._group.chunks(count, hands)
 
-    def __call__(self, y: Any, chunks: Sequence[Chunk] | None = None) -> tuple[Array, Array]:
+    def __call__(self, y: object, chunks: Sequence[Chunk] | None = None) -> tuple[Array, Array]:
         """The last layer's neurons, and which inputs live; see `SparseNetwork.__call__`.
 
         Args:
@@ -60,7 +59,7 @@ class PackedInference(DeviceBound):
         found = self.packed.dtype.from_storage(self._inferred(y, chunks))
         return found, np.flatnonzero(found.any(axis=1))
 
-    def totals(self, y: Any, chunks: Sequence[Chunk] | None = None) -> Array:
+    def totals(self, y: object, chunks: Sequence[Chunk] | None = None) -> Array:
         """The sum of each input's outputs, float32; see `__call__`.
 
         Raises:
@@ -71,9 +70,9 @@ class PackedInference(DeviceBound):
             raise ConfigError("this network was packed for neurons: pack it with readout = totals")
         return self._inferred(y, chunks)
 
-    def categories(self, y: Any) -> Array:
+    def categories(self, y: object) -> Array:
         """The inputs that live, as the dtype computes them: int64, sorted; errors as of `totals`."""
         return np.flatnonzero(self.totals(y))
 
-    def _inferred(self, y: Any, chunks: Sequence[Chunk] | None) -> Array:
+    def _inferred(self, y: object, chunks: Sequence[Chunk] | None) -> Array:
         return self._group.infer(as_inputs(y, self.packed.inputs, self.packed.dtype), chunks).results

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from sparsegen.matrix.csr import Array
+from sparsegen.system.numpy_types import Array, NumpyType
 
 
 class Parked:
     """Their numbers and neurons, in memory that is used again: fresh memory costs more than copying to it."""
 
-    def __init__(self, neurons: int, dtype: np.dtype[Any]) -> None:
+    def __init__(self, neurons: int, dtype: NumpyType) -> None:
         """
         Args:
             neurons: neurons of a row.

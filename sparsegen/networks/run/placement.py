@@ -32,7 +32,7 @@ class Placement:
     budget: int | None
 
     @classmethod
-    def of(cls, memory: Any, devices: Devices | None, device: Device | str | None) -> Placement:
+    def of(cls, memory: object, devices: Devices | None, device: Device | str | None) -> Placement:
         """Parses a call's arguments.
 
         Args:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.backends.executor import CopyStream, Executor, Moment
-from sparsegen.matrix.csr import Array
 from sparsegen.networks.packed.packed_network import RESULT_BUFFERS
 from sparsegen.networks.run.staging import PIECE_BYTES, Writers
 from sparsegen.system.device_memory import Address, Buffer
+from sparsegen.system.numpy_types import Array
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators.base.dtype import Array
+from sparsegen.system.numpy_types import Array
 
 CHECKED_COLUMNS = 64  # columns of a row that are computed again
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from sparsegen.operators.base.float8 import Float8
+from sparsegen.system.numpy_types import Array, NumpyType
 
-Array = npt.NDArray[Any]
 TF32_CUT = 2.0**-10  # largest relative error of a float32 factor without its last 13 bits
 # Hopper's tensor cores add 8-bit products with 13 bits behind the point of the largest one (DeepSeek-V3 Technical
 # Report, 3.3.2; SageAttention2, 3.2). Of 128 products, behind which kernels go on in float32, that typically comes to
@@ -31,7 +31,7 @@ class DType(StrEnum):
         return 4 if self is DType.FLOAT32 else 2
 
     @property
-    def storage(self) -> np.dtype[Any]:
+    def storage(self) -> NumpyType:
         """The NumPy dtype that holds the bits; NumPy has no bfloat16, so ``uint16`` stands in for it."""
         return np.dtype({"float32": "f4", "float16": "f2", "bfloat16": "u2"}[self.value])
 
@@ -93,7 +93,7 @@ class WordType(StrEnum):
         return self.storage.itemsize
 
     @property
-    def storage(self) -> np.dtype[Any]:
+    def storage(self) -> NumpyType:
         """The NumPy dtype of the words."""
         return np.dtype(self.value)
 

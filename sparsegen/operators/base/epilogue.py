@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from sparsegen.errors import OperandError
-from sparsegen.operators.base.dtype import Array
 from sparsegen.operators.base.reference import DeviceReference
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 # Growth of an error by an activation with a slope of at most 1.13 (GELU) or 1.1 (SiLU), and roundings in evaluating it.
 GROWTH = 1.5
@@ -40,7 +40,7 @@ class BiasEpilogue(StrEnum):
         residual = TensorSpec("residual", result.shape, result.dtype, alignment)
         return (*([bias] if self.has_bias else []), *([residual] if self.has_residual else []))
 
-    def given(self, bias: Any, residual: Any, biases: int) -> tuple[Any, ...]:
+    def given(self, bias: object, residual: object, biases: int) -> tuple[Any, ...]:
         """Returns the call's arrays for `operands`, in their order.
 
         Args:

@@ -32,7 +32,7 @@ class Parameter(ABC):
 
     @classmethod
     @abstractmethod
-    def parse(cls, value: Any) -> Self:
+    def parse(cls, value: object) -> Self:
         """The value that an object of this class, a number or a word stands for.
 
         Raises:
@@ -40,7 +40,7 @@ class Parameter(ABC):
         """
 
     @classmethod
-    def named(cls, value: Any, name: str, error: type[SparsegenError] = ConfigError) -> Self:
+    def named(cls, value: object, name: str, error: type[SparsegenError] = ConfigError) -> Self:
         """Parses the value of an argument ``name``; raises ``error`` if it is no value of the class."""
         try:
             return cls.parse(value)
@@ -155,7 +155,7 @@ def items() -> Any:
     return size(doc, default=1, flags=("--batch", "--heads"), of_batch=True)
 
 
-def _declared(doc: str, default: int | StrEnum | Parameter | None, **metadata: Any) -> Any:
+def _declared(doc: str, default: int | StrEnum | Parameter | None, **metadata: object) -> Any:
     metadata["doc"] = doc
     if default is None:
         return dataclasses.field(metadata=metadata)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from sparsegen.system.numpy_types import Array, NumpyType
+
 NAN = 0x7F  # code in both formats
 LARGEST_CODES = {"float8_e4m3fn": 0x7E, "float8_e5m2": 0x7B}
 
@@ -29,7 +29,7 @@ class Float8(StrEnum):
         return 1
 
     @property
-    def storage(self) -> np.dtype[Any]:
+    def storage(self) -> NumpyType:
         """The NumPy dtype that holds the bits."""
         return np.dtype(np.uint8)
 

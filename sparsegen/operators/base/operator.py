@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from sparsegen.operators.base.dtype import Array
 from sparsegen.system.device_bound import DeviceBound
+from sparsegen.system.numpy_types import Array
 
 
 class Device(Protocol):
@@ -92,12 +92,12 @@ class Launcher(Protocol):
     @property
     def nbytes(self) -> int: ...
 
-    def run(self, operands: tuple[Any, ...], out: Any, stream: Any) -> Any:
+    def run(self, operands: tuple[object, ...], out: object, stream: object) -> Any:
         """Launch with arrays of the first operand's kind, in the order of `Problem.operands`; None for one that is
         kept.
         """
 
-    def update_values(self, values: Any) -> None:
+    def update_values(self, values: object) -> None:
         """See `Operator.update_values`."""
 
     def kept_operand(self, name: str) -> Array | None:
@@ -132,7 +132,7 @@ class Operator(DeviceBound):
     problem: Any  # a problem of the operator's own class, which is above this one
     __call__: Callable[..., Any]  # defined by each operator, with its operands by name
 
-    def __init__(self, problem: Any, launcher: Launcher) -> None:
+    def __init__(self, problem: object, launcher: Launcher) -> None:
         """The operator of a problem that the launcher is bound to."""
         self.problem = problem
         self.launcher = launcher
@@ -171,7 +171,7 @@ class Operator(DeviceBound):
         """Describes what runs, and why."""
         return self.launcher.explain()
 
-    def update_values(self, values: Any) -> None:
+    def update_values(self, values: object) -> None:
         """New values on the same pattern; calls that start after this returns see them.
 
         Calls in other threads meanwhile compute with all the old values or all the new ones. A PyTorch tensor on the

@@ -8,9 +8,10 @@ import numpy as np
 
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators.base.dtype import Array, DType
+from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.float8 import Float8
 from sparsegen.operators.base.problem import Problem
+from sparsegen.system.numpy_types import Array
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import numpy as np
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators.base.cost import Cost
-from sparsegen.operators.base.dtype import Array, DType, WordType
+from sparsegen.operators.base.dtype import DType, WordType
 from sparsegen.operators.base.float8 import Float8
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem_fields import ProblemFields
@@ -20,6 +20,7 @@ from sparsegen.operators.base.random_numbers import normal_numbers
 from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.device_memory import PlainDevice
+from sparsegen.system.numpy_types import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ class Problem(ProblemFields):
         """
         return 1.0
 
-    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def kept(self, given: Mapping[str, object]) -> dict[str, object]:
         """The operands for every call that does not bring its own: what `sparsegen.prepare` was given, and defaults.
 
         Args:
@@ -307,7 +308,7 @@ class Problem(ProblemFields):
 class HasDense(Protocol):
     """A problem whose batch elements a dense product can compute too, so that it may run instead."""
 
-    def dense_result(self, torch: Any, matrix: Any, operands: Mapping[str, Any], out: Any) -> Any:
+    def dense_result(self, torch: object, matrix: object, operands: Mapping[str, object], out: object) -> Any:
         """The result for one item, by PyTorch.
 
         Args:

@@ -110,7 +110,7 @@ class ProblemFields(ABC):
         return {n: value for n, value in self.to_dict().items() if getattr(self, n) != fields[n].default}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, object]) -> Self:
         """Make a problem of fields as JSON values; those that are left out have their defaults.
 
         Raises:
@@ -127,7 +127,7 @@ class ProblemFields(ABC):
         )
 
     @classmethod
-    def of(cls, shape: tuple[int, int], /, **options: Any) -> Self:
+    def of(cls, shape: tuple[int, int], /, **options: object) -> Self:
         """The problem for a sparse matrix of this shape, or, without one (`has_pattern`), for a mask of this shape.
 
         Args:

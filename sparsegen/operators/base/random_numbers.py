@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from sparsegen.operators.base.dtype import Array
 from sparsegen.operators.base.tensor_spec import TensorSpec
+from sparsegen.system.numpy_types import Array
 
 STRIP = 1 << 22  # numbers that one generator draws
 

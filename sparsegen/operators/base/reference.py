@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.operators.base.dtype import Array, DType
+from sparsegen.operators.base.dtype import DType
 from sparsegen.system.device_memory import Address, Buffer, PlainDevice
+from sparsegen.system.numpy_types import Array
 
 
 @dataclass(frozen=True, slots=True)

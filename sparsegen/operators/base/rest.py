@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ class Rest(StrEnum):
         """The reference's value there: zero, or NaN, with which outputs are filled before they are verified."""
         return np.nan if self is Rest.KEPT else 0.0
 
-    def require_out(self, out: Any) -> None:
+    def require_out(self, out: object) -> None:
         """A call must bring the result's array if some of it is left as it was.
 
         Raises:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from sparsegen import arguments
 
 
-def kept_scale(given: Mapping[str, Any], default: float) -> dict[str, Any]:
+def kept_scale(given: Mapping[str, object], default: float) -> dict[str, object]:
     """The operand ``scale`` for every call, of what `Problem.kept` takes: one float32.
 
     Raises:

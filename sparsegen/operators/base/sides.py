@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
@@ -28,7 +28,7 @@ class Sides(Parameter):
     columns: int
 
     @classmethod
-    def parse(cls, value: Any) -> Self:
+    def parse(cls, value: object) -> Self:
         """The sides that ``"3x5"``, ``(3, 5)`` or, where they are equal, ``3`` stands for."""
         if isinstance(value, cls):
             return value

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from sparsegen.operators.base.dtype import Array
 from sparsegen.operators.base.epilogue import BiasEpilogue
+from sparsegen.system.numpy_types import Array
 
 
 class MaskOf(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.kernel_map import MOST_TAPS, odd_sides
@@ -20,7 +20,7 @@ class FilterVolume(Parameter):
     columns: int
 
     @classmethod
-    def parse(cls, value: Any) -> Self:
+    def parse(cls, value: object) -> Self:
         """The size that ``"3x3x1"``, ``(3, 3, 1)`` or, where all are equal, ``3`` stands for."""
         if isinstance(value, cls):
             return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
@@ -64,7 +64,7 @@ class Groups(Parameter):
     count: int
 
     @classmethod
-    def parse(cls, value: Any) -> Self:
+    def parse(cls, value: object) -> Self:
         """Parses a number of groups, at least one."""
         if isinstance(value, cls):
             return value

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import BinaryIO, Protocol
 
-from sparsegen.matrix.csr import Array
 from sparsegen.pruning.weights import Weights
+from sparsegen.system.numpy_types import Array
 
 Masks = Callable[[str], Array]  # the m × k booleans of a tensor; called once for each that is pruned
 

@@ -11,10 +11,10 @@ from typing import BinaryIO
 import numpy as np
 
 from sparsegen.matrix.budget import MemoryBudget
-from sparsegen.matrix.csr import Array
 from sparsegen.matrix.readers.numpy_files import open_archive, open_member, read_array_header, read_member
 from sparsegen.pruning.files.container import Masks
 from sparsegen.pruning.weights import NumpyWeights, WeightSpec, value_type
+from sparsegen.system.numpy_types import Array
 
 
 class NpzFile:

@@ -13,10 +13,11 @@ from typing import BinaryIO, Protocol
 import numpy as np
 
 from sparsegen.errors import MatrixError, PruningError
-from sparsegen.matrix.csr import Array, check_shape
+from sparsegen.matrix.csr import check_shape
 from sparsegen.pruning.files.container import Masks, WeightFile
 from sparsegen.pruning.weights import WeightSpec
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 
 ORIGINAL, MASK = "_orig", "_mask"
 COMPRESSED, BITMASK, SHAPE, OFFSETS = ".compressed", ".bitmask", ".shape", ".row_offsets"

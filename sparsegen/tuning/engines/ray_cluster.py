@@ -218,7 +218,7 @@ class RaySearch:
         where: host and device; empty until the task has begun.
     """
 
-    def __init__(self, engine: RayEngine, number: int, task: Any, label: str) -> None:
+    def __init__(self, engine: RayEngine, number: int, task: object, label: str) -> None:
         self._engine, self.number, self.task, self.label = engine, number, task, label
         self.where = ""
         self._heard = time.monotonic()

@@ -78,7 +78,7 @@ def describe(label: str) -> Node:
 
 
 def run_search(
-    set_up: SetUp, assignment: Assignment, label: str, board: Any, number: int, log_level: int
+    set_up: SetUp, assignment: Assignment, label: str, board: object, number: int, log_level: int
 ) -> Found | Failure:
     """A task that has a GPU to itself: one search on it."""
     reporter = _Reporter(board, number)
@@ -120,7 +120,7 @@ class _Reporter:
         self._lease = time.monotonic() + FIRST_SECONDS
         self.stop = threading.Event()
 
-    def say(self, message: Any) -> None:
+    def say(self, message: object) -> None:
         with self._lock:
             self._unsaid.append(message)
 

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
 
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels.base import Device
@@ -108,7 +107,7 @@ class _Mouth:
         self._connection, self._lock = connection, threading.Lock()
         self._gone = threading.Event()
 
-    def say(self, message: Any) -> None:
+    def say(self, message: object) -> None:
         try:
             with self._lock:
                 self._connection.send(message)

@@ -21,6 +21,7 @@ from typing import Any
 from sparsegen import backends
 from sparsegen.errors import BundleError, DatabaseFullError
 from sparsegen.kernels.base import Device, cuda_key
+from sparsegen.system.json_object import Json
 from sparsegen.system.output_places import is_stream
 from sparsegen.system.regular import open_regular
 from sparsegen.tuning.jobs.bundle import Bundle
@@ -64,7 +65,7 @@ class Head:
     driver: str
     started_at: datetime
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -290,7 +291,7 @@ class ResultFile(MemoryLayer):
     def _refer(self, workload: Workload) -> dict[str, int]:
         return {"workload": self._number[_key(workload)], "device": 0}
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def _write(self, record: Json) -> None:
         try:
             self._file.write(json.dumps(record).encode() + b"\n")
             self._file.flush()

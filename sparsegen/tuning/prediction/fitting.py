@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.kernels.base import Array, Device
+from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
+from sparsegen.system.numpy_types import Array
 from sparsegen.tuning.prediction.model import CostModel, difference_from
 from sparsegen.tuning.prediction.terms import Described, Resources
 from sparsegen.tuning_db.records import Workload

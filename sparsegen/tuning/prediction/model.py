@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.similarity import differences
 from sparsegen.operators import Problem, SpmmProblem
+from sparsegen.system.json_object import Json
 from sparsegen.tuning.prediction.terms import Described, Resources
 from sparsegen.tuning_db.records import Workload
 
@@ -55,7 +55,7 @@ class CostModel:
         """Name of the coefficients in the database: hexadecimal digits."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         return asdict(self)
 
     def without(self, family: str) -> CostModel:

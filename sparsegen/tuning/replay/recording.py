@@ -11,13 +11,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from sparsegen import kernels
 from sparsegen.errors import ImportFileError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.features import Features
+from sparsegen.system.json_object import Json
 from sparsegen.system.publish import publish_text
 from sparsegen.tuning.samplers.study import time_us
 from sparsegen.tuning_db.json_reader import parse_json, read_text
@@ -87,10 +87,10 @@ def write(path: Path, recordings: Iterable[Recording]) -> None:
 
 
 def read(path: Path) -> list[Recording]:
-    """Read a file.
+    """Read a file; what families tried that are gone since is left out.
 
     Raises:
-        ImportFileError: it cannot be read, is none of these, or names families or values that are not installed.
+        ImportFileError: it cannot be read, is none of these, or names tunables or values that families lack.
     """
     try:
         document = json.loads(read_text(path, LARGEST_FILE))
@@ -105,7 +105,7 @@ def read(path: Path) -> list[Recording]:
         ) from error
 
 
-def _dict(r: Recording) -> dict[str, Any]:
+def _dict(r: Recording) -> Json:
     families: dict[str, list[Config]] = {}
     for t in r.tried:
         families.setdefault(t.config.family_name, []).append(t.config)
@@ -128,20 +128,26 @@ def _dict(r: Recording) -> dict[str, Any]:
     }
 
 
-def _recording(found: dict[str, Any]) -> Recording:
-    configs: list[Config] = []
+def _recording(found: Json) -> Recording:
+    configs: list[Config | None] = []  # None of a family that is gone
     for name, columns in found["families"].items():
-        kind = kernels.families()[name].config_type
-        tunables = {t.name: t for t in kind.tunables()}
+        rows = list(zip(*columns.values(), strict=True))
+        family = kernels.families().get(name)
+        if family is None:
+            configs += [None] * len(rows)
+            continue
+        tunables = {t.name: t for t in family.config_type.tunables()}
         if tunables.keys() != columns.keys():
             raise ImportFileError(f"{name} has the tunables {', '.join(tunables)}, not {', '.join(columns)}")
-        for places in zip(*columns.values(), strict=True):
-            pairs = zip(columns, places, strict=True)
-            configs.append(kind(**{tunable: tunables[tunable].choices[place] for tunable, place in pairs}))
-    rows = zip(
-        configs, found["outcomes"], found["times_us"], found["registers"], found["spill_bytes"], strict=True
+        for row in rows:
+            places = zip(columns, row, strict=True)
+            configs.append(family.config(**{t: tunables[t].choices[place] for t, place in places}))
+    facts = (found[name] for name in ("outcomes", "times_us", "registers", "spill_bytes"))
+    tried = tuple(
+        Tried(config, Outcome(outcome), *others)
+        for config, outcome, *others in zip(configs, *facts, strict=True)
+        if config is not None
     )
-    tried = tuple(Tried(config, Outcome(outcome), *facts) for config, outcome, *facts in rows)
     workload, device = found["workload"], found["device"]
     problem = read_problem(parse_json(json.dumps(workload["problem"]), "a recorded search"))
     return Recording(

@@ -21,7 +21,7 @@ from sparsegen.attention.steps import at_once
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.attention.attention_steps import Steps, steps
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype
-from sparsegen.integrations.torch.calls.direct import DirectOperator
+from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
 from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
 from sparsegen.integrations.torch.pattern.carried_patterns import HELD
 from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern
@@ -93,7 +93,7 @@ class SparseAttention(PatternModule):
 
     def __init__(
         self,
-        mask: Any,
+        mask: object,
         heads: int,
         head_dim: int,
         *,
@@ -267,7 +267,7 @@ def _check(pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor) -> None:
             )
 
 
-def _remember(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) -> None:
+def _remember(ctx: Context, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, ctx.scale, _, ctx.pattern = inputs  # the pattern: alive until the backward pass
     _, weights = output
     ctx.set_materialize_grads(False)  # the weights have no gradient, and zeros of their size would be made
@@ -275,7 +275,7 @@ def _remember(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) ->
     ctx.save_for_backward(q, k, v, weights)
 
 
-def _backward(ctx: Any, dout: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Context, dout: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
     if dout is None:
         return (None,) * 6
     q, k, v, weights = ctx.saved_tensors
@@ -283,7 +283,7 @@ def _backward(ctx: Any, dout: Tensor | None, _: Tensor | None) -> tuple[Tensor |
     return (*gradients, None, None, None)
 
 
-def _refuse(ctx: Any, *_: Any) -> None:
+def _refuse(ctx: Context, *_: object) -> None:
     raise OperandError(
         "sparse attention has gradients of the first order alone: attention_backward has none (create_graph=True asks "
         "for it); take torch.nn.functional.scaled_dot_product_attention with a mask where it is needed"

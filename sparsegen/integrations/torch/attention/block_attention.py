@@ -25,7 +25,7 @@ from sparsegen.integrations.torch.attention.attention_options import (
 )
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.calls.autocast import cast_like_dense
-from sparsegen.integrations.torch.calls.direct import DirectOperator
+from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.operators import TokenOrder, member
 from sparsegen.operators.attention_span import OPEN, Band
@@ -142,7 +142,7 @@ def _of_items_and_heads(mask: BlockMaskTensor) -> Tensor:
     return mask.words[(None,) * (2 - len(mask.lead))]
 
 
-def _above_zero(value: Any, name: str) -> float:
+def _above_zero(value: object, name: str) -> float:
     found = arguments.factor(value, name, OperandError)
     if found <= 0:
         raise OperandError(f"{name} = {found:g} is not above 0; leave it out for none")
@@ -158,7 +158,7 @@ def _is_deterministic(asked: bool | None) -> bool:
 # --- the operators ---
 
 
-def _remember(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) -> None:
+def _remember(ctx: Context, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, words, elements, *ctx.rest = inputs
     out, lse = output
     ctx.set_materialize_grads(False)
@@ -166,14 +166,14 @@ def _remember(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) ->
     ctx.save_for_backward(q, k, v, out, lse, words, elements)
 
 
-def _backward(ctx: Any, dout: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Context, dout: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
     if dout is None:
         return (None,) * (5 + len(ctx.rest))
     gradients = _attention_backward(dout, *ctx.saved_tensors, *ctx.rest)
     return (*gradients, *[None] * (2 + len(ctx.rest)))
 
 
-def _refuse(ctx: Any, *_: Any) -> None:
+def _refuse(ctx: Context, *_: object) -> None:
     raise OperandError(
         "block attention has gradients of the first order alone: block_attention_backward has none "
         "(create_graph=True asks for it); take torch.nn.functional.scaled_dot_product_attention where it is needed"
@@ -181,13 +181,15 @@ def _refuse(ctx: Any, *_: Any) -> None:
 
 
 def _fake(
-    q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elements: Tensor | None, *_: Any
+    q: Tensor, k: Tensor, v: Tensor, words: Tensor | None, elements: Tensor | None, *_: object
 ) -> tuple[Tensor, Tensor]:
     check_operands(q, k, v, words, elements)
     return empty_like(q, memory_order(q)), statistics_like(q)
 
 
-def _fake_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_backward(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: object
+) -> tuple[Tensor, Tensor, Tensor]:
     order = memory_order(q)
     return empty_like(q, order), empty_like(k, order), empty_like(v, order)
 

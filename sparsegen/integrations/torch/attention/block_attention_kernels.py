@@ -174,14 +174,14 @@ def _kernel(
         _say_once(f"{why} yet")
         return None
     problem = options.problem(kind, q, k, words)
-    if not _has_kernel(problem, device):
+    if not has_kernel(problem, device):
         return None
     kept = {"scale": options.scale, "deterministic": options.deterministic or None}
     return problem, operators.get(problem, device, is_capturing(q), **kept)
 
 
 @lru_cache(maxsize=1024)
-def _has_kernel(problem: Problem, device: Device) -> bool:
+def has_kernel(problem: Problem, device: Device) -> bool:
     """True if some family computes the problem on the device; if none does, the log says why, once."""
     reasons = []
     for family in families_of(problem.operator):

@@ -17,14 +17,14 @@ def flex_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    score_mod: Any = None,
-    block_mask: Any = None,
+    score_mod: object = None,
+    block_mask: object = None,
     scale: float | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
-    kernel_options: Any = None,
+    kernel_options: object = None,
     *,
-    return_aux: Any = None,
+    return_aux: object = None,
 ) -> Any:
     """`torch.nn.attention.flex_attention.flex_attention` with a mask and no other change of scores.
 

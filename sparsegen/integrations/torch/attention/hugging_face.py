@@ -26,7 +26,7 @@ REFUSED = ("s_aux", "position_bias", "head_mask")  # no kernel supports their ef
 
 
 def hugging_face_attention(
-    module: Any,
+    module: object,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -37,7 +37,7 @@ def hugging_face_attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     block_mask: BlockMaskTensor | None = None,
-    **more: Any,
+    **more: object,
 ) -> tuple[Tensor, None]:
     """Attention as ``transformers.AttentionInterface`` wants it.
 

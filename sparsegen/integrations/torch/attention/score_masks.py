@@ -149,8 +149,11 @@ def pooled_scores(
     _, (rows, columns) = checked_blocks((q.shape[2], k.shape[2]), block)
     factor = q.shape[3] ** -0.5 if scale is None else arguments.factor(scale, "scale", OperandError)
     with torch.autocast(q.device.type, enabled=False):
-        keys = _pooled(k, columns, how).repeat_interleave(heads // kv_heads, dim=1)
-        return _pooled(q, rows, how) @ keys.mT * factor
+        # One product for each head of keys, which scales as it goes: three launches in all.
+        keys = _pooled(k, columns, how).flatten(0, 1)
+        queries = _pooled(q, rows, how).reshape(keys.shape[0], -1, keys.shape[2])
+        scores = torch.baddbmm(queries.new_empty(1, 1, 1), queries, keys.mT, beta=0, alpha=factor)
+        return scores.view(*q.shape[:2], -1, keys.shape[1])
 
 
 def _pooled(tensor: Tensor, size: int, how: Pooling) -> Tensor:

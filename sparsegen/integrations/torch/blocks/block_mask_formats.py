@@ -97,7 +97,7 @@ def to_counts(mask: BlockMaskTensor) -> tuple[Tensor, Tensor]:
 
 
 def from_flex(
-    flex: Any, item: tuple[int, int] | None = None, *, allow_partial: bool = False
+    flex: object, item: tuple[int, int] | None = None, *, allow_partial: bool = False
 ) -> BlockMaskTensor:
     """The masks of FlexAttention's ``BlockMask``, batch × heads, without waiting for its device.
 

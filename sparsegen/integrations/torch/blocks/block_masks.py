@@ -19,7 +19,7 @@ from sparsegen.integrations.torch.blocks.mask_launches import (
     largest_on,
     pack_on,
 )
-from sparsegen.integrations.torch.calls.direct import DirectOperator, may_run_at_once
+from sparsegen.integrations.torch.calls.direct import Context, DirectOperator, may_run_at_once
 from sparsegen.integrations.torch.calls.tensor_checks import checked_device, require_tensors
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, checked_blocks, grid
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw
@@ -310,16 +310,16 @@ def _check_state(state: Tensor) -> None:
 
 
 @_draw.register_fake
-def _(state: Tensor, rows: int, columns: int, *_: Any) -> Tensor:
+def _(state: Tensor, rows: int, columns: int, *_: object) -> Tensor:
     return state.new_empty(BlockMaskLayout(rows, columns).words, dtype=torch.uint64)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _remember(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, state, *ctx.rest = inputs
     ctx.save_for_backward(state)
 
 
-def _drop_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+def _drop_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
     """The same blocks of dY are dropped: the product is one with a diagonal matrix."""
     (state,) = ctx.saved_tensors
     return drop_blocks(dy, state, *ctx.rest), *[None] * 4

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
-from sparsegen.integrations.torch.calls.direct import DirectOperator
+from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
 from sparsegen.integrations.torch.calls.plain_launches import PlainLaunches, stream_of
 from sparsegen.integrations.torch.calls.prepared import aligned
 from sparsegen.plan.column_sums import bind_column_sums
@@ -31,11 +31,11 @@ def _added(x: Tensor) -> Tensor:
     return sums
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _remember(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.rows = inputs[0].shape[0]
 
 
-def _backward(ctx: Any, ds: Tensor) -> Tensor:
+def _backward(ctx: Context, ds: Tensor) -> Tensor:
     return ds.expand(ctx.rows, -1)
 
 

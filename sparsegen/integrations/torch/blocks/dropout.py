@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sparsegen import arguments
+from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import mask_of, new_state
 from sparsegen.integrations.torch.blocks.dropout_choice import masked_products_pay
@@ -35,7 +35,7 @@ from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators import Block
 
 
-def block_dropout(x: Tensor, p: float = 0.5, block: Any = 128, training: bool = True) -> Tensor:
+def block_dropout(x: Tensor, p: float = 0.5, block: object = 128, training: bool = True) -> Tensor:
     """X with blocks set to zero, each with probability p and independently, and the others divided by 1 - p.
 
     Args:
@@ -64,8 +64,8 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
     While it trains, blocks of the input are dropped, each with probability p, and neither the product nor its gradients
     read or compute them; with p = 0 or in evaluation it is the dense layer, unless `mc_dropout` has it drop there too.
     Where dense products are faster, which is tried when sizes are first met (`masked_products_pay`), they run, with the
-    same masks. The masks come from PyTorch's generator of the input's device: `torch.manual_seed`, checkpoints and CUDA
-    graphs do as with its dropout.
+    same masks, unless ``dense`` says otherwise. The masks come from PyTorch's generator of the input's device:
+    `torch.manual_seed`, checkpoints and CUDA graphs do as with its dropout.
 
     With ``own_seed``, the generator gives the layer a seed when it first trains on a device, and the layer counts its
     masks itself. Before masked products one kernel less is launched then, and the mask is drawn while the kernel before
@@ -77,6 +77,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         block: its rows (tokens, over all leading dimensions) and columns (features).
         activation: ``none``, ``relu`` (stored by the kernel) or ``gelu`` (the exact one, after it).
         own_seed: true if masks come from a seed of the layer's own.
+        dense: permission of dense products: ``"auto"`` where they take less time, ``"never"`` or ``"always"``.
     """
 
     def __init__(
@@ -84,18 +85,21 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         in_features: int,
         out_features: int,
         p: float = 0.5,
-        block: Any = 128,
+        block: object = 128,
         *,
         bias: bool = True,
         activation: Activation | str = Activation.NONE,
         own_seed: bool = False,
+        dense: Dense | str = Dense.AUTO,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         """
         Raises:
             OperandError: an argument out of range, or a device that PyTorch cannot use.
+            ConfigError: a word for ``dense`` that is none.
         """
+        self.dense = Dense.parse(dense)
         self.p, self.block = checked_p(p), checked_block(block)
         self.activation = Activation.parse(activation)
         self.own_seed = arguments.flag(own_seed, "own_seed", OperandError)
@@ -113,10 +117,11 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         cls,
         linear: nn.Linear,
         p: float = 0.5,
-        block: Any = 128,
+        block: object = 128,
         *,
         activation: Activation | str = Activation.NONE,
         own_seed: bool = False,
+        dense: Dense | str = Dense.AUTO,
     ) -> DropoutLinear:
         """The layer with a linear one's parameters, which both then share."""
         arguments.instance(linear, nn.Linear, "linear", OperandError)
@@ -129,6 +134,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
             bias=has_bias,
             activation=activation,
             own_seed=own_seed,
+            dense=dense,
             device="meta",
         )
         layer.weight, layer.bias = own_parameters(linear)
@@ -161,7 +167,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         state = self._own_state(x.device) if self.own_seed else new_state(x.device)
         fuses = self.activation is Activation.RELU and self.bias is not None
         facts = self.block, self.p, dtype, str(x.device), self.bias is not None, fuses, self.own_seed
-        if not masked_products_pay(*sizes, *facts):
+        if not masked_products_pay(*sizes, *facts, str(self.dense)):
             named = state
             if self.own_seed:
                 named = state.clone()  # the gradient needs it
@@ -172,7 +178,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         rows, weight = x.reshape(tokens, x.shape[-1]).to(dtype), self.weight.to(dtype)
         draw = MaskDraw(self.p) if torch.compiler.is_dynamo_compiling() else independent(self.p)
         mask = mask_of(state, sizes[:2], self.block, draw, early=self.own_seed)
-        y = dsd(rows, weight, mask, bias, scale=1 / mask.density, relu=fuses)
+        y = dsd(rows, weight, mask, bias, scale=1 / mask.density, relu=fuses, dense="never")
         y = y.reshape(*x.shape[:-1], self.out_features)
         return y if fuses else self.activation.of(y)
 
@@ -194,10 +200,11 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
     def extra_repr(self) -> str:
         block = f"{self.block[0]}x{self.block[1]}"
         own = ", own_seed=True" if self.own_seed else ""
+        own += "" if self.dense is Dense.AUTO else f", dense={self.dense}"
         return f"{super().extra_repr()}, p={self.p}, block={block}, activation={self.activation}{own}"
 
 
-def checked_p(p: Any) -> float:
+def checked_p(p: object) -> float:
     """A probability to drop.
 
     Raises:
@@ -209,7 +216,7 @@ def checked_p(p: Any) -> float:
     return found
 
 
-def checked_block(block: Any) -> tuple[int, int]:
+def checked_block(block: object) -> tuple[int, int]:
     """Rows and columns of a block.
 
     Raises:

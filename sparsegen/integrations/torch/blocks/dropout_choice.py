@@ -9,23 +9,23 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
+from sparsegen.dispatch.decision import Decision
+from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch.blocks.block_masks import drop_blocks, mask_of, new_state
 from sparsegen.integrations.torch.blocks.dropped_blocks import dropped
 from sparsegen.integrations.torch.blocks.masked_products import dsd
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
+from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.block_mask import grid
 from sparsegen.matrix.block_mask_draw import MaskDraw
-from sparsegen.measure.decision import Decision, Entrants, decide
-from sparsegen.measure.race import Pair, is_capturing
+from sparsegen.measure.decision import Entrants, decide
+from sparsegen.measure.race import Pair
 from sparsegen.operators import Block, Density, DsdProblem, Epilogue, Layout
-from sparsegen.system.bounded import Bounded
 from sparsegen.tuning_db.records import Called, Task
 
 STEPS = 3  # behind each other, as in training, where the host is ahead of a device that takes longer
-
-_decided: dict[tuple[object, ...], Decision] = Bounded(1024)  # on GPUs, by what tells calls apart
 
 
 @torch.compiler.assume_constant_result
@@ -40,6 +40,7 @@ def masked_products_pay(
     has_bias: bool = False,
     relu: bool = False,
     own_seed: bool = False,
+    dense: str = "auto",
 ) -> bool:
     """True if a mask and its three products take less time than dropout of blocks and three dense products.
 
@@ -50,32 +51,34 @@ def masked_products_pay(
     device, as in a CUDA graph; the second answer is that of captures. With a seed of the layer's own, the mask of
     masked products is drawn early. Inside a capture nothing can be timed, and sizes that were never met run dense.
 
-    Dense products run without a kernel, and in float32 unless PyTorch may use TF32. On the emulator, which has no time,
-    the kernels do.
+    Dense products run without a kernel, and in float32 unless PyTorch may use TF32.
+
+    Args:
+        dense: what the caller permits.
     """
+    if dense != Dense.AUTO:
+        return dense == Dense.NEVER
     if dtype not in DTYPES or tokens * in_features * out_features == 0:
         return False
     if dtype is torch.float32 and torch.get_float32_matmul_precision() == "highest":
         return False
-    key = tokens, in_features, out_features, block, p, dtype, has_bias, relu, own_seed, device
-    decision = _decided.get(key)
+    facts = tokens, in_features, out_features, block, p, dtype, has_bias, relu
+    kind = masked_products_pay, facts, own_seed, device
+    decision: Decision | None = calls.known.get(kind)
     if decision is None:
         where = torch.device(device)
         found = kernel_device_of(where)
-        if found is None or found.backend == "emulator":
-            return found is not None
-        problem = forward_problem(*key[:-2])
-        task = Task.SEEDED_DROPOUT if own_seed else Task.DROPOUT
+        if found is None:
+            return False
+        problem, task = forward_problem(*facts), Task.SEEDED_DROPOUT if own_seed else Task.DROPOUT
         decision = decide(
             task, problem, found, lambda: _entrants(problem, p, where, found, own_seed=own_seed)
         )
         if decision is None:
             return False
         if where.index is not None:
-            _decided[key] = decision
-    if decision.from_host == decision.on_device:
-        return decision.from_host
-    return decision.ours_runs(Called.DEVICE if is_capturing() else Called.HOST)
+            calls.known[kind] = decision
+    return decision.ours_runs()
 
 
 def forward_problem(
@@ -143,7 +146,7 @@ def _both(problem: DsdProblem, p: float, where: torch.device, called: Called, *,
 
     def masked() -> None:
         mask = mask_of(named(), (tokens, ins), block, MaskDraw(p), early=own_seed)
-        y = dsd(given, parameter, mask, bias, scale=1 / mask.density, relu=relu)
+        y = dsd(given, parameter, mask, bias, scale=1 / mask.density, relu=relu, dense="never")
         torch.autograd.grad(y, all_of, dy)
 
     def dense() -> None:

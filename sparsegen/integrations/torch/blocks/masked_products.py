@@ -20,16 +20,19 @@ import torch
 from torch import Tensor
 
 from sparsegen import arguments
+from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.blocks.column_sums import column_sums
-from sparsegen.integrations.torch.blocks.plain_products import plain
+from sparsegen.integrations.torch.blocks.plain_products import drawn_words, plain
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
-from sparsegen.integrations.torch.calls.direct import PLAIN, DirectOperator
+from sparsegen.integrations.torch.calls.direct import PLAIN, Context, DirectOperator
+from sparsegen.integrations.torch.calls.either import chosen
 from sparsegen.integrations.torch.calls.launches import Result, View, calls, launch_of
 from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.calls.tensor_checks import check_tensor, require_tensors
 from sparsegen.matrix.block_mask import grid
+from sparsegen.measure.decision import Entrants, decide
 from sparsegen.operators import (
     Block,
     Density,
@@ -43,7 +46,9 @@ from sparsegen.operators import (
     SddProblem,
 )
 from sparsegen.operators.masked import BLOCK_SIDES
+from sparsegen.tuning_db.records import Task
 
+CALLS = 4  # behind each other in a race, as of a model's layers
 LARGEST = torch.finfo(torch.float32).max
 
 
@@ -55,8 +60,9 @@ def dsd(
     *,
     scale: float = 1.0,
     relu: bool = False,
+    dense: Dense | str = "auto",
 ) -> Tensor:
-    """scale · (X ⊙ mask) · Wᵀ + bias; dead blocks of X are never read.
+    """scale · (X ⊙ mask) · Wᵀ + bias; whatever dead blocks of X hold plays no part.
 
     Args:
         x: tokens × in features.
@@ -64,12 +70,16 @@ def dsd(
         mask: over X.
         bias: out features, likewise.
         relu: set negative results to zero. It needs a bias.
+        dense: permission of PyTorch's own product of X with its dead blocks set to zero: ``"auto"`` if it takes less
+            time, which is tried when sizes are first met on a GPU (`sparsegen.measure.decision`), ``"never"`` or
+            ``"always"``. Gradients go by it too, each by its own times.
 
     Returns:
-        tokens × out features. Of float32 the tensor cores take the 19 highest bits of each factor (TF32).
+        tokens × out features. Of float32 the kernels' tensor cores take the 19 highest bits of each factor (TF32).
 
     Raises:
         OperandError: shapes, dtypes or devices that do not fit.
+        ConfigError: a word for ``dense`` that is none.
     """
     if type(x) not in PLAIN or type(weight) not in PLAIN or (bias is not None and type(bias) not in PLAIN):
         require_tensors(x=x, weight=weight, bias=bias)
@@ -77,21 +87,29 @@ def dsd(
         scale = _checked(mask, scale)
     if type(relu) is not bool or (relu and bias is None):
         relu = _checked_relu(relu, bias)
-    result: Tensor = _dsd(x, weight, bias, mask.words, scale, *mask.block, mask.density, relu)
+    if type(dense) is not str:
+        dense = str(Dense.parse(dense))
+    result: Tensor = _dsd(x, weight, bias, mask.words, scale, *mask.block, mask.density, relu, dense)
     return result
 
 
-def dsd_transposed(x: Tensor, d: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0) -> Tensor:
+def dsd_transposed(
+    x: Tensor, d: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0, dense: Dense | str = "auto"
+) -> Tensor:
     """scale · Dᵀ · (X ⊙ mask), out × in features, for D of tokens × out features; see `dsd`."""
     if type(x) not in PLAIN or type(d) not in PLAIN:
         require_tensors(x=x, d=d)
     if type(mask) is not BlockMaskTensor or type(scale) is not float or not abs(scale) <= LARGEST:
         scale = _checked(mask, scale)
-    result: Tensor = _dsd_transposed(x, d, mask.words, scale, *mask.block, mask.density)
+    if type(dense) is not str:
+        dense = str(Dense.parse(dense))
+    result: Tensor = _dsd_transposed(x, d, mask.words, scale, *mask.block, mask.density, dense)
     return result
 
 
-def sdd(d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0) -> Tensor:
+def sdd(
+    d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0, dense: Dense | str = "auto"
+) -> Tensor:
     """scale · (D · W) ⊙ mask, tokens × in features, for D of tokens × out features: live blocks alone are computed, the
     others are zero; see `dsd`.
     """
@@ -99,7 +117,9 @@ def sdd(d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, scale: float = 1.0)
         require_tensors(d=d, weight=weight)
     if type(mask) is not BlockMaskTensor or type(scale) is not float or not abs(scale) <= LARGEST:
         scale = _checked(mask, scale)
-    result: Tensor = _sdd(d, weight, mask.words, scale, *mask.block, mask.density)
+    if type(dense) is not str:
+        dense = str(Dense.parse(dense))
+    result: Tensor = _sdd(d, weight, mask.words, scale, *mask.block, mask.density, dense)
     return result
 
 
@@ -120,13 +140,13 @@ def sdd_into(out: Tensor, d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, s
     return out
 
 
-def _checked(mask: Any, scale: Any) -> float:
+def _checked(mask: Any, scale: object) -> float:
     """The scale as a number; what is usual is not looked at by more functions than a call itself."""
     check_mask(mask)
     return arguments.factor(scale, "scale", OperandError)
 
 
-def _checked_relu(relu: Any, bias: Tensor | None) -> bool:
+def _checked_relu(relu: object, bias: Tensor | None) -> bool:
     relu = arguments.flag(relu, "relu", OperandError)
     if relu and bias is None:
         raise OperandError("relu=True needs a bias: use torch.relu on the result without one")
@@ -139,7 +159,7 @@ _MASK = "Tensor words, float scale, int block_rows, int block_columns, float den
 def _launch_dsd(
     x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, *rest: Any
 ) -> Callable[..., Tensor]:
-    *mask, relu = rest
+    *mask, relu, dense = rest
     check_tensor(x, "x", (None, None), x)
     check_tensor(weight, "weight", (None, x.shape[1]), x, free="out features")
     (m, k), n = x.shape, weight.shape[0]
@@ -151,7 +171,7 @@ def _launch_dsd(
     layout, w = _weight(weight)
     problem = problem_of(DsdProblem, (m, k, n), x, words, *mask, w_layout=layout, epilogue=epilogue)
     places = {"x": 0, "w": (1, w), "mask": 3} | ({} if bias is None else {"bias": 2})
-    return _launch(problem, mask[0], (x, weight, bias, words), places, (m, n))
+    return _launch(problem, mask[0], (x, weight, bias, words), places, (m, n), dense)
 
 
 def _without_terms(
@@ -162,19 +182,21 @@ def _without_terms(
     return empty.relu() if relu else empty
 
 
-def _launch_transposed(x: Tensor, d: Tensor, words: Tensor, *mask: Any) -> Callable[..., Tensor]:
+def _launch_transposed(x: Tensor, d: Tensor, words: Tensor, *rest: Any) -> Callable[..., Tensor]:
+    *mask, dense = rest
     check_tensor(x, "x", (None, None), x)
     check_tensor(d, "d", (x.shape[0], None), x, free="out features")
     (m, k), n = x.shape, d.shape[1]
     if not (m and n and k):
         return lambda x, d, words: x.new_zeros((n, k))
     problem = problem_of(DsdTransposedProblem, (m, k, n), x, words, *mask, y_layout=Layout.COLUMN)
-    return _launch(problem, mask[0], (x, d, words), {"x": 0, "d": 1, "mask": 2}, (n, k))
+    return _launch(problem, mask[0], (x, d, words), {"x": 0, "d": 1, "mask": 2}, (n, k), dense)
 
 
 def _launch_sdd(
-    d: Tensor, weight: Tensor, words: Tensor, *mask: Any, rest: Rest = Rest.FILLED
+    d: Tensor, weight: Tensor, words: Tensor, *others: Any, rest: Rest = Rest.FILLED
 ) -> Callable[..., Tensor]:
+    *mask, dense = others
     check_tensor(d, "d", (None, None), d)
     check_tensor(weight, "weight", (d.shape[1], None), d, free="in features")
     (m, n), k = d.shape, weight.shape[1]
@@ -185,13 +207,13 @@ def _launch_sdd(
         problem = problem_of(SddProblem, (m, k, 1), d, words, *mask, rest=rest)
         return partial(plain, problem, mask[0])
     problem = problem_of(SddProblem, (m, k, n), d, words, *mask, w_layout=layout, rest=rest)
-    return _launch(problem, mask[0], (d, weight, words), {"d": 0, "w": (1, w), "mask": 2}, (m, k))
+    return _launch(problem, mask[0], (d, weight, words), {"d": 0, "w": (1, w), "mask": 2}, (m, k), dense)
 
 
 def _launch_sdd_into(
-    out: Tensor, d: Tensor, weight: Tensor, words: Tensor, *mask: Any
+    out: Tensor, d: Tensor, weight: Tensor, words: Tensor, *mask: object
 ) -> Callable[..., Tensor]:
-    launch = _launch_sdd(d, weight, words, *mask, rest=Rest.KEPT)
+    launch = _launch_sdd(d, weight, words, *mask, Dense.NEVER, rest=Rest.KEPT)
     check_tensor(out, "out", (d.shape[0], weight.shape[1]), d)
     if not out.is_contiguous():
         raise OperandError("out: expected a contiguous tensor, which is written in place")
@@ -237,15 +259,27 @@ def _launch(
     tensors: tuple[Tensor | None, ...],
     places: dict[str, Any],
     shape: tuple[int, int],
+    dense: Dense | str,
 ) -> Callable[..., Tensor]:
-    """Returns the function that computes the problem: our kernel, or PyTorch's own without a device of ours."""
-    first = tensors[0]
+    """Returns the function that computes the problem: our kernel, or PyTorch's own product where that takes less time,
+    or without a device of ours.
+    """
+    policy, first, own = Dense.parse(dense), tensors[0], partial(plain, problem, scale)
     assert first is not None
     device = kernel_device(first)
-    if device is None:
-        return partial(plain, problem, scale)
-    operator = operators.get(problem, device, captures=False, scale=scale)
-    return launch_of(operator, problem, tensors, places, Result(shape))
+    if device is None or policy is Dense.ALWAYS:
+        return own
+    operator = partial(operators.get, problem, device, captures=False, scale=scale)
+
+    def ours() -> Callable[..., Tensor]:
+        return launch_of(operator(), problem, tensors, places, Result(shape))
+
+    def enter() -> Entrants:
+        drawn = *tensors[:-1], drawn_words(problem, first.device)
+        pair = partial(ours(), *drawn), partial(own, *drawn)
+        return Entrants(operator().launcher.variant, lambda _: pair, CALLS)
+
+    return chosen(partial(decide, Task.PRODUCT, problem, device, enter, policy), ours, own)
 
 
 _sdd_into_of = calls.of(4, _launch_sdd_into)
@@ -256,7 +290,7 @@ _sdd_into_of = calls.of(4, _launch_sdd_into)
     mutates_args=("out",),
     schema=f"(Tensor(a!) out, Tensor d, Tensor weight, {_MASK}) -> ()",
 )
-def _sdd_into(out: Tensor, *inputs: Any) -> None:
+def _sdd_into(out: Tensor, *inputs: object) -> None:
     _sdd_into_of(out, *inputs)
 
 
@@ -278,61 +312,61 @@ def check_words(shape: tuple[int, int], block: tuple[int, int], words: Tensor, l
 
 
 @_sdd_into.register_fake
-def _(out: Tensor, *_: Any) -> None:
+def _(out: Tensor, *_: object) -> None:
     return None
 
 
 # --- gradients ---
 
 
-def _remember_dsd(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, _, words, *rest, relu = inputs
+def _remember_dsd(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, _, words, *mask, relu, dense = inputs
     ctx.save_for_backward(x, weight, words, output if relu else None)
-    ctx.rest = rest
+    ctx.mask, ctx.dense = mask, dense
 
 
-def _dsd_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+def _dsd_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, words, y = ctx.saved_tensors
     needs = ctx.needs_input_grad
     if y is not None:
         dy = torch.where(y > 0, dy, 0)
     return (
-        _sdd(dy, weight, words, *ctx.rest) if needs[0] else None,
-        _dsd_transposed(x, dy, words, *ctx.rest) if needs[1] else None,
+        _sdd(dy, weight, words, *ctx.mask, ctx.dense) if needs[0] else None,
+        _dsd_transposed(x, dy, words, *ctx.mask, ctx.dense) if needs[1] else None,
         column_sums(dy) if needs[2] else None,
+        *[None] * 7,
+    )
+
+
+def _remember(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None:
+    first, second, words, *mask, dense = inputs
+    ctx.save_for_backward(first, second, words)
+    ctx.mask, ctx.dense = mask, dense
+
+
+def _transposed_backward(ctx: Context, dw: Tensor) -> tuple[Tensor | None, ...]:
+    x, d, words = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    return (
+        _sdd(d, dw, words, *ctx.mask, ctx.dense) if needs[0] else None,
+        _dsd(x, dw, None, words, *ctx.mask, False, ctx.dense) if needs[1] else None,
         *[None] * 6,
     )
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    first, second, words, *rest = inputs
-    ctx.save_for_backward(first, second, words)
-    ctx.rest = rest
-
-
-def _transposed_backward(ctx: Any, dw: Tensor) -> tuple[Tensor | None, ...]:
-    x, d, words = ctx.saved_tensors
-    needs = ctx.needs_input_grad
-    return (
-        _sdd(d, dw, words, *ctx.rest) if needs[0] else None,
-        _dsd(x, dw, None, words, *ctx.rest, False) if needs[1] else None,
-        *[None] * 5,
-    )
-
-
-def _sdd_backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
+def _sdd_backward(ctx: Context, dx: Tensor) -> tuple[Tensor | None, ...]:
     d, weight, words = ctx.saved_tensors
     needs = ctx.needs_input_grad
     return (
-        _dsd(dx, weight, None, words, *ctx.rest, False) if needs[0] else None,
-        _dsd_transposed(dx, d, words, *ctx.rest) if needs[1] else None,
-        *[None] * 5,
+        _dsd(dx, weight, None, words, *ctx.mask, False, ctx.dense) if needs[0] else None,
+        _dsd_transposed(dx, d, words, *ctx.mask, ctx.dense) if needs[1] else None,
+        *[None] * 6,
     )
 
 
 _dsd = DirectOperator(
     "dsd",
-    f"(Tensor x, Tensor weight, Tensor? bias, {_MASK}, bool relu) -> Tensor",
+    f"(Tensor x, Tensor weight, Tensor? bias, {_MASK}, bool relu, str dense) -> Tensor",
     calls.of(4, _launch_dsd),
     fake=lambda x, weight, *_: x.new_empty((x.shape[0], weight.shape[0])),
     tensors=4,
@@ -341,7 +375,7 @@ _dsd = DirectOperator(
 )
 _dsd_transposed = DirectOperator(
     "dsd_transposed",
-    f"(Tensor x, Tensor d, {_MASK}) -> Tensor",
+    f"(Tensor x, Tensor d, {_MASK}, str dense) -> Tensor",
     calls.of(3, _launch_transposed),
     fake=lambda x, d, *_: x.new_empty((d.shape[1], x.shape[1])),
     tensors=3,
@@ -350,7 +384,7 @@ _dsd_transposed = DirectOperator(
 )
 _sdd = DirectOperator(
     "sdd",
-    f"(Tensor d, Tensor weight, {_MASK}) -> Tensor",
+    f"(Tensor d, Tensor weight, {_MASK}, str dense) -> Tensor",
     calls.of(3, _launch_sdd),
     fake=lambda d, weight, *_: d.new_empty((d.shape[0], weight.shape[1])),
     tensors=3,

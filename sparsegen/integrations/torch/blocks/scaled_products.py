@@ -91,14 +91,18 @@ def scaled_sdd(
     return result
 
 
-def _launch_dsd(x: Tensor, weight: Tensor, scale: Tensor, words: Tensor, *rest: Any) -> Callable[..., Tensor]:
+def _launch_dsd(
+    x: Tensor, weight: Tensor, scale: Tensor, words: Tensor, *rest: object
+) -> Callable[..., Tensor]:
     (m, k), n = _shape(x, "x"), _shape(weight, "weight")[0]
     _check_factors(x, weight, "x", (n, k), weight.is_contiguous(), "expected a contiguous tensor")
     places = {"x": 0, "w": 1, "mask": 3, "scale": 2}
     return _launch(DsdProblem, (m, k, n), Layout.COLUMN, (m, n), places, (x, weight, scale, words), rest)
 
 
-def _launch_sdd(d: Tensor, weight: Tensor, scale: Tensor, words: Tensor, *rest: Any) -> Callable[..., Tensor]:
+def _launch_sdd(
+    d: Tensor, weight: Tensor, scale: Tensor, words: Tensor, *rest: object
+) -> Callable[..., Tensor]:
     (m, n), k = _shape(d, "d"), _shape(weight, "weight")[1]
     wanted = "expected one whose transpose is contiguous, such as weight.t().contiguous().t()"
     _check_factors(d, weight, "d", (n, k), weight.t().is_contiguous(), wanted)

@@ -58,7 +58,7 @@ _RELU_IN_PLACE: tuple[_Function, ...] = (functional.relu_, torch.relu_, Tensor.r
 
 
 def recognized(
-    function: _Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    function: _Function, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> tuple[Activation, bool]:
     """The activation that a call of a function of PyTorch computes just as kernels do, and whether in place.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ _dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C.
 _trace, _transform = torch._C._get_tracing_state, torch._C._functorch.maybe_current_level
 _profiles = torch._C._autograd._profiler_enabled
 PLAIN = (Tensor, nn.Parameter)  # subclasses have a say in what is done with them
+
+Function = Callable[..., Any]
+Context: TypeAlias = Any  # autograd's, which takes any attribute
 
 
 class Asked(Enum):
@@ -81,16 +84,16 @@ class Held:
     schema: str
     fields: int
     carried: Callable[[Any], tuple[Any, ...]]
-    restored: Callable[..., Any]
+    restored: Function
 
 
-def _applied(name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+def _applied(name: str, forward: Function, backward: Function) -> Function:
     """A function of autograd's, called with all inputs by position."""
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     made: Any = type(name, (torch.autograd.Function,), members)
     # The preparation by `torch.autograd.Function.apply` is for transforms, and none is active.
     beside: Any = super(torch.autograd.Function, made)
-    applied: Callable[..., Any] = beside.apply
+    applied: Function = beside.apply
     return applied
 
 
@@ -110,11 +113,11 @@ class DirectOperator:
         self,
         name: str,
         schema: str,
-        function: Callable[..., Any],
+        function: Function,
         *,
-        fake: Callable[..., Any],
+        fake: Function,
         tensors: int,
-        backward: Callable[..., Any] | None = None,
+        backward: Function | None = None,
         remember: Callable[..., None] | None = None,
         held: Held | None = None,
     ) -> None:
@@ -140,24 +143,24 @@ class DirectOperator:
             self._portable = self._defined(
                 f"{name}_carried", f"{places}, {held.schema}{result}", fake, backward, remember, carries=True
             )
-        self.apply: Callable[..., Any] = self.dispatched
-        self._transformed: Callable[..., Any] | None = None
+        self.apply: Function = self.dispatched
+        self._transformed: Function | None = None
         if backward is None or remember is None:
             return
 
         # PyTorch would look up the signature of `forward` in every call for `setup_context`, which takes tens of µs.
-        def forward(ctx: Any, *inputs: Any) -> Any:
+        def forward(ctx: Context, *inputs: object) -> Any:
             output = function(*inputs)
             remember(ctx, inputs, output)
             return output
 
-        def forward_by(ctx: Any, *inputs: Any) -> Any:
+        def forward_by(ctx: Context, *inputs: Any) -> Any:
             *given, launch = inputs
             output = launch(*given[:tensors])
             remember(ctx, given, output)
             return output
 
-        def backward_by(ctx: Any, *gradients: Any) -> Any:
+        def backward_by(ctx: Context, *gradients: object) -> Any:
             return (*backward(ctx, *gradients), None)
 
         self.apply = _applied(name, forward, backward)
@@ -168,16 +171,16 @@ class DirectOperator:
         self,
         name: str,
         schema: str,
-        fake: Callable[..., Any],
-        backward: Callable[..., Any] | None,
+        fake: Function,
+        backward: Function | None,
         remember: Callable[..., None] | None,
         *,
         carries: bool = False,
-    ) -> Callable[..., Any]:
+    ) -> Function:
         """The operator of PyTorch's dispatcher, with the object by its handle, or as what carries it."""
         held = self._held
 
-        def taken(inputs: Sequence[Any]) -> list[Any]:
+        def taken(inputs: Sequence[object]) -> list[Any]:
             given: list[Any] = [tuple(one) if isinstance(one, list) else one for one in inputs]
             if held is None:
                 return given
@@ -186,7 +189,7 @@ class DirectOperator:
             own, last = given[: -held.fields], given[-held.fields :]
             return [*own, held.restored(*last)]
 
-        def gradient(ctx: Any, *given: Any) -> Any:
+        def gradient(ctx: Context, *given: object) -> Any:
             assert backward is not None and held is not None
             found = backward(ctx, *given)
             return (*found, *(None,) * (held.fields - 1)) if carries else found
@@ -203,7 +206,7 @@ class DirectOperator:
                 gradient if carries else backward,
                 setup_context=lambda ctx, inputs, output: remember(ctx, taken(inputs), output),
             )
-        operator: Callable[..., Any] = getattr(torch.ops.sparsegen, name)
+        operator: Function = getattr(torch.ops.sparsegen, name)
         return operator
 
     def __call__(self, *inputs: Any) -> Any:
@@ -213,7 +216,7 @@ class DirectOperator:
             return self._function(*inputs)
         return self.apply(*inputs) if what is Asked.GRADIENT else self.dispatched(*inputs)
 
-    def launched_by(self, launch: Callable[..., Any], what: Asked, *inputs: Any) -> Any:
+    def launched_by(self, launch: Function, what: Asked, *inputs: object) -> Any:
         """The same of an operator with a gradient, by what is known to compute it.
 
         Args:
@@ -239,11 +242,11 @@ class DirectOperator:
 
 
 def _for_transforms(
-    name: str, function: Callable[..., Any], backward: Callable[..., Any], remember: Callable[..., None]
-) -> Callable[..., Any]:
+    name: str, function: Function, backward: Function, remember: Callable[..., None]
+) -> Function:
     """An operator as `torch.func` and `torch.vmap` take it: mapped by one call after the other."""
 
-    def mapped(info: Any, in_dims: Sequence[Any], *inputs: Any) -> tuple[Any, Any]:
+    def mapped(info: Any, in_dims: Sequence[object], *inputs: Any) -> tuple[Any, Any]:
         places = [d if isinstance(x, Tensor) else None for d, x in zip(in_dims, inputs, strict=True)]
         found = [
             made.apply(*(x if d is None else x.select(d, i) for d, x in zip(places, inputs, strict=True)))
@@ -260,5 +263,5 @@ def _for_transforms(
         "vmap": staticmethod(mapped),
     }
     made: Any = type(f"{name}_transformed", (torch.autograd.Function,), members)
-    apply: Callable[..., Any] = made.apply
+    apply: Function = made.apply
     return apply

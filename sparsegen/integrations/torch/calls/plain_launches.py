@@ -28,7 +28,7 @@ class PlainLaunches(threading.local):
         self._bind = bind
         self._bound: dict[tuple[Any, ...], Launched] = {}
 
-    def of(self, device: Device, *what: Any) -> Launched:
+    def of(self, device: Device, *what: object) -> Launched:
         """The launch for these arguments, bound when it is first asked for."""
         key = device.backend, device.index, *what  # all that identifies the device within a process
         if key not in self._bound:

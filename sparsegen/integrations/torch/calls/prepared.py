@@ -13,7 +13,7 @@ from torch import Tensor
 from sparsegen.plan.variant_launcher import VariantLauncher
 
 VECTOR_BYTES = 16  # the widest load
-_OF_NUMPY = frozenset({torch.float32, torch.float16, torch.float64, torch.int64, torch.uint64})
+_OF_NUMPY = frozenset({torch.float32, torch.float16, torch.float64, torch.int32, torch.int64, torch.uint64})
 
 
 class Follower:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ TOLERANCES = {torch.float16: 3e-2, torch.bfloat16: 2e-1}  # relative to the larg
 TOLERANCE = 1e-3  # for all other types
 
 
-def agree(one: Any, other: Any) -> bool:
+def agree(one: object, other: object) -> bool:
     """True if two results hold the same tensors, with numbers that differ by no more than a whole model's rounding.
 
     False if there is no tensor to compare: tensors are looked for in sequences, mappings and their nestings.
@@ -25,7 +24,7 @@ def agree(one: Any, other: Any) -> bool:
     )
 
 
-def tensors_in(nested: Any) -> Iterator[Tensor]:
+def tensors_in(nested: object) -> Iterator[Tensor]:
     """The tensors in sequences and mappings, in order."""
     if isinstance(nested, Tensor):
         yield nested

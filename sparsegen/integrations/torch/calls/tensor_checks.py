@@ -10,7 +10,7 @@ from torch import Tensor
 from sparsegen.errors import OperandError
 
 
-def require_tensors(*, bias: Any = None, **given: Any) -> None:
+def require_tensors(*, bias: object = None, **given: object) -> None:
     """Hold arguments against PyTorch's type, before its dispatcher does so in its own words.
 
     Args:
@@ -33,7 +33,7 @@ def require_tensors(*, bias: Any = None, **given: Any) -> None:
         raise no_tensor(bias, "bias")
 
 
-def no_tensor(value: Any, name: str) -> OperandError:
+def no_tensor(value: object, name: str) -> OperandError:
     """The error for an argument that is no tensor."""
     kind = type(value)
     called = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
@@ -56,7 +56,7 @@ def checked_device(device: Any, name: str = "device") -> torch.device | None:
     return found
 
 
-def require_dtype(dtype: Any) -> None:
+def require_dtype(dtype: object) -> None:
     """Raises OperandError for what is no dtype of PyTorch."""
     if not isinstance(dtype, torch.dtype):
         raise OperandError(f"dtype = {dtype!r} is no torch.dtype, such as torch.float16")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sparsegen import arguments
+from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.direct import Asked
@@ -21,7 +22,6 @@ from sparsegen.integrations.torch.convolution.masked_conv_operators import maske
 from sparsegen.integrations.torch.convolution.packed_masks import packing_of
 from sparsegen.matrix.bits import words_for
 from sparsegen.matrix.spatial_mask import words_of
-from sparsegen.measure.decision import Decision
 from sparsegen.operators import MaskedConv2dProblem, MaskOf
 
 
@@ -32,15 +32,17 @@ class ConvCall:
     Attributes:
         problem: the problem of the tensors.
         rest: the operator's arguments after the tensors.
-        runs_kernel: true if our kernel runs, once that no longer depends on how the call comes.
-        decision: the race's outcome, for each way of being called.
+        dense: what the caller permits.
+        decision: whether our kernel runs; None until that is known.
+        runs_kernel: true if it does, once that no longer depends on how the call comes.
         launch, pack: made when the kernel first runs; pack of masks that come as bools.
     """
 
     problem: MaskedConv2dProblem
     rest: tuple[Any, ...]
-    runs_kernel: bool | None
+    dense: Dense
     decision: Decision | None = None
+    runs_kernel: bool | None = None
     launch: Callable[..., Tensor] | None = None
     pack: Callable[[Tensor], Tensor] | None = None
 
@@ -53,7 +55,7 @@ class ConvCall:
         mask: Tensor,
         words: Tensor | None,
         is_earlier: bool,
-        sides: Sequence[Any],
+        sides: Sequence[object],
         groups: int,
         mask_of: MaskOf | str,
         density: float,
@@ -77,12 +79,8 @@ class ConvCall:
             raise OperandError(
                 f"mask: expected {size} words of 64 bits, got {words.dtype} of shape {tuple(words.shape)}"
             )
-        policy = Dense.parse(dense)
-        settled = None
-        if policy is not Dense.AUTO or not conv_choice.has_choice(x):
-            settled = policy is not Dense.ALWAYS
         own = problem.groups.count, str(problem.mask_of), problem.density.share, relu, is_earlier
-        return cls(problem, (*sides_of(problem), *own), settled)
+        return cls(problem, (*sides_of(problem), *own), conv_choice.policy_for(dense, x))
 
     def __call__(
         self,
@@ -122,15 +120,15 @@ class ConvCall:
     def _decided(self, device: torch.device) -> bool:
         """True if our kernel runs, given how this call comes; also if that is not known yet."""
         if self.decision is None:
-            self.decision = conv_choice.decided(self.problem, device)
+            self.decision = conv_choice.decided(self.problem, device, self.dense)
         if self.decision is None:
             return True
-        if self.decision.from_host == self.decision.on_device:
-            self.runs_kernel = self.decision.from_host
-        return conv_choice.runs_as_called(self.decision)
+        if self.decision.is_settled:
+            self.runs_kernel = self.decision.on_device
+        return self.decision.ours_runs()
 
 
-def check(bias: Tensor | None, mask: Tensor, x: Tensor, relu: Any) -> None:
+def check(bias: Tensor | None, mask: Tensor, x: Tensor, relu: object) -> None:
     """Hold what no problem knows of.
 
     Raises:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.calls.prepared_operators import operators
@@ -21,50 +22,36 @@ from sparsegen.integrations.torch.convolution.conv_problem import (
 )
 from sparsegen.integrations.torch.convolution.masked_conv_operators import masked_conv2d
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
-from sparsegen.kernels.base import Device
-from sparsegen.measure.decision import Decision, Entrants, decide
-from sparsegen.measure.race import Pair, is_capturing
+from sparsegen.measure.decision import Entrants, decide
+from sparsegen.measure.race import Pair
 from sparsegen.operators import ConvEpilogue, MaskedConv2dProblem, MaskOf
-from sparsegen.tuning_db.records import Called, Task
+from sparsegen.tuning_db.records import Task
 
 CALLS = 4  # behind each other, as of a network's layers: the host is ahead of a device that takes longer
 
 
-def decided(problem: MaskedConv2dProblem, device: torch.device) -> Decision | None:
+def decided(problem: MaskedConv2dProblem, device: torch.device, dense: Dense) -> Decision | None:
     """Decides whether the kernel takes less time than the dense convolution with its result zeroed outside the mask.
 
     On a GPU the first call with this problem races both on a random mask of its density, forward, unless the tuning
     database knows; see `sparsegen.measure.decision`. Called from Python the host's time counts, in a CUDA graph the
     device's alone. It needs memory for the operands beside the layer's own, and leaves PyTorch's generators as they
-    are. None inside a CUDA graph's capture, where nothing can be timed, of problems that were never met, and on the
-    emulator, which has no time: then the kernel runs.
-    """
-    found = kernel_device_of(device)
-    if found is None:
-        return None
-    return decide(Task.CONVOLUTION, problem, found, lambda: _entrants(problem, device, found))
-
-
-def runs_as_called(decision: Decision) -> bool:
-    """True if the kernel runs in a call that comes now: captured by a CUDA graph, or from Python."""
-    return decision.ours_runs(Called.DEVICE if is_capturing() else Called.HOST)
-
-
-def has_choice(x: Tensor) -> bool:
-    """True if the kernel could be compared: tensors on the CPU and dtypes without kernels are left to the operator."""
-    return x.is_cuda and x.dtype in DTYPES
-
-
-def runs_masked_kernel(dense: Dense, problem: MaskedConv2dProblem | None, device: torch.device) -> bool:
-    """True if the operator with the mask runs.
+    are. None inside a CUDA graph's capture of problems that were never met: then the kernel runs.
 
     Args:
-        problem: the problem to race; None if there is no choice.
+        dense: what the caller permits, as `policy_for` gives it.
     """
-    if dense is not Dense.AUTO or problem is None:
-        return dense is not Dense.ALWAYS
-    decision = decided(problem, device)
-    return decision is None or runs_as_called(decision)
+    where = kernel_device_of(device)
+    return decide(Task.CONVOLUTION, problem, where, lambda: _entrants(problem, device), dense)
+
+
+def policy_for(dense: Dense | str, x: Tensor) -> Dense:
+    """Returns what the caller permits, where the kernel could be compared; tensors on the CPU, and those of dtypes that
+    have no kernels, are left to the operator.
+    """
+    policy = Dense.parse(dense)
+    has_choice = x.is_cuda and x.dtype in DTYPES
+    return Dense.NEVER if policy is Dense.AUTO and not has_choice else policy
 
 
 @torch.compiler.assume_constant_result
@@ -77,22 +64,24 @@ def runs_masked_in_graph(
     order: torch.memory_format,
     *options: Any,
 ) -> bool:
-    """`runs_masked_kernel` while a graph is traced, to which the answer is a constant.
+    """True if the operator with the mask runs, while a graph is traced, to which the answer is a constant.
 
     Args:
-        sizes: sizes of x and of the weight; None if there is no choice.
+        dense: see `decided`.
+        sizes: sizes of x and of the weight; None if the caller decided.
         order: x's.
         options: see `problem_of`, tuples in the place of lists.
 
     Raises:
         OperandError, ConfigError: see `problem_of`.
     """
-    problem = None
-    if sizes is not None:
-        x, weight = (torch.empty(size, dtype=dtype, device="meta") for size in sizes)
-        bias = torch.empty(sizes[1][0], dtype=dtype, device="meta") if has_bias else None
-        problem = problem_of(x.contiguous(memory_format=order), weight, bias, *options)
-    return runs_masked_kernel(Dense.parse(dense), problem, torch.device(device))
+    if sizes is None:
+        return dense != Dense.ALWAYS
+    x, weight = (torch.empty(size, dtype=dtype, device="meta") for size in sizes)
+    bias = torch.empty(sizes[1][0], dtype=dtype, device="meta") if has_bias else None
+    problem = problem_of(x.contiguous(memory_format=order), weight, bias, *options)
+    decision = decided(problem, torch.device(device), Dense(dense))
+    return decision is None or decision.ours_runs()
 
 
 def sizes_of(x: Tensor, weight: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -127,8 +116,10 @@ def dense_convolution(
     return found.contiguous(memory_format=memory_format(x))
 
 
-def _entrants(problem: MaskedConv2dProblem, where: torch.device, device: Device) -> Entrants:
+def _entrants(problem: MaskedConv2dProblem, where: torch.device) -> Entrants:
     """A call of the kernel on a mask of bools, and of the dense convolution."""
+    device = kernel_device_of(where)
+    assert device is not None
     launcher = operators.get(problem, device, captures=False).launcher
     return Entrants(launcher.variant, lambda _: _both(problem, where), CALLS)
 

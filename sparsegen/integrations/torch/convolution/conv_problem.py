@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ def problem_of(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    sides: Sequence[Any],
+    sides: Sequence[object],
     groups: int,
     mask_of: MaskOf | str,
     density: float,

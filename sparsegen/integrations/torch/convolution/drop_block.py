@@ -68,7 +68,7 @@ class DropBlockConv2d(MonteCarloDropout, nn.Conv2d):
 
     @classmethod
     def from_conv2d(
-        cls, conv: nn.Conv2d, p: float = 0.1, block: Any = 8, *, dense: Dense | str = Dense.AUTO
+        cls, conv: nn.Conv2d, p: float = 0.1, block: object = 8, *, dense: Dense | str = Dense.AUTO
     ) -> DropBlockConv2d:
         """The layer with a convolution's parameters, which both then share.
 

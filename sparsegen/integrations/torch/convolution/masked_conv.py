@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from marshal import dumps
 from typing import Any
 
 from torch import Tensor, nn
-from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.compiler import is_compiling
 
 from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
@@ -18,7 +19,7 @@ from sparsegen.integrations.torch.convolution import masked_conv_operators
 from sparsegen.integrations.torch.convolution.conv_call import ConvCall, check
 from sparsegen.integrations.torch.convolution.conv_choice import (
     dense_convolution,
-    has_choice,
+    policy_for,
     runs_masked_in_graph,
     sizes_of,
 )
@@ -41,11 +42,11 @@ def masked_conv2d(
     mask: Tensor | PackedMask,
     bias: Tensor | None = None,
     *,
-    block: Any = 16,
+    block: object = 16,
     mask_of: MaskOf | str = MaskOf.OUTPUT,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    stride: object = 1,
+    padding: object = 0,
+    dilation: object = 1,
     groups: int = 1,
     density: float = 0.5,
     relu: bool = False,
@@ -68,7 +69,7 @@ def masked_conv2d(
         density: the expected share of live blocks, by which the kernel is chosen.
         relu: set negative results to zero. It needs a bias.
         dense: use PyTorch's own convolution, and set its result to zero outside the mask. ``"auto"``: if it takes less
-            time, which is tried when sizes are first met on a GPU (`masked_convolution_pays`).
+            time, which is tried when sizes are first met on a GPU (`sparsegen.measure.decision`).
 
     Returns:
         images × filters × height × width, in x's memory format.
@@ -81,20 +82,21 @@ def masked_conv2d(
     )
     sides: tuple[Any, ...] = stride, padding, dilation, block
     options: Any = sides, groups, mask_of, density, relu, dense
-    if is_dynamo_compiling():  # a problem is no tensor: operators make and check it when they run
-        return _traced(x, weight, blocks, bias, words, earlier, *options)
     if not (isinstance(x, Tensor) and isinstance(weight, Tensor) and isinstance(blocks, Tensor)) or (
         bias is not None and not isinstance(bias, Tensor)
     ):
         require_tensors(x=x, weight=weight, mask=blocks, bias=bias)
     tensors = x, weight, bias, blocks, words
     what = asked(*tensors)
-    if what is Asked.MORE and is_compiling():
+    if (
+        what is Asked.MORE and is_compiling()
+    ):  # a problem is no tensor: operators make and check it when they run
         return _traced(x, weight, blocks, bias, words, earlier, *options)
-    kind: Any = masked_conv2d, earlier, options, _types(options), kind_of(tensors)
-    try:
+    try:  # as bytes 1, 1.0 and True differ, as they do to the checks; of version 2 equal objects have equal ones
+        numbers = dumps((sides, groups, density, relu), 2)
+        kind: Any = masked_conv2d, earlier, numbers, mask_of, dense, kind_of(tensors)
         call = calls.known.get(kind)
-    except TypeError:  # lists and symbolic sizes are not cached
+    except (TypeError, ValueError):  # other objects, such as symbolic sizes, are not cached
         call = kind = None
     if call is None:
         call = ConvCall.of(*tensors, earlier, *options)
@@ -104,14 +106,6 @@ def masked_conv2d(
     return result
 
 
-def _types(options: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns types of the options, by which 1, 1.0 and True differ, as they do to the checks."""
-    types = list(map(type, options))
-    for side in options[0]:
-        types += map(type, side) if type(side) is tuple else (type(side),)
-    return tuple(types)
-
-
 def _traced(
     x: Tensor,
     weight: Tensor,
@@ -119,7 +113,7 @@ def _traced(
     bias: Tensor | None,
     words: Tensor | None,
     is_earlier: bool,
-    sides: tuple[Any, ...],
+    sides: tuple[object, ...],
     groups: int,
     mask_of: MaskOf | str,
     density: float,
@@ -130,9 +124,10 @@ def _traced(
     require_tensors(x=x, weight=weight, mask=mask, bias=bias)
     check(bias, mask, x, relu)
     pairs = [_pair(side) for side in sides]
-    tried = sizes_of(x, weight) if dense == Dense.AUTO and has_choice(x) else None
+    policy = policy_for(dense, x)
+    tried = sizes_of(x, weight) if policy is Dense.AUTO else None
     runs_masked = runs_masked_in_graph(
-        *(str(dense), tried, bias is not None, x.dtype, str(x.device), memory_format(x)),
+        *(str(policy), tried, bias is not None, x.dtype, str(x.device), memory_format(x)),
         *(tuple(map(tuple, pairs)), groups, str(mask_of), density, relu),
     )
     if not runs_masked:

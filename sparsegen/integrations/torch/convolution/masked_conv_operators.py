@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegen.integrations.torch.calls.direct import DirectOperator
+from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
 from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.convolution.conv_problem import Side, memory_format
 from sparsegen.integrations.torch.convolution.masked_conv_kernels import (
@@ -138,14 +138,14 @@ def _fake(x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, *sides:
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=memory_format(x))
 
 
-def _remember(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+def _remember(ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
     x, weight, bias, words, stride, padding, dilation, block, groups, mask_of, density, relu, _ = inputs
     ctx.save_for_backward(x, weight, words, output if relu else None)
     ctx.sides = Sides(stride, padding, dilation, block, groups, density)
     ctx.mask_of, ctx.has_bias = MaskOf(mask_of), bias is not None
 
 
-def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, words, y = ctx.saved_tensors
     if y is not None:
         dy = torch.where(y > 0, dy, 0)
@@ -161,13 +161,13 @@ def _fake_by_weights(x: Tensor, dy: Tensor, words: Tensor, filter_size: Side, *s
     return x.new_empty(shape).permute(0, 3, 1, 2)
 
 
-def _remember_by_weights(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+def _remember_by_weights(ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
     x, dy, words, _, *sides = inputs
     ctx.save_for_backward(x, dy, words)
     ctx.sides = Sides(*sides)
 
 
-def _backward_by_weights(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_by_weights(ctx: Context, gradient: Tensor) -> tuple[Tensor | None, ...]:
     x, dy, words = ctx.saved_tensors
     dx = ddy = None
     if ctx.needs_input_grad[0]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +32,7 @@ class MaskSource:
         margin: pixels of the image that a live block reaches further on each side.
     """
 
-    def __init__(self, block: Any = 16, margin: int = 0) -> None:
+    def __init__(self, block: object = 16, margin: int = 0) -> None:
         """Make one without a mask: layers are dense until it is set."""
         self.block = both(block, "block", 1)
         self.margin = arguments.whole(margin, "margin", least=0, most=MAX_INDEX)
@@ -78,7 +77,7 @@ class MaskSource:
             self._made[size] = resize(self._mask, self._size, self.block, size, margin=self.margin)
         return self._made[size]
 
-    def __deepcopy__(self, memo: Any) -> MaskSource:
+    def __deepcopy__(self, memo: object) -> MaskSource:
         """Copies of a network follow the same source."""
         return self
 

@@ -51,7 +51,7 @@ class MaskedSequential(nn.Module):
     """
 
     def __init__(
-        self, *layers: nn.Module, mask_block: Any = 16, grows: bool = True, density: float = 0.5
+        self, *layers: nn.Module, mask_block: object = 16, grows: bool = True, density: float = 0.5
     ) -> None:
         """Make a chain.
 

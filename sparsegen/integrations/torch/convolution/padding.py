@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sparsegen.errors import ConfigError
 
 
-def padding_in_numbers(padding: Any, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, int]:
+def padding_in_numbers(
+    padding: object, kernel: tuple[int, ...], dilation: tuple[int, ...]
+) -> tuple[int, int]:
     """The zeros above and below, left and right, of a convolution's padding; of ``"same"`` and ``"valid"`` too.
 
     Raises:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -59,7 +57,7 @@ class SparseConv2d(nn.Module):
     def from_dense(
         cls,
         dense: nn.Conv2d,
-        mask: Any = None,
+        mask: object = None,
         *,
         sparsity: float | None = None,
         pattern: PatternName | str = PatternName.UNSTRUCTURED,

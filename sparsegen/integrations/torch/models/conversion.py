@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +43,7 @@ def convert(
     exclude: Sequence[str] = (),
     tokens: int | None = None,
     dense: Dense | str = Dense.AUTO,
-    example_inputs: Any = None,
+    example_inputs: object = None,
     fuse: bool = True,
     capture: bool = True,
     device: Device | str | None = None,

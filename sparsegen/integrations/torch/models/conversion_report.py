@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from sparsegen.dispatch.pruned_times import LayerTime
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.models.in_situ import InSitu
+from sparsegen.system.json_object import Json
 
 NAMES_SHOWN = 3  # names shown of layers that stay dense for one reason
 
@@ -141,7 +141,7 @@ class ConversionReport:
                 said.append(f"; {time.sparse_us:.1f} µs{dense} for {n} tokens ({time.source})")
         return "".join(said) or "; its time was not measured"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON values."""
         return {
             "tokens": list(self.tokens),

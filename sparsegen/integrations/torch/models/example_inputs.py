@@ -21,7 +21,7 @@ OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # module:function
 SUFFIXES = (".npz", ".npy", ".pt")
 
 
-def arguments_of(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_of(example_inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and named arguments for a call.
 
     Args:
@@ -121,7 +121,7 @@ def _sent(array: np.ndarray[Any, Any], model: nn.Module, device: torch.device) -
     return tensor
 
 
-def _moved(nested: Any, device: torch.device) -> Any:
+def _moved(nested: object, device: torch.device) -> Any:
     """The same with its tensors on a device."""
     if isinstance(nested, Tensor):
         return nested.to(device)

@@ -9,6 +9,8 @@ import torch
 from torch import fx, nn
 
 from sparsegen.errors import MatrixError
+from sparsegen.integrations.torch.pattern.linear import SparseLinear
+from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.matrix.readers.files import check_readable
 from sparsegen.pruning.torch_weights import TorchWeights
 
@@ -29,6 +31,8 @@ class ExportedWeights(TorchWeights):
 def exported_model(path: Path) -> nn.Module:
     """The model of a ``.pt2`` file, with `torch.nn.Linear`, `ReLU` and `GELU` modules where it calls their functions.
 
+    Products of a converted model are `SparseLinear` layers again.
+
     It takes inputs of the shapes that it was exported for, and runs as it was exported: in evaluation, or in training.
     Load only files that you trust.
 
@@ -41,6 +45,7 @@ def exported_model(path: Path) -> nn.Module:
         program.__dict__.pop(name, None)
     model = fx.GraphModule(program, program.graph)
     _with_linears(model)
+    _with_sparse_linears(model)
     _with_activations(model)
     model.graph.lint()
     model.recompile()
@@ -89,6 +94,38 @@ def _with_linears(model: fx.GraphModule) -> None:
             if not attribute.users:
                 model.graph.erase_node(attribute)
         model.set_submodule(name, layer)
+
+
+def _with_sparse_linears(model: fx.GraphModule) -> None:
+    """A `SparseLinear` for each product of a converted model, in the place where its values were."""
+    made: dict[str, SparseLinear] = {}
+    for node in list(model.graph.nodes):
+        if node.op != "call_function" or node.target is not torch.ops.sparsegen.linear_carried.default:
+            continue
+        _, values, bias, offsets, columns, width, run_dense, db = node.args
+        name = values.target.rpartition(".")[0]
+        if name not in made:
+            arrays = [_tensor(model, one) for one in (offsets, columns)]
+            shape = (arrays[0].numel() - 1, width)
+            pattern = SparsePattern.of_csr(shape, arrays[0], arrays[1], run_dense=run_dense, db=db)
+            kept = model.get_parameter(values.target)
+            layer = SparseLinear(pattern, bias=bias is not None, device=kept.device, dtype=kept.dtype)
+            layer.values = kept
+            layer.bias = None if bias is None else model.get_parameter(bias.target)
+            made[name] = layer
+        _replace(model, node, name)
+    for node in [node for node in model.graph.nodes if node.op == "get_attr" and not node.users]:
+        if node.target.rpartition(".")[0] in made:
+            model.graph.erase_node(node)
+    for name, layer in made.items():
+        model.set_submodule(name, layer)
+
+
+def _tensor(model: fx.GraphModule, node: fx.Node) -> torch.Tensor:
+    """The constant that a node reads."""
+    holder, _, name = str(node.target).rpartition(".")
+    found: torch.Tensor = getattr(model.get_submodule(holder), name)
+    return found
 
 
 def _holder(node: fx.Node) -> str | None:

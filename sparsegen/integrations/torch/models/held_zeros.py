@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +44,7 @@ def hold_zeros(
         raise PruningError("no weight of this model has a zero to hold: prune it first")
 
     @torch.no_grad()
-    def restore(*_: Any) -> None:
+    def restore(*_: object) -> None:
         for parameter, zeros in held:
             parameter.masked_fill_(zeros, 0)
 

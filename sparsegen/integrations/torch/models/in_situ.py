@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any, Protocol
 
 import torch
@@ -19,10 +18,10 @@ from sparsegen.integrations.torch.models.model_trace import trace
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pointwise import Convertible
 from sparsegen.kernels.base import Device
-from sparsegen.measure.clock import Clock
 from sparsegen.measure.l2 import L2
-from sparsegen.measure.race import on_default_stream
+from sparsegen.measure.race import in_turn, on_default_stream
 from sparsegen.plan.executors import shared_executor
+from sparsegen.tuning_db.records import Called
 
 log = logging.getLogger(__name__)
 
@@ -103,32 +102,26 @@ class TorchClock:
 
     def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
         """See `ModelClock`."""
+        replays: list[Run] = []
         if self.captured:
             try:
                 replays = [self._graph(run, arrange) for arrange in (first, second)]
             except RuntimeError:  # a model that looks at its data: it is called from Python for good
                 torch.cuda.synchronize()
                 self.captured = False
+        called, runs, before = Called.DEVICE, replays, list[Arrange]()
         executor = shared_executor(self._device)
-        times: tuple[list[float], list[float]] = ([], [])
         with on_default_stream(executor):
-            clock = Clock(executor)
-            if self.captured:
-                leads = [clock.lead_for(replay) for replay in replays]
-            else:
-                for arrange in (first, second):
+            if not self.captured:
+                called, runs, before = Called.HOST, [run, run], [first, second]
+                for arrange in before:
                     arrange()
                     for _ in range(WARMUP):
                         run()
-            for _ in range(ROUNDS):
-                for i, arrange in enumerate((first, second)):
-                    if self.captured:
-                        timing = clock.time(replays[i], samples=1, l2=L2.WARM, warmup=0, lead=leads[i])
-                    else:
-                        arrange()
-                        timing = clock.time_from_host(run, samples=1, l2=L2.WARM, warmup=0)
-                    times[i].append(timing.median_us)
-        return median(times[0]), median(times[1])
+            times = in_turn(
+                *(runs, executor, called, L2.WARM), rounds=ROUNDS, samples=1, warmup=0, before=before
+            )
+        return times[0], times[1]
 
     @staticmethod
     def _graph(run: Run, arrange: Arrange) -> Run:
@@ -149,7 +142,7 @@ def decide(
     model: nn.Module,
     dense: Mapping[str, Convertible],
     sparse: Mapping[str, SparseLinear],
-    example_inputs: Any,
+    example_inputs: object,
     clock: ModelClock | None = None,
     *,
     fuse: bool = True,

@@ -21,7 +21,7 @@ PARTS = ("values", "row_offsets", "column_indices")  # a sparse layer's entries 
 
 def load(
     model: nn.Module,
-    state_dict: Mapping[str, Any],
+    state_dict: Mapping[str, object],
     *,
     run_dense: Dense | str = Dense.AUTO,
     db: str | Path | None = None,

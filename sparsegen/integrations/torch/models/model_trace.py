@@ -178,7 +178,7 @@ class _Watch(TorchFunctionMode):
             reader.places.append(self._order)
             self._order += 1
 
-        def leave(module: nn.Module, args: Any, y: Any) -> None:
+        def leave(module: nn.Module, args: object, y: Any) -> None:
             result = _Result(name, weakref.ref(y))
             self._results.append(result)
             self._live[id(y)] = result
@@ -191,7 +191,7 @@ class _Watch(TorchFunctionMode):
             alone = len(args) == 1 and not kwargs and isinstance(args[0], Tensor)
             self._calls.append(_Call(names, args[0] if alone else None))
 
-        def leave(module: nn.Module, args: Any, y: Any) -> None:
+        def leave(module: nn.Module, args: object, y: object) -> None:
             call = self._calls.pop()
             end = None
             if call.found is not None and call.functions == 1 and isinstance(y, Tensor):

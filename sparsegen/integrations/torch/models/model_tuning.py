@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -29,6 +28,7 @@ from sparsegen.operators import Layout, SpmmProblem, member
 from sparsegen.pruning.pruned_layers import LEAST_SPARSITY, PrunedLayer, pruned_layers
 from sparsegen.pruning.torch_weights import TorchWeights
 from sparsegen.settings import Settings
+from sparsegen.system.json_object import Json
 from sparsegen.tuning.engines.dealing import Watch
 from sparsegen.tuning.engines.engine import Engine, SetUp
 from sparsegen.tuning.engines.local import LocalEngine
@@ -71,7 +71,7 @@ class InSituTuning:
         said = f"{len(self.searches)} searches, {tried} variants known; "
         return said + ("interrupted: the same call goes on" if self.report is None else str(self.report))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON values."""
         return {
             "searches": [outcome.to_dict() for outcome in self.searches],
@@ -82,7 +82,7 @@ class InSituTuning:
 
 def tune_model(
     model: nn.Module,
-    example_inputs: Any,
+    example_inputs: object,
     *,
     min_sparsity: float = LEAST_SPARSITY,
     exclude: Sequence[str] = (),
@@ -152,7 +152,7 @@ class ModelPlan:
     def __init__(
         self,
         model: nn.Module,
-        example_inputs: Any,
+        example_inputs: object,
         *,
         least_sparsity: float = LEAST_SPARSITY,
         exclude: Sequence[str] = (),

@@ -14,7 +14,6 @@ import torch.distributed as dist
 
 from sparsegen.errors import ConfigError, SavedOperatorError
 from sparsegen.kernels.base import Device
-from sparsegen.matrix.csr import Array
 from sparsegen.networks.files.packed_header import header_of, packed_of
 from sparsegen.networks.packed.packed_network import PackedNetwork
 from sparsegen.networks.run.chunks import Chunk
@@ -23,6 +22,7 @@ from sparsegen.networks.run.packed_inference import PackedInference
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators.sparse_network import Readout
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
 from sparsegen.tuning_db.json_reader import Node
 
 PIECE_BYTES = 256 << 20  # bytes of images sent at a time
@@ -42,7 +42,7 @@ class DistributedNetwork:
         count: int,
         readout: Readout | str = Readout.TOTALS,
         *,
-        memory: Any = None,
+        memory: object = None,
         device: Device | str | None = None,
     ) -> None:
         """Pack in the first process, and send to all.
@@ -70,7 +70,7 @@ class DistributedNetwork:
         self.packed = self._shared(network, ceil_div(count, self.world_size), readout, memory)
         self._inference = PackedInference(self.packed, device=device)
 
-    def __call__(self, y: Any) -> tuple[Array, Array]:
+    def __call__(self, y: object) -> tuple[Array, Array]:
         """The last layer's neurons, and which inputs live, in every process.
 
         Args:
@@ -84,7 +84,7 @@ class DistributedNetwork:
         found = self._gathered(self._inference(inputs, self._own(chunks))[0], chunks)
         return found, np.flatnonzero(found.any(axis=1))
 
-    def totals(self, y: Any) -> Array:
+    def totals(self, y: object) -> Array:
         """The sum of each input's outputs, float32, in every process; see `__call__`.
 
         Raises:
@@ -93,11 +93,11 @@ class DistributedNetwork:
         inputs, chunks = self._dealt(y)
         return self._gathered(self._inference.totals(inputs, self._own(chunks)), chunks)
 
-    def categories(self, y: Any) -> Array:
+    def categories(self, y: object) -> Array:
         """The inputs that live, as the dtype computes them: int64, sorted; see `totals`."""
         return np.flatnonzero(self.totals(y))
 
-    def _dealt(self, y: Any) -> tuple[Inputs, list[Chunk]]:
+    def _dealt(self, y: object) -> tuple[Inputs, list[Chunk]]:
         """Returns all inputs and their chunks; every process has the same list and takes its own."""
         inputs = as_inputs(y, self.packed.inputs, self.packed.dtype)
         return inputs, self._inference.chunks(inputs.count, self.world_size)
@@ -123,7 +123,7 @@ class DistributedNetwork:
         return found
 
     def _shared(
-        self, network: SparseNetwork | None, count: int, readout: Readout | str, memory: Any
+        self, network: SparseNetwork | None, count: int, readout: Readout | str, memory: object
     ) -> PackedNetwork:
         """The network packed by the first process."""
         packed: PackedNetwork | None = None

@@ -150,7 +150,7 @@ def is_called_with_more(layer: nn.Module) -> bool:
     return "forward" in vars(layer) or any(getattr(layer, name) for name in _HOOKS)
 
 
-def _hooked_name(hook: Any) -> str | None:
+def _hooked_name(hook: object) -> str | None:
     """The tensor that a hook of `torch.nn.utils` makes; None of every other hook."""
     if isinstance(hook, BasePruningMethod):
         return str(hook._tensor_name)

@@ -27,7 +27,7 @@ from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pattern_module import PatternModule, csr_tensor
 from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.pattern.products import linear, linear_asked, linear_at_once
-from sparsegen.integrations.torch.pattern.shared_input import SharedPart
+from sparsegen.integrations.torch.pattern.shared_input import Part
 from sparsegen.matrix.formats import describe
 from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.request import PatternName
@@ -79,7 +79,7 @@ class SparseLinear(PatternModule):
         super().__init__(pattern, device=device)
         self.out_features, self.in_features = pattern.shape
         self.activation = Activation.parse(activation)
-        self._shared: SharedPart | None = None
+        self._shared: Part | None = None
         self.values = nn.Parameter(torch.zeros(pattern.nnz, device=device, dtype=dtype))
         zeros = torch.zeros(self.out_features, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
@@ -88,7 +88,7 @@ class SparseLinear(PatternModule):
     def from_dense(
         cls,
         dense: nn.Linear,
-        mask: Any = None,
+        mask: object = None,
         *,
         sparsity: float | None = None,
         pattern: PatternName | str = PatternName.UNSTRUCTURED,
@@ -225,9 +225,14 @@ class SparseLinear(PatternModule):
             return PreparedLinear(operator, None, self.activation)
         return PreparedLinear(operator, self.bias.detach())
 
-    def shares(self, part: SharedPart | None) -> None:
+    def shares(self, part: Part | None) -> None:
         """Be one launch with other layers that read the same tensor (`SharedInput`), or with none again."""
         self._shared = part
+
+    @property
+    def part(self) -> Part | None:
+        """The part that computes this layer's result in its place; None where it computes its own."""
+        return self._shared
 
     @property
     def one_launch_with(self) -> tuple[SparseLinear, ...]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sparsegen import api, arguments
-from sparsegen.attention.choice import Request, Way, decide
+from sparsegen.attention.choice import Request, Way, choose_way
 from sparsegen.attention.steps import at_once
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.options import Dense, OnMiss
@@ -68,7 +68,7 @@ class SparsePattern:
     """
 
     def __init__(
-        self, matrix: Any, *, run_dense: Dense | str = Dense.AUTO, db: str | Path | None = None
+        self, matrix: object, *, run_dense: Dense | str = Dense.AUTO, db: str | Path | None = None
     ) -> None:
         """Take the pattern of a matrix; its values play no part.
 
@@ -284,7 +284,7 @@ class SparsePattern:
                 wanted = Request(
                     self.matrix, heads, together, like.shape[-1], dtype, OnMiss.NEAREST, where, None
                 )
-                self._ways[key] = decide(wanted, None).way
+                self._ways[key] = choose_way(wanted, None).way
             return self._ways[key]
 
     def forget(self) -> None:
@@ -293,7 +293,7 @@ class SparsePattern:
             self._prepared.clear()
             self.plans.clear()
 
-    def _drop_oldest(self, newest: tuple[Any, ...]) -> None:
+    def _drop_oldest(self, newest: tuple[object, ...]) -> None:
         excess = len(self._prepared) - MOST_PREPARED
         if excess <= 0:
             return

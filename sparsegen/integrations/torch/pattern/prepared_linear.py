@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -70,5 +68,5 @@ class PreparedLinear(DeviceBound, nn.Module):
             f"{what}, {self.nbytes} bytes"
         )
 
-    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+    def _save_to_state_dict(self, *args: object, **kwargs: object) -> None:
         raise OperandError("a PreparedLinear has no state: save the SparseLinear that it was made of")

@@ -22,7 +22,7 @@ from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.calls.call_plans import LaunchPlan
 from sparsegen.integrations.torch.calls.devices import DTYPES
-from sparsegen.integrations.torch.calls.direct import Asked, DirectOperator, asked
+from sparsegen.integrations.torch.calls.direct import Asked, Context, DirectOperator, asked
 from sparsegen.integrations.torch.calls.tensor_checks import check_tensor, require_tensors
 from sparsegen.integrations.torch.pattern import plain
 from sparsegen.integrations.torch.pattern.carried_patterns import HELD
@@ -189,12 +189,12 @@ def _check(tensor: Tensor, name: str, shape: tuple[int | None, ...], like: Tenso
 # --- gradients ---
 
 
-def _remember(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+def _remember(ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
     first, second, *_, ctx.pattern = inputs  # the pattern: alive until the backward pass
     ctx.save_for_backward(first, second)
 
 
-def _linear_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+def _linear_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, values = ctx.saved_tensors
     needs = ctx.needs_input_grad
     flat = dy if dy.dim() == 2 else dy.reshape(-1, dy.shape[-1])
@@ -210,7 +210,7 @@ def _linear_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     )
 
 
-def _transposed_backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
+def _transposed_backward(ctx: Context, dx: Tensor) -> tuple[Tensor | None, ...]:
     y, values = ctx.saved_tensors
     needs = ctx.needs_input_grad
     return (
@@ -220,7 +220,7 @@ def _transposed_backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
     )
 
 
-def _sampled_backward(ctx: Any, dvalues: Tensor) -> tuple[Tensor | None, ...]:
+def _sampled_backward(ctx: Context, dvalues: Tensor) -> tuple[Tensor | None, ...]:
     y, x = ctx.saved_tensors
     needs = ctx.needs_input_grad
     return (

@@ -41,6 +41,17 @@ class Layer(Protocol):
     _parameters: Any
 
 
+class Part(Protocol):
+    """Function in a layer's place: called with what the layer is called with, it gives the layer's result."""
+
+    @property
+    def layers(self) -> tuple[Any, ...]:
+        """All layers of its launch, in the order of their calls."""
+
+    def __call__(self, x: Tensor) -> Tensor | None:
+        """The result; None where the layer is to compute its own."""
+
+
 @dataclass(slots=True)
 class _Result:
     """The product of all layers, as long as some of them have not been asked.
@@ -141,6 +152,11 @@ class SharedInput:
         first = self._bounds[number]
         return found.y.narrow(-1, first, self._bounds[number + 1] - first)
 
+    def stacked(self) -> tuple[Tensor, Tensor | None]:
+        """The values and biases of all layers below each other, as they are now."""
+        with self._lock:
+            return self._stack(self._weights())[1:]
+
     def _weights(self) -> list[Tensor | None]:
         """Values and bias of each layer in turn."""
         found: list[Tensor | None] = []
@@ -177,21 +193,26 @@ class SharedInput:
 
 
 class SharedPart:
-    """One of the layers of a shared input; called with what the layer is called with."""
+    """One of the layers of a shared input; called with what the layer is called with.
+
+    Attributes:
+        shared: all of them.
+        number: which one it is, in the order of their calls.
+    """
 
     def __init__(self, shared: SharedInput, number: int) -> None:
-        self._shared, self._number = shared, number
+        self.shared, self.number = shared, number
 
     @property
     def layers(self) -> tuple[Any, ...]:
         """All of them, in the order of their calls."""
-        return self._shared.layers
+        return self.shared.layers
 
     def __call__(self, x: Tensor) -> Tensor | None:
         """See `SharedInput.part`."""
         if is_dynamo_compiling():
             return None
-        return self._shared.part(self._number, x)
+        return self.shared.part(self.number, x)
 
 
 def _bias(layer: Layer) -> Tensor:

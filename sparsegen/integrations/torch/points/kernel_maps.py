@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,8 +42,8 @@ class KernelMap:
     def of(
         cls,
         coordinates: Tensor,
-        filter_size: Any = 3,
-        dilation: Any = 1,
+        filter_size: object = 3,
+        dilation: object = 1,
         *,
         refuse_equal: bool | None = None,
     ) -> KernelMap:

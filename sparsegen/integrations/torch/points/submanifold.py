@@ -15,7 +15,7 @@ from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.autocast import cast_like_dense
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
-from sparsegen.integrations.torch.calls.direct import DirectOperator
+from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
 from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.integrations.torch.calls.prepared_operators import called, operators
 from sparsegen.integrations.torch.calls.tensor_checks import (
@@ -243,13 +243,13 @@ def _plain_weights(x: Tensor, dy: Tensor, words: Tensor, filter_size: tuple[int,
     return torch.stack(found, 1).reshape(dy.shape[1], *filter_size, x.shape[1]).to(x.dtype)
 
 
-def _remember_conv(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+def _remember_conv(ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
     x, weight, words, bias, density, relu = inputs
     ctx.save_for_backward(x, weight, words, output if relu else None)
     ctx.density, ctx.has_bias = density, bias is not None
 
 
-def _conv_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+def _conv_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, words, y = ctx.saved_tensors
     if y is not None:
         dy = torch.where(y > 0, dy, 0)
@@ -264,12 +264,12 @@ def _conv_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     return dx, dw, None, db, None, None
 
 
-def _remember_weights(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+def _remember_weights(ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
     x, dy, words, _, ctx.density = inputs
     ctx.save_for_backward(x, dy, words)
 
 
-def _weights_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+def _weights_backward(ctx: Context, gradient: Tensor) -> tuple[Tensor | None, ...]:
     x, dy, words = ctx.saved_tensors
     gradient = gradient.contiguous()
     needs = ctx.needs_input_grad

@@ -27,3 +27,16 @@ __device__ __forceinline__ void put_at(void* shared, const Vector<unsigned, 4>& 
       : "memory");
 #endif
 }
+
+// The same of a word.
+__device__ __forceinline__ void put_word_at(void* shared, unsigned word, unsigned rank) {
+#if defined(SPARSEGEN_EMULATOR)
+  *static_cast<unsigned*>(sparsegen::emulator::map_shared(shared, rank, sizeof(word))) = word;
+#else
+  asm volatile(
+      "{ .reg .b32 place; mapa.shared::cluster.u32 place, %0, %2;\n"
+      "st.shared::cluster.b32 [place], %1; }\n" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+      "r"(word), "r"(rank)
+      : "memory");
+#endif
+}

@@ -1,0 +1,46 @@
+"""Loads a shipped folder with PyTorch alone and calls it: seconds, and whether bits are equal. See `shipped`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def main(folder: Path, program: str) -> dict[str, Any]:
+    assert importlib.util.find_spec("sparsegen") is None, "sparsegen is on the path of what should do without"
+    example = torch.load(folder / "example.pt")
+    x, wanted = (example[name].to(example["place"]) for name in ("x", "y"))
+    _synchronize(x)
+    began = time.perf_counter()
+    torch.ops.load_library(folder / "kernels.so")
+    model: Any
+    if program == "compiled":
+        model = torch._inductor.aoti_load_package(str(folder / "model.pt2"))
+    else:
+        model = torch.export.load(folder / "model.pt2").module()
+    loaded = time.perf_counter()
+    with torch.no_grad():
+        result = model(x)
+        _synchronize(x)
+        called = time.perf_counter()
+        again = model(x)
+    return {
+        "load_s": round(loaded - began, 3),
+        "first_call_s": round(called - loaded, 3),
+        "equal_bits_elsewhere": torch.equal(result, wanted) and torch.equal(again, wanted),
+    }
+
+
+def _synchronize(x: torch.Tensor) -> None:
+    if x.is_cuda:
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]), sys.argv[2])))

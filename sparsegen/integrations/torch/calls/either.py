@@ -1,0 +1,50 @@
+"""Our launch or PyTorch's own for calls of one kind, as is decided for the way in which each call comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from sparsegen.dispatch.decision import Decision
+
+Compute = Callable[..., Tensor]
+
+
+class Either:
+    """Both of them, for calls that no decision settles: it differs by the way of being called, or is open yet."""
+
+    __slots__ = ("_decide", "_decision", "_made", "_ours", "_own")
+
+    def __init__(
+        self,
+        decide: Callable[[], Decision | None],
+        decision: Decision | None,
+        ours: Callable[[], Compute],
+        own: Compute,
+    ) -> None:
+        self._decide, self._decision, self._ours, self._own = decide, decision, ours, own
+        self._made: Compute | None = None
+
+    def __call__(self, *tensors: Tensor | None) -> Tensor:
+        if self._decision is None:
+            self._decision = self._decide()
+        if self._decision is not None and not self._decision.ours_runs():
+            return self._own(*tensors)
+        if self._made is None:
+            self._made = self._ours()
+        return self._made(*tensors)
+
+
+def chosen(decide: Callable[[], Decision | None], ours: Callable[[], Compute], own: Compute) -> Compute:
+    """Returns what computes calls of one kind.
+
+    Args:
+        decide: see `sparsegen.measure.decision.decide`; ours run while it has no answer.
+        ours: prepares our launch.
+        own: computes the same by PyTorch.
+    """
+    decision = decide()
+    if decision is None or not decision.is_settled:
+        return Either(decide, decision, ours, own)
+    return ours() if decision.on_device else own

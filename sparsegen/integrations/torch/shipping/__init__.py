@@ -1,0 +1,1 @@
+"""Models that leave sparsegen: exported programs that call the kernels of a shared library."""

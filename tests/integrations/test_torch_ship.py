@@ -1,0 +1,277 @@
+"""Shipped models: what is written runs in a process without sparsegen, with the bits of this one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from click.testing import CliRunner  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from sparsegen.cli.main import cli  # noqa: E402
+from sparsegen.errors import (  # noqa: E402
+    ConfigError,
+    DeviceUnavailableError,
+    OperandError,
+    OutputExistsError,
+    SparsegenError,
+)
+from sparsegen.integrations.torch import (  # noqa: E402
+    MaskedConv2d,
+    PointwiseConv2d,
+    Shipped,
+    SparseLinear,
+    SparsePattern,
+    convert,
+    linear,
+    ship,
+)
+from sparsegen.integrations.torch.pattern.shared_input import SharedInput, SharedPart  # noqa: E402
+
+LOADER = """
+import sys
+sys.modules["sparsegen"] = None  # an import of it raises ImportError
+import torch
+folder, program = sys.argv[1:]
+torch.ops.load_library(folder + "/kernels.so")
+if program == "compiled":
+    model = torch._inductor.aoti_load_package(folder + "/model.pt2")
+else:
+    model = torch.export.load(folder + "/model.pt2").module()
+x, wanted = torch.load(folder + "/example.pt")
+with torch.no_grad():
+    for _ in range(2):
+        found = model(*x)
+        assert torch.equal(found, wanted), (found - wanted).abs().max()
+    try:
+        model(*(one[:1] for one in x))
+    except (RuntimeError, AssertionError):
+        print("equal bits, and other shapes are refused")
+"""
+
+
+@pytest.fixture(autouse=True)
+def emulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+
+
+def sparse(width: int, height: int, **options: Any) -> SparseLinear:
+    options = {"run_dense": "never", "bias": True} | options
+    dense = nn.Linear(width, height, bias=options.pop("bias"))
+    return SparseLinear.from_dense(dense, sparsity=0.8, **options)
+
+
+class Block(nn.Module):
+    """Three layers in one launch, one with an activation, one that stays dense, one without a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (sparse(32, 16) for _ in range(3))
+        together = SharedInput((self.q, self.k, self.v))
+        for number, layer in enumerate(together.layers):
+            layer.shares(SharedPart(together, number))
+        self.norm = nn.LayerNorm(16)
+        self.up = sparse(16, 48)
+        self.up.activation = self.up.activation.parse("gelu")
+        self.always_dense = sparse(48, 24, run_dense="always")
+        self.down = sparse(24, 32, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = torch.softmax(self.q(x) * self.k(x), -1) * self.v(x)
+        return x + self.down(self.always_dense(self.up(self.norm(mixed))))
+
+
+def shipped(model: nn.Module, x: Tensor, folder: Path, program: str) -> Shipped:
+    """A shipped model with an example beside it."""
+    with torch.no_grad():
+        wanted = model(x)
+    found = ship(model, x, folder, program=program)
+    with torch.no_grad():
+        assert torch.equal(model(x), wanted), "the model was changed"
+    torch.save(((x,), wanted), folder / "example.pt")
+    return found
+
+
+def loads_elsewhere(folder: Path, program: str) -> None:
+    """Raises AssertionError where a process without sparsegen gets other bits."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADER, str(folder), program],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.stdout.endswith("equal bits, and other shapes are refused\n"), done.stdout + done.stderr
+
+
+@pytest.fixture
+def block() -> nn.Module:
+    torch.manual_seed(0)
+    return Block().eval()
+
+
+def test_an_exported_program_has_equal_bits_elsewhere(block: nn.Module, tmp_path: Path) -> None:
+    before = {name: value.clone() for name, value in block.state_dict().items()}
+    found = shipped(block, torch.randn(2, 5, 32), tmp_path / "block", "exported")
+    loads_elsewhere(tmp_path / "block", "exported")
+    assert len(found.launches) == 3 and found.dense == 1, "q, k and v are one launch"
+    assert sorted(launch.problem.m for launch in found.launches) == [32, 48, 48]
+    assert found.architectures == ("cpu",)
+    facts = json.loads((tmp_path / "block" / "shipped.json").read_text())
+    assert facts == found.to_dict() and len(facts["launches"]) == 3
+    assert block.state_dict().keys() == before.keys()
+    assert all(torch.equal(value, before[name]) for name, value in block.state_dict().items())
+    state = torch.export.load(tmp_path / "block" / "model.pt2").state_dict
+    assert not [name for name in state if "values" in name or "row_offsets" in name], "weights are there once"
+
+
+@pytest.mark.long
+def test_a_compiled_program_has_equal_bits_elsewhere(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(sparse(32, 48), nn.ReLU(), sparse(48, 16)).eval()
+    shipped(model, torch.randn(7, 32), tmp_path / "model", "compiled")
+    loads_elsewhere(tmp_path / "model", "compiled")
+
+
+def test_images_autocast_and_halves(tmp_path: Path) -> None:
+    class Images(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            conv = nn.Conv2d(16, 8, 1)
+            pattern = SparsePattern(torch.rand(8, 16) < 0.3, run_dense="never")
+            self.conv = PointwiseConv2d.on_convolution(conv, pattern)
+            self.head = sparse(8, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.head(self.conv(x).flatten(2).mT)
+
+    torch.manual_seed(0)
+    found = shipped(Images().eval(), torch.randn(2, 16, 3, 3), tmp_path / "images", "exported")
+    assert {launch.problem.dtype.value for launch in found.launches} == {"bfloat16"}
+    loads_elsewhere(tmp_path / "images", "exported")
+
+
+def test_a_layer_called_with_two_numbers_of_tokens_has_two_launches(tmp_path: Path) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = sparse(32, 32)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(self.layer(x)[:3])
+
+    torch.manual_seed(0)
+    found = shipped(Twice().eval(), torch.randn(9, 32), tmp_path / "twice", "exported")
+    assert [launch.problem.n for launch in found.launches] == [9, 3]
+    loads_elsewhere(tmp_path / "twice", "exported")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not here")
+def test_kernels_of_other_gpus_are_in_the_library(tmp_path: Path) -> None:
+    found = ship(
+        sparse(32, 32).eval(), torch.randn(9, 32), tmp_path / "model", archs=["h100"], program="exported"
+    )
+    assert found.architectures == ("cpu", "sm_90a")
+    (launch,) = found.launches
+    assert [target.capability for target in launch.targets] == [0, 90]
+    assert launch.targets[1].binary.startswith(b"\x7fELF")
+    library = (tmp_path / "model" / "kernels.so").read_bytes()
+    assert all(target.binary in library for target in launch.targets)
+
+
+class Functional(nn.Module):
+    """Calls an operator of sparsegen's beside its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = sparse(16, 16)
+        self.pattern = SparsePattern(torch.eye(16))
+        self.values = nn.Parameter(torch.ones(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(self.layer(x), self.values, self.pattern)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: nn.Sequential(nn.Linear(16, 16)).eval(), OperandError, r"no sparse layer: call .*convert"),
+        (lambda: nn.Sequential(sparse(16, 16)).train(), OperandError, r"call model\.eval\(\)"),
+        (lambda: sparse(16, 16, run_dense="always").eval(), OperandError, "dense products take less time"),
+        (lambda: sparse(16, 16).double().eval(), DeviceUnavailableError, "no kernel runs for torch.float64"),
+        (lambda: Functional().eval(), OperandError, r"calls sparsegen\.linear_carried"),
+        (lambda: MaskedConv2d(3, 3, 3).eval(), OperandError, "no sparse layer"),
+    ],
+)
+def test_models_that_cannot_be_shipped(make: Any, error: type, message: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = make()
+    kind = next(model.parameters()).dtype
+    with pytest.raises(error, match=message):
+        ship(model, torch.randn(4, 16, dtype=kind), tmp_path / "out", program="exported")
+    assert list(tmp_path.glob("*out*")) == [], "nothing is left of it"
+    assert {name for name, _ in model.named_parameters()} == {name for name, _ in make().named_parameters()}
+
+
+def test_a_missing_compiler_and_other_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = sparse(16, 16).eval(), torch.randn(4, 16)
+    with pytest.raises(OutputExistsError, match="choose another name"):
+        ship(model, x, tmp_path)
+    with pytest.raises(OperandError, match="exported"):
+        ship(model, x, tmp_path / "out", program="onnx")
+    with pytest.raises(ConfigError, match="no description of a device 'sm_1'"):
+        ship(model, x, tmp_path / "out", archs=["sm_1"])
+    with pytest.raises(OperandError, match="no tokens"):
+        ship(model, x[:0], tmp_path / "out")
+    with torch.no_grad():
+        model(x)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(DeviceUnavailableError, match="no-such-compiler"):
+        ship(model, x, tmp_path / "out", program="exported")
+
+
+def test_an_error_of_tracing_names_its_cause(tmp_path: Path) -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = sparse(16, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) if x.sum() > 0 else x
+
+    model = Branches().eval()
+    with pytest.raises(SparsegenError, match=r"torch\.export cannot trace the model"):
+        ship(model, torch.ones(4, 16), tmp_path / "out", program="exported")
+    with torch.no_grad():
+        model(torch.ones(4, 16))  # its layers have their weights again
+
+
+def test_a_converted_model_from_a_file_is_shipped_by_the_command(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 48), nn.Tanh(), nn.Linear(48, 16, bias=False)).eval()
+    convert(model, "unstructured", 0.8, dense="never")
+    x = torch.randn(3, 32)
+    torch.export.save(torch.export.export(model, (x,), strict=False), tmp_path / "model.pt2")
+    torch.save(x, tmp_path / "x.pt")
+    words = [str(tmp_path / "model.pt2"), "--example-inputs", str(tmp_path / "x.pt"), "--device", "emulator"]
+    words = ["ship", *words, "--program", "exported", "-o"]
+    done = CliRunner().invoke(cli, [*words, str(tmp_path / "out"), "--json"])
+    told = json.loads(done.stdout)
+    assert told["folder"] == str(tmp_path / "out") and len(told["launches"]) == 2
+    again = CliRunner().invoke(cli, [*words, str(tmp_path / "other")])
+    assert "torch.ops.load_library(" in again.stdout and "2 launches for cpu" in again.stdout
+    with torch.no_grad():
+        torch.save(((x,), model(x)), tmp_path / "out" / "example.pt")
+    loads_elsewhere(tmp_path / "out", "exported")
