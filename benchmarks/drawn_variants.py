@@ -31,11 +31,12 @@ from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.results.summary import geometric
 from sparsegen.errors import SparsegenError
 from sparsegen.kernels import families_of, family_of
-from sparsegen.kernels.base import AnyFamily, Array, Device
+from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.measure.summary import summarize
 from sparsegen.plan.variants import RenderedVariant
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.layer import with_rates
 from sparsegen.tuning_db.records import Measurement, Outcome, Variant, Workload

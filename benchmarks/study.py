@@ -26,7 +26,7 @@ from sparsegen.errors import ResultsError, SparsegenError
 from sparsegen.kernels import family as family_named
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
-from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.measure.clock import Clock, Timing
 from sparsegen.measure.l2 import L2
@@ -35,6 +35,7 @@ from sparsegen.operators import DType, Problem, SpmmProblem
 from sparsegen.plan.binding import BoundVariant, bind_variant
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variants import compile_variant
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.publish import publish_text
 from sparsegen.tuning_db.json_reader import read_text
 from sparsegen.tuning_db.records import Called
