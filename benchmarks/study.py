@@ -28,13 +28,14 @@ from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
-from sparsegen.measure.clock import Clock
+from sparsegen.measure.clock import Clock, Timing
 from sparsegen.measure.l2 import L2
 from sparsegen.measure.race import in_turn, on_default_stream
-from sparsegen.operators import DType, SpmmProblem
+from sparsegen.operators import DType, Problem, SpmmProblem
 from sparsegen.plan.binding import BoundVariant, bind_variant
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variants import compile_variant
+from sparsegen.system.numpy_types import Array
 from sparsegen.system.publish import publish_text
 from sparsegen.tuning_db.json_reader import read_text
 from sparsegen.tuning_db.records import Called
@@ -165,11 +166,13 @@ def torch_place(device: Device) -> Any:
 class SideBySide:
     """Variants of one problem, run, checked and timed in turn in one process."""
 
-    def __init__(self, matrix: CsrMatrix, problem: SpmmProblem, device: Device) -> None:
+    def __init__(
+        self, matrix: CsrMatrix, problem: Problem, device: Device, operands: Mapping[str, Array] | None = None
+    ) -> None:
         self.matrix, self.problem, self.device = matrix, problem, device
         self.executor: Executor = backends.open_executor(device)
         self._clock = Clock(self.executor)
-        operands = problem.random_operands(np.random.default_rng(7), matrix.nnz)
+        operands = operands or problem.random_operands(np.random.default_rng(7), matrix.nnz)
         self._verifier = verifier(problem, matrix, operands, self.executor)
         self.inputs = [self.executor.upload(operands[spec.name]) for spec in problem.operands(matrix.nnz)]
         self.output = self.executor.allocate(problem.result(matrix.nnz).nbytes)
@@ -208,11 +211,20 @@ class SideBySide:
         self, calls: Mapping[str, Callable[[], None]], *, rounds: int = 5, samples: int = 20
     ) -> dict[str, float]:
         """Median microseconds of each call, L2 cold, measured in turn A B C A B C."""
-        taken: dict[str, list[float]] = {name: [] for name in calls}
+        return {
+            name: float(np.median([us for timing in timings for us in timing.samples_us]))
+            for name, timings in self.timings(calls, rounds=rounds, samples=samples).items()
+        }
+
+    def timings(
+        self, calls: Mapping[str, Callable[[], None]], *, rounds: int, samples: int
+    ) -> dict[str, list[Timing]]:
+        """Timings of each call, one for each round; L2 cold, measured in turn."""
+        taken: dict[str, list[Timing]] = {name: [] for name in calls}
         for _ in range(rounds):
             for name, call in calls.items():
-                taken[name] += self._clock.time(call, samples=samples, warmup=2).samples_us
-        return {name: float(np.median(times)) for name, times in taken.items()}
+                taken[name].append(self._clock.time(call, samples=samples, warmup=2))
+        return taken
 
     def close(self) -> None:
         self._kept.clear()

@@ -342,11 +342,12 @@ GOLDENS = [
     if problem.operator == family.problem_type.operator and family.computes(problem)
 ]
 GOLDENS += [  # what no simplest config includes
-    Golden(families()[family], f"network-fp16-{word}", PROBLEMS["network-fp16"], ((tunable, value),))
-    for family, word, tunable, value in (
-        ("cluster_network", "listed", "sending", "listed"),
-        ("fused_network", "multiplied", "biases", "multiplied"),
-        ("streamed_network", "layers", "sharing", "layers"),
+    Golden(families()[family], f"{problem}-{word}", PROBLEMS[problem], ((tunable, value),))
+    for family, problem, word, tunable, value in (
+        ("cluster_network", "network-fp16", "listed", "sending", "listed"),
+        ("fused_network", "network-fp16", "multiplied", "biases", "multiplied"),
+        ("streamed_network", "network-fp16", "layers", "sharing", "layers"),
+        ("tma_dsd_transposed", "dsd-transposed-fp16", "shared", "shared", True),
     )
 ]
 WHOLE = {golden.family.template: golden for golden in reversed(GOLDENS)}  # the first of each template

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -213,7 +212,7 @@ def _copied_into(stream: Path) -> Iterator[BinaryIO]:
 def _beside(final: Path) -> tuple[int, Path]:
     """A new hidden file in the folder that a file is to be in, open; its name never is too long."""
     final.parent.mkdir(parents=True, exist_ok=True)
-    work = final.with_name(f".sparsegen-{secrets.token_hex(8)}")
+    work = final.with_name(f".sparsegen-{os.urandom(8).hex()}")
     return os.open(work, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, READABLE), work
 
 

@@ -32,11 +32,23 @@ gather_conv(int points, int channels, int filters, const Element* __restrict__ x
 
   for (int i = threadIdx.x; i < kTaps; i += kThreads) live[i] = 0;
   __syncthreads();
-  for (int i = threadIdx.x; i < kTaps * kTileM; i += kThreads) {  // whole warps: kTileM is a multiple of 32
-    const int tap = i / kTileM, place = first_place + i % kTileM;
-    const int source = place < points ? kernel_map[static_cast<long long>(1 + tap) * points + place] : -1;
-    sources[i] = source;
-    if (__ballot_sync(0xffffffffu, source >= 0) != 0 && lane == 0) atomicMax(live + tap, 1u);
+  constexpr int kReads = 4;  // of the map, at once
+  for (int first = threadIdx.x; first < kTaps * kTileM; first += kReads * kThreads) {
+    int read[kReads];
+    #pragma unroll
+    for (int i = 0; i < kReads; ++i) {
+      const int number = first + i * kThreads, place = first_place + number % kTileM;
+      const bool is_there = number < kTaps * kTileM && place < points;
+      read[i] = kernel_map[is_there ? static_cast<long long>(1 + number / kTileM) * points + place : 0];
+      if (!is_there) read[i] = -1;
+    }
+    #pragma unroll
+    for (int i = 0; i < kReads; ++i) {
+      const int number = first + i * kThreads;
+      if (number >= kTaps * kTileM) break;  // by whole warps: kTileM is a multiple of 32
+      sources[number] = read[i];
+      if (__ballot_sync(0xffffffffu, read[i] >= 0) != 0 && lane == 0) atomicMax(live + number / kTileM, 1u);
+    }
   }
   __syncthreads();
   if (warp == 0) {

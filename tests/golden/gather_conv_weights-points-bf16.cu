@@ -111,7 +111,7 @@ gather_conv_weights(int points, int channels, int filters, unsigned* __restrict_
   __threadfence();
   each_sum([&](long long at, float) {
     float sum = 0.0f;
-    #pragma unroll 4
+    #pragma unroll 16
     for (int part = 0; part < kParts; ++part) sum += __ldcg(partial_sums + part * weights + at);
     dw[at] = to_element(sum);
   });

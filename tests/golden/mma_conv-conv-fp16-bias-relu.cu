@@ -147,11 +147,11 @@ struct PixelLoader {
     place.advance(start - step, images.group_channels());
     step = start;
     if (place.tap != located) locate(place.tap);
-    #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (kTileM % kPassPixels != 0 && first_pixel + i * kPassPixels >= kTileM) break;
-      load_elements<kVectorX>(tile + (first_pixel + i * kPassPixels) * kAPitch + first_place, from[i] + place.channel, inside >> i & 1);
-    }
+    load_pieces<kVectorX, kCount>([&](int i) {
+      const bool exists = kTileM % kPassPixels == 0 || first_pixel + i * kPassPixels < kTileM;
+      const bool is_inside = inside >> i & 1;
+      return Piece{tile + (first_pixel + i * kPassPixels) * kAPitch + first_place, from[i] + (is_inside ? place.channel : 0), is_inside, exists};
+    });
   }
 };
 
@@ -175,12 +175,11 @@ struct WeightLoader {
   }
 
   __device__ __forceinline__ void load(Element* tile, int start) const {
-    #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (kTileN % kPassFilters != 0 && static_cast<int>(threadIdx.x) / kRowVectors + i * kPassFilters >= kTileN) break;
-      const bool is_inside = i * kPassFilters < filters && start < left;
-      load_elements<kVectorW>(tile + target + i * kPassFilters * kBPitch, is_inside ? from + (start + i * pass) : w, is_inside);
-    }
+    load_pieces<kVectorW, kCount>([&](int i) {
+      const bool exists = kTileN % kPassFilters == 0 || static_cast<int>(threadIdx.x) / kRowVectors + i * kPassFilters < kTileN;
+      const bool is_inside = exists && i * kPassFilters < filters && start < left;
+      return Piece{tile + target + i * kPassFilters * kBPitch, is_inside ? from + (start + i * pass) : w, is_inside, exists};
+    });
   }
 };
 

@@ -49,13 +49,35 @@ struct Network {
 // Neurons of a tile, which has a minibatch of each, to shared memory: of each the first kLive vectors.
 template <int kLive>
 __device__ __forceinline__ void stage(Element* staged, const Element* tile, const int* map, int count) {
-  #pragma unroll 4
-  for (int i = threadIdx.x; i < count * kLive; i += kThreads) {
-    const int place = i / kLive, vector = i % kLive;
-    const Element* const neuron = tile + static_cast<long long>(map[place]) * kMinibatch;
-    store_vector(staged + (vector * kPitch + place) * kVector, load_vector<kVector>(neuron + vector * kVector));
+  const auto from = [&](int i) {
+    return load_vector<kVector>(tile + static_cast<long long>(map[i / kLive]) * kMinibatch + i % kLive * kVector);
+  };
+  const auto to = [&](int i) { return staged + (i % kLive * kPitch + i / kLive) * kVector; };
+  int i = threadIdx.x;
+  for (; i + 3 * kThreads < count * kLive; i += 4 * kThreads) {  // four of each thread are on their way at once
+    Vector<Element, kVector> held[4];
+    #pragma unroll
+    for (int j = 0; j < 4; ++j) held[j] = from(i + j * kThreads);
+    #pragma unroll
+    for (int j = 0; j < 4; ++j) store_vector(to(i + j * kThreads), held[j]);
   }
+  for (; i < count * kLive; i += kThreads) store_vector(to(i), from(i));
 }
+
+// Weights of a lane that follow each other, and where their neurons are: all of them are on their way at once.
+constexpr int kPlacesAtOnce = 4;
+struct Places {
+  unsigned short index[kPlacesAtOnce];
+  Element weights[kPlacesAtOnce];
+
+  // At most `count` weights.
+  __device__ __forceinline__ Places(const unsigned short* from, const Element* values, int count) {
+    #pragma unroll
+    for (int i = 0; i < kPlacesAtOnce; ++i) {
+      if (i < count) index[i] = from[32 * i], weights[i] = values[32 * i];
+    }
+  }
+};
 
 // A slice's weights times the staged neurons.
 template <int kLive>
@@ -64,16 +86,20 @@ __device__ __forceinline__ void multiply(float (&sums)[kLive * kVector], const E
   const long long first = net.slices[slice] * 32ll + threadIdx.x % 32;
   const unsigned short* const index = net.index + first;
   const Element* const weights = net.weights + first;
-  #pragma unroll 4
-  for (int i = 0; i < count; ++i) {
-    const Element* const neuron = staged + index[32 * i] * kVector;
-    const float weight = to_float(weights[32 * i]);
+  for (int i = 0; i < count; i += kPlacesAtOnce) {
+    const Places some(index + 32 * i, weights + 32 * i, count - i);
     #pragma unroll
-    for (int v = 0; v < kLive; ++v) {
-      const auto inputs = load_vector<kVector>(neuron + v * kPitch * kVector);
+    for (int place = 0; place < kPlacesAtOnce; ++place) {
+      if (i + place >= count) break;
+      const Element* const neuron = staged + some.index[place] * kVector;
+      const float weight = to_float(some.weights[place]);
       #pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        sums[v * kVector + j] = fmaf(weight, to_float(inputs.element[j]), sums[v * kVector + j]);
+      for (int v = 0; v < kLive; ++v) {
+        const auto inputs = load_vector<kVector>(neuron + v * kPitch * kVector);
+        #pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          sums[v * kVector + j] = fmaf(weight, to_float(inputs.element[j]), sums[v * kVector + j]);
+        }
       }
     }
   }

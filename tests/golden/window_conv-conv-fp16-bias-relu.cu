@@ -84,13 +84,12 @@ struct WeightLoader {
   __device__ __forceinline__ void load(Element* tile, int tap, int channel) const {
     const bool is_inside = channel + own < group_channels;
     const Element* const first = from + (static_cast<long long>(tap) * group_channels + channel);
-    #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (kTileN % kPassFilters != 0 && static_cast<int>(threadIdx.x) / kRowVectors + i * kPassFilters >= kTileN) break;
-      const bool is_there = is_inside && i * kPassFilters < filters;
-      load_elements<kVectorX>(tile + target + i * kPassFilters * kPixelPitch,
-                      is_there ? first + static_cast<long long>(i) * kPassFilters * kTaps * group_channels : w, is_there);
-    }
+    load_pieces<kVectorX, kCount>([&](int i) {
+      const bool exists = kTileN % kPassFilters == 0 || static_cast<int>(threadIdx.x) / kRowVectors + i * kPassFilters < kTileN;
+      const bool is_there = exists && is_inside && i * kPassFilters < filters;
+      return Piece{tile + target + i * kPassFilters * kPixelPitch,
+                   is_there ? first + static_cast<long long>(i) * kPassFilters * kTaps * group_channels : w, is_there, exists};
+    });
   }
 };
 

@@ -85,14 +85,13 @@ struct Gradient {
   // Loads a unit's pixels, by all threads. Zeros stand for what lies outside of the image or of the mask.
   __device__ __forceinline__ void load_unit(Element* tile, const Unit& unit) const {
     constexpr int kPixelVectors = kTileM / kVectorY, kVectors = kPixels * kPixelVectors;
-    #pragma unroll 4
-    for (int i = threadIdx.x; i < kVectors; i += kThreads) {
+    load_all<kVectorY, kVectors>([&](int i) {
       const int pixel = i / kPixelVectors, own = i % kPixelVectors * kVectorY;
       const int row = unit.row * kUnit + pixel / kUnit, column = unit.column * kUnit + pixel % kUnit;
       bool is_there = row < out_height && column < out_width && own < own_filters;
       const long long at = ((static_cast<long long>(unit.image) * out_height + row) * out_width + column) * filters + first_filter + own;
-      load_elements<kVectorY>(tile + pixel * kAPitch + own, is_there ? dy + at : dy, is_there);
-    }
+      return Piece{tile + pixel * kAPitch + own, is_there ? dy + at : dy, is_there};
+    });
   }
 };
 

@@ -109,4 +109,4 @@ class _Pages:
         return whole if p.batch > 1 else whole[0]
 
 
-BASELINE = TorchSdpaPages()
+BASELINES = (TorchSdpaPages(),)

@@ -97,14 +97,25 @@ def countable_outputs(problem: MaskedConv2dProblem) -> Constraint:
 
 
 def live_share(problem: MaskedConv2dProblem) -> float:
-    """The expected share of units that are live: with a mask of the input, those with any live pixel that they read."""
-    p, share = problem, problem.density.share
-    if p.mask_of.is_of_input:
-        rows = (UNIT - 1) * p.stride.rows + (p.filter_size.rows - 1) * p.dilation.rows
-        columns = (UNIT - 1) * p.stride.columns + (p.filter_size.columns - 1) * p.dilation.columns
-        reach = (1 + rows / p.mask_block.rows) * (1 + columns / p.mask_block.columns)
-        share = 1 - (1 - share) ** reach
-    return share
+    """The expected share of units that are live: where any of their outputs is, or any pixel that they read with a mask
+    of the input.
+    """
+    rows, columns = window_sides(problem) if problem.mask_of.is_of_input else (UNIT, UNIT)
+    blocks = _blocks_met(rows, problem.mask_block.rows) * _blocks_met(columns, problem.mask_block.columns)
+    return 1.0 - float((1 - problem.density.share) ** blocks)
+
+
+def _blocks_met(length: int, block: int) -> float:
+    """The mean number of blocks that a length meets, one of those that lie side by side."""
+    return 1.0 if length == UNIT and block % UNIT == 0 else 1 + (length - 1) / block
+
+
+def window_sides(problem: MaskedConv2dProblem) -> tuple[int, int]:
+    """Rows and columns of the pixels that the outputs of a unit read, with those between them."""
+    p, size = problem, problem.filter_size
+    rows = (UNIT - 1) * p.stride.rows + (size.rows - 1) * p.dilation.rows + 1
+    columns = (UNIT - 1) * p.stride.columns + (size.columns - 1) * p.dilation.columns + 1
+    return rows, columns
 
 
 def filling_us(problem: MaskedConv2dProblem, rates: Rates) -> float:

@@ -17,7 +17,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
 from sparsegen.kernels.convolution.unit_lists import list_bytes
 from sparsegen.kernels.convolution.unit_tiles import UnitTiles, UnitTilesConfig
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
-from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, step_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dProblem
@@ -26,12 +26,10 @@ from sparsegen.system.integers import round_up
 
 MOST_COPIES = 32  # copies of a thread in a step
 FIRST_PIXEL_BYTES = 16  # bytes for each output in shared memory: the position where its first tap reads
-# Fitted to an H200: the share of the tensor cores' rate that float32 and 16 bits reach, and what reading tiles from L2
-# takes over what the bytes would.
-REACHED_FLOAT32, REACHED, LOADED = 0.33, 0.55, 1.3
-# Microseconds beside the products, of a step, and of each load of a thread, which a block with few items waits for;
-# loads of less than 4 bytes are not asynchronous. From 185 variants of 25 drawn problems on an H200.
-START_US, STEP_US, LOAD_US, SHORT_LOAD_US = 13.0, 0.31, 0.086, 0.2
+# Fitted to an H200: microseconds beside the products; the share of the tensor cores' rate that float32 reaches; and
+# what reading tiles from L2 takes over what the bytes would, which bounds 16-bit elements.
+START_US, REACHED, LOADED = 13.0, 0.28, 1.7
+NARROW = 1.5  # the same for copies of fewer than 8 bytes
 
 
 @dataclass(frozen=True)
@@ -127,19 +125,17 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         self, problem: MaskedConv2dProblem, features: Features, config: MmaConvConfig, device: Device
     ) -> float:
         p, c, rates = problem, config, device.expected_rates
-        work, inner = self.work(p, c, device), round_up(p.group_channels * p.taps, c.step)
-        reached = REACHED_FLOAT32 if p.dtype is DType.FLOAT32 else REACHED
-        computing = (
-            work.items * c.tile_m * c.tile_n * inner / (reached * rates.tensor_products_per_us(p.dtype))
-        )
-        nbytes = (c.tile_m + c.tile_n) * inner * p.dtype.itemsize
-        loading = LOADED * work.items * nbytes / device.l2_bytes_per_us
-        vector = self._vector(p)
-        load_us = SHORT_LOAD_US if vector * p.dtype.itemsize < 4 else LOAD_US
-        loads = inner * c.tile_m / vector / threads_of(c)
-        waiting = work.rounds * (STEP_US * inner // c.step + load_us * loads)
-        moving = filling_us(p, rates) + p.cost(0).bytes / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + moving + max(computing, loading, waiting)
+        items, inner = self.items(p, c, device), round_up(p.group_channels * p.taps, c.step)
+        computing = items * c.tile_m * c.tile_n * inner / (REACHED * rates.tensor_products_per_us(p.dtype))
+        loading = LOADED * items * (c.tile_m + c.tile_n) * inner * p.dtype.itemsize / device.l2_bytes_per_us
+        if self._vector(p) * p.dtype.itemsize < 8:
+            loading *= NARROW
+        steps = self.items_of_block(p, c, device) * inner / c.step
+        vector_w = widest_vector(p.taps * p.group_channels, p.dtype)
+        loads = ((self._vector(p), c.tile_m * c.step), (vector_w, c.tile_n * c.step))
+        waiting = steps * step_us(p.dtype, loads, threads_of(c), c.stages, c.resident)
+        moving = p.cost(0).bytes / rates.copy_bytes_per_us
+        return rates.launch_us + START_US + filling_us(p, rates) + max(computing, loading, moving, waiting)
 
     def fitted(self, problem: MaskedConv2dProblem, config: MmaConvConfig) -> MmaConvConfig:
         """The shape with the usual elements of a step: few for few channels, or for float32, which needs registers."""

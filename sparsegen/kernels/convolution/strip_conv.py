@@ -26,6 +26,10 @@ LARGEST_GRID = 1 << 31
 # Fitted, for a multiprocessor, to 1.2 to 1.4 ms on an H200: 256 images of 512², 3 channels, 5 to 100 % live.
 START_US, OUTPUT_CYCLES, REACHED = 3.0, 4.5, 0.3
 FLOP_PER_CYCLE = 256
+TILE_US, LOADED_US = (
+    20.0,
+    0.5,
+)  # microseconds of a tile that nothing hides, and of each load of a thread: on an H200
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,10 @@ class StripConv(MaskedConvolution[StripConvConfig]):
         flop = 2 * live_share(p) * p.filters * p.channels * p.taps
         cycles = OUTPUT_CYCLES + flop / (REACHED * FLOP_PER_CYCLE)
         computing = p.batch * p.out_height * p.out_width * cycles / device.cycles_per_us
-        return rates.launch_us + START_US + computing + p.cost(0).bytes / rates.copy_bytes_per_us
+        waiting = TILE_US + LOADED_US * self._shared_bytes(p, config) / 4 / config.threads
+        return (
+            rates.launch_us + START_US + max(computing, waiting) + p.cost(0).bytes / rates.copy_bytes_per_us
+        )
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> StripConvConfig:
         """Returns the largest tiles that fit a multiprocessor three times, so that loads of one overlap with sums of

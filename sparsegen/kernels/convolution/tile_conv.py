@@ -14,7 +14,6 @@ from sparsegen.kernels.convolution.masked_convolution import (
     geometry_constants,
     live_share,
     result_constants,
-    units_of,
     units_of_image,
 )
 from sparsegen.kernels.launch import Launch
@@ -25,12 +24,10 @@ from sparsegen.operators import MaskedConv2dProblem
 from sparsegen.system.integers import round_up
 
 THREAD_FILTERS = 4
+START_US = 4.2
+REACHED = 0.21  # of the float units' rate: 1,109 µs on an H100, 128 channels, 8 images of 256², 10 % live
+LOADED_US = 0.39  # one load after the other: drawn problems on an H200, few blocks of which were live
 FLOP_PER_CYCLE = 256  # FLOP of a multiprocessor in a cycle
-# Fitted to 76 variants of 25 drawn problems on an H200: microseconds beside the products; the share of the float units'
-# rate that is reached; and what a step, and each load of a thread in it, is waited for.
-START_US, REACHED, STEP_US, LOAD_US = 4.9, 0.09, 0.84, 0.245
-MOST_RESIDENT = 24  # blocks of a multiprocessor
-RESIDENT_THREADS = 2048
 
 
 @dataclass(frozen=True)
@@ -110,13 +107,11 @@ class TileConv(MaskedConvolution[TileConvConfig]):
         channels = round_up(p.group_channels, config.step)
         flop = 2 * live_share(p) * outputs * filters * channels * p.taps
         computing = flop / (REACHED * FLOP_PER_CYCLE * device.cycles_per_us)
-        threads = self._threads(config)
-        loads = (UNIT_OUTPUTS + config.tile_n) * config.step / threads
-        blocks = live_share(p) * units_of(p) * filter_tiles(p, config.tile_n)
-        resident = min(MOST_RESIDENT, RESIDENT_THREADS // threads) * device.multiprocessors
-        waiting = max(1.0, blocks / resident) * (STEP_US + LOAD_US * loads) * p.taps * channels / config.step
-        moving = p.cost(0).bytes / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + max(computing, waiting) + moving
+        loads = (UNIT_OUTPUTS + config.tile_n) * config.step / self._threads(config)
+        waiting = p.taps * channels / config.step * loads * LOADED_US
+        return (
+            rates.launch_us + START_US + max(computing, waiting) + p.cost(0).bytes / rates.copy_bytes_per_us
+        )
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> TileConvConfig:
         """Tiles no wider than a group's filters, steps no longer than its channels, and many threads, which wait."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from sparsegen.kernels.convolution.masked_convolution import window_sides
 from sparsegen.kernels.layouts.loads import LOAD_BYTES
 from sparsegen.operators import MaskedConv2dProblem, MaskOf
-from sparsegen.operators.masked_conv2d import UNIT
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import round_up
 
@@ -13,9 +13,7 @@ LISTED_UNITS, SEGMENT_WORDS = 128, 1024  # units that a thread block lists and c
 
 def window_pixels(problem: MaskedConv2dProblem) -> int:
     """Pixels that the outputs of a unit read, with those between them."""
-    p, size = problem, problem.filter_size
-    rows = (UNIT - 1) * p.stride.rows + (size.rows - 1) * p.dilation.rows + 1
-    columns = (UNIT - 1) * p.stride.columns + (size.columns - 1) * p.dilation.columns + 1
+    rows, columns = window_sides(problem)
     return rows * columns
 
 

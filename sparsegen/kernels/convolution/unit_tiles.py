@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 from sparsegen.kernels.base import Device
@@ -34,19 +34,6 @@ class UnitTilesConfig(Config):
 
 
 C = TypeVar("C", bound=UnitTilesConfig)
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Items of a launch.
-
-    Attributes:
-        items: of all multiprocessors, if each had as many as the one with most.
-        rounds: of the thread block with most, one after another.
-    """
-
-    items: float
-    rounds: float
 
 
 class UnitTiles(MaskedConvolution[C]):
@@ -86,24 +73,24 @@ class UnitTiles(MaskedConvolution[C]):
             shared_memory_bytes=self.shared_bytes(problem, config),
         )
 
-    def work(self, problem: MaskedConv2dProblem, config: C, device: Device) -> Work:
-        """Returns the expected work of all thread blocks, and of the one with most."""
-        tiles, parts = filter_tiles(problem, config.tile_n), self._parts(problem, config, device)
+    def items_of_block(self, problem: MaskedConv2dProblem, config: C, device: Device) -> int:
+        """Expected items of the thread block with most."""
         outputs = live_share(problem) * units_of(problem) * UNIT_OUTPUTS
-        items = max(1, ceil_div(outputs, config.tile_m)) * tiles
-        busiest = ceil_div(items, device.multiprocessors)
-        return Work(busiest * device.multiprocessors, max(1, ceil_div(outputs, config.tile_m * parts)))
+        return max(1, math.ceil(outputs / (config.tile_m * self._parts(problem, config, device))))
+
+    def items(self, problem: MaskedConv2dProblem, config: C, device: Device) -> float:
+        """Expected items of all multiprocessors, if each had as many as the one with most."""
+        outputs = live_share(problem) * units_of(problem) * UNIT_OUTPUTS
+        items = max(1, ceil_div(outputs, config.tile_m)) * filter_tiles(problem, config.tile_n)
+        return max(items, self.items_of_block(problem, config, device) * device.multiprocessors)
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> C:
-        """Returns the tiles that take least time by the model; none is twice as wide as a group's filters."""
-        p, of_group = problem, problem.filters // problem.groups.count
-        last = self._with_room(p, self.fitted(p, self.smallest), device)
-        found = [
-            c
-            for c in dict.fromkeys(self.fitted(p, shape) for shape in self.shapes)
-            if c.tile_n < 2 * max(9, of_group) and not self.broken_constraints(p, c, device)
-        ]
-        return min(found or [last], key=lambda c: self.analytic_us(p, features, c, device))
+        """Returns the shape with the least expected time; none is twice as wide as a group's filters."""
+        p, typical, of_group = problem, device.typical_rated, problem.filters // problem.groups.count
+        smallest = self._with_room(p, self.fitted(p, self.smallest), device)
+        some = (self.fitted(p, shape) for shape in self.shapes)
+        valid = (c for c in some if c.tile_n < 2 * max(16, of_group) and self.is_valid(p, c, device))
+        return min((*valid, smallest), key=lambda c: self.analytic_us(p, features, c, typical))
 
     def _with_room(self, problem: MaskedConv2dProblem, config: C, device: Device) -> C:
         """The config with as many blocks on a multiprocessor as there is room for, at most as many as it has."""

@@ -18,7 +18,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
 from sparsegen.kernels.convolution.unit_lists import list_bytes, window_pixels
 from sparsegen.kernels.convolution.unit_tiles import UnitTiles, UnitTilesConfig
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
-from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, step_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dProblem
@@ -26,16 +26,16 @@ from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import round_up
 
 MOST_TAPS = 64  # taps of a filter: one bit of a word for each
-# Fitted to three masks on an H100 with eight configs each, float16, which these describe within 12 %: the share of the
-# tensor cores' rate that warp tiles of 64 x 64 and chunks of 64 channels reach; what narrower ones cost more.
-REACHED, REACHED_FLOAT32 = 0.41, 0.35
-# Factor of a product's time, and what goes with the fragments that a warp loads for it.
-BESIDE_FRAGMENTS, FRAGMENTS = 0.56, 14.0
+# Fitted to three masks on an H100 with eight configs each, float16, and to drawn problems on an H200: microseconds
+# beside the products; the share of the tensor cores' rate that warp tiles of 64 x 64 and chunks of 64 channels reach;
+# what narrower ones cost more.
+START_US, REACHED, REACHED_FLOAT32 = 6.5, 0.41, 0.25
+BESIDE_FRAGMENTS, FRAGMENTS = (
+    0.56,
+    14.0,
+)  # factor of a product's time, and what goes with the fragments that a warp loads for it
 CHUNK = 0.12  # fraction of the time for each further chunk of 64 channels
 UNEVEN = 1.3  # for a mask of the input, whose units need different taps
-# Microseconds beside the products, of a step, and of each load of a thread, which a block with few items waits for:
-# from 89 variants of 25 drawn problems on an H200.
-START_US, STEP_US, LOAD_US = 10.0, 0.27, 0.08
 
 
 @dataclass(frozen=True)
@@ -121,19 +121,21 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         self, problem: MaskedConv2dProblem, features: Features, config: WindowConvConfig, device: Device
     ) -> float:
         p, c, rates = problem, config, device.expected_rates
-        work, inner = self.work(p, c, device), round_up(p.group_channels, c.chunk)
-        products = work.items * c.tile_m * c.tile_n * inner * p.taps
+        items, inner = self.items(p, c, device), round_up(p.group_channels, c.chunk)
+        is_float32 = p.dtype is DType.FLOAT32
+        products = items * c.tile_m * c.tile_n * inner * p.taps
         products *= BESIDE_FRAGMENTS + FRAGMENTS * (c.warps_m / c.tile_m + c.warps_n / c.tile_n)
         products *= (1 + CHUNK * (64 / c.chunk - 1)) * (UNEVEN if p.mask_of.is_of_input else 1)
-        reached = REACHED_FLOAT32 if p.dtype is DType.FLOAT32 else REACHED
+        reached = REACHED_FLOAT32 if is_float32 else REACHED
         computing = products / (reached * rates.tensor_products_per_us(p.dtype))
-        window = inner * c.tile_m // UNIT_OUTPUTS * window_pixels(p)
-        nbytes = (window + inner * p.taps * c.tile_n) * p.dtype.itemsize
-        loading = work.items * nbytes / device.l2_bytes_per_us
-        loads = window / widest_vector(p.group_channels, p.dtype) / threads_of(c)
-        waiting = work.rounds * (STEP_US * inner // c.chunk * p.taps + LOAD_US * loads)
-        moving = filling_us(p, rates) + p.cost(0).bytes / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + moving + max(computing, loading, waiting)
+        window = c.tile_m // UNIT_OUTPUTS * window_pixels(p)
+        loading = items * inner * (window + p.taps * c.tile_n) * p.dtype.itemsize / device.l2_bytes_per_us
+        moving = p.cost(0).bytes / rates.copy_bytes_per_us
+        vector, chunks = widest_vector(p.group_channels, p.dtype), inner / c.chunk
+        of_tap = step_us(p.dtype, [(vector, c.tile_n * c.chunk)], threads_of(c), c.stages, c.resident)
+        of_window = step_us(p.dtype, [(vector, window * c.chunk)], threads_of(c), p.taps + 1, c.resident)
+        waiting = self.items_of_block(p, c, device) * chunks * (p.taps * of_tap + of_window)
+        return rates.launch_us + START_US + filling_us(p, rates) + max(computing, loading, moving, waiting)
 
     def fitted(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> WindowConvConfig:
         """The shape with no wider chunks than there are channels; 16 of float32, whose products need more registers."""

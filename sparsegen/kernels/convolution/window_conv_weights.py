@@ -13,14 +13,20 @@ from sparsegen.kernels.convolution.masked_convolution import (
     countable_outputs,
     geometry_constants,
     has_whole_units,
+    live_share,
     mask_constants,
     units_of,
 )
 from sparsegen.kernels.convolution.unit_lists import list_bytes, window_pixels
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_item
-from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
-from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
+from sparsegen.kernels.layouts.limits import (
+    enough_registers,
+    resident_blocks,
+    resident_blocks_fit,
+    shared_memory_fits,
+)
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, step_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dWeightsProblem
@@ -30,7 +36,12 @@ from sparsegen.system.integers import ceil_div
 MOST_PARTS = 65535  # blocks along a grid's y
 # Fitted to a gradient on an H100 with 24 configs: microseconds beside the products, and the share of the tensor cores'
 # rate that tiles of LARGE elements reach, and smaller ones.
-START_US, REACHED, REACHED_BY_SMALL, LARGE = 8.0, 0.5, 0.37, 128 * 32
+START_US, REACHED, REACHED_BY_SMALL, LARGE = 6.0, 0.5, 0.25, 128 * 32
+# Fitted to drawn problems on an H200: microseconds of a warp for the products of a unit and 16 x 16 sums, by bytes of
+# an element; and of the last block for a part of the sums, and for each sum of a thread in it.
+FRAGMENT_US = {2: 0.045, 4: 0.45}
+PART_US, SUM_US = 0.2, 0.007
+EXTRA_REGISTERS = 64  # that a thread needs beside its sums, about
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,24 @@ class WindowConvWeightsConfig(Config):
         packs=True,
     )
     resident: int = tunable(1, (1, 2), "thread blocks per multiprocessor")
+
+
+# Tiles from large to small; parts and taps are found for each problem.
+SHAPES = (
+    WindowConvWeightsConfig(tile_m=128, tile_n=32, warps_m=4, warps_n=2, warps_k=1),
+    WindowConvWeightsConfig(tile_m=64, tile_n=64, warps_m=2, warps_n=4, warps_k=1),
+    WindowConvWeightsConfig(tile_m=64, tile_n=32, warps_m=2, warps_n=2, warps_k=2),
+    WindowConvWeightsConfig(tile_m=32, tile_n=32, warps_m=2, warps_n=2, warps_k=2),
+    WindowConvWeightsConfig(tile_m=32, tile_n=32, warps_m=1, warps_n=2, warps_k=2),
+    WindowConvWeightsConfig(tile_m=16, tile_n=64, warps_m=1, warps_n=4, warps_k=2),
+    WindowConvWeightsConfig(tile_m=64, tile_n=16, warps_m=4, warps_n=1, warps_k=2),
+    WindowConvWeightsConfig(tile_m=32, tile_n=16, warps_m=2, warps_n=1, warps_k=2),
+    WindowConvWeightsConfig(tile_m=16, tile_n=32, warps_m=1, warps_n=2, warps_k=2),
+    WindowConvWeightsConfig(tile_m=16, tile_n=16, warps_m=1, warps_n=1, warps_k=2),
+)
+SMALLEST = WindowConvWeightsConfig(
+    tile_m=16, tile_n=16, taps=1, warps_m=1, warps_n=1, warps_k=2, stages=2, parts=1
+)
 
 
 class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
@@ -137,65 +166,38 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
     def heuristic(
         self, problem: MaskedConv2dWeightsProblem, features: Features, device: Device
     ) -> WindowConvWeightsConfig:
-        """Tiles no larger than a group, of as many taps as registers hold, and parts that fill the device.
-
-        The largest ones, whose operands are loaded least, if enough units are live.
-        """
-        first, *others = self._ordered(problem, device)
-        large = next((c for c in others if c.tile_m * c.tile_n >= LARGE), first)
-        return large if self._fills(problem, large, device) else first
+        """Returns the config with the least expected time among tiles no larger than a group."""
+        typical = device.typical_rated
+        return min(self._some(problem, device), key=lambda c: self.analytic_us(problem, features, c, typical))
 
     def alternatives(
         self, problem: MaskedConv2dWeightsProblem, features: Features, device: Device
     ) -> tuple[WindowConvWeightsConfig, ...]:
-        """The other tiles."""
-        return tuple(self._ordered(problem, device))[1:6]
+        """The next ones by expected time."""
+        typical = device.typical_rated
+        ordered = sorted(
+            self._some(problem, device), key=lambda c: self.analytic_us(problem, features, c, typical)
+        )
+        return tuple(ordered[1:6])
 
-    def _ordered(
-        self, problem: MaskedConv2dWeightsProblem, device: Device
-    ) -> Iterator[WindowConvWeightsConfig]:
-        """Configs from the largest tiles to the smallest, with parts that fill the device."""
+    def _some(self, problem: MaskedConv2dWeightsProblem, device: Device) -> Iterator[WindowConvWeightsConfig]:
+        """Valid configs: tiles of several sizes, as many taps as registers hold, and parts with a unit each."""
         p = problem
         filters, channels = self._of_group(p)
-        start = WindowConvWeightsConfig()
-        some = (
-            *(start, replace(start, tile_m=128, warps_m=4, warps_k=1)),
-            replace(start, tile_n=64, warps_n=4, warps_k=1),
-            replace(start, tile_m=32, warps_m=1, warps_n=2),
-            replace(start, tile_m=32, tile_n=16, warps_m=2, warps_n=1),
-            replace(start, tile_m=16, tile_n=16, warps_m=1, warps_n=1),
-        )
-        for config in some:
-            if config.tile_m >= 2 * max(16, filters) or config.tile_n >= 2 * max(16, channels):
+        units = live_share(p.forward) * units_of(p.forward)
+        for start in SHAPES:
+            if start.tile_m >= 2 * max(16, filters) or start.tile_n >= 2 * max(16, channels):
                 continue
             for taps in (t for t in (9, 7, 5, 3, 1) if p.taps % t == 0):
-                found = self._with_parts(p, replace(config, taps=taps), device)
-                if self.is_valid(p, found, device):
-                    yield found
-                    break
-        smallest = WindowConvWeightsConfig(
-            tile_m=16, tile_n=16, taps=1, warps_m=1, warps_n=1, warps_k=2, stages=2, parts=1
-        )
-        yield smallest
-
-    def _with_parts(
-        self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, device: Device
-    ) -> WindowConvWeightsConfig:
-        """Returns the config with the fewest parts that fill three quarters of the device and have a few units each."""
-        units = problem.density.share * units_of(problem.forward)
-        found = replace(config, parts=1)
-        for parts in (4, 8, 16, 32, 64):
-            if self._fills(problem, found, device) or units < 4 * parts:
+                found = replace(start, taps=taps)
+                if not self.is_valid(p, found, device):
+                    continue
+                for parts in (1, 4, 8, 16, 32, 64):
+                    shared = replace(found, parts=parts)
+                    if parts <= max(1.0, units) and self.is_valid(p, shared, device):
+                        yield shared
                 break
-            found = replace(found, parts=parts)
-        return found
-
-    def _fills(
-        self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, device: Device
-    ) -> bool:
-        """True if there are enough blocks for three quarters of the device."""
-        blocks = self._tiles(problem, config) * config.parts
-        return 4 * blocks >= 3 * device.multiprocessors * config.resident
+        yield SMALLEST
 
     def analytic_us(
         self,
@@ -205,18 +207,33 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
         device: Device,
     ) -> float:
         p, c, rates = problem, config, device.expected_rates
-        units, tiles = p.density.share * units_of(p.forward), self._tiles(p, c)
-        idle = max(1.0, device.multiprocessors / (tiles * c.parts))
+        units, tiles = live_share(p.forward) * units_of(p.forward), self._tiles(p, c)
         products = units * UNIT_OUTPUTS * tiles * c.tile_m * c.tile_n * c.taps
         reached = REACHED if c.tile_m * c.tile_n >= LARGE else REACHED_BY_SMALL
-        computing = idle * products / (reached * rates.tensor_products_per_us(p.dtype))
-        of_unit = UNIT_OUTPUTS * c.tile_m + window_pixels(p.forward) * c.tile_n
+        computing = products / (reached * rates.tensor_products_per_us(p.dtype))
+        window = window_pixels(p.forward)
+        of_unit = UNIT_OUTPUTS * c.tile_m + window * c.tile_n
         loading = units * tiles * of_unit * p.dtype.itemsize / device.l2_bytes_per_us
-        sums = 2 * self.scratch(p, c)["partial_sums"] / device.l2_bytes_per_us if c.parts > 1 else 0.0
-        # The last block of a tile reads its parts alone, at about twice its multiprocessor's share of the rate.
-        alone = sums * max(0.0, device.multiprocessors / tiles - 1) / 4
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + max(computing, loading, moving) + sums + alone
+        # A block's units, one after the other, and the waves of blocks that a multiprocessor holds.
+        filters, channels = self._of_group(p)
+        loads = (
+            (widest_vector(filters, p.dtype), UNIT_OUTPUTS * c.tile_m),
+            (widest_vector(channels, p.dtype), window * c.tile_n),
+        )
+        fragments = c.tile_m * c.tile_n // 256 * c.taps / (self._threads(c) // WARP)
+        registers = self._sums(c) + EXTRA_REGISTERS
+        resident = resident_blocks(self._threads(c), registers, self._shared_bytes(p, c), device)
+        together = min(resident, ceil_div(tiles * c.parts, device.multiprocessors))
+        of_unit_us = step_us(p.dtype, loads, self._threads(c), c.stages, together)
+        of_unit_us += fragments * FRAGMENT_US[p.dtype.itemsize]
+        waves = ceil_div(tiles * c.parts, device.multiprocessors * resident)
+        waiting = waves * max(1, ceil_div(units, c.parts)) * of_unit_us
+        sums = 0.0
+        if c.parts > 1:  # the last block of a tile reads all parts, one after the other
+            sums = 2 * self.scratch(p, c)["partial_sums"] / device.l2_bytes_per_us
+            sums += c.parts * (PART_US + self._sums(c) * SUM_US)
+        return rates.launch_us + START_US + max(computing, loading, moving, waiting) + sums
 
     @staticmethod
     def _of_group(problem: MaskedConv2dWeightsProblem) -> tuple[int, int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from sparsegen.kernels.base import Constraint, Device, Family
-from sparsegen.kernels.config import Value
+from sparsegen.kernels.config import Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants
 from sparsegen.kernels.layouts.copied_ring import (
@@ -43,7 +43,16 @@ EVEN_DENSITY = (
 )
 UNEVEN_DENSITY = 0.85  # density up to which the rows of few wide tiles are of too different lengths
 MOST_TAIL = 16
+WIDEST = 256  # columns of a tile
 KEPT = 0.5  # fraction of the L2 for the rows of A that a group of tiles reads again and again
+# Measured on an H200 (14 products with half of the blocks live): the fraction of multiprocessors with tiles below which
+# these are faster, by what factor, and that of tiles that blocks share.
+IDLE, ALONE, TOGETHER = 0.9, 1.4, 0.8
+WRITTEN, ADDED = (
+    13,
+    39,
+)  # bytes of parts of sums that a multiprocessor writes, and reads, in a cycle: as in `bitmap_spmm`
+MOST_SHARES = 144  # blocks that share tiles: no device of compute capability 9.x has more multiprocessors
 FILLED = 0.85  # fraction of a wave for the expected tiles of a sampled result; there may be more tiles
 
 
@@ -77,7 +86,7 @@ class CopiedTiles(Family[P, C]):
 
     size_names = ("m", "k", "n")
     packed_names = ()
-    scratch_names = ("counters",)
+    scratch_names: ClassVar[tuple[str, ...]] = ("counters",)
     source = (
         "Lo: Efficient Sparse Training with Structured Dropout (block-sparse products that skip dropped blocks); warps "
         "that load beside warps that multiply, and copies for a whole cluster: NVIDIA, Hopper tuning guide"
@@ -212,16 +221,23 @@ class CopiedTiles(Family[P, C]):
         return replace(few, tile_n=PIECE if is_narrow else 128, cluster=1)
 
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
+        return self._us(problem, config, device, shared=False)
+
+    def _us(self, problem: P, config: C, device: Device, *, shared: bool) -> float:
+        """Estimates microseconds; ``shared``: blocks share all tiles evenly."""
         c, rates, side = config, device.expected_rates, Side.of(problem)
         share = problem.density.share
         # The probability that a block is live in at least one of a tile's rows.
         union = share if side.row_block % TILE_M == 0 else 1 - (1 - share) ** 2
-        tiles = problem.batch * self._row_tiles(side) * ceil_div(side.columns, c.tile_n)
-        live = tiles * (union if side.samples else 1.0)
-        rounds = max(1.0, live / device.multiprocessors)
+        rounds = self._tiles(problem, c) * (union if side.samples else 1.0) / device.multiprocessors
+        is_idle = not side.samples and rounds < IDLE
+        if not shared:
+            rounds = max(1.0, rounds)
         inner = ROW_BYTES // problem.factor_types[0].itemsize  # elements of the contraction in a stage
         steps: float = ceil_div(side.inner, inner)
-        if not side.samples:
+        if shared:
+            steps *= union
+        elif not side.samples:
             longest = min(1.0, union + 2 * math.sqrt(union * (1 - union) * side.inner_block / side.inner))
             steps *= union + (longest - union) / rounds
         each = TILE_M * c.tile_n * inner * steps
@@ -229,13 +245,22 @@ class CopiedTiles(Family[P, C]):
         rate = reached[c.tile_n] * rates.tensor_products_per_us(problem.multiplied) / device.multiprocessors
         if problem.multiplied is DType.FLOAT32:
             rate *= TF32_PRODUCTS
+        rate *= TOGETHER if shared else ALONE if is_idle else 1.0
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + max(moved, rounds * (TILE_US + each / rate))
+        sums = 0.0
+        if shared:  # a block writes parts of two tiles, and adds up those of one
+            of_part = TILE_M * c.tile_n * DType.FLOAT32.itemsize
+            sums = of_part * (2 / WRITTEN + (1 + 1 / min(1.0, rounds)) / ADDED) / rates.clock_mhz
+        return rates.launch_us + START_US + max(moved, rounds * (TILE_US + each / rate)) + sums
 
     def _leaves_l2(self, problem: P, raster: int, device: Device) -> bool:
         """True if the rows of A for ``raster`` row tiles take too much of the L2 to stay there."""
         side = Side.of(problem)
         return raster * TILE_M * side.inner * problem.factor_types[0].itemsize > KEPT * device.l2_bytes
+
+    def _tiles(self, problem: P, config: C) -> int:
+        side = Side.of(problem)
+        return problem.batch * self._row_tiles(side) * ceil_div(side.columns, config.tile_n)
 
     @staticmethod
     def _row_tiles(side: Side) -> int:
@@ -247,26 +272,81 @@ class CopiedTiles(Family[P, C]):
         return 128 if side.inner_block % 128 == 0 and config.tile_n >= 128 else PIECE
 
 
-W = TypeVar("W", bound=WalkedTilesConfig)
+@dataclass(frozen=True)
+class SharedTilesConfig(WalkedTilesConfig):
+    """Config of the `WalkedTiles` families."""
+
+    shared: bool = tunable(
+        False,
+        (False, True),
+        "blocks share all tiles evenly along the contraction (stream-K); the last one of a tile adds up the sums",
+        packs=True,
+    )
+
+
+W = TypeVar("W", bound=SharedTilesConfig)
 
 
 class WalkedTiles(CopiedTiles[P, W]):
     """The masked matrix is a factor, so that the time of a tile is proportional to the live blocks of its rows."""
 
     template = "masked/tma_masked.cu.j2"
+    scratch_names = ("counters", "parts")
+    source = f"{CopiedTiles.source}; blocks that share tiles along the contraction: Osama et al., Stream-K, PPoPP 2023"
 
     def constraints(self, problem: P, config: W, device: Device) -> Iterator[Constraint]:
         yield from CopiedTiles.constraints(self, problem, config, device)
         yield walk_constraint(config.raster, config.tail)
+        c = config
+        yield Constraint(
+            not c.shared or c.cluster == 1, "blocks that share tiles share no loads: cluster is 1"
+        )
+        yield Constraint(
+            not c.shared or device.multiprocessors <= MOST_SHARES,
+            f"at most {MOST_SHARES} blocks share tiles (multiprocessors: {device.multiprocessors})",
+        )
+
+    def is_worth_trying(self, problem: P, config: W, device: Device) -> bool:
+        """True as for `CopiedTiles`; of shared tiles for few waves, which their order makes no difference to."""
+        c, usual = config, CopiedTiles.is_worth_trying(self, problem, config, device)
+        is_few = self._tiles(problem, c) < 4 * device.multiprocessors
+        is_first = c.order == Order.PLACED and c.raster == c.tail == 1
+        return usual and (not c.shared or (is_few and is_first))
+
+    def pack(self, problem: P, config: W, matrix: CsrMatrix) -> Packed[Array]:
+        """No arrays; counters of tiles and of arrivals, and two tiles of sums for each block, of whatever width."""
+        found = CopiedTiles.pack(self, problem, config, matrix)
+        scratch = {"counters": COUNTER_BYTES, "parts": DType.FLOAT32.itemsize}
+        if config.shared:
+            tiles = (
+                problem.batch * self._row_tiles(Side.of(problem)) * ceil_div(Side.of(problem).columns, PIECE)
+            )
+            scratch["counters"] += 2 * 4 * tiles
+            scratch["parts"] = 2 * MOST_SHARES * TILE_M * WIDEST * DType.FLOAT32.itemsize
+        return replace(found, scratch=scratch)
+
+    def launch(self, problem: P, config: W, sizes: Mapping[str, int], device: Device) -> Launch:
+        if not config.shared:
+            return CopiedTiles.launch(self, problem, config, sizes, device)
+        side = Side.of(problem)
+        return persistent_launch(
+            self._tiles(problem, config) * ceil_div(side.inner, side.inner_block), 1, device
+        )
 
     def heuristic(self, problem: P, features: Features, device: Device) -> W:
         """Few tiles row by row, and of long rows fewer at a time; if nearly all blocks are live, rows are equally long,
-        and the last group is processed like the others.
+        and the last group is processed like the others. Where tiles are too few, blocks share their contraction.
         """
         found = CopiedTiles.heuristic(self, problem, features, device)
         if found.order == Order.PLACED:  # row by row: who has one of the longest has one of the shortest too
-            return replace(found, raster=1, tail=1)
+            few, typical = replace(found, raster=1, tail=1), device.typical_rated
+            shared = replace(few, tile_n=128, cluster=1, shared=True)
+            some = (few, shared) if self.is_valid(problem, shared, device) else (few,)
+            return min(some, key=lambda c: self.analytic_us(problem, features, c, typical))
         if self._leaves_l2(problem, found.raster, device):
             return replace(found, raster=8, tail=4)
         is_even = problem.density.share > EVEN_DENSITY
         return replace(found, tail=found.raster) if is_even and found.raster == MOST_TAIL else found
+
+    def analytic_us(self, problem: P, features: Features, config: W, device: Device) -> float:
+        return self._us(problem, config, device, shared=config.shared)

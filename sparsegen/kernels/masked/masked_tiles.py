@@ -16,7 +16,7 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks, shared_memory_fits
-from sparsegen.kernels.layouts.loads import widest_vector
+from sparsegen.kernels.layouts.loads import LEAST_ASYNC, LOAD_BYTES, step_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
@@ -45,6 +45,9 @@ START_US = 2.5
 REACHED = 0.46
 ARRIVAL_US = 0.31
 COPIED_PER_CYCLE = 21.0
+BEGUN_US = (
+    0.014  # microseconds of a thread's load of few bytes, whose place is known from step to step: on an H200
+)
 TF32_PRODUCTS = 3  # products that `tensor_products_per_us` assumes for a float32 product, which is one here
 EXTRA_REGISTERS = 64  # registers that a thread needs besides its sums, about
 
@@ -206,8 +209,8 @@ class MaskedTiles(Family[P, C]):
             "by_columns": side.by_columns,
             "epilogue": problem.epilogue.value if isinstance(problem, DsdProblem) else "none",
             "even_columns": side.columns % 2 == 0,
-            "vector_a": widest_vector(side.inner if side.a_by_inner else side.rows, problem.dtype),
-            "vector_b": widest_vector(side.inner if side.b_by_inner else side.columns, problem.dtype),
+            "vector_a": self._vectors(problem)[0],
+            "vector_b": self._vectors(problem)[1],
             **batch_constants(problem),
         }
 
@@ -223,7 +226,14 @@ class MaskedTiles(Family[P, C]):
         )
 
     def heuristic(self, problem: P, features: Features, device: Device) -> C:
-        """The largest tiles that fill the device; if none do, the smallest ones."""
+        """The usual tiles with the least expected time; of those that are expected to take as long, the largest."""
+        typical = device.typical_rated
+        some = self._usual(problem)
+        fitting = [c for c in some if self._shared_bytes(problem, c) <= device.shared_memory_per_block]
+        return min(fitting or some[-1:], key=lambda c: self.analytic_us(problem, features, c, typical))
+
+    def _usual(self, problem: P) -> list[C]:
+        """Tiles from large to small, with steps no longer than a block along the contraction."""
         side = Side.of(problem)
         starts: tuple[tuple[int, int, int, int, int, int], ...]
         if problem.dtype is DType.FLOAT32:
@@ -232,21 +242,21 @@ class MaskedTiles(Family[P, C]):
             starts = (SQUARE if side.inner_block >= SQUARE[1] else WIDE, SQUARE, *SMALL)
         else:
             starts = (WIDE if side.row_block >= WIDE[0] else LOW, SQUARE, *SMALL)
+        size, found = problem.dtype.itemsize, []
+        # Loads that pass through registers are faster all at once than between products.
+        can_wait = min(self._vectors(problem)) * size >= LEAST_ASYNC
         for tile_m, tile_n, longest, warps_m, warps_n, stages in starts:
             step = longest if side.samples else min(longest, side.inner_block)
-            found = self.config_type(
+            config = self.config_type(
                 tile_m=tile_m,
                 tile_n=tile_n,
                 step=step,
                 warps_m=warps_m,
                 warps_n=warps_n,
                 stages=min(5, stages + (step < longest)),
-                ahead=problem.dtype is not DType.FLOAT32 and step * problem.dtype.itemsize > PRODUCT_BYTES,
+                ahead=problem.dtype is not DType.FLOAT32 and can_wait and step * size > PRODUCT_BYTES,
             )
-            tiles = self._row_tiles(side, found) * ceil_div(side.columns, tile_n) * problem.batch
-            fits = self._shared_bytes(problem, found) <= device.shared_memory_per_block
-            if fits and tiles >= device.multiprocessors:
-                return found
+            found.append(config)
         return found
 
     def published(self, problem: P) -> tuple[C, ...]:
@@ -278,7 +288,8 @@ class MaskedTiles(Family[P, C]):
         waves = ceil_div(
             rounds, resident_blocks(threads_of(c), registers, self._shared_bytes(problem, c), device)
         )
-        arriving = ARRIVAL_US / (c.stages - 1) * side.inner / c.step * (waves * mean + longest - mean)
+        arrival = ARRIVAL_US / (c.stages - 1) + self._narrow_us(problem, c)
+        arriving = arrival * side.inner / c.step * (waves * mean + longest - mean)
         rate = REACHED * rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
         if problem.dtype is DType.FLOAT32:
             rate *= TF32_PRODUCTS
@@ -288,6 +299,28 @@ class MaskedTiles(Family[P, C]):
         busy = max(computing, loading) * side.inner * (rounds * mean + longest - mean)
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(moved, arriving + busy)
+
+    @staticmethod
+    def _vectors(problem: P) -> tuple[int, int]:
+        """Elements of A and of B that a load moves."""
+        side = Side.of(problem)
+        return (
+            widest_vector(side.inner if side.a_by_inner else side.rows, problem.dtype),
+            widest_vector(side.inner if side.b_by_inner else side.columns, problem.dtype),
+        )
+
+    def _narrow_us(self, problem: P, config: C) -> float:
+        """Microseconds that a step takes longer because its loads move less than 16 bytes."""
+        c, dtype, side = config, problem.dtype, Side.of(problem)
+        elements = (min(c.tile_m, side.rows) * c.step, min(c.tile_n, side.columns) * c.step)
+        own = zip(self._vectors(problem), elements, strict=True)
+        wide = [(LOAD_BYTES // dtype.itemsize, loaded) for loaded in elements]
+        narrow_us, wide_us = (
+            step_us(dtype, loads, threads_of(c), c.stages, begun_us=BEGUN_US) for loads in (own, wide)
+        )
+        products = c.step * dtype.itemsize // PRODUCT_BYTES
+        through_registers = min(self._vectors(problem)) * dtype.itemsize < LEAST_ASYNC
+        return (narrow_us - wide_us) * (products if c.ahead and through_registers else 1)
 
     @staticmethod
     def _row_tiles(side: Side, config: MaskedTilesConfig) -> int:

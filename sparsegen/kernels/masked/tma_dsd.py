@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsegen.kernels.layouts.copied_ring import WalkedTilesConfig
-from sparsegen.kernels.masked.copied_tiles import WalkedTiles
+from sparsegen.kernels.masked.copied_tiles import SharedTilesConfig, WalkedTiles
 from sparsegen.operators import DsdProblem
 
 
 @dataclass(frozen=True)
-class TmaDsdConfig(WalkedTilesConfig):
+class TmaDsdConfig(SharedTilesConfig):
     """One point of the tuning space of `tma_dsd`."""
 
 

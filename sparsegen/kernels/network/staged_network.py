@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -38,12 +39,17 @@ VECTOR_BYTES = (4, 8, 16)
 INPUTS_AT_A_TIME = 9600  # inputs with tiles in device memory
 MOST_OF_A_MINIBATCH = 32
 BUFFERS = (128, 256, 512, 1024, 2048, 4096)
-OTHER_REGISTERS = 24
+OTHER_REGISTERS = 40
 IN_COLUMN_ORDER, BY_BANKS = (
     3.2,
     2.65,
 )  # cycles of shared memory for each that neurons take at best, as measured
 OVERHEAD = 8  # instructions for each weight and thread, beside those for each input
+STAGED_US, WEIGHT_US = (
+    2.0,
+    0.03,
+)  # microseconds beside that, of each buffer and each weight of a row: on an H200
+LONGEST = 8.0  # standard deviations by which the longest row of a block is longer than the mean
 SPREAD = 2.0  # standard deviations by which the longest of 32 lanes is longer than the mean
 
 
@@ -229,7 +235,11 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
         c, itemsize = config, problem.dtype.itemsize
         if not (problem.neurons and problem.m):
             return device.expected_rates.launch_us
-        inputs = problem.n * living(problem)
+        blocks = self._blocks(problem, c, device)
+        # Whole minibatches of the blocks that a multiprocessor holds, one after the other.
+        passes = ceil_div(ceil_div(problem.n, blocks) * living(problem), c.minibatch)
+        together = ceil_div(blocks, device.multiprocessors)
+        inputs = passes * c.minibatch * together * device.multiprocessors
         degree = max(0.0, features.row_mean - BIAS_COLUMNS)
         rows = WARP * c.warps
         staged = min(problem.neurons, rows * degree)
@@ -240,32 +250,50 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
         conflicts = BY_BANKS if c.order == "banks" else IN_COLUMN_ORDER
         shared = conflicts * itemsize / BANK_BYTES
         issued = (1 + (itemsize < 4) + OVERHEAD / c.minibatch) / (4 * WARP)
-        busy = min(1.0, self._blocks(problem, c, device) / device.multiprocessors)
-        computed = weights * inputs * max(shared, issued) / (busy * device.cycles_per_us)
+        computed = weights * inputs * max(shared, issued) / device.cycles_per_us
         loaded = weights * (2 + itemsize) / c.minibatch + problem.m / rows * staged * itemsize
-        return device.expected_rates.launch_us + max(computed, loaded * inputs / device.l2_bytes_per_us)
+        # Of every block of rows: barriers, the first loads of its buffers, and its longest row, weight by weight.
+        longest = min(float(features.row_max), degree + LONGEST * features.row_cov * degree)
+        row_blocks = problem.layers * ceil_div(problem.neurons, rows)
+        waiting = passes * row_blocks * (buffers * STAGED_US + longest * WEIGHT_US)
+        return (
+            device.expected_rates.launch_us
+            + waiting
+            + max(computed, loaded * inputs / device.l2_bytes_per_us)
+        )
 
     def heuristic(
         self, problem: SparseNetworkProblem, features: Features, device: Device
     ) -> StagedNetworkConfig:
-        """Returns the largest minibatch that gives each multiprocessor one, and the largest useful buffer that fits
-        twice.
-        """
-        minibatch = next((b for b in (16, 8) if problem.n >= b * device.multiprocessors), 4)
-        warps = next((w for w in (16, 8) if WARP * w <= problem.neurons), 4)
-        config = StagedNetworkConfig(
-            minibatch=minibatch,
-            vector=self._vector(problem, minibatch),
-            warps=warps,
-            **dropped(problem),
+        """Returns the config with the least expected time: with buffers of all neurons, or the largest that fit."""
+        typical = device.typical_rated
+        smallest = StagedNetworkConfig(
+            minibatch=4, vector=self._vector(problem, 4), buffer=BUFFERS[0], warps=4, resident_blocks=1
         )
+        smallest = replace(smallest, **dropped(problem))
+        return min(
+            (*self._usual(problem, device), smallest),
+            key=lambda c: self.analytic_us(problem, features, c, typical),
+        )
+
+    def _usual(self, problem: SparseNetworkProblem, device: Device) -> Iterator[StagedNetworkConfig]:
+        """Valid configs of every minibatch and several blocks, each with the largest useful buffer that fits."""
         needed = next((b for b in BUFFERS if b >= problem.neurons), BUFFERS[-1])
-        for buffer in (b for b in reversed(BUFFERS) if b <= needed):
-            for resident in (2, 1):
-                found = replace(config, buffer=buffer, resident_blocks=resident)
+        useful = [b for b in reversed(BUFFERS) if b <= needed]
+        for minibatch, warps, resident in itertools.product((16, 8, 24, 32, 12, 4), (16, 8, 32), (2, 1)):
+            if warps > 4 and WARP * warps > max(512, problem.neurons):
+                continue
+            config = StagedNetworkConfig(
+                minibatch=minibatch,
+                vector=self._vector(problem, minibatch),
+                warps=warps,
+                resident_blocks=resident,
+                **dropped(problem),
+            )
+            for found in (replace(config, buffer=buffer) for buffer in useful):
                 if self.is_valid(problem, found, device):
-                    return found
-        return replace(config, buffer=BUFFERS[0], resident_blocks=1)
+                    yield found
+                    break
 
     def published(self, problem: SparseNetworkProblem) -> tuple[StagedNetworkConfig, ...]:
         """Minibatches of 12 (section III-A1); inputs that are able to die are dropped between layers (IV-C).

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.loads import widest_vector
+from sparsegen.kernels.layouts.loads import step_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import threads_of
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.points.gathered_tiles import (
     PITCH_BYTES,
+    START_US,
     GatheredTiles,
     GatheredTilesConfig,
     products_us,
@@ -24,7 +25,8 @@ from sparsegen.system.integers import ceil_div, round_up
 
 MAX_GRID = 2**31 - 1
 INDEX_BYTES = 4
-TILE_TAPS = 2.1  # taps that 64 places of the map's order need, for each live tap of a point
+BLOCK_US = 1.0  # microseconds of a block beside its steps: its part of the map, and what it stores
+TILE_TAPS = 4.2  # taps that 64 places of the map's order need, for each live tap of a point
 
 
 @dataclass(frozen=True)
@@ -85,21 +87,22 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
     def heuristic(
         self, problem: SubmanifoldConv3dProblem, features: Features, device: Device
     ) -> GatherConvConfig:
-        """Tiles no wider than the filters, of many points where these fill the device."""
+        """The config with the least expected time among tiles no wider than the filters."""
         p = problem
-        tile_n = next(n for n in (16, 32, 64, 128) if n >= min(p.filters, 128))
-        warps_n = {16: 1, 32: 1, 64: 2, 128: 4}[tile_n]
-        step = 16 if p.channels <= 16 or p.dtype is DType.FLOAT32 else 64 if p.channels >= 128 else 32
-        found = GatherConvConfig(tile_m=64, tile_n=tile_n, step=step, warps_m=2, warps_n=warps_n)
-        larger, smaller = replace(found, tile_m=128, warps_m=4), replace(found, tile_m=32)
-        last = replace(smaller, stages=2)
-        candidates: list[GatherConvConfig] = [found, smaller, last, replace(last, step=16)]
-        for config in [larger, *candidates] if tile_n <= 64 else candidates:
-            rounds = 4 if config.tile_m == 128 else 2
-            fills = self._blocks(p, config) >= rounds * device.multiprocessors or config.tile_m == 32
-            if fills and self.is_valid(p, config, device):
-                return config
-        return GatherConvConfig(tile_m=32, tile_n=16, step=16, warps_m=2, warps_n=1, stages=2)
+        widest = next((n for n in (16, 32, 64) if n >= p.filters), 128)
+        longest = 16 if p.dtype is DType.FLOAT32 else 64
+        some = (
+            GatherConvConfig(
+                tile_m=tile_m, tile_n=tile_n, step=step, warps_m=tile_m // 32, warps_n=warps_n, stages=stages
+            )
+            for tile_m in (32, 64, 128)
+            for tile_n in (16, 32, 64, 128)
+            for step in (16, 32, 64)
+            for warps_n in (1, 2, 4)
+            for stages in (3, 2)
+            if tile_n <= widest and step <= max(16, min(longest, round_up(p.channels, 16)))
+        )
+        return self.fastest(p, features, (c for c in some if self.is_worth_trying(p, c, device)), device)
 
     def analytic_us(
         self,
@@ -108,15 +111,19 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
         config: GatherConvConfig,
         device: Device,
     ) -> float:
-        p, c = problem, config
+        p, c, rates = problem, config, device.expected_rates
         taps = min(float(p.filter_volume.taps), TILE_TAPS * p.live_taps / p.points)
         across = round_up(p.filters, c.tile_n)
         along = round_up(p.channels, c.step)
-        products = round_up(p.points, c.tile_m) * taps * across * along
-        computing = products_us(device, p.dtype, self._blocks(p, c), products)
+        blocks = self._blocks(p, c)
+        computing = products_us(device, p.dtype, blocks, round_up(p.points, c.tile_m) * taps * across * along)
         gathered = p.points * taps * p.channels * p.dtype.itemsize * ceil_div(p.filters, c.tile_n)
-        moved = p.cost(0).bytes / device.expected_rates.copy_bytes_per_us
-        return max(computing, gathered / device.l2_bytes_per_us, moved)
+        moved = p.cost(0).bytes / rates.copy_bytes_per_us
+        waves, together = self.waves(p, c, blocks, device)
+        loads = ((widest_vector(p.channels, p.dtype), (c.tile_m + c.tile_n) * c.step),)
+        step = step_us(p.dtype, loads, threads_of(c), c.stages, together)
+        waiting = waves * (BLOCK_US + taps * along / c.step * step)
+        return rates.launch_us + START_US + max(computing, gathered / device.l2_bytes_per_us, moved, waiting)
 
     def shared_bytes(self, problem: SubmanifoldConv3dProblem, config: GatherConvConfig) -> int:
         lists = (

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.loads import widest_vector
-from sparsegen.kernels.layouts.warp_tiles import threads_of
+from sparsegen.kernels.layouts.loads import step_us, widest_vector
+from sparsegen.kernels.layouts.warp_tiles import sums_of, threads_of
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.points.gathered_tiles import (
     PITCH_BYTES,
+    START_US,
     GatheredTiles,
     GatheredTilesConfig,
     products_us,
 )
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import DType, SubmanifoldConv3dWeightsProblem
+from sparsegen.operators import SubmanifoldConv3dWeightsProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div, round_up
 
 WINDOW = 1024  # places whose live pairs a block lists at a time
 PAIR_BYTES = 8
+# Microseconds in which a block lists the live pairs of a window, and in which the last block of a tile adds a sum.
+WINDOW_US, SUM_US = 3.5, 0.017
+GATHERED = 1.6  # factor on the time of a step whose rows lie far apart
 MAX_GRID = 2**31 - 1
 MOST_SCRATCH = 1 << 30  # bytes of partial sums
 
@@ -111,22 +115,18 @@ class GatherConvWeights(GatheredTiles[SubmanifoldConv3dWeightsProblem, GatherCon
     def heuristic(
         self, problem: SubmanifoldConv3dWeightsProblem, features: Features, device: Device
     ) -> GatherConvWeightsConfig:
-        """Tiles no larger than the filters and channels, and parts enough to fill the device a few times."""
+        """The config with the least expected time among tiles no larger than the filters and channels."""
         p = problem
-        tile_m = 64 if p.filters > 32 else 32
-        tile_n = next(n for n in (16, 32, 64) if n >= min(p.channels, 64))
-        step = 16 if p.dtype is DType.FLOAT32 else 32
-        found = GatherConvWeightsConfig(
-            tile_m=tile_m, tile_n=tile_n, step=step, warps_m=2, warps_n=max(1, tile_n // 32), parts=1
+        some = (
+            GatherConvWeightsConfig(
+                tile_m=tile_m, tile_n=tile_n, step=step, warps_m=warps_m, warps_n=warps_n, parts=parts
+            )
+            for tile_m, warps_m in ((32, 2), (64, 2), (64, 4), (128, 4))
+            for tile_n, warps_n in ((16, 1), (32, 1), (32, 2), (64, 2), (64, 4))
+            for step in (16, 32, 64)
+            for parts in (1, 4, 16, 64)
         )
-        for parts in (4, 16, 64):
-            larger = replace(found, parts=parts)
-            blocks = self._tiles(p, found) * found.parts
-            is_full = blocks >= (2 if parts == 64 else 4) * device.multiprocessors  # parts cost sums, too
-            if is_full or p.points < parts * WINDOW or self.broken_constraints(p, larger, device):
-                break
-            found = larger
-        return found
+        return self.fastest(p, features, (c for c in some if self.is_worth_trying(p, c, device)), device)
 
     def analytic_us(
         self,
@@ -135,16 +135,32 @@ class GatherConvWeights(GatheredTiles[SubmanifoldConv3dWeightsProblem, GatherCon
         config: GatherConvWeightsConfig,
         device: Device,
     ) -> float:
-        p, c = problem, config
+        p, c, rates = problem, config, device.expected_rates
+        tiles = self._tiles(p, c)
         across = round_up(p.filters, c.tile_m) * ceil_div(p.channels, c.tile_n) * c.tile_n
-        computing = products_us(device, p.dtype, self._tiles(p, c) * c.parts, p.live_taps * across)
+        computing = products_us(device, p.dtype, tiles * c.parts, p.live_taps * across)
         row = (
             ceil_div(p.channels, c.tile_n) * c.tile_m + ceil_div(p.filters, c.tile_m) * c.tile_n
         ) * p.dtype.itemsize
         gathered = p.live_taps * row / device.l2_bytes_per_us
-        sums = 2 * self._scratch(p, c)["partial_sums"] / device.l2_bytes_per_us
-        moved = p.cost(0).bytes / device.expected_rates.copy_bytes_per_us
-        return max(computing, gathered, moved) + (sums if c.parts > 1 else 0.0)
+        moved = p.cost(0).bytes / rates.copy_bytes_per_us
+        waves, together = self.waves(p, c, tiles * c.parts, device)
+        loads = (
+            (widest_vector(p.filters, p.dtype), c.tile_m * c.step),
+            (widest_vector(p.channels, p.dtype), c.tile_n * c.step),
+        )
+        windows = ceil_div(ceil_div(p.points, c.parts), WINDOW)
+        pairs = p.live_taps / p.filter_volume.taps / c.parts  # of a block
+        steps = pairs / c.step + windows * c.stages / 2
+        waiting = waves * (
+            windows * WINDOW_US
+            + GATHERED * steps * step_us(p.dtype, loads, threads_of(c), c.stages, together)
+        )
+        sums = 0.0
+        if c.parts > 1:
+            sums = 2 * self._scratch(p, c)["partial_sums"] / device.l2_bytes_per_us
+            sums += sums_of(c) * c.parts * SUM_US
+        return rates.launch_us + START_US + max(computing, gathered, moved, waiting) + sums
 
     def shared_bytes(self, problem: SubmanifoldConv3dWeightsProblem, config: GatherConvWeightsConfig) -> int:
         counts = 4 * (WINDOW // WARP + 1) + 32  # each array begins at 16 bytes

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, tunable
 from sparsegen.kernels.layouts.batches import one_item
-from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks, shared_memory_fits
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, PointsProblem
 from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 PITCH_BYTES = 16  # behind each row in shared memory, so that the rows of a fragment meet different banks
 START_US = 3.0
-REACHED = 0.15  # fraction of the tensor cores' rate with gathered rows: on an H200, 64 and 128 channels
+EXTRA_REGISTERS = 64  # registers that a thread needs besides its sums, about
+REACHED = 0.3  # fraction of the tensor cores' rate with gathered rows: on an H200, 64 and 128 channels
 
 
 @dataclass(frozen=True)
@@ -75,14 +78,29 @@ class GatheredTiles(Family[P, C]):
     def extent(self, problem: P) -> tuple[int, int]:
         """Rows and columns of the result, as tiles see it."""
 
+    def waves(self, problem: P, config: C, blocks: int, device: Device) -> tuple[int, int]:
+        """Waves of as many blocks as the device holds at once, and blocks that a multiprocessor runs together."""
+        threads, registers = threads_of(config), sums_of(config) + EXTRA_REGISTERS
+        held = resident_blocks(threads, registers, self.shared_bytes(problem, config), device)
+        waves = ceil_div(blocks, held * device.multiprocessors)
+        return waves, min(held, ceil_div(blocks, device.multiprocessors))
+
+    def fastest(self, problem: P, features: Features, some: Iterable[C], device: Device) -> C:
+        """The valid config with the least expected time; the smallest one if none is valid."""
+        typical, smallest = (
+            device.typical_rated,
+            self.config_type(tile_m=32, tile_n=16, step=16, warps_n=1, stages=2),
+        )
+        valid = (c for c in some if self.is_valid(problem, c, device))
+        return min((*valid, smallest), key=lambda c: self.analytic_us(problem, features, c, typical))
+
     @abstractmethod
     def shared_bytes(self, problem: P, config: C) -> int:
         """Bytes of the stages and of what lies behind them."""
 
 
 def products_us(device: Device, dtype: DType, blocks: int, products: float) -> float:
-    """Estimates microseconds of ``products`` multiply-adds that blocks share evenly, with the kernel's start."""
-    rates = device.expected_rates
+    """Estimates microseconds of ``products`` multiply-adds that blocks share evenly."""
     idle = max(1.0, device.multiprocessors / max(1, blocks))  # factor if blocks do not fill the device
-    rate = REACHED * rates.tensor_products_per_us(dtype)
-    return rates.launch_us + START_US + idle * products / rate
+    rate = REACHED * device.expected_rates.tensor_products_per_us(dtype)
+    return idle * products / rate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -85,7 +84,7 @@ def new_csr_folder(path: Path, layers: Collection[str], *, force: bool) -> Itera
     if path.exists() and not path.is_dir():
         raise OutputExistsError("this is no folder; a folder takes one file for each layer", path=path)
     place = Path(os.path.realpath(path))  # for a link, the path that it leads to
-    work = place.with_name(f".sparsegen-{secrets.token_hex(8)}")
+    work = place.with_name(f".sparsegen-{os.urandom(8).hex()}")
     folder = CsrFolder(work, layers, path)
     try:
         with reported(path):

@@ -30,22 +30,27 @@ struct Axis {
   // Outputs that follow one another meet all blocks between the first and the last, unless a stride passes over blocks.
   static constexpr int kParts = kStride <= kBlock ? 1 : kUnit;
   static constexpr int kPartOutputs = kUnit / kParts;
-  static constexpr bool kIsDense = kStride == 1 && kDilation == 1;  // so do the taps
-  static constexpr int kGroups = kIsDense ? 1 : kTapCount;  // of taps that are looked up together
   int outputs, pixels;
 
-  // That the taps `first_tap` to `last_tap` of a part's outputs meet.
+  // Groups of taps that are looked up one by one: one if the pixels of all taps follow one another, as those of an output do or those of
+  // a whole unit.
+  __device__ __forceinline__ int groups(int first_output) const {
+    constexpr bool kOfOutput = kDilation == 1 && kTapCount >= kStride, kOfUnit = kStride == 1 && kDilation <= kUnit;
+    return kOfOutput || (kOfUnit && first_output + kUnit <= outputs) ? 1 : kTapCount;
+  }
+
+  // That the taps `first_tap` to `last_tap` of a part's outputs meet, whose pixels are kStep apart.
+  template <int kStep>
   __device__ __forceinline__ Blocks blocks(int first_output, int part, int first_tap, int last_tap) const {
     const int begin = first_output + part * kPartOutputs, end = min(begin + kPartOutputs, outputs);
     int low = begin * kStride - kPadding + first_tap * kDilation, high = (end - 1) * kStride - kPadding + last_tap * kDilation;
-    constexpr int kStep = kIsDense ? 1 : kStride;
     if (low < 0) low += (kStep - 1 - low) / kStep * kStep;
     if (high >= pixels) high -= (high - pixels + kStep) / kStep * kStep;
     return high < low || end <= begin ? Blocks{0, -1} : Blocks{low / kBlock, high / kBlock};
   }
 
-  __device__ __forceinline__ Blocks of_group(int first_output, int part, int group) const {
-    return blocks(first_output, part, kIsDense ? 0 : group, kIsDense ? kTapCount - 1 : group);
+  __device__ __forceinline__ Blocks of_group(int first_output, int part, int group, int groups) const {
+    return groups == 1 ? blocks<1>(first_output, part, 0, kTapCount - 1) : blocks<kStride>(first_output, part, group, group);
   }
 };
 using RowAxis = Axis<1, 1, 0, 1, kBlockRows>;  // the mask lies over the outputs
@@ -60,10 +65,11 @@ struct UnitMask {
 
   __device__ __forceinline__ bool is_active(int image, int unit_row, int unit_column) const {
     bool found = false;
-    for (int r = 0; r < RowAxis::kGroups * RowAxis::kParts; ++r) {
-      const Blocks rows = down.of_group(unit_row * kUnit, r % RowAxis::kParts, r / RowAxis::kParts);
-      for (int s = 0; s < ColumnAxis::kGroups * ColumnAxis::kParts; ++s) {
-        const Blocks columns = along.of_group(unit_column * kUnit, s % ColumnAxis::kParts, s / ColumnAxis::kParts);
+    const int row_groups = down.groups(unit_row * kUnit), column_groups = along.groups(unit_column * kUnit);
+    for (int r = 0; r < row_groups * RowAxis::kParts; ++r) {
+      const Blocks rows = down.of_group(unit_row * kUnit, r % RowAxis::kParts, r / RowAxis::kParts, row_groups);
+      for (int s = 0; s < column_groups * ColumnAxis::kParts; ++s) {
+        const Blocks columns = along.of_group(unit_column * kUnit, s % ColumnAxis::kParts, s / ColumnAxis::kParts, column_groups);
         if (columns.last < columns.first) continue;
         for (int row = rows.first; row <= rows.last; ++row) found = found || mask.has_live(image, row, columns.first, columns.last);
       }
@@ -131,9 +137,9 @@ __device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_ro
 +    for (int tap = 0; tap < kRows * kColumns; ++tap) {
 +      bool is_live = false;
 +      for (int r = 0; r < RowAxis::kParts; ++r) {
-+        const Blocks rows = down.blocks(unit_row * kUnit, r, tap / kColumns, tap / kColumns);
++        const Blocks rows = down.blocks<kStrideRows>(unit_row * kUnit, r, tap / kColumns, tap / kColumns);
 +        for (int s = 0; s < ColumnAxis::kParts; ++s) {
-+          const Blocks columns = along.blocks(unit_column * kUnit, s, tap % kColumns, tap % kColumns);
++          const Blocks columns = along.blocks<kStrideColumns>(unit_column * kUnit, s, tap % kColumns, tap % kColumns);
 +          if (columns.last < columns.first) continue;
 +          for (int row = rows.first; row <= rows.last; ++row) {
 +            is_live = is_live || mask.has_live(image, row, columns.first, columns.last);

@@ -26,15 +26,14 @@ struct Windows {
     constexpr int kPixelVectors = kChannels / kVectorX, kVectors = kWindowPixels * kPixelVectors;
     const int top = unit.row * kUnit * kStrideRows - kPaddingRows, left = unit.column * kUnit * kStrideColumns - kPaddingColumns;
     const Element* const image = x + static_cast<long long>(unit.image) * height * width * channels + first_channel;
-    #pragma unroll 4
-    for (int i = threadIdx.x; i < kVectors; i += kThreads) {
+    load_all<kVectorX, kVectors>([&](int i) {
       const int pixel = i / kPixelVectors, own = i % kPixelVectors * kVectorX;
       const int row = top + pixel / kWindowColumns, column = left + pixel % kWindowColumns;
       bool is_there = static_cast<unsigned>(row) < static_cast<unsigned>(height) &&
                       static_cast<unsigned>(column) < static_cast<unsigned>(width) && channel + own < group_channels;
       const Element* const from = image + (static_cast<long long>(row) * width + column) * channels + channel + own;
-      load_elements<kVectorX>(window + pixel * kPixelPitch + own, is_there ? from : x, is_there);
-    }
+      return Piece{window + pixel * kPixelPitch + own, is_there ? from : x, is_there};
+    });
   }
 };
 (2) from (1):

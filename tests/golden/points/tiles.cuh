@@ -16,6 +16,8 @@ constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can load
 
 // lib/copy/async_copy.cuh.j2
 
+// lib/copy/element_copy.cuh.j2
+
 // lib/mma/tensor_core.cuh.j2 (3)
 
 // lib/mma/tile_fragments.cuh.j2 (1)
@@ -27,20 +29,12 @@ constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can load
 template <int kRows, int kRow, int kPitch, int kVector, class From>
 __device__ __forceinline__ void load_rows(Element* shared, const Element* any, int valid, From from) {
   constexpr int kAcross = kRow / kVector;
-  #pragma unroll
-  for (int first = 0; first < kRows * kAcross; first += kThreads) {
-    const int number = first + static_cast<int>(threadIdx.x);
-    if (kRows * kAcross % kThreads != 0 && number >= kRows * kAcross) break;
+  load_all<kVector, kRows * kAcross>([&](int number) {
     const int row = number / kAcross, along = number % kAcross * kVector;
     const Element* const begin = from(row);
-    Element* const to = shared + row * kPitch + along;
     const bool is_there = begin != nullptr && along < valid;
-    if constexpr (kVector * sizeof(Element) >= 4) {
-      copy_async<kVector * sizeof(Element)>(to, is_there ? begin + along : any, is_there);
-    } else {
-      *to = is_there ? begin[along] : to_element(0.0f);
-    }
-  }
+    return Piece{shared + row * kPitch + along, is_there ? begin + along : any, is_there};
+  });
 }
 
 // Multiplies steps that a ring of stages loads: all but one are on their way while one is multiplied. `load(step, stage)`

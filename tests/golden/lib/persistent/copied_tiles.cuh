@@ -141,3 +141,12 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int
 @@
 -// lib/epilogue/tile_output.cuh.j2 (1)
 +// lib/epilogue/tile_output.cuh.j2 (7)
+(12) from (11):
+@@
+-// lib/mma/warpgroup.cuh.j2 (11)
++// lib/mma/warpgroup.cuh.j2 (6)
+@@
++  unsigned came[kConsumers];  // parts of a tile that had come before
+@@
+-// lib/epilogue/tile_output.cuh.j2 (7)
++// lib/epilogue/tile_output.cuh.j2 (4)

@@ -144,3 +144,8 @@ struct Consumer {
 @@
 -      const int item = 0;
 +      const int item = static_cast<int>(flags >> 16);
+(4) from (1):
+@@
++  const Parts& whole;
+@@
++      if (row == kNoRows || !whole.add_up(sums, static_cast<int>(descriptor.element[3]))) continue;
