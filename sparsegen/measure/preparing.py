@@ -152,7 +152,7 @@ class Preparation:
         )
 
     def _of_fewer(self, sparse: VariantLauncher, few: Problem) -> VariantLauncher:
-        """The same variant and packed matrix for a problem with fewer items."""
+        """The same variant and packed matrix for a problem with fewer batch elements."""
         return VariantLauncher(
             replace(sparse.choice, problem=few),
             sparse.prepared.packed,

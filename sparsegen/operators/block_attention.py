@@ -18,7 +18,7 @@ from sparsegen.operators.attention_span import FULL, Band, Span, kept_band
 from sparsegen.operators.attention_traits import MasksOf, TokenOrder
 from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.dtype import Array, DType, WordType
-from sparsegen.operators.base.fields import element_type, items, parameter, size, trait
+from sparsegen.operators.base.fields import batch_size, element_type, parameter, size, trait
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import Problem
 from sparsegen.operators.base.random_numbers import normal_numbers
@@ -53,13 +53,13 @@ class BlockAttentionOperator(Operator):
 
         Args:
             q, k, v: contiguous, of the problem's dtype, in its order of tokens and heads (`TokenOrder`); with a batch
-                one for each item. Keys and values must be finite also where no query sees them, or their block is dead
-                for every query of a tile.
+                one for each element. Keys and values must be finite also where no query sees them, or their block is
+                dead for every query of a tile.
             mask: the words of a `BlockMask` over queries × keys, or of as many as the problem's `MasksOf` says.
             scale: one float32, an array of q's kind; by default what `prepare` was given, else 1 / √head_dim.
             band: three int32 (`Band.words`), an array of q's kind; by default those of the problem's span.
-            lse: float32, heads × queries (with a batch one for each item), which the call writes: the natural logarithm
-                of each query's sum of exponentials.
+            lse: float32, heads × queries (with a batch one for each element), which the call writes: the natural
+                logarithm of each query's sum of exponentials.
         """
         problem = self.problem
         masks = () if problem.masks is MasksOf.NOBODY else (problem.mask_words(mask),)
@@ -92,7 +92,7 @@ class BlockAttentionProblem(Problem):
 
     queries: int = size("query tokens of a head")
     keys: int = size("key tokens of a head")
-    kv_heads: int = size("heads of K and V, of an item", usual=8)
+    kv_heads: int = size("heads of K and V, of a batch element", usual=8)
     group: int = size("query heads that share a head of K and V", usual=1)
     head_dim: int = size("columns of Q, K and V, of a head", usual=128, flags=("--head-dim",))
     dtype: DType = element_type()
@@ -101,13 +101,13 @@ class BlockAttentionProblem(Problem):
     span: Span = parameter(FULL, "what queries see by their places")
     masks: MasksOf = trait(MasksOf.ALL, "who has a mask of its own", near=True)
     order: TokenOrder = trait(TokenOrder.HEADS, "memory order of tokens and heads", near=True)
-    batch: int = items()
+    batch: int = batch_size()
 
     # --- its sizes ---
 
     @property
     def heads(self) -> int:
-        """Query heads of an item."""
+        """Query heads of a batch element."""
         return self.kv_heads * self.group
 
     @property
@@ -289,7 +289,9 @@ class BlockAttentionProblem(Problem):
 
     # --- what it computes ---
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """See `Problem.reference` and `attention_of`."""
         return self._references(operands, threads)[0]
 
@@ -297,8 +299,8 @@ class BlockAttentionProblem(Problem):
         self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
     ) -> dict[str, Reference]:
         """The LSE; see `Problem.written_references`."""
-        one = self.item
-        found = [one._references(given, threads)[1] for _, given in self.items(matrix, operands)]
+        one = self.alone
+        found = [one._references(given, threads)[1] for _, given in self.batch_elements(matrix, operands)]
         shape = self.statistics("lse").shape
         exact, magnitude = (
             np.stack([getattr(r, name) for r in found]).reshape(shape) for name in ("exact", "magnitude")
@@ -306,7 +308,7 @@ class BlockAttentionProblem(Problem):
         return {"lse": Reference(exact, magnitude, found[0].terms, DType.FLOAT32)}
 
     def _references(self, operands: Mapping[str, Array], threads: int) -> tuple[Reference, Reference]:
-        """O and the LSE of an item."""
+        """O and the LSE of a batch element."""
         q, k, v = (self.by_heads(operands[name]) for name in ("q", "k", "v"))
         scale, band = float(operands["scale"][0]), Band(*(int(word) for word in operands["band"]))
         masks = self._live_of_heads(operands.get("mask"))
@@ -336,7 +338,7 @@ class BlockAttentionProblem(Problem):
         )
 
     def by_heads(self, stored: Array) -> Array:
-        """An item's Q, K, V or the like as real numbers, heads × tokens × head_dim."""
+        """A batch element's Q, K, V or the like as real numbers, heads × tokens × head_dim."""
         real = self.dtype.from_storage(stored)
         return real if self.order is TokenOrder.HEADS else real.swapaxes(0, 1)
 

@@ -21,7 +21,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.dtype import Array, DType, WordType
-from sparsegen.operators.base.fields import element_type, items, parameter, size, trait
+from sparsegen.operators.base.fields import batch_size, element_type, parameter, size, trait
 from sparsegen.operators.base.operator import Launcher, Operator
 from sparsegen.operators.base.problem import LoneRow, Problem
 from sparsegen.operators.base.random_numbers import normal_numbers
@@ -79,7 +79,7 @@ class MaskedConv2dOperator(Operator):
 class MaskedConv2dProblem(Problem):
     """Y = epilogue(conv(X, W)), with a mask of blocks for every call, over the input or over the output.
 
-    The items of a batch are images; each has a mask of its own, all have the same filters. With a mask M
+    The elements of a batch are images; each has a mask of its own, all have the same filters. With a mask M
 
     - over the output (SBNet's), Y = M · f(conv(X) + bias) + residual: elsewhere Y is zero, or the residual;
     - over the input, X is zero outside of it, and Y = f(conv(X) + bias) + residual everywhere;
@@ -118,7 +118,7 @@ class MaskedConv2dProblem(Problem):
     epilogue: ConvEpilogue = trait(
         ConvEpilogue.NONE, "what is done to the result before it is stored", near=True
     )
-    batch: int = items()
+    batch: int = batch_size()
     layout: ImageLayout = trait(ImageLayout.NHWC, "memory order of images and result", unsaid=True)
     given: Given = trait(Given.LATEST, "when mask, filters and bias were written", near=True, unsaid=True)
 
@@ -146,7 +146,7 @@ class MaskedConv2dProblem(Problem):
         return (self.width + 2 * self.padding.columns - reach) // self.stride.columns + 1
 
     @property
-    def item(self) -> Self:
+    def alone(self) -> Self:
         """One image, in the same memory order."""
         return replace(self, batch=1)
 
@@ -276,7 +276,9 @@ class MaskedConv2dProblem(Problem):
     def terms(self, matrix: CsrMatrix) -> Array:
         return np.full(1, self.taps * self.group_channels)
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """See `Problem.reference`; what is kept is NaN."""
         real = {
             name: self.dtype.from_storage(array).astype(np.float64)
@@ -326,7 +328,7 @@ class MaskedConv2dProblem(Problem):
     def reference_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
     ) -> DeviceReference:
-        return self._by_items(matrix, operands, device, self.item._fill)
+        return self._by_batch_element(matrix, operands, device, self.alone._fill)
 
     def _fill(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference

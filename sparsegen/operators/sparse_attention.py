@@ -13,7 +13,7 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.base.checked_rows import row_alone
 from sparsegen.operators.base.cost import Cost, matrix_bytes
 from sparsegen.operators.base.dtype import SIGNIFICAND_BITS, Array, DType
-from sparsegen.operators.base.fields import element_type, items, size
+from sparsegen.operators.base.fields import batch_size, element_type, size
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import LoneRow, Problem
 from sparsegen.operators.base.reference import DeviceReference, Reference
@@ -67,7 +67,7 @@ class SparseAttentionProblem(Problem):
     n: int = size("keys, columns of the mask")
     k: int = size("columns of Q, K and V", usual=128, flags=("-k", "--k"))
     dtype: DType = element_type()
-    batch: int = items()
+    batch: int = batch_size()
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         return (
@@ -89,7 +89,9 @@ class SparseAttentionProblem(Problem):
         """The scale as an array; by default 1 / √k. See `Problem.kept`."""
         return kept_scale(given, self.k**-0.5)
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """See `Problem.reference`.
 
         With weights w = exp(z - the row's largest) the result is the sum of w · v over that of w. To first order it
@@ -124,7 +126,7 @@ class SparseAttentionProblem(Problem):
     def reference_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
     ) -> DeviceReference:
-        return self._by_items(matrix, operands, device, self._fill)
+        return self._by_batch_element(matrix, operands, device, self._fill)
 
     def _fill(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference

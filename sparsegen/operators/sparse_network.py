@@ -19,7 +19,7 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators.base.cost import Cost, matrix_bytes
 from sparsegen.operators.base.dtype import Array, DType
-from sparsegen.operators.base.fields import element_type, items, size, trait
+from sparsegen.operators.base.fields import batch_size, element_type, size, trait
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import LoneRow, Problem
 from sparsegen.operators.base.reference import DeviceReference, Reference
@@ -102,7 +102,7 @@ class SparseNetworkProblem(Problem):
     dtype: DType = element_type()
     activation: Activation = trait(Activation.RELU, "what is done to a neuron's sum")
     readout: Readout = trait(Readout.NEURONS, "the last layer's neurons, or their sum for each input")
-    batch: int = items()
+    batch: int = batch_size()
 
     @property
     def neurons(self) -> int:
@@ -231,7 +231,9 @@ class SparseNetworkProblem(Problem):
         ones = rng.random(spec.shape, dtype=np.float32) < lit
         return {"y": self.dtype.to_storage(ones.astype(np.float32)), "clip": np.array([32], np.float32)}
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """See `Problem.reference`.
 
         The error goes through the layers with the neurons: |W| carries that of the inputs over, the sums in float32 add
@@ -321,7 +323,7 @@ class SparseNetworkProblem(Problem):
     def reference_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
     ) -> DeviceReference:
-        return self._by_items(matrix, operands, device, self._fill)
+        return self._by_batch_element(matrix, operands, device, self._fill)
 
     def _fill(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference

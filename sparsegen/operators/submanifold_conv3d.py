@@ -19,7 +19,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.kernel_map import kernel_map
 from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.dtype import Array, DType, WordType
-from sparsegen.operators.base.fields import element_type, items, parameter, size, trait
+from sparsegen.operators.base.fields import batch_size, element_type, parameter, size, trait
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import Problem
 from sparsegen.operators.base.random_numbers import normal_numbers
@@ -91,7 +91,7 @@ class PointsProblem(Problem):
     dtype: DType = element_type()
     filter_volume: FilterVolume = parameter(FilterVolume(3, 3, 3), "taps of a filter along z, y and x, odd")
     density: Density = parameter(Density(0.3), "expected share of a filter's taps that meet a point")
-    batch: int = items()
+    batch: int = batch_size()
 
     # --- its sparsity ---
 
@@ -195,7 +195,9 @@ class SubmanifoldConv3dProblem(PointsProblem):
     def terms(self, matrix: CsrMatrix) -> Array:
         return np.full(1, self.filter_volume.taps * self.channels)
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         given = self.real(operands)
         filters = given["w"].reshape(self.filters, -1, self.channels)
         exact = np.zeros((self.points, self.filters))
@@ -235,7 +237,9 @@ class SubmanifoldConv3dWeightsProblem(PointsProblem):
     def terms(self, matrix: CsrMatrix) -> Array:
         return np.full(1, self.points)
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         given = self.real(operands)
         exact = np.zeros((self.filters, self.filter_volume.taps, self.channels))
         magnitude = np.zeros_like(exact)

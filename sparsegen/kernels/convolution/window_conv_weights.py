@@ -18,7 +18,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
 )
 from sparsegen.kernels.convolution.unit_lists import list_bytes, window_pixels
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
 from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores
@@ -74,7 +74,7 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
     config_type = WindowConvWeightsConfig
 
     def scope(self, problem: MaskedConv2dWeightsProblem) -> Iterator[Constraint]:
-        yield one_item(problem)
+        yield one_batch_element(problem)
         yield countable_outputs(problem.forward)
 
     def constraints(
