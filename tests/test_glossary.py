@@ -18,6 +18,8 @@ OLD_EVERYWHERE = {
     r"fates?": "state",
     r"grounds": "source",
     r"(the )?(house|hall|wing)s?": "package",
+    r"(one|an|single|each|all|several) items? (of|in) (a|the) batch": "batch element",
+    r"one_item|items_in_grid|item_reference": "batch element",
 }
 STORED = {"contender"}  # the column's and the member's name in databases and exports, which stay readable
 OLD = {

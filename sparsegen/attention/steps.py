@@ -30,7 +30,7 @@ from sparsegen.system.device_bound import DeviceBound
 
 # Limit for the scores of heads that run at once: 8 heads of 12288 tokens that see 5 % of the keys fit in float32.
 MOST_SCORES_BYTES = 256 << 20
-MOST_AT_ONCE = 65535  # items of a batch
+MOST_AT_ONCE = 65535  # elements of a batch
 
 
 def prepare_attention(

@@ -91,7 +91,9 @@ def require_dense(problem: Problem) -> None:
             f"dense = always is for {able}: there is no dense {problem.operator} to run instead"
         )
     if problem.batch > 1:
-        raise ConfigError(f"dense = always runs one item; prepare them without it (batch = {problem.batch})")
+        raise ConfigError(
+            f"dense = always runs one batch element; prepare them without it (batch = {problem.batch})"
+        )
 
 
 def compare(sparse: Time | None, dense: Time | None) -> Faster:

@@ -144,7 +144,7 @@ class Family(ABC, Generic[P, C]):
             *(Argument(ArgumentKind.TENSOR_MAP, name) for name in self.mapped_names),
             *(
                 Argument(ArgumentKind.SIZE, name)
-                for name in (*self.size_names, *self.item_size_names(problem))
+                for name in (*self.size_names, *self.batch_size_names(problem))
             ),
             *(Argument(ArgumentKind.PACKED, name) for name in self.packed_names),
             *(Argument(ArgumentKind.SCRATCH, name) for name in self.scratch_names),
@@ -154,7 +154,7 @@ class Family(ABC, Generic[P, C]):
             Argument(ArgumentKind.RESULT, problem.result(0).name),
         )
 
-    def item_size_names(self, problem: P) -> tuple[str, ...]:
+    def batch_size_names(self, problem: P) -> tuple[str, ...]:
         """SIZE parameters after `size_names` that only a batch needs, to find its elements' arrays; empty by
         default.
         """

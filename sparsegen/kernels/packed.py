@@ -30,8 +30,8 @@ class Packed(Generic[M]):
         sizes: integers that only the packing knows (tasks, panels), for SIZE arguments and the launch.
         nnz: nonzeros of the matrix.
         values: name of the array in ``arrays`` that holds the matrix's values; None where only its pattern counts.
-            Where the items of a batch have their own (`Problem.value_sets`), the kernel finds a copy of this array for
-            each, one behind the other.
+            Where the elements of a batch have their own (`Problem.value_sets`), the kernel finds a copy of this array
+            for each, one behind the other.
         value_source: makes int32 numbers, for each element of that array the nonzero's in CSR order, or -1 for padding:
             new values on the same pattern are a gather through them. None where there is no such array, or where the
             numbers were not kept.

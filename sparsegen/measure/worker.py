@@ -198,13 +198,13 @@ class Bench:
         """Operands on the device, and what knows the result that they give."""
         rng = np.random.default_rng([self._seed, self._drawing] if self._drawing else self._seed)
         drawn = self._problem.random_operands(rng, self._matrix.nnz)
-        self._operands = {  # and the values of all items, where each has its own
+        self._operands = {  # and the values of all batch elements, where each has its own
             name: self._executor.upload(empty_as_one(array)) for name, array in drawn.items()
         }
         self._verifier = verifier(self._problem, self._matrix, drawn, self._executor)
         self._written = WrittenOperands(self._problem, self._matrix, drawn, self._operands, self._executor)
         if self._problem.value_sets > 1:
-            self._packings.clear()  # they hold the items' values
+            self._packings.clear()  # they hold the batch elements' values
 
     def measure(self, m: Measure, wait_for_turn: Callable[[], None]) -> Measured:
         """Verified first and again after timing, so that a result that depends on luck or on what an
@@ -272,7 +272,7 @@ class Bench:
         )
 
     def _pack(self, compiled: CompiledVariant) -> Packing:
-        """The matrix packed for a variant, with the values of all items where each has its own."""
+        """The matrix packed for a variant, with the values of all batch elements where each has its own."""
         variant, problem = compiled.rendered, self._problem
 
         def with_values(packed: Packed[Buffer]) -> None:

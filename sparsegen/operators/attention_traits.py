@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class TokenOrder(StrEnum):
-    """Memory order of Q, K, V, O and their gradients, of an item.
+    """Memory order of Q, K, V, O and their gradients, of a batch element.
 
     ``HEADS``: heads × tokens × head_dim, as `torch.nn.functional.scaled_dot_product_attention` takes them.
     ``TOKENS``: tokens × heads × head_dim, as FlashAttention does.
@@ -16,7 +16,7 @@ class TokenOrder(StrEnum):
     TOKENS = "tokens"
 
     def shape(self, heads: int, tokens: int, head_dim: int) -> tuple[int, int, int]:
-        """The shape of an item's array in this order."""
+        """The shape of a batch element's array in this order."""
         return (heads, tokens, head_dim) if self is TokenOrder.HEADS else (tokens, heads, head_dim)
 
 
@@ -25,9 +25,9 @@ class MasksOf(StrEnum):
 
     NOBODY = "nobody"  # there is none, every block is live
     ALL = "all"  # one mask for all
-    ITEMS = "items"  # one for each item of the batch, which its heads share
-    HEADS = "heads"  # one for each query head, which the items of the batch share
-    ITEMS_AND_HEADS = "items_and_heads"  # one for each query head of each item
+    ITEMS = "items"  # one for each element of the batch, which its heads share
+    HEADS = "heads"  # one for each query head, which the elements of the batch share
+    ITEMS_AND_HEADS = "items_and_heads"  # one for each query head of each batch element
 
     @property
     def are_of_items(self) -> bool:

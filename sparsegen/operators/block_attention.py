@@ -73,8 +73,8 @@ class BlockAttentionOperator(Operator):
 
         Args:
             q, k, v: contiguous, of the problem's dtype, in its order of tokens and heads (`TokenOrder`); with a batch
-                one for each item. Keys and values must be finite also where no query sees them, or their block is dead
-                for every query of a tile.
+                one for each element. Keys and values must be finite also where no query sees them, or their block is
+                dead for every query of a tile.
             mask: the words of a `BlockMask` over queries × keys, or of as many as the problem's `MasksOf` says.
             scale: one float32, an array of q's kind; by default what `prepare` was given, else 1 / √head_dim.
             band: three int32 (`Band.words`), an array of q's kind; by default those of the problem's span.
@@ -122,7 +122,7 @@ class BlockAttentionProblem(Problem):
 
     queries: int = size("query tokens of a head")
     keys: int = size("key tokens of a head")
-    kv_heads: int = size("heads of K and V, of an item", usual=8)
+    kv_heads: int = size("heads of K and V, of a batch element", usual=8)
     group: int = size("query heads that share a head of K and V", usual=1)
     head_dim: int = size("columns of Q, K and V, of a head", usual=128, flags=("--head-dim",))
     dtype: DType = element_type()
@@ -142,7 +142,7 @@ class BlockAttentionProblem(Problem):
 
     @property
     def heads(self) -> int:
-        """Query heads of an item."""
+        """Query heads of a batch element."""
         return self.kv_heads * self.group
 
     @property
@@ -389,7 +389,9 @@ class BlockAttentionProblem(Problem):
 
     # --- what it computes ---
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """See `Problem.reference` and `attention_of`."""
         return self._references(operands, threads)[0]
 
@@ -397,8 +399,8 @@ class BlockAttentionProblem(Problem):
         self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
     ) -> dict[str, Reference]:
         """The LSE; see `Problem.written_references`."""
-        one = self.item
-        found = [one._references(given, threads)[1] for _, given in self.items(matrix, operands)]
+        one = self.alone
+        found = [one._references(given, threads)[1] for _, given in self.batch_elements(matrix, operands)]
         shape = self.statistics("lse").shape
         exact, magnitude = (
             np.stack([getattr(r, name) for r in found]).reshape(shape) for name in ("exact", "magnitude")
@@ -406,7 +408,7 @@ class BlockAttentionProblem(Problem):
         return {"lse": Reference(exact, magnitude, found[0].terms, DType.FLOAT32)}
 
     def _references(self, operands: Mapping[str, Array], threads: int) -> tuple[Reference, Reference]:
-        """O and the LSE of an item."""
+        """O and the LSE of a batch element."""
         q, k, v = (self.by_heads(operands[name]) for name in ("q", "k", "v"))
         sees, scores = self.sees(operands), self.scores_of_heads(operands)
         exact, magnitude = np.zeros(q.shape), np.zeros(q.shape)
@@ -433,7 +435,7 @@ class BlockAttentionProblem(Problem):
         )
 
     def by_heads(self, stored: Array) -> Array:
-        """An item's Q, K, V or the like as real numbers, heads × tokens × head_dim."""
+        """A batch element's Q, K, V or the like as real numbers, heads × tokens × head_dim."""
         real = self.dtype.from_storage(stored)
         return real if self.order is TokenOrder.HEADS else real.swapaxes(0, 1)
 

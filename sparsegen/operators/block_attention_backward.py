@@ -119,7 +119,9 @@ class BlockAttentionBackwardProblem(BlockAttentionProblem):
     def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
         """Returns the operands and results of a forward pass on random numbers, and a normal gradient of the result."""
         found = BlockAttentionProblem.random_operands(self, rng, nnz)
-        given = [self.item._references(one, 1) for _, one in self.items(self.without_pattern, found)]
+        given = [
+            self.alone._references(one, 1) for _, one in self.batch_elements(self.without_pattern, found)
+        ]
         o, lse = (np.stack([pair[i].exact for pair in given]) for i in range(2))
         found["o"] = self.dtype.to_storage(o.reshape(found["q"].shape).astype(np.float32))
         found["lse"] = lse.reshape(self.statistics("lse").shape).astype(np.float32)
@@ -136,7 +138,9 @@ class BlockAttentionBackwardProblem(BlockAttentionProblem):
 
     # --- what it computes ---
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """dQ; see `Problem.reference` and `gradients_of`."""
         return self._gradients(operands, threads)["dq"]
 
@@ -144,8 +148,8 @@ class BlockAttentionBackwardProblem(BlockAttentionProblem):
         self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
     ) -> dict[str, Reference]:
         """dK and dV; see `Problem.written_references`."""
-        one = self.item
-        found = [one._gradients(given, threads) for _, given in self.items(matrix, operands)]
+        one = self.alone
+        found = [one._gradients(given, threads) for _, given in self.batch_elements(matrix, operands)]
         references = {}
         for spec in self._written():
             of = [gradients[spec.name] for gradients in found]
@@ -158,7 +162,7 @@ class BlockAttentionBackwardProblem(BlockAttentionProblem):
         return references
 
     def _gradients(self, operands: Mapping[str, Array], threads: int) -> dict[str, Reference]:
-        """All three of an item."""
+        """All three of a batch element."""
         q, k, v, o, do = (
             self.by_heads(operands[name]).astype(np.float64) for name in ("q", "k", "v", "o", "do")
         )

@@ -44,9 +44,9 @@ class DsdOperator(MaskedOperator):
         """Multiply; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:
-            x: m × k, contiguous, of the problem's dtype; with a batch one for each item, as are W, Y and the residual.
+            x: m × k, contiguous, of the problem's dtype; with a batch one for each element, as are W, Y and residual.
             w: k × n (layout row) or n × k (layout column, as the weight of `torch.nn.Linear`).
-            mask: a `BlockMask`, or the buffer of one in the operands' library; with a batch one for each item.
+            mask: a `BlockMask`, or the buffer of one in the operands' library; with a batch one for each element.
             scale: one float32, an array of x's kind; overrides the number given to `prepare`.
             bias: n values of x's kind, for an epilogue with a bias.
             residual: array of Y's shape, for an epilogue with a residual; another array than ``out``.
@@ -72,7 +72,7 @@ class DsdTransposedOperator(MaskedOperator):
         """Multiply; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:
-            x: m × k, contiguous, of the problem's dtype; with a batch one for each item, as are D and Y.
+            x: m × k, contiguous, of the problem's dtype; with a batch one for each element, as are D and Y.
             d: m × n; Y is k × n (layout row) or n × k (layout column, as the gradient of `torch.nn.Linear`'s weight).
             mask: mask of X; a `BlockMask`, or the buffer of one in the operands' library; with a batch one for each
                 element.

@@ -21,8 +21,8 @@ from sparsegen.operators.base.dtype import FLOAT8_CUT, TF32_CUT, DType, WordType
 from sparsegen.operators.base.fields import (
     NoValueError,
     Parameter,
+    batch_size,
     element_type,
-    items,
     parameter,
     size,
     trait,
@@ -160,7 +160,7 @@ class MaskedOperator(Operator):
 
 @dataclass(frozen=True, slots=True)
 class MaskedProblem(Problem):
-    """A product with a mask over m × k elements in blocks, one for each item of a batch.
+    """A product with a mask over m × k elements in blocks, one for each element of a batch.
 
     The mask is the buffer of a `BlockMask`. Tuning draws masks with independent blocks at the expected density;
     results are right for any mask. Of float32 the tensor cores take the 19 highest bits of each factor (TF32).
@@ -180,7 +180,7 @@ class MaskedProblem(Problem):
     dtype: DType = element_type()
     block: Block = parameter(USUAL_BLOCK, "rows and columns of a block of the mask")
     density: Density = parameter(USUAL_DENSITY, "expected share of live blocks")
-    batch: int = items()
+    batch: int = batch_size()
     factor_type: FactorType = trait(
         FactorType.SAME, "element types of the two dense operands: the result's, or 8-bit ones", unsaid=True
     )
@@ -194,7 +194,7 @@ class MaskedProblem(Problem):
 
     @property
     def live_elements(self) -> int:
-        """Elements of live blocks that are expected, of an item."""
+        """Elements of live blocks that are expected, of a batch element."""
         return self.density.live_of(self.m, self.k)
 
     def features(self, matrix: CsrMatrix) -> Features:
@@ -207,7 +207,7 @@ class MaskedProblem(Problem):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def mask_of(self, operands: Mapping[str, Array]) -> BlockMask:
-        """The mask among the operands of one item, in storage form."""
+        """The mask among the operands of one batch element, in storage form."""
         return BlockMask((self.m, self.k), (self.block.rows, self.block.columns), operands["mask"])
 
     # --- its operands ---
@@ -288,7 +288,7 @@ class MaskedProblem(Problem):
         """A and B, zeros where the mask is dead, whose product the result is but for scale and epilogue.
 
         Args:
-            given: the operands of an item as real numbers, and the mask's words.
+            given: the operands of a batch element as real numbers, and the mask's words.
         """
 
     def finished(self, exact: Array, magnitude: Array, given: Mapping[str, Array]) -> tuple[Array, Array]:
@@ -309,7 +309,9 @@ class MaskedProblem(Problem):
             steps: elements from one row of the result to the next, and from one column to the next.
         """
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """See `Problem.reference`; elements are sums of as many terms as the contraction is long."""
         given = {name: self._real(array, name) for name, array in operands.items()}
         (a, b), scale = self.factors(given), float(operands["scale"][0])
@@ -351,7 +353,7 @@ class MaskedProblem(Problem):
     def reference_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
     ) -> DeviceReference:
-        return self._by_items(matrix, operands, device, self.item._fill)
+        return self._by_batch_element(matrix, operands, device, self.alone._fill)
 
     def _fill(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
@@ -369,7 +371,7 @@ class MaskedProblem(Problem):
     def checkable_rows(self, matrix: CsrMatrix) -> Array:
         """All rows of the result: there is no pattern that would leave some empty."""
         layout = self.result_layout
-        shape = self.item.result(0).shape
+        shape = self.alone.result(0).shape
         return np.arange(shape[0 if layout is Layout.ROW else 1])
 
     def sub_mask(

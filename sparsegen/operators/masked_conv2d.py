@@ -80,7 +80,7 @@ class MaskedConv2dOperator(Operator):
 class MaskedConv2dProblem(Problem):
     """Y = epilogue(conv(X, W)), with a mask of blocks for every call, over the input or over the output.
 
-    The items of a batch are images; each has a mask of its own, all have the same filters. With a mask M
+    The elements of a batch are images; each has a mask of its own, all have the same filters. With a mask M
 
     - over the output (SBNet's), Y = M · f(conv(X) + bias) + residual: elsewhere Y is zero, or the residual;
     - over the input, X is zero outside of it, and Y = f(conv(X) + bias) + residual everywhere;
@@ -119,7 +119,7 @@ class MaskedConv2dProblem(Problem):
     epilogue: ConvEpilogue = trait(
         ConvEpilogue.NONE, "what is done to the result before it is stored", near=True
     )
-    batch: int = items()
+    batch: int = batch_size()
     layout: ImageLayout = trait(ImageLayout.NHWC, "memory order of images and result", unsaid=True)
     given: Given = trait(Given.LATEST, "when mask, filters and bias were written", near=True, unsaid=True)
 
@@ -147,7 +147,7 @@ class MaskedConv2dProblem(Problem):
         return (self.width + 2 * self.padding.columns - reach) // self.stride.columns + 1
 
     @property
-    def item(self) -> Self:
+    def alone(self) -> Self:
         """One image, in the same memory order."""
         return replace(self, batch=1)
 
@@ -277,7 +277,9 @@ class MaskedConv2dProblem(Problem):
     def terms(self, matrix: CsrMatrix) -> Array:
         return np.full(1, self.taps * self.group_channels)
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """See `Problem.reference`; what is kept is NaN."""
         real = {
             name: self.dtype.from_storage(array).astype(np.float64)
@@ -327,7 +329,7 @@ class MaskedConv2dProblem(Problem):
     def reference_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
     ) -> DeviceReference:
-        return self._by_items(matrix, operands, device, self.item._fill)
+        return self._by_batch_element(matrix, operands, device, self.alone._fill)
 
     def _fill(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference

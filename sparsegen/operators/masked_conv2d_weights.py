@@ -53,7 +53,7 @@ class MaskedConv2dWeightsOperator(Operator):
 class MaskedConv2dWeightsProblem(Problem):
     """dw[f, t] = sum over the outputs p of live blocks of dy[p, f] · x[where tap t of p reads].
 
-    All images are summed over: they are no items of a batch. Each has a mask of its own.
+    All images are summed over: they are no elements of a batch. Each has a mask of its own.
 
     Raises:
         ConfigError: sizes or sides that do not go together.
@@ -82,7 +82,7 @@ class MaskedConv2dWeightsProblem(Problem):
     groups: Groups = parameter(Groups(1), "groups of channels that are convolved apart")
     mask_block: MaskBlock = parameter(MaskBlock(16, 16), "rows and columns of a block of the spatial mask")
     density: Density = parameter(Density(0.5), "expected share of live blocks")
-    batch: int = items()
+    batch: int = batch_size()
 
     def __post_init__(self) -> None:
         Problem.__post_init__(self)
@@ -193,9 +193,11 @@ class MaskedConv2dWeightsProblem(Problem):
     def terms(self, matrix: CsrMatrix) -> Array:
         return np.full(1, self.images * self.out_height * self.out_width)
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         p, per_group = self.forward, self.filters // self.groups.count
-        exact = np.zeros(self.item.result(0).shape)
+        exact = np.zeros(self.alone.result(0).shape)
         magnitude = np.zeros_like(exact)
         for image, gradient, words in self._images(operands):
             live = p.live(words)

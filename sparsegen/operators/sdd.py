@@ -48,7 +48,7 @@ class SddOperator(MaskedOperator):
         Where dead blocks are left as they were, ``out`` is needed.
 
         Args:
-            d: m × n, contiguous, of the problem's dtype; with a batch one for each item, as are W and Y (m × k).
+            d: m × n, contiguous, of the problem's dtype; with a batch one for each element, as are W and Y (m × k).
             w: see `DsdOperator`: k × n (layout row) or n × k (layout column).
             mask: mask of Y; a `BlockMask`, or the buffer of one in the operands' library; with a batch one for each
                 element.

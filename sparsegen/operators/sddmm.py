@@ -55,7 +55,7 @@ class SddmmProblem(Problem):
     """D = epilogue((A · Bᵀ) at the nonzeros of a pattern m × n), with A m × k and B n × k, both row-major.
 
     D has a value for each nonzero, in CSR order. Without `SddmmEpilogue.SCALE` the values of the pattern play no part;
-    with it all items of a batch are scaled by the same.
+    with it all elements of a batch are scaled by the same.
     """
 
     operator: ClassVar[str] = "sddmm"
@@ -74,7 +74,7 @@ class SddmmProblem(Problem):
     epilogue: SddmmEpilogue = trait(
         SddmmEpilogue.NONE, "what is done to the result before it is stored", near=True
     )
-    batch: int = items()
+    batch: int = batch_size()
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         return (
@@ -96,7 +96,9 @@ class SddmmProblem(Problem):
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
         return Cost(flop=2 * nnz * self.k * self.batch, bytes=pattern + dense)
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """See `Problem.reference`; elements are dot products of k terms."""
         a, b = (self.dtype.from_storage(operands[name]).astype(np.float64) for name in ("a", "b"))
         exact, magnitude = sampled_product(matrix, a, b, threads=threads)
@@ -112,7 +114,7 @@ class SddmmProblem(Problem):
     def reference_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
     ) -> DeviceReference:
-        return self._by_items(matrix, operands, device, self.item._fill)
+        return self._by_batch_element(matrix, operands, device, self.alone._fill)
 
     def _fill(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference

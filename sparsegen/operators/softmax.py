@@ -66,7 +66,7 @@ class _RowWise(Problem):
     m: int = size("rows of the pattern", flags=("--m",))
     n: int = size("columns of the pattern")
     dtype: DType = element_type()
-    batch: int = items()
+    batch: int = batch_size()
 
     def _values(self, name: str, nnz: int) -> TensorSpec:
         """A value for each nonzero."""
@@ -89,7 +89,7 @@ class _RowWise(Problem):
     def reference_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
     ) -> DeviceReference:
-        return self._by_items(matrix, operands, device, self._fill)
+        return self._by_batch_element(matrix, operands, device, self._fill)
 
     def _fill(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
@@ -117,7 +117,7 @@ class SoftmaxProblem(_RowWise):
     """Y = exp(s · X) over its sum in the same row, at the nonzeros of a pattern m × n; s is a number.
 
     X and Y have a value for each nonzero, in CSR order. A row without nonzeros gives nothing. The pattern's own values
-    play no part. The scale s is an operand, one float32 for all items, so that variants serve every scale.
+    play no part. The scale s is an operand, one float32 for all batch elements, so that variants serve every scale.
     """
 
     operator: ClassVar[str] = "sparse_softmax"
@@ -145,7 +145,9 @@ class SoftmaxProblem(_RowWise):
         """A product, a maximum, a difference, an exponential, a sum and a quotient for each nonzero."""
         return self._cost(6, nnz)
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """See `Problem.reference`.
 
         Rounding the difference of s · x from the row's largest changes an exponent by a few units of the last place
@@ -175,7 +177,7 @@ class SoftmaxBackwardProblem(_RowWise):
     """The gradient of `SoftmaxProblem`: dX = s · Y · (dY - the row's sum of Y · dY), at an m × n pattern.
 
     Y is what the softmax gave, dY the gradient with respect to it; all have a value for each nonzero, in CSR order. The
-    pattern's own values play no part. The scale s is an operand, one float32 for all items.
+    pattern's own values play no part. The scale s is an operand, one float32 for all batch elements.
     """
 
     operator: ClassVar[str] = "sparse_softmax_backward"
@@ -197,7 +199,9 @@ class SoftmaxBackwardProblem(_RowWise):
         """A product and a sum for each nonzero of the row's sum; a difference and two products for its result."""
         return self._cost(5, nnz)
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """See `Problem.reference`; a difference from a sum over the row, times s · Y."""
         y, dy = (self.dtype.from_storage(operands[name]).astype(np.float64) for name in ("y", "dy"))
         starts, lengths = _filled_rows(matrix)

@@ -68,7 +68,7 @@ class SparseAttentionProblem(Problem):
     n: int = size("keys, columns of the mask")
     k: int = size("columns of Q, K and V", usual=128, flags=("-k", "--k"))
     dtype: DType = element_type()
-    batch: int = items()
+    batch: int = batch_size()
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         return (
@@ -90,7 +90,9 @@ class SparseAttentionProblem(Problem):
         """The scale as an array; by default 1 / √k. See `Problem.kept`."""
         return kept_scale(given, self.k**-0.5)
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """See `Problem.reference`.
 
         With weights w = exp(z - the row's largest) the result is the sum of w · v over that of w. To first order it
@@ -125,7 +127,7 @@ class SparseAttentionProblem(Problem):
     def reference_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
     ) -> DeviceReference:
-        return self._by_items(matrix, operands, device, self._fill)
+        return self._by_batch_element(matrix, operands, device, self._fill)
 
     def _fill(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference

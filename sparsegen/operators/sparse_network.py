@@ -103,7 +103,7 @@ class SparseNetworkProblem(Problem):
     dtype: DType = element_type()
     activation: Activation = trait(Activation.RELU, "what is done to a neuron's sum")
     readout: Readout = trait(Readout.NEURONS, "the last layer's neurons, or their sum for each input")
-    batch: int = items()
+    batch: int = batch_size()
 
     @property
     def neurons(self) -> int:
@@ -232,7 +232,9 @@ class SparseNetworkProblem(Problem):
         ones = rng.random(spec.shape, dtype=np.float32) < lit
         return {"y": self.dtype.to_storage(ones.astype(np.float32)), "clip": np.array([32], np.float32)}
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """See `Problem.reference`.
 
         The error goes through the layers with the neurons: |W| carries that of the inputs over, the sums in float32 add
@@ -322,7 +324,7 @@ class SparseNetworkProblem(Problem):
     def reference_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
     ) -> DeviceReference:
-        return self._by_items(matrix, operands, device, self._fill)
+        return self._by_batch_element(matrix, operands, device, self._fill)
 
     def _fill(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference

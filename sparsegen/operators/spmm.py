@@ -15,7 +15,7 @@ from sparsegen.operators.base.checked_rows import row_alone, some_columns
 from sparsegen.operators.base.cost import Cost, matrix_bytes
 from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.epilogue import Epilogue
-from sparsegen.operators.base.fields import element_type, items, size, trait
+from sparsegen.operators.base.fields import batch_size, element_type, size, trait
 from sparsegen.operators.base.layout import Layout
 from sparsegen.operators.base.operator import Launcher, Operator
 from sparsegen.operators.base.problem import LoneRow, Problem
@@ -28,10 +28,10 @@ from sparsegen.system.threads import in_threads
 
 
 class ItemValues(StrEnum):
-    """The values of A in a batch, whose items share its pattern."""
+    """The values of A in a batch, whose elements share its pattern."""
 
-    SHARED = "shared"  # all items have the same, as a weight
-    OWN = "own"  # each item has its own, as the probabilities of an attention's heads
+    SHARED = "shared"  # all batch elements have the same, as a weight
+    OWN = "own"  # each batch element has its own, as the probabilities of an attention's heads
 
 
 class Product(Protocol):
@@ -81,7 +81,7 @@ class SparseOperator(Operator):
 
         Args:
             b: k × n (layout row) or n × k (layout column), contiguous, of the problem's dtype; C is m × n or n × m.
-                With a batch both have one such matrix for each item, as have residuals.
+                With a batch both have one such matrix for each element, as have residuals.
             bias: m values of b's kind, for an epilogue with a bias; overrides the one given to `prepare`.
             residual: array of C's shape and b's kind, for an epilogue with a residual; another array than ``out``.
         """
@@ -105,7 +105,7 @@ class SparseOperator(Operator):
 class SpmmProblem(Problem):
     """C[m, n] = epilogue(A[m, k] · B[k, n]) with A sparse.
 
-    The items of a batch have the same bias, but each its own residual.
+    The elements of a batch have the same bias, but each its own residual.
 
     Raises:
         ConfigError: a size out of range; values of their own for a batch of 1.
@@ -128,10 +128,10 @@ class SpmmProblem(Problem):
     dtype: DType = element_type()
     layout: Layout = trait(Layout.ROW, "memory order of B and C")
     epilogue: Epilogue = trait(Epilogue.NONE, "what is done to the result before it is stored", near=True)
-    batch: int = items()
+    batch: int = batch_size()
     item_values: ItemValues = trait(
         ItemValues.SHARED,
-        "whether all items of a batch have the matrix's values, or each its own",
+        "whether all elements of a batch have the matrix's values, or each its own",
         near=True,
         unsaid=True,
         of_batch=True,
@@ -141,7 +141,7 @@ class SpmmProblem(Problem):
         Problem.__post_init__(self)
         if self.item_values is ItemValues.OWN and self.batch == 1:
             raise ConfigError(
-                f"item_values = {ItemValues.OWN} is for a batch of several items; one has its values"
+                f"item_values = {ItemValues.OWN} is for a batch of several elements; one has its values"
             )
 
     @property
@@ -213,7 +213,7 @@ class SpmmProblem(Problem):
     def reference_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
     ) -> DeviceReference:
-        return self._by_items(matrix, operands, device, self.item._fill)
+        return self._by_batch_element(matrix, operands, device, self.alone._fill)
 
     def _fill(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference

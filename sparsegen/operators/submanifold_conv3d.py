@@ -94,7 +94,7 @@ class PointsProblem(Problem):
     dtype: DType = element_type()
     filter_volume: FilterVolume = parameter(FilterVolume(3, 3, 3), "taps of a filter along z, y and x, odd")
     density: Density = parameter(Density(0.3), "expected share of a filter's taps that meet a point")
-    batch: int = items()
+    batch: int = batch_size()
 
     # --- its sparsity ---
 
@@ -198,7 +198,9 @@ class SubmanifoldConv3dProblem(PointsProblem):
     def terms(self, matrix: CsrMatrix) -> Array:
         return np.full(1, self.filter_volume.taps * self.channels)
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         given = self.real(operands)
         filters = given["w"].reshape(self.filters, -1, self.channels)
         exact = np.zeros((self.points, self.filters))
@@ -238,7 +240,9 @@ class SubmanifoldConv3dWeightsProblem(PointsProblem):
     def terms(self, matrix: CsrMatrix) -> Array:
         return np.full(1, self.points)
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         given = self.real(operands)
         exact = np.zeros((self.filters, self.filter_volume.taps, self.channels))
         magnitude = np.zeros_like(exact)

@@ -139,7 +139,7 @@ class BoundVariant(OwnLaunch):
 
         Args:
             encoded: nnz values in CSR order (or that of ``value_order``), in the problem's storage dtype; where the
-                items of a batch have their own, batch × nnz.
+                elements of a batch have their own, batch × nnz.
 
         Raises:
             OperandError: the variant packs no values.

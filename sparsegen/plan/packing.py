@@ -94,7 +94,7 @@ def by_host(
 
 
 def with_all_values(problem: Problem, packed: Packed[Array]) -> Mapping[str, Array]:
-    """The packed arrays as a launch takes them: where items have values of their own, all begin with the matrix's."""
+    """The packed arrays as a launch takes them: elements of a batch with own values all begin with the matrix's."""
     if problem.value_sets == 1:
         return packed.arrays
     assert packed.values is not None
@@ -118,9 +118,9 @@ def value_source(packed: Packed[Buffer]) -> Buffer:
 class Gather(OwnLaunch):
     """Puts new values into packed ones, on the device: ``bound(stream, address of the values)``.
 
-    The values are those of all nonzeros in CSR order, in storage form; for one item after another where each has its
-    own.
-    The numbers of their nonzeros, 4 bytes for each packed value of an item, stay on the device from the first time on.
+    The values are those of all nonzeros in CSR order, in storage form; for one batch element after another where each
+    has its own. The numbers of their nonzeros, 4 bytes for each packed value of an element of the batch, stay on the
+    device from the first time on.
 
     Raises:
         OperandError: these numbers were not kept.

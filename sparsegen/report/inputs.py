@@ -73,7 +73,7 @@ def gather(
     for file in files:
         progress(f"reading {file}")
         read = result_file.read(file)
-        single = tuple(row for row in read.rows if row.batch == 1)  # points of one item are compared
+        single = tuple(row for row in read.rows if row.batch == 1)  # points of one batch element are compared
         batches += len(read.rows) - len(single)
         parts.append((file.name, replace(read, rows=single)))
     listed = [] if store is None else store.list_workloads()
@@ -145,7 +145,9 @@ def _require_once(parts: Sequence[tuple[str, Results]]) -> None:
 def _batches(number: int) -> list[str]:
     if not number:
         return []
-    return [f"{words.count(number, 'workload')} of several items left out: the report compares single ones."]
+    return [
+        f"{words.count(number, 'workload')} of several batch elements left out: the report compares single ones."
+    ]
 
 
 def _left_out(key: str, parts: Sequence[Results], tuned: Sequence[Tuned]) -> list[str]:

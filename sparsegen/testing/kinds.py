@@ -31,7 +31,7 @@ from sparsegen.operators import (
 from sparsegen.testing.matrices import matrices
 
 Traits = tuple[tuple[str, StrEnum], ...]
-BATCH = 3  # items; an odd number, so that neither begins where vectors do
+BATCH = 3  # batch elements; an odd number, so that neither begins where vectors do
 BLOCKS = (
     "16x16",
     "32x64",
@@ -209,7 +209,7 @@ def of_8bit_factors(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
 
 
 def batches(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
-    """Two batches in two dtypes, if the family computes any; of a product, with values for all items and for each."""
+    """Two batches in two dtypes, if the family computes any; of a product, values for all elements and for each."""
     listed = [kind for kind in kinds(family, rng) if replace(kind, batch=BATCH).is_computed(family)]
     own: tuple[tuple[str, StrEnum], ...] = ()
     for dtype in rng.sample(list(DType), 2):

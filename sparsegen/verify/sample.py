@@ -43,9 +43,9 @@ def require_sample(
     written = problem.result(matrix.nnz)
     each = written.nbytes // written.dtype.itemsize // problem.batch
     of_item = np.bincount(rng.integers(problem.batch, size=ROWS), minlength=problem.batch)
-    for i, (own, given) in enumerate(problem.items(matrix, operands)):
+    for i, (own, given) in enumerate(problem.batch_elements(matrix, operands)):
         rows = rng.choice(filled, size=of_item[i]).tolist()
-        for lone in problem.item.lone_rows(own, given, rows, rng):
+        for lone in problem.alone.lone_rows(own, given, rows, rng):
             right = lone.problem.reference(lone.matrix, lone.operands)
             exact, magnitude = right.exact.reshape(-1), right.magnitude.reshape(-1)
             allowed = ROUNDING * float(np.nanmax(np.abs(exact), initial=0.0)) + SUM_ROUNDING * magnitude

@@ -21,7 +21,7 @@ UNWRITTEN = 0xFF  # as every byte it makes NaN in every dtype
 class CheckedCall:
     """A call of a bound variant on random operands of its own, verified once when it is made.
 
-    The output is filled with NaN before it, and lies between guards. Where the items of a batch have values of their
+    The output is filled with NaN before it, and lies between guards. Where the elements of a batch have values of their
     own, the variant gets new ones.
 
     Args:
@@ -84,7 +84,7 @@ class CheckedCall:
 
 
 def _in_order(values: Array, order: Array | None) -> Array:
-    """Each item's values of the nonzeros, at the places where a variant that was bound with this order looks."""
+    """Each batch element's values of the nonzeros, where a variant that was bound with this order looks for them."""
     if order is None:
         return values
     placed = np.empty_like(values)

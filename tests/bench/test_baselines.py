@@ -70,7 +70,7 @@ def test_ours_alone_take_batches() -> None:
     batch = replace(spmm(DType.FLOAT32), batch=4)
     refusals = {name: c.refusal(batch, SCATTERED) for name, c in baselines().items()}
     assert {name for name, why in refusals.items() if why is None} == OURS
-    assert refusals["cublas"] == "a call of it computes one item, not 4"
+    assert refusals["cublas"] == "a call of it computes one batch element, not 4"
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_batches_are_measured_by_those_that_take_them() -> None:
     assert mine.worst_error <= 1 and row.batch == 3
     assert row.floor.flop == 3 * 2 * row.nnz * row.n
     assert other is not None and other.status is Status.UNSUPPORTED
-    assert other.reason == "a call of it computes one item, not 3"
+    assert other.reason == "a call of it computes one batch element, not 3"
 
 
 OTHERS: tuple[Problem, ...] = (
@@ -120,7 +120,7 @@ OTHERS: tuple[Problem, ...] = (
 
 
 def test_ours_compute_every_operator() -> None:
-    """Epilogues, each item's own values, softmax, its gradient, attention; others' cells say why they are empty."""
+    """Epilogues, own values in a batch, softmax, its gradient, attention; others' cells say why they are empty."""
     pattern = Independent(24, 32, 0.5)
     listed = [Case("all", str(problem), problem, (problem.dtype,), pattern, "") for problem in OTHERS]
     finished = run(request(baselines()[UNTUNED], Fake("spmm alone"), cases=listed), quiet)

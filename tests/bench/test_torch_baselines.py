@@ -262,7 +262,7 @@ def test_live_blocks_as_block_compressed_sparse_rows() -> None:
         ("torch-masked-bsr", replace(PRODUCT, dtype=DType.FLOAT32), "it takes float16 and bfloat16"),
         ("torch-masked-bsr", replace(SAMPLED, m=72), "it takes sizes of whole blocks"),
         ("torch-masked-bsr", NARROW, "torch-scaled-mm stands beside 8-bit factors"),
-        ("triton-blocks", replace(SAMPLED, batch=2), "a call of it computes one item"),
+        ("triton-blocks", replace(SAMPLED, batch=2), "a call of it computes one batch element"),
         ("triton-blocks", CONV, "it stands beside products with masks"),
         (
             "triton-blocks",

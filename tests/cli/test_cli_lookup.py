@@ -96,7 +96,7 @@ def test_batches(run: Command, matrix: Path, emulator_settings: Settings) -> Non
     assert "blockIdx.z" in run("source", *given).stdout
     assert "--batch" in run("lookup", "--matrix", matrix, "--batch", 0, exit_code=2).stderr
     refused = run.json("lookup", "--matrix", matrix, "--item-values", "own", exit_code=3)["error"]
-    assert "a batch of several items" in refused["message"]
+    assert "a batch of several elements" in refused["message"]
 
 
 def test_a_transposed_matrix(run: Command, matrix: Path) -> None:

@@ -86,7 +86,7 @@ def test_dense_words() -> None:
         ask([], dense="often")
     with pytest.raises(ConfigError, match="dense products are chosen by dense="):
         ask([], on_miss="dense")
-    with pytest.raises(ConfigError, match=r"dense = always runs one item; .* \(batch = 2\)"):
+    with pytest.raises(ConfigError, match=r"dense = always runs one batch element; .* \(batch = 2\)"):
         ask(
             [],
             Workload(SpmmProblem(128, 256, 64, batch=2), workload().fingerprint, features()),

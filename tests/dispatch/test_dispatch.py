@@ -105,7 +105,7 @@ def test_batches_are_asked_about_like_problems_of_more_work() -> None:
     assert [n.distance for n in near[2]] == pytest.approx([0.5, 1.0, 2.5])
     assert (
         ask(known, heads[9]).how is How.NEAREST
-        and "8 items of 128 × 256 × 64" in ask(known, heads[9]).explain()
+        and "8 batch elements of 128 × 256 × 64" in ask(known, heads[9]).explain()
     )
     fewer = ask(known[:1], heads[2])
     assert fewer.config.tile_n == 32

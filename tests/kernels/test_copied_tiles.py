@@ -61,7 +61,10 @@ def heuristic(problem: MaskedProblem, on: Device = H100) -> dict[str, object]:
             replace(SDD, k=4100),
             "rows of the arrays (k = 4100, n = 4096 elements) are whole chunks of 16 bytes",
         ),
-        (replace(TRANSPOSED, batch=1 << 16), "a launch computes at most 65535 items (batch = 65536)"),
+        (
+            replace(TRANSPOSED, batch=1 << 16),
+            "a launch computes at most 65535 batch elements (batch = 65536)",
+        ),
         (
             replace(DSD, m=MOST_ROWS + 1),
             f"the result ({MOST_ROWS + 1} x 4096) has at most {MOST_ROWS} rows and columns",

@@ -57,7 +57,7 @@ def test_more_units_than_are_counted_or_listed_at_a_time(emulator_toolchain: Emu
 def test_windows_of_fewer_steps_than_there_are_stages(
     stages: int, filter_size: int, emulator_toolchain: EmulatorToolchain
 ) -> None:
-    """One multiprocessor computes several items of several windows; taps are left out."""
+    """One multiprocessor computes several batch elements of several windows; taps are left out."""
     sides = {"filter_size": filter_size, "padding": filter_size // 2, "mask_block": 8, "density": 0.2}
     for mask_of in MaskOf:
         p = conv(35, 44, channels=48, mask_of=mask_of, **sides)

@@ -177,16 +177,16 @@ def test_a_batch_is_its_items_one_after_another(problem: Problem) -> None:
     operands = problem.random_operands(np.random.default_rng(0), matrix.nnz)
     reference = problem.reference(matrix, operands)
     assert reference.exact.shape == reference.magnitude.shape == problem.result(matrix.nnz).shape
-    parts = list(problem.items(matrix, operands))
-    assert len(parts) == problem.batch == 3 and problem.item.batch == 1
+    parts = list(problem.batch_elements(matrix, operands))
+    assert len(parts) == problem.batch == 3 and problem.alone.batch == 1
     for i, (own, given) in enumerate(parts):
-        alone = problem.item.reference(own, given)
+        alone = problem.alone.reference(own, given)
         np.testing.assert_array_equal(reference.exact[i], alone.exact)
         np.testing.assert_array_equal(reference.magnitude[i], alone.magnitude)
         np.testing.assert_array_equal(reference.terms, alone.terms)
-        assert [a.shape for a in given.values()] == [s.shape for s in problem.item.operands(matrix.nnz)]
+        assert [a.shape for a in given.values()] == [s.shape for s in problem.alone.operands(matrix.nnz)]
     assert not np.array_equal(reference.exact[0], reference.exact[1])
-    cost, one = problem.cost(matrix.nnz), problem.item.cost(matrix.nnz)
+    cost, one = problem.cost(matrix.nnz), problem.alone.cost(matrix.nnz)
     assert cost.flop == 3 * one.flop and one.bytes < cost.bytes < 3 * one.bytes
     assert type(problem).from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
 
@@ -198,7 +198,7 @@ def test_what_has_its_default_may_be_left_out(problem: Problem) -> None:
     assert {name: json_value(getattr(problem, name)) for name in problem.fields} == fields
     defaults = {name: json_value(f.default) for name, f in problem.fields.items() if name not in distinct}
     assert defaults.keys() >= {"batch"} and fields == distinct | defaults
-    assert type(problem).from_dict(distinct) == type(problem).from_dict(fields) == problem == problem.item
+    assert type(problem).from_dict(distinct) == type(problem).from_dict(fields) == problem == problem.alone
 
 
 def json_value(value: Any) -> Any:
@@ -209,7 +209,7 @@ def test_batches_that_are_none() -> None:
     for problem in PROBLEMS:
         with pytest.raises(ConfigError, match=r"batch = 0 is outside \[1, "):
             type(problem).from_dict({**problem.to_dict(), "batch": 0})
-    with pytest.raises(ConfigError, match="item_values = own is for a batch of several items"):
+    with pytest.raises(ConfigError, match="item_values = own is for a batch of several elements"):
         SpmmProblem(3, 4, 5, item_values=ItemValues.OWN)
     with pytest.raises(ConfigError, match="sparse_softmax takes no item_values; it takes dtype, batch"):
         SoftmaxProblem.of((3, 4), batch=2, item_values="own")

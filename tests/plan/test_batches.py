@@ -136,12 +136,12 @@ def test_what_does_not_fit_is_refused(pattern: Any) -> None:
     prepare: Any = sparsegen.prepare
     for options, words in (
         ({"n": 8, "batch": 0}, "batch = 0 is outside"),
-        ({"n": 8, "item_values": "own"}, "for a batch of several items"),
+        ({"n": 8, "item_values": "own"}, "for a batch of several elements"),
         ({"n": 8, "batch": 2, "item_values": "mine"}, "item_values = 'mine' is none of shared, own"),
         ({"operator": "sddmm", "k": 8, "batch": 2, "item_values": "own"}, "sddmm takes no item_values"),
-        ({"n": 8, "batch": 2, "dense": "always"}, r"dense = always runs one item; .* \(batch = 2\)"),
-        ({"n": 8, "batch": 70_000, "family": "csr_spmm"}, "a grid has at most 65535 items along z"),
-        ({"n": 8, "batch": 2, "family": "uspmm"}, r"a launch computes one item \(batch = 2\)"),
+        ({"n": 8, "batch": 2, "dense": "always"}, r"dense = always runs one batch element; .* \(batch = 2\)"),
+        ({"n": 8, "batch": 70_000, "family": "csr_spmm"}, "a grid has at most 65535 batch elements along z"),
+        ({"n": 8, "batch": 2, "family": "uspmm"}, r"a launch computes one batch element \(batch = 2\)"),
     ):
         with pytest.raises(ConfigError, match=words):
             prepare(pattern, **options)
@@ -167,14 +167,14 @@ def test_families_say_whether_they_take_batches() -> None:
     others = {f.name for f in families().values()} - set(taking)
     for name in ("uspmm", "uspmm_vec", "lane_stream_spmm"):
         sentences = [c.sentence for c in families()[name].scope(several["spmm"]) if not c.holds]
-        assert name in others and "a launch computes one item (batch = 2)" in sentences
+        assert name in others and "a launch computes one batch element (batch = 2)" in sentences
 
 
 @pytest.mark.parametrize("name", ["row_softmax", "csr_spmm", "panel_spmm"])
 def test_an_item_that_is_not_computed_is_found(
     pattern: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Verification fills the output with NaN first, and gives each item values of its own."""
+    """Verification fills the output with NaN first, and gives each batch element values of its own."""
     family, csr = families()[name], sparsegen.as_csr(pattern)
     problem = problems(BATCH)[family.problem_type.operator]
     if name != "row_softmax":

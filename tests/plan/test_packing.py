@@ -197,7 +197,7 @@ def test_gathered_values_of_each_item(executor: Executor) -> None:
     packed = packing.by_host(one, problem, config, matrix, executor)
 
     def stored(values: Array) -> Array:
-        alone = packing.by_host(one, problem.item, config, matrix.with_values(values), executor)
+        alone = packing.by_host(one, problem.alone, config, matrix.with_values(values), executor)
         return downloaded(executor, alone.arrays["values"])
 
     held = packed.arrays["values"]

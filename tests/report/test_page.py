@@ -148,7 +148,7 @@ def test_batches_are_left_out_and_that_is_said(tmp_path: Path) -> None:
         store.add_all([timed(5.0), replace(several, workload=of)], [])
         files = [tmp_path / "bench.json"]
         build(tmp_path / "r.html", files=files, store=store, progress=lambda text: None)
-    assert "2 workloads of several items left out" in (tmp_path / "r.html").read_text()
+    assert "2 workloads of several batch elements left out" in (tmp_path / "r.html").read_text()
 
 
 def test_rows_of_any_operator_are_reported(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ class Explorer(Baseline):
 def _variation(problem: Problem) -> str | None:
     """Returns the variation that an external routine does not support, in words; None if it supports all."""
     if problem.batch > 1:
-        return f"a call of it computes one item, not {problem.batch}"
+        return f"a call of it computes one batch element, not {problem.batch}"
     for name, value in problem.traits.items():
         usual = problem.fields[name].default
         if problem.fields[name].near and value != usual:

@@ -68,7 +68,7 @@ class Inputs:
         return _mapped(self.pattern / f"{self.problem.dtype}.npy")
 
     def operand(self, name: str) -> Array:
-        """A dense input in storage form; ``values`` where each item has its own."""
+        """A dense input in storage form; ``values`` where each batch element has its own."""
         return _mapped(self.folder / f"operand-{name}.npy")
 
     def operands(self) -> dict[str, Array]:

@@ -58,7 +58,7 @@ class Workbench:
         return self.problem
 
     def operand(self, name: str) -> Array:
-        """A dense input in storage form, on the host; ``values`` where each item has its own."""
+        """A dense input in storage form, on the host; ``values`` where each batch element has its own."""
         return self.inputs.operand(name)
 
     def upload(self, name: str) -> Buffer:

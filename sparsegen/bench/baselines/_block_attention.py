@@ -1,4 +1,4 @@
-"""Shared parts of PyTorch's attentions over block masks: operands as items × heads × tokens × columns, and masks."""
+"""Shared parts of PyTorch's attentions over block masks: operands as batch × heads × tokens × columns, and masks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TorchBlockAttention(TorchAttention):
 
 
 class BlockHeads:
-    """A row's Q, K and V on PyTorch's device, each items × heads × tokens × columns, with what queries see."""
+    """A row's Q, K and V on PyTorch's device, each batch × heads × tokens × columns, with what queries see."""
 
     def __init__(self, bench: Workbench) -> None:
         self._bench, self.problem = bench, bench.problem_as(BlockAttentionProblem)
@@ -52,7 +52,7 @@ class BlockHeads:
 
     @cached_property
     def live(self) -> Any:
-        """bool, items × heads × rows × columns of blocks, where items or heads that share a mask are 1."""
+        """bool, batch × heads × rows × columns of blocks, where batch elements or heads that share a mask are 1."""
         torch, p = import_torch(), self.problem
         layout = p.mask_layout
         items = p.batch if p.masks.are_of_items else 1
@@ -67,7 +67,7 @@ class BlockHeads:
     def implementation(
         self, detail: str, attend: Call, own_error: Callable[[Any], float] | None = None
     ) -> Implementation:
-        """See `attention_implementation`; ``attend`` gives items × heads × queries × columns."""
+        """See `attention_implementation`; ``attend`` gives batch × heads × queries × columns."""
         p = self.problem
 
         def ordered() -> Any:

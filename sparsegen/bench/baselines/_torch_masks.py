@@ -111,7 +111,7 @@ def why_no_masks(problem: Problem, types: tuple[DType, ...]) -> str | None:
         return "torch-scaled-mm stands beside 8-bit factors"
     if problem.dtype not in types:
         return f"it takes {' and '.join(types)}"
-    return "a call of it computes one item" if problem.batch > 1 else None
+    return "a call of it computes one batch element" if problem.batch > 1 else None
 
 
 def why_no_blocks(problem: Problem, types: tuple[DType, ...]) -> str | None:

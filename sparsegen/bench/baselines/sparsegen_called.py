@@ -81,7 +81,7 @@ class AsCalled(TorchBaseline):
         if not any(family.computes(problem) for family in kernels.families_of(problem.operator)):
             return f"sparsegen has no kernel for such a {problem.operator}"
         if problem.value_sets > 1:
-            return "it is given the values of one item"
+            return "it is given the values of one batch element"
         return None
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:

@@ -25,7 +25,7 @@ class TorchConv2dWeights(Baseline):
     def why_not(self, problem: Problem, features: Features) -> str | None:
         if not isinstance(problem, MaskedConv2dWeightsProblem):
             return "it computes masked_conv2d_weights"
-        return "it computes one item" if problem.batch > 1 else None
+        return "it computes one batch element" if problem.batch > 1 else None
 
     def open(self, executor: Executor) -> Mapping[str, str]:
         return open_cudnn(executor)

@@ -34,7 +34,7 @@ class TorchGather(TorchBaseline):
             return "it convolves points"
         if isinstance(problem, SubmanifoldConv3dProblem) and problem.epilogue is not ConvEpilogue.NONE:
             return "it has no epilogue"
-        return "it computes one item" if problem.batch > 1 else None
+        return "it computes one batch element" if problem.batch > 1 else None
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         torch, problem = import_torch(), bench.problem

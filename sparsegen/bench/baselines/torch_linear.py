@@ -34,7 +34,7 @@ class TorchLinear(TorchBaseline):
             return "it computes spmm"
         if problem.epilogue not in (Epilogue.BIAS, Epilogue.BIAS_RELU):
             return "it stands beside products with a bias, or a bias and ReLU"
-        return "a call of it computes one item" if problem.batch > 1 else None
+        return "a call of it computes one batch element" if problem.batch > 1 else None
 
     def open(self, executor: Executor) -> Mapping[str, str]:
         versions = super().open(executor)

@@ -41,7 +41,7 @@ class TorchScaledMm(TorchBaseline):
             return "cuBLASLt takes 8-bit factors along the contraction"
         if problem.k % WHOLE or problem.n % WHOLE:
             return f"it takes sizes of whole {WHOLE} elements"
-        return "a call of it computes one item" if problem.batch > 1 else None
+        return "a call of it computes one batch element" if problem.batch > 1 else None
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         torch, problem = import_torch(), bench.problem

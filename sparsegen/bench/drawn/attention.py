@@ -106,9 +106,10 @@ class BlockAttention(Distribution):
     kind: ClassVar[type[BlockAttentionProblem]] = BlockAttentionProblem
     words: ClassVar[Mapping[str, str]] = {
         "sizes": "300 to 8192 queries, as many keys or (in one of five) others, 1 to 8 heads of keys of 64 or 128 "
-        "columns, each for 1, 2 or 4 heads of queries, 1 to 2 items",
-        "mask": "blocks of 64 or 128, one mask for all, each head or each head of each item, .05 to 1 of them live; "
-        "none in one of five; all places seen, or causal, or a causal window of 64 to 1024 with 0 or 16 sinks",
+        "columns, each for 1, 2 or 4 heads of queries, 1 to 2 batch elements",
+        "mask": "blocks of 64 or 128, one mask for all, each head or each head of each batch element, .05 to 1 of "
+        "them live; none in one of five; all places seen, or causal, or a causal window of 64 to 1024 with 0 or "
+        "16 sinks",
         "types": "float16, bfloat16; both orders of tokens and heads",
     }
 

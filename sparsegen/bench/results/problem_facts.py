@@ -69,7 +69,7 @@ class HasProblem:
 
     @property
     def batch(self) -> int:
-        """Items that a call computes."""
+        """Batch elements that a call computes."""
         return self.problem.batch
 
     @property

@@ -22,7 +22,7 @@ class BlockAttentionFamily(Family[P, C]):
 
     packed_names = ()
 
-    def item_size_names(self, problem: P) -> tuple[str, ...]:
+    def batch_size_names(self, problem: P) -> tuple[str, ...]:
         return ("item_masks", "head_masks") if problem.has_mask else ()
 
     def scope(self, problem: P) -> Iterator[Constraint]:

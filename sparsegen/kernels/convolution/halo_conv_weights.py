@@ -18,7 +18,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
 )
 from sparsegen.kernels.convolution.unit_lists import SEGMENT_WORDS
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.limits import shared_memory_fits
 from sparsegen.kernels.tensor_map import LARGEST_BOX_SIDE, LARGEST_STEP, Swizzle, TensorMap
 from sparsegen.matrix.features import Features
@@ -94,7 +94,7 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
 
     def scope(self, problem: MaskedConv2dWeightsProblem) -> Iterator[Constraint]:
         p = problem
-        yield one_item(p)
+        yield one_batch_element(p)
         yield countable_outputs(p.forward)
         yield Constraint(p.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
         yield Constraint(p.groups.count == 1, f"filters read all channels ({p.groups.count} groups)")

@@ -17,7 +17,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
     units_of_image,
 )
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import items_in_grid
+from sparsegen.kernels.layouts.batches import batch_in_grid
 from sparsegen.kernels.layouts.limits import MAX_GRID_Y
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MaskedConv2dProblem
@@ -57,7 +57,7 @@ class TileConv(MaskedConvolution[TileConvConfig]):
     config_type = TileConvConfig
 
     def scope(self, problem: MaskedConv2dProblem) -> Iterator[Constraint]:
-        yield items_in_grid(problem)
+        yield batch_in_grid(problem)
         tiles = filter_tiles(problem, tile_n=16)
         yield Constraint(tiles <= MAX_GRID_Y, f"a grid has at most {MAX_GRID_Y} tiles of filters ({tiles})")
 

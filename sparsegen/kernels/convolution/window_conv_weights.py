@@ -103,7 +103,7 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
     config_type = WindowConvWeightsConfig
 
     def scope(self, problem: MaskedConv2dWeightsProblem) -> Iterator[Constraint]:
-        yield one_item(problem)
+        yield one_batch_element(problem)
         yield countable_outputs(problem.forward)
 
     def constraints(

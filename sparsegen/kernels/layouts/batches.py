@@ -9,16 +9,16 @@ from sparsegen.operators import Problem
 MAX_GRID_Z = 65535
 
 
-def one_item(problem: Problem) -> Constraint:
-    """The scope of a family whose kernel computes one item."""
-    return Constraint(problem.batch == 1, f"a launch computes one item (batch = {problem.batch})")
+def one_batch_element(problem: Problem) -> Constraint:
+    """The scope of a family whose kernel computes one batch element."""
+    return Constraint(problem.batch == 1, f"a launch computes one batch element (batch = {problem.batch})")
 
 
-def items_in_grid(problem: Problem) -> Constraint:
-    """The scope of a family whose grid counts items along z."""
+def batch_in_grid(problem: Problem) -> Constraint:
+    """The scope of a family whose grid counts batch elements along z."""
     return Constraint(
         problem.batch <= MAX_GRID_Z,
-        f"a grid has at most {MAX_GRID_Z} items along z (batch = {problem.batch})",
+        f"a grid has at most {MAX_GRID_Z} batch elements along z (batch = {problem.batch})",
     )
 
 

@@ -22,7 +22,7 @@ BARRIER_BYTES = 1024  # barriers, the producer's notes on stages and the next ti
 SHARED_BYTES = RING_BYTES + OUTPUT_BYTES + BARRIER_BYTES  # shared memory of a thread block
 COUNTER_BYTES = 8
 CHUNK_BYTES = 16
-MOST_ITEMS = 0xFFFF  # limit of the numbers in a note
+MOST_BATCH = 0xFFFF  # limit of the numbers in a note
 MOST_ROWS = 0xFFFF * PIECE  # rows that a note, of 16 bits a number, can refer to
 # Fitted on an H100: fraction of the tensor cores' rate by columns of a tile, and microseconds of the
 # kernel's start and of a tile's prologue and epilogue.

@@ -14,7 +14,7 @@ from sparsegen.kernels.layouts.batches import batch_constants
 from sparsegen.kernels.layouts.copied_ring import (
     CHUNK_BYTES,
     COUNTER_BYTES,
-    MOST_ITEMS,
+    MOST_BATCH,
     MOST_ROWS,
     PIECE,
     REACHED,
@@ -92,15 +92,15 @@ class CopiedTiles(Family[P, C]):
         "that load beside warps that multiply, and copies for a whole cluster: NVIDIA, Hopper tuning guide"
     )
 
-    def item_size_names(self, problem: P) -> tuple[str, ...]:
+    def batch_size_names(self, problem: P) -> tuple[str, ...]:
         return ("items",) if problem.batch > 1 else ()
 
     def scope(self, problem: P) -> Iterator[Constraint]:
         side, block = Side.of(problem), problem.block
         is_8bit = problem.factor_type is not FactorType.SAME
         yield Constraint(
-            problem.batch <= MOST_ITEMS,
-            f"a launch computes at most {MOST_ITEMS} items (batch = {problem.batch})",
+            problem.batch <= MOST_BATCH,
+            f"a launch computes at most {MOST_BATCH} batch elements (batch = {problem.batch})",
         )
         yield Constraint(
             is_8bit or problem.dtype is not DType.FLOAT32 or (side.a_by_inner and side.b_by_inner),

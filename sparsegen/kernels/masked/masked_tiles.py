@@ -14,7 +14,7 @@ from typing import TypeVar
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks, shared_memory_fits
 from sparsegen.kernels.layouts.loads import LEAST_ASYNC, LOAD_BYTES, step_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
@@ -163,7 +163,7 @@ class MaskedTiles(Family[P, C]):
     )
 
     def scope(self, problem: P) -> Iterator[Constraint]:
-        yield items_in_grid(problem)
+        yield batch_in_grid(problem)
         yield Constraint(
             problem.factor_type is FactorType.SAME,
             "8-bit factors are multiplied by warpgroups (compute capability 9.0)",

@@ -12,7 +12,7 @@ import numpy as np
 from sparsegen.kernels.base import Constraint, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.network_tiles import TILE
 from sparsegen.kernels.layouts.tile_groups import SIDE
 from sparsegen.kernels.packed import Packed, empty_as_one
@@ -192,7 +192,7 @@ class TiledNetwork(Family[SparseNetworkProblem, C]):
 
     def scope(self, problem: SparseNetworkProblem) -> Iterator[Constraint]:
         yield Constraint(problem.dtype is DType.FLOAT16, f"elements ({problem.dtype}) are float16")
-        yield one_item(problem)
+        yield one_batch_element(problem)
 
     def requirements(
         self, problem: SparseNetworkProblem, features: Features, config: C

@@ -12,7 +12,7 @@ import numpy as np
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
 from sparsegen.kernels.layouts.padding import empty_as_padding
 from sparsegen.kernels.network.network_family import (
@@ -119,7 +119,7 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
     config_type = StagedNetworkConfig
 
     def scope(self, problem: SparseNetworkProblem) -> Iterator[Constraint]:
-        yield one_item(problem)
+        yield one_batch_element(problem)
 
     def constraints(
         self, problem: SparseNetworkProblem, config: StagedNetworkConfig, device: Device

@@ -53,7 +53,7 @@ class GatheredTiles(Family[P, C]):
     packed_names = ()
 
     def scope(self, problem: P) -> Iterator[Constraint]:
-        yield one_item(problem)
+        yield one_batch_element(problem)
 
     def constraints(self, problem: P, config: C, device: Device) -> Iterator[Constraint]:
         yield from self.scope(problem)

@@ -10,7 +10,7 @@ import numpy as np
 from sparsegen.kernels.base import Constraint, Family
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.launch import Argument
-from sparsegen.kernels.layouts.batches import items_in_grid
+from sparsegen.kernels.layouts.batches import batch_in_grid
 from sparsegen.kernels.layouts.padding import empty_as_padding
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -22,18 +22,18 @@ C = TypeVar("C", bound=Config)
 
 
 class SampledProduct(Family[SddmmProblem, C]):
-    """A family of sddmm whose last packed array is `VALUES`, in CSR order, and whose grid counts items along z."""
+    """A family of sddmm whose last packed array is `VALUES`, in CSR order, and whose grid has the batch along z."""
 
     problem_type = SddmmProblem
 
-    def item_size_names(self, problem: SddmmProblem) -> tuple[str, ...]:
+    def batch_size_names(self, problem: SddmmProblem) -> tuple[str, ...]:
         """SIZE parameters that give the strides of batch elements' A, B and D, but for k and those in `size_names`."""
         if problem.batch == 1:
             return ()
         return tuple(name for name in ("m", "n", "nnz") if name not in self.size_names)
 
     def scope(self, problem: SddmmProblem) -> Iterator[Constraint]:
-        yield items_in_grid(problem)
+        yield batch_in_grid(problem)
 
     def arguments(self, problem: SddmmProblem) -> tuple[Argument, ...]:
         """The arguments of all such products, but values only where they scale the result."""

@@ -12,7 +12,7 @@ from sparsegen.errors import MatrixError
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.rows import order_rows
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
@@ -68,11 +68,11 @@ class RowWise(Family[P, R]):
     arrays_kept: ClassVar[int]
     value_cycles: ClassVar[float]
 
-    def item_size_names(self, problem: P) -> tuple[str, ...]:
+    def batch_size_names(self, problem: P) -> tuple[str, ...]:
         return ("nnz",) if problem.batch > 1 else ()
 
     def scope(self, problem: P) -> Iterator[Constraint]:
-        yield items_in_grid(problem)
+        yield batch_in_grid(problem)
 
     def constraints(self, problem: P, config: R, device: Device) -> Iterator[Constraint]:
         yield from self.scope(problem)
@@ -104,7 +104,7 @@ class RowWise(Family[P, R]):
         lengths = np.diff(matrix.row_offsets)
         margin = 1024 * VALUES_KEPT  # places past a row's end that the largest block may count to
         if problem.batch > 1:
-            margin += WIDEST  # before an item's values, from which its places are counted
+            margin += WIDEST  # before a batch element's values, from which its places are counted
         if matrix.nnz > MAX_INDEX - margin:
             raise MatrixError(
                 f"{matrix.nnz} nonzeros are more than 32-bit positions reach ({MAX_INDEX - margin}); "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.spmm.block_tiles import BLOCK_NAMES, CHUNK, TILE_K, packed_blocks, whole_chunks
@@ -79,11 +79,11 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
     problem_type = SpmmProblem
     config_type = BlockSpmmConfig
 
-    def item_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
+    def batch_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
         return ("stored",) if problem.value_sets > 1 else ()
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
-        yield items_in_grid(problem)
+        yield batch_in_grid(problem)
         yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
         yield whole_chunks(problem)
 

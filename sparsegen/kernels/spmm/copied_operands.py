@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparsegen.kernels.base import Constraint
-from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.copied_ring import MOST_ROWS, PIECE
 from sparsegen.kernels.spmm.block_tiles import whole_chunks
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
@@ -14,7 +14,7 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 
 def copied_scope(problem: SpmmProblem) -> Iterator[Constraint]:
     """Yield what TMA and warpgroups' products ask of a problem."""
-    yield one_item(problem)
+    yield one_batch_element(problem)
     yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
     yield Constraint(problem.k > 0, "A has columns")
     yield Constraint(problem.m <= MOST_ROWS, f"C has at most {MOST_ROWS} rows (m = {problem.m})")

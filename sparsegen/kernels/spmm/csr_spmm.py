@@ -12,7 +12,7 @@ import numpy as np
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.limits import (
     allowed_registers_fit,
     lacking_share,
@@ -187,11 +187,11 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     problem_type = SpmmProblem
     config_type = CsrSpmmConfig
 
-    def item_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
+    def batch_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
         return ("stored",) if problem.value_sets > 1 else ()
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
-        yield items_in_grid(problem)
+        yield batch_in_grid(problem)
 
     def constraints(
         self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device
@@ -376,7 +376,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         )
 
     def _blocks(self, problem: SpmmProblem, config: CsrSpmmConfig, device: Device) -> tuple[int, int]:
-        """The blocks of all items, and how many a multiprocessor holds at once."""
+        """The blocks of all batch elements, and how many a multiprocessor holds at once."""
         c = config
         blocks = problem.batch * ceil_div(problem.n, c.tile_n) * ceil_div(problem.m, c.rows_per_block)
         threads = c.threads_per_row * c.row_splits * c.rows_per_block

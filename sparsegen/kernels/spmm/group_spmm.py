@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, shared_memory_fits, tiles_in_grid
 from sparsegen.kernels.layouts.network_tiles import TILE
 from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
@@ -60,7 +60,7 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
             problem.dtype is not DType.FLOAT32, f"elements ({problem.dtype}) are float16 or bfloat16"
         )
         yield Constraint(problem.layout is Layout.ROW, f"B and C ({problem.layout}-major) are row-major")
-        yield one_item(problem)
+        yield one_batch_element(problem)
 
     def constraints(
         self, problem: SpmmProblem, config: GroupSpmmConfig, device: Device

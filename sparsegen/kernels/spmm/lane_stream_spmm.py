@@ -11,7 +11,7 @@ import numpy as np
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.padding import empty_as_padding
 from sparsegen.kernels.packed import Packed, empty_as_one
@@ -79,7 +79,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     config_type = LaneStreamConfig
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
-        yield one_item(problem)
+        yield one_batch_element(problem)
         yield Constraint(
             problem.dtype.itemsize == 2, f"elements ({problem.dtype}) have 16 bits: float16 or bfloat16"
         )

@@ -11,7 +11,7 @@ import numpy as np
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.limits import (
     enough_registers,
     shared_memory_fits,
@@ -67,11 +67,11 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     problem_type = SpmmProblem
     config_type = MmaSpmmConfig
 
-    def item_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
+    def batch_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
         return ("stored",) if problem.value_sets > 1 else ()
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
-        yield items_in_grid(problem)
+        yield batch_in_grid(problem)
 
     def constraints(
         self, problem: SpmmProblem, config: MmaSpmmConfig, device: Device

@@ -11,7 +11,7 @@ import numpy as np
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.limits import (
     allowed_registers_fit,
     lacking_share,
@@ -134,11 +134,11 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
     problem_type = SpmmProblem
     config_type = PanelSpmmConfig
 
-    def item_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
+    def batch_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
         return ("stored",) if problem.value_sets > 1 else ()
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
-        yield items_in_grid(problem)
+        yield batch_in_grid(problem)
 
     def constraints(
         self, problem: SpmmProblem, config: PanelSpmmConfig, device: Device
@@ -302,7 +302,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         columns = ceil_div(problem.n, c.tile_n)
         blocks = ceil_div(sizes["groups"], c.warps * (32 // c.threads_per_row))
         if c.panel_k == 0:
-            # A persistent kernel: as many blocks of all items as are resident at once, which load their panel once.
+            # A persistent kernel: as many blocks of all batch elements as are resident, which load their panel once.
             slots = self._resident_blocks(problem, c, device) * device.multiprocessors
             blocks = min(blocks, max(1, slots // (columns * problem.batch)))
         return Launch(

@@ -13,7 +13,7 @@ import numpy as np
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import batch_constants, items_in_grid
+from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.limits import resident_blocks, tiles_in_grid
 from sparsegen.kernels.layouts.loads import LOAD_BYTES, SHORT_INDICES, indices_fit, widest_vector
 from sparsegen.kernels.layouts.padding import stored_values
@@ -166,12 +166,12 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
     problem_type = SpmmProblem
     config_type = SegmentSpmmConfig
 
-    def item_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
+    def batch_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
         return ("stored",) if problem.value_sets > 1 else ()
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
         yield Constraint(problem.layout is Layout.ROW, f"B and C ({problem.layout}) are row-major")
-        yield items_in_grid(problem)
+        yield batch_in_grid(problem)
 
     def constraints(
         self, problem: SpmmProblem, config: SegmentSpmmConfig, device: Device

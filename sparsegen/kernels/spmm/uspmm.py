@@ -10,7 +10,7 @@ import numpy as np
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.ell import (
     ell_sources,
     filled_rows,
@@ -67,7 +67,7 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
         yield padding_requirement(features)
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
-        yield one_item(problem)
+        yield one_batch_element(problem)
 
     def constraints(self, problem: SpmmProblem, config: UspmmConfig, device: Device) -> Iterator[Constraint]:
         yield from self.scope(problem)

@@ -12,7 +12,7 @@ import numpy as np
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.ell import (
     ell_sources,
     filled_rows,
@@ -102,7 +102,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         )
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
-        yield one_item(problem)
+        yield one_batch_element(problem)
 
     def constraints(
         self, problem: SpmmProblem, config: UspmmVecConfig, device: Device

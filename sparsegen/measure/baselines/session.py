@@ -24,7 +24,7 @@ SAMPLES = 30
 
 
 class Session(ABC):
-    """Baselines of one item of a problem. Makes a CUDA context: use it in a process of its own."""
+    """Baselines of one batch element of a problem. Makes a CUDA context: use it in a process of its own."""
 
     def __init__(self, problem: Problem, device: Device) -> None:
         """Open the device."""

@@ -149,9 +149,9 @@ def element_type() -> Any:
     return trait(DType.FLOAT32, "element type of matrix, operands and result; sums are float32")
 
 
-def items() -> Any:
+def batch_size() -> Any:
     """Declare the field ``batch``, which all problems have."""
-    doc = "items on the same pattern that one launch computes, such as heads of attention"
+    doc = "batch elements on the same pattern that one launch computes, such as heads of attention"
     return size(doc, default=1, flags=("--batch", "--heads"), of_batch=True)
 
 

@@ -181,7 +181,7 @@ class Operator(DeviceBound):
         Args:
             values: nnz of them in the CSR order of the matrix that `sparsegen.prepare` was given (also where it
                 multiplies by the transpose), a NumPy, PyTorch or CuPy array (or a `CsrMatrix` of the pattern); for a
-                batch whose items have their own, batch × nnz.
+                batch whose elements have their own, batch × nnz.
                 PyTorch tensors on the operator's GPU do not leave it: they are gathered on PyTorch's current
                 stream, which orders them before later calls on that stream.
 

@@ -47,15 +47,15 @@ class Problem(ProblemFields):
     Where the sparsity comes with every call (`has_pattern` is false), it is an operand; then the matrix that every
     method takes is `without_pattern`, which has the shape alone.
 
-    A batch is several items with one pattern, computed by one launch. Their operands and results are stored one after
-    another, in a leading dimension of ``batch``; a batch of 1 has no such dimension.
+    A batch is several such problems with one pattern, computed by one launch. Their operands and results are stored one
+    after another, in a leading dimension of ``batch``; a batch of 1 has no such dimension.
 
     Attributes:
         operator: its name.
         title: its name as people read it.
         summary: its computation, in a formula or a few words.
         matrix_sizes: the names of the sizes that are the sparse matrix's rows and columns; each may be 0.
-        dense_sizes: the names of the other sizes of an item; each is at least 1.
+        dense_sizes: the names of the other sizes of a batch element; each is at least 1.
         keeps: the names of the operands that `sparsegen.prepare` takes too, for every call that does not bring its own.
         is_transposable: true if the matrix's transpose may take its place.
         has_pattern: true if there is a sparse matrix before the first call; else the sparsity is an operand.
@@ -100,11 +100,11 @@ class Problem(ProblemFields):
         """
         return matrix.fingerprint()
 
-    # --- its items ---
+    # --- its batch ---
 
     @property
-    def item(self) -> Self:
-        """The problem of one item, as if it were alone."""
+    def alone(self) -> Self:
+        """The problem of one batch element, as if it were alone."""
         defaults = {name: field.default for name, field in self.fields.items() if field.of_batch}
         alone: Self = replace(cast(Any, self), **defaults)
         return alone
@@ -125,19 +125,19 @@ class Problem(ProblemFields):
         return 1
 
     def own_values(self, nnz: int) -> TensorSpec | None:
-        """The values of all items' matrices, batch × nnz in CSR order, where each item has its own; else None."""
+        """The values of all batch elements' matrices, batch × nnz in CSR order, where each has its own; else None."""
         if self.value_sets == 1:
             return None
         return TensorSpec("values", (self.batch, nnz), self.dtype)
 
     def of_batch(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of as many arrays as there are items, each of this shape."""
+        """The shape of as many arrays as there are batch elements, each of this shape."""
         return shape if self.batch == 1 else (self.batch, *shape)
 
-    def items(
+    def batch_elements(
         self, matrix: CsrMatrix, operands: Mapping[str, Array]
     ) -> Iterator[tuple[CsrMatrix, dict[str, Array]]]:
-        """The matrix and the operands of each item.
+        """The matrix and the operands of each batch element.
 
         Args:
             operands: operands of all batch elements, in storage form or as real numbers; with ``values`` if each
@@ -146,7 +146,7 @@ class Problem(ProblemFields):
         if self.batch == 1:
             yield matrix, dict(operands)
             return
-        mine, whole = self.item.operands(matrix.nnz), self.operands(matrix.nnz)
+        mine, whole = self.alone.operands(matrix.nnz), self.operands(matrix.nnz)
         is_shared = {one.name: one.shape == all_of.shape for one, all_of in zip(mine, whole, strict=True)}
         for i in range(self.batch):
             own = {
@@ -214,14 +214,16 @@ class Problem(ProblemFields):
             threads: number of the host's threads to use.
         """
         if self.batch == 1:
-            return self.item_reference(matrix, operands, threads=threads)
-        one, parts = self.item, self.items(matrix, operands)
-        found = [one.item_reference(own, given, threads=threads) for own, given in parts]
+            return self.element_reference(matrix, operands, threads=threads)
+        one, parts = self.alone, self.batch_elements(matrix, operands)
+        found = [one.element_reference(own, given, threads=threads) for own, given in parts]
         exact, magnitude = np.stack([r.exact for r in found]), np.stack([r.magnitude for r in found])
         return Reference(exact, magnitude, self.terms(matrix), found[0].dtype)
 
     @abstractmethod
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """`reference` for a batch of 1."""
 
     def written_references(
@@ -237,7 +239,7 @@ class Problem(ProblemFields):
 
     @abstractmethod
     def terms(self, matrix: CsrMatrix) -> Array:
-        """`Reference.terms`, which the items of a batch share."""
+        """`Reference.terms`, which the elements of a batch share."""
 
     def reference_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
@@ -274,7 +276,7 @@ class Problem(ProblemFields):
         for row in rows:
             yield self.lone_row(matrix, operands, row, rng)
 
-    def _by_items(
+    def _by_batch_element(
         self,
         matrix: CsrMatrix,
         operands: Mapping[str, Array],
@@ -291,7 +293,7 @@ class Problem(ProblemFields):
             device.filled(8 * count), device.filled(4 * count), self.terms(matrix), written.dtype
         )
         each, kinds = count // self.batch, {spec.name: spec.dtype for spec in self.operands(matrix.nnz)}
-        for i, (own, given) in enumerate(self.items(matrix, operands) if count else ()):
+        for i, (own, given) in enumerate(self.batch_elements(matrix, operands) if count else ()):
             real = {
                 name: a
                 if isinstance(kind := kinds[name], WordType)

@@ -57,7 +57,7 @@ class ProblemFields(ABC):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Every size of an item by name, in the order of the fields."""
+        """Every size of a batch element by name, in the order of the fields."""
         return {n: getattr(self, n) for n, field in self.fields.items() if field.is_size and n != "batch"}
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.base.cost import Cost, matrix_bytes
 from sparsegen.operators.base.dtype import Array, DType
-from sparsegen.operators.base.fields import element_type, items, size, trait
+from sparsegen.operators.base.fields import batch_size, element_type, size, trait
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import Problem
 from sparsegen.operators.base.reference import Reference
@@ -56,7 +56,7 @@ class DenseSparseAddProblem(Problem):
     k: int = size("columns of A", flags=("-k", "--k"))
     dtype: DType = element_type()
     sign: Sign = trait(Sign.PLUS, "whether A is added to B or taken from it", near=True)
-    batch: int = items()
+    batch: int = batch_size()
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         return (
@@ -75,7 +75,9 @@ class DenseSparseAddProblem(Problem):
         dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes
         return Cost(2 * nnz * self.batch, matrix_bytes(self.m, self.k, nnz, self.dtype.itemsize) + dense)
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         values = self.dtype.from_storage(self.dtype.to_storage(matrix.values)).astype(np.float64)
         scale = float(operands["alpha"][0]) * (1 if self.sign is Sign.PLUS else -1)
         a = matrix.with_values(values).to_scipy().toarray()

@@ -172,7 +172,7 @@ def _of_heads(
 
 
 def _of_items_and_heads(mask: BlockMaskTensor) -> Tensor:
-    """The buffers, items × heads × words."""
+    """The buffers, batch × heads × words."""
     if len(mask.lead) > 2:
         raise OperandError(f"mask: expected one, one for each head, or batch × heads of them, got {mask}")
     return mask.words[(None,) * (2 - len(mask.lead))]

@@ -154,7 +154,7 @@ def _parts(q: Tensor, k: Tensor, more: Beside, options: AttentionOptions) -> Ite
 
 
 def _of(tensor: Tensor, item: int, heads: slice) -> Tensor:
-    """The part of an item and some heads, of what has 1 where all share it."""
+    """The part of a batch element and some heads, of what has 1 where all share it."""
     one = tensor[item if tensor.shape[0] > 1 else 0]
     return one[heads] if one.shape[0] > 1 else one
 

@@ -10,7 +10,7 @@ import numpy as np
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.padding import empty_as_padding
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
@@ -39,7 +39,7 @@ class CsrDenseAdd(Family[DenseSparseAddProblem, CsrDenseAddConfig]):
     config_type = CsrDenseAddConfig
 
     def scope(self, problem: DenseSparseAddProblem) -> Iterator[Constraint]:
-        yield one_item(problem)
+        yield one_batch_element(problem)
 
     def constraints(
         self, problem: DenseSparseAddProblem, config: CsrDenseAddConfig, device: Device
