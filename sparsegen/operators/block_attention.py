@@ -23,7 +23,7 @@ from sparsegen.operators.attention_span import FULL, Band, Span, kept_band
 from sparsegen.operators.attention_traits import MasksOf, ScoreChange, SinkLogits, TokenOrder
 from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.dtype import DType, WordType
-from sparsegen.operators.base.fields import element_type, items, parameter, size, trait
+from sparsegen.operators.base.fields import batch_size, element_type, parameter, size, trait
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import Problem
 from sparsegen.operators.base.random_numbers import normal_numbers
@@ -136,7 +136,7 @@ class BlockAttentionProblem(Problem):
     )
     scores: ScoreChange = trait(ScoreChange.PLAIN, "what becomes of scores", near=True, unsaid=True)
     sinks: SinkLogits = trait(SinkLogits.NONE, "learned logits in the sum", near=True, unsaid=True)
-    batch: int = items()
+    batch: int = batch_size()
 
     # --- its sizes ---
 

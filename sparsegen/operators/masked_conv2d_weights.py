@@ -15,7 +15,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.dtype import DType, WordType
-from sparsegen.operators.base.fields import element_type, items, parameter, size
+from sparsegen.operators.base.fields import batch_size, element_type, parameter, size
 from sparsegen.operators.base.operator import Launcher, Operator
 from sparsegen.operators.base.problem import Problem
 from sparsegen.operators.base.random_numbers import normal_numbers

@@ -21,7 +21,7 @@ from sparsegen.operators.attention_scores import HeadScores
 from sparsegen.operators.attention_traits import TokenOrder
 from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.dtype import DType, WordType
-from sparsegen.operators.base.fields import element_type, items, parameter, size, trait
+from sparsegen.operators.base.fields import batch_size, element_type, parameter, size, trait
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import Problem
 from sparsegen.operators.base.random_numbers import normal_numbers
@@ -117,7 +117,7 @@ class PagedAttentionProblem(Problem):
     capacity: PageCount = parameter(PageCount(0), "places of a list of chosen pages; 0: one for each page")
     chosen: Chosen = trait(Chosen.LISTED, "which pages queries attend to", near=True)
     order: TokenOrder = trait(TokenOrder.TOKENS, "memory order of tokens and heads, of pages too", near=True)
-    batch: int = items()
+    batch: int = batch_size()
 
     # --- its sizes ---
 
@@ -174,7 +174,7 @@ class PagedAttentionProblem(Problem):
     def computed_share(self, matrix: CsrMatrix, operands: Mapping[str, Array]) -> float:
         """Tokens that heads attend to over those that are expected; may be above 1."""
         tokens = 0
-        for _, own in self.items(matrix, operands):
+        for _, own in self.batch_elements(matrix, operands):
             tokens += sum(self._visible(own, head).size for head in range(self.kv_heads))
         return float(tokens / max(1.0, self.live_tokens * self.kv_heads * self.batch))
 
@@ -276,7 +276,9 @@ class PagedAttentionProblem(Problem):
 
     # --- what it computes ---
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """See `Problem.reference` and `attention_of`."""
         return self._references(operands, threads)[0]
 
@@ -284,7 +286,7 @@ class PagedAttentionProblem(Problem):
         self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
     ) -> dict[str, Reference]:
         """The LSE; see `Problem.written_references`."""
-        found = [self.item._references(own, threads)[1] for _, own in self.items(matrix, operands)]
+        found = [self.alone._references(own, threads)[1] for _, own in self.batch_elements(matrix, operands)]
         shape = self.of_batch((self.heads, self.queries))
         exact, magnitude = (
             np.stack([getattr(r, name) for r in found]).reshape(shape) for name in ("exact", "magnitude")

@@ -14,7 +14,7 @@ from sparsegen.operators.base.checked_rows import some_columns
 from sparsegen.operators.base.cost import Cost, matrix_bytes
 from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.epilogue import Epilogue
-from sparsegen.operators.base.fields import items, size, trait
+from sparsegen.operators.base.fields import batch_size, size, trait
 from sparsegen.operators.base.layout import Layout
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import LoneRow, Problem
@@ -96,7 +96,7 @@ class QuantizedSpmmProblem(Problem):
     dtype: DType = trait(DType.FLOAT16, "element type of scales, B, C and what is added; sums are float32")
     layout: Layout = trait(Layout.COLUMN, "memory order of B and C")
     epilogue: Epilogue = trait(Epilogue.NONE, "what is done to the result before it is stored", near=True)
-    batch: int = items()
+    batch: int = batch_size()
     value_type: ValueType = trait(ValueType.INT4, "how A's nonzeros are stored")
     scale_group: ScaleGroup = trait(ScaleGroup.OF_128, "columns of a row that share a scale")
 
@@ -146,7 +146,9 @@ class QuantizedSpmmProblem(Problem):
         found: Array = self.value_type.rounded(matrix.values) * of_group
         return found
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """See `sparsegen.operators.spmm.product_reference`."""
         scales = self.dtype.from_storage(operands["scales"])
         exact = matrix.with_values(self.weights(matrix, scales))
@@ -159,7 +161,7 @@ class QuantizedSpmmProblem(Problem):
     def reference_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
     ) -> DeviceReference:
-        return self._by_items(matrix, operands, device, self.item._fill)
+        return self._by_batch_element(matrix, operands, device, self.alone._fill)
 
     def _fill(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference

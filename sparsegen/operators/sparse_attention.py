@@ -13,7 +13,7 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.base.checked_rows import row_alone
 from sparsegen.operators.base.cost import Cost, matrix_bytes
 from sparsegen.operators.base.dtype import SIGNIFICAND_BITS, DType
-from sparsegen.operators.base.fields import element_type, items, size
+from sparsegen.operators.base.fields import batch_size, element_type, size
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import LoneRow, Problem
 from sparsegen.operators.base.reference import DeviceReference, Reference

@@ -200,7 +200,9 @@ class SpmmProblem(Problem):
             result += residual
         return result
 
-    def item_reference(self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1) -> Reference:
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
         """See `product_reference`."""
         return product_reference(
             self, matrix.with_values(self.dtype.rounded(matrix.values)), operands, threads

@@ -19,7 +19,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.kernel_map import kernel_map
 from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.dtype import DType, WordType
-from sparsegen.operators.base.fields import element_type, items, parameter, size, trait
+from sparsegen.operators.base.fields import batch_size, element_type, parameter, size, trait
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import Problem
 from sparsegen.operators.base.random_numbers import normal_numbers

@@ -10,7 +10,7 @@ import numpy as np
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_item
+from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.limits import (
     capable,
     enough_registers,
@@ -83,7 +83,7 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
     config_type = ResidentNetworkConfig
 
     def scope(self, problem: SparseNetworkProblem) -> Iterator[Constraint]:
-        yield one_item(problem)
+        yield one_batch_element(problem)
         yield Constraint(
             problem.neurons <= MOST_NEURONS,
             f"a layer's neurons ({problem.neurons}) are at most {MOST_NEURONS}",
