@@ -14,9 +14,11 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import (
     OPERATORS,
+    BlockAttentionProblem,
     DType,
     Epilogue,
     Problem,
+    ScoreChange,
     SddmmOperator,
     SddmmProblem,
     SoftmaxOperator,
@@ -94,13 +96,16 @@ def test_what_does_not_fit_is_refused(matrix: CsrMatrix, options: dict[str, Any]
                 ask(matrix, **options)
 
 
+CAPPED = BlockAttentionProblem(M, K, 1, 1, 16, DType.FLOAT16, scores=ScoreChange.SOFTCAP)
+
+
 def test_operators_say_all_that_commands_and_documents_need() -> None:
     for operator, kind in OPERATORS.items():
         problem = kind.of((M, K), **dict.fromkeys(kind.dense_sizes, N), dtype=DType.FLOAT16)
         assert kind.title and kind.summary and kind.operator_type.__doc__ and operator in str(problem)
         assert set(kind.keeps) <= {
             spec.name
-            for some in (problem, SpmmProblem(M, K, N, epilogue=Epilogue.BIAS))
+            for some in (problem, SpmmProblem(M, K, N, epilogue=Epilogue.BIAS), CAPPED)
             for spec in some.operands(3)
         }
         for field in problem.fields.values():

@@ -162,6 +162,14 @@ ROWS = {
         {"path": PLACE, "tensor": TEXT, "seed": SEED, "memory_limit": (*WHOLE, 0)}
         | {"drop_zeros": FLAG, "allow_nonfinite": FLAG},
     ),
+    "quantize": Row(
+        sparsegen.quantize,
+        {"matrix": CSR, "value_type": "int8"},
+        {"matrix": MATRIX, "value_type": WORD, "group": (*WORD, 16), "dtype": (*WORD, "float32")},
+    ),
+    "load_quantized": Row(
+        sparsegen.load_quantized, {"path": "none.npz"}, {"path": PLACE}, free=("module",)
+    ),
     "band": Row(
         masks.band,
         {"length": 8},

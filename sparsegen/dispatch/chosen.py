@@ -150,5 +150,5 @@ class Choice:
 
 
 def _sizes(problem: Problem) -> str:
-    items = f"{problem.batch} items of " if problem.batch > 1 else ""
-    return items + " × ".join(map(str, problem.sizes.values()))
+    elements = f"{problem.batch} batch elements of " if problem.batch > 1 else ""
+    return elements + " × ".join(map(str, problem.sizes.values()))

@@ -13,7 +13,7 @@ import numpy as np
 from sparsegen import arguments
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, grid
-from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.partial_blocks import expanded, words_of_block
 from sparsegen.operators.attention_operands import SOFTCAP, random_partial_blocks, random_slopes
@@ -184,7 +184,7 @@ class BlockAttentionProblem(Problem):
         return Features(
             m=self.queries,
             k=self.keys,
-            nnz=round(mean * self.queries),
+            nnz=min(MAX_INDEX, round(mean * self.queries)),
             row_mean=mean,
             row_cov=dense.row_cov if self.has_mask else 0.0,
             row_max=self.keys,

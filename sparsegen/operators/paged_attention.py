@@ -142,7 +142,7 @@ class PagedAttentionProblem(Problem):
         return self.capacity.count or self.slots
 
     @property
-    def item(self) -> Self:
+    def alone(self) -> Self:
         """The problem of one sequence, whose pool is that of all."""
         return self if self.batch == 1 else replace(self, batch=1, pool=PageCount(self.pool_pages))
 

@@ -47,6 +47,7 @@ CONVOLUTIONS: tuple[dict[str, str], ...] = (
     {"filter_size": "3x3", "padding": "1", "mask_block": "8x24"},
     {"filter_size": "1x1", "padding": "0", "mask_block": "8x8"},
     {"filter_size": "5x3", "padding": "2x1", "mask_block": "16x8"},
+    {"filter_size": "5x5", "padding": "2", "mask_block": "16x16"},
     {"filter_size": "3x3", "padding": "1", "mask_block": "8x16", "stride": "2"},
     {"filter_size": "1x7", "padding": "0x3", "mask_block": "8x16"},
     {"filter_size": "4x2", "padding": "3x1", "mask_block": "5x7", "stride": "1x2", "dilation": "2x1"},

@@ -54,7 +54,7 @@ def is_power_of_two(size: int) -> bool:
 
 def test_every_operator_has_a_distribution() -> None:
     assert set(distributions()) == set(OPERATORS)
-    with pytest.raises(SuiteError, match="nothing is drawn of gemm; there are spmm, sddmm"):
+    with pytest.raises(SuiteError, match="nothing is drawn of gemm; there are spmm, quantized_spmm, sddmm"):
         drawn_cases("gemm", 0)
 
 
@@ -95,7 +95,9 @@ def test_the_page_says_what_is_drawn(operator: str) -> None:
 
 @each_operator
 def test_every_type_is_drawn(operator: str) -> None:
-    wanted = {DType.FLOAT16, DType.BFLOAT16} | (set() if "attention" in operator else {DType.FLOAT32})
+    wanted = {DType.FLOAT16, DType.BFLOAT16} | (
+        set() if "attention" in operator or operator == "quantized_spmm" else {DType.FLOAT32}
+    )
     assert set(values(operator, "dtype")) == wanted
 
 

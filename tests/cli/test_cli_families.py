@@ -57,7 +57,7 @@ def test_families_are_those_that_take_the_options(run: Command) -> None:
 
     assert operators() == set(OPERATORS)
     assert operators("--operator", "sddmm") == {"sddmm"} == operators("--epilogue", "scale")
-    assert operators("--layout", "column") == {"spmm"}
+    assert operators("--layout", "column") == {"spmm", "quantized_spmm"}
     [told] = run.json("families", "csr_sddmm", "-k", "3")["families"]
     assert told["problem"]["k"] == 3 and told["example"]["vector_width"] == 1
     assert (

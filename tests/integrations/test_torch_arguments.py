@@ -52,7 +52,8 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]], dict[str
     "SparseLinear.prepared": (
         lambda **given: integration.SparseLinear.from_dense(dense()).prepared(**given),
         lambda: {"tokens": 4},
-        {"tokens": (*WHOLE, 0), "on_miss": WORD, "dense": WORD, "probe": FLAG, "l2": WORD, "db": PLACE},
+        {"tokens": (*WHOLE, 0), "on_miss": WORD, "dense": WORD, "probe": FLAG, "l2": WORD, "db": PLACE}
+        | {"value_type": WORD, "group": WORD},
     ),
     "SparseAttention": (
         integration.SparseAttention,

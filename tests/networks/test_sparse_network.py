@@ -72,7 +72,7 @@ def test_rows_that_share_no_columns_go_without_tiles(where: dict[str, Any], dtyp
     y, _ = net(y0)
     np.testing.assert_allclose(y, dense(net.network, y0), rtol=0.01, atol=0.01)
     said = net.explain(30)
-    assert "staged_network (" in said
+    assert "resident_network (" in said
     assert "  not streamed_network: it must hold: " in said
     reason = "rows share columns" if dtype == "float16" else "elements (float32) are float16"
     assert reason in said.split("not streamed_network")[1]

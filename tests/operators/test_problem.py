@@ -67,7 +67,7 @@ PROBLEMS: list[Problem] = [
     DsdTransposedProblem(3, 4, 5, y_layout=Layout.COLUMN),
     MaskedConv2dProblem(3, 4, 5, 6, DType.BFLOAT16, density=Density(0.25), mask_of=MaskOf.INPUT),
     MaskedConv2dWeightsProblem(3, 4, 5, 6, 2, DType.BFLOAT16, density=Density(0.25)),
-    PagedAttentionProblem(3, 40, 1, 2, 16, DType.FLOAT16, PageSize(16)),
+    PagedAttentionProblem(3, 4, 1, 2, 16, DType.FLOAT16, PageSize(16)),
     QuantizedSpmmProblem(3, 4, 5, DType.BFLOAT16, epilogue=Epilogue.BIAS, value_type=ValueType.E4M3),
     SddProblem(3, 4, 5, DType.BFLOAT16, density=Density(0.25)),
     SddmmProblem(3, 4, 5, DType.BFLOAT16, SddmmEpilogue.SCALE),

@@ -198,7 +198,7 @@ def test_layers_go_to_the_folder_that_a_link_leads_to(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to("folder")
     with new_csr_folder(link, ["a"], force=True) as folder:
-        folder.add("a", matrix)
+        folder.add("a", {"data": matrix.values})
     assert link.is_symlink()
     assert names(tmp_path / "folder") == ["a.npz"]
 
@@ -210,5 +210,5 @@ def test_a_pipe_among_the_layers_is_refused(tmp_path: Path) -> None:
         pytest.raises(OutputExistsError, match="a device or a pipe"),
         new_csr_folder(tmp_path, ["a"], force=True) as folder,
     ):
-        folder.add("a", matrix)
+        folder.add("a", {"data": matrix.values})
     assert output_place(tmp_path / "a.npz").is_stream

@@ -21,12 +21,14 @@ from sparsegen.operators import (
     Density,
     DType,
     FilterVolume,
+    Layout,
     PageCount,
     PageSize,
     Parameter,
     Problem,
     fields_of,
 )
+from sparsegen.operators.attention_scores import Room
 from sparsegen.operators.attention_span import Span
 from sparsegen.operators.base.fields import Field
 from sparsegen.operators.convolution.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
@@ -47,12 +49,17 @@ PARAMETERS: dict[type[Parameter], tuple[str, ...]] = {
     Span: ("full", "causal", "full@start", "causal:12", "causal@start:12+3"),
     PageSize: ("64", "16", "32", "128", "256"),
     PageCount: ("0", "1", "50000"),
+    Room: ("0", "1", "12", "5000"),
     FilterVolume: ("3x3x3", "1x1x1", "5x1x3", "1x3x5"),
 }
 # What fields of an operator have first, where it computes little of the usual.
 USUAL: dict[tuple[str, str], tuple[Any, ...]] = {
     ("sparse_attention", "dtype"): (DType.FLOAT16, DType.BFLOAT16),
     ("sparse_attention", "k"): (64, 16, 32, 128),
+    ("quantized_spmm", "dtype"): (DType.FLOAT16, DType.BFLOAT16),
+    ("quantized_spmm", "n"): (8, 1, 33, 64),
+    ("quantized_spmm", "layout"): (Layout.COLUMN,),
+    ("quantized_spmm", "batch"): (1,),
     ("sparse_attention", "m"): (64, 36, 131, 257),
     ("sparse_attention", "n"): (64, 36, 131, 257),
     **{

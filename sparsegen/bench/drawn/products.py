@@ -22,11 +22,14 @@ from sparsegen.operators import (
     Epilogue,
     Layout,
     Problem,
+    QuantizedSpmmProblem,
+    ScaleGroup,
     SddmmEpilogue,
     SddmmProblem,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
     SpmmProblem,
+    ValueType,
 )
 
 BLOCK_SIDES = (8, 16, 32, 64, 128)
@@ -112,6 +115,34 @@ class Spmm(OfPattern):
         return 2.0 * problem.m * problem.k * problem.n
 
 
+class QuantizedSpmm(OfPattern):
+    operator: ClassVar[str] = QuantizedSpmmProblem.operator
+    words: ClassVar[Mapping[str, str]] = {
+        "sizes": "weights of 256 to 12288 rows and columns",
+        "columns": "decoding: 1 to 16 in three of four, 17 to 64 else",
+        "pattern": "as weights of spmm",
+        "types": "codes of 8 and 4 bits in float16 and bfloat16, scales for each row or for 128, 64 or 32 columns of "
+        "it; no epilogue, bias, bias and ReLU",
+    }
+
+    def drawn(self, draw: Draw) -> Row:
+        kind = draw.one_of(WEIGHTS)
+        pattern = weights(draw, kind, draw.size(256, 12288), draw.size(256, 12288))
+        problem = QuantizedSpmmProblem(
+            *pattern.shape,
+            draw.whole(1, 16) if draw.chance(0.75) else draw.whole(17, 64),
+            draw.one_of((DType.FLOAT16, DType.BFLOAT16)),
+            epilogue=draw.one_of((Epilogue.NONE, Epilogue.BIAS, Epilogue.BIAS_RELU), (3, 1, 1)),
+            value_type=draw.one_of(list(ValueType)),
+            scale_group=draw.one_of(list(ScaleGroup)),
+        )
+        return problem, pattern, kind
+
+    def dense_flop(self, problem: Problem) -> float:
+        assert isinstance(problem, QuantizedSpmmProblem)
+        return 2.0 * problem.m * problem.k * problem.n
+
+
 class Sddmm(OfPattern):
     operator: ClassVar[str] = SddmmProblem.operator
     words: ClassVar[Mapping[str, str]] = {
@@ -182,4 +213,4 @@ class SoftmaxBackward(Softmax):
     kind = SoftmaxBackwardProblem
 
 
-DISTRIBUTIONS = (Spmm(), Sddmm(), SoftmaxForward(), SoftmaxBackward())
+DISTRIBUTIONS = (Spmm(), QuantizedSpmm(), Sddmm(), SoftmaxForward(), SoftmaxBackward())

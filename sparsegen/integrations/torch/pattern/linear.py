@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sparsegen import api, arguments
 from sparsegen.dispatch.options import Dense, OnMiss
-from sparsegen.errors import DeviceUnavailableError, MatrixError, OperandError, PruningError
+from sparsegen.errors import ConfigError, DeviceUnavailableError, MatrixError, OperandError, PruningError
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_autocast
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
@@ -205,6 +205,7 @@ class SparseLinear(PatternModule):
 
         Raises:
             DeviceUnavailableError: no kernel runs for this layer's dtype, or on its device.
+            ConfigError: a group without a type of codes.
         """
         where = kernel_device(self.values)
         if where is None:
@@ -216,6 +217,8 @@ class SparseLinear(PatternModule):
         dtype = DTYPES[self.values.dtype]
         if value_type is not None:
             weight = quantize(weight, value_type, group=group, dtype=dtype)
+        elif not (isinstance(group, str) and group == ScaleGroup.ROW):
+            raise ConfigError(f"group = {group!r:.80} is for codes: give value_type= too, or leave it out")
         operator = api.prepare(
             weight,
             n=tokens,
