@@ -228,7 +228,7 @@ def test_steps_in_inference(launches: Launches) -> None:
 
 
 def test_frames_of_a_warm_layer(launches: Launches) -> None:
-    """Functions that a call enters before its launch, two of which are every module's; x is looked at once."""
+    """Functions that a call enters before its launch; two are every module's, and x is looked at once."""
     sparse, x = layer(), torch.randn(TOKENS, IN)
     with torch.no_grad():
         sparse(x)

@@ -153,7 +153,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     ) -> TmaAttentionConfig:
         """Tiles of one warpgroup for blocks of less than 128 queries, as far as their rings fit; else shared ones.
 
-        Two rows of random blocks of which a quarter lives see 44 % of the keys: on an H200, 8192 tokens with a quarter
+        Two rows of random blocks with a quarter live see 44 % of the keys: on an H200, 8192 tokens with a quarter
         of 64 x 64 live take 0.54 (64 columns) and 0.64 (128) of the time, 32 x 32 and 16 x 64 0.56 to 0.86.
         """
         has_small = problem.has_mask and problem.block.rows < SHARED_ROWS and problem.head_dim <= WIDE
