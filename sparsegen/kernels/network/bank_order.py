@@ -62,21 +62,3 @@ def steps_apart(team: Array, row: Array, kind: Array, teams: int, steps: Array, 
             take(at[some], np.full(int(some.sum()), own), best[some], step)
             taken[here[some], best[some]] += 1
     return found
-
-
-def in_rounds(row: Array, kind: Array) -> Array:
-    """Returns int64, of each weight its place in its row such that kinds take turns, as far as they last.
-
-    Args:
-        row, kind: of each weight; rows ascend.
-    """
-    order = np.lexsort((kind, row))
-    starts = np.flatnonzero(np.diff(row[order] * (int(kind.max(initial=0)) + 1) + kind[order], prepend=NONE))
-    lengths = np.diff(starts, append=row.size)
-    rank = np.empty(row.size, np.int64)
-    rank[order] = np.arange(row.size) - np.repeat(starts, lengths)
-    order = np.lexsort((kind, rank, row))
-    first = np.searchsorted(row[order], row)
-    found = np.empty(row.size, np.int64)
-    found[order] = np.arange(row.size)
-    return found - first

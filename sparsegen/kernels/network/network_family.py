@@ -257,6 +257,12 @@ def network_constants(problem: SparseNetworkProblem) -> dict[str, Value]:
     }
 
 
+def offsets_of(counts: Array) -> Array:
+    """Returns int32: the beginning of each one, and the end."""
+    found: Array = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))).astype(np.int32)
+    return found
+
+
 def stored_values(problem: SparseNetworkProblem, matrix: CsrMatrix, source: Array) -> Array:
     """Weights and biases in the order of ``source``: of each value the nonzero's number, or -1."""
     from concurrent.futures import ThreadPoolExecutor

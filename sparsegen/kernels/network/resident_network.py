@@ -12,6 +12,7 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.limits import (
+    TENSOR_CORES,
     capable,
     enough_registers,
     resident_blocks_fit,
@@ -19,7 +20,7 @@ from sparsegen.kernels.layouts.limits import (
 )
 from sparsegen.kernels.layouts.padding import empty_as_padding
 from sparsegen.kernels.network.cluster_network import CLUSTERS, SENT_BYTES_PER_CYCLE, resident_clusters
-from sparsegen.kernels.network.network_family import launch_of, network_constants, stored_values
+from sparsegen.kernels.network.network_family import launch_of, network_constants, offsets_of, stored_values
 from sparsegen.kernels.network.resident_slices import Shape, resident_slices
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
@@ -35,7 +36,6 @@ MOST_NEURONS = 1 << 16  # that 16 bits name
 OTHER_REGISTERS = 48
 PLANE = 8  # inputs of a product
 LANE_INPUTS = 4  # inputs of a lane in float32
-TENSOR_CORES = (8, 0)  # compute capability with products of 16 columns
 # Instructions of a warp: for a weight of each group in float32, beside one for each input of a lane; for two weights of
 # 16 neurons, and for each plane of them.
 BESIDE_INPUTS = 4.0
@@ -144,8 +144,8 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
     ) -> Packed[Array]:
         shape = self._shape(problem, config)
         slices = resident_slices(problem, matrix, shape)
-        first_slices = _offsets(slices.slices)
-        first_chunks = _offsets(slices.chunks)
+        first_slices = offsets_of(slices.slices)
+        first_chunks = offsets_of(slices.chunks)
         source = empty_as_padding(np.concatenate((slices.biases.ravel(), slices.source)))
         return Packed(
             arrays={
@@ -245,12 +245,6 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
 def on_tensor_cores(problem: SparseNetworkProblem) -> bool:
     """True if products gather the neurons: those of 16 bits."""
     return problem.dtype is not DType.FLOAT32
-
-
-def _offsets(counts: Array) -> Array:
-    """int32: where each one begins, and the end."""
-    found: Array = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))).astype(np.int32)
-    return found
 
 
 FAMILY = ResidentNetwork()

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sparsegen.errors import MatrixError
-from sparsegen.kernels.network.bank_order import in_rounds, steps_apart
+from sparsegen.kernels.layouts.ell import interleave_classes
+from sparsegen.kernels.network.bank_order import steps_apart
 from sparsegen.kernels.network.staged_slices import NONE, PARTS, bias_sources
 from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.operators.sparse_network import SparseNetworkProblem
@@ -144,7 +145,8 @@ def _of_layer(
         np.repeat(chunks * steps, groups // shape.classes),
         shape.classes,
     )
-    turn_in_row = in_rounds(row[in_shared], kind[in_shared])
+    own = np.searchsorted(row[in_shared], np.arange(count + 1))
+    turn_in_row = interleave_classes(own, kind[in_shared], shape.classes, np.zeros(count, np.int64))
     step[in_shared], group[in_shared] = turn_in_row // groups, turn_in_row % groups
 
     chunk = (np.cumsum(chunks) - chunks)[slice_of] + step // steps

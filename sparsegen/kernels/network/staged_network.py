@@ -24,6 +24,7 @@ from sparsegen.kernels.network.network_family import (
     launch_of,
     living,
     network_constants,
+    offsets_of,
     stored_values,
 )
 from sparsegen.kernels.network.staged_slices import bias_sources, staged_slices
@@ -187,10 +188,10 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
         tile = 2 * max(problem.neurons, problem.outputs) * problem.dtype.itemsize
         return Packed(
             arrays={
-                "buffers": _offsets(slices.buffers),
-                "maps": _offsets(slices.staged),
+                "buffers": offsets_of(slices.buffers),
+                "maps": offsets_of(slices.staged),
                 "map": empty_as_one(slices.neurons),
-                "slices": _offsets(slices.places),
+                "slices": offsets_of(slices.places),
                 "index": empty_as_one(slices.index),
                 "values": values,
             },
@@ -314,12 +315,6 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
         return (
             replace(one, first_check=1, checks=6) if problem.activation is Activation.DYING_RELU else one,
         )
-
-
-def _offsets(counts: Array) -> Array:
-    """int32: where each one begins, and the end."""
-    found: Array = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))).astype(np.int32)
-    return found
 
 
 FAMILY = StagedNetwork()
