@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from sparsegen.kernels.base import Device
+from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, tunable
+from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.spmm.lane_stream import TILE, Partition
-from sparsegen.operators import SpmmProblem
+from sparsegen.operators import Layout, QuantizedSpmmProblem, SpmmProblem
 from sparsegen.system.integers import ceil_div
 
 MAX_N = 64
@@ -69,6 +71,19 @@ class LaneStreamConfig(Config):
         searched=(1,),
         packs=True,
     )
+
+
+def few_tokens(problem: SpmmProblem | QuantizedSpmmProblem) -> Iterator[Constraint]:
+    """Yields the constraints of families for decoding: 16-bit elements, tokens by features, few of them."""
+    yield one_batch_element(problem)
+    yield Constraint(
+        problem.dtype.itemsize == 2, f"elements ({problem.dtype}) have 16 bits: float16 or bfloat16"
+    )
+    yield Constraint(
+        problem.layout is Layout.COLUMN,
+        f"B and C ({problem.layout}) are column-major: tokens by features",
+    )
+    yield Constraint(problem.n <= MAX_N, f"there are few columns of C ({problem.n}), at most {MAX_N}")
 
 
 def partition_of(problem: SpmmProblem, config: LaneStreamConfig) -> Partition:

@@ -11,15 +11,14 @@ import numpy as np
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.padding import empty_as_padding
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.spmm.lane_stream import ORDERS_AT_ONCE, PAIR, TILE, Partition, pack
 from sparsegen.kernels.spmm.lane_stream_config import (
-    MAX_N,
     LaneStreamConfig,
     block_counts,
+    few_tokens,
     has_many_steps,
     partition_of,
     shaped,
@@ -79,15 +78,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     config_type = LaneStreamConfig
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
-        yield one_batch_element(problem)
-        yield Constraint(
-            problem.dtype.itemsize == 2, f"elements ({problem.dtype}) have 16 bits: float16 or bfloat16"
-        )
-        yield Constraint(
-            problem.layout is Layout.COLUMN,
-            f"B and C ({problem.layout}) are column-major: tokens by features",
-        )
-        yield Constraint(problem.n <= MAX_N, f"there are few columns of C ({problem.n}), at most {MAX_N}")
+        yield from few_tokens(problem)
 
     def constraints(
         self, problem: SpmmProblem, config: LaneStreamConfig, device: Device

@@ -10,24 +10,23 @@ import numpy as np
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.spmm.code_streams import AHEAD, TILES, chunk_codes, pack, stored_codes
 from sparsegen.kernels.spmm.code_streams_device import DeviceCodeStreams
 from sparsegen.kernels.spmm.lane_stream import ORDERS_AT_ONCE, TILE, Partition
-from sparsegen.kernels.spmm.lane_stream_config import BLOCKS, NEARLY_ALL, WARPS_K, WARPS_M
+from sparsegen.kernels.spmm.lane_stream_config import BLOCKS, NEARLY_ALL, WARPS_K, WARPS_M, few_tokens
 from sparsegen.kernels.spmm.lane_stream_rows import levelled_rows
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.operators import DType, Layout, QuantizedSpmmProblem, ScaleGroup, ValueType
+from sparsegen.operators import DType, QuantizedSpmmProblem, ScaleGroup, ValueType
 from sparsegen.system.device_memory import WARP, Buffer, PlainDevice
 from sparsegen.system.integers import ceil_div, round_up
 from sparsegen.system.numpy_types import Array
 
 STEP_COLUMNS = TILES * TILE
 CHUNK_BYTES, MIRROR_BYTES, BARRIER_BYTES = 1024, 256, 256
-MAX_WARPS, MAX_N = 16, 64
+MAX_WARPS = 16
 FIRST_WITH_E4M3 = (8, 9)
 LEAST_DENSITY = 1 / 32
 FEW_STEPS = 12  # of a block, below which its warps share rows
@@ -93,15 +92,7 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
     config_type = QuantizedStreamConfig
 
     def scope(self, problem: QuantizedSpmmProblem) -> Iterator[Constraint]:
-        yield one_batch_element(problem)
-        yield Constraint(
-            problem.dtype.itemsize == 2, f"elements ({problem.dtype}) have 16 bits: float16 or bfloat16"
-        )
-        yield Constraint(
-            problem.layout is Layout.COLUMN,
-            f"B and C ({problem.layout}) are column-major: tokens by features",
-        )
-        yield Constraint(problem.n <= MAX_N, f"there are few columns of C ({problem.n}), at most {MAX_N}")
+        yield from few_tokens(problem)
 
     def constraints(
         self, problem: QuantizedSpmmProblem, config: QuantizedStreamConfig, device: Device
