@@ -9,7 +9,6 @@ import subprocess
 import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
-from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +19,7 @@ from tuning_samples import H100
 
 from sparsegen import backends
 from sparsegen.backends.executor import Executor
+from sparsegen.backends.plain import plain_source
 from sparsegen.errors import MatrixError
 from sparsegen.kernels import family
 from sparsegen.kernels.packed import Packed
@@ -212,8 +212,7 @@ def test_gathered_values_of_each_item(executor: Executor) -> None:
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
 @pytest.mark.parametrize("name", ["lane_stream.cu", "gather.cu"])
 def test_nvcc_compiles_the_packing_kernels(name: str, tmp_path: Path) -> None:
-    source = files("sparsegen.backends.plain") / name
-    (tmp_path / "kernel.cu").write_text(source.read_text(encoding="utf-8"))
+    (tmp_path / "kernel.cu").write_text(plain_source(name))
     command = ["nvcc", "-cubin", "-std=c++17", "-arch=sm_80", "-Xptxas", "-v", "kernel.cu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr

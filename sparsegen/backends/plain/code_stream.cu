@@ -1,22 +1,9 @@
 // Packs a matrix in compressed sparse rows for quantized_stream_spmm; the format is told in
 // sparsegen/kernels/spmm/code_streams.py.
+#include "row_parts.cuh"
+
 constexpr unsigned kWholeWarp = 0xffffffffu;
 constexpr int kTiles = 4, kTileSide = 32;  // of a warp in a step, side by side
-
-// The first nonzero of a row's part [begin, end) that is not before a column.
-__device__ __forceinline__ int lower_bound(const int* columns, int begin, int end, int column) {
-  while (begin < end) {
-    const int middle = begin + (end - begin) / 2;
-    if (columns[middle] < column) {
-      begin = middle + 1;
-    } else {
-      end = middle;
-    }
-  }
-  return begin;
-}
-
-__device__ __forceinline__ int warp_number() { return (blockIdx.x * blockDim.x + threadIdx.x) / 32; }
 
 // A lane's row of a step's warp, and where its nonzeros at or behind the warp's first column begin and end.
 struct RowPart {

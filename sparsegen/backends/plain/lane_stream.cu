@@ -3,6 +3,8 @@
 #include <cuda_fp16.h>
 #endif
 
+#include "row_parts.cuh"
+
 constexpr unsigned kWholeWarp = 0xffffffffu;
 constexpr int kPair = 16;  // elements of every lane by which streams grow
 constexpr int kStepWeights = 2 * 32 * 32;  // of a warp in a step: two tiles
@@ -13,21 +15,6 @@ struct LaneTile {
   unsigned bits[2][2];
   int first[2][2];
 };
-
-// The first nonzero of a row's part [begin, end) that is not before a column.
-__device__ __forceinline__ int lower_bound(const int* columns, int begin, int end, int column) {
-  while (begin < end) {
-    const int middle = begin + (end - begin) / 2;
-    if (columns[middle] < column) {
-      begin = middle + 1;
-    } else {
-      end = middle;
-    }
-  }
-  return begin;
-}
-
-__device__ __forceinline__ int warp_number() { return (blockIdx.x * blockDim.x + threadIdx.x) / 32; }
 
 // Which rows and columns a warp of a step has: those of a strip, 32 or 64, and as many columns as make it two tiles.
 __device__ __forceinline__ int row_of(int step, int warp, int steps, int warps_m, int strip_rows) {
