@@ -27,8 +27,8 @@ from sparsegen.backends import find_device, toolchain
 from sparsegen.backends.executor import Toolchain
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
 from sparsegen.kernels.spmm import lane_stream_spmm
-from sparsegen.kernels.spmm.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.measure.l2 import L2

@@ -14,8 +14,7 @@ from sparsegen.operators.base.default_operator import DEFAULT_OPERATOR
 from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.fields import member
 from sparsegen.operators.base.problem import Problem
-from sparsegen.operators.base.quantized import ScaleGroup, ValueType
-from sparsegen.operators.quantized_spmm import QuantizedSpmmProblem
+from sparsegen.operators.base.quantized import QUANTIZED_OPERATOR, ScaleGroup, ValueType, scaled
 from sparsegen.system.numpy_types import Array
 
 
@@ -51,11 +50,7 @@ class QuantizedMatrix:
 
     def dequantized(self) -> CsrMatrix:
         """The matrix that it stands for, float32 (exact)."""
-        m, k = self.shape
-        problem = QuantizedSpmmProblem(
-            m, k, 1, self.dtype, value_type=self.value_type, scale_group=self.group
-        )
-        return self.codes.with_values(problem.weights(self.codes, self.scales))
+        return self.codes.with_values(scaled(self.codes, self.scales, self.value_type, self.group))
 
     def arrays(self) -> dict[str, Array]:
         """The arrays of an ``.npz`` file, which `load_quantized` reads; SciPy finds the codes in it."""
@@ -126,8 +121,8 @@ def opened(
     """
     if not isinstance(matrix, QuantizedMatrix):
         return matrix, operator, dict(options)
-    if operator not in (DEFAULT_OPERATOR, QuantizedSpmmProblem.operator):
-        raise ConfigError(f"a quantised matrix is for {QuantizedSpmmProblem.operator}, not for {operator}")
+    if operator not in (DEFAULT_OPERATOR, QUANTIZED_OPERATOR):
+        raise ConfigError(f"a quantised matrix is for {QUANTIZED_OPERATOR}, not for {operator}")
     own = {"dtype": matrix.dtype, "value_type": matrix.value_type, "scale_group": matrix.group}
     said = options if problem is None else problem.traits
     given = {name: value for name, value in said.items() if value is not None}
@@ -136,4 +131,4 @@ def opened(
             raise ConfigError(f"{name} = {given[name]}, but the quantised matrix has {value}")
     if problem is not None:
         return matrix.codes, operator, dict(options)
-    return matrix.codes, QuantizedSpmmProblem.operator, dict(options) | own
+    return matrix.codes, QUANTIZED_OPERATOR, dict(options) | own

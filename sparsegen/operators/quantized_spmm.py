@@ -18,7 +18,7 @@ from sparsegen.operators.base.fields import batch_size, size, trait
 from sparsegen.operators.base.layout import Layout
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.problem import LoneRow, Problem
-from sparsegen.operators.base.quantized import ScaleGroup, ValueType
+from sparsegen.operators.base.quantized import QUANTIZED_OPERATOR, ScaleGroup, ValueType, scaled
 from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.spmm import fill_reference, missing_bias, product_reference
@@ -80,7 +80,7 @@ class QuantizedSpmmProblem(Problem):
         ConfigError: a size out of range.
     """
 
-    operator: ClassVar[str] = "quantized_spmm"
+    operator: ClassVar[str] = QUANTIZED_OPERATOR
     title: ClassVar[str] = "SpMM, quantised"
     summary: ClassVar[str] = "C = A · B, A of codes and scales"
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "k")
@@ -136,15 +136,8 @@ class QuantizedSpmmProblem(Problem):
         return Cost(flop=2 * nnz * self.n * self.batch, bytes=matrix + dense)
 
     def weights(self, matrix: CsrMatrix, scales: Array) -> Array:
-        """The values of A's nonzeros, float32 (exact: codes have 8 bits at most and scales 11).
-
-        Args:
-            scales: groups × m, real numbers.
-        """
-        rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.row_offsets))
-        of_group = scales[matrix.column_indices // self.scale_group.size(self.k), rows].astype(np.float32)
-        found: Array = self.value_type.rounded(matrix.values) * of_group
-        return found
+        """The values of A's nonzeros; see `scaled`."""
+        return scaled(matrix, scales, self.value_type, self.scale_group)
 
     def element_reference(
         self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1

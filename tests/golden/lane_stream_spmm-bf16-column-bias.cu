@@ -257,7 +257,7 @@ __device__ __forceinline__ unsigned block_of(unsigned step, unsigned total) {
   return static_cast<unsigned>((static_cast<unsigned long long>(step + 1) * gridDim.x - 1) / total);
 }
 
-// spmm/lane_stream_sums.cuh.j2
+// lib/reduce/lane_stream_sums.cuh.j2
 
 // C[m, n] = A[m, k] · B[k, n], with C as n x m and B as n x k row-major: few tokens times a layer's weights. One warp of a
 // block copies masks and activations of step after step to slots, the others decode A tile by tile and multiply.

@@ -8,9 +8,16 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsegen.kernels.spmm.code_streams import AHEAD, TILES, CodeStreams, chunk_codes, pack, stored_codes
-from sparsegen.kernels.spmm.lane_stream import LANES, Partition
-from sparsegen.kernels.spmm.lane_stream_rows import levelled_rows
+from sparsegen.kernels.layouts.lane_stream import LANES, Partition
+from sparsegen.kernels.layouts.lane_stream_rows import levelled_rows
+from sparsegen.kernels.quantized.code_streams import (
+    AHEAD,
+    TILES,
+    CodeStreams,
+    chunk_codes,
+    pack,
+    stored_codes,
+)
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.testing.matrices import csr, matrices
 

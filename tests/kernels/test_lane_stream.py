@@ -8,8 +8,8 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsegen.kernels.spmm.lane_stream import LANES, PAIR, LaneStreams, Partition, _positions, pack
-from sparsegen.kernels.spmm.lane_stream_rows import _in_runs, balanced_rows, levelled_rows
+from sparsegen.kernels.layouts.lane_stream import LANES, PAIR, LaneStreams, Partition, _positions, pack
+from sparsegen.kernels.layouts.lane_stream_rows import _in_runs, balanced_rows, levelled_rows
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.testing.matrices import csr, matrices
 

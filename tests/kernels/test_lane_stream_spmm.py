@@ -18,7 +18,7 @@ from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import by_predicted_time
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.spmm.lane_stream_config import block_counts
+from sparsegen.kernels.layouts.lane_stream_config import block_counts
 from sparsegen.kernels.spmm.lane_stream_spmm import FAMILY, LaneStreamConfig
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform, uniform_rows

@@ -14,7 +14,7 @@ from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
-from sparsegen.kernels.spmm.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
+from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import uniform_rows
 from sparsegen.operators import DType, Epilogue, Layout, QuantizedSpmmProblem, ScaleGroup, ValueType

@@ -10,8 +10,8 @@ import pytest
 from sparsegen import backends
 from sparsegen.backends.executor import Executor
 from sparsegen.errors import MatrixError
-from sparsegen.kernels.spmm import code_streams
-from sparsegen.kernels.spmm.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
+from sparsegen.kernels.quantized import code_streams
+from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
 from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import QuantizedSpmmProblem, ValueType
 from sparsegen.plan import packing

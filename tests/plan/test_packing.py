@@ -22,8 +22,8 @@ from sparsegen.backends.executor import Executor
 from sparsegen.backends.plain import plain_source
 from sparsegen.errors import MatrixError
 from sparsegen.kernels import family
+from sparsegen.kernels.layouts import lane_stream
 from sparsegen.kernels.packed import Packed
-from sparsegen.kernels.spmm import lane_stream
 from sparsegen.kernels.spmm.lane_stream_spmm import FAMILY, LaneStreamConfig
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_rows

@@ -1,5 +1,5 @@
 // Packs a matrix in compressed sparse rows for quantized_stream_spmm; the format is told in
-// sparsegen/kernels/spmm/code_streams.py.
+// sparsegen/kernels/quantized/code_streams.py.
 #include "row_parts.cuh"
 
 constexpr unsigned kWholeWarp = 0xffffffffu;

@@ -1,4 +1,4 @@
-// Packs a matrix in compressed sparse rows for lane_stream_spmm; the format is told in sparsegen/kernels/spmm/lane_stream.py.
+// Packs a matrix in compressed sparse rows for lane_stream_spmm; the format is told in sparsegen/kernels/layouts/lane_stream.py.
 #if !defined(SPARSEGEN_EMULATOR)
 #include <cuda_fp16.h>
 #endif

@@ -1,3 +1,3 @@
 """Sparse matrix times dense matrix: the families, and what only they use."""
 
-OPERATORS = ("quantized_spmm", "spmm")
+OPERATORS = ("spmm",)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.kernels.spmm.lane_stream import (
+from sparsegen.kernels.layouts.lane_stream import (
     LANES,
     ORDERS_AT_ONCE,
     PAIR,
@@ -32,7 +32,7 @@ class DeviceStreams:
         masks, orders, starts: see `LaneStreams`.
         positions: int32 [steps of all groups, warps, lanes, 2], where in its stream a lane is before each tile.
         rows: the order of rows, or a single zero.
-        head_pairs: see `sparsegen.kernels.spmm.lane_stream.pack`.
+        head_pairs: see `sparsegen.kernels.layouts.lane_stream.pack`.
         stored: elements of all streams.
     """
 
@@ -59,7 +59,7 @@ class DeviceStreams:
         head_pairs: int,
         rows: Array | None,
     ) -> DeviceStreams:
-        """Send the pattern and find out how long each stream is; see `sparsegen.kernels.spmm.lane_stream.pack`.
+        """Send the pattern and find out how long each stream is; see `sparsegen.kernels.layouts.lane_stream.pack`.
 
         Raises:
             MatrixError: the values pass the 32-bit range of their numbers.

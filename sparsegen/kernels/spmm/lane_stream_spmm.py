@@ -11,11 +11,8 @@ import numpy as np
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
-from sparsegen.kernels.layouts.padding import empty_as_padding
-from sparsegen.kernels.packed import Packed, empty_as_one
-from sparsegen.kernels.spmm.lane_stream import ORDERS_AT_ONCE, PAIR, TILE, Partition, pack
-from sparsegen.kernels.spmm.lane_stream_config import (
+from sparsegen.kernels.layouts.lane_stream import ORDERS_AT_ONCE, PAIR, TILE, Partition, pack
+from sparsegen.kernels.layouts.lane_stream_config import (
     LaneStreamConfig,
     block_counts,
     few_tokens,
@@ -23,8 +20,11 @@ from sparsegen.kernels.spmm.lane_stream_config import (
     partition_of,
     shaped,
 )
+from sparsegen.kernels.layouts.lane_stream_rows import levelled_rows
+from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.padding import empty_as_padding
+from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.spmm.lane_stream_device import DeviceStreams
-from sparsegen.kernels.spmm.lane_stream_rows import levelled_rows
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem

@@ -8,9 +8,12 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators.base.float8 import Float8
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
+
+QUANTIZED_OPERATOR = "quantized_spmm"  # here, since reading it imports no operator
 
 
 class ValueType(StrEnum):
@@ -90,3 +93,16 @@ class ScaleGroup(StrEnum):
     def number(self, columns: int) -> int:
         """Number of groups in a row of ``columns``, at least 1."""
         return max(1, ceil_div(columns, self.size(columns)))
+
+
+def scaled(codes: CsrMatrix, scales: Array, value_type: ValueType, group: ScaleGroup) -> Array:
+    """The values that codes and scales stand for, float32 (exact: codes have 8 bits at most and scales 11).
+
+    Args:
+        scales: groups × rows, real numbers.
+    """
+    rows, columns = codes.shape
+    row = np.repeat(np.arange(rows), np.diff(codes.row_offsets))
+    of_code = scales[codes.column_indices // group.size(columns), row].astype(np.float32)
+    found: Array = value_type.rounded(codes.values) * of_code
+    return found

@@ -1,7 +1,7 @@
 """The code-stream format: a bit for each weight, and every lane's codes as a stream of words in the lane's own bank.
 
-Tiles, groups, steps and blocks are those of `sparsegen.kernels.spmm.lane_stream`; a warp has four tiles of a step, side
-by side.
+Tiles, groups, steps and blocks are those of `sparsegen.kernels.layouts.lane_stream`; a warp has four tiles of a step,
+side by side.
 
 - *masks*: one 32-bit word for each lane and tile, bit 8 s + 2 r + e, which is the order of its codes.
 - *values*: the codes of a lane, in the order of tiles, s, r, e, are that lane's stream, four or eight in a word of 32
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.errors import MatrixError
-from sparsegen.kernels.spmm.lane_stream import (
+from sparsegen.kernels.layouts.lane_stream import (
     LANES,
     ORDERS_AT_ONCE,
     THREADS,
@@ -76,7 +76,7 @@ def pack(
         bits: bits of a code, 4 or 8.
         ring_chunks: chunks that a ring holds, with those on their way.
         depth: chunks on their way.
-        rows: see `sparsegen.kernels.spmm.lane_stream_rows.balanced_rows`; None for the matrix's own order.
+        rows: see `sparsegen.kernels.layouts.lane_stream_rows.balanced_rows`; None for the matrix's own order.
 
     Raises:
         MatrixError: the codes pass the 32-bit range of their numbers.

@@ -10,13 +10,13 @@ import numpy as np
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.lane_stream import ORDERS_AT_ONCE, TILE, Partition
+from sparsegen.kernels.layouts.lane_stream_config import BLOCKS, NEARLY_ALL, WARPS_K, WARPS_M, few_tokens
+from sparsegen.kernels.layouts.lane_stream_rows import levelled_rows
 from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.packed import Packed, empty_as_one
-from sparsegen.kernels.spmm.code_streams import AHEAD, TILES, chunk_codes, pack, stored_codes
-from sparsegen.kernels.spmm.code_streams_device import DeviceCodeStreams
-from sparsegen.kernels.spmm.lane_stream import ORDERS_AT_ONCE, TILE, Partition
-from sparsegen.kernels.spmm.lane_stream_config import BLOCKS, NEARLY_ALL, WARPS_K, WARPS_M, few_tokens
-from sparsegen.kernels.spmm.lane_stream_rows import levelled_rows
+from sparsegen.kernels.quantized.code_streams import AHEAD, TILES, chunk_codes, pack, stored_codes
+from sparsegen.kernels.quantized.code_streams_device import DeviceCodeStreams
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, QuantizedSpmmProblem, ScaleGroup, ValueType
@@ -83,7 +83,7 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
         "Stream-K, PPoPP 2023, section 4; integers in the fraction of a half: Kim et al., Who Says Elephants Can't "
         "Run, 2022, section 3; the streams are sparsegen's own"
     )
-    template = "spmm/quantized_stream_spmm.cu.j2"
+    template = "quantized/quantized_stream_spmm.cu.j2"
     entry = "quantized_stream_spmm"
     size_names = ("m", "k", "n", "groups", "steps")
     packed_names = ("masks", "starts", "orders", "values", "rows")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsegen.kernels.spmm.code_streams import AHEAD, TILES, chunk_codes, starts_of
-from sparsegen.kernels.spmm.lane_stream import LANES, ORDERS_AT_ONCE, Partition
+from sparsegen.kernels.layouts.lane_stream import LANES, ORDERS_AT_ONCE, Partition
+from sparsegen.kernels.quantized.code_streams import AHEAD, TILES, chunk_codes, starts_of
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.system.device_memory import Buffer, PlainDevice
 from sparsegen.system.integers import round_up
@@ -17,7 +17,7 @@ FILE = "code_stream.cu"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceCodeStreams:
-    """A packed matrix; see `sparsegen.kernels.spmm.code_streams.CodeStreams`."""
+    """A packed matrix; see `sparsegen.kernels.quantized.code_streams.CodeStreams`."""
 
     masks: Buffer
     orders: Buffer
@@ -38,7 +38,7 @@ class DeviceCodeStreams:
         depth: int,
         rows: Array | None,
     ) -> DeviceCodeStreams:
-        """Send the matrix and lay it out; see `sparsegen.kernels.spmm.code_streams.pack`.
+        """Send the matrix and lay it out; see `sparsegen.kernels.quantized.code_streams.pack`.
 
         Args:
             codes: of each nonzero, uint8 in CSR order.

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, tunable
 from sparsegen.kernels.layouts.batches import one_batch_element
-from sparsegen.kernels.spmm.lane_stream import TILE, Partition
-from sparsegen.operators import Layout, QuantizedSpmmProblem, SpmmProblem
+from sparsegen.kernels.layouts.lane_stream import TILE, Partition
+from sparsegen.operators import Layout, SpmmProblem
 from sparsegen.system.integers import ceil_div
+
+if TYPE_CHECKING:  # a look-up of spmm imports no other operator
+    from sparsegen.operators import QuantizedSpmmProblem
 
 MAX_N = 64
 NEARLY_ALL = 0.9  # fraction of the room that is used, if equal runs leave some

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsegen.kernels.spmm.lane_stream import LANES, PAIR, Partition
+from sparsegen.kernels.layouts.lane_stream import LANES, PAIR, Partition
 from sparsegen.matrix.formats import Array, CsrMatrix
 
 EXCHANGES = 24  # exchanges of rows within a strip by their lengths, at most
