@@ -132,7 +132,7 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
     ) -> bool:
         """True unless tiles are larger than what each multiprocessor has of the inputs, or warps have no neurons."""
         c = config
-        clusters = device.multiprocessors * c.resident_blocks // c.cluster
+        clusters = max(1, device.multiprocessors * c.resident_blocks // c.cluster)
         of_each = max(2, ceil_div(problem.n, clusters))
         return c.inputs < 2 * of_each and c.warps * c.cluster <= max(8, problem.neurons // 8)
 
