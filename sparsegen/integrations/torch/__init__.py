@@ -71,6 +71,7 @@ from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.pattern.products import linear, sampled_product, transposed_product
 from sparsegen.integrations.torch.points.kernel_maps import KernelMap
 from sparsegen.integrations.torch.points.submanifold import SubmanifoldConv3d, submanifold_conv3d
+from sparsegen.integrations.torch.shipping.kernels_folder import ship_operators
 from sparsegen.integrations.torch.shipping.ship import Shipped, ship
 from sparsegen.plan.shipping.program import ProgramKind
 
@@ -128,6 +129,7 @@ __all__ = [
     "sdd",
     "sdd_into",
     "ship",
+    "ship_operators",
     "sparse_attention",
     "submanifold_conv3d",
     "to_counts",

@@ -21,7 +21,10 @@ from sparsegen.attention.steps import at_once
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.attention.attention_steps import Steps, steps
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype
+from sparsegen.integrations.torch.calls.devices import kernel_device
 from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
+from sparsegen.integrations.torch.calls.prepared import Prepared
+from sparsegen.integrations.torch.calls.prepared_calls import PreparedCall
 from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
 from sparsegen.integrations.torch.pattern.carried_patterns import HELD
 from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern
@@ -181,6 +184,34 @@ def _attention_of(
         run.softmax(own, own)
         run.weighted(v[part], own, out[part])
     return out, weights
+
+
+def prepared(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, keeps_weights: bool, pattern: SparsePattern
+) -> PreparedCall | None:
+    """The kernel of the operator ``attention``, whose arguments these are; None where PyTorch computes it.
+
+    Raises:
+        OperandError: it runs in several steps, or nothing lives.
+    """
+    if kernel_device(q) is None:
+        return None
+    heads, _, head_dim = q.shape
+    if keeps_weights or not (q.numel() and pattern.nnz) or pattern.attention_way(heads, q) is not Way.FUSED:
+        raise OperandError(
+            f"sparse attention over {pattern.nnz} places runs in several launches here, which cannot be shipped: one "
+            "launch can, as can block_attention with a mask of blocks"
+        )
+    found = pattern.prepared(Product.ATTENTION, head_dim, q, scale=scale, batch=heads)
+    assert isinstance(found, Prepared)  # the way says so
+    return PreparedCall(
+        found.operator,
+        lambda inputs: dict(zip("qkv", inputs[:3], strict=True)),
+        lambda written, inputs: (
+            next(iter(written.values())).reshape(inputs[0].shape),
+            inputs[0].new_empty((0, _padded(pattern.nnz))),
+        ),
+    )
 
 
 def _backward_of(

@@ -50,6 +50,12 @@ class ShippedProduct:
         operator = getattr(torch.ops, namespace).linear
         return partial(self._compute, lambda x, weight, bias: operator(x, weight, bias, number))
 
+    @property
+    def shape_alone(self) -> Compute:
+        """The function that gives a tensor of the result's shape and dtype, without its numbers."""
+        width = self.weight.shape[0] if self.launch is None else self.launch.problem.m
+        return lambda x: x.new_empty((*x.shape[:-1], width), dtype=self.dtype)
+
     def _compute(self, linear: Any, x: Tensor) -> Tensor:
         x = x if x.dtype == self.dtype else x.to(self.dtype)  # as autocast did
         y = self.activation.of(linear(x.reshape(-1, x.shape[-1]), self.weight, self.bias))
@@ -103,7 +109,7 @@ def _product(call: LayerCall, devices: Sequence[Device]) -> ShippedProduct:
         return ShippedProduct(None, weight, added, layer.activation, call.dtype)
     with prepared.turn:
         prepared.follower.follow(values)
-        launch = shipped_launch(variant_launcher(prepared.operator).prepared, devices)
-    packed = torch.from_numpy(launch.weight).to(values.device)
+        launch = shipped_launch(variant_launcher(prepared.operator), devices)
+    packed = torch.from_numpy(launch.packed).to(values.device)
     left = layer.activation if bias is None else Activation.NONE
     return ShippedProduct(launch, packed, added, left, call.dtype)
