@@ -90,7 +90,7 @@ class ShippedLaunch:
 
 
 def architecture_of(device: Device) -> str:
-    """What the kernels of a device are for, such as ``sm_90a``; ``cpu`` for the emulator's."""
+    """Name of the architecture of a device's kernels, such as ``sm_90a``; ``cpu`` for the emulator's."""
     return "cpu" if device.backend == "emulator" else cuda_architecture(device.compute_capability)
 
 
@@ -102,7 +102,7 @@ def shipped_launch(launcher: VariantLauncher, devices: Sequence[Device]) -> Ship
 
     Raises:
         ConfigError: the variant cannot run on one of them.
-        OperandError: a result of which some elements are left as they were.
+        OperandError: a result that is written in parts.
         CompileError, DeviceUnavailableError: see `Toolchain.compile`.
     """
     bound = launcher.prepared

@@ -78,7 +78,7 @@ def prepared(
 
 
 def _problem(x: Tensor, weight: Tensor, bias: Tensor | None, rest: Sequence[Any]) -> MaskedConv2dProblem:
-    """The problem of the operator's arguments, of which ``rest`` are those after the tensors."""
+    """The problem of the operator's arguments; ``rest`` are those after the tensors."""
     sides, (groups, mask_of, density, relu, *earlier) = rest[:4], rest[4:]  # the dispatcher passes no default
     problem = problem_of(x, weight, bias, sides, groups, mask_of, density, relu)
     return replace(problem, given=Given.EARLIER) if any(earlier) else problem

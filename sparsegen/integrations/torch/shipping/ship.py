@@ -204,7 +204,7 @@ def _require_ready(model: nn.Module, folder: Path) -> None:
 
 
 def _place(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
-    """Where the model is: its first parameter or buffer, or without any the first tensor that it gets."""
+    """The model's device: that of its first parameter or buffer, or without any of the first tensor that it gets."""
     state: Iterable[Any] = [*model.parameters(), *model.buffers(), *tree_leaves((args, dict(kwargs)))]
     return next((one.device for one in state if isinstance(one, torch.Tensor)), torch.device("cpu"))
 
