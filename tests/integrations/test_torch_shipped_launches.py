@@ -107,9 +107,9 @@ def test_pytorch_finds_no_fault_with_the_operator(shipped: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda x, w, b: (x[1:], w, b, 0), "x: expected 24 × 128, as in the example inputs"),
-        (lambda x, w, b: (x.double(), w, b, 0), "x: expected the dtype"),
-        (lambda x, w, b: (x, w[1:], b, 0), "belongs to another launch"),
+        (lambda x, w, b: (x[1:], w, b, 0), "b: expected 24 × 128, as in the example inputs"),
+        (lambda x, w, b: (x.double(), w, b, 0), "b: expected the dtype"),
+        (lambda x, w, b: (x, w[1:], b, 0), "belong to another launch"),
         (lambda x, w, b: (x, w, None, 0), "another number of operands"),
         (lambda x, w, b: (x, w, b[1:], 0), "bias: expected 96"),
         (lambda x, w, b: (x, w, b, 1000), "there is none of this number"),
