@@ -32,7 +32,7 @@ from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Baseline, Measurement, Sample
 from sparsegen.tuning_db.store import Store
 
-DIGITS = 16  # of a source's digest
+DIGITS = 8  # of a source's digest, which tell it apart from a config's others
 
 
 @click.command()

@@ -10,7 +10,7 @@ from typing import Any
 
 from sparsegen.tuning_db.seed_file import BASELINE, FORMAT, MEASUREMENT, PATTERN, TIMES
 
-SHORT = 8  # hexadecimal digits of a name; more where these do not tell the rows of a table apart
+SHORT = 6  # hexadecimal digits of a name; more where these do not tell the rows of a table apart
 SHORT_OF_FEW = 3  # of conditions, which are few
 SAMPLE = (*TIMES, "count", "cold", "measured_as", "clock_mhz", "throttle_reasons")
 ONE_A_LINE = {"devices": "[]", "patterns": "{}", "tunables": "{}", "variants": "{}", "conditions": "{}"}
