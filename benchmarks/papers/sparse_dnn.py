@@ -26,9 +26,9 @@ from sparsegen import SparseNetwork
 from sparsegen.backends import find_devices
 from sparsegen.kernels.base import Device
 from sparsegen.networks.exact.exact import live_on
+from sparsegen.networks.model.inputs import BitInputs
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import CONFIGURATIONS, radixnet
-from sparsegen.networks.run.inputs import BitInputs
 from sparsegen.networks.run.placement import Placement
 from sparsegen.operators.sparse_network import Activation, Readout
 from sparsegen.plan.executors import shared_executor

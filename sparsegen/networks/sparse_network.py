@@ -17,11 +17,11 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.networks.exact.exact import bound, exact_categories, inferred, live_on, require_monotone
 from sparsegen.networks.exact.exact_run import ExactRun
+from sparsegen.networks.model.inputs import Inputs, as_inputs, require_finite, require_shape
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.packed.packed_network import PackedNetwork
 from sparsegen.networks.packed.packing import Wanted, packed_network
 from sparsegen.networks.run.dealing import DeviceGroup
-from sparsegen.networks.run.inputs import Inputs, as_inputs, require_finite, require_shape
 from sparsegen.networks.run.placement import Devices, Placement
 from sparsegen.operators import DType, Problem, TensorSpec, member
 from sparsegen.operators.base.operator import Operator

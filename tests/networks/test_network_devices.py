@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from sparsegen.errors import ConfigError, DeviceUnavailableError, KernelFault
+from sparsegen.networks.model.chunks import Chunk
 from sparsegen.networks.model.images import stroke_images
+from sparsegen.networks.model.inputs import BitInputs, as_inputs
 from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.networks.packed import packing
 from sparsegen.networks.run import result_buffers, staging
-from sparsegen.networks.run.chunks import Chunk
 from sparsegen.networks.run.dealing import ChunkQueue
 from sparsegen.networks.run.device_run import DeviceRun
-from sparsegen.networks.run.inputs import BitInputs, as_inputs
 from sparsegen.networks.run.placement import Placement
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.settings import Settings

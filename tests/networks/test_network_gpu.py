@@ -15,10 +15,10 @@ from sparsegen import backends
 from sparsegen.matrix.generators import random_rows
 from sparsegen.networks.exact.exact import inferred, live_on
 from sparsegen.networks.model.images import stroke_images
+from sparsegen.networks.model.inputs import BitInputs
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.networks.packed import packing
-from sparsegen.networks.run.inputs import BitInputs
 from sparsegen.networks.run.placement import Placement
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators.sparse_network import Activation

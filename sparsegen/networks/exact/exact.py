@@ -16,8 +16,8 @@ import numpy as np
 from sparsegen.backends.executor import Executor
 from sparsegen.backends.plain import PlainKernels
 from sparsegen.errors import ConfigError
+from sparsegen.networks.model.inputs import Inputs
 from sparsegen.networks.model.network import Network
-from sparsegen.networks.run.inputs import Inputs
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation, largest
 from sparsegen.system.device_memory import WARP

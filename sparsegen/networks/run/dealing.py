@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.backends.executor import Executor
+from sparsegen.networks.model.chunks import Chunk, chunks_of
+from sparsegen.networks.model.inputs import Inputs
 from sparsegen.networks.packed.packed_network import PackedNetwork
-from sparsegen.networks.run.chunks import Chunk, chunks_of
 from sparsegen.networks.run.device_run import DeviceRun
-from sparsegen.networks.run.inputs import Inputs
 from sparsegen.operators.sparse_network import Activation, Readout
 from sparsegen.system.numpy_types import Array
 

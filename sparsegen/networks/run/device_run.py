@@ -11,9 +11,9 @@ from sparsegen import backends
 from sparsegen.backends.executor import Executor, LoadedKernel, Moment
 from sparsegen.kernels import family_of
 from sparsegen.kernels.packed import Packed
+from sparsegen.networks.model.chunks import Chunk
+from sparsegen.networks.model.inputs import Inputs, write_rows
 from sparsegen.networks.packed.packed_network import PackedNetwork
-from sparsegen.networks.run.chunks import Chunk
-from sparsegen.networks.run.inputs import Inputs, write_rows
 from sparsegen.networks.run.parked import Parked
 from sparsegen.networks.run.result_buffers import ResultBuffers
 from sparsegen.networks.run.row_kernels import RowKernels

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from sparsegen.errors import OperandError
-from sparsegen.networks.run.chunks import Chunk
+from sparsegen.networks.model.chunks import Chunk
 from sparsegen.operators import DType
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
