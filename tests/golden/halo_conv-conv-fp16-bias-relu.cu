@@ -42,8 +42,8 @@ constexpr int kBoxRows = kUnit + (kRows - 1) / kStride;
 constexpr int kBoxColumns = kUnit + (kColumns - 1) / kStride;
 constexpr int kBoxBytes = kBoxRows * kBoxColumns * kRowBytes;
 constexpr int kBoxPlace = (kBoxBytes + 1023) / 1024 * 1024;
-constexpr int kItemUnits = 2 * kGroupUnits;
-constexpr int kInputBytes = kItemUnits * kBoxPlace;
+constexpr int kRoundUnits = 2 * kGroupUnits;
+constexpr int kInputBytes = kRoundUnits * kBoxPlace;
 constexpr int kTapBytes = kTileN * kRowBytes;
 constexpr int kWeightBytes = kStageTaps * kTapBytes;
 constexpr int kTileColumns = kTileN / 8;
@@ -268,26 +268,26 @@ struct Shared {
   Barriers barriers;
 };
 
-// A block's units, in items of at most kItemUnits. Items differ by one unit at most: weights are loaded once per item, however small it is.
+// A block's units, in rounds of at most kRoundUnits. Rounds differ by one unit at most: weights are loaded once per round, however small it is.
 struct Work {
-  int units, items, first_channel, chunks;
-  int least = items > 0 ? units / items : 0, larger = units - least * items;  // units of an item; items that have one more
+  int units, rounds, first_channel, chunks;
+  int least = rounds > 0 ? units / rounds : 0, larger = units - least * rounds;  // units of a round; rounds that have one more
 
-  __device__ __forceinline__ int first_unit(int item) const { return item * least + min(item, larger); }
-  __device__ __forceinline__ int item_units(int item) const { return least + (item < larger); }
+  __device__ __forceinline__ int first_unit(int round) const { return round * least + min(round, larger); }
+  __device__ __forceinline__ int round_units(int round) const { return least + (round < larger); }
 };
 
 // The producer thread of inputs: loads the units' pixels with a halo, some channels at a time.
 __device__ __forceinline__ void load_input(Shared& shared, const TensorMap& images, const Work& work, const UnitMask& mask) {
   Stage<kInputStages> stage;
   int boxes_before = 0;
-  for (int item = 0; item < work.items; ++item) {
-    const int count = work.item_units(item);
-    int image[kItemUnits], row[kItemUnits], column[kItemUnits];
+  for (int round = 0; round < work.rounds; ++round) {
+    const int count = work.round_units(round);
+    int image[kRoundUnits], row[kRoundUnits], column[kRoundUnits];
     #pragma unroll
-    for (int i = 0; i < kItemUnits; ++i) {
+    for (int i = 0; i < kRoundUnits; ++i) {
       if (i >= count) continue;
-      const unsigned unit = shared.list.units[work.first_unit(item) + i];
+      const unsigned unit = shared.list.units[work.first_unit(round) + i];
       const int unit_row = row_of_unit(unit);
       image[i] = mask.image_of(unit_row);
       row[i] = (unit_row - image[i] * mask.unit_rows) * kUnit * kStride - kPaddingRows;
@@ -301,7 +301,7 @@ __device__ __forceinline__ void load_input(Shared& shared, const TensorMap& imag
         if (boxes_before++ == 1) barrier_wait(shared.barriers.input_full, 0);
         barrier_arrive_expecting(full, count * kBoxBytes);
         #pragma unroll
-        for (int i = 0; i < kItemUnits; ++i) {
+        for (int i = 0; i < kRoundUnits; ++i) {
           if (i >= count) continue;
           copy_box(shared.input + stage.number * kInputBytes + i * kBoxPlace, images,
                    box_at(chunk * kChannels, column[i] + c % kColumnClasses, row[i] + c / kColumnClasses, image[i]), full);
@@ -319,10 +319,10 @@ struct WeightLoader {
   Shared& shared;
   const TensorMap& filters;
   int first_channel, chunks;
-  int early = 0;  // stages of the first item that were loaded before the units were known
+  int early = 0;  // stages of the first round that were loaded before the units were known
   Stage<kWeightStages> stage;
 
-  // Loads the stage of that number in an item.
+  // Loads the stage of that number in a round.
   __device__ __forceinline__ void load(int number) {
     const int chunk = number / kChunkStages, tap = first_tap(number % kChunkStages);
     Barrier* const full = shared.barriers.weights_full + stage.number;
@@ -342,8 +342,8 @@ struct WeightLoader {
   }
 
   __device__ __forceinline__ void load_all(const Work& work) {
-    for (int item = 0; item < (kResident ? min(work.items, 1) : work.items); ++item) {
-      for (int number = item == 0 ? early : 0; number < chunks * kChunkStages; ++number) {
+    for (int round = 0; round < (kResident ? min(work.rounds, 1) : work.rounds); ++round) {
+      for (int number = round == 0 ? early : 0; number < chunks * kChunkStages; ++number) {
         load(number);
       }
     }
@@ -367,7 +367,7 @@ struct Multiplier {
     held_weights = held_input = -1;
   }
 
-  // Adds the products of kOwn units, which lie from `first` on in an item's stages.
+  // Adds the products of kOwn units, which lie from `first` on in a round's stages.
   template <int kOwn>
   __device__ __forceinline__ void multiply(Sums (&sums)[kGroupUnits], int first, int chunks) {
     for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -512,7 +512,7 @@ struct WarpOutputs {
 
 // y = epilogue(convolution of x and w) for the units of which the mask has blocks. Boxes of x are pixels with a halo, so that all
 // taps read them, each from another place; those of w are the output channels of a tap. A block finds its units in the mask
-// and computes kItemUnits at a time: two producer threads load boxes, two consumer warpgroups multiply.
+// and computes kRoundUnits at a time: two producer threads load boxes, two consumer warpgroups multiply.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, int images, int out_height, int out_width,
           int channels, int filters, int mask_rows, int mask_columns, const Element* __restrict__ x, const Element* __restrict__ w,
@@ -552,10 +552,10 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
   // In every round each block takes the next units, so that all blocks read what lies close together; in the last one they share
   // what is left evenly.
   const Share share{total, parts, own};
-  const Work work{share.count(), (share.count() + kItemUnits - 1) / kItemUnits, first_channel, chunks};
+  const Work work{share.count(), (share.count() + kRoundUnits - 1) / kRoundUnits, first_channel, chunks};
   if (warp < kWarps) {
     list_units(mask, places, share, shared.list);
-  } else if (warp == kWarps + 1 && work.items > 0 && is_elected()) {
+  } else if (warp == kWarps + 1 && work.rounds > 0 && is_elected()) {
     loader.begin();
   }
   __syncthreads();
@@ -568,7 +568,7 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
     Multiplier multiplier{shared};
     const int group = static_cast<int>(warp / 4);
     // The second group begins later, so that one stores its sums while the other multiplies.
-    if (kLead > 0 && work.items > 1) {
+    if (kLead > 0 && work.rounds > 1) {
       if (group == 0) multiplier.steps_to_lead = kLead; else barrier_wait(&shared.barriers.lead, 0);
     }
     // A warp's part of the outputs of a unit of the list.
@@ -577,9 +577,9 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
       return WarpOutputs{shared.out + warp * kOutBytes, place, static_cast<int>(warp % 4), out_width, filters,
                          y + first_channel};
     };
-    for (int item = 0; item < work.items; ++item) {
-      const int count = work.item_units(item), first = group == 0 ? 0 : (count + 1) / 2, units = group == 0 ? (count + 1) / 2 : count / 2;
-      const int listed = work.first_unit(item) + first;
+    for (int round = 0; round < work.rounds; ++round) {
+      const int count = work.round_units(round), first = group == 0 ? 0 : (count + 1) / 2, units = group == 0 ? (count + 1) / 2 : count / 2;
+      const int listed = work.first_unit(round) + first;
       Sums sums[kGroupUnits];
       if (units == 0) {
         multiplier.multiply<0>(sums, first, chunks);

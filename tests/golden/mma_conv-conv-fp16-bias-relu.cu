@@ -219,7 +219,7 @@ struct Walk {
 };
 
 // y = epilogue(convolution of x and w) for the units of which the mask asks for an output. As many blocks as the device
-// holds list these units themselves and share them. An item is kTileM outputs times kTileN filters of a group: a product over
+// holds list these units themselves and share them. A round is kTileM outputs times kTileN filters of a group: a product over
 // taps and channels, whose steps come through a ring of stages.
 extern "C" __global__ void __launch_bounds__(kThreads, kResident)
 mma_conv(int image_count, int height, int width, int channels, int filters, int out_height, int out_width, int mask_rows,
@@ -238,9 +238,9 @@ mma_conv(int image_count, int height, int width, int channels, int filters, int 
   const int first_row = warp % kWarpsM * kWarpTileM, first_column = warp / kWarpsM * kWarpTileN;
 
   const auto compute = [&](int listed) {
-    for (int item = 0; item < listed; item += kItemUnits) {
-      const Unit* const units = shared.list.units + item;
-      const int count = min(kItemUnits, listed - item);
+    for (int round = 0; round < listed; round += kRoundUnits) {
+      const Unit* const units = shared.list.units + round;
+      const int count = min(kRoundUnits, listed - round);
       for (int i = threadIdx.x; i < kTileM; i += kThreads) {
         shared.pixels[i] = i / kPixels < count ? images.first_pixel(units[i / kPixels], i % kPixels) : FirstPixel{0, kNowhere, 0};
       }

@@ -44,9 +44,9 @@ static_assert(kChannels % kProductStep == 0, "chunks are whole products");
 
 // convolution/window.cuh.j2 (1)
 
-// Windows of an item, two in turn; weights of a tap, kStages in turn; sums of each warp on their way out.
-constexpr int kItemElements = kItemUnits * kWindowElements, kTapElements = kTileN * kPixelPitch;
-constexpr int kRingBytes = (2 * kItemElements + kStages * kTapElements) * static_cast<int>(sizeof(Element));
+// Windows of a round, two in turn; weights of a tap, kStages in turn; sums of each warp on their way out.
+constexpr int kRoundElements = kRoundUnits * kWindowElements, kTapElements = kTileN * kPixelPitch;
+constexpr int kRingBytes = (2 * kRoundElements + kStages * kTapElements) * static_cast<int>(sizeof(Element));
 constexpr int kPassColumns = kWarpTileN < 32 ? kWarpTileN : 32, kOutPitch = kPassColumns + 8;  // floats
 
 // All of shared memory but the rings, which lie before it.
@@ -93,28 +93,28 @@ struct WeightLoader {
   }
 };
 
-// A place in the work on some listed units: an item, of it some channels, of these a tap.
+// A place in the work on some listed units: a round, of it some channels, of these a tap.
 struct Cursor {
   const UnitList& list;
   int units, group_channels;
-  int item = 0, channel = 0, tap = 0;  // the first unit of an item; the first channel
+  int round = 0, channel = 0, tap = 0;  // the first unit of a round; the first channel
 
-  __device__ __forceinline__ Cursor(const UnitList& of, int count, int channels) : list(of), units(count), group_channels(channels) { begin_item(); }
+  __device__ __forceinline__ Cursor(const UnitList& of, int count, int channels) : list(of), units(count), group_channels(channels) { begin_round(); }
 
-  __device__ __forceinline__ bool is_done() const { return item >= units; }
+  __device__ __forceinline__ bool is_done() const { return round >= units; }
   __device__ __forceinline__ bool begins_window() const { return tap == 0; }
   __device__ __forceinline__ int steps() const { return kTaps; }  // of a window
 
-  __device__ __forceinline__ void begin_item() {
+  __device__ __forceinline__ void begin_round() {
   }
 
-  // To the next channels, or the next item.
+  // To the next channels, or the next round.
   __device__ __forceinline__ void next_window() {
     channel += kChannels;
     tap = 0;
     if (channel < group_channels) return;
-    channel = 0, item += kItemUnits;
-    begin_item();
+    channel = 0, round += kRoundUnits;
+    begin_round();
   }
 
   __device__ __forceinline__ void advance() {
@@ -181,14 +181,14 @@ __device__ __forceinline__ void store_sums(const Sums& sums, float* out, const R
 }
 
 // y = epilogue(convolution of x and w) for the units of which the mask asks for an output. As many blocks as the device
-// holds list these units themselves and share them. An item is kTileM outputs times kTileN filters of a group: for some channels
+// holds list these units themselves and share them. A round is kTileM outputs times kTileN filters of a group: for some channels
 // at a time, the pixels that the outputs read come to shared memory once, and all taps multiply them where they lie.
 extern "C" __global__ void __launch_bounds__(kThreads, kResident)
 window_conv(int image_count, int height, int width, int channels, int filters, int out_height, int out_width, int mask_rows,
             int mask_columns, const Element* __restrict__ x, const Element* __restrict__ w, const MaskWord* __restrict__ mask_words, const Element* __restrict__ bias, Element* __restrict__ y) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Element* const windows = reinterpret_cast<Element*>(memory);
-  Element* const stages = windows + 2 * kItemElements;
+  Element* const stages = windows + 2 * kRoundElements;
   Shared& shared = *reinterpret_cast<Shared*>(memory + kRingBytes);
   const OwnTile own = own_tile(filters);
   const int group_channels = channels / kGroups;
@@ -205,13 +205,13 @@ window_conv(int image_count, int height, int width, int channels, int filters, i
 
   const auto compute = [&](int listed) {
     Cursor now(shared.list, listed, group_channels), of_weights = now, of_windows = now;
-    int window = 1, behind = kStages;  // where this item's channels lie; the steps of the window before
+    int window = 1, behind = kStages;  // where this round's channels lie; the steps of the window before
     const auto load_window = [&](int into) {
       if (of_windows.is_done()) return;
       #pragma unroll 1
-      for (int i = 0; i < kItemUnits; ++i) {
-        if (of_windows.item + i >= listed) break;
-        pixels.load_window(windows + into * kItemElements + i * kWindowElements, shared.list.units[of_windows.item + i],
+      for (int i = 0; i < kRoundUnits; ++i) {
+        if (of_windows.round + i >= listed) break;
+        pixels.load_window(windows + into * kRoundElements + i * kWindowElements, shared.list.units[of_windows.round + i],
                             of_windows.channel);
       }
       of_windows.next_window();
@@ -242,15 +242,15 @@ window_conv(int image_count, int height, int width, int channels, int filters, i
       }
       load_weights(stage == 0 ? kStages - 1 : stage - 1);
       copy_async_commit();
-      const int item = now.item;
+      const int round = now.round;
       constexpr bool is_needed = true;
       if (is_needed) {
-        multiply_add(windows + window * kItemElements + own_window + tap_pixel(now.tap) * kPixelPitch,
+        multiply_add(windows + window * kRoundElements + own_window + tap_pixel(now.tap) * kPixelPitch,
                      stages + stage * kTapElements + own_weights, sums);
       }
       now.advance();
-      if (now.item == item) continue;
-      store_sums(sums, shared.out[warp], result, shared.list.units + item, min(kItemUnits, listed - item), first_row, first_column);
+      if (now.round == round) continue;
+      store_sums(sums, shared.out[warp], result, shared.list.units + round, min(kRoundUnits, listed - round), first_row, first_column);
       #pragma unroll
       for (int i = 0; i < kRowTiles * kColumnTiles * 4; ++i) sums[i / (kColumnTiles * 4)][i / 4 % kColumnTiles][i % 4] = 0.0f;
     }
