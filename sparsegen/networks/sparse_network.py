@@ -106,7 +106,7 @@ class SparseNetwork:
         self._packed: dict[tuple[Readout, int], PackedNetwork] = {}
         self._groups: dict[GroupKey, DeviceGroup] = {}
         self._exact: dict[bool, ExactRun] = {}
-        self._float64: dict[tuple[Any, ...], Float64Run] = {}
+        self._float64: dict[tuple[str, int], Float64Run] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the constructor's arguments; what was prepared is left out, and copies prepare anew."""
@@ -247,10 +247,8 @@ class SparseNetwork:
         """
         if all_layers not in self._exact:
             require_monotone(self.network, self.activation, self.dtype)
-            executor = shared_executor(self._found_device())
-            self._exact[all_layers] = ExactRun(
-                self.network, self.dtype, self.activation, executor, self._bound_variant, all_layers
-            )
+            float64 = self._float64_run(self._found_device())
+            self._exact[all_layers] = ExactRun(float64, self._bound_variant, all_layers)
         return self._exact[all_layers]
 
     def _bound_variant(self, network: Network, batch: int, readout: Readout) -> BoundVariant:
@@ -354,12 +352,16 @@ class SparseNetwork:
         """Decides inputs on the host in float64: on the first device, or on the host where a budget holds."""
         if placement.budget is not None:
             return np.asarray(inferred(self.network, self.activation, y).any(axis=1))
-        if placement.key not in self._float64:
-            executor = shared_executor(placement.devices[0])
+        return self._float64_run(placement.devices[0]).live(y)
+
+    def _float64_run(self, device: Device) -> Float64Run:
+        """The runner in float64 on a device; kept for the next call."""
+        key = (device.backend, device.index)
+        if key not in self._float64:
+            executor = shared_executor(device)
             with executor.entered():
-                run = Float64Run(self.network, self.dtype, self.activation, executor)
-            self._float64[placement.key] = run
-        return self._float64[placement.key].live(y)
+                self._float64[key] = Float64Run(self.network, self.dtype, self.activation, executor)
+        return self._float64[key]
 
     def inferred(self, y: object) -> Array:
         """The last layer's neurons in float64, on the host; slow. Weights are not rounded."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sparsegen import backends
-from sparsegen.backends.executor import Executor, PinnedMemory
+from sparsegen.backends.executor import PinnedMemory
 from sparsegen.networks.exact.exact import Categories, bound
 from sparsegen.networks.exact.float64_run import COUNTS, Float64Run, Undecided, lives_of, words_of
 from sparsegen.networks.model.network import Network
 from sparsegen.operators import DType
-from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem
+from sparsegen.operators.sparse_network import Readout, SparseNetworkProblem
 from sparsegen.plan.binding import BoundVariant, bind_variant, zeroed
 from sparsegen.plan.own_launch import Bound
 from sparsegen.plan.plain_launcher import plain_launchers
@@ -76,48 +75,38 @@ class ExactRun:
     Bounds are computed only as far as nearly all inputs are decided: one that is zero in the network above is dead, and
     one whose neurons are all at least what `Levels` says in the network below lives, whatever layers follow.
 
-    Any thread may call, with any stream. All calls share memory: one on another stream than the call before it waits on
-    the host until that has ended.
+    Any thread may call, with any stream; see `Float64Run.turn`.
 
     Attributes:
         bound_layers: number of layers of the bounds; 0 until inputs are there to tell.
         float64: computes what bounds leave undecided.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        dtype: DType,
-        activation: Activation,
-        executor: Executor,
-        prepare: Prepare,
-        all_layers: bool = False,
-    ) -> None:
+    def __init__(self, float64: Float64Run, prepare: Prepare, all_layers: bool = False) -> None:
         """
         Args:
             prepare: makes a network's operator for a number of inputs, with a readout.
             all_layers: the network above has all of them, whether or not that decides more.
         """
-        self._network, self._dtype, self._prepare, self._executor = network, dtype, prepare, executor
-        self._lock = threading.Lock()
-        self._queued_on: int | None = None  # the stream of launches that were not waited for
+        self.float64, self._prepare = float64, prepare
+        self._network, self._dtype, self._executor = float64.network, float64.dtype, float64.executor
         self._batches: dict[int, Batch] = {}
         self._sides: dict[int, Network] = {}
         self._packed: dict[int, BoundVariant] = {}  # the network below, by how many inputs there is room for
         self.bound_layers, self._all_layers = 0, all_layers
         self._landing: PinnedMemory | None = None  # host memory that receives results
-        row_bytes = network.neurons * dtype.itemsize
-        self._word = 16 if row_bytes % 16 == 0 else dtype.itemsize
-        self._row_bytes = row_bytes
-        with executor.entered():
-            self.float64 = Float64Run(network, dtype, activation, executor)
+        self._row_bytes = self._network.neurons * self._dtype.itemsize
+        self._word = 16 if self._row_bytes % 16 == 0 else self._dtype.itemsize
+        with self._executor.entered():
             names = ("clear_words", f"take_living_{self._word}", "decide")
-            self._clear, self._take, self._decide = plain_launchers(executor, "network_selection.cu", *names)
+            self._clear, self._take, self._decide = plain_launchers(
+                self._executor, "network_selection.cu", *names
+            )
+            clips = {side: bound_clip(self._network, self._dtype, side) for side in (1, -1)}
             self._clips = {
-                side: executor.upload(np.array([bound_clip(network, dtype, side)], np.float32))
-                for side in (1, -1)
+                side: self._executor.upload(np.array([clip], np.float32)) for side, clip in clips.items()
             }
-            executor.synchronize()  # launches may come on other streams than the uploads
+            self._executor.synchronize()  # launches may come on other streams than the uploads
 
     def categories(self, y: Buffer, count: int, stream: int = 0) -> Categories:
         """The inputs that live.
@@ -126,8 +115,7 @@ class ExactRun:
             y: inputs × neurons of the widest layer, of the dtype.
             stream: on which it is ready.
         """
-        with self._lock, self._executor.entered():
-            self._wait_for_other_streams(stream)
+        with self.float64.turn(stream), self._executor.entered():
             batch = self._batch(y, count, stream)
             self._queue(batch, y, stream)
             found = self._results(batch.undecided, words_of(count), stream)
@@ -138,23 +126,13 @@ class ExactRun:
             if found[2] or undecided > self.float64.capacity:
                 self._finish(batch.undecided, undecided, y, stream, is_begun=True)
                 found = self._results(batch.undecided, words_of(count), stream)
-            self._queued_on = None
         return Categories(np.flatnonzero(lives_of(found, count)), undecided)
 
     def queue(self, y: Buffer, count: int, stream: int = 0) -> None:
         """Launch what is nearly always enough, after `categories` of as many inputs; the results stay on the device."""
-        with self._lock:
+        with self.float64.turn(stream, is_awaited=False):
             self._executor.activate()
-            self._wait_for_other_streams(stream)
             self._queue(self._batches[count], y, stream)
-
-    def _wait_for_other_streams(self, stream: int) -> None:
-        """Waits for work on other streams, so that launches that follow on this one find memory that is no longer in
-        use.
-        """
-        if self._queued_on not in (None, stream):
-            self._executor.synchronize()
-        self._queued_on = stream
 
     def _batch(self, y: Buffer, count: int, stream: int) -> Batch:
         """Returns the networks and buffers for ``count`` inputs; makes them, with these inputs, at the first call."""

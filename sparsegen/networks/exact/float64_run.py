@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,24 +70,23 @@ class Undecided:
 class Float64Run:
     """A network's float64 inference on a device; the weights stay there as far as a quarter of its free memory allows.
 
+    Any thread may call, with any stream. All work shares memory: a call on another stream than the one before it waits
+    on the host until that has ended (`turn`).
+
     Attributes:
+        network, dtype, executor: the network, the type of its inputs, and the device's executor.
         levels: what decides an input behind each layer.
         capacity: inputs of a round.
         segments: layers that go to the device together; a launch each.
         decided: int32 on the device, of each input of the last round behind which layer it was decided, counted from 1.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        dtype: DType,
-        activation: Activation,
-        executor: Executor,
-    ) -> None:
+    def __init__(self, network: Network, dtype: DType, activation: Activation, executor: Executor) -> None:
         """Allocate; the calling thread has entered the executor."""
-        self._network, self._activation, self._executor = network, activation, executor
-        self._dtype, self._type = dtype, list(DType).index(dtype)
-        self._turn = threading.Lock()  # of callers of `live`
+        self.network, self._activation, self.executor = network, activation, executor
+        self.dtype, self._type = dtype, list(DType).index(dtype)
+        self._lock = threading.Lock()
+        self._queued_on: int | None = None  # the stream of launches that were not waited for
         width = network.neurons
         self.capacity = max(CHUNK, min(MOST_INPUTS, NEURONS // width // CHUNK * CHUNK))
         per_lane = 2 if width >= WIDE else 1
@@ -102,6 +102,21 @@ class Float64Run:
         free = executor.free_bytes()
         self._most_kept = None if free is None else int(free * KEPT_SHARE)
 
+    @contextmanager
+    def turn(self, stream: int, *, is_awaited: bool = True) -> Iterator[None]:
+        """The memory is the caller's inside the block, for launches on this stream.
+
+        Args:
+            is_awaited: the caller waits for its launches before the block ends.
+        """
+        with self._lock:
+            if self._queued_on not in (None, stream):
+                self.executor.synchronize()
+            self._queued_on = stream
+            yield
+            if is_awaited:
+                self._queued_on = None
+
     def enough_behind(self, layers: int) -> Buffer:
         """Address of the number that is enough after ``layers`` layers; see `Levels`."""
         return Address(self._pairs.address + 16 * (layers - 1), 8)
@@ -114,10 +129,10 @@ class Float64Run:
         Returns:
             ``bound(stream, address of the inputs)``.
         """
-        held, network = self._on_device(segment), self._network
+        held, network = self._on_device(segment), self.network
         layers = held.layers
         return self._kernel.bind(
-            Launch((self._executor.device.multiprocessors, 1, 1), (THREADS, 1, 1), together=True),
+            Launch((self.executor.device.multiprocessors, 1, 1), (THREADS, 1, 1), together=True),
             layers.start,
             len(layers),
             int(layers.stop == len(network.layers)),
@@ -170,17 +185,17 @@ class Float64Run:
             rows: inputs × neurons before the first layer, as the dtype holds them.
         """
         found = np.empty(len(rows), bool)
-        with self._turn, self._executor.entered():
+        with self.turn(0), self.executor.entered():
             for begin in range(0, len(rows), self.capacity):
                 found[begin : begin + self.capacity] = self._live_at_once(rows[begin : begin + self.capacity])
         return found
 
     def _live_at_once(self, rows: Array) -> Array:
         """The same for at most ``capacity`` inputs."""
-        executor, count = self._executor, len(rows)
+        executor, count = self.executor, len(rows)
         words = np.zeros(words_of(count), np.int32)
         words[1] = count
-        y, results = executor.upload(self._dtype.to_storage(rows)), executor.upload(words)
+        y, results = executor.upload(self.dtype.to_storage(rows)), executor.upload(words)
         inputs = Undecided(results, executor.upload(np.arange(count, dtype=np.int32)), rows.shape[1])
 
         def downloaded() -> Array:
@@ -194,16 +209,16 @@ class Float64Run:
         if number not in self.kept:
             layers = self.segments[number]
             some = slice(layers.start, layers.stop)
-            groups = RowGroups.of(self._network.layers[some], self._network.biases[some], self._activation)
+            groups = RowGroups.of(self.network.layers[some], self.network.biases[some], self._activation)
             arrays = [empty_as_one(array) for array in groups.arrays]
             nbytes = sum(array.nbytes for array in arrays)
             kept = sum(segment.nbytes for segment in self.kept.values())
             if self._most_kept is not None and kept + nbytes > self._most_kept:
-                self._executor.synchronize()
+                self.executor.synchronize()
                 for other in [one for one in self.kept if one]:  # the first serves every call
                     del self.kept[other]
-            self.kept[number] = Segment(layers, tuple(map(self._executor.upload, arrays)), nbytes)
-            self._executor.synchronize()  # launches may come on other streams than the uploads
+            self.kept[number] = Segment(layers, tuple(map(self.executor.upload, arrays)), nbytes)
+            self.executor.synchronize()  # launches may come on other streams than the uploads
         return self.kept[number]
 
 
