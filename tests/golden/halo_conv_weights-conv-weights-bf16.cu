@@ -22,7 +22,7 @@ constexpr int kParts = 44;  // blocks that share the active units
 // convolution/geometry.cuh.j2 (1)
 
 constexpr int kUnit = 8;  // rows and columns of a unit
-constexpr int kItemUnits = 1;  // that a block takes in turn
+constexpr int kRoundUnits = 1;  // that a block takes in turn
 constexpr int kListUnits = 512;  // units that are listed at a time
 constexpr int kThreads = 128;  // of the warpgroup that lists units; its first warp is the producer
 constexpr int kConsumers = 2;  // warpgroups

@@ -27,7 +27,7 @@ constexpr int kVectorX = 8, kVectorY = 8;  // elements that a copy loads
 constexpr int kUnit = 8;  // rows and columns of a unit
 constexpr int kPixels = kUnit * kUnit;
 constexpr int kTaps = kRows * kColumns;
-constexpr int kItemUnits = 1;  // that a block takes in turn
+constexpr int kRoundUnits = 1;  // that a block takes in turn
 constexpr int kListUnits = 128;  // that are listed at a time
 constexpr int kThreads = 32 * kWarpsM * kWarpsN * kWarpsK;
 constexpr int kChunk = 16 / sizeof(Element);  // elements of 16 bytes
