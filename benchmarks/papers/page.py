@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from benchmarks.markdown import table
-from benchmarks.papers.study import Document, Study
+from benchmarks.papers.study import FAILED, Document, Study
 from benchmarks.suite_tables import short
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +33,7 @@ STUDIES = (  # in the order of the page
     "sparsedrop_layer",
     "sparsedrop_training",
     "sparse_dnn",
+    "sparse_dnn_padding",
     "block_convolution",
     "lidar_network",
 )
@@ -70,7 +71,8 @@ def anchor(study: Study) -> str:
 
 def documents(study: Study, results: Path = RESULTS) -> dict[Path, Document]:
     """Measurements of each device, by its file."""
-    return {file: study.read(file) for file in sorted(results.glob(f"*/{study.raw}.json.xz"))}
+    found = {file: study.read(file) for file in sorted(results.glob(f"*/{study.raw}.json.xz"))}
+    return {file: document for file, document in found.items() if document["rows"]}
 
 
 def section(study: Study, found: dict[Path, Document]) -> str:
@@ -85,7 +87,9 @@ def section(study: Study, found: dict[Path, Document]) -> str:
         parts.append(
             f"**{document['device']}**\n\n{study.table(document)}\n\n{origin(study, file, document)}\n"
         )
-        parts.append("\n".join(f"- {one}" for one in study.results(document)) + "\n")
+        results = [*study.results(document)]
+        results += [f"**Failed**: {name}: {why}" for name, why in document.get(FAILED, {}).items()]
+        parts.append("\n".join(f"- {one}" for one in results) + "\n")
         if figure_of(study, file).is_file():
             place = figure_of(study, file).relative_to(PAGE.parent)
             parts.append(f"![{study.title}, {document['device']}]({place})\n")

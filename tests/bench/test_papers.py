@@ -6,10 +6,16 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from click import ClickException
 from click.testing import CliRunner
 
 from sparsegen.errors import SparsegenError
+from sparsegen.kernels import family
+from sparsegen.kernels.network.staged_network import StagedNetworkConfig
+from sparsegen.networks.model.radixnet import radixnet
+from sparsegen.operators import DType, SparseNetworkProblem
 from sparsegen.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +29,7 @@ STUDIES = (
     "sparsedrop_layer",
     "sparsedrop_training",
     "sparse_dnn",
+    "sparse_dnn_padding",
     "block_convolution",
     "lidar_network",
 )
@@ -95,6 +102,96 @@ def test_a_study_goes_on_where_it_stopped(papers: Path) -> None:
     assert third.exit_code == 0 and "difference" not in third.output
     rows = module("study").read_document(papers / "papers_lidar_network.json.xz")["rows"]
     assert len(rows) == 1 and {"point", "seconds", "state", "measured"} <= rows[0].keys()
+
+
+def test_points_that_fail_are_left_for_last(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, wrong = module("study"), {"first", "third"}
+
+    def measured(name: str) -> dict[str, Any]:
+        if name in wrong:
+            raise SparsegenError(f"{name} is wrong")
+        return {"value": name}
+
+    names = ("first", "second", "third")
+    one = module("lidar_network").LidarNetwork()
+    monkeypatch.setattr(
+        one, "points", lambda setting: [study.Point(n, lambda n=n: measured(n)) for n in names]
+    )
+    setting = study.Setting(study.device_of("emulator"), module("data").Data(None), True)
+    assert not one.run(setting, 60, again=False)  # the process ends: its device may be in any state
+    assert not one.run(setting, 60, again=False)  # the second point, and the third fails
+    document = study.read_document(papers / "papers_lidar_network.json.xz")
+    assert [row["point"] for row in document["rows"]] == ["second"]
+    assert document["failed"] == {n: f"SparsegenError: {n} is wrong" for n in ("first", "third")}
+    page = module("page")
+    ((file, found),) = page.documents(one, papers.parent).items()
+    monkeypatch.setattr(one, "table", lambda document: "")
+    monkeypatch.setattr(one, "results", lambda document: ())
+    assert "- **Failed**: third: SparsegenError: third is wrong" in page.section(one, {file: found})
+    wrong.remove("first")
+    with pytest.raises(ClickException, match="1 points failed: third: SparsegenError: third is wrong"):
+        one.run(setting, 60, again=False)
+    wrong.clear()
+    assert one.run(setting, 60, again=False)
+    document = study.read_document(papers / "papers_lidar_network.json.xz")
+    assert [row["point"] for row in document["rows"]] == list(names) and "failed" not in document
+
+
+def test_a_killed_process_leaves_its_point_for_last(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        """What no study catches, as it catches no signal."""
+
+    study, one = module("study"), module("lidar_network").LidarNetwork()
+    done: list[str] = []
+
+    def measured(name: str) -> dict[str, Any]:
+        done.append(name)
+        if done == ["first"]:
+            raise Killed
+        return {"value": name}
+
+    points = [study.Point(n, lambda n=n: measured(n)) for n in ("first", "second")]
+    monkeypatch.setattr(one, "points", lambda setting: points)
+    setting = study.Setting(study.device_of("emulator"), module("data").Data(None), True)
+    with pytest.raises(Killed):
+        one.run(setting, 60, again=False)
+    document = study.read_document(papers / "papers_lidar_network.json.xz")
+    assert document["failed"] == {"first": study.BROKEN_OFF} and not document["rows"]
+    assert not module("page").documents(one, papers.parent)
+    assert one.run(setting, 60, again=False) and done == ["first", "second", "first"]
+
+
+def test_a_bench_goes_on_where_it_stopped(papers: Path) -> None:
+    first = run("sputnik_kernels", "--limit", "0.001")
+    assert first.exit_code == module("study").INCOMPLETE and "complete" not in first.output, first.output
+    assert run("sputnik_kernels").exit_code == 0
+    again = run("sputnik_kernels")
+    assert again.exit_code == 0 and "0 rows measured, 2 kept, 0 left" in again.output
+
+
+def test_padding_is_that_of_packed_networks(papers: Path) -> None:
+    network, warps, buffer = radixnet(256, 3), 4, 128
+    problem = SparseNetworkProblem(256, 256 + 3, 1, DType.FLOAT32)
+    found = module("sparse_dnn_padding").padding(problem, network.layers, warps, buffer)
+    by_warp = by_tile = by_layer = 0
+    for layer in network.layers:
+        tiles = []
+        for rows in np.arange(256).reshape(-1, 32 * warps):
+            columns = [layer.column_indices[layer.row_offsets[r] : layer.row_offsets[r + 1]] for r in rows]
+            staged = np.unique(np.concatenate(columns))
+            buffers = [np.searchsorted(staged, of_row) // buffer for of_row in columns]
+            for number in range(-(-staged.size // buffer)):
+                tiles.append([int((of_row == number).sum()) for of_row in buffers])
+        by_warp += sum(32 * max(tile[i : i + 32]) for tile in tiles for i in range(0, len(tile), 32))
+        by_tile += sum(len(tile) * max(tile) for tile in tiles)
+        by_layer += sum(map(len, tiles)) * max(map(max, tiles))
+    weights = sum(layer.nnz for layer in network.layers)
+    for name, stored in (("warp", by_warp), ("tile", by_tile), ("layer", by_layer)):
+        assert found[name] == pytest.approx(stored / weights - 1, abs=1e-5), name
+    config = StagedNetworkConfig(minibatch=4, vector=1, buffer=buffer, warps=warps, order="columns")
+    whole = SparseNetworkProblem(3 * 256, 256 + 3, 1, DType.FLOAT32)
+    packed = family("staged_network").pack(whole, config, network.stacked(DType.FLOAT32))
+    assert packed.arrays["index"].size == by_warp
 
 
 def test_data_that_are_missing_are_said(papers: Path, tmp_path: Path) -> None:
