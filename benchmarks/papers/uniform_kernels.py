@@ -1,10 +1,11 @@
-"""Times of uniform sparsity's kernels: every point of figures 5 to 8 of Muralidharan, MLSys 2023.
+"""Times of uniform sparsity's kernels: all of figures 5 to 8 and table 1 of Muralidharan, MLSys 2023.
 
 python -m benchmarks.papers.uniform_kernels
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,10 @@ FIGURES = {
     "6: 1024³, 5 to 95 %": lambda r: r.m == r.n == 1024,
     "7: 1024² at 60 %, n = 128 to 16384": lambda r: r.m == 1024 and abs(r.sparsity - 0.6) < 0.01,
 }
+NETWORKS = {  # table 1: USpMM and USpMM-Vec over cuSPARSE CSR, geometric means over a network's layers
+    "Transformer-Big": ("at 65 %, n = 1024", 1.49, 1.62),
+    "ResNet-50": ("at 81 %, n = 128", 1.31, 1.01),
+}
 
 
 class UniformKernels(BenchStudy):
@@ -33,12 +38,17 @@ class UniformKernels(BenchStudy):
         Claim("over cuSPARSE CSR, 128³ at 60 %", "2.74 ×", "Fig. 6"),
         Claim("over cuSPARSE CSR, n up to 16384", "up to 1.62 ×", "Fig. 7"),
         Claim("never slower than cuSPARSE CSR", "all points", "section 4.3"),
+        Claim(
+            "over cuSPARSE CSR, layers of Transformer-Big at 65 %, USpMM and Vec", "1.49, 1.62 ×", "Table 1"
+        ),
+        Claim("over cuSPARSE CSR, layers of ResNet-50 at 81 %, USpMM and Vec", "1.31, 1.01 ×", "Table 1"),
     )
     differs = (
         "cuSPARSE 12 is faster than the paper's of 2022, so that the same kernel gains less over it.",
         "Our fastest variants run on tensor cores; the paper's kernels do not.",
+        "Layers of table 1's networks have random uniform patterns, all of the network's mean sparsity.",
     )
-    suites = ("uniform-figures",)
+    suites = ("uniform-figures", "uniform-networks")
     options = (
         *(w for name in (TUNED, CUSPARSE, COO, "cublas") for w in ("--only", name)),
         *("--tune", "quick", "--jobs", "6"),
@@ -59,13 +69,17 @@ class UniformKernels(BenchStudy):
     )
 
     def table(self, document: Document) -> str:
-        rows = of_suites(document, *self.suites)
+        rows = of_suites(document, "uniform-figures")
+        layers = of_suites(document, "uniform-networks")
+        parts = {f"Fig. {name}": [row for row in rows if belongs(row)] for name, belongs in FIGURES.items()}
+        for network, (at, *_) in NETWORKS.items():
+            found = [row for row in layers if network in row.case]
+            parts[f"Table 1: {network} {at}"] = [row for row in found for _ in range(times_in_network(row))]
         lines = []
-        for name, belongs in FIGURES.items():
-            some = [row for row in rows if belongs(row)]
+        for name, some in parts.items():
             lines.append(
                 [
-                    f"Fig. {name}", len(some),
+                    name, len(some),
                     *(times(ratio(some, CUSPARSE, ours)) for ours in (PAPERS, VEC, TUNED)),
                     best(some, CUSPARSE, VEC), best(some, CUSPARSE), times(ratio(some, COO)),
                     times(ratio(some, "cublas")),
@@ -75,7 +89,7 @@ class UniformKernels(BenchStudy):
         return table([*head, "ours over cuSPARSE COO", "ours over cuBLAS"], lines)
 
     def results(self, document: Document) -> Sequence[str]:
-        rows = of_suites(document, *self.suites)
+        rows = of_suites(document, "uniform-figures")
         slower = [row for row in rows if (v := row.us(VEC)) and (c := row.us(CUSPARSE)) and v > c]
         return [
             result("The paper's kernel, USpMM-Vec, over cuSPARSE CSR", ratio(rows, CUSPARSE, VEC)),
@@ -87,7 +101,7 @@ class UniformKernels(BenchStudy):
     def draw(self, document: Document, path: Path) -> bool:
         from matplotlib.figure import Figure
 
-        rows = of_suites(document, *self.suites)
+        rows = of_suites(document, "uniform-figures")
         made = Figure(figsize=(11, 3.4), layout="constrained")
         first, second, third = made.subplots(1, 3)
         for axes, size in ((first, 128), (second, 1024)):
@@ -113,6 +127,12 @@ class UniformKernels(BenchStudy):
             )
         third.set(title="USpMM, 1024³", xlabel="sparsity, %", ylabel="TFLOP/s")
         return svg(made, path)
+
+
+def times_in_network(row: Row) -> int:
+    """How often a network has a layer of a shape."""
+    found = re.search(r"(\d+) times$", row.case)
+    return int(found[1]) if found else 1
 
 
 def _grid(row: Row) -> dict[tuple[int, int], float]:
