@@ -52,7 +52,7 @@ A100 = {  # table I, one A100
 
 class SparseDnn(Study):
     name = "sparse_dnn"
-    title = "Sparse DNN Challenge"
+    title = "Sparse DNN Challenge: networks"
     paper = (
         "M. Hidayetoglu et al.: At-Scale Sparse Deep Neural Network Inference With Efficient GPU Implementation, "
         "HPEC 2020"

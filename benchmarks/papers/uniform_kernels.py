@@ -118,7 +118,8 @@ class UniformKernels(BenchStudy):
             axes.set(
                 title=f"{size}³", xlabel="sparsity, %", ylabel="times faster than cuSPARSE CSR", yscale="log"
             )
-        first.legend()
+        if first.get_legend_handles_labels()[0]:
+            first.legend()
         some = [r for r in rows if r.m == r.n == r.k == 1024]
         for settings in dict.fromkeys(setting for row in some for setting in _grid(row)):
             known = sorted((100 * r.sparsity, _grid(r)[settings]) for r in some if settings in _grid(r))

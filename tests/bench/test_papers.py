@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sparsegen.kernels.network.staged_network import StagedNetworkConfig
 from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.operators import DType, SparseNetworkProblem
 from sparsegen.settings import Settings
+from sparsegen.system.publish import publish_text
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("torch")
@@ -78,6 +80,30 @@ def test_what_was_not_measured_is_said(papers: Path, tmp_path: Path) -> None:
     text = module("page").page(tmp_path / "none")
     for study in module("page").studies():
         assert f"Not measured yet: `python -m benchmarks.papers.{study.name} --data DATA`." in text
+
+
+def test_what_was_measured_before_stands_with_a_verdict(papers: Path) -> None:
+    earlier = module("earlier")
+    raw = papers.parent / "other" / "times.json.xz"
+    raw.parent.mkdir()
+    rows = [
+        {"size": 1, "theirs": 8, "ours": 2},
+        {"size": 1, "theirs": 1, "ours": 1},
+        {"size": 2, "theirs": 1, "ours": 9},
+    ]
+    publish_text(raw, json.dumps({"rows": rows}))
+
+    def line(name: str, size: int) -> Any:
+        return earlier.Earlier(
+            "ours", "2 ×", name, earlier.of_rows("theirs", "ours", size=size), "lidar_network"
+        )
+
+    lines = (line("other/times", 1), line("other/times", 2), line("other/none", 1))
+    found = earlier.earlier_table(lines, papers.parent).splitlines()[2:]
+    assert [one.split(" | ")[2:4] for one in found] == [
+        ["2.00 ×", "ahead"], ["0.11 ×", "**behind**"], ["–", "not measured yet"],
+    ]  # fmt: skip
+    assert {one.study for paper in module("page").PAPERS for one in paper.before} <= set(STUDIES)
 
 
 @pytest.mark.parametrize("name", STUDIES)
