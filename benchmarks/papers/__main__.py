@@ -29,20 +29,21 @@ MOST_DEATHS = 3  # of a study's process by a signal, after which it is not begun
 def main(hours: float, device: str, given: tuple[str, ...]) -> None:
     """Run all studies; GIVEN are options of theirs, such as --data and --tiny."""
     ends = time.monotonic() + 3600 * hours
-    left = [study.name for study in studies() if device != CPU or not study.needs_gpu]
+    left = {study.name: study for study in studies() if device != CPU or not study.needs_gpu}
     failed: list[str] = []
     deaths: Counter[str] = Counter()
     while left and time.monotonic() < ends:
-        for name in list(left):
+        for name, study in list(left.items()):
             limit = min(LIMIT, ends - time.monotonic())
             if limit <= 0:
                 break
             click.echo(f"== {name}")
-            words = [sys.executable, "-m", f"benchmarks.papers.{name}", "--device", device]
+            where = CPU if study.on_host else device
+            words = [sys.executable, "-m", f"benchmarks.papers.{name}", "--device", where]
             status = subprocess.run([*words, "--limit", f"{limit:.0f}", *given], check=False).returncode
             deaths[name] += status < 0
             if status != INCOMPLETE and not (status < 0 and deaths[name] < MOST_DEATHS):
-                left.remove(name)
+                del left[name]
                 failed += [name] if status else []
     told = [f"{len(left)} not complete: {', '.join(left)}"] if left else []
     told += [f"failed: {', '.join(failed)}"] if failed else []

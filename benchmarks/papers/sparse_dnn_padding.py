@@ -46,6 +46,7 @@ class SparseDnnPadding(Study):
         "Of networks of more than 268 million weights the first layers are counted; those behind are drawn alike.",
     )
     needs_gpu = False
+    on_host = True
 
     def points(self, setting: Setting) -> Iterable[Point]:
         networks = ((256, 6),) if setting.tiny else sorted(CONFIGURATIONS)

@@ -86,6 +86,7 @@ class Study(ABC):
         differs: what is not as in the paper, and why; sentences.
         seed: of data, weights and masks; a point may have seeds of its own.
         needs_gpu: whether it measures times, and is complete on a GPU alone.
+        on_host: whether it computes on the host alone, whatever the others run on.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Study(ABC):
     differs: Sequence[str]
     seed = 0
     needs_gpu = True
+    on_host = False
 
     @abstractmethod
     def points(self, setting: Setting) -> Iterable[Point]:
@@ -124,7 +126,10 @@ class Study(ABC):
 
     @property
     def invocation(self) -> str:
-        return f"python -m benchmarks.papers.{self.name} --data DATA"
+        """The command that measures it."""
+        return f"python -m benchmarks.papers.{self.name} " + (
+            "--device cpu" if self.on_host else "--data DATA"
+        )
 
     def run(self, setting: Setting, limit: float, again: bool) -> bool:
         """Measure what the raw file lacks, and write it after every point; whether all is there.

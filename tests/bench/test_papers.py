@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +81,8 @@ def test_what_was_not_measured_is_said(papers: Path, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     text = module("page").page(tmp_path / "none")
     for study in module("page").studies():
-        assert f"Not measured yet: `python -m benchmarks.papers.{study.name} --data DATA`." in text
+        assert f"Not measured yet: `{study.invocation}`." in text
+        assert study.invocation.startswith(f"python -m benchmarks.papers.{study.name} --")
 
 
 def test_what_was_measured_before_stands_with_a_verdict(papers: Path) -> None:
@@ -220,6 +223,28 @@ def test_padding_is_that_of_packed_networks(papers: Path) -> None:
     whole = SparseNetworkProblem(3 * 256, 256 + 3, 1, DType.FLOAT32)
     packed = family("staged_network").pack(whole, config, network.stacked(DType.FLOAT32))
     assert packed.arrays["index"].size == by_warp
+
+
+def test_all_of_them_go_on_until_they_are_complete(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = importlib.import_module("benchmarks.papers.__main__")
+    incomplete, killed = module("study").INCOMPLETE, -9
+    statuses = {"mobilenet": [incomplete, killed, 0], "lidar_network": [1], "sparse_dnn": [killed] * 9}
+    begun: list[list[str]] = []
+
+    def run(words: list[str], check: bool) -> Any:
+        begun.append(words[2:])
+        left = statuses.get(words[2].rpartition(".")[2], [0])
+        return subprocess.CompletedProcess(words, left.pop(0) if left else 0)
+
+    monkeypatch.setattr(every.subprocess, "run", run)
+    done = CliRunner().invoke(every.main, ["--hours", "1", "--data", "DATA"], catch_exceptions=False)
+    assert done.exit_code == 1 and done.output.endswith("failed: lidar_network, sparse_dnn\n")
+    counts = Counter(words[0].rpartition(".")[2] for words in begun)
+    again = {"mobilenet": 3, "sparse_dnn": every.MOST_DEATHS}
+    assert counts == dict.fromkeys(STUDIES, 1) | again
+    assert all(words[1:] == ["--device", "cuda", "--limit", "540", "--data", "DATA"] for words in begun[:3])
+    (padding,) = (words for words in begun if words[0].endswith("padding"))
+    assert padding[1:3] == ["--device", "cpu"]
 
 
 def test_data_that_are_missing_are_said(papers: Path, tmp_path: Path) -> None:
