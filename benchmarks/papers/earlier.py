@@ -225,19 +225,19 @@ CONVOLUTION = (
 
 
 def earlier_table(lines: tuple[Earlier, ...], results: Path) -> str:
-    """The lines with verdicts, and the command that measures each claim."""
+    """The lines with what they come to, and the command that measures each claim."""
     cells = []
     for one in lines:
         path = results / f"{one.raw}.json.xz"
         over = one.over(path) if path.is_file() else None
-        cells.append([one.what, one.paper, times(over), verdict(over), f"`{one.raw}`", f"`{one.study}`"])
+        cells.append([one.what, one.paper, times(over), outcome(over), f"`{one.raw}`", f"`{one.study}`"])
     return table(
-        ["measured before, by other benchmarks", "the paper", "ours", "verdict", "raw file", "its study"],
+        ["measured before, by other benchmarks", "the paper", "ours", "result", "raw file", "its study"],
         cells,
     )
 
 
-def verdict(over: float | None) -> str:
+def outcome(over: float | None) -> str:
     """Ahead, equal or behind, by the rule of `result`."""
     if over is None:
         return "not measured yet"

@@ -85,7 +85,7 @@ def test_what_was_not_measured_is_said(papers: Path, tmp_path: Path) -> None:
         assert study.invocation.startswith(f"python -m benchmarks.papers.{study.name} --")
 
 
-def test_what_was_measured_before_stands_with_a_verdict(papers: Path) -> None:
+def test_what_was_measured_before_stands_with_its_outcome(papers: Path) -> None:
     earlier = module("earlier")
     raw = papers.parent / "other" / "times.json.xz"
     raw.parent.mkdir()
