@@ -1,4 +1,4 @@
-"""What other benchmarks measured of the papers' claims before the studies did, from the same folder of raw files.
+"""Ratios that other benchmarks measured of the papers' claims before the studies did, from their raw files.
 
 Each line is a ratio above 1 where ours is better. It answers a claim less well than the study that is named with it:
 fewer problems, other images, single layers in the place of a network.

@@ -1,4 +1,4 @@
-"""How many zeros the challenge's sliced ELL stores, padded by warp, by tile and by layer.
+"""Zeros that the challenge's sliced ELL stores, padded by warp, by tile and by layer.
 
     python -m benchmarks.papers.sparse_dnn_padding --device cpu
 
@@ -104,7 +104,7 @@ def padding(
 def slices_of(
     problem: SparseNetworkProblem, layers: Sequence[CsrMatrix], warps: int, buffer: int
 ) -> Iterator[tuple[np.ndarray, int]]:
-    """Of each layer the places of its slices, buffers × warps, and its number of blocks."""
+    """The places of each layer's slices, buffers × warps, and its number of blocks."""
     for layer in layers:
         slices = staged_slices(problem, layer, WARP * warps, buffer, 1)
         yield slices.places.reshape(-1, warps), len(slices.buffers)

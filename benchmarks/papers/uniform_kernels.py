@@ -131,7 +131,7 @@ class UniformKernels(BenchStudy):
 
 
 def times_in_network(row: Row) -> int:
-    """How often a network has a layer of a shape."""
+    """The number of layers of a shape in a network."""
     found = re.search(r"(\d+) times$", row.case)
     return int(found[1]) if found else 1
 

@@ -170,7 +170,7 @@ def test_points_that_fail_are_left_for_last(papers: Path, monkeypatch: pytest.Mo
 
 def test_a_killed_process_leaves_its_point_for_last(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Killed(BaseException):
-        """What no study catches, as it catches no signal."""
+        """An end that no study catches, like a signal."""
 
     study, one = module("study"), module("lidar_network").LidarNetwork()
     done: list[str] = []
