@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from click.testing import CliRunner  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from sparsegen.attention.choice import Way  # noqa: E402
+from sparsegen.attention.choice import AttentionImplementation  # noqa: E402
 from sparsegen.cli.main import cli  # noqa: E402
 from sparsegen.errors import (  # noqa: E402
     ConfigError,
@@ -299,10 +299,10 @@ def test_attention_over_a_pattern_is_shipped_where_it_is_one_launch(
 ) -> None:
     torch.manual_seed(0)
     model, x = Fixed().eval(), torch.randn(2, 16, 64).half()
-    monkeypatch.setattr(SparsePattern, "attention_way", lambda *_: Way.STEPS)
+    monkeypatch.setattr(SparsePattern, "attention_implementation", lambda *_: AttentionImplementation.STEPS)
     with pytest.raises(OperandError, match="several launches"):
         ship(model, x, tmp_path / "steps", program="exported")
-    monkeypatch.setattr(SparsePattern, "attention_way", lambda *_: Way.FUSED)
+    monkeypatch.setattr(SparsePattern, "attention_implementation", lambda *_: AttentionImplementation.FUSED)
     found = shipped(model, x, tmp_path / "fused", "exported")
     assert [launch.problem.operator for launch in found.launches] == ["sparse_attention"]
     loads_elsewhere(tmp_path / "fused")

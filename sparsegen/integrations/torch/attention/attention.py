@@ -197,13 +197,18 @@ def prepared(
     if kernel_device(q) is None:
         return None
     heads, _, head_dim = q.shape
-    if keeps_weights or not (q.numel() and pattern.nnz) or pattern.attention_way(heads, q) is not Way.FUSED:
+    is_empty = not (q.numel() and pattern.nnz)
+    if (
+        keeps_weights
+        or is_empty
+        or pattern.attention_implementation(heads, q) is not AttentionImplementation.FUSED
+    ):
         raise OperandError(
             f"sparse attention over {pattern.nnz} places runs in several launches here, which cannot be shipped: one "
             "launch can, as can block_attention with a mask of blocks"
         )
     found = pattern.prepared(Product.ATTENTION, head_dim, q, scale=scale, batch=heads)
-    assert isinstance(found, Prepared)  # the way says so
+    assert isinstance(found, Prepared)  # the choice says so
     return PreparedCall(
         found.operator,
         lambda inputs: dict(zip("qkv", inputs[:3], strict=True)),
