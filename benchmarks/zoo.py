@@ -98,9 +98,10 @@ def row(one: Images | Text, cut: Cut, place: torch.device, *, small: bool) -> di
     with torch.no_grad():
         for mode in (Mode.EAGER,) if place.type == "cpu" else Mode:
             sparse = copy.deepcopy(dense)
-            policy = "never" if place.type == "cpu" else "auto"  # a rehearsal is of sparse layers
-            captures = mode is Mode.GRAPH
-            report = convert(sparse, dense=policy, example_inputs=inputs, capture=captures)
+            if place.type == "cpu":  # a rehearsal is of sparse layers, and has no times to decide by
+                report = convert(sparse, dense="never")
+            else:
+                report = convert(sparse, example_inputs=inputs, capture=mode is Mode.GRAPH)
             found[f"{mode}_sparse_layers"] = len(report.converted)
             calls = [called(one, inputs, mode) for one in (dense, sparse)]
             wanted, result = (call() for call in calls)

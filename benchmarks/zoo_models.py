@@ -93,7 +93,7 @@ ZOO: tuple[Images | Text, ...] = (
     Text("distilbert", {"vocab_size": 128, "dim": 64, "hidden_dim": 128, "n_layers": 2, "n_heads": 4}),
     Text("mpnet", _ENCODER),
     Text("deberta-v2", _ENCODER),
-    Text("gpt2", {"vocab_size": 128, "n_embd": 64, "n_layer": 2, "n_head": 4}),
+    Text("gptj", {"vocab_size": 128, "n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8}),
     Text("gpt_neox", _ENCODER),
     Text(
         "opt",
