@@ -1,4 +1,3 @@
-// A block's share of the active units: kRoundUnits in each round, and of what is left at the end as many as the others.
 struct Share {
   int total, parts, own;
 
@@ -11,7 +10,6 @@ struct Share {
 
   __device__ __forceinline__ int count() const { return rounds() * kRoundUnits + rest_begin(own + 1) - rest_begin(own); }
 
-  // Returns the number of the block's i-th unit among all.
   __device__ __forceinline__ int number(int i) const {
     const int round = i / kRoundUnits;
     return round < rounds() ? (round * parts + own) * kRoundUnits + i % kRoundUnits

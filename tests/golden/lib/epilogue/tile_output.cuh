@@ -10,8 +10,6 @@ struct Output {
   const Element* bias;
   int m, n;
 
-  // Stores sums, 64 rows of a batch element's result from the given one on; `column_of` says for each kRowElements columns of them where they
-  // begin.
   template <int kTiles, class ColumnOf>
   __device__ __forceinline__ void store(const float (&sums)[kTiles][4], int batch_index, int first_row, ColumnOf column_of) const {
     constexpr int kPieces = kTiles * 8 / kRowElements, kAtOnce = kPieces < kOutputs ? kPieces : kOutputs;
@@ -37,13 +35,11 @@ struct Output {
     }
   }
 
-  // Before the block ends.
   __device__ __forceinline__ void finish() const {
     by_one_thread([] { store_box_wait<0>(); });
   }
 
  private:
-  // By all threads of the warpgroup: the same one does it every time.
   template <class Do>
   __device__ __forceinline__ static void by_one_thread(const Do& act) {
     if (threadIdx.x / 32 % 4 == 0) {
@@ -51,7 +47,6 @@ struct Output {
     }
   }
 
-  // A sum as it is stored.
   __device__ __forceinline__ float finished(float x, [[maybe_unused]] int batch_index, [[maybe_unused]] int row, [[maybe_unused]] int column) const {
     x *= scale;
     x += (row < m ? to_float(bias[row]) : 0.0f);
@@ -59,7 +54,6 @@ struct Output {
     return x;
   }
 
-  // Column tiles of sums, which are 64 rows and kRowElements columns of the result that begin with the given ones.
   template <int kTiles>
   __device__ __forceinline__ void stage_piece(const float (&sums)[kTiles][4], int first_tile, unsigned char* place, int batch_index, int first_row, int first_column) const {
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;

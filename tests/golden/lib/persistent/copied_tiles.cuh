@@ -34,13 +34,11 @@
 
 // lib/persistent/tile_scheduler.cuh.j2 (1)
 
-// In shared memory, behind the stages and the staged pieces of the result.
 struct Memory {
   Ring ring;
   TileQueue queue;
 };
 
-// The coordinates of a box in the array of a batch element.
 __device__ __forceinline__ auto box_of([[maybe_unused]] int batch_index, int inner, int outer) { return box_at(inner, outer); }
 
 // lib/epilogue/tile_output.cuh.j2 (1)

@@ -1,6 +1,5 @@
 // lib/persistent/stage_products.cuh.j2
 
-// A consumer warpgroup.
 struct Consumer {
   const unsigned char* tiles;
   Ring& ring;
@@ -18,12 +17,10 @@ struct Consumer {
     warpgroup_commit();
   }
 
-  // A tile whose stages are all live for both warpgroups.
   __device__ __forceinline__ void multiply_all(Sums& sums, unsigned flags) {
     multiply_stages<kStages>(ring, stage, sums, flags, [&](bool add) { multiply(sums, add); });
   }
 
-  // A tile in which some stages are dead for this warpgroup: runs of live stages stay pipelined.
   __device__ __forceinline__ void multiply_some(Sums& sums, unsigned flags) {
     #pragma unroll
     for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
@@ -56,7 +53,6 @@ struct Consumer {
     }
   }
 
-  // Computes and stores all tiles.
   __device__ __forceinline__ void compute_all(const Output& output) {
     for (;;) {
       const unsigned flags = ring.wait_full(stage);
@@ -90,13 +86,10 @@ struct Consumer {
 -    warpgroup_commit();
 -  }
 -
--  // A tile whose stages are all live for both warpgroups.
 -  __device__ __forceinline__ void multiply_all(Sums& sums, unsigned flags) {
 -    multiply_stages<kStages>(ring, stage, sums, flags, [&](bool add) { multiply(sums, add); });
 -  }
 -
--  // A tile in which some stages are dead for this warpgroup: runs of live stages stay pipelined.
-+  // A tile in which some stages are dead for this warpgroup.
 @@
 -    #pragma unroll
 -    for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
