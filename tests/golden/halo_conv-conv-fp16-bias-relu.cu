@@ -39,8 +39,8 @@ constexpr int kBoxRows = kUnit + (kRows - 1) / kStride;
 constexpr int kBoxColumns = kUnit + (kColumns - 1) / kStride;
 constexpr int kBoxBytes = kBoxRows * kBoxColumns * kRowBytes;
 constexpr int kBoxPlace = (kBoxBytes + 1023) / 1024 * 1024;
-constexpr int kItemUnits = 2 * kGroupUnits;
-constexpr int kInputBytes = kItemUnits * kBoxPlace;
+constexpr int kRoundUnits = 2 * kGroupUnits;
+constexpr int kInputBytes = kRoundUnits * kBoxPlace;
 constexpr int kTapBytes = kTileN * kRowBytes;
 constexpr int kWeightBytes = kStageTaps * kTapBytes;
 constexpr int kTileColumns = kTileN / 8;
@@ -246,23 +246,23 @@ struct Shared {
 };
 
 struct Work {
-  int units, items, first_channel, chunks;
-  int least = items > 0 ? units / items : 0, larger = units - least * items;
+  int units, rounds, first_channel, chunks;
+  int least = rounds > 0 ? units / rounds : 0, larger = units - least * rounds;
 
-  __device__ __forceinline__ int first_unit(int item) const { return item * least + min(item, larger); }
-  __device__ __forceinline__ int item_units(int item) const { return least + (item < larger); }
+  __device__ __forceinline__ int first_unit(int round) const { return round * least + min(round, larger); }
+  __device__ __forceinline__ int round_units(int round) const { return least + (round < larger); }
 };
 
 __device__ __forceinline__ void load_input(Shared& shared, const TensorMap& images, const Work& work, const UnitMask& mask) {
   Stage<kInputStages> stage;
   int boxes_before = 0;
-  for (int item = 0; item < work.items; ++item) {
-    const int count = work.item_units(item);
-    int image[kItemUnits], row[kItemUnits], column[kItemUnits];
+  for (int round = 0; round < work.rounds; ++round) {
+    const int count = work.round_units(round);
+    int image[kRoundUnits], row[kRoundUnits], column[kRoundUnits];
     #pragma unroll
-    for (int i = 0; i < kItemUnits; ++i) {
+    for (int i = 0; i < kRoundUnits; ++i) {
       if (i >= count) continue;
-      const unsigned unit = shared.list.units[work.first_unit(item) + i];
+      const unsigned unit = shared.list.units[work.first_unit(round) + i];
       const int unit_row = row_of_unit(unit);
       image[i] = mask.image_of(unit_row);
       row[i] = (unit_row - image[i] * mask.unit_rows) * kUnit * kStride - kPaddingRows;
@@ -275,7 +275,7 @@ __device__ __forceinline__ void load_input(Shared& shared, const TensorMap& imag
         if (boxes_before++ == 1) barrier_wait(shared.barriers.input_full, 0);
         barrier_arrive_expecting(full, count * kBoxBytes);
         #pragma unroll
-        for (int i = 0; i < kItemUnits; ++i) {
+        for (int i = 0; i < kRoundUnits; ++i) {
           if (i >= count) continue;
           copy_box(shared.input + stage.number * kInputBytes + i * kBoxPlace, images,
                    box_at(chunk * kChannels, column[i] + c % kColumnClasses, row[i] + c / kColumnClasses, image[i]), full);
@@ -313,8 +313,8 @@ struct WeightLoader {
   }
 
   __device__ __forceinline__ void load_all(const Work& work) {
-    for (int item = 0; item < (kResident ? min(work.items, 1) : work.items); ++item) {
-      for (int number = item == 0 ? early : 0; number < chunks * kChunkStages; ++number) {
+    for (int round = 0; round < (kResident ? min(work.rounds, 1) : work.rounds); ++round) {
+      for (int number = round == 0 ? early : 0; number < chunks * kChunkStages; ++number) {
         load(number);
       }
     }
@@ -508,10 +508,10 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
   const int total = add_warps(before, shared.list);
   __syncthreads();
   const Share share{total, parts, own};
-  const Work work{share.count(), (share.count() + kItemUnits - 1) / kItemUnits, first_channel, chunks};
+  const Work work{share.count(), (share.count() + kRoundUnits - 1) / kRoundUnits, first_channel, chunks};
   if (warp < kWarps) {
     list_units(mask, places, share, shared.list);
-  } else if (warp == kWarps + 1 && work.items > 0 && is_elected()) {
+  } else if (warp == kWarps + 1 && work.rounds > 0 && is_elected()) {
     loader.begin();
   }
   __syncthreads();
@@ -523,7 +523,7 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
     take_registers<216>();
     Multiplier multiplier{shared};
     const int group = static_cast<int>(warp / 4);
-    if (kLead > 0 && work.items > 1) {
+    if (kLead > 0 && work.rounds > 1) {
       if (group == 0) multiplier.steps_to_lead = kLead; else barrier_wait(&shared.barriers.lead, 0);
     }
     const auto outputs_of = [&](int number) {
@@ -531,9 +531,9 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
       return WarpOutputs{shared.out + warp * kOutBytes, place, static_cast<int>(warp % 4), out_width, filters,
                          y + first_channel};
     };
-    for (int item = 0; item < work.items; ++item) {
-      const int count = work.item_units(item), first = group == 0 ? 0 : (count + 1) / 2, units = group == 0 ? (count + 1) / 2 : count / 2;
-      const int listed = work.first_unit(item) + first;
+    for (int round = 0; round < work.rounds; ++round) {
+      const int count = work.round_units(round), first = group == 0 ? 0 : (count + 1) / 2, units = group == 0 ? (count + 1) / 2 : count / 2;
+      const int listed = work.first_unit(round) + first;
       Sums sums[kGroupUnits];
       if (units == 0) {
         multiplier.multiply<0>(sums, first, chunks);

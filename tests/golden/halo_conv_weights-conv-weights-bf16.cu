@@ -22,7 +22,7 @@ constexpr int kParts = 44;
 // convolution/geometry.cuh.j2 (1)
 
 constexpr int kUnit = 8;
-constexpr int kItemUnits = 1;
+constexpr int kRoundUnits = 1;
 constexpr int kListUnits = 512;
 constexpr int kThreads = 128;
 constexpr int kConsumers = 2;

@@ -220,9 +220,9 @@ mma_conv(int image_count, int height, int width, int channels, int filters, int 
   const int first_row = warp % kWarpsM * kWarpTileM, first_column = warp / kWarpsM * kWarpTileN;
 
   const auto compute = [&](int listed) {
-    for (int item = 0; item < listed; item += kItemUnits) {
-      const Unit* const units = shared.list.units + item;
-      const int count = min(kItemUnits, listed - item);
+    for (int round = 0; round < listed; round += kRoundUnits) {
+      const Unit* const units = shared.list.units + round;
+      const int count = min(kRoundUnits, listed - round);
       for (int i = threadIdx.x; i < kTileM; i += kThreads) {
         shared.pixels[i] = i / kPixels < count ? images.first_pixel(units[i / kPixels], i % kPixels) : FirstPixel{0, kNowhere, 0};
       }

@@ -265,20 +265,20 @@ constexpr int kNoBand = 1 << 29;
 
 struct Tiles {
   int queries, keys;
-  int item_heads;
+  int element_heads;
   int all_heads;
   int section;
   bool backwards;
   int rows;
   const unsigned long long* mask;
   int mask_rows, mask_columns;
-  int item_masks, head_masks;
+  int element_masks, head_masks;
 
   __device__ __forceinline__ int count() const { return rows * all_heads; }
 
   __device__ __forceinline__ MaskRows mask_of(int head) const {
-    const int item = head / item_heads;
-    const long long words = static_cast<long long>(item) * item_masks + static_cast<long long>(head - item * item_heads) * head_masks;
+    const int batch_index = head / element_heads;
+    const long long words = static_cast<long long>(batch_index) * element_masks + static_cast<long long>(head - batch_index * element_heads) * head_masks;
     return MaskRows(mask + words, mask_rows, mask_columns, false);
   }
 
@@ -386,7 +386,7 @@ struct Producer {
     }
     return found;
   }
-  __device__ __forceinline__ void load_stage(const TensorMap& map, const Parts& parts, int item, int of_head, bool is_of_keys, bool is_last) {
+  __device__ __forceinline__ void load_stage(const TensorMap& map, const Parts& parts, int batch_index, int of_head, bool is_of_keys, bool is_last) {
     barrier_wait(ring.empty + stage.number, stage.parity ^ 1);
     if (is_elected()) {
       if (is_of_keys) {
@@ -403,7 +403,7 @@ struct Producer {
         const int key = static_cast<int>(parts.words[i] >> kPieces) * kPartKeys;
         #pragma unroll
         for (int chunk = 0; chunk < kChunks; ++chunk) {
-          copy_box(to + chunk * kKeyChunkBytes + i * kPartKeys * kRowBytes, map, box_at(chunk * 64, key, of_head, item), full);
+          copy_box(to + chunk * kKeyChunkBytes + i * kPartKeys * kRowBytes, map, box_at(chunk * 64, key, of_head, batch_index), full);
         }
       }
     }
@@ -413,7 +413,7 @@ struct Producer {
 
   __device__ __forceinline__ int first_of(int piece) const { return queries.first[piece] == kNowhere ? tiles.queries : queries.first[piece]; }
 
-  __device__ __forceinline__ void load_queries(int item, int of_head) {
+  __device__ __forceinline__ void load_queries(int batch_index, int of_head) {
     constexpr int kBoxRows = kPieceRows < 64 ? kPieceRows : 64;
     barrier_wait(ring.queries_empty + place.number, place.parity ^ 1);
     if (is_elected()) {
@@ -431,7 +431,7 @@ struct Producer {
           #pragma unroll
           for (int chunk = 0; chunk < kChunks; ++chunk) {
             copy_box(memory.queries(place.number) + chunk * kQueryChunkBytes + (i * kPieceRows + box * kBoxRows) * kRowBytes, q_map,
-                     box_at(chunk * 64, first + box * kBoxRows, of_head, item), full);
+                     box_at(chunk * 64, first + box * kBoxRows, of_head, batch_index), full);
           }
         }
       }
@@ -441,7 +441,7 @@ struct Producer {
   }
 
   __device__ __forceinline__ void load_tile() {
-    const int item = head / tiles.item_heads, own_head = head - item * tiles.item_heads, key_head = own_head / group;
+    const int batch_index = head / tiles.element_heads, own_head = head - batch_index * tiles.element_heads, key_head = own_head / group;
     int lowest = tiles.queries, highest = 0;
     unsigned existing = 0;
     #pragma unroll
@@ -453,20 +453,20 @@ struct Producer {
     }
     int left = live.strip > 0 ? 1 << 20 : (live.count() * kBlockKeys + kStageKeys - 1) / kStageKeys;
     Parts now = take_parts(lowest, highest, existing), before{};
-    load_queries(item, own_head);
+    load_queries(batch_index, own_head);
     for (bool is_behind = false;; is_behind = true) {
       const Parts next = take_parts(lowest, highest, existing);
-      load_stage(k_map, now, item, key_head, true, !next.are_there);
+      load_stage(k_map, now, batch_index, key_head, true, !next.are_there);
       if (--left <= 2 && prefetched < 3) prefetch_next();
       if (is_behind) {
-        load_stage(v_map, before, item, key_head, false, false);
+        load_stage(v_map, before, batch_index, key_head, false, false);
         if (left <= 2 && prefetched < 3) prefetch_next();
       }
       before = now;
       if (!next.are_there) break;
       now = next;
     }
-    load_stage(v_map, before, item, key_head, false, false);
+    load_stage(v_map, before, batch_index, key_head, false, false);
   }
 
   __device__ __forceinline__ void finish() {
@@ -609,7 +609,7 @@ using Sums = float[kHeadDim / 8][4];
 struct Output {
   const TensorMap& map;
   float* lse;
-  int item_heads, query_count;
+  int element_heads, query_count;
 
   __device__ __forceinline__ void store(const Sums& sums, Rows& rows, unsigned char* place, int head, int first_query) const {
     const unsigned lane = threadIdx.x % 32;
@@ -629,10 +629,10 @@ struct Output {
     fence_shared_for_tensor_cores();
     __syncwarp();
     if (is_elected()) {
-      const int item = head / item_heads;
+      const int batch_index = head / element_heads;
       #pragma unroll
       for (int chunk = 0; chunk < kChunks; ++chunk) {
-        store_box(map, box_at(chunk * 64, first_query, head - item * item_heads, item), place + chunk * kQueryChunkBytes);
+        store_box(map, box_at(chunk * 64, first_query, head - batch_index * element_heads, batch_index), place + chunk * kQueryChunkBytes);
       }
       store_box_commit();
     }
@@ -823,8 +823,8 @@ struct Consumer {
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 tma_attention(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
-    const __grid_constant__ TensorMap o_map, int queries, int keys, int kv_heads, int group, int items, int section,
-    int item_masks, int head_masks,
+    const __grid_constant__ TensorMap o_map, int queries, int keys, int kv_heads, int group, int batch, int section,
+    int element_masks, int head_masks,
     unsigned* counters, const Element* __restrict__, const Element* __restrict__, const Element* __restrict__,
     const unsigned long long* __restrict__ mask,
     const float* __restrict__ scale, const int* __restrict__ band_words, float* __restrict__ lse, Element*) {
@@ -851,7 +851,7 @@ tma_attention(const __grid_constant__ TensorMap q_map, const __grid_constant__ T
       const int heads = kv_heads * group;
       const int mask_rows = (queries + kBlockRows - 1) / kBlockRows, mask_columns = (keys + kBlockKeys - 1) / kBlockKeys;
       const int row_tiles = kPieces > 1 ? (mask_rows + kPieces - 1) / kPieces : mask_rows * kRowTiles;
-      const Tiles tiles{queries, keys, heads, heads * items, section, is_causal, row_tiles, mask, mask_rows, mask_columns, item_masks, head_masks};
+      const Tiles tiles{queries, keys, heads, heads * batch, section, is_causal, row_tiles, mask, mask_rows, mask_columns, element_masks, head_masks};
       const int workers = static_cast<int>(gridDim.x) * kRings;
       Producer producer{rings[number], RingTiles{memory + number * kRingBytes}, tiles, band, group, q_map, k_map, v_map, counters, workers};
       producer.load_all(static_cast<int>(blockIdx.x + number * gridDim.x));

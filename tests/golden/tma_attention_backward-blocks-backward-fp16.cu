@@ -114,22 +114,22 @@ struct Pair {
 };
 
 struct Shape {
-  int items, kv_heads, group, queries, keys;
+  int batch, kv_heads, group, queries, keys;
   const Band& band;
 
   __device__ __forceinline__ int heads() const { return kv_heads * group; }
   __device__ __forceinline__ int query_steps() const { return (queries + kStep - 1) / kStep; }
   __device__ __forceinline__ int padded_queries() const { return query_steps() * kStep; }
-  __device__ __forceinline__ long long padded_rows() const { return static_cast<long long>(items) * heads() * padded_queries(); }
+  __device__ __forceinline__ long long padded_rows() const { return static_cast<long long>(batch) * heads() * padded_queries(); }
   __device__ __forceinline__ int query_blocks() const { return (queries + kQueryBlock - 1) / kQueryBlock; }
   __device__ __forceinline__ int key_blocks() const { return (keys + kKeyBlock - 1) / kKeyBlock; }
   __device__ __forceinline__ int query_words() const { return (query_blocks() + 63) / 64; }
   __device__ __forceinline__ int key_words() const { return (key_blocks() + 63) / 64; }
   __device__ __forceinline__ int query_tiles() const { return (queries + kTile - 1) / kTile; }
   __device__ __forceinline__ int key_tiles() const { return (keys + kTile - 1) / kTile; }
-  __device__ __forceinline__ long long row(int item, int head, int query) const {
-    return kTokensFirst ? (static_cast<long long>(item) * queries + query) * heads() + head
-                        : (static_cast<long long>(item) * heads() + head) * queries + query;
+  __device__ __forceinline__ long long row(int batch_index, int head, int query) const {
+    return kTokensFirst ? (static_cast<long long>(batch_index) * queries + query) * heads() + head
+                        : (static_cast<long long>(batch_index) * heads() + head) * queries + query;
   }
 };
 
@@ -142,57 +142,57 @@ __device__ __forceinline__ unsigned long long bits_between(int first, int last, 
 struct LiveBlocks {
   const Shape& shape;
   const unsigned long long* masks;
-  int item_masks, head_masks;
+  int element_masks, head_masks;
   int* ranks;
 
   __device__ __forceinline__ long long words_by_rows() const {
     return static_cast<long long>(shape.query_blocks()) * shape.key_words() + (shape.query_blocks() + 1) / 2;
   }
-  __device__ __forceinline__ int mask_count() const { return (item_masks == 0 ? 1 : shape.items) * (head_masks == 0 ? 1 : shape.heads()); }
-  __device__ __forceinline__ const unsigned long long* mask_of(int item, int head) const {
-    return masks + static_cast<long long>(item) * item_masks + static_cast<long long>(head) * head_masks;
+  __device__ __forceinline__ int mask_count() const { return (element_masks == 0 ? 1 : shape.batch) * (head_masks == 0 ? 1 : shape.heads()); }
+  __device__ __forceinline__ const unsigned long long* mask_of(int batch_index, int head) const {
+    return masks + static_cast<long long>(batch_index) * element_masks + static_cast<long long>(head) * head_masks;
   }
-  __device__ __forceinline__ long long mask_number(int item, int head) const {
-    return (item_masks == 0 ? 0 : item) * (head_masks == 0 ? 1 : shape.heads()) + (head_masks == 0 ? 0 : head);
+  __device__ __forceinline__ long long mask_number(int batch_index, int head) const {
+    return (element_masks == 0 ? 0 : batch_index) * (head_masks == 0 ? 1 : shape.heads()) + (head_masks == 0 ? 0 : head);
   }
-  __device__ __forceinline__ int* ranks_of(int item, int head) const {
-    return ranks + mask_number(item, head) * (shape.query_blocks() + shape.key_blocks());
+  __device__ __forceinline__ int* ranks_of(int batch_index, int head) const {
+    return ranks + mask_number(batch_index, head) * (shape.query_blocks() + shape.key_blocks());
   }
-  __device__ __forceinline__ unsigned long long row_word(int item, int head, int row, int number) const {
-    const long long rank = ranks_of(item, head)[row];
-    return mask_of(item, head)[rank * shape.key_words() + number];
+  __device__ __forceinline__ unsigned long long row_word(int batch_index, int head, int row, int number) const {
+    const long long rank = ranks_of(batch_index, head)[row];
+    return mask_of(batch_index, head)[rank * shape.key_words() + number];
   }
-  __device__ __forceinline__ unsigned long long column_word(int item, int head, int column, int number) const {
-    const long long rank = ranks_of(item, head)[shape.query_blocks() + column];
-    return mask_of(item, head)[words_by_rows() + rank * shape.query_words() + number];
+  __device__ __forceinline__ unsigned long long column_word(int batch_index, int head, int column, int number) const {
+    const long long rank = ranks_of(batch_index, head)[shape.query_blocks() + column];
+    return mask_of(batch_index, head)[words_by_rows() + rank * shape.query_words() + number];
   }
 
   __device__ __forceinline__ void find_ranks() const {
     const int lines = shape.query_blocks() + shape.key_blocks(), count = mask_count() * lines;
     for (int at = blockIdx.x * kThreads + threadIdx.x; at < count; at += gridDim.x * kThreads) {
-      const int of = at / lines, line = at % lines, masks_of_item = head_masks == 0 ? 1 : shape.heads();
-      const int item = of / masks_of_item, head = of % masks_of_item;
+      const int of = at / lines, line = at % lines, masks_of_element = head_masks == 0 ? 1 : shape.heads();
+      const int batch_index = of / masks_of_element, head = of % masks_of_element;
       const bool is_row = line < shape.query_blocks();
-      const unsigned long long* const half = mask_of(item, head) + (is_row ? 0 : words_by_rows());
+      const unsigned long long* const half = mask_of(batch_index, head) + (is_row ? 0 : words_by_rows());
       const long long words = is_row ? static_cast<long long>(shape.query_blocks()) * shape.key_words() : static_cast<long long>(shape.key_blocks()) * shape.query_words();
       const int rank = is_row ? line : line - shape.query_blocks();
       const int which = reinterpret_cast<const int*>(half + words)[rank];
-      ranks_of(item, head)[(is_row ? 0 : shape.query_blocks()) + which] = rank;
+      ranks_of(batch_index, head)[(is_row ? 0 : shape.query_blocks()) + which] = rank;
     }
   }
 
-  __device__ __forceinline__ unsigned long long of_keys(int item, int head, int key, int number) const {
+  __device__ __forceinline__ unsigned long long of_keys(int batch_index, int head, int key, int number) const {
     if (key >= shape.keys || number >= shape.query_words()) return 0;
     const Band& band = shape.band;
     const int last_key = min(key + kStep, shape.keys) - 1;
     const int first = max(key - band.most, 0), last = key < band.sinks ? shape.queries - 1 : min(last_key - band.least, shape.queries - 1);
     if (last < first) return 0;
     unsigned long long bits = bits_between(first / kQueryBlock, last / kQueryBlock, number);
-    if (bits != 0) bits &= column_word(item, head, key / kKeyBlock, number);
+    if (bits != 0) bits &= column_word(batch_index, head, key / kKeyBlock, number);
     return bits;
   }
 
-  __device__ __forceinline__ unsigned long long of_queries(int item, int head, int query, int number) const {
+  __device__ __forceinline__ unsigned long long of_queries(int batch_index, int head, int query, int number) const {
     if (query >= shape.queries || number >= shape.key_words()) return 0;
     const Band& band = shape.band;
     const int last_query = min(query + kStep, shape.queries) - 1, last = min(last_query + band.most, shape.keys - 1);
@@ -200,22 +200,22 @@ struct LiveBlocks {
     const int first = max(query + band.least, 0), last_sink = min(band.sinks - 1, last);
     unsigned long long bits = first <= last ? bits_between(first / kKeyBlock, last / kKeyBlock, number) : 0;
     if (last_sink >= 0) bits |= bits_between(0, last_sink / kKeyBlock, number);
-    if (bits != 0) bits &= row_word(item, head, query / kQueryBlock, number);
+    if (bits != 0) bits &= row_word(batch_index, head, query / kQueryBlock, number);
     return bits;
   }
 };
 
 struct Tile {
   bool is_of_queries;
-  int item, head, first;
+  int batch_index, head, first;
 };
 
 struct Order {
   const Shape& shape;
   const unsigned* sorted;
 
-  __device__ __forceinline__ int key_tiles() const { return shape.items * shape.kv_heads * shape.key_tiles(); }
-  __device__ __forceinline__ int query_tiles() const { return kPasses == 2 ? shape.items * shape.heads() * shape.query_tiles() : 0; }
+  __device__ __forceinline__ int key_tiles() const { return shape.batch * shape.kv_heads * shape.key_tiles(); }
+  __device__ __forceinline__ int query_tiles() const { return kPasses == 2 ? shape.batch * shape.heads() * shape.query_tiles() : 0; }
   __device__ __forceinline__ int count() const { return key_tiles() + query_tiles(); }
   __device__ __forceinline__ bool is_sorted() const {
     return kIsMasked || !shape.band.all(0, shape.queries - 1, 0, shape.keys - 1);
@@ -223,7 +223,7 @@ struct Order {
   __device__ __forceinline__ int section() const {
     constexpr long long kBytes = 24ll << 20;
     const long long head = static_cast<long long>(shape.group) * shape.queries * kHeadDim * (kPasses == 1 ? 8 : 4);
-    return static_cast<int>(max(1ll, min(static_cast<long long>(shape.items) * shape.kv_heads, kBytes / head)));
+    return static_cast<int>(max(1ll, min(static_cast<long long>(shape.batch) * shape.kv_heads, kBytes / head)));
   }
   __device__ __forceinline__ Tile natural(int number) const {
     Tile tile;
@@ -232,7 +232,7 @@ struct Order {
     const int per_head = tile.is_of_queries ? shape.query_tiles() : shape.key_tiles();
     const int heads = tile.is_of_queries ? shape.heads() : shape.kv_heads;
     const int of = number / per_head;
-    tile.item = of / heads, tile.head = of % heads, tile.first = number % per_head * kTile;
+    tile.batch_index = of / heads, tile.head = of % heads, tile.first = number % per_head * kTile;
     return tile;
   }
   __device__ __forceinline__ unsigned at(int number) const { return is_sorted() ? sorted[number] : static_cast<unsigned>(number); }
@@ -243,7 +243,7 @@ __device__ __forceinline__ void prepare_rows(const Shape& shape, const Element* 
   constexpr int kLanes = kHeadDim / 8;
   constexpr int kAtOnce = 4;
   const int padded = shape.padded_queries(), lane = threadIdx.x % kLanes;
-  const long long rows = static_cast<long long>(shape.items) * shape.heads() * padded;
+  const long long rows = static_cast<long long>(shape.batch) * shape.heads() * padded;
   const long long stride = static_cast<long long>(gridDim.x) * (kThreads / kLanes);
   const long long bound = (rows + 32 / kLanes - 1) / (32 / kLanes) * (32 / kLanes);
   for (long long begin = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes; begin < bound; begin += kAtOnce * stride) {
@@ -284,7 +284,7 @@ __device__ __forceinline__ void prepare_rows(const Shape& shape, const Element* 
 }
 
 __device__ __forceinline__ void sort_tiles(const Shape& shape, const LiveBlocks& live, const Order& tiles, unsigned* order, unsigned* histogram) {
-  const int section = tiles.section(), all_heads = shape.items * shape.kv_heads, sections = (all_heads + section - 1) / section;
+  const int section = tiles.section(), all_heads = shape.batch * shape.kv_heads, sections = (all_heads + section - 1) / section;
   const int words = max(shape.query_words(), shape.key_words());
   const int most = max(shape.group * shape.query_blocks(), shape.key_blocks());
   for (int job = blockIdx.x; job < sections * kPasses; job += gridDim.x) {
@@ -298,8 +298,8 @@ __device__ __forceinline__ void sort_tiles(const Shape& shape, const LiveBlocks&
       for (int g = 0; g < (of_queries ? 1 : shape.group); ++g) {
         const int head = of_queries ? tile.head : tile.head * shape.group + g;
         for (int w = 0; w < words; ++w) {
-          const unsigned long long bits = of_queries ? live.of_queries(tile.item, head, tile.first, w) | live.of_queries(tile.item, head, tile.first + kStep, w)
-                                                     : live.of_keys(tile.item, head, tile.first, w) | live.of_keys(tile.item, head, tile.first + kStep, w);
+          const unsigned long long bits = of_queries ? live.of_queries(tile.batch_index, head, tile.first, w) | live.of_queries(tile.batch_index, head, tile.first + kStep, w)
+                                                     : live.of_keys(tile.batch_index, head, tile.first, w) | live.of_keys(tile.batch_index, head, tile.first + kStep, w);
           count += __popcll(bits);
         }
       }
@@ -341,8 +341,8 @@ struct Producer {
   Pair pair;
   unsigned held_parity = 1;
 
-  __device__ __forceinline__ auto box_of(int piece, int token, int head, int item) const {
-    return box_at(piece * 64, token, head, item);
+  __device__ __forceinline__ auto box_of(int piece, int token, int head, int batch_index) const {
+    return box_at(piece * 64, token, head, batch_index);
   }
 
   __device__ __forceinline__ void load_held(const Tile& tile, unsigned number) {
@@ -357,7 +357,7 @@ struct Producer {
       for (int piece = 0; piece < kPieces; ++piece) {
         #pragma unroll
         for (int w = 0; w < kConsumers; ++w) {
-          const auto from = box_of(piece, tile.first + w * kStep, tile.head, tile.item);
+          const auto from = box_of(piece, tile.first + w * kStep, tile.head, tile.batch_index);
           unsigned char* const to = memory + (piece * kConsumers + w) * kPieceBytes;
           copy_box(to, first, from, &shared.held_full);
           copy_box(to + kHeldBytes, second, from, &shared.held_full);
@@ -367,7 +367,7 @@ struct Producer {
     __syncwarp();
   }
 
-  __device__ __forceinline__ void load_stage(int number, const TensorMap& map, int token, int head, int item, unsigned descriptor, const float* values) {
+  __device__ __forceinline__ void load_stage(int number, const TensorMap& map, int token, int head, int batch_index, unsigned descriptor, const float* values) {
     barrier_wait(shared.empty + number, pair.parity ^ 1);
     if (is_elected()) {
       Barrier* const full = shared.full + number;
@@ -375,7 +375,7 @@ struct Producer {
       barrier_arrive_expecting(full, kStageBytes + (values != nullptr ? 64 * sizeof(float) : 0));
       unsigned char* const to = memory + kStagesAt + number * kStageBytes;
       #pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) copy_box(to + piece * kPieceBytes, map, box_of(piece, token, head, item), full);
+      for (int piece = 0; piece < kPieces; ++piece) copy_box(to + piece * kPieceBytes, map, box_of(piece, token, head, batch_index), full);
       if (values != nullptr) copy_bulk(shared.row_values[number], values, 64 * sizeof(float), full);
     }
     __syncwarp();
@@ -394,13 +394,13 @@ struct Producer {
     }
     if (tile.is_of_queries) {
       const int kv_head = head / shape.group;
-      load_stage(pair.first(), k_map, first, kv_head, tile.item, descriptor, nullptr);
-      load_stage(pair.second(), v_map, first, kv_head, tile.item, 0, nullptr);
+      load_stage(pair.first(), k_map, first, kv_head, tile.batch_index, descriptor, nullptr);
+      load_stage(pair.second(), v_map, first, kv_head, tile.batch_index, 0, nullptr);
     } else {
-      const int row = (tile.item * shape.heads() + head) * shape.query_steps() + first / kStep;
+      const int row = (tile.batch_index * shape.heads() + head) * shape.query_steps() + first / kStep;
       const float* const values = row_values + static_cast<long long>(row) * kStep;
-      load_stage(pair.first(), q_map, first, head, tile.item, descriptor, values);
-      load_stage(pair.second(), d_out_map, first, head, tile.item, row, values + shape.padded_rows());
+      load_stage(pair.first(), q_map, first, head, tile.batch_index, descriptor, values);
+      load_stage(pair.second(), d_out_map, first, head, tile.batch_index, row, values + shape.padded_rows());
     }
     pair.advance();
   }
@@ -418,8 +418,8 @@ struct Producer {
         unsigned long long mine[kConsumers];
         #pragma unroll
         for (int w = 0; w < kConsumers; ++w) {
-          mine[w] = tile.is_of_queries ? live.of_queries(tile.item, head, tile.first + w * kStep, base + lane)
-                                       : live.of_keys(tile.item, head, tile.first + w * kStep, base + lane);
+          mine[w] = tile.is_of_queries ? live.of_queries(tile.batch_index, head, tile.first + w * kStep, base + lane)
+                                       : live.of_keys(tile.batch_index, head, tile.first + w * kStep, base + lane);
         }
         for (unsigned any = __ballot_sync(0xffffffffu, (mine[0] | mine[1]) != 0); any != 0; any &= any - 1) {
           const int word = __ffs(static_cast<int>(any)) - 1;
@@ -594,7 +594,7 @@ struct Consumer {
     return { {both.x, both.y} };
   }
 
-  __device__ __forceinline__ void store_rows(const Sums& sums, float factor, unsigned char* place, const TensorMap& map, int token, int head, int item) const {
+  __device__ __forceinline__ void store_rows(const Sums& sums, float factor, unsigned char* place, const TensorMap& map, int token, int head, int batch_index) const {
     const unsigned at = matrix_row();
     #pragma unroll
     for (int k = 0; k < kHeadDim / 16; ++k) {
@@ -611,7 +611,7 @@ struct Consumer {
     if (threadIdx.x % 128 == 0) {
       #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {
-        store_box(map, box_at(piece * 64, token, head, item), place + piece * kConsumers * kPieceBytes);
+        store_box(map, box_at(piece * 64, token, head, batch_index), place + piece * kConsumers * kPieceBytes);
       }
       store_box_commit();
     }
@@ -751,8 +751,8 @@ __device__ __forceinline__ void Consumer::compute_keys() {
   pair = of;
   const Tile tile = tiles.natural(static_cast<int>(shared.tile));
   const int key = tile.first + static_cast<int>(warpgroup) * kStep;
-  store_rows(dv, 1.0f / (1 << kPShift), held(1) + warpgroup * kPieceBytes, dv_map, key, tile.head, tile.item);
-  store_rows(dk, *scale, held(0) + warpgroup * kPieceBytes, dk_map, key, tile.head, tile.item);
+  store_rows(dv, 1.0f / (1 << kPShift), held(1) + warpgroup * kPieceBytes, dv_map, key, tile.head, tile.batch_index);
+  store_rows(dk, *scale, held(0) + warpgroup * kPieceBytes, dk_map, key, tile.head, tile.batch_index);
 }
 
 __device__ __forceinline__ void Consumer::compute_queries() {
@@ -772,7 +772,7 @@ __device__ __forceinline__ void Consumer::compute_queries() {
   #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int row = query + static_cast<int>(warp() * 16 + lane() / 4) + h * 8;
-    const float* const values = row_values + (static_cast<long long>(tile.item) * shape.heads() + tile.head) * shape.padded_queries() + row;
+    const float* const values = row_values + (static_cast<long long>(tile.batch_index) * shape.heads() + tile.head) * shape.padded_queries() + row;
     const bool is_there = row < shape.padded_queries();
     begins[h] = is_there ? __ldcg(values) - static_cast<float>(kPShift) : -INFINITY;
     delta[h] = is_there ? __ldcg(values + shape.padded_rows()) * static_cast<float>(1 << kPShift) : 0.0f;
@@ -849,21 +849,21 @@ __device__ __forceinline__ void Consumer::compute_queries() {
   release(of.first());
   of.advance();
   pair = of;
-  store_rows(dq, *scale, held(0) + warpgroup * kPieceBytes, dq_map, query, tile.head, tile.item);
+  store_rows(dq, *scale, held(0) + warpgroup * kPieceBytes, dq_map, query, tile.head, tile.batch_index);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
     const __grid_constant__ TensorMap d_out_map, const __grid_constant__ TensorMap dq_map, const __grid_constant__ TensorMap dk_map,
-    const __grid_constant__ TensorMap dv_map, int queries, int keys, int kv_heads, int group, int items, int item_masks, int head_masks, unsigned* counters,
+    const __grid_constant__ TensorMap dv_map, int queries, int keys, int kv_heads, int group, int batch, int element_masks, int head_masks, unsigned* counters,
     float* row_values, float* dq_sums, unsigned* order, int* mask_ranks, const Element* __restrict__, const Element* __restrict__, const Element* __restrict__,
     const Element* __restrict__ out, const Element* __restrict__ d_out, const float* __restrict__ lse,
     const unsigned long long* __restrict__ mask, const float* __restrict__ scale, const int* __restrict__ band, Element*, Element*, Element* dq) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Memory& shared = *reinterpret_cast<Memory*>(memory + kMemoryAt);
   const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
-  const Shape shape{items, kv_heads, group, queries, keys, shared.band};
-  const LiveBlocks live{shape, mask, item_masks, head_masks, mask_ranks};
+  const Shape shape{batch, kv_heads, group, queries, keys, shared.band};
+  const LiveBlocks live{shape, mask, element_masks, head_masks, mask_ranks};
   const Order tiles{shape, order};
   if (threadIdx.x == 0) {
     shared.init();

@@ -43,7 +43,7 @@ struct Tile {
   int ranks[kConsumers];
   unsigned long long first[kConsumers];
   int column;
-  int item = 0;
+  int batch_index = 0;
 };
 
 struct Tiles {
@@ -57,11 +57,11 @@ struct Tiles {
 
   __device__ __forceinline__ int count() const { return row_tiles * column_tiles; }
 
-  __device__ __forceinline__ MaskRows mask_of([[maybe_unused]] int item) const { return first_mask; }
+  __device__ __forceinline__ MaskRows mask_of([[maybe_unused]] int batch_index) const { return first_mask; }
 
   __device__ __forceinline__ Tile at(int number) const {
     Tile tile;
-    const MaskRows mask = mask_of(tile.item);
+    const MaskRows mask = mask_of(tile.batch_index);
     const TilePlace place = place_of_tile(number, row_tiles, column_tiles);
     tile.column = (place.column * static_cast<int>(kClusterBlocks) + static_cast<int>(cluster_rank())) * kTileN;
     #pragma unroll
@@ -92,17 +92,17 @@ struct Producer {
       unsigned char* const b = a + kConsumers * kPieceBytes;
       Barrier* const full = ring.full + stage.number;
       const unsigned rows = static_cast<unsigned>(tile.rows[0] | tile.rows[1] << 16);
-      const unsigned flags = live | (last ? kLast : 0) | static_cast<unsigned>(tile.item) << 16;
+      const unsigned flags = live | (last ? kLast : 0) | static_cast<unsigned>(tile.batch_index) << 16;
       store_vector(ring.descriptors[stage.number].element, StageDescriptor{ {flags, rows, static_cast<unsigned>(tile.column), 0} });
       barrier_arrive_expecting(full, live == 0 ? 0 : ((live & 1) + (live >> 1) + kTileN / 64) * kPieceBytes);
       #pragma unroll
       for (unsigned w = 0; w < kConsumers; ++w) {
         if ((live >> w & 1) == 0 || (kClusterBlocks == 2 && w != cluster_rank())) continue;
-        const auto first = kAByInner ? box_of(tile.item, at, tile.rows[w] * 64) : box_of(tile.item, tile.rows[w] * 64, at);
+        const auto first = kAByInner ? box_of(tile.batch_index, at, tile.rows[w] * 64) : box_of(tile.batch_index, tile.rows[w] * 64, at);
         copy_box_to_cluster(a + w * kPieceBytes, a_map, first, full, 3);
       }
       if (live != 0) {
-        copy_box(b, b_map, box_of(tile.item, at, tile.column), full);
+        copy_box(b, b_map, box_of(tile.batch_index, at, tile.column), full);
       }
     }
     __syncwarp();
@@ -169,7 +169,7 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     if (warp == kProducer / 32) {
       Producer producer{memory, shared.ring, scheduler, a_map, b_map};
       for (int number = scheduler.cluster; number < tiles.count();) {
-        producer.load(tile, tiles.mask_of(tile.item));
+        producer.load(tile, tiles.mask_of(tile.batch_index));
         number = scheduler.next();
         tile = tiles.at(number);
       }

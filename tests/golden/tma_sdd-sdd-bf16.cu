@@ -40,22 +40,22 @@ struct Tile {
   int units;
   unsigned live;
   unsigned long long columns;
-  int item = 0;
+  int batch_index = 0;
 };
 
 struct Tiles {
   MaskRows mask;
   int rows;
-  int row_tiles, item_groups, groups;
+  int row_tiles, element_groups, groups;
   int group = -1, before = 0, in_group = 0;
   int units = 0, first_rows = 0, tiles = 0;
 
   __device__ __forceinline__ Tiles(const MaskRows& of, int row_count)
-      : mask(of), rows((row_count + 63) / 64), row_tiles((of.rows * kPieces + 1) / 2), item_groups((row_tiles + kRaster - 1) / kRaster),
-        groups(item_groups) {}
+      : mask(of), rows((row_count + 63) / 64), row_tiles((of.rows * kPieces + 1) / 2), element_groups((row_tiles + kRaster - 1) / kRaster),
+        groups(element_groups) {}
 
   __device__ __forceinline__ int group_of_turn() const { return group < groups ? group : group - groups; }
-  __device__ __forceinline__ int item() const { return 0; }
+  __device__ __forceinline__ int batch_index() const { return 0; }
   __device__ __forceinline__ int first_row_tile() const { return group_of_turn() * kRaster; }
 
   __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
@@ -112,7 +112,7 @@ struct Tiles {
     const unsigned there = static_cast<unsigned>(from_lane(first_rows, owner));
     tile.rows[0] = static_cast<int>(there & 0xffff), tile.rows[1] = static_cast<int>(there >> 16);
     tile.narrow = group >= groups;
-    tile.item = item();
+    tile.batch_index = batch_index();
     if (tile.narrow) turn = live / kClusterUnits;
     const int here = min(kClusterUnits, live - turn * kClusterUnits), first = first_of(here);
     const bool is_second = kClusterBlocks == 2 && cluster_rank() == 1;
@@ -173,7 +173,7 @@ struct Producer {
       unsigned char* const a = tiles + stage.number * (narrow ? stage_bytes(kNarrowN) : stage_bytes(kTileN));
       unsigned char* const b = a + kConsumers * kPieceBytes;
       Barrier* const full = ring.full + stage.number;
-      const unsigned flags = static_cast<unsigned>(tile.item) << 16 | tile.live << 8 | (last ? kLast : 0), rows = static_cast<unsigned>(tile.rows[0] | tile.rows[1] << 16);
+      const unsigned flags = static_cast<unsigned>(tile.batch_index) << 16 | tile.live << 8 | (last ? kLast : 0), rows = static_cast<unsigned>(tile.rows[0] | tile.rows[1] << 16);
       store_vector(ring.descriptors[stage.number].element,
                    StageDescriptor{ {flags, rows, static_cast<unsigned>(tile.columns), static_cast<unsigned>(tile.columns >> 32)} });
       const int pieces = (tile.rows[0] != kNoRows) + (tile.rows[1] != kNoRows) + tile.units * (kUnit / 64);
@@ -181,13 +181,13 @@ struct Producer {
       #pragma unroll
       for (unsigned w = 0; w < kConsumers; ++w) {
         if (tile.rows[w] == kNoRows || (kClusterBlocks == 2 && w != cluster_rank())) continue;
-        copy_box_to_cluster(a + w * kPieceBytes, a_map, box_of(tile.item, at, tile.rows[w] * 64), full, 3);
+        copy_box_to_cluster(a + w * kPieceBytes, a_map, box_of(tile.batch_index, at, tile.rows[w] * 64), full, 3);
       }
       for (int unit = 0; unit < tile.units; ++unit) {
         const int column = static_cast<int>(tile.columns >> 16 * unit & 0xffff) * kUnit;
         unsigned char* const to = b + unit * (kUnit / 64) * kPieceBytes;
         #pragma unroll
-        for (int j = 0; j < kUnit / 64; ++j) copy_box(to + j * kPieceBytes, b_map, box_of(tile.item, column + j * 64, at), full);
+        for (int j = 0; j < kUnit / 64; ++j) copy_box(to + j * kPieceBytes, b_map, box_of(tile.batch_index, column + j * 64, at), full);
       }
     }
     __syncwarp();
@@ -239,8 +239,8 @@ struct Consumer {
     const int row = static_cast<int>(descriptor.element[1] >> 16 * warpgroup & 0xffff);
     const unsigned live = row == kNoRows ? 0 : descriptor.element[0] >> (8 + 4 * warpgroup) & 15;
     if (live == 0) return;
-    const int item = 0;
-    output.store(sums, item, row * 64, [&](int piece) {
+    const int batch_index = 0;
+    output.store(sums, batch_index, row * 64, [&](int piece) {
       const int unit = piece * kRowElements / kUnit;
       if ((live >> unit & 1) == 0) return kNowhere;
       return static_cast<int>(descriptor.element[2 + unit / 2] >> unit % 2 * 16 & 0xffff) * kUnit + piece * kRowElements % kUnit;

@@ -42,8 +42,8 @@ static_assert(kChannels % kProductStep == 0, "chunks are whole products");
 
 // convolution/window.cuh.j2 (1)
 
-constexpr int kItemElements = kItemUnits * kWindowElements, kTapElements = kTileN * kPixelPitch;
-constexpr int kRingBytes = (2 * kItemElements + kStages * kTapElements) * static_cast<int>(sizeof(Element));
+constexpr int kRoundElements = kRoundUnits * kWindowElements, kTapElements = kTileN * kPixelPitch;
+constexpr int kRingBytes = (2 * kRoundElements + kStages * kTapElements) * static_cast<int>(sizeof(Element));
 constexpr int kPassColumns = kWarpTileN < 32 ? kWarpTileN : 32, kOutPitch = kPassColumns + 8;
 
 struct Shared {
@@ -90,23 +90,23 @@ struct WeightLoader {
 struct Cursor {
   const UnitList& list;
   int units, group_channels;
-  int item = 0, channel = 0, tap = 0;
+  int round = 0, channel = 0, tap = 0;
 
-  __device__ __forceinline__ Cursor(const UnitList& of, int count, int channels) : list(of), units(count), group_channels(channels) { begin_item(); }
+  __device__ __forceinline__ Cursor(const UnitList& of, int count, int channels) : list(of), units(count), group_channels(channels) { begin_round(); }
 
-  __device__ __forceinline__ bool is_done() const { return item >= units; }
+  __device__ __forceinline__ bool is_done() const { return round >= units; }
   __device__ __forceinline__ bool begins_window() const { return tap == 0; }
   __device__ __forceinline__ int steps() const { return kTaps; }
 
-  __device__ __forceinline__ void begin_item() {
+  __device__ __forceinline__ void begin_round() {
   }
 
   __device__ __forceinline__ void next_window() {
     channel += kChannels;
     tap = 0;
     if (channel < group_channels) return;
-    channel = 0, item += kItemUnits;
-    begin_item();
+    channel = 0, round += kRoundUnits;
+    begin_round();
   }
 
   __device__ __forceinline__ void advance() {
@@ -175,7 +175,7 @@ window_conv(int image_count, int height, int width, int channels, int filters, i
             int mask_columns, const Element* __restrict__ x, const Element* __restrict__ w, const MaskWord* __restrict__ mask_words, const Element* __restrict__ bias, Element* __restrict__ y) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Element* const windows = reinterpret_cast<Element*>(memory);
-  Element* const stages = windows + 2 * kItemElements;
+  Element* const stages = windows + 2 * kRoundElements;
   Shared& shared = *reinterpret_cast<Shared*>(memory + kRingBytes);
   const OwnTile own = own_tile(filters);
   const int group_channels = channels / kGroups;
@@ -195,9 +195,9 @@ window_conv(int image_count, int height, int width, int channels, int filters, i
     const auto load_window = [&](int into) {
       if (of_windows.is_done()) return;
       #pragma unroll 1
-      for (int i = 0; i < kItemUnits; ++i) {
-        if (of_windows.item + i >= listed) break;
-        pixels.load_window(windows + into * kItemElements + i * kWindowElements, shared.list.units[of_windows.item + i],
+      for (int i = 0; i < kRoundUnits; ++i) {
+        if (of_windows.round + i >= listed) break;
+        pixels.load_window(windows + into * kRoundElements + i * kWindowElements, shared.list.units[of_windows.round + i],
                             of_windows.channel);
       }
       of_windows.next_window();
@@ -227,15 +227,15 @@ window_conv(int image_count, int height, int width, int channels, int filters, i
       }
       load_weights(stage == 0 ? kStages - 1 : stage - 1);
       copy_async_commit();
-      const int item = now.item;
+      const int round = now.round;
       constexpr bool is_needed = true;
       if (is_needed) {
-        multiply_add(windows + window * kItemElements + own_window + tap_pixel(now.tap) * kPixelPitch,
+        multiply_add(windows + window * kRoundElements + own_window + tap_pixel(now.tap) * kPixelPitch,
                      stages + stage * kTapElements + own_weights, sums);
       }
       now.advance();
-      if (now.item == item) continue;
-      store_sums(sums, shared.out[warp], result, shared.list.units + item, min(kItemUnits, listed - item), first_row, first_column);
+      if (now.round == round) continue;
+      store_sums(sums, shared.out[warp], result, shared.list.units + round, min(kRoundUnits, listed - round), first_row, first_column);
       #pragma unroll
       for (int i = 0; i < kRowTiles * kColumnTiles * 4; ++i) sums[i / (kColumnTiles * 4)][i / 4 % kColumnTiles][i % 4] = 0.0f;
     }

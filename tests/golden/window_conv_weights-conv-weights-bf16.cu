@@ -27,7 +27,7 @@ constexpr int kVectorX = 8, kVectorY = 8;
 constexpr int kUnit = 8;
 constexpr int kPixels = kUnit * kUnit;
 constexpr int kTaps = kRows * kColumns;
-constexpr int kItemUnits = 1;
+constexpr int kRoundUnits = 1;
 constexpr int kListUnits = 128;
 constexpr int kThreads = 32 * kWarpsM * kWarpsN * kWarpsK;
 constexpr int kChunk = 16 / sizeof(Element);

@@ -65,8 +65,8 @@ struct Consumer {
       } else {
         multiply_some(sums, flags);
       }
-      const int item = 0;
-      if (row != kNoRows) output.store(sums, item, row * 64, [&](int piece) { return column + piece * kRowElements; });
+      const int batch_index = 0;
+      if (row != kNoRows) output.store(sums, batch_index, row * 64, [&](int piece) { return column + piece * kRowElements; });
     }
   }
 };
@@ -135,8 +135,8 @@ struct Consumer {
 +      multiply_some(sums, flags);
 (3) from (1):
 @@
--      const int item = 0;
-+      const int item = static_cast<int>(flags >> 16);
+-      const int batch_index = 0;
++      const int batch_index = static_cast<int>(flags >> 16);
 (4) from (1):
 @@
 +  const Parts& whole;
