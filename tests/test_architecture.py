@@ -45,6 +45,18 @@ LAYERS = (
     {"cli"},
     {"__main__"},
 )
+# Groups of integrations/torch that each imports from, besides itself; `__init__` imports from all.
+TORCH_GROUPS = {
+    "calls": set(),
+    "pattern": {"calls"},
+    "blocks": {"calls"},
+    "convolution": {"calls"},
+    "points": {"calls"},
+    "networks": set(),
+    "attention": {"calls", "pattern", "blocks"},
+    "models": {"calls", "pattern"},
+    "shipping": {"calls", "pattern"},
+}
 NEVER = (  # who, whom; in the order of the layers it could
     ("tuning.tuner", {"dispatch.choice"}),
     ("tuning.parts", {"dispatch.choice"}),
@@ -154,6 +166,17 @@ def test_every_module_has_a_layer() -> None:
 def test_imports_run_down(name: str) -> None:
     upward = {other for other in own_imports(name) if layer(other) > layer(name)}
     assert not upward, f"{name} imports {', '.join(sorted(upward))} from a layer above its own"
+
+
+def test_groups_for_pytorch_stand_on_each_other() -> None:
+    place = "integrations.torch."
+    arrows: dict[str, set[str]] = {name: set() for name in TORCH_GROUPS}
+    for name in NAMES:
+        if name.startswith(place):
+            group, *_ = name.removeprefix(place).split(".")
+            found = {o.removeprefix(place).split(".")[0] for o in own_imports(name) if o.startswith(place)}
+            arrows[group] |= found - {group}
+    assert arrows == TORCH_GROUPS
 
 
 @pytest.mark.parametrize(("who", "whom"), NEVER)
