@@ -176,7 +176,7 @@ class Task(StrEnum):
     MODEL = "model"  # a call of a whole model, with layers of this workload sparse or as they were before
 
     @property
-    def ways(self) -> tuple[str, str]:
+    def implementations(self) -> tuple[str, str]:
         """The names of ours and of the other way."""
         return ("fused", "steps") if self is Task.ATTENTION else ("sparse", "dense")
 
@@ -220,7 +220,7 @@ class Probe:
 
     def __str__(self) -> str:
         how = "from Python" if self.called is Called.HOST else "in a graph or behind a busy queue"
-        ours, other = self.task.ways
+        ours, other = self.task.implementations
         return (
             f"{self.task} called {how}: {ours} {microseconds(self.sparse_us)}, {other} "
             f"{microseconds(self.dense_us)}: {ours if self.ours_wins else other} wins"

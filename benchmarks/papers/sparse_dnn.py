@@ -19,19 +19,18 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.float64 import live_through_all_layers
 from benchmarks.markdown import NONE, figure, table
 from benchmarks.papers.study import Claim, Document, Point, Setting, Study, result
-from benchmarks.study import WrongResultError
+from benchmarks.study import WrongResultError, torch_place
 from sparsegen import SparseNetwork
 from sparsegen.backends import find_devices
 from sparsegen.kernels.base import Device
-from sparsegen.networks.exact.exact import live_on
+from sparsegen.networks.model.inputs import BitInputs
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import CONFIGURATIONS, radixnet
-from sparsegen.networks.run.inputs import BitInputs
 from sparsegen.networks.run.placement import Placement
-from sparsegen.operators.sparse_network import Activation, Readout
-from sparsegen.plan.executors import shared_executor
+from sparsegen.operators.sparse_network import Readout
 from sparsegen.system.numpy_types import Array
 
 IMAGES, CALLS = 60000, 5
@@ -166,7 +165,7 @@ def held_against_float64(network: Network, images: Array, checked: int, device: 
         WrongResultError: they differ.
     """
     live = SparseNetwork(network, device=device).categories(images.astype(np.float16))
-    right = np.flatnonzero(live_on(network, Activation.DYING_RELU, images[:checked], shared_executor(device)))
+    right = live_through_all_layers(network, images[:checked], torch_place(device))
     unlike = np.setxor1d(live[live < checked], right).size
     if unlike:
         raise WrongResultError(f"{unlike} of {checked} categories are not those of float64")

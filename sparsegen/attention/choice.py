@@ -17,7 +17,7 @@ from sparsegen.errors import NoVariantError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features, occupied_blocks
-from sparsegen.measure.decision import Entrants, Ways, decide_between, decide_by_lack, digest_of
+from sparsegen.measure.decision import Entrants, Implementations, decide_between, decide_by_lack, digest_of
 from sparsegen.operators import DType, ItemValues, SparseAttentionProblem
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.records import Task, Workload
@@ -26,7 +26,7 @@ from sparsegen.tuning_db.shared_layers import described
 TILE = 64  # queries and keys of the tiles by which holes in a mask are judged
 
 
-class Way(StrEnum):
+class AttentionImplementation(StrEnum):
     """Implementations of attention."""
 
     STEPS = "steps"  # sddmm, sparse_softmax and spmm: any dtype and head_dim, scores in memory
@@ -56,11 +56,11 @@ class Request:
         """Arguments of `sparsegen.lookup` that all operators share."""
         return {"on_miss": self.on_miss, "device": self.device, "db": self.db, "dense": Dense.NEVER}
 
-    def options(self, way: Way) -> list[dict[str, Any]]:
+    def options(self, implementation: AttentionImplementation) -> list[dict[str, Any]]:
         """Returns the arguments of `sparsegen.lookup` and `sparsegen.tune` for each operator, in the order of their
         calls.
         """
-        if way is Way.FUSED:
+        if implementation is AttentionImplementation.FUSED:
             fused = {"operator": SparseAttentionProblem.operator, "k": self.head_dim}
             return [{**fused, "dtype": self.dtype, "batch": self.heads}]
         values = ItemValues.OWN if self.at_once > 1 else ItemValues.SHARED
@@ -72,7 +72,9 @@ class Request:
         return [{**step, "dtype": self.dtype, "batch": self.at_once} for step in steps]
 
 
-def decide_way(request: Request, way: Way | None, enter: Callable[[], Entrants]) -> Decision:
+def decide_implementation(
+    request: Request, implementation: AttentionImplementation | None, enter: Callable[[], Entrants]
+) -> Decision:
     """Decides whether the fused kernel runs, or the three steps.
 
     The caller's word, what can run at all, pins and earlier races come first; then the sum of the times in the
@@ -81,19 +83,22 @@ def decide_way(request: Request, way: Way | None, enter: Callable[[], Entrants])
     as they were not.
 
     Args:
-        way: the implementation that the caller names; None to decide.
+        implementation: the implementation that the caller names; None to decide.
         enter: prepares both for a race, the fused kernel first.
 
     Raises:
-        NoVariantError: neither way has a variant for every operator.
+        NoVariantError: neither implementation has a variant for every operator.
         DatabaseError: see `sparsegen.lookup`; and what `sparsegen.tune` raises if it is called.
     """
-    if way is not None:
-        return Decision.by_name(way is Way.FUSED)
-    steps, fused = (_choices(request, candidate) for candidate in (Way.STEPS, Way.FUSED))
+    if implementation is not None:
+        return Decision.by_name(implementation is AttentionImplementation.FUSED)
+    steps, fused = (
+        _choices(request, candidate)
+        for candidate in (AttentionImplementation.STEPS, AttentionImplementation.FUSED)
+    )
     if isinstance(fused, NoVariantError) or isinstance(steps, NoVariantError):
         return decide_by_lack(Task.ATTENTION, fused, steps)
-    ways = Ways(
+    ways = Implementations(
         Workload.of(fused[0].problem, request.mask),
         request.device,
         kernel=fused[0],
@@ -118,10 +123,10 @@ def _times(request: Request, fused: Choice, steps: list[Choice]) -> tuple[Time, 
     return Time.of_sparse(by_fused, Source.PREDICTED), Time.of_sparse(by_steps, Source.PREDICTED)
 
 
-def _choices(request: Request, way: Way) -> list[Choice] | NoVariantError:
-    """The choice for each operator of a way, or why there is none."""
+def _choices(request: Request, implementation: AttentionImplementation) -> list[Choice] | NoVariantError:
+    """The choice for each operator of an implementation, or why there is none."""
     try:
-        return [_look_up(request, options) for options in request.options(way)]
+        return [_look_up(request, options) for options in request.options(implementation)]
     except NoVariantError as error:
         return error
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.attention.choice import Way
+from sparsegen.attention.choice import AttentionImplementation
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.decision import Decision
 from sparsegen.errors import OperandError
@@ -104,7 +104,7 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
         lines = [
             f"attention of {heads} head{'s' if heads > 1 else ''}, {queries} queries × {keys} keys, head_dim "
             f"{self.head_dim}, {self.dtype}: 1 launch",
-            f"{Way.FUSED}: {self.decision.why}",
+            f"{AttentionImplementation.FUSED}: {self.decision.why}",
             "attention:",
             *(f"  {line}" for line in self._launcher.explain().splitlines()),
         ]

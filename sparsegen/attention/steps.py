@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen import api, arguments, backends
-from sparsegen.attention.choice import Request, Way, decide_way
+from sparsegen.attention.choice import AttentionImplementation, Request, decide_implementation
 from sparsegen.attention.fused import FusedAttentionOperator
 from sparsegen.backends.executor import Buffer
 from sparsegen.dispatch.chosen import Choice
@@ -46,7 +46,7 @@ def prepare_attention(
     dtype: DType | str = DType.FLOAT32,
     scale: float | None = None,
     heads_at_once: int | None = None,
-    way: Way | str | None = None,
+    implementation: AttentionImplementation | str | None = None,
     on_miss: OnMiss | str = OnMiss.NEAREST,
     device: Device | str | None = None,
     db: str | Path | None = None,
@@ -70,7 +70,7 @@ def prepare_attention(
         dtype: type of Q, K, V, the result, and the scores in between; sums are float32.
         scale: default 1 / √head_dim.
         heads_at_once: a divisor of heads; fewer need less memory for scores, and more launches. Default `at_once`.
-        way: ``"steps"`` or ``"fused"``; default the one that should be faster.
+        implementation: ``"steps"`` or ``"fused"``; default the one that should be faster.
         on_miss, device, db: see `sparsegen.prepare`; nothing dense runs instead.
 
     Returns:
@@ -100,24 +100,28 @@ def prepare_attention(
     made = cache(partial(_prepared, wanted, heads, factor))
 
     def enter() -> Entrants:
-        fused, steps = made(Way.FUSED), made(Way.STEPS)
+        fused, steps = made(AttentionImplementation.FUSED), made(AttentionImplementation.STEPS)
         assert isinstance(fused, FusedAttentionOperator)
         calls = call_on_addresses(fused), call_on_addresses(steps)
         return Entrants(fused.variant, lambda _: calls, CALLS)
 
-    decision = decide_way(wanted, None if way is None else member(Way, way, "way"), enter)
-    operator = made(Way.FUSED if decision.on_device else Way.STEPS)
+    decision = decide_implementation(
+        wanted,
+        None if implementation is None else member(AttentionImplementation, implementation, "implementation"),
+        enter,
+    )
+    operator = made(AttentionImplementation.FUSED if decision.on_device else AttentionImplementation.STEPS)
     operator.decision = decision
     return operator
 
 
 def _prepared(
-    wanted: Request, heads: int | None, scale: float, way: Way
+    wanted: Request, heads: int | None, scale: float, implementation: AttentionImplementation
 ) -> AttentionOperator | FusedAttentionOperator:
-    """The operator of one way; whoever prepares it says why."""
+    """The operator of one implementation; whoever prepares it says why."""
     mask, head_dim = wanted.mask, wanted.head_dim
-    parts = [{**options, **wanted.look_up} for options in wanted.options(way)]
-    if way is Way.FUSED:
+    parts = [{**options, **wanted.look_up} for options in wanted.options(implementation)]
+    if implementation is AttentionImplementation.FUSED:
         fused = api.prepare(mask, **parts[0], scale=scale)
         assert isinstance(fused, SparseAttentionOperator)
         return FusedAttentionOperator(fused, heads=heads, head_dim=head_dim, scale=scale)
@@ -240,7 +244,7 @@ class AttentionOperator(DeviceBound, OwnLaunch):
             f"attention of {heads} head{'s' if heads > 1 else ''}, {queries} queries × {keys} keys, head_dim "
             f"{self.head_dim}, {self.dtype}: {4 * turns} launches{at_a_time}, "
             f"{self.work_bytes} bytes of work memory a thread",
-            f"{Way.STEPS}: {self.decision.why}",
+            f"{AttentionImplementation.STEPS}: {self.decision.why}",
         ]
         for name, part in self._parts.items():
             lines += [f"{name}:", *(f"  {line}" for line in part.explain().splitlines())]

@@ -123,7 +123,7 @@ def _found(task: Task, problem: Problem, device: Device, enter: Callable[[], Ent
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class Implementations:
     """One kernel and several that may run in its place, as look-ups found them.
 
     Attributes:
@@ -144,12 +144,12 @@ class Ways:
 
 
 def decide_by_lack(task: Task, kernel: object, others: object) -> Decision:
-    """Decides between two ways of which look-ups found none, or one: errors in the place of choices.
+    """Decides where look-ups found an error in the place of one of both choices.
 
     Raises:
         NoVariantError: neither can run.
     """
-    ours, other = task.ways
+    ours, other = task.implementations
     if not isinstance(kernel, NoVariantError):
         return Decision.always(True, f"{other} cannot run: {others}")
     if isinstance(others, NoVariantError):
@@ -157,7 +157,7 @@ def decide_by_lack(task: Task, kernel: object, others: object) -> Decision:
     return Decision.always(False, f"{ours} cannot run: {kernel}")
 
 
-def decide_between(task: Task, ways: Ways, enter: Callable[[], Entrants]) -> Decision:
+def decide_between(task: Task, ways: Implementations, enter: Callable[[], Entrants]) -> Decision:
     """Decides between one kernel and several in its place; races them on a GPU if nothing tells.
 
     What should take less time on the device with one launch in the place of several takes less from Python, too. Where
@@ -174,7 +174,7 @@ def decide_between(task: Task, ways: Ways, enter: Callable[[], Entrants]) -> Dec
     known = _known(ways.kernel, task, ways.context)
     if known is not None:
         return known
-    (one, several), (ours_name, other_name) = ways.times, task.ways
+    (one, several), (ours_name, other_name) = ways.times, task.implementations
     expected = Decision.always(
         one.is_at_most(several), f"{ours_name} takes {one}, {other_name} take {several}"
     )

@@ -13,7 +13,7 @@ from tuning_samples import H100
 
 import sparsegen
 from sparsegen import api, masks
-from sparsegen.attention.choice import Request, Way, decide_way
+from sparsegen.attention.choice import AttentionImplementation, Request, decide_implementation
 from sparsegen.backends import emulator
 from sparsegen.cli.lookup import as_data
 from sparsegen.dispatch.decision import Decision
@@ -54,18 +54,18 @@ def called(
 
 def decide(call: Request) -> Decision:
     """The decision without a race, as the emulator has no clock."""
-    return decide_way(call, None, never)
+    return decide_implementation(call, None, never)
 
 
 def never() -> Entrants:
     raise AssertionError("this is known")
 
 
-def record(call: Request, way: Way, times: list[float]) -> None:
+def record(call: Request, implementation: AttentionImplementation, times: list[float]) -> None:
     """Records times as if each operator's heuristic had been measured."""
     features = Features.of(call.mask)
     with Store.open(Path("tuning.db")) as store:
-        for options, time in zip(call.options(way), times, strict=True):
+        for options, time in zip(call.options(implementation), times, strict=True):
             choice = api.lookup(call.mask, **options, **replace(call, on_miss=OnMiss.NEAREST).look_up)
             variant = Variant(choice.config, "ab" * 32)
             workload = Workload(choice.problem, call.mask.fingerprint(), features)
@@ -75,43 +75,51 @@ def record(call: Request, way: Way, times: list[float]) -> None:
             )
 
 
-@pytest.mark.parametrize(("fused", "way"), [(11.9, Way.FUSED), (12.1, Way.STEPS)])
-def test_the_sum_of_the_measured_times_decides(fused: float, way: Way) -> None:
+@pytest.mark.parametrize(
+    ("fused", "implementation"),
+    [(11.9, AttentionImplementation.FUSED), (12.1, AttentionImplementation.STEPS)],
+)
+def test_the_sum_of_the_measured_times_decides(fused: float, implementation: AttentionImplementation) -> None:
     call = called()
-    record(call, Way.STEPS, [3.0, 4.0, 5.0])
-    record(call, Way.FUSED, [fused])
+    record(call, AttentionImplementation.STEPS, [3.0, 4.0, 5.0])
+    record(call, AttentionImplementation.FUSED, [fused])
     decision = decide(call)
-    assert decision.is_settled and decision.on_device is (way is Way.FUSED)
+    assert decision.is_settled and decision.on_device is (implementation is AttentionImplementation.FUSED)
     assert decision.why == f"fused takes {fused} µs (measured), steps take 12 µs (measured)"
 
 
 def test_steps_that_run_in_turns_take_as_often_as_long() -> None:
     call = replace(called(heads=4), at_once=2)
-    record(call, Way.STEPS, [3.0, 4.0, 5.0])
-    record(call, Way.FUSED, [23.0])
+    record(call, AttentionImplementation.STEPS, [3.0, 4.0, 5.0])
+    record(call, AttentionImplementation.FUSED, [23.0])
     assert decide(call).why.startswith("fused takes 23 µs (measured), steps take 24 µs")
 
 
 def test_times_of_one_way_alone_are_not_held_against_heuristics() -> None:
     call = called()
-    record(call, Way.STEPS, [3.0, 4.0, 5.0])
+    record(call, AttentionImplementation.STEPS, [3.0, 4.0, 5.0])
     assert "measured" not in decide(call).why
 
 
 @pytest.mark.parametrize(
-    ("mask", "way"),
+    ("mask", "implementation"),
     [
-        (masks.sliding_window(2048, 2048), Way.FUSED),
-        (masks.sliding_window(4096, 256, 4), Way.FUSED),
-        (masks.blocks(4096, 64, 1, 2), Way.FUSED),
-        (masks.band(4096, 128, 0.95), Way.FUSED),
-        (random_uniform(4096, 4096, 0.015, seed=0), Way.STEPS),
+        (masks.sliding_window(2048, 2048), AttentionImplementation.FUSED),
+        (masks.sliding_window(4096, 256, 4), AttentionImplementation.FUSED),
+        (masks.blocks(4096, 64, 1, 2), AttentionImplementation.FUSED),
+        (masks.band(4096, 128, 0.95), AttentionImplementation.FUSED),
+        (random_uniform(4096, 4096, 0.015, seed=0), AttentionImplementation.STEPS),
     ],
     ids=["causal", "window", "blocks", "band and distant", "scattered"],
 )
-def test_masks_that_waste_few_places_of_tiles_are_for_the_fused_kernel(mask: Any, way: Way) -> None:
+def test_masks_that_waste_few_places_of_tiles_are_for_the_fused_kernel(
+    mask: Any, implementation: AttentionImplementation
+) -> None:
     decision = decide(called(mask, heads=8, head_dim=128))
-    assert decision.on_device is (way is Way.FUSED) and "predicted" in decision.why
+    assert (
+        decision.on_device is (implementation is AttentionImplementation.FUSED)
+        and "predicted" in decision.why
+    )
 
 
 def test_what_the_fused_kernel_cannot_do_is_for_the_steps() -> None:
@@ -127,7 +135,7 @@ def test_what_the_fused_kernel_cannot_do_is_for_the_steps() -> None:
 def test_nothing_measured_may_be_an_error() -> None:
     with pytest.raises(NoVariantError, match="nothing was measured for sddmm"):
         decide(called(on_miss=OnMiss.ERROR))
-    record(called(), Way.FUSED, [5.0])
+    record(called(), AttentionImplementation.FUSED, [5.0])
     decision = decide(called(on_miss=OnMiss.ERROR))
     assert decision.on_device and "steps cannot run" in decision.why
 
@@ -161,19 +169,19 @@ def raced(monkeypatch: pytest.MonkeyPatch) -> list[Called]:
 
 def entrants(call: Request) -> Entrants:
     """Both ways without a GPU: nothing runs them."""
-    [options] = call.options(Way.FUSED)
+    [options] = call.options(AttentionImplementation.FUSED)
     config = api.lookup(call.mask, **options, **call.look_up).config
     return Entrants(Variant(config, "ab" * 32), lambda _: (lambda: None, lambda: None), 1)
 
 
 def test_what_estimates_leave_open_is_raced_once_for_each_way_of_being_called(raced: list[Called]) -> None:
     call = called(device=H100)
-    record(call, Way.STEPS, [1.0, 2.0, 3.0])
-    record(call, Way.FUSED, [8.0])
-    first = decide_way(call, None, lambda: entrants(call))
+    record(call, AttentionImplementation.STEPS, [1.0, 2.0, 3.0])
+    record(call, AttentionImplementation.FUSED, [8.0])
+    first = decide_implementation(call, None, lambda: entrants(call))
     assert raced == list(Called) and first.from_host and not first.on_device
-    assert decide_way(call, None, never) == first, "another process reads it in the database"
-    [options] = call.options(Way.FUSED)
+    assert decide_implementation(call, None, never) == first, "another process reads it in the database"
+    [options] = call.options(AttentionImplementation.FUSED)
     choice = api.lookup(call.mask, **options, **call.look_up)
     assert "attention called from Python: fused 9 µs, steps 14 µs: fused wins" in choice.explain()
     assert [(one["task"], one["called"], one["sparse_us"]) for one in as_data(choice)["raced"]] == [
@@ -181,38 +189,44 @@ def test_what_estimates_leave_open_is_raced_once_for_each_way_of_being_called(ra
         ("attention", "device", 8.0),
     ]
     other = replace(call, at_once=1)
-    record(other, Way.STEPS, [0.5, 1.0, 1.5])
-    decide_way(other, None, lambda: entrants(other))
+    record(other, AttentionImplementation.STEPS, [0.5, 1.0, 1.5])
+    decide_implementation(other, None, lambda: entrants(other))
     assert len(raced) == 4, "other steps are raced by themselves"
 
 
 def test_a_fused_kernel_that_is_faster_on_the_device_is_not_raced() -> None:
     call = called(device=H100)
-    record(call, Way.STEPS, [3.0, 4.0, 5.0])
-    record(call, Way.FUSED, [8.0])
+    record(call, AttentionImplementation.STEPS, [3.0, 4.0, 5.0])
+    record(call, AttentionImplementation.FUSED, [8.0])
     assert decide(call).from_host and decide(call).on_device
 
 
 def test_while_a_graph_is_captured_estimates_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     call = called(device=H100)
-    record(call, Way.STEPS, [1.0, 2.0, 3.0])
-    record(call, Way.FUSED, [8.0])
+    record(call, AttentionImplementation.STEPS, [1.0, 2.0, 3.0])
+    record(call, AttentionImplementation.FUSED, [8.0])
     monkeypatch.setattr(decision_module, "is_capturing", lambda: True)
     found = decide(call)
     assert found.is_settled and not found.on_device
 
 
-@pytest.mark.parametrize("way", Way)
-def test_the_way_that_is_pinned_runs(way: Way, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("implementation", AttentionImplementation)
+def test_the_way_that_is_pinned_runs(
+    implementation: AttentionImplementation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     call = called(device=H100)
-    record(call, Way.STEPS, [1.0, 2.0, 3.0])
-    record(call, Way.FUSED, [8.0])
-    choice = api.lookup(call.mask, **call.options(way)[0], **call.look_up)
+    record(call, AttentionImplementation.STEPS, [1.0, 2.0, 3.0])
+    record(call, AttentionImplementation.FUSED, [8.0])
+    choice = api.lookup(call.mask, **call.options(implementation)[0], **call.look_up)
     pin = Pin(choice.problem, call.mask.fingerprint(), H100.key, choice.config, "a test")
     Pins().with_pins([pin]).write(tmp_path / "pins.json")
     monkeypatch.setenv("SPARSEGEN_PINS", str(tmp_path / "pins.json"))
     found = decide(call)
-    assert found.is_settled and found.on_device is (way is Way.FUSED) and "a test" in found.why
+    assert (
+        found.is_settled
+        and found.on_device is (implementation is AttentionImplementation.FUSED)
+        and "a test" in found.why
+    )
 
 
 # --- prepared ---
@@ -224,19 +238,26 @@ def operands(heads: int | None, tokens: int = TOKENS) -> list[Any]:
     return [rng.standard_normal((*lead, tokens, HEAD_DIM)).astype(np.float16) for _ in range(3)]
 
 
-def test_a_way_may_be_named() -> None:
+def test_an_implementation_may_be_named() -> None:
     mask = masks.sliding_window(TOKENS, 20, 2)
     given = operands(HEADS)
     steps, fused = (
-        sparsegen.prepare_attention(mask, heads=HEADS, head_dim=HEAD_DIM, dtype="float16", way=way)
-        for way in ("steps", "fused")
+        sparsegen.prepare_attention(
+            mask, heads=HEADS, head_dim=HEAD_DIM, dtype="float16", implementation=implementation
+        )
+        for implementation in ("steps", "fused")
     )
     assert isinstance(steps, sparsegen.AttentionOperator) and isinstance(
         fused, sparsegen.FusedAttentionOperator
     )
     np.testing.assert_allclose(steps(*given).astype(float), fused(*given).astype(float), rtol=0, atol=4e-3)
-    for op, way in ((steps, Way.STEPS), (fused, Way.FUSED)):
-        assert f"{way}: named by the caller" in op.explain() and op.decision.on_device is (way is Way.FUSED)
+    for op, implementation in (
+        (steps, AttentionImplementation.STEPS),
+        (fused, AttentionImplementation.FUSED),
+    ):
+        assert f"{implementation}: named by the caller" in op.explain() and op.decision.on_device is (
+            implementation is AttentionImplementation.FUSED
+        )
         assert [spec.name for spec in op.operands] == ["q", "k", "v"]
         executor, result = op.executor, np.full_like(given[0], np.nan)
         buffers = [executor.upload(array) for array in (*given, result)]
@@ -248,16 +269,18 @@ def test_a_way_may_be_named() -> None:
         "attention of 2 heads, 96 queries × 96 keys, head_dim 16, float16: 1 launch\n"
     )
     assert list(fused.choices) == ["attention"] and fused.work_bytes == 0
-    with pytest.raises(ConfigError, match="way = 'flash' is none of steps, fused"):
-        sparsegen.prepare_attention(mask, head_dim=HEAD_DIM, way="flash")
+    with pytest.raises(ConfigError, match="implementation = 'flash' is none of steps, fused"):
+        sparsegen.prepare_attention(mask, head_dim=HEAD_DIM, implementation="flash")
     with pytest.raises(NoVariantError, match="have 16 bits"):
-        sparsegen.prepare_attention(mask, head_dim=HEAD_DIM, way="fused")
+        sparsegen.prepare_attention(mask, head_dim=HEAD_DIM, implementation="fused")
 
 
 @pytest.mark.parametrize("heads", [None, 1, HEADS])
 def test_the_fused_kernel_takes_arrays_like_the_steps(heads: int | None) -> None:
     mask = masks.sliding_window(TOKENS, 20)
-    op = sparsegen.prepare_attention(mask, heads=heads, head_dim=HEAD_DIM, dtype="float16", way="fused")
+    op = sparsegen.prepare_attention(
+        mask, heads=heads, head_dim=HEAD_DIM, dtype="float16", implementation="fused"
+    )
     q, k, v = operands(heads)
     out = op(q, k, v)
     assert out.shape == q.shape and out.dtype == q.dtype
@@ -277,7 +300,9 @@ def test_the_operator_alone() -> None:
     given = operands(HEADS)
     op = sparsegen.prepare(mask, operator="sparse_attention", k=HEAD_DIM, batch=HEADS, dtype="float16")
     assert isinstance(op, sparsegen.SparseAttentionOperator)
-    same = sparsegen.prepare_attention(mask, heads=HEADS, head_dim=HEAD_DIM, dtype="float16", way="fused")
+    same = sparsegen.prepare_attention(
+        mask, heads=HEADS, head_dim=HEAD_DIM, dtype="float16", implementation="fused"
+    )
     assert np.array_equal(op(*given), same(*given)), "the scale is 1 / √k by default"
     other = sparsegen.prepare(
         mask, operator="sparse_attention", k=HEAD_DIM, batch=HEADS, dtype="float16", scale=-1.0

@@ -317,7 +317,7 @@ def test_the_way_of_being_called_says_which_kernels_run(
 ) -> None:
     monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
     way, ran, ready = Decision(from_host=True, on_device=False, why="a test"), [], []
-    monkeypatch.setattr(attention_choice, "decide_way", lambda *_: way)
+    monkeypatch.setattr(attention_choice, "decide_implementation", lambda *_: way)
     monkeypatch.setattr(
         attention_choice, "make_ready", lambda entrants: ready.extend(entrants.pair(Called.HOST))
     )

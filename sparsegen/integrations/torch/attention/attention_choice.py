@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from sparsegen.attention.choice import Request, decide_way
+from sparsegen.attention.choice import Request, decide_implementation
 from sparsegen.attention.steps import CALLS, at_once
 from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.options import OnMiss
@@ -51,7 +51,7 @@ def _decided(pattern: SparsePattern, q: Tensor, scale: float, device: Device) ->
         *(pattern.matrix, heads, together, head_dim, DTYPES[q.dtype], OnMiss.NEAREST, device, pattern.db)
     )
     enter = partial(_entrants, pattern, q, scale)
-    decision = decide_way(wanted, None, enter)
+    decision = decide_implementation(wanted, None, enter)
     if not decision.is_settled and not is_capturing():
         make_ready(enter())
     return decision
