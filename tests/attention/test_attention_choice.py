@@ -95,7 +95,7 @@ def test_steps_that_run_in_turns_take_as_often_as_long() -> None:
     assert decide(call).why.startswith("fused takes 23 µs (measured), steps take 24 µs")
 
 
-def test_times_of_one_way_alone_are_not_held_against_heuristics() -> None:
+def test_times_of_one_implementation_alone_are_not_held_against_heuristics() -> None:
     call = called()
     record(call, AttentionImplementation.STEPS, [3.0, 4.0, 5.0])
     assert "measured" not in decide(call).why
@@ -140,7 +140,7 @@ def test_nothing_measured_may_be_an_error() -> None:
     assert decision.on_device and "steps cannot run" in decision.why
 
 
-def test_both_ways_are_tuned_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_implementations_are_tuned_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     tuned: list[str] = []
     monkeypatch.setattr(api, "tune", lambda mask, *, operator, **_: tuned.append(operator))
     decide(called(on_miss=OnMiss.TUNE))
