@@ -363,10 +363,10 @@ class _Search:
         return self.database.probes(self.workload, self.device)
 
     def raced(self, config: Config) -> tuple[Probe, ...]:
-        """Returns the newest probe of each task that ran this config on tensors, for each way of being called; those of
-        prepared products are told with their dense times.
+        """Returns the newest probe of each task that ran this config, in each context and for each way of being called;
+        those of prepared products are told with their dense times.
         """
-        made = {(p.task, p.called): p for p in self.all_probes if p.variant.config == config}
+        made = {(p.task, p.context, p.called): p for p in self.all_probes if p.variant.config == config}
         told = has_dense(self.problem)
         return tuple(p for p in made.values() if not (told and p.task is Task.PRODUCT))
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sparsegen.integrations.torch.blocks.block_masks import new_state
 from sparsegen.integrations.torch.blocks.mask_launches import blocks_of, draw_on, expanded
-from sparsegen.integrations.torch.pattern.plain import WIDE
+from sparsegen.integrations.torch.calls.wide import WIDE
 from sparsegen.matrix.block_mask_draw import MaskDraw
 from sparsegen.operators import DsdProblem, DsdTransposedProblem, Epilogue, MaskedProblem, Rest, SddProblem
 
