@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from sparsegen.errors import ConfigError, OperandError
+from sparsegen.matrix.column_sets import shared_fill
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
 from sparsegen.operators.base.checked_rows import row_alone, some_columns
 from sparsegen.operators.base.cost import Cost, matrix_bytes
 from sparsegen.operators.base.dtype import DType
@@ -147,6 +149,14 @@ class SpmmProblem(Problem):
     @property
     def value_sets(self) -> int:
         return self.batch if self.item_values is ItemValues.OWN else 1
+
+    def features(self, matrix: CsrMatrix) -> Features:
+        """Returns the matrix's features; with its shared columns where tensor cores may multiply 16 rows at a time."""
+        found = Features.of(matrix)
+        if self.dtype is DType.FLOAT32 or self.layout is not Layout.ROW or self.batch > 1:
+            return found
+        given = matrix.row_offsets, matrix.column_indices, self.k
+        return replace(found, shared_fill=matrix.known("shared_fill", lambda: shared_fill(*given)))
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         shape = (self.k, self.n) if self.layout is Layout.ROW else (self.n, self.k)
