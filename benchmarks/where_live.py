@@ -3,9 +3,9 @@
     python -m benchmarks.where_live                           # a minute
     python -m benchmarks.where_live --device emulator --tiny  # a check without times
 
-Each row: `LiveBlocks` out of place and in place, PyTorch's own operations for the same, a copy of as many elements, the
-product alone, and each operator by dense products and by masked ones; behind a busy queue with the L2 cold, and from
-Python. Beside them the fewest bytes that the launches can move. Raw output: ``where_live.json.xz``.
+Each row: live blocks kept out of place and in place, PyTorch's own operations for the same, a copy of as many elements,
+the product alone, and each operator by dense products and by masked ones; behind a busy queue with the L2 cold, and
+from Python. Beside them the fewest bytes that the launches can move. Raw output: ``where_live.json.xz``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.study import times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import dsd, dsd_transposed, sdd
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor
-from sparsegen.integrations.torch.blocks.where_live import LiveBlocks
+from sparsegen.integrations.torch.blocks.where_live import LiveTensorBlocks
 from sparsegen.kernels.base import Device
 from sparsegen.measure.l2 import L2
 from sparsegen.tuning_db.records import Called
@@ -60,8 +60,8 @@ def calls_of(row: Row, place: torch.device, device: Device) -> tuple[dict[str, C
     counts = [-(-side // row.block) for side in shape]
     bools = torch.rand(counts, device=place) < row.share
     mask = BlockMaskTensor.from_blocks(bools, row.block, shape, density=row.share)
-    live = LiveBlocks(shape, mask.block, device)
-    by_pytorch = LiveBlocks(shape, mask.block, None)
+    live = LiveTensorBlocks(shape, mask.block, device)
+    by_pytorch = LiveTensorBlocks(shape, mask.block, None)
 
     def by(dense: str) -> dict[str, Callable[[], Tensor]]:
         return {

@@ -191,6 +191,10 @@ class SpmmProblem(Problem):
             f"{self.layout}-major, epilogue {self.epilogue}"
         )
 
+    @property
+    def dense_product(self) -> tuple[int, int, int] | None:
+        return (self.m, self.k, self.n) if self.batch == 1 else None
+
     def dense_result(self, torch: Any, matrix: Any, operands: Mapping[str, Any], out: Any) -> Any:
         """See `HasDense.dense_result`."""
         b, bias, residual = (operands.get(name) for name in ("b", "bias", "residual"))

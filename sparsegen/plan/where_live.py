@@ -25,7 +25,7 @@ FILE = "where_live.cu"
 
 
 class Dead(StrEnum):
-    """What becomes of the result's dead blocks."""
+    """Fate of the result's dead blocks."""
 
     ZERO = "zero"
     KEPT = "kept"

@@ -55,7 +55,7 @@ def rows_of(what: WhereLive, of: int, fill: float) -> Array:
 
 
 def expected_of(what: WhereLive, live: Array, x: Array, y: Array) -> Array:
-    """What Y is afterwards."""
+    """Y afterwards."""
     columns, scaled = what.shape[1], what.dtype.from_storage(x) * np.float32(what.scale)
     dead = np.float32(0) if what.dead is Dead.ZERO else what.dtype.from_storage(y)[..., :columns]
     wanted = what.dtype.from_storage(y).copy()

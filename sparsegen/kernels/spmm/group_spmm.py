@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -153,7 +154,7 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
         in_blocks = features.row_mean / features.block_fill if features.block_fill else 0.0
         columns = min(problem.k, SIDE * features.row_mean, in_blocks)
         shared = problem.k * (1 - (1 - min(1.0, features.density)) ** SIDE)
-        return ceil_div(min(columns, shared), SIDE)
+        return math.ceil(min(columns, shared) / SIDE)
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> GroupSpmmConfig:
         """The narrowest tile that takes all columns, up to 64."""

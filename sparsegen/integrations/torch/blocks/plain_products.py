@@ -7,11 +7,11 @@ from torch import Tensor
 
 from sparsegen.integrations.torch.blocks.block_masks import new_state
 from sparsegen.integrations.torch.blocks.mask_launches import draw_on
-from sparsegen.integrations.torch.blocks.where_live import LiveBlocks
+from sparsegen.integrations.torch.blocks.where_live import LiveTensorBlocks
 from sparsegen.integrations.torch.pattern.plain import WIDE
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.block_mask_draw import MaskDraw
-from sparsegen.operators import DsdProblem, DsdTransposedProblem, Epilogue, MaskedProblem, Rest, SddProblem
+from sparsegen.operators import DsdProblem, Layout, MaskedProblem, SddProblem
 
 
 class PlainProduct:
@@ -27,7 +27,10 @@ class PlainProduct:
         """
         self._problem, self._scale = problem, scale
         block = problem.block.rows, problem.block.columns
-        self._live = LiveBlocks((problem.m, problem.k), block, device)
+        self._live = LiveTensorBlocks((problem.m, problem.k), block, device)
+        self._names = tuple(spec.name for spec in problem.dense_operands())
+        has_w_by_rows = isinstance(problem, DsdProblem | SddProblem) and problem.w_layout is Layout.ROW
+        self._turns_weight = has_w_by_rows
 
     def __call__(
         self, first: Tensor, second: Tensor, *rest: Tensor | None, out: Tensor | None = None
@@ -39,26 +42,17 @@ class PlainProduct:
             out: the result's tensor, contiguous; by default a new one.
         """
         *biases, words = rest
-        assert words is not None
-        problem, scale, live = self._problem, self._scale, self._live
         wide = first.dtype if first.is_cuda or first.dtype in WIDE else torch.float32
-        left, right = first.detach(), second.detach().to(wide)
-        if isinstance(problem, SddProblem):
-            result = _product(left.to(wide), right, scale).to(first.dtype)
-            if out is not None and problem.rest is Rest.KEPT:
-                return live.into(out, result, words)
-            result = live.without_dead(result, words)
-        elif isinstance(problem, DsdTransposedProblem):
-            result = _product(right.t(), live.of(left, words).to(wide), scale)
-        else:
-            assert isinstance(problem, DsdProblem)
-            bias = biases[0] if biases else None
-            added = None if bias is None else bias.detach().to(wide)
-            result = _product(live.of(left, words).to(wide), right.t(), scale, added)
-            if problem.epilogue is Epilogue.BIAS_RELU:
-                result = result.relu_()
-        result = result.to(first.dtype)
-        return result if out is None else out.copy_(result)
+        second = second.t() if self._turns_weight else second
+        dense = dict(zip(self._names, (first.detach().to(wide), second.detach().to(wide)), strict=True))
+        given = {**dense, "mask": words, "scale": self._scale}
+        if biases and biases[0] is not None:
+            given["bias"] = biases[0].detach().to(wide)
+        if out is None or out.dtype is wide:
+            result: Tensor = self._problem.dense_result(torch, self._live, given, out)
+            return result.to(first.dtype)
+        widened = self._problem.dense_result(torch, self._live, given, out.to(wide))
+        return out.copy_(widened)
 
 
 def drawn_words(problem: MaskedProblem, device: torch.device) -> Tensor:
@@ -67,10 +61,3 @@ def drawn_words(problem: MaskedProblem, device: torch.device) -> Tensor:
     generator.manual_seed(0)
     draw = MaskDraw(1 - problem.density.share)
     return draw_on(new_state(device, generator), problem.mask_layout, draw)
-
-
-def _product(left: Tensor, right: Tensor, scale: float, bias: Tensor | None = None) -> Tensor:
-    """scale · left · right + bias, rounded once."""
-    if bias is None:
-        return torch.addmm(left.new_empty(()), left, right, beta=0, alpha=scale)  # of which nothing is read
-    return torch.addmm(bias, left, right, alpha=scale)
