@@ -25,9 +25,10 @@ from sparsegen.cli.parts.common import (
 )
 from sparsegen.cli.parts.progress_lines import SECONDS_BETWEEN_LINES
 from sparsegen.cli.parts.prune_tables import emit_comparison, emit_report
+from sparsegen.cli.parts.rounding import rounding_of, rounding_options
 from sparsegen.dispatch.pruned_times import PrunedTimes
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators import DType, Layout, ScaleGroup, ValueType, quantize
+from sparsegen.operators import DType, Layout, Quantization, ScaleGroup, ValueType
 from sparsegen.pruning import pruner
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.plan import Progress, Step, silent
@@ -66,15 +67,8 @@ from sparsegen.system.numpy_types import Array
     show_default=True,
     help="The input's container, or a folder with a .npz for each layer that `sparsegen tune` reads.",
 )
-@click.option(
-    "--values",
-    type=EnumChoice(ValueType),
-    help="With --format csr-npz: round what stays to these codes, each times the scale of its group.",
-)
-@click.option(
-    "--group",
-    type=EnumChoice(ScaleGroup),
-    help="Columns of a row that share a scale; default row.",
+@rounding_options(
+    "With --format csr-npz: round what stays to these codes, each times the scale of its group."
 )
 @force_option
 @click.option(
@@ -164,11 +158,10 @@ def command(
         return
     if pattern is None:
         raise click.UsageError("name a --pattern, or --compare-patterns")
-    if values is None and group is not None:
-        raise click.UsageError("--group is for --values")
-    if values is not None and (output is None or output_format is not OutputFormat.CSR_NPZ):
+    rounding = rounding_of(values, group)
+    if rounding is not None and (output is None or output_format is not OutputFormat.CSR_NPZ):
         raise click.UsageError("codes and scales are written by --format csr-npz --output FOLDER")
-    encoding: dict[str, Any] = {} if values is None else {"encode": partial(_quantised, values, group, dtype)}
+    encoding: dict[str, Any] = {} if rounding is None else {"encode": partial(_quantised, rounding, dtype)}
     request = PruneRequest.parse(pattern, sparsity, scope=scope, block=sizes, nm=n_of_m, score=score)
     with shown(as_json) as progress:
         report = pruner.prune_file(
@@ -187,12 +180,9 @@ def command(
     emit_report(as_json, report, times(report), output)
 
 
-def _quantised(
-    values: ValueType, group: ScaleGroup | None, dtype: DType, matrix: CsrMatrix
-) -> dict[str, Array]:
+def _quantised(rounding: Quantization, dtype: DType, matrix: CsrMatrix) -> dict[str, Array]:
     """The arrays of a layer's file; scales are float16 unless the products are of another 16-bit type."""
-    scales = dtype if dtype.itemsize == 2 else DType.FLOAT16
-    return quantize(matrix, values, group=group or ScaleGroup.ROW, dtype=scales).arrays()
+    return rounding.of(matrix, dtype if dtype.itemsize == 2 else DType.FLOAT16).arrays()
 
 
 @contextmanager

@@ -75,6 +75,7 @@ from sparsegen.operators.paged_attention import PagedAttentionProblem as PagedAt
 from sparsegen.operators.paged_traits import Chosen as Chosen
 from sparsegen.operators.paged_traits import PageCount as PageCount
 from sparsegen.operators.paged_traits import PageSize as PageSize
+from sparsegen.operators.quantization import Quantization as Quantization
 from sparsegen.operators.quantization import QuantizedMatrix as QuantizedMatrix
 from sparsegen.operators.quantization import opened as opened
 from sparsegen.operators.quantization import quantize as quantize

@@ -52,6 +52,16 @@ class QuantizedMatrix:
         """The matrix that it stands for, float32 (exact)."""
         return self.codes.with_values(scaled(self.codes, self.scales, self.value_type, self.group))
 
+    def rounding_error(self, matrix: CsrMatrix) -> float:
+        """Norm of what rounding changed over the norm of the matrix that was rounded, in float64; 0 of nothing.
+
+        Args:
+            matrix: on the pattern of the codes.
+        """
+        given = matrix.values.astype(np.float64)
+        norm = float(np.linalg.norm(given))
+        return float(np.linalg.norm(self.dequantized().values - given)) / norm if norm else 0.0
+
     def arrays(self) -> dict[str, Array]:
         """The arrays of an ``.npz`` file, which `load_quantized` reads; SciPy finds the codes in it."""
         codes, narrow = self.codes, np.float16 if self.value_type is ValueType.E4M3 else np.int8
@@ -66,6 +76,42 @@ class QuantizedMatrix:
             "group": np.array(self.group.value),
             "dtype": np.array(self.dtype.value),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """Rounding of weights: to which codes, and which of them share a scale.
+
+    Attributes:
+        value_type, group: see `quantize`.
+    """
+
+    value_type: ValueType
+    group: ScaleGroup = ScaleGroup.ROW
+
+    @classmethod
+    def parse(
+        cls, value_type: ValueType | str | None, group: ScaleGroup | str | int | None = None
+    ) -> Quantization | None:
+        """Parses what a caller says; None without a type of codes.
+
+        Raises:
+            ConfigError: an unknown word, or a group without a type of codes.
+        """
+        by = ScaleGroup.ROW if group is None else member(ScaleGroup, str(group), "group")
+        if value_type is None:
+            if by is not ScaleGroup.ROW:
+                raise ConfigError(f"group = {by} is for codes: give value_type= too, or leave it out")
+            return None
+        return cls(member(ValueType, value_type, "value_type"), by)
+
+    def __str__(self) -> str:
+        shared = "a scale a row" if self.group is ScaleGroup.ROW else f"a scale for {self.group} columns"
+        return f"{self.value_type}, {shared}"
+
+    def of(self, matrix: CsrMatrix, dtype: DType) -> QuantizedMatrix:
+        """Rounds a matrix; see `quantize`, whose errors these are."""
+        return quantize(matrix, self.value_type, group=self.group, dtype=dtype)
 
 
 def quantize(
