@@ -108,6 +108,7 @@ def command(
     output_format: OutputFormat,
     values: ValueType | None,
     group: ScaleGroup | None,
+    asymmetric: bool,
     force: bool,
     compare_patterns: bool,
     n: int | None,
@@ -158,7 +159,7 @@ def command(
         return
     if pattern is None:
         raise click.UsageError("name a --pattern, or --compare-patterns")
-    rounding = rounding_of(values, group)
+    rounding = rounding_of(values, group, asymmetric)
     if rounding is not None and (output is None or output_format is not OutputFormat.CSR_NPZ):
         raise click.UsageError("codes and scales are written by --format csr-npz --output FOLDER")
     encoding: dict[str, Any] = {} if rounding is None else {"encode": partial(_quantised, rounding, dtype)}

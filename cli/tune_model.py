@@ -142,6 +142,7 @@ def command(
     epilogue: Epilogue,
     values: ValueType | None,
     group: ScaleGroup | None,
+    asymmetric: bool,
     limits: Budget,
     again: bool,
     no_baselines: bool,
@@ -155,7 +156,7 @@ def command(
     Layers of the same shape and much the same sparsity share a search, as dispatch takes one's winner for the other.
     Every measurement is recorded at once: after Ctrl-C or a crash the same command goes on where it was.
     """
-    rounding = rounding_of(values, group)
+    rounding = rounding_of(values, group, asymmetric)
     if example_inputs is not None:
         require_alone(context)
         in_situ = tune_in_situ(

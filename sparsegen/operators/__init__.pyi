@@ -29,6 +29,7 @@ from sparsegen.operators.base.problem import HasDense as HasDense
 from sparsegen.operators.base.problem import LoneRow as LoneRow
 from sparsegen.operators.base.problem import Problem as Problem
 from sparsegen.operators.base.quantized import ScaleGroup as ScaleGroup
+from sparsegen.operators.base.quantized import Symmetry as Symmetry
 from sparsegen.operators.base.quantized import ValueType as ValueType
 from sparsegen.operators.base.reference import DeviceReference as DeviceReference
 from sparsegen.operators.base.reference import Reference as Reference

@@ -61,7 +61,7 @@ class SharedSearch:
         then = "" if problem.epilogue is Epilogue.NONE else f", {str(problem.epilogue).replace('_', ' and ')}"
         codes = ""
         if isinstance(problem, QuantizedSpmmProblem):
-            codes = f", {Quantization(problem.value_type, problem.scale_group)}"
+            codes = f", {problem.rounding}"
         return (
             f"{first.name}: {problem.m} × {problem.k}, {first.sparsity:.1%} zeros{codes}, {problem.n} "
             f"token{'s' if problem.n > 1 else ''}{then}{shared}"
@@ -72,11 +72,7 @@ class SharedSearch:
         found = matrix_of(weights, self.layers[0])
         if isinstance(self.problem, SpmmProblem):
             return found
-        return (
-            Quantization(self.problem.value_type, self.problem.scale_group)
-            .of(found, self.problem.dtype)
-            .codes
-        )
+        return self.problem.rounding.of(found, self.problem.dtype).codes
 
 
 class SearchState(StrEnum):
@@ -186,9 +182,8 @@ def product_with(
     m, k = layer.features.m, layer.features.k
     if rounding is None:
         return SpmmProblem(m, k, tokens, dtype, layout, epilogue)
-    return QuantizedSpmmProblem(
-        m, k, tokens, dtype, layout, epilogue, value_type=rounding.value_type, scale_group=rounding.group
-    )
+    codes = rounding.value_type, rounding.group, rounding.symmetry
+    return QuantizedSpmmProblem(m, k, tokens, dtype, layout, epilogue, 1, *codes)
 
 
 def share(products: Iterable[tuple[PrunedLayer, LayerProblem]]) -> list[SharedSearch]:

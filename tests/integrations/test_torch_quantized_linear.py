@@ -22,6 +22,7 @@ ROUNDINGS = [
     Quantization(ValueType.INT4, ScaleGroup.OF_32),
     Quantization(ValueType.INT8),
     Quantization(ValueType.E4M3, ScaleGroup.OF_64),
+    Quantization(ValueType.INT4, ScaleGroup.OF_128, symmetric=False),
 ]
 
 
@@ -103,7 +104,8 @@ def test_state_pickles_and_copies(rounding: Quantization) -> None:
         torch.testing.assert_close(layer(x), expected(layer, x), rtol=1e-2, atol=1e-2)
         assert not torch.equal(layer(x), y)
     of_other_codes = {"int4": "int8", "int8": "e4m3", "e4m3": "int8"}[rounding.value_type]
-    other = QuantizedLinear(layer.pattern, Quantization(ValueType(of_other_codes), rounding.group))
+    unlike = Quantization(ValueType(of_other_codes), rounding.group) if rounding.symmetric else ROUNDINGS[0]
+    other = QuantizedLinear(layer.pattern, unlike)
     with pytest.raises(RuntimeError, match="codes: expected the format"):
         other.load_state_dict(layer.state_dict())
 

@@ -92,7 +92,7 @@ def shipped_launch(
 
     Args:
         devices: one of each architecture.
-        kept: operands that are part of the weight, in storage form by name: scales.
+        kept: operands that are part of the weight, in storage form by name: scales, zero points.
 
     Raises:
         ConfigError: the variant cannot run on one of them.

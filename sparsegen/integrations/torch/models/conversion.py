@@ -50,6 +50,7 @@ def convert(
     capture: bool = True,
     value_type: ValueType | str | None = None,
     group: ScaleGroup | str | int | None = None,
+    symmetric: bool = True,
     device: Device | str | None = None,
     db: str | Path | None = None,
 ) -> ConversionReport:
@@ -85,10 +86,10 @@ def convert(
             Without ``fuse`` none do, and no launch is shared.
         capture: time the model as a CUDA graph with the example inputs. Without, calls from Python are timed, in which
             a layer's time on the host counts too: for models that will be called so.
-        value_type, group: round the linear layers' weights to codes and scales (`QuantizedLinear`), for inference; see
-            `sparsegen.quantize`. 1 × 1 convolutions keep theirs. Without example inputs no estimate leaves a layer
-            dense: each races its codes, the unquantised values and a dense product at its first call with a number of
-            tokens.
+        value_type, group, symmetric: round the linear layers' weights to codes and scales (`QuantizedLinear`), for
+            inference; see `sparsegen.quantize`. 1 × 1 convolutions keep theirs. Without example inputs no estimate
+            leaves a layer dense: each races its codes, the unquantised values and a dense product at its first call
+            with a number of tokens.
         device, db: see `sparsegen.prepare`, for the times; the layers look into this database too.
 
     Raises:
@@ -105,7 +106,7 @@ def convert(
     captures = arguments.flag(capture, "capture", PruningError)
     if example_inputs is not None and policy is Dense.ALWAYS:
         raise OperandError("example_inputs decide between dense and sparse, and dense = always is decided")
-    rounding = Quantization.parse(value_type, group)
+    rounding = Quantization.parse(value_type, group, symmetric)
     candidates = Candidates(model, exclude)
     pruned = candidates.pruned(pattern, sparsity, scope=scope, block=block, nm=nm)
     asked = ASSUMED_TOKENS if tokens is None else (tokens,)

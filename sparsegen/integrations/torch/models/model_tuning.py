@@ -103,6 +103,7 @@ def tune_model(
     baselines: bool = True,
     value_type: ValueType | str | None = None,
     group: ScaleGroup | str | int | None = None,
+    symmetric: bool = True,
     db: str | Path | None = None,
 ) -> InSituTuning:
     """Tune a pruned model for what it computes with example inputs, and make it sparse where it gets faster, in place.
@@ -122,7 +123,8 @@ def tune_model(
         effort, trials, seconds: limits of each search, see `sparsegen.tune`.
         again: search also where that was finished.
         baselines: also time dense and vendor routines in each search.
-        value_type, group: round the weights to codes and scales, as `convert` does; no launches are shared then.
+        value_type, group, symmetric: round the weights to codes and scales, as `convert` does; no launches are then
+            shared.
         db: database to record in, and for the layers' look-ups; default SPARSEGEN_DB, else the user's own.
 
     Raises:
@@ -142,7 +144,7 @@ def tune_model(
         exclude=arguments.texts(exclude, "exclude", PruningError),
         fuse=arguments.flag(fuse, "fuse", PruningError),
         capture=arguments.flag(capture, "capture", PruningError),
-        rounding=Quantization.parse(value_type, group),
+        rounding=Quantization.parse(value_type, group, symmetric),
     )
     anew, compares = arguments.flag(again, "again"), arguments.flag(baselines, "baselines")
     with closing(LocalEngine([plan.device], SetUp(place))) as engine, Store.open(place) as store:

@@ -202,6 +202,7 @@ class SparseLinear(PatternModule):
         db: str | Path | None = None,
         value_type: ValueType | str | None = None,
         group: ScaleGroup | str | int = ScaleGroup.ROW,
+        symmetric: bool = True,
     ) -> PreparedLinear:
         """The layer for inference with one number of tokens: its weights are packed for a kernel, and not followed.
 
@@ -211,8 +212,8 @@ class SparseLinear(PatternModule):
             tokens: tokens of a call, over all leading dimensions.
             on_miss, probe, l2, db: see `sparsegen.prepare`.
             dense: likewise; default the pattern's ``run_dense``. Quantised weights have no dense product.
-            value_type, group: round the weights to codes and scales; see `sparsegen.quantize`, and `QuantizedLinear`
-                for a layer that has a state and takes any number of tokens.
+            value_type, group, symmetric: round the weights to codes and scales; see `sparsegen.quantize`, and
+                `QuantizedLinear` for a layer that has a state and takes any number of tokens.
 
         Raises:
             DeviceUnavailableError: no kernel runs for this layer's dtype, or on its device.
@@ -225,7 +226,7 @@ class SparseLinear(PatternModule):
                 "in float32, float16 or bfloat16"
             )
         operator = api.prepare(
-            self._to_prepare(Quantization.parse(value_type, group)),
+            self._to_prepare(Quantization.parse(value_type, group, symmetric)),
             n=tokens,
             dtype=DTYPES[self.dtype],
             layout="column",

@@ -47,13 +47,16 @@ class QuantizedLinear(SparseLinear):
         rounding: types of codes and groups of scales.
         codes: uint8, those of the nonzeros row by row; of 4 bits two in a byte, the first in its lower half.
         scales: groups × out_features.
-        code_format: bits of a code, whether it is floating point, columns of a group or 0; so that a state dict of
+        zero_points: likewise, int8: the codes that stand for zero; None of symmetric codes.
+        code_format: bits of a code, whether it is floating point, columns of a group or 0, and whether there are zero
+            points; so that a state dict of
             another format is not taken for one of this.
         rounding_error: error of the values' norm, of a layer that `from_sparse` made; else None.
     """
 
     codes: Tensor
     scales: Tensor
+    zero_points: Tensor | None
     code_format: Tensor
     rounding_error: float | None = None
 
@@ -79,6 +82,8 @@ class QuantizedLinear(SparseLinear):
         codes = np.zeros(pattern.nnz, dtype=np.float32)
         self.register_buffer("codes", _stored(codes, rounding.value_type).to(device=device))
         self.register_buffer("scales", zeros.to(device=device))
+        points = None if rounding.symmetric else torch.zeros(zeros.shape, dtype=torch.int8, device=device)
+        self.register_buffer("zero_points", points)
         self.register_buffer("code_format", _format(rounding).to(device=device))
         self.requires_grad_(False)
         self._forget()
@@ -134,13 +139,14 @@ class QuantizedLinear(SparseLinear):
         activation: Activation,
         device: torch.device | str | None,
     ) -> QuantizedLinear:
-        rounding = Quantization(matrix.value_type, matrix.group)
         dtype = getattr(torch, matrix.dtype.value)
         made = cls(
-            pattern, rounding, bias=bias is not None, activation=activation, device=device, dtype=dtype
+            pattern, matrix.rounding, bias=bias is not None, activation=activation, device=device, dtype=dtype
         )
         made.codes.copy_(_stored(matrix.codes.values, matrix.value_type))
         made.scales.copy_(torch.from_numpy(np.array(matrix.scales)))
+        if made.zero_points is not None:
+            made.zero_points.copy_(torch.from_numpy(np.array(matrix.zero_points)))
         if made.bias is not None and bias is not None:
             made.bias.copy_(bias.detach())
         return made
@@ -175,8 +181,9 @@ class QuantizedLinear(SparseLinear):
     def _dequantised(self) -> Tensor:
         size = self.rounding.group.size(self.in_features)
         rows = torch.repeat_interleave(self.row_offsets.diff(), output_size=self.pattern.nnz)
-        scales = self.scales.float()[self.column_indices // size, rows]
-        return (self._numbers() * scales).to(self.scales.dtype)
+        place = self.column_indices // size, rows
+        numbers = self._numbers() if self.zero_points is None else self._numbers() - self.zero_points[place]
+        return (numbers * self.scales.float()[place]).to(self.scales.dtype)
 
     def matrix(self) -> QuantizedMatrix:
         """The weight as `sparsegen.prepare` takes it; its scales are of the layer's dtype.
@@ -194,6 +201,7 @@ class QuantizedLinear(SparseLinear):
             self.rounding.value_type,
             self.rounding.group,
             DTYPES[self.dtype],
+            None if self.zero_points is None else self.zero_points.float().cpu().numpy(),
         )
 
     def why(self, tokens: int) -> str:
@@ -201,7 +209,7 @@ class QuantizedLinear(SparseLinear):
         return self._whys.get(tokens, "")
 
     def of_codes(self, tokens: int, dtype: torch.dtype) -> PreparedLinear | None:
-        """What multiplies a number of tokens by codes where the device's time alone counts; None if nothing did."""
+        """The layer that multiplies a number of tokens by codes where the device's time alone counts; or None."""
         return self._of_codes.get(tokens) if dtype is self.dtype else None
 
     def _numbers(self) -> Tensor:
@@ -215,7 +223,7 @@ class QuantizedLinear(SparseLinear):
 
     def _follow(self) -> None:
         """Forget what was made of codes and scales that have changed."""
-        held = self.codes, self.scales
+        held = self.codes, self.scales, self.zero_points
         if not (self._state and unchanged(held, self._state)):
             self._forget()
             self._state = [weight_state(tensor) for tensor in held]
@@ -232,7 +240,7 @@ class QuantizedLinear(SparseLinear):
         return super()._own_result(x)
 
     def _compute(self, x: Tensor) -> Compute | None:
-        """Returns what multiplies so many tokens; None where the unquantised values do, and nothing else can."""
+        """Multiplication for the tokens of x; None where only the unquantised values take it."""
         where = kernel_device(x)
         if where is None or x.shape[-1] != self.in_features or x.dtype != self.dtype:
             return None
@@ -334,7 +342,8 @@ def _format(rounding: Quantization) -> Tensor:
     """`QuantizedLinear.code_format`."""
     kind, group = rounding.value_type, rounding.group
     columns = 0 if group is ScaleGroup.ROW else int(group.value)
-    return torch.tensor([kind.bits, int(kind is ValueType.E4M3), columns], dtype=torch.int32)
+    facts = kind.bits, int(kind is ValueType.E4M3), columns, int(not rounding.symmetric)
+    return torch.tensor(facts, dtype=torch.int32)
 
 
 def _stored(numbers: np.ndarray[Any, Any], kind: ValueType) -> Tensor:

@@ -114,12 +114,12 @@ def _product(call: LayerCall, devices: Sequence[Device]) -> ShippedProduct:
 
 
 def _product_of_codes(call: LayerCall, prepared: PreparedLinear, devices: Sequence[Device]) -> ShippedProduct:
-    """The product of a call that multiplies by codes; scales are part of the weight."""
+    """The product of a call that multiplies by codes; scales and zero points are part of the weight."""
     operator, bias = prepared.operator, call.layer.bias
     launcher = variant_launcher(operator)
-    scales = launcher.kept_operand("scales")
-    assert scales is not None, "a layer's operator keeps its scales"
-    launch = shipped_launch(launcher.prepared, devices, {"scales": scales})
+    kept = {name: launcher.kept_operand(name) for name in ("scales", "zero_points")}
+    constant = {name: array for name, array in kept.items() if array is not None}
+    launch = shipped_launch(launcher.prepared, devices, constant)
     packed = torch.from_numpy(launch.weight).to(call.layer.row_offsets.device)
     added = None if bias is None else bias.detach().clone()
     left = call.layer.activation if bias is None else Activation.NONE
