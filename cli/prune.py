@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,9 @@ from sparsegen.cli.parts.common import (
 )
 from sparsegen.cli.parts.progress_lines import SECONDS_BETWEEN_LINES
 from sparsegen.cli.parts.prune_tables import emit_comparison, emit_report
-from sparsegen.cli.parts.rounding import rounding_of, rounding_options
+from sparsegen.cli.parts.rounding import Encoder, rounding_of, rounding_options
 from sparsegen.dispatch.pruned_times import PrunedTimes
-from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators import DType, Layout, Quantization, ScaleGroup, ValueType
+from sparsegen.operators import DType, Layout, ScaleGroup, ValueType
 from sparsegen.pruning import pruner
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.plan import Progress, Step, silent
@@ -36,7 +34,6 @@ from sparsegen.pruning.pruner import OutputFormat
 from sparsegen.pruning.report import PruneReport
 from sparsegen.pruning.request import PatternName, PruneRequest, parse_block, parse_nm
 from sparsegen.pruning.score import Score
-from sparsegen.system.numpy_types import Array
 
 
 @click.command()
@@ -69,6 +66,12 @@ from sparsegen.system.numpy_types import Array
 )
 @rounding_options(
     "With --format csr-npz: round what stays to these codes, each times the scale of its group."
+)
+@click.option(
+    "--calibration",
+    type=click.Path(path_type=Path),
+    help="With --values: inputs of each layer, samples x columns, under its name in a .npz file. Codes are then chosen "
+    "so that later ones make up for the rounding of earlier ones (GPTQ).",
 )
 @force_option
 @click.option(
@@ -109,6 +112,7 @@ def command(
     values: ValueType | None,
     group: ScaleGroup | None,
     asymmetric: bool,
+    calibration: Path | None,
     force: bool,
     compare_patterns: bool,
     n: int | None,
@@ -162,7 +166,10 @@ def command(
     rounding = rounding_of(values, group, asymmetric)
     if rounding is not None and (output is None or output_format is not OutputFormat.CSR_NPZ):
         raise click.UsageError("codes and scales are written by --format csr-npz --output FOLDER")
-    encoding: dict[str, Any] = {} if rounding is None else {"encode": partial(_quantised, rounding, dtype)}
+    if rounding is None and calibration is not None:
+        raise click.UsageError("--calibration is for --values")
+    encoder = None if rounding is None else Encoder(rounding, dtype, calibration)
+    encoding: dict[str, Any] = {} if encoder is None else {"encode": encoder}
     request = PruneRequest.parse(pattern, sparsity, scope=scope, block=sizes, nm=n_of_m, score=score)
     with shown(as_json) as progress:
         report = pruner.prune_file(
@@ -178,12 +185,7 @@ def command(
             progress=progress,
             **encoding,
         )
-    emit_report(as_json, report, times(report), output)
-
-
-def _quantised(rounding: Quantization, dtype: DType, matrix: CsrMatrix) -> dict[str, Array]:
-    """The arrays of a layer's file; scales are float16 unless the products are of another 16-bit type."""
-    return rounding.of(matrix, dtype if dtype.itemsize == 2 else DType.FLOAT16).arrays()
+    emit_report(as_json, report, times(report), output, None if encoder is None else encoder.errors)
 
 
 @contextmanager
