@@ -29,6 +29,7 @@ from sparsegen.integrations.torch.pattern.products import linear_at_once
 from sparsegen.kernels.base import Device
 from sparsegen.measure.decision import Entrants, decide
 from sparsegen.operators import Quantization, QuantizedMatrix, ScaleGroup, ValueType
+from sparsegen.plan.variant_launcher import variant_launcher
 from sparsegen.tuning_db.records import Task
 
 log = logging.getLogger(__name__)
@@ -168,7 +169,7 @@ class QuantizedLinear(SparseLinear):
         return self.scales.dtype
 
     @property
-    def values(self) -> Tensor:  # type: ignore[override]  # a parameter of layers that train
+    def values(self) -> Tensor:  # a parameter of layers that train
         """The nonzeros of W, row by row, rounded to the scales' dtype; kept until codes or scales change."""
         if asked(self.codes, self.scales) is Asked.MORE:  # a trace: its tensors are none to keep
             return self._dequantised()
@@ -262,11 +263,11 @@ class QuantizedLinear(SparseLinear):
                 tokens, f"the unquantised values: no kernel multiplies {tokens} tokens by codes ({error})"
             )
             return self._unquantised
-        operator = ours.operator
+        operator, compute = ours.operator, ours.forward
 
         def enter() -> Entrants:
-            pair = partial(ours, x), partial(self._unquantised, x)
-            return Entrants(operator.launcher.variant, lambda _: pair, CALLS)
+            pair = partial(compute, x), partial(self._unquantised, x)
+            return Entrants(variant_launcher(operator).variant, lambda _: pair, CALLS)
 
         question: Callable[[], Decision | None] = partial(
             decide,
@@ -277,7 +278,7 @@ class QuantizedLinear(SparseLinear):
             self.pattern.run_dense,
             self.pattern.matrix,
         )
-        found, decision = chosen(question, lambda: ours, self._unquantised), question()
+        found, decision = chosen(question, lambda: compute, self._unquantised), question()
         if decision is not None:
             runs = decision.ours_runs()
             self._say(

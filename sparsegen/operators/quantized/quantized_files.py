@@ -12,9 +12,9 @@ from sparsegen.matrix.readers.safetensors import read_entries
 from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.fields import member
 from sparsegen.operators.base.quantized import ScaleGroup, ValueType
-from sparsegen.operators.compressed_tensors import read_compressed
-from sparsegen.operators.quantization import QuantizedMatrix
-from sparsegen.operators.qweight_files import read_qweight
+from sparsegen.operators.quantized.compressed_tensors import read_compressed
+from sparsegen.operators.quantized.quantization import QuantizedMatrix
+from sparsegen.operators.quantized.qweight_files import read_qweight
 
 
 def load_quantized(path: str | Path, *, module: str | None = None) -> QuantizedMatrix:

@@ -17,7 +17,7 @@ from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.fields import member
 from sparsegen.operators.base.problem import Problem
 from sparsegen.operators.base.quantized import QUANTIZED_OPERATOR, ScaleGroup, Symmetry, ValueType, scaled
-from sparsegen.operators.gptq import compensated, to_nearest
+from sparsegen.operators.quantized.gptq import compensated, to_nearest
 from sparsegen.system.numpy_types import Array
 
 
@@ -174,7 +174,7 @@ def quantize(
             group's smallest nonzero, or zero, to its largest.
         calibration: inputs of the layer whose weight this is, samples × columns: codes are then chosen one column
             after the other, and what rounding one of them changes in the layer's results the next ones make up for
-            (`sparsegen.operators.gptq`). Scales stay those of the given weights.
+            (`sparsegen.operators.quantized.gptq`). Scales stay those of the given weights.
 
     Raises:
         MatrixError: the matrix is malformed, or not finite; or so is the calibration.
