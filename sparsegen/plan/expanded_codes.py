@@ -49,6 +49,7 @@ class ExpandedCodes(OwnLaunch):
             given = scales if zero_points is None else zero_points
             of_groups = [executor.upload(np.ascontiguousarray(a, dtype=np.float32)) for a in (scales, given)]
             executor.synchronize()  # calls may come on other streams
+        self._shape = problem.m, problem.k
         streams = sizes["used_blocks"] * warps
         self._launch = Launch((ceil_div(streams * WARP, THREADS), 1, 1), (THREADS, 1, 1))
         self._arguments: list[Buffer | int | TensorMap | None] = [
@@ -64,6 +65,17 @@ class ExpandedCodes(OwnLaunch):
             *of_groups,
             None,
         ]
+
+    def weights(self) -> Array:
+        """The weights on the host, uint16 [m, k], as their 16-bit elements are stored."""
+        full = self.executor.allocate(2 * self._shape[0] * self._shape[1] or 1)
+        found = np.empty(self._shape, dtype=np.uint16)
+        with self.executor.entered():
+            self.bound()(0, full.address)
+            self.executor.synchronize()
+            if found.size:
+                self.executor.download(full, found)
+        return found
 
     def _bind(self) -> Bound:
         return self.executor.bind(self._kernel, self._launch, self._arguments)

@@ -71,6 +71,19 @@ def test_products_of_few_and_of_many_tokens(
     assert layer.rounding_error == pytest.approx(changed / np.linalg.norm(given))
 
 
+@pytest.mark.parametrize("rounding", ROUNDINGS, ids=str)
+def test_many_tokens_have_an_expanded_weight(rounding: Quantization) -> None:
+    layer = QuantizedLinear.from_sparse(sparse(torch.bfloat16, activation="relu"), rounding)
+    layer.expands = True
+    x = torch.randn(2, 40, 96, dtype=torch.bfloat16)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(layer(x), expected(layer, x), rtol=2e-2, atol=2e-2)
+        assert torch.equal(layer._full_weight(), layer.to_dense().weight)
+        assert layer.why(80).startswith("the full weight, which each call expands from the codes: no kernel")
+        assert copy.deepcopy(layer).expands
+
+
 def test_the_race_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 

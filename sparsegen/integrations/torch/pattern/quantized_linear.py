@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from sparsegen import arguments
 from sparsegen.dispatch.decision import Decision
@@ -29,6 +30,7 @@ from sparsegen.integrations.torch.pattern.products import linear_at_once
 from sparsegen.kernels.base import Device
 from sparsegen.measure.decision import Entrants, decide
 from sparsegen.operators import Quantization, QuantizedMatrix, ScaleGroup, ValueType
+from sparsegen.plan.expanded_codes import ExpandedCodes
 from sparsegen.plan.variant_launcher import variant_launcher
 from sparsegen.tuning_db.records import Task
 
@@ -42,7 +44,9 @@ class QuantizedLinear(SparseLinear):
 
     Few tokens are multiplied by the codes. More than any such kernel takes, other dtypes, and calls that ask for a
     gradient or a trace are multiplied by the unquantised values, which are worked out of the codes once and kept; so
-    are few tokens where a race at their first call shows that this takes less time. `why` says what runs.
+    are few tokens where a race at their first call shows that this takes less time. `why` says what runs. A layer that
+    `expands` keeps no unquantised values for many tokens: each call expands the packed codes to a full weight, which a
+    dense product reads and which then goes back to PyTorch's memory.
 
     Attributes:
         rounding: types of codes and groups of scales.
@@ -52,6 +56,7 @@ class QuantizedLinear(SparseLinear):
         code_format: bits of a code, whether it is floating point, columns of a group or 0, and whether there are zero
             points; so that a state dict of
             another format is not taken for one of this.
+        expands: see above; by default false, as it takes longer than values that are kept.
         rounding_error: error of the values' norm, of a layer that `from_sparse` made; else None.
     """
 
@@ -59,6 +64,7 @@ class QuantizedLinear(SparseLinear):
     scales: Tensor
     zero_points: Tensor | None
     code_format: Tensor
+    expands: bool = False
     rounding_error: float | None = None
 
     def __init__(
@@ -161,6 +167,7 @@ class QuantizedLinear(SparseLinear):
         self._values: Tensor | None = None
         self._computes: dict[tuple[Any, ...], Compute] = {}
         self._of_codes: dict[int, PreparedLinear] = {}
+        self._expand: ExpandedCodes | None = None
         self._whys: dict[int, str] = {}
 
     @property
@@ -259,9 +266,11 @@ class QuantizedLinear(SparseLinear):
         try:
             ours = self.prepared(tokens)
         except NoVariantError as error:
-            self._say(
-                tokens, f"the unquantised values: no kernel multiplies {tokens} tokens by codes ({error})"
-            )
+            why = f"no kernel multiplies {tokens} tokens by codes ({error})"
+            if self.expands:
+                self._say(tokens, f"the full weight, which each call expands from the codes: {why}")
+                return self._multiplied_full
+            self._say(tokens, f"the unquantised values: {why}")
             return self._unquantised
         operator, compute = ours.operator, ours.forward
 
@@ -290,6 +299,26 @@ class QuantizedLinear(SparseLinear):
                 self._values = None  # only the race had them
         return found
 
+    @torch.no_grad()
+    def _multiplied_full(self, x: Tensor) -> Tensor:
+        return self.activation.of(linear(x, self._full_weight(), self.bias))
+
+    def _full_weight(self) -> Tensor:
+        """Expands the packed codes to out × in features."""
+        if self._expand is None:
+            prepared = next(iter(self._of_codes.values()), None) or self.prepared(1)
+            matrix = self.matrix()
+            variant = variant_launcher(prepared.operator).prepared
+            self._expand = ExpandedCodes(variant, matrix.scales, matrix.zero_points)
+        if self._expand.executor.device.backend != "cuda":
+            stored = torch.from_numpy(self._expand.weights().view(np.int16))
+            return stored.view(self.dtype)
+        device = self.scales.device
+        full = torch.empty(self.pattern.shape, dtype=self.dtype, device=device)
+        with torch.cuda.device(device):
+            self._expand.bound()(torch.cuda.current_stream(device).cuda_stream, full.data_ptr())
+        return full
+
     def _unquantised(self, x: Tensor) -> Tensor:
         return linear_at_once(x, self.values, self.bias, self.pattern, self.activation)
 
@@ -309,7 +338,14 @@ class QuantizedLinear(SparseLinear):
 
     def __getstate__(self) -> dict[str, Any]:
         kept = dict(self.__dict__)
-        return kept | {"_state": [], "_values": None, "_computes": {}, "_of_codes": {}, "_whys": {}}
+        return kept | {
+            "_state": [],
+            "_values": None,
+            "_computes": {},
+            "_of_codes": {},
+            "_expand": None,
+            "_whys": {},
+        }
 
     def _to_prepare(self, rounding: Quantization | None) -> QuantizedMatrix:
         """
