@@ -20,7 +20,7 @@ from sparsegen.tuning_db.shared_layers import described
 TILE = 64  # queries and keys of the tiles by which holes in a mask are judged
 
 
-class Way(StrEnum):
+class AttentionImplementation(StrEnum):
     """Implementations of attention."""
 
     STEPS = "steps"  # sddmm, sparse_softmax and spmm: any dtype and head_dim, scores in memory
@@ -28,10 +28,10 @@ class Way(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenWay:
-    """The way that runs, and why, in a sentence."""
+class ChosenImplementation:
+    """The implementation that runs, and why, in a sentence."""
 
-    way: Way
+    implementation: AttentionImplementation
     why: str
 
 
@@ -58,11 +58,11 @@ class Request:
         """Arguments of `sparsegen.lookup` that all operators share."""
         return {"on_miss": self.on_miss, "device": self.device, "db": self.db, "dense": Dense.NEVER}
 
-    def options(self, way: Way) -> list[dict[str, Any]]:
+    def options(self, implementation: AttentionImplementation) -> list[dict[str, Any]]:
         """Returns the arguments of `sparsegen.lookup` and `sparsegen.tune` for each operator, in the order of their
         calls.
         """
-        if way is Way.FUSED:
+        if implementation is AttentionImplementation.FUSED:
             fused = {"operator": SparseAttentionProblem.operator, "k": self.head_dim}
             return [{**fused, "dtype": self.dtype, "batch": self.heads}]
         values = ItemValues.OWN if self.at_once > 1 else ItemValues.SHARED
@@ -74,27 +74,29 @@ class Request:
         return [{**step, "dtype": self.dtype, "batch": self.at_once} for step in steps]
 
 
-def choose_way(request: Request, way: Way | None) -> ChosenWay:
+def choose_implementation(
+    request: Request, implementation: AttentionImplementation | None
+) -> ChosenImplementation:
     """Decides by the sum of the times in the database; if it does not know them all, by a heuristic.
 
     With ``on_miss="tune"`` both implementations are tuned first, as far as they were not.
 
     Args:
-        way: the implementation that the caller names; None to decide.
+        implementation: the implementation that the caller names; None to decide.
 
     Raises:
-        NoVariantError: neither way has a variant for every operator.
+        NoVariantError: neither implementation has a variant for every operator.
         DatabaseError: see `sparsegen.lookup`; and what `sparsegen.tune` raises if it is called.
     """
-    if way is not None:
-        return ChosenWay(way, "named by the caller")
-    steps, fused = (_choices(request, candidate) for candidate in (Way.STEPS, Way.FUSED))
+    if implementation is not None:
+        return ChosenImplementation(implementation, "named by the caller")
+    steps, fused = (_choices(request, candidate) for candidate in AttentionImplementation)
     if isinstance(fused, NoVariantError):
         if isinstance(steps, NoVariantError):
             raise steps
-        return ChosenWay(Way.STEPS, f"the fused kernel cannot run: {fused}")
+        return ChosenImplementation(AttentionImplementation.STEPS, f"the fused kernel cannot run: {fused}")
     if isinstance(steps, NoVariantError):
-        return ChosenWay(Way.FUSED, f"the three steps cannot run: {steps}")
+        return ChosenImplementation(AttentionImplementation.FUSED, f"the three steps cannot run: {steps}")
     turns = request.heads // request.at_once
     times = [_known(steps, turns), _known(fused, 1)]
     source = "measured or estimated from what was"
@@ -106,17 +108,17 @@ def choose_way(request: Request, way: Way | None) -> ChosenWay:
         ]
         source = "a heuristic, for not all of it was measured near by"
     by_steps, by_fused = (float(time or 0.0) for time in times)
-    way = Way.FUSED if by_fused <= by_steps else Way.STEPS
-    return ChosenWay(
-        way,
+    implementation = AttentionImplementation.FUSED if by_fused <= by_steps else AttentionImplementation.STEPS
+    return ChosenImplementation(
+        implementation,
         f"{by_fused:.1f} µs for the fused kernel against {by_steps:.1f} µs for the three steps ({source})",
     )
 
 
-def _choices(request: Request, way: Way) -> list[Choice] | NoVariantError:
-    """The choice for each operator of a way, or why there is none."""
+def _choices(request: Request, implementation: AttentionImplementation) -> list[Choice] | NoVariantError:
+    """The choice for each operator of an implementation, or why there is none."""
     try:
-        return [_look_up(request, options) for options in request.options(way)]
+        return [_look_up(request, options) for options in request.options(implementation)]
     except NoVariantError as error:
         return error
 

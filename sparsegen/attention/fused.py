@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.attention.choice import ChosenWay
+from sparsegen.attention.choice import ChosenImplementation
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Device
@@ -41,7 +41,7 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
     def __init__(
         self,
         operator: SparseAttentionOperator,
-        decision: ChosenWay,
+        decision: ChosenImplementation,
         *,
         heads: int | None,
         head_dim: int,
@@ -97,7 +97,7 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
         lines = [
             f"attention of {heads} head{'s' if heads > 1 else ''}, {queries} queries × {keys} keys, head_dim "
             f"{self.head_dim}, {self.dtype}: 1 launch",
-            f"{self.decision.way}: {self.decision.why}",
+            f"{self.decision.implementation}: {self.decision.why}",
             "attention:",
             *(f"  {line}" for line in self._launcher.explain().splitlines()),
         ]

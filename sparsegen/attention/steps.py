@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 
 from sparsegen import api, arguments, backends
-from sparsegen.attention.choice import ChosenWay, Request, Way, choose_way
+from sparsegen.attention.choice import (
+    AttentionImplementation,
+    ChosenImplementation,
+    Request,
+    choose_implementation,
+)
 from sparsegen.attention.fused import FusedAttentionOperator
 from sparsegen.backends.executor import Buffer
 from sparsegen.dispatch.chosen import Choice
@@ -41,7 +46,7 @@ def prepare_attention(
     dtype: DType | str = DType.FLOAT32,
     scale: float | None = None,
     heads_at_once: int | None = None,
-    way: Way | str | None = None,
+    implementation: AttentionImplementation | str | None = None,
     on_miss: OnMiss | str = OnMiss.NEAREST,
     device: Device | str | None = None,
     db: str | Path | None = None,
@@ -63,7 +68,7 @@ def prepare_attention(
         dtype: type of Q, K, V, the result, and the scores in between; sums are float32.
         scale: default 1 / √head_dim.
         heads_at_once: a divisor of heads; fewer need less memory for scores, and more launches. Default `at_once`.
-        way: ``"steps"`` or ``"fused"``; default the one that should be faster.
+        implementation: ``"steps"`` or ``"fused"``; default the one that should be faster.
         on_miss, device, db: see `sparsegen.prepare`; nothing dense runs instead.
 
     Returns:
@@ -90,9 +95,12 @@ def prepare_attention(
     if not 1 <= batch <= MOST_AT_ONCE or many % batch:
         raise ConfigError(f"heads_at_once = {batch} is no divisor of {many} heads up to {MOST_AT_ONCE}")
     wanted = Request(pattern, many, batch, head_dim, kind, OnMiss.parse(on_miss), where, db)
-    decision = choose_way(wanted, None if way is None else member(Way, way, "way"))
-    parts = [{**options, **wanted.look_up} for options in wanted.options(decision.way)]
-    if decision.way is Way.FUSED:
+    named = None
+    if implementation is not None:
+        named = member(AttentionImplementation, implementation, "implementation")
+    decision = choose_implementation(wanted, named)
+    parts = [{**options, **wanted.look_up} for options in wanted.options(decision.implementation)]
+    if decision.implementation is AttentionImplementation.FUSED:
         fused = api.prepare(pattern, **parts[0], scale=factor)
         assert isinstance(fused, SparseAttentionOperator)
         return FusedAttentionOperator(fused, decision, heads=heads, head_dim=head_dim, scale=factor)
@@ -139,7 +147,7 @@ class AttentionOperator(DeviceBound, OwnLaunch):
         softmax: Operator,
         product: Operator,
         mask: CsrMatrix,
-        decision: ChosenWay,
+        decision: ChosenImplementation,
         *,
         heads: int | None,
         head_dim: int,
@@ -216,7 +224,7 @@ class AttentionOperator(DeviceBound, OwnLaunch):
             f"attention of {heads} head{'s' if heads > 1 else ''}, {queries} queries × {keys} keys, head_dim "
             f"{self.head_dim}, {self.dtype}: {4 * turns} launches{at_a_time}, "
             f"{self.work_bytes} bytes of work memory a thread",
-            f"{self.decision.way}: {self.decision.why}",
+            f"{self.decision.implementation}: {self.decision.why}",
         ]
         for name, part in self._parts.items():
             lines += [f"{name}:", *(f"  {line}" for line in part.explain().splitlines())]

@@ -11,7 +11,6 @@
 
 // lib/element.cuh.j2 (1)
 
-// Tunables.
 constexpr int kTileM = 64;  // queries of a block
 constexpr int kTileN = 64;  // keys of a step
 constexpr int kWarps = 4;
@@ -19,7 +18,6 @@ constexpr int kStages = 2;  // tiles of K and V in shared memory
 constexpr int kResidentBlocks = 2;  // that a multiprocessor must have registers for
 constexpr bool kHeadsTogether = false;  // blocks of one query tile follow each other, not those of one head
 
-// Constants of the problem.
 constexpr int kWidth = 64;  // of a head
 constexpr bool kDividesN = true;  // kTileN divides the keys
 
@@ -59,11 +57,9 @@ constexpr int kKeyBytes = kBlocks * kKeyBlockBytes;  // of a tile of K; as many 
 constexpr int kBitBytes = kTileM * kTileN / 8;
 constexpr int kStageBytes = 2 * kKeyBytes + kBitBytes;
 
-// A thread's part in moving rows: the same chunk of every kRowsPerPass-th row.
 constexpr int kChunkThreads = least_power(kPaddedChunks);  // of which some have nothing to do where they are more than chunks
 constexpr int kRowsPerPass = kThreads / kChunkThreads;
 
-// Loads kRows rows, the first of which may be read, to a tile; zeros for those behind the last.
 template <int kRows, int kBlockBytes, bool kAll>
 __device__ __forceinline__ void load_rows(unsigned char* tile, const Element* from, int rows) {
   const unsigned first = threadIdx.x / kChunkThreads, chunk = threadIdx.x % kChunkThreads;
@@ -94,11 +90,9 @@ struct alignas(16) Task {
   int padding;
 };
 
-// Queries in fragments, with the sign of the scale.
 struct Queries {
   unsigned words[kRowTiles][kWidthSteps][4];
 
-  // Reads a warp's queries; zeros behind the last of `rows`.
   __device__ __forceinline__ void start(const Element* q, unsigned warp_row, int rows, float scale) {
     const unsigned lane = threadIdx.x % 32;
     const Sign sign(scale);
@@ -128,8 +122,6 @@ struct Queries {
 
 // attention/online_softmax.cuh.j2
 
-// Keys that a query does not see get the lowest score. `bits` are those of a warp's queries: for each one words, whose bit i
-// stands for the i-th of 32 keys.
 __device__ __forceinline__ void apply_mask(const unsigned* bits, Scores& scores) {
   const unsigned row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
   #pragma unroll
@@ -152,8 +144,6 @@ __device__ __forceinline__ void apply_mask(const unsigned* bits, Scores& scores)
   }
 }
 
-// O = softmax(scale * Q * K^T at a mask) * V of m queries and n keys, for each head. A block computes a tile of queries of
-// one head. The tiles of keys that any of them sees stand in a list, with bits where not every query sees every key.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 fused_attention(int m, int n, int batch, int tasks, const Task* __restrict__ tiles, const Entry* __restrict__ entries,
                 const unsigned* __restrict__ bits, const Element* __restrict__ q, const Element* __restrict__ k,
@@ -183,7 +173,6 @@ fused_attention(int m, int n, int batch, int tasks, const Task* __restrict__ til
       if (kBitBytes % (kThreads * 16) == 0 || at < kBitBytes) copy_async<16>(stage + 2 * kKeyBytes + at, from + at / 4);
     }
   };
-  // A negative scale turns the queries round, so that the largest score is that of the largest weight.
   const float given = *scale;
   const float factor = given == 0.0f ? 1.0f : fabsf(given) * kLog2E;
   Queries queries;
@@ -193,7 +182,6 @@ fused_attention(int m, int n, int batch, int tasks, const Task* __restrict__ til
     copy_async_commit();
   }
   queries.start(q + first_query * kWidth, warp_row, rows, given);
-  // Rows of K are columns of a product and those of V its sum, so that lanes name their rows in different orders.
   const unsigned key_place = place_of<kKeyBlockBytes>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
   const unsigned value_place = place_of<kKeyBlockBytes>(lane % 16, lane / 16);
   Sums sums = {};
@@ -227,7 +215,6 @@ fused_attention(int m, int n, int batch, int tasks, const Task* __restrict__ til
   copy_async_wait<0>();
   __syncthreads();
 
-  // Results go through shared memory, where each warp has its own rows, so that threads write whole chunks.
   #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) {
     #pragma unroll

@@ -15,8 +15,6 @@
 
 // lib/barrier/finished.cuh.j2 (1)
 
-// y = epilogue(convolution of x and w at the points of a kernel map). A block computes kTileM places of the map's order and
-// kTileN filters: of those taps that any of its points has a neighbour for, kStep channels at a time.
 extern "C" __global__ void __launch_bounds__(kThreads)
 gather_conv(int points, int channels, int filters, const Element* __restrict__ x, const Element* __restrict__ w,
             const int* __restrict__ kernel_map, Element* __restrict__ y) {

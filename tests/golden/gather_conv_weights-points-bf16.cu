@@ -21,13 +21,10 @@ constexpr int kWindow = 1024;  // places whose live pairs are listed at a time
 constexpr int kReads = kWindow / kThreads, kWarps = kThreads / 32;
 static_assert(kWindow % kThreads == 0, "threads read whole windows");
 
-// A pair of points that a tap multiplies.
 struct Pair {
   int output, input;
 };
 
-// dw = for each tap the product of dy at the points that have a neighbour there and of x at these neighbours. A block computes
-// kTileM filters and kTileN channels of a tap over a part of the places; the last one of a tile adds up the parts, in order.
 extern "C" __global__ void __launch_bounds__(kThreads)
 gather_conv_weights(int points, int channels, int filters, unsigned* __restrict__ arrived, float* __restrict__ partial_sums,
                     const Element* __restrict__ x, const Element* __restrict__ dy, const int* __restrict__ kernel_map,
@@ -87,7 +84,6 @@ gather_conv_weights(int points, int channels, int filters, unsigned* __restrict_
     });
   }
 
-  // Takes each sum of the tile with its filter and channel.
   const auto each_sum = [&](auto take) {
     #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {

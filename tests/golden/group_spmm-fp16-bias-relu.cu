@@ -10,12 +10,10 @@
 // lib/element.cuh.j2 (1)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-// Tunables.
 constexpr int kTileN = 64;  // columns of C of a warp
 constexpr int kWarps = 4;
 constexpr int kStages = 4;  // tiles of B in a warp's shared memory
 
-// Constants of the problem.
 constexpr bool kAlignedRows = true;  // of B: they begin at 16 bytes
 constexpr bool kEvenColumns = true;
 
@@ -40,12 +38,10 @@ static_assert(kTileN % 16 == 0, "fragments of B are loaded by two");
 
 // lib/copy/pair.cuh.j2 (1)
 
-// Returns the place of a chunk of a row of a tile of B.
 __device__ __forceinline__ unsigned chunk_place(unsigned row, unsigned chunk) {
   return chunk / kRowChunks * 16 * kRowBytes + row * kRowBytes + (chunk % kRowChunks ^ swizzle<kRowBytes>(row)) * 16;
 }
 
-// Tiles of B, 16 rows of it, on their way into a warp's shared memory.
 struct Tiles {
   unsigned char* memory;
   const int* columns;  // of A, so rows of B: of the group's tiles
@@ -58,7 +54,6 @@ struct Tiles {
     if (started < count) next_row = columns[started * 16 + threadIdx.x % 16];
   }
 
-  // Starts to load a tile, or none behind the last; the count goes on.
   __device__ __forceinline__ void start() {
     if (started < count) {
       unsigned char* const to = memory + started % kStages * kStageBytes;
@@ -86,7 +81,6 @@ struct Tiles {
     look_ahead();
   }
 
-  // Multiplies the next one.
   __device__ __forceinline__ void multiply(float (&sums)[kChunks][4], const unsigned (&weights)[4]) {
     copy_async_wait<kStages - 1>();
     __syncwarp();
@@ -111,7 +105,6 @@ __device__ __forceinline__ void load_fragment(unsigned (&fragment)[4], const Ele
   for (int i = 0; i < 4; ++i) fragment[i] = words.element[i];
 }
 
-// C[m, n] = A[m, k] · B[k, n]. A warp takes a group of 16 rows of A and kTileN columns of C, tile by tile.
 extern "C" __global__ void __launch_bounds__(kThreads)
 group_spmm(int n, int groups, const int* __restrict__ rows, const int* __restrict__ first, const int* __restrict__ columns,
            const Element* __restrict__ values, const Element* __restrict__ b,

@@ -13,23 +13,20 @@
 
 // lib/element.cuh.j2 (2)
 
-// Tunables.
 constexpr int kTileM = 128;  // filters per block: 64 for each of two warpgroups, or 64 for both, which then alternate units
 constexpr int kTileN = 128;  // channels per block
 constexpr int kTapRows = 3;  // taps per block, one below the other in a column of the filter
 constexpr int kStages = 4;  // units in shared memory
 constexpr int kParts = 44;  // blocks that share the active units
 
-// Constants of the problem.
 // convolution/geometry.cuh.j2 (1)
 
 constexpr int kUnit = 8;  // rows and columns of a unit
-constexpr int kItemUnits = 1;  // that a block takes in turn
+constexpr int kRoundUnits = 1;  // that a block takes in turn
 constexpr int kListUnits = 512;  // units that are listed at a time
 constexpr int kThreads = 128;  // of the warpgroup that lists units; its first warp is the producer
 constexpr int kConsumers = 2;  // warpgroups
 constexpr int kBlockThreads = kThreads + 128 * kConsumers;
-// Registers per thread: multiples of 8, and in all no more than the block starts with, or the kernel waits forever for some.
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 constexpr bool kTakesTurns = kTileM == 64;  // each warpgroup multiplies every second unit
 constexpr int kPieces = kTileN / 64;  // pieces of 64 channels
@@ -78,7 +75,6 @@ static_assert(kBlockRows % kUnit == 0 && kBlockColumns % kUnit == 0, "a unit lie
 constexpr int kTapSums = kTapRows * kTapTiles;  // tiles of 16 filters by 8 channels, of a warp and a piece
 using Sums = float[kPieces][kTapSums][4];
 
-// The layout of shared memory.
 struct Shared {
   alignas(1024) unsigned char stages[kStages * kStageBytes];
   UnitList list;
@@ -87,7 +83,6 @@ struct Shared {
   unsigned came;  // blocks of the tile that have written their parts
 };
 
-// A block's tile of dw: some filters by some channels, for some taps of one column of the filter.
 struct Tile {
   int first_filter, first_channel, first_tap_row, tap_column;
 
@@ -101,7 +96,6 @@ struct Tile {
   }
 };
 
-// The warpgroup that lists a block's units; one of its threads loads them by TMA.
 struct Producer {
   Shared& shared;
   const TensorMap& x_map;
@@ -129,7 +123,6 @@ struct Producer {
     stage.advance();
   }
 
-  // Hands over an empty stage to each warpgroup that waits for one of its own.
   __device__ __forceinline__ void end() {
     for (int i = 0; i < (kTakesTurns ? kConsumers : 1); ++i) {
       barrier_wait(shared.empty + stage.number, stage.parity ^ 1);
@@ -140,7 +133,6 @@ struct Producer {
   }
 };
 
-// A consumer warpgroup.
 struct Consumer {
   Shared& shared;
   int warpgroup;
@@ -151,12 +143,10 @@ struct Consumer {
     if (kTakesTurns) stage.advance();
   }
 
-  // The lane that read `has_unit` releases the stage.
   __device__ __forceinline__ void release(int number) {
     if (threadIdx.x % 32 == 0) barrier_arrive(shared.empty + number);
   }
 
-  // Multiplies all stages: products of one run while those of the next are started.
   __device__ __forceinline__ void multiply_all(Sums& sums) {
     int held = -1;
     if (kTakesTurns && warpgroup == 1) stage.advance();
@@ -166,7 +156,6 @@ struct Consumer {
       const unsigned char* const gradient = shared.stages + stage.number * kStageBytes + (kTakesTurns ? 0 : warpgroup * kGradientPiece);
       const unsigned char* const window = shared.stages + stage.number * kStageBytes + kGradientBytes;
       warpgroup_begin();
-      // Two rows of pixels at a time. The columns of a product are 64 channels for each tap: the next tap lies kTapStep rows further.
       #pragma unroll
       for (int row = 0; row < kUnit; row += 2) {
         #pragma unroll
@@ -186,7 +175,6 @@ struct Consumer {
   }
 };
 
-// Stores a tile of 16 filters, the `rows`-th of the block's, and 8 channels: the `number`-th of a warp's.
 __device__ __forceinline__ void store(const float (&sum)[4], const Tile& tile, int rows, int number, int filters, int channels, Element* dw) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int tap_row = tile.first_tap_row + number % kTapSums / kTapTiles;
@@ -200,7 +188,6 @@ __device__ __forceinline__ void store(const float (&sum)[4], const Tile& tile, i
   }
 }
 
-// The parts of a tile's sums in memory, each as its warps hold it.
 struct Parts {
   static constexpr int kRowTiles = kTileM / 16, kTiles = kPieces * kTapSums;  // rows of tiles in a part, one for each warp; tiles in a row
   static constexpr int kAll = kTakesTurns ? kConsumers * kParts : kParts;
@@ -222,7 +209,6 @@ struct Parts {
     }
   }
 
-  // Adds up a slice of all parts, in their order: equal inputs give equal bits.
   __device__ __forceinline__ void add_up(float (&sums)[kSliceTiles][4], int slice) const {
     #pragma unroll 1
     for (int first = 0; first < kAll; first += kAtOnce) {
@@ -243,9 +229,6 @@ struct Parts {
   }
 };
 
-// dw = for each tap the product of dy at the active outputs and of the pixels that the tap reads there. A stage is a unit of 8 x 8
-// outputs: its pixels of dy, and the pixels of x that a column of taps reads, each tap rows of its own. Blocks of a tile share the
-// units, and add up their sums together.
 extern "C" __global__ void __launch_bounds__(kBlockThreads, 1)
 halo_conv_weights(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap dy_map, int images, int height, int width,
                   int channels, int filters, int out_height, int out_width, int mask_rows, int mask_columns,

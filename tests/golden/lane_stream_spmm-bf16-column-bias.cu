@@ -12,7 +12,6 @@
 // lib/element.cuh.j2 (2)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-// Tunables.
 constexpr int kWarpsM = 1;  // warps over a group's rows, 32 for each
 constexpr int kWarpsK = 1;  // warps over a step's columns, 64 for each
 constexpr int kRingRows = 160;  // elements of each lane that its ring holds
@@ -20,7 +19,6 @@ constexpr int kRefillTiles = 1;  // tiles between two refills of the rings
 constexpr int kDepth = 4;  // pairs of chunks on their way to each warp
 constexpr int kSlots = 4;  // steps whose masks and activations are in shared memory
 
-// Constants of the problem.
 constexpr int kColumnTiles = 5;  // tiles of 8 columns of C
 
 constexpr int kWarps = kWarpsM * kWarpsK;  // that decode; one more copies masks and activations
@@ -68,9 +66,6 @@ static_assert(kRefillTiles == 1 || kRefillTiles == 2, "rings are refilled after 
 
 using Sums = float[2][kColumnTiles][4];
 
-// A lane's nonzeros: from memory to a raw ring (kDepth pairs of chunks), to registers, and to the ring that decoding
-// reads. Row q + 1 of that holds elements q and q + 1 of the stream as one word, so that any two that follow one another
-// are a register of a fragment. All of it belongs to the lane alone: nothing here waits for another thread.
 struct LaneStream {
   SharedAddress ring;  // the lane's word in the first row
   SharedAddress at;  // the row whose elements are used up
@@ -84,7 +79,6 @@ struct LaneStream {
   unsigned words[kPair / 2];  // the next pair
   CachePolicy policy = evict_first();  // read once: the L2 keeps what several blocks read
 
-  // The first kDepth pairs of all streams lie in front, stream by stream; `starts` say where this one's others are.
   __device__ __forceinline__ void start(unsigned char* memory, unsigned lane, const uint4* values, unsigned stream,
                                         const int* starts) {
     const int begin = starts[stream], end = starts[stream + 1];
@@ -105,7 +99,6 @@ struct LaneStream {
     take();
   }
 
-  // Sends the copies of the next pair; behind the stream's end zeros take its place.
   __device__ __forceinline__ void copy(unsigned char* pair, bool is_there) {
     copy_async_16(pair, source, is_there, policy);
     copy_async_16(pair + kPairBytes / 2, source + 32, is_there, policy);
@@ -133,7 +126,6 @@ struct LaneStream {
     }
   }
 
-  // Puts the next pair into the ring, over the one that has been there longest.
   __device__ __forceinline__ void refill() {
     put(to);
     if (to == ring) put(ring + kRingBytes);
@@ -146,8 +138,6 @@ struct LaneStream {
     take();
   }
 
-  // The packer's word for the tiles up to the next refill: how many pairs they take, and whether they come over
-  // rows that a lane still has to read. Such a lane leaves those out: its stream has nothing there.
   __device__ __forceinline__ void follow(unsigned order) {
     unsigned pairs = order & 7;
     if (order & 8) {
@@ -164,18 +154,13 @@ struct LaneStream {
     if (at >= ring + kRingBytes) at -= kRingBytes;
   }
 
-  // Fragment kProduct of four of a tile, whose registers are the bytes of its mask: bits 2 kProduct and 2 kProduct + 1 of
-  // each say whether the register's two weights are nonzeros.
   template <int kProduct>
   __device__ __forceinline__ void decode(unsigned mask, unsigned (&fragment)[4]) {
-    // Bits of odd products are counted in fours, as they stand: a row is the product of count and stride either way.
     constexpr unsigned kBit = kProduct % 2 ? 0x04040404u : 0x01010101u;
     const unsigned(&stride)[5] = strides[kProduct % 2];
     constexpr int kShift = kProduct / 2 * 4;
     const unsigned low = mask >> kShift & kBit;
     const unsigned counts = (mask >> (kShift + 1) & kBit) + low;
-    // Of each register the nonzeros before it, and its own low half: then the word there begins with that half, or,
-    // where the low half is zero, has the high one behind an element that is blanked.
     const unsigned before = counts * 0x01010100u + low;
     const unsigned low_signs = mask << (7 - 2 * kProduct), high_signs = mask << (6 - 2 * kProduct);
     fragment[0] = load_shared_4(advance(at, before, stride[0]) + kRowBytes) & permute_bytes<0xCC88>(low_signs, high_signs);
@@ -189,7 +174,6 @@ struct LaneStream {
   }
 };
 
-// Adds the product of a tile and of the activations for its columns.
 __device__ __forceinline__ void multiply_add(LaneStream& stream, unsigned mask, SharedAddress activations, Sums& sums) {
   Vector<unsigned, 4> b[kColumnTiles];
   #pragma unroll
@@ -214,13 +198,10 @@ __device__ __forceinline__ void multiply_add(LaneStream& stream, unsigned mask, 
   stream.wrap();
 }
 
-// Where activations of a token lie in a slot: 64 of them, with both halves exchanged in every other row, so that the 8
-// lanes that read at a time meet different banks.
 __device__ __forceinline__ unsigned activation_offset(unsigned row, unsigned chunk) {
   return kMaskBytes + row * (kStepK * 2) + (chunk ^ (row & 1) * 4) * 16;
 }
 
-// The copying warp's part in a step: masks, orders, and kStepK activations of every token for each of kWarpsK.
 __device__ __forceinline__ void copy_step(unsigned char* slot, Barrier* full, unsigned lane, const uint4* masks,
                                           const uint4* orders, const Element* b, int first_k, int k, int n,
                                           CachePolicy policy) {
@@ -248,7 +229,6 @@ __device__ __forceinline__ void copy_step(unsigned char* slot, Barrier* full, un
 }
 constexpr unsigned kArrivalsFull = 32;  // of copy_step
 
-// The steps of all groups follow one another and are dealt to the blocks in equal runs.
 __device__ __forceinline__ unsigned first_step_of(unsigned block, unsigned total) {
   return static_cast<unsigned>(static_cast<unsigned long long>(block) * total / gridDim.x);
 }
@@ -259,8 +239,6 @@ __device__ __forceinline__ unsigned block_of(unsigned step, unsigned total) {
 
 // lib/reduce/lane_stream_sums.cuh.j2
 
-// C[m, n] = A[m, k] · B[k, n], with C as n x m and B as n x k row-major: few tokens times a layer's weights. One warp of a
-// block copies masks and activations of step after step to slots, the others decode A tile by tile and multiply.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __restrict__ masks, const int* __restrict__ starts,
                  const uint4* __restrict__ orders, const uint4* __restrict__ values, const int* __restrict__ rows,

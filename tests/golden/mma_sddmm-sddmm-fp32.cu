@@ -11,7 +11,6 @@
 
 // lib/element.cuh.j2 (3)
 
-// Tunables.
 constexpr int kTileM = 64;  // rows of a tile
 constexpr int kTileN = 128;  // columns of a tile, each with a nonzero in its panel
 constexpr int kTileK = 32;  // elements of the rows of A and B per stage
@@ -21,7 +20,6 @@ constexpr int kStages = 3;  // of the rows of A and B in shared memory
 constexpr int kStep = 4;  // nonzeros of which a thread loads the places together
 constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
 
-// Constants of the problem.
 constexpr bool kDividesK = true;  // kTileK divides k
 
 constexpr int kChunk = 16 / sizeof(Element);  // elements of a 16-byte access
@@ -54,7 +52,6 @@ static_assert(kRowBytes == 64 || kRowBytes == 128, "a stage's rows take 64 or 12
 
 // lib/mma/swizzle.cuh.j2
 
-// A thread's part in loading listed rows to shared memory: the same 16-byte chunk of every kRowsPerPass-th row.
 template <int kRows>
 struct RowLoader {
   static constexpr int kRowsPerPass = kThreads / kRowChunks;
@@ -73,7 +70,6 @@ struct RowLoader {
     }
   }
 
-  // The elements from `first_k` on of each row of a matrix of row length k; zeros behind its end.
   __device__ __forceinline__ void load(unsigned char* tile, const Element* matrix, int first_k, int k) const {
     const int column = first_k + static_cast<int>(threadIdx.x % kRowChunks) * kChunk;
     #pragma unroll
@@ -89,7 +85,6 @@ struct RowLoader {
 
 using Sums = float[kRowTiles][kColumnTiles][4];
 
-// The bytes of a lane's fragments in a stage.
 struct Lane {
   unsigned a, b;
 
@@ -101,7 +96,6 @@ struct Lane {
   }
 };
 
-// Adds the products of a warp's rows of A and of B over a stage's part of k.
 __device__ __forceinline__ void multiply_add(const unsigned char* stage, const Lane& lane, Sums& sums) {
   #pragma unroll 2
   for (int step = 0; step < kSteps; ++step) {
@@ -127,7 +121,6 @@ __device__ __forceinline__ void multiply_add(const unsigned char* stage, const L
       for (int e = 0; e < 4; ++e) split_tf32(a[e], a[e], a_low[e]);
       #pragma unroll
       for (int j = 0; j < kColumnTiles; ++j) {
-        // The tensor cores cut off what does not fit their sums; added up here, these are rounded.
         float part[4] = {};
         mma(part, a_low, b[j]);
         mma(part, a, b_low[j]);
@@ -148,10 +141,6 @@ struct alignas(16) Tile {
   int padding;
 };
 
-// D = A · B^T at the nonzeros of a pattern; A is m x k and B n x k, row-major. A block computes a tile: the rows of a panel
-// and some of the columns that have a nonzero there, which `rows` and `columns` list. A tile's nonzeros are numbered row by
-// row. As its columns rise, those of a row follow each other in D too, which `shifts` tells for each row; `places` tells
-// where in the tile each lies, and has them in the order in which lanes take them.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 mma_sddmm(int k, const Tile* __restrict__ tiles, const int* __restrict__ rows, const int* __restrict__ columns,
           const int* __restrict__ shifts, const unsigned short* __restrict__ places,
@@ -201,7 +190,6 @@ mma_sddmm(int k, const Tile* __restrict__ tiles, const int* __restrict__ rows, c
   copy_async_wait<0>();
   __syncthreads();
 
-  // The tile goes through shared memory, so that threads write neighbours in D; the first places come meanwhile.
   const unsigned short* const mine = places + static_cast<long long>(tile.begin) * kBatch + lane * kStep;
   constexpr int kStride = kWarps * kBatch;
   int first = static_cast<int>(warp) * kBatch;

@@ -13,7 +13,6 @@
 // lib/element.cuh.j2 (3)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-// Tunables.
 constexpr int kTileM = 64;  // rows of C per block
 constexpr int kTileN = 64;  // columns of C per block
 constexpr int kTileK = 64;  // columns of A per tile
@@ -24,7 +23,6 @@ constexpr int kStages = 3;  // tiles of B in shared memory
 constexpr int kPrefetch = 2;  // vectors of nonzeros that a thread loads one tile ahead
 constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
 
-// Constants of the problem.
 constexpr bool kDividesK = true;  // kTileK divides k
 constexpr bool kDividesN = true;  // kTileN divides n
 
@@ -58,7 +56,6 @@ constexpr int kABlockBytes = kTileM * kARowBytes;
 using Places = Vector<unsigned short, kStep>;  // in a swizzled tile of A
 using Values = Vector<Element, kStep>;
 
-// A thread's share of a tile's nonzeros, on its way.
 struct Nonzeros {
   Places places[kPrefetch];
   Values values[kPrefetch];
@@ -81,7 +78,6 @@ __device__ __forceinline__ void store_nonzeros(Element* tile, const Places& plac
   for (int j = 0; j < kStep; ++j) tile[places.element[j]] = values.element[j];
 }
 
-// Puts a tile's nonzeros to their places among zeros.
 __device__ __forceinline__ void expand(unsigned char* tile, const Nonzeros& nonzeros, const unsigned short* places,
                                        const Element* values, int begin, int end) {
   Element* const elements = reinterpret_cast<Element*>(tile);
@@ -110,7 +106,6 @@ constexpr int kLoaders = kThreads;
 
 using Sums = float[kRowTiles][kColumnTiles][4];
 
-// The bytes of a lane's fragments in tiles.
 struct Lane {
   unsigned a, b;
 
@@ -125,7 +120,6 @@ struct Lane {
   }
 };
 
-// The fragments of B for one step.
 __device__ __forceinline__ void load_b_fragments(unsigned (&fragments)[kColumnTiles][2], const unsigned char* tile,
                                                  unsigned offset, int step) {
   #pragma unroll
@@ -139,7 +133,6 @@ __device__ __forceinline__ void load_b_fragments(unsigned (&fragments)[kColumnTi
   }
 }
 
-// Adds the product of a warp's part of a tile of A and a tile of B.
 __device__ __forceinline__ void multiply_add(const unsigned char* a_tile, const unsigned char* b_tile, const Lane& lane,
                                              Sums& sums) {
   #pragma unroll 2
@@ -161,7 +154,6 @@ __device__ __forceinline__ void multiply_add(const unsigned char* a_tile, const 
       for (int e = 0; e < 4; ++e) split_tf32(a[e], a[e], a_low[e]);
       #pragma unroll
       for (int j = 0; j < kColumnTiles; ++j) {
-        // The tensor cores cut off what does not fit their sums; added up here, these are rounded.
         float part[4] = {};
         mma(part, a_low, b[j]);
         mma(part, a, b_low[j]);
@@ -173,9 +165,6 @@ __device__ __forceinline__ void multiply_add(const unsigned char* a_tile, const 
   }
 }
 
-// C[m, n] = A[m, k] · B[k, n]. A block computes kTileM rows by kTileN columns: tile by tile it puts the nonzeros of A to
-// their places among zeros in shared memory, and the tensor cores multiply that by a tile of B. Tiles without nonzeros
-// are not in the list: tile i of a block's rows has panel tiles[i].x of A's columns and its nonzeros begin at tiles[i].y.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 mma_spmm(int m, int k, int n, int panels, const int* __restrict__ tile_counts, const int2* __restrict__ tiles,
          const unsigned short* __restrict__ places, const Element* __restrict__ values, const Element* __restrict__ b,
@@ -197,7 +186,6 @@ mma_spmm(int m, int k, int n, int panels, const int* __restrict__ tile_counts, c
   BLoader loader;
   loader.start(threadIdx.x, b, n, 0, first_column);
 
-  // The begins of the nonzeros of the tiles in hand; tiles past the last one are empty.
   int begins[4];
   #pragma unroll
   for (int i = 0; i < 4; ++i) begins[i] = mine[min(i, panels)].y;
@@ -240,7 +228,6 @@ mma_spmm(int m, int k, int n, int panels, const int* __restrict__ tile_counts, c
   copy_async_wait<0>();
   __syncthreads();
 
-  // The tile of C goes through shared memory, so that threads write whole chunks of it.
   constexpr int kOutRows = kTileM, kOutColumns = kTileN;
   constexpr int kPitch = kOutColumns + kChunk;  // elements; the odd chunk keeps fragments in different banks
   Element* const staged = reinterpret_cast<Element*>(memory);

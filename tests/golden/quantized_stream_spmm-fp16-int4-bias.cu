@@ -14,14 +14,12 @@
 // lib/element.cuh.j2 (1)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-// Tunables.
 constexpr int kWarpsM = 1;  // warps over a group's rows, 32 for each
 constexpr int kWarpsK = 1;  // warps over a step's columns, 128 for each
 constexpr unsigned kRingChunks = 8;  // KB of each warp's ring
 constexpr unsigned kDepth = 2;  // chunks, 1 KB, on their way to each warp
 constexpr int kSlots = 4;  // steps whose masks and activations are in shared memory
 
-// Constants of the problem.
 constexpr int kColumnTiles = 5;  // tiles of 8 columns of C
 constexpr int kGroupColumns = 128;  // columns of a row that share a scale
 
@@ -73,9 +71,6 @@ static_assert((kRingChunks - kDepth) * kChunkBits >= (kStepK + 16) * kCodeBits +
 
 using Sums = float[2][kColumnTiles][4];
 
-// A lane's codes in its own bank: word i of its stream, with 8 codes, is in row i of a ring of rows of 128 bytes. Chunks of 8 rows
-// are copied as they lie in memory. A lane reads from wherever it is the words that its next weights may take, moves these
-// bits to the begin of a word, and distributes them by the mask.
 struct CodeStream {
   SharedAddress words;  // the lane's word in the first row
   unsigned at = 0;  // bits of the stream that are used up; a row has 32
@@ -100,8 +95,6 @@ struct CodeStream {
     for (unsigned chunk = 0; chunk < kDepth; ++chunk) copy(chunk);
   }
 
-  // Which of the next codes each of four weights takes: a nibble for each byte of a word, 4 and the byte's number for a weight
-  // that is zero. In the upper half stands how many codes these are.
   static __device__ __forceinline__ unsigned selectors_of(unsigned mask) {
     unsigned selectors = 0, count = 0;
     #pragma unroll
@@ -113,7 +106,6 @@ struct CodeStream {
     return selectors | count * kCodeBits << 16;
   }
 
-  // Sends for chunk number `chunk`; there are copies of the ring's first rows behind its end.
   __device__ __forceinline__ void copy(unsigned chunk) {
     const unsigned slot = chunk % kRingChunks;
     if (chunk < chunks) {
@@ -126,8 +118,6 @@ struct CodeStream {
     copy_async_commit();
   }
 
-  // The packer's word for a step: how many chunks it takes more than those before. A lane that is so far behind that they come
-  // over what it did not read leaves that out: its stream has nothing there.
   __device__ __forceinline__ void follow(unsigned order) {
     if (order == 0) return;
     const unsigned until = available + order;
@@ -139,12 +129,10 @@ struct CodeStream {
     __syncwarp();  // all lanes' copies have come
   }
 
-  // Those of four bits of a mask.
   __device__ __forceinline__ unsigned selectors(unsigned mask, int bit) const {
     return __shfl_sync(0xffffffffu, table, static_cast<int>(mask >> bit));
   }
 
-  // Fragment kProduct of four of a tile; of 32 bits of a mask those are its octet, register by register.
   template <int kProduct>
   __device__ __forceinline__ void decode(unsigned mask, unsigned (&fragment)[4]) {
     const SharedAddress word = words + (at & (kRingBits - 32)) * (kRowBytes / 32);
@@ -159,7 +147,6 @@ struct CodeStream {
   }
 };
 
-// Adds the product of a tile and of the activations for its columns.
 __device__ __forceinline__ void multiply_add(CodeStream& stream, unsigned mask, SharedAddress activations, Sums& sums) {
   Vector<unsigned, 4> b[kColumnTiles];
   #pragma unroll
@@ -182,13 +169,10 @@ __device__ __forceinline__ void multiply_add(CodeStream& stream, unsigned mask, 
   product(a, 1, sums, 1);
 }
 
-// Where activations of a token lie in a slot: 128 of them, with neighbouring halves of 64 bytes exchanged in every other row,
-// so that the 8 lanes that read at a time meet different banks.
 __device__ __forceinline__ unsigned activation_offset(unsigned row, unsigned chunk) {
   return kMaskBytes + row * (kStepK * 2) + (chunk ^ (row & 1) * 4) * 16;
 }
 
-// The copying warp's part in a step: masks, orders, and kStepK activations of every token for each of kWarpsK.
 __device__ __forceinline__ void copy_step(unsigned char* slot, Barrier* full, unsigned lane, const uint4* masks,
                                           const uint4* orders, const Element* b, int first_k, int k, int n,
                                           CachePolicy policy) {
@@ -212,7 +196,6 @@ __device__ __forceinline__ void copy_step(unsigned char* slot, Barrier* full, un
 }
 constexpr unsigned kArrivalsFull = 32;  // of copy_step
 
-// The steps of all groups follow one another and are dealt to the blocks in equal runs.
 __device__ __forceinline__ unsigned first_step_of(unsigned block, unsigned total) {
   return static_cast<unsigned>(static_cast<unsigned long long>(block) * total / gridDim.x);
 }
@@ -226,7 +209,6 @@ __device__ __forceinline__ unsigned block_of(unsigned step, unsigned total) {
 constexpr int kScales = kGroupColumns < kStepK ? kStepK / kGroupColumns : 1;  // of a row in a warp's part of a step
 using Scales = Element[kScales][4];
 
-// The scales of a lane's rows for a warp's columns in a step; columns beyond the matrix have the last ones, for zeros.
 __device__ __forceinline__ void load_scales(Scales& found, const Element* scales, const int (&rows)[4], int first_k, int k,
                                             int m) {
   const int last = (k - 1) / kGroupColumns;
@@ -238,7 +220,6 @@ __device__ __forceinline__ void load_scales(Scales& found, const Element* scales
   }
 }
 
-// Adds sums of a group's columns, each times the scale of its row, and begins them anew.
 __device__ __forceinline__ void close_group(Sums& sums, Sums& of_group, const Element (&scales)[4]) {
   #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -255,9 +236,6 @@ __device__ __forceinline__ void close_group(Sums& sums, Sums& of_group, const El
   }
 }
 
-// C[m, n] = A[m, k] · B[k, n], with C as n x m and B as n x k row-major, and A of codes times scales: few tokens times a
-// quantised layer's weights. One warp of a block copies masks and activations of step after step to slots, the others decode A
-// tile by tile and multiply.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 quantized_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __restrict__ masks,
                       const int* __restrict__ starts, const uint4* __restrict__ orders, const uint4* __restrict__ values,

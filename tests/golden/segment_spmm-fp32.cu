@@ -14,7 +14,6 @@
 
 using Index = unsigned;
 
-// Tunables.
 constexpr int kTileN = 32;  // columns of C per block
 constexpr int kThreadsPerSegment = 8;  // a subwarp
 constexpr int kVector = 4;  // elements per load of B
@@ -22,7 +21,6 @@ constexpr int kAhead = 8;  // nonzeros whose rows of B are loaded before the fir
 constexpr int kWarps = 4;  // warps per block
 constexpr int kRegisters = 64;  // per thread
 
-// Constants of the problem.
 constexpr bool kColumnsDivide = true;  // kTileN divides n
 
 constexpr int kThreads = 32 * kWarps;
@@ -44,7 +42,6 @@ static_assert(kResidentBlocks >= 1, "a block's registers fit the register file")
 
 using Sums = Vector<float, kVector>[kVectorsPerThread];
 
-// Columns of B and C that a thread has.
 struct Columns {
   const unsigned char* b;  // the first of them in row 0 of B
   unsigned row_bytes;  // of B
@@ -60,7 +57,6 @@ struct Columns {
   }
 };
 
-// Adds kCount nonzeros times their rows of B: all loads first, so that they overlap.
 template <int kCount>
 __device__ __forceinline__ void multiply_add(const Index* indices, const Element* values, const Columns& columns,
                                              Sums& sums) {
@@ -92,9 +88,6 @@ __device__ __forceinline__ void multiply_add(const Index* indices, const Element
   }
 }
 
-// C[m, n] = A[m, k] · B[k, n]. A subwarp takes a segment: all nonzeros of a row, or a part of a long row's, and kTileN columns
-// of C. Of a row that was cut each subwarp writes its sums to `parts`; the last to come adds up all of them in their order:
-// the result does not depend on who that is. No warp waits for another. The counters are zero again then.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 segment_spmm(int m, int k, int n, int segment_count, int part_count, const int* __restrict__ segments,
              const Index* __restrict__ indices, const Element* __restrict__ values, const int* __restrict__ cuts,
@@ -106,8 +99,6 @@ segment_spmm(int m, int k, int n, int segment_count, int part_count, const int* 
   const Columns columns{reinterpret_cast<const unsigned char*>(b + first_column), static_cast<unsigned>(n * sizeof(Element)),
                         first_column, n};
 
-  // First nonzero, their number, the row, and the number of the part if the row was cut, else -1. A subwarp without a
-  // segment has one of no row: all of a warp count arrivals together.
   Vector<int, 4> segment = {0, 0, -1, -1};
   if (number < segment_count) segment = load_vector<4>(segments + static_cast<long long>(number) * 4);
   const int begin = segment.element[0], row = segment.element[2], part = segment.element[3];

@@ -12,12 +12,10 @@
 
 // lib/element.cuh.j2 (1)
 
-// Tunables.
 constexpr int kTileN = 32;  // filters per block
 constexpr int kStep = 16;  // channels of a tap in shared memory
 constexpr int kThreadPixels = 4;  // outputs of a thread, each of kThreadFilters filters
 
-// Constants of the problem.
 // convolution/geometry.cuh.j2 (1)
 
 constexpr int kUnit = 8;  // rows and columns of a tile of outputs
@@ -33,7 +31,6 @@ static_assert(kThreads >= 32 && kThreads <= 1024, "a block is one warp to 32");
 
 using MaskWord = unsigned long long;
 
-// A mask of blocks of one image: 64 columns of blocks in a word.
 struct Mask {
   const MaskWord* words;
   int columns;  // of blocks
@@ -44,11 +41,9 @@ struct Mask {
   }
 };
 
-// An image, and where taps of outputs read it.
 struct Image {
   int height, width, channels;
 
-  // The pixel that a tap of an output reads; -1 outside.
   __device__ __forceinline__ long long pixel(int out_row, int out_column, int tap) const {
     const int row = out_row * kStrideRows - kPaddingRows + tap / kColumns * kDilationRows;
     const int column = out_column * kStrideColumns - kPaddingColumns + tap % kColumns * kDilationColumns;
@@ -58,8 +53,6 @@ struct Image {
 
 // lib/barrier/finished.cuh.j2 (2)
 
-// y = epilogue(convolution of x and w) for outputs that the mask asks for. A block computes 8 x 8 outputs of some filters of a
-// group: tap by tap, of those that meet a live block, and kStep channels at a time.
 extern "C" __global__ void __launch_bounds__(kThreads)
 tile_conv(int height, int width, int channels, int filters, int out_height, int out_width, int mask_words, int mask_columns,
           const Element* __restrict__ x, const Element* __restrict__ w, const MaskWord* __restrict__ mask_words_of_images, const Element* __restrict__ bias, Element* __restrict__ y) {

@@ -11,7 +11,6 @@
 // lib/element.cuh.j2 (1)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-// Tunables.
 constexpr int kTileM = 256;  // rows of C per thread block
 constexpr int kRaster = 8;  // tiles of rows that come before the next columns
 constexpr int kTail = 2;  // the same in the last rows, at most kRaster
@@ -45,13 +44,11 @@ using Sums = float[kTileM / 8][4];  // sums of 64 columns of C, which are the ro
 
 // lib/persistent/tile_places.cuh.j2
 
-// A tile of C, with the steps from begin to end.
 struct Tile {
   int row, column;
   int begin, end;
 };
 
-// The order of all tiles: rows with most work come first, or a long tile would run alone at the end.
 struct Tiles {
   const int* row_tiles;
   const int* offsets;
@@ -59,7 +56,6 @@ struct Tiles {
 
   __device__ __forceinline__ int count() const { return row_tile_count * column_tiles; }
 
-  // Past the last tile: returns a valid tile that must not be loaded.
   __device__ __forceinline__ Tile at(int number) const {
     const TilePlace place = place_of_tile(number, row_tile_count, column_tiles);
     const int rank = min(place.row, row_tile_count - 1);
@@ -68,10 +64,8 @@ struct Tiles {
   }
 };
 
-// The contents of a stage: the numbers of two panels, 8 bits for each that mark its stored blocks, and the number of the first of these.
 using Step = Vector<int, 4>;
 
-// The producer warp: loads A's stored blocks in bulk and B's rows by TMA.
 struct Producer {
   unsigned char* tiles;
   Ring& ring;
@@ -110,7 +104,6 @@ struct Producer {
     stage.advance(kStages);
   }
 
-  // Loads all stages of a tile. An empty tile gets one stage without blocks, so that consumers store its zeros.
   __device__ __forceinline__ void load(const Tile& tile) {
     const int count = tile.end - tile.begin, prefetch_at = min(kStages, max(count, 1)) - 1;
     if (count == 0) {
@@ -128,14 +121,12 @@ struct Producer {
   }
 };
 
-// A consumer warpgroup: multiplies 64 columns of B, as rows of its products, by the blocks of A in a stage.
 struct Consumer {
   const unsigned char* tiles;
   Ring& ring;
   unsigned warpgroup;
   Stage stage;
 
-  // Fragments of 16 columns of B per warp, by panel and 16 places of k.
   using Fragments = unsigned[kPanels][kSteps][4];
 
   __device__ __forceinline__ void load(Fragments& found) const {
@@ -148,7 +139,6 @@ struct Consumer {
     }
   }
 
-  // Multiplies one block at a time: ptxas serializes products of different widths that add to the same registers.
   __device__ __forceinline__ void multiply(Sums& sums, unsigned flags, const Fragments& fragments) const {
     const unsigned masks = __shfl_sync(0xffffffffu, flags >> kMaskShift, 0);  // ptxas sees that it is the same for all lanes
     const unsigned char* const b = tiles + stage.number * kStageBytes;
@@ -171,7 +161,6 @@ struct Consumer {
     warpgroup_commit();
   }
 
-  // Computes and stores all tiles.
   __device__ __forceinline__ void compute_all(const Output& output, int rows, int columns) {
     for (;;) {
       unsigned flags = ring.wait_full(stage);
@@ -204,9 +193,6 @@ struct Consumer {
   }
 };
 
-// C = A * B, of A the blocks of 32 x 32 elements that have nonzeros, with swapped operands (swap_ab). Persistent kernel: a producer warp loads
-// stored blocks and the rows of B that these multiply; two consumer warpgroups multiply. The blocks of a cluster compute the same rows, and
-// each multicasts half of A.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 turned_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap c_map, int m, int k, int n, int row_tile_count,
     const int* __restrict__ row_tiles, const int* __restrict__ offsets, const int* __restrict__ steps,

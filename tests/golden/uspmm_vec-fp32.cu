@@ -14,7 +14,6 @@
 
 using Index = unsigned short;
 
-// Tunables.
 constexpr int kTileN = 64;  // columns of C per block
 constexpr int kThreadsPerRow = 8;  // a set: threads that share rows of A
 constexpr int kVecSize = 2;  // neighbouring rows of a set
@@ -23,7 +22,6 @@ constexpr int kSplits = 1;  // warps that share the places of the same rows
 constexpr int kRowWarps = 8;  // warps with rows of their own
 constexpr int kRegisters = 64;  // per thread
 
-// Constants of the problem.
 constexpr bool kColumnsDivide = true;  // kTileN divides n
 
 constexpr int kChunk = 16 / sizeof(Element);  // elements of B per load
@@ -51,11 +49,8 @@ static_assert(kResidentBlocks >= 1, "a block's registers fit the register file")
 
 using Sums = float[kChunksPerThread][kChunk];
 
-// The chunks of a tile's row that a thread takes.
 __device__ __forceinline__ int chunk_of(int thread, int j) { return thread + j * kThreadsPerRow; }
 
-// B's tile in shared memory: k rows of kTileN columns, in units of 16 bytes, with an empty unit after every kChunk rows
-// so that the stores that transpose B meet in different banks. Stored indices say where a row's first unit lies.
 __device__ __forceinline__ int place_of(int row, int chunk) { return row * kChunksPerRow + row / kChunk + chunk; }
 
 struct Tile {
@@ -85,7 +80,6 @@ __device__ __forceinline__ void load_tile(unsigned char* tile, const Element* __
   copy_async_wait<0>();
 }
 
-// Adds one nonzero times its row of the tile.
 __device__ __forceinline__ void multiply_add(const Tile& tile, unsigned index, float value, Sums& sums) {
   Packed<Element, kChunk> row[kChunksPerThread];
   tile.load(row, index);
@@ -96,7 +90,6 @@ __device__ __forceinline__ void multiply_add(const Tile& tile, unsigned index, f
   }
 }
 
-// One load of A: kStep places of kVecSize neighbouring rows, the rows of a place side by side.
 struct Nonzeros {
   Packed<Index, kStep * kVecSize> indices;
   Packed<Element, kStep * kVecSize> values;
@@ -109,7 +102,6 @@ __device__ __forceinline__ void multiply_add(const Tile& tile, const Nonzeros& n
   }
 }
 
-// The loads of A of one slice that a split takes, with the next one on its way.
 struct Stream {
   const Index* indices;
   const Element* values;
@@ -145,7 +137,6 @@ struct Stream {
   }
 };
 
-// A thread's results leave it in units that are contiguous in C.
 constexpr int kUnit = kChunk;  // a chunk of a row
 constexpr int kUnits = kVecSize * kChunksPerThread;
 
@@ -164,9 +155,6 @@ __device__ __forceinline__ void store_unit(Element* __restrict__ c, int m, int n
   if (row < m && (kColumnsDivide || column < n)) store_vector(to, out);
 }
 
-// C[m, n] = A[m, k] · B[k, n]. A warp computes a slice of kSliceRows rows by kTileN columns, and kSplits warps share
-// its places. Element (place, row) of a slice lies at ((place / kStep * kSets + row / kVecSize) * kStep + place % kStep)
-// * kVecSize + row % kVecSize.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 uspmm_vec(int m, int k, int n, int steps, const Element* __restrict__ values, const Index* __restrict__ indices,
           const int* __restrict__ rest_offsets, const unsigned* __restrict__ filled, const Element* __restrict__ b,
@@ -180,7 +168,6 @@ uspmm_vec(int m, int k, int n, int steps, const Element* __restrict__ values, co
   const int first_column = blockIdx.y * kTileN;
   const int slices = (m + kSliceRows - 1) / kSliceRows;
 
-  // The first load of A is on its way while B's tile comes.
   int slice = blockIdx.x * kRowWarps + row_warp;
   Stream stream;
   stream.start(indices, values, slice, set, split, slice < slices ? steps : 0);
@@ -193,7 +180,6 @@ uspmm_vec(int m, int k, int n, int steps, const Element* __restrict__ values, co
     slice = block_slice + row_warp;
     const int first_row = slice * kSliceRows + set * kVecSize;
     Sums sums[kVecSize] = {};
-    // Padding of rows without nonzeros meets a row of B that is not their own: such sums are given up.
     const unsigned has_nonzeros = slice < slices ? filled[first_row / 32] >> first_row % 32 : 0u;
     stream.multiply_add_all(tile, sums);
     #pragma unroll

@@ -10,13 +10,11 @@ import pytest
 
 from sparsegen.errors import ConfigError, DeviceUnavailableError, KernelFault
 from sparsegen.networks.model.images import stroke_images
+from sparsegen.networks.model.inputs import BitInputs, as_inputs
 from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.networks.packed import packing
 from sparsegen.networks.run import result_buffers, staging
-from sparsegen.networks.run.chunks import Chunk
-from sparsegen.networks.run.dealing import ChunkQueue
 from sparsegen.networks.run.device_run import DeviceRun
-from sparsegen.networks.run.inputs import BitInputs, as_inputs
 from sparsegen.networks.run.placement import Placement
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.settings import Settings
@@ -99,15 +97,6 @@ def test_devices_that_are_not_there_or_twice_there_are_told(where: dict[str, Any
     with pytest.raises(ConfigError, match="each of them once"):
         net.totals(y0, devices=["emulator", "emulator:0"])
     np.testing.assert_array_equal(net.totals(y0, devices=["emulator", "emulator:1"]), net.totals(y0))
-
-
-def test_a_queue_gives_each_chunk_once() -> None:
-    chunks = [Chunk(0, 4, 4, 4), Chunk(4, 6, 6, 6)]
-    queue = ChunkQueue(chunks)
-    assert [queue.take() for _ in range(3)] == [*chunks, None]
-    queue = ChunkQueue(chunks)
-    queue.empty()
-    assert queue.take() is None
 
 
 @pytest.mark.parametrize("planted", ["in front", "scattered", "every fourth"])

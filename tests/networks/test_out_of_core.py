@@ -17,11 +17,11 @@ from sparsegen.backends.emulator.executor import EmulatorExecutor, HostBuffer
 from sparsegen.errors import CompileError, ConfigError, DeviceMemoryError, OperandError, SavedOperatorError
 from sparsegen.networks.files.packed_file import is_packed, load_packed, save_packed
 from sparsegen.networks.model.images import stroke_images
+from sparsegen.networks.model.inputs import BitInputs
 from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.networks.packed import packing
 from sparsegen.networks.run import placement
 from sparsegen.networks.run.device_run import DeviceRun
-from sparsegen.networks.run.inputs import BitInputs
 from sparsegen.networks.run.packed_inference import PackedInference
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.settings import Settings

@@ -73,7 +73,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     template = "attention/tma_attention.cu.j2"
     entry = "tma_attention"
     mapped_names = ("q", "k", "v", "o")
-    size_names = ("queries", "keys", "kv_heads", "group", "items", "section")
+    size_names = ("queries", "keys", "kv_heads", "group", "batch", "section")
     scratch_names = ("counters",)
     problem_type = BlockAttentionProblem
     config_type = TmaAttentionConfig
@@ -135,7 +135,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     def pack(
         self, problem: BlockAttentionProblem, config: TmaAttentionConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
-        sizes = {"items": problem.batch, "section": self._section(problem, config), **mask_sizes(problem)}
+        sizes = {"section": self._section(problem, config), **mask_sizes(problem)}
         return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch={"counters": COUNTER_BYTES})
 
     def launch(

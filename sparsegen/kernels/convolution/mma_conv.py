@@ -125,12 +125,12 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         self, problem: MaskedConv2dProblem, features: Features, config: MmaConvConfig, device: Device
     ) -> float:
         p, c, rates = problem, config, device.expected_rates
-        items, inner = self.items(p, c, device), round_up(p.group_channels * p.taps, c.step)
-        computing = items * c.tile_m * c.tile_n * inner / (REACHED * rates.tensor_products_per_us(p.dtype))
-        loading = LOADED * items * (c.tile_m + c.tile_n) * inner * p.dtype.itemsize / device.l2_bytes_per_us
+        rounds, inner = self.rounds(p, c, device), round_up(p.group_channels * p.taps, c.step)
+        computing = rounds * c.tile_m * c.tile_n * inner / (REACHED * rates.tensor_products_per_us(p.dtype))
+        loading = LOADED * rounds * (c.tile_m + c.tile_n) * inner * p.dtype.itemsize / device.l2_bytes_per_us
         if self._vector(p) * p.dtype.itemsize < 8:
             loading *= NARROW
-        steps = self.items_of_block(p, c, device) * inner / c.step
+        steps = self.rounds_of_block(p, c, device) * inner / c.step
         vector_w = widest_vector(p.taps * p.group_channels, p.dtype)
         loads = ((self._vector(p), c.tile_m * c.step), (vector_w, c.tile_n * c.step))
         waiting = steps * step_us(p.dtype, loads, threads_of(c), c.stages, c.resident)

@@ -39,7 +39,7 @@ C = TypeVar("C", bound=UnitTilesConfig)
 class UnitTiles(MaskedConvolution[C]):
     """A persistent kernel: thread blocks find the live units of 8 × 8 outputs in the mask, and share them evenly.
 
-    A block has one tile of filters, and computes ``tile_m`` outputs of its units at a time: an item.
+    A block has one tile of filters, and computes ``tile_m`` outputs of its units at a time: a round.
     """
 
     source = (
@@ -73,16 +73,16 @@ class UnitTiles(MaskedConvolution[C]):
             shared_memory_bytes=self.shared_bytes(problem, config),
         )
 
-    def items_of_block(self, problem: MaskedConv2dProblem, config: C, device: Device) -> int:
-        """Expected items of the thread block with most."""
+    def rounds_of_block(self, problem: MaskedConv2dProblem, config: C, device: Device) -> int:
+        """Expected rounds of the thread block with most."""
         outputs = live_share(problem) * units_of(problem) * UNIT_OUTPUTS
         return max(1, math.ceil(outputs / (config.tile_m * self._parts(problem, config, device))))
 
-    def items(self, problem: MaskedConv2dProblem, config: C, device: Device) -> float:
-        """Expected items of all multiprocessors, if each had as many as the one with most."""
+    def rounds(self, problem: MaskedConv2dProblem, config: C, device: Device) -> float:
+        """Expected rounds of all multiprocessors, if each had as many as the one with most."""
         outputs = live_share(problem) * units_of(problem) * UNIT_OUTPUTS
-        items = max(1, ceil_div(outputs, config.tile_m)) * filter_tiles(problem, config.tile_n)
-        return max(items, self.items_of_block(problem, config, device) * device.multiprocessors)
+        rounds = max(1, ceil_div(outputs, config.tile_m)) * filter_tiles(problem, config.tile_n)
+        return max(rounds, self.rounds_of_block(problem, config, device) * device.multiprocessors)
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> C:
         """Returns the shape with the least expected time; none is twice as wide as a group's filters."""

@@ -1,10 +1,8 @@
-// Tunables.
 constexpr int kInputs = 24;  // of a tile, which goes through all layers together
 constexpr int kWarps = 16;
 constexpr int kRun = 4;  // groups of 16 neurons that a warp takes one after another
 constexpr int kParts = 1;  // of a tile, each with its own barrier: one is computed while the other's warps meet
 
-// Constants of the problem.
 constexpr bool kDying = false;  // an input without a live neuron stays so
 constexpr bool kAlignedRows = true;  // inputs start at multiples of 16 bytes
 

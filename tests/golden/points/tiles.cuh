@@ -1,11 +1,9 @@
-// Tunables.
 constexpr int kTileM = 64;  // points per block
 constexpr int kTileN = 64;  // filters per block
 constexpr int kStep = 32;  // channels of a tap in a stage
 constexpr int kWarpsM = 2, kWarpsN = 2;
 constexpr int kStages = 3;
 
-// Constants of the problem.
 constexpr int kTaps = 27;  // of a filter
 constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can load
 
@@ -24,8 +22,6 @@ constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can load
 
 // lib/mma/tile_products.cuh.j2 (1)
 
-// Copies rows of kRow elements to shared memory, kPitch apart: all threads together. `from(row)` is where a row's elements
-// begin, or null for a row of zeros; elements from `valid` on are zeros too. `any` is some address that copies may name.
 template <int kRows, int kRow, int kPitch, int kVector, class From>
 __device__ __forceinline__ void load_rows(Element* shared, const Element* any, int valid, From from) {
   constexpr int kAcross = kRow / kVector;
@@ -37,8 +33,6 @@ __device__ __forceinline__ void load_rows(Element* shared, const Element* any, i
   });
 }
 
-// Multiplies steps that a ring of stages loads: all but one are on their way while one is multiplied. `load(step, stage)`
-// starts the copies of a step. All threads call it together; it ends with the stages free.
 template <class Load>
 __device__ __forceinline__ void multiply_steps(Element* stages, int steps, int first_row, int first_column, Sums& sums, Load load) {
   #pragma unroll

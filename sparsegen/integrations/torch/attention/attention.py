@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sparsegen import arguments
-from sparsegen.attention.choice import Way
+from sparsegen.attention.choice import AttentionImplementation
 from sparsegen.attention.steps import at_once
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.attention.attention_steps import Steps, steps
@@ -169,7 +169,7 @@ def _attention_of(
     weights = _weights(q, pattern, heads=q.shape[0] if keeps_weights else 0)
     if not out.numel() or not pattern.nnz:
         return out, weights
-    if not keeps_weights and pattern.attention_way(q.shape[0], q) is Way.FUSED:
+    if not keeps_weights and pattern.attention_implementation(q.shape[0], q) is AttentionImplementation.FUSED:
         _fused(pattern, q, k, v, scale, out)
         return out, weights
     turns = Turns(q.shape[0], pattern.nnz, q.element_size())
@@ -249,7 +249,7 @@ def _fused(pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor, scale: float
     """Attention of contiguous heads × rows × head_dim in one launch."""
     heads = q.shape[0]
     prepared = pattern.prepared(Product.ATTENTION, q.shape[-1], q, scale=scale, batch=heads)
-    assert prepared is not None  # kernels run for such tensors: the way says so
+    assert prepared is not None  # kernels run for such tensors: the implementation says so
     if heads == 1:  # a batch of one has no dimension for it
         q, k, v, out = q[0], k[0], v[0], out[0]
     prepared(q, k, v, out=out)

@@ -1,4 +1,3 @@
-// By one thread: starts to load `bytes` of memory into the L2; they and the address are multiples of 16.
 __device__ __forceinline__ void prefetch_l2(const void* from, unsigned bytes) {
 #if defined(SPARSEGEN_EMULATOR)
   const volatile unsigned char* const memory = static_cast<const volatile unsigned char*>(from);
@@ -8,7 +7,6 @@ __device__ __forceinline__ void prefetch_l2(const void* from, unsigned bytes) {
 #endif
 }
 
-// By each thread: asks for the line of memory there.
 __device__ __forceinline__ void prefetch_line(const void* from) {
 #if defined(SPARSEGEN_EMULATOR)
   static_cast<void>(*static_cast<const volatile unsigned char*>(from));

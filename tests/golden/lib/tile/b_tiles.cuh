@@ -5,7 +5,6 @@ constexpr int kBRowChunks = kBColumns / kChunk;
 constexpr int kRowsPerPass = kLoaders / kBRowChunks;
 static_assert(kLoaders % kBRowChunks == 0, "a row's chunks go to different threads");
 
-// A thread's part in loading tiles of B to shared memory: the same 16-byte chunk of every kRowsPerPass-th row.
 struct BLoader {
   const Element* source;  // of the first row, for the first tile
   unsigned tile_row, target;  // of the tile; in bytes
@@ -21,7 +20,6 @@ struct BLoader {
         tile_row * kBRowBytes + swizzle<kBRowBytes, kBSwizzle>(tile_row) * 16, chunk * 16);
   }
 
-  // Sends the copies of the tile whose first row of B is `first_k`; zeros stand for what lies outside of B.
   __device__ __forceinline__ void load(unsigned char* tile, int first_k, int k, int n) const {
     constexpr bool kRowsDivide = kDividesK, kColumnsDivide = kDividesN;
     const int rows = k - first_k, row_length = n, this_column = column;
