@@ -199,7 +199,7 @@ def _call(
 
     place = torch.device("cuda", executor.device.index)
 
-    def tensor(spec: TensorSpec) -> Any:
+    def tensor(spec: TensorSpec) -> torch.Tensor:
         if isinstance(spec.dtype, WordType):
             return torch.from_numpy(problem.random_operand(spec, rng)).to(place)
         return torch.randn(spec.shape, device=place).to(getattr(torch, str(spec.dtype)))
