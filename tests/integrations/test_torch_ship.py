@@ -17,7 +17,6 @@ torch = pytest.importorskip("torch")
 from click.testing import CliRunner  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from sparsegen.attention.choice import AttentionImplementation  # noqa: E402
 from sparsegen.cli.main import cli  # noqa: E402
 from sparsegen.errors import (  # noqa: E402
     ConfigError,
@@ -29,6 +28,7 @@ from sparsegen.errors import (  # noqa: E402
 from sparsegen.integrations.torch import (  # noqa: E402
     MaskedConv2d,
     PointwiseConv2d,
+    QuantizedLinear,
     Shipped,
     SparseAttention,
     SparseLinear,
@@ -39,7 +39,9 @@ from sparsegen.integrations.torch import (  # noqa: E402
     masks,
     ship,
 )
+from sparsegen.integrations.torch.attention import attention  # noqa: E402
 from sparsegen.integrations.torch.pattern.shared_input import SharedInput, SharedPart  # noqa: E402
+from sparsegen.operators import Quantization, ScaleGroup, ValueType  # noqa: E402
 
 LOADER = """
 import sys
@@ -139,6 +141,16 @@ def test_an_exported_program_has_equal_bits_elsewhere(block: nn.Module, tmp_path
     assert all(torch.equal(value, before[name]) for name, value in block.state_dict().items())
     state = torch.export.load(tmp_path / "block" / "model.pt2").state_dict
     assert not [name for name in state if "values" in name or "row_offsets" in name], "weights are there once"
+
+
+def test_codes_and_scales_are_shipped(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    rounding = Quantization(ValueType.INT4, ScaleGroup.OF_32)
+    layers = [sparse(64, 48).half(), sparse(48, 16, bias=False).half()]
+    model = nn.Sequential(*(QuantizedLinear.from_sparse(layer, rounding) for layer in layers)).eval()
+    found = shipped(model, torch.randn(2, 3, 64).half(), tmp_path / "model", "exported")
+    assert [launch.problem.value_type for launch in found.launches] == [ValueType.INT4] * 2
+    loads_elsewhere(tmp_path / "model", "exported")
 
 
 @pytest.mark.long
@@ -299,10 +311,10 @@ def test_attention_over_a_pattern_is_shipped_where_it_is_one_launch(
 ) -> None:
     torch.manual_seed(0)
     model, x = Fixed().eval(), torch.randn(2, 16, 64).half()
-    monkeypatch.setattr(SparsePattern, "attention_implementation", lambda *_: AttentionImplementation.STEPS)
+    monkeypatch.setattr(attention, "fused_runs", lambda *_: False)
     with pytest.raises(OperandError, match="several launches"):
         ship(model, x, tmp_path / "steps", program="exported")
-    monkeypatch.setattr(SparsePattern, "attention_implementation", lambda *_: AttentionImplementation.FUSED)
+    monkeypatch.setattr(attention, "fused_runs", lambda *_: True)
     found = shipped(model, x, tmp_path / "fused", "exported")
     assert [launch.problem.operator for launch in found.launches] == ["sparse_attention"]
     loads_elsewhere(tmp_path / "fused")

@@ -111,8 +111,9 @@ def shipped_launch(launcher: VariantLauncher, devices: Sequence[Device]) -> Ship
     if bound.result.is_updated:
         raise OperandError(f"{problem}: a result that is written in parts cannot be shipped")
     written = tuple(spec for spec in bound.operands if spec.is_written)
-    kept = {spec.name: launcher.kept_operand(spec.name) for spec in bound.operands if not spec.is_written}
-    operands = tuple(spec for spec in bound.operands if spec.name in kept and kept[spec.name] is None)
+    read = [spec for spec in bound.operands if not spec.is_written]
+    kept = {spec.name: launcher.kept_operand(spec.name) for spec in read}
+    operands = tuple(spec for spec in read if kept[spec.name] is None)
     results = (bound.result, *written)
     own = {name: _bytes_of(array) for name, array in kept.items() if array is not None}
     places, together = _behind_one_another(bound.downloaded() | own)

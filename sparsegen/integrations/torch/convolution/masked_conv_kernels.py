@@ -15,6 +15,7 @@ from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.launches import Place, Result, launch_of
 from sparsegen.integrations.torch.calls.prepared_calls import PreparedCall
 from sparsegen.integrations.torch.calls.prepared_operators import operators
+from sparsegen.integrations.torch.calls.wide import WIDE
 from sparsegen.integrations.torch.convolution.conv_problem import (
     Side,
     memory_format,
@@ -22,7 +23,6 @@ from sparsegen.integrations.torch.convolution.conv_problem import (
     problem_of,
     sides_of,
 )
-from sparsegen.integrations.torch.pattern.plain import WIDE
 from sparsegen.kernels import families_of
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.bits import WORD_BITS

@@ -23,7 +23,7 @@ from sparsegen.errors import (
 )
 from sparsegen.integrations.torch.calls.devices import kernel_device_of
 from sparsegen.integrations.torch.calls.direct import StandIn, standing_in
-from sparsegen.integrations.torch.models.example_inputs import arguments_of
+from sparsegen.integrations.torch.calls.example_inputs import arguments_of
 from sparsegen.integrations.torch.shipping.layer_calls import Compute, LayerCall, noted_calls, stood_in
 from sparsegen.integrations.torch.shipping.libraries import require_stable_interface, write_library
 from sparsegen.integrations.torch.shipping.loader import LOADER, write_loader
