@@ -188,6 +188,7 @@ def probe_columns(probe: Probe) -> Columns:
         "measured_at": probe.measured_at,
         "called": str(probe.called),
         "task": str(probe.task),
+        "context": probe.context,
     }
 
 
@@ -341,6 +342,7 @@ def to_probe(row: Row) -> Probe:
         measured_at=to_moment(row["measured_at"]),
         called=Called(row["called"]),
         task=Task(row["task"]),
+        context=row["context"],
     )
 
 

@@ -366,13 +366,12 @@ class _Search:
         return self.database.probes(self.workload, self.device)
 
     def raced(self, config: Config) -> tuple[Probe, ...]:
-        """Returns the newest probe of each task that ran this config on tensors, for each way of being called; those of
-        prepared products are told with their dense times.
+        """Returns the newest probe of each task that ran this config, in each context and for each way of being called;
+        those of prepared products are told with their dense times.
         """
-        made = {(p.task, p.called): p for p in self.all_probes if p.variant.config == config}
-        told = (
-            has_dense(self.problem) and self.problem.has_pattern
-        )  # functions on tensors ask for those of masks
+        made = {(p.task, p.context, p.called): p for p in self.all_probes if p.variant.config == config}
+        # Functions on tensors ask for those of masks.
+        told = has_dense(self.problem) and self.problem.has_pattern
         return tuple(p for p in made.values() if not (told and p.task is Task.PRODUCT))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Dense or sparse: which product takes less time, and whether what is known of both is enough to say so."""
+"""Dense or sparse, or any two ways: which takes less time, and whether what is known of both is enough to say so."""
 
 from __future__ import annotations
 
@@ -55,9 +55,19 @@ class Time:
     def of_dense(cls, us: float, source: Source) -> Time:
         return cls(us, source, DENSE_WITHIN[source])
 
+    @classmethod
+    def of_all(cls, times: Sequence[Time], repeats: int = 1) -> Time:
+        """The time of several kernels one after the other, as sure as the least sure of theirs."""
+        least_sure = max(times, key=lambda time: time.within)
+        return cls(repeats * sum(time.us for time in times), least_sure.source, least_sure.within)
+
     @property
     def is_measured(self) -> bool:
         return self.source is Source.MEASURED
+
+    def is_at_most(self, other: Time) -> bool:
+        """True if it is no longer than another one, as far as both are known."""
+        return self.us <= other.us
 
     def __str__(self) -> str:
         off = "" if self.is_measured else f", within {self.within:g} ×"
@@ -101,7 +111,7 @@ def compare(sparse: Time | None, dense: Time | None) -> Faster:
     if sparse is None:
         return Faster.OPEN
     if sparse.is_measured and dense.is_measured:
-        return Faster.DENSE if dense.us < sparse.us else Faster.SPARSE
+        return Faster.SPARSE if sparse.is_at_most(dense) else Faster.DENSE
     if dense.us * dense.within < sparse.us / sparse.within:
         return Faster.DENSE
     if sparse.us * sparse.within < dense.us / dense.within:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from sparsegen.errors import ConfigError, OperandError
+from sparsegen.errors import ConfigError
 from sparsegen.matrix.column_sets import shared_fill
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
@@ -19,7 +19,7 @@ from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.epilogue import Epilogue
 from sparsegen.operators.base.fields import batch_size, element_type, size, trait
 from sparsegen.operators.base.layout import Layout
-from sparsegen.operators.base.operator import Launcher, Operator
+from sparsegen.operators.base.named_operands import NamedOperandsOperator, not_taken
 from sparsegen.operators.base.problem import LoneRow, Problem
 from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
@@ -59,17 +59,13 @@ class Product(Protocol):
         """See `Problem.result`."""
 
 
-class SparseOperator(Operator):
+class SparseOperator(NamedOperandsOperator):
     """C = epilogue(A · B) for one sparse A, which may be the transpose of the matrix that it was prepared with."""
 
     problem: SpmmProblem
     instead = "write it with sparsegen.save_operator, or prepare it again where it is needed"
 
-    def __init__(self, problem: SpmmProblem, launcher: Launcher) -> None:
-        """See `Operator`."""
-        Operator.__init__(self, problem, launcher)
-        self._has_bias, self._keeps_bias = problem.epilogue.has_bias, "bias" in launcher.kept
-        self._has_residual = problem.epilogue.has_residual
+    further = ("bias", "residual")
 
     def __call__(
         self,
@@ -87,15 +83,9 @@ class SparseOperator(Operator):
             bias: m values of b's kind, for an epilogue with a bias; overrides the one given to `prepare`.
             residual: array of C's shape and b's kind, for an epilogue with a residual; another array than ``out``.
         """
-        if (residual is not None) != self._has_residual:
-            raise missing_residual(self.problem)
-        if not self._has_bias:
-            if bias is not None:
-                raise missing_bias(self.problem)
+        if self._takes_one and bias is residual is None:  # most calls, of which each step is felt
             return self._run((b,), out, stream)
-        if bias is None and not self._keeps_bias:
-            raise missing_bias(self.problem)
-        return self._run((b, bias, residual) if self._has_residual else (b, bias), out, stream)
+        return self._run(self._with_further(b, bias, residual), out, stream)
 
     @property
     def bias(self) -> Array | None:
@@ -180,7 +170,7 @@ class SpmmProblem(Problem):
     def kept(self, given: Mapping[str, object]) -> dict[str, object]:
         """A bias of m values, if one is given; see `Problem.kept`."""
         if given and not self.epilogue.has_bias:
-            raise missing_bias(self)
+            raise not_taken(self, "bias")
         return dict(given)
 
     def in_words(self, density: float) -> str:
@@ -314,29 +304,12 @@ def fill_reference(
     problem.epilogue.finish_on(device, into, sizes, c_steps, operands)
 
 
-def missing_bias(problem: Product) -> OperandError:
-    """The error for a bias that is there and should not, or the other way round."""
-    if problem.epilogue.has_bias:
-        return OperandError(f"epilogue {problem.epilogue} needs bias= of shape ({problem.m},)")
-    return OperandError(f"bias= was given, but the operator was prepared with epilogue={problem.epilogue}")
-
-
 def _factor(matrix: CsrMatrix, values: Array) -> Any:
     """Returns the left factor of the product; for a single row (`Problem.lone_row`), only its nonzeros, as a dense row.
 
     SciPy takes longer to import than a GPU takes to be ready.
     """
     return values[None, :] if matrix.shape[0] == 1 else matrix.with_values(values).to_scipy()
-
-
-def missing_residual(problem: Product) -> OperandError:
-    """The error for a residual that is there and should not, or the other way round."""
-    if problem.epilogue.has_residual:
-        return OperandError(f"epilogue {problem.epilogue} needs residual= of shape {problem.result(0).shape}")
-    return OperandError(
-        f"residual= was given, but the operator was prepared with epilogue={problem.epilogue}; "
-        f"{Epilogue.BIAS_RESIDUAL} adds one"
-    )
 
 
 PROBLEMS = (SpmmProblem,)

@@ -8,7 +8,7 @@ from torch import Tensor
 from sparsegen.integrations.torch.blocks.block_masks import new_state
 from sparsegen.integrations.torch.blocks.mask_launches import draw_on
 from sparsegen.integrations.torch.blocks.where_live import LiveTensorBlocks
-from sparsegen.integrations.torch.pattern.plain import WIDE
+from sparsegen.integrations.torch.calls.wide import WIDE
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.block_mask_draw import MaskDraw
 from sparsegen.operators import DsdProblem, Layout, MaskedProblem, SddProblem
