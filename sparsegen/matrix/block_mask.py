@@ -12,7 +12,6 @@ So a kernel that takes its rows from the top starts with the longest ones, and n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -27,7 +26,7 @@ _SOURCE = "block mask"
 _ORDER = np.dtype("<i4")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BlockMaskLayout:
     """Offsets of the four parts of a mask of rows × columns blocks in its buffer, in 64-bit words."""
 
@@ -56,7 +55,7 @@ class BlockMaskLayout:
     def column_order_at(self) -> int:
         return self.column_bits_at + self.columns * self.column_words
 
-    @cached_property
+    @property
     def words(self) -> int:
         """Words of the whole buffer."""
         return self.column_order_at + _words_of_order(self.columns)
