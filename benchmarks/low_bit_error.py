@@ -24,7 +24,7 @@ from benchmarks.study import Rows, write_results
 from sparsegen.backends import find_device
 from sparsegen.errors import PruningError
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators import DType, Quantization, ScaleGroup, ValueType
+from sparsegen.operators import DType, Quantization, ScaleGroup, ValueType, quantized_as
 from sparsegen.pruning.files.open import open_weights
 from sparsegen.pruning.pruned_layers import matrix_of, pruned_layers
 from sparsegen.system.numpy_types import Array
@@ -96,7 +96,7 @@ def rows_of_layer(name: str, weight: CsrMatrix, inputs: Array) -> Rows:
             "symmetric": rounding.symmetric,
         }
         for way, given in (("nearest", None), ("calibrated", calibration)):
-            made = rounding.of(weight, DType.FLOAT16, given)
+            made = quantized_as(rounding, weight, DType.FLOAT16, given)
             results = unseen @ made.dequantized().to_dense().T.astype(np.float64)
             row[f"weights_{way}"] = made.rounding_error(weight)
             row[f"results_{way}"] = relative(results, exact)

@@ -12,7 +12,7 @@ import numpy as np
 from sparsegen.cli.parts.common import EnumChoice, F, apply_options
 from sparsegen.errors import MatrixError, PruningError, one_line
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators import DType, Quantization, ScaleGroup, ValueType
+from sparsegen.operators import DType, Quantization, ScaleGroup, ValueType, quantized_as
 from sparsegen.system.numpy_types import Array
 
 
@@ -83,7 +83,7 @@ class Encoder:
                 some = ", ".join(list(self._inputs)[:5]) or "none"
                 raise PruningError(f"{self._source} has no inputs of {name}; there are {some}")
             given = self._inputs[name]
-        made = self._rounding.of(matrix, self._dtype, given)
+        made = quantized_as(self._rounding, matrix, self._dtype, given)
         self.errors[name] = made.rounding_error(matrix)
         return made.arrays()
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from sparsegen.dispatch.dense_time import Known, dense_time_us, is_modelled
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
-from sparsegen.operators import OPERATORS, HasDense, MaskedProblem, Problem, SpmmProblem
+from sparsegen.operators import OPERATORS, HasDense, Problem, SpmmProblem
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.ranking import preference
 from sparsegen.tuning_db.records import Baseline, MeasuredAs
@@ -131,15 +131,11 @@ def probed_as(wanted: MeasuredAs | None) -> MeasuredAs:
 
 
 def zeroing_us(problem: Problem, device: Device) -> float:
-    """Microseconds beside a dense product of the launch that makes dead blocks zeros, of masks that come with the call:
-    live blocks are read, and all is written.
-    """
+    """Microseconds beside a dense product of the launch that makes dead blocks zeros, of masks that come with the call."""
     if problem.has_pattern or problem.dense_product is None:
         return 0.0
-    assert isinstance(problem, MaskedProblem)
     rates = device.expected_rates
-    nbytes = problem.m * problem.k * problem.dtype.itemsize * (1 + problem.density.share)
-    return rates.launch_us + nbytes / rates.copy_bytes_per_us
+    return rates.launch_us + problem.zeroing_bytes / rates.copy_bytes_per_us
 
 
 def estimated_dense(problem: Problem, device: Device, known: Sequence[Known]) -> Time | None:

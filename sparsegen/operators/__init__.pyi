@@ -95,11 +95,12 @@ from sparsegen.operators.masked.masked_problem import MaskedOperator as MaskedOp
 from sparsegen.operators.masked.masked_problem import MaskedProblem as MaskedProblem
 from sparsegen.operators.masked.sdd import SddOperator as SddOperator
 from sparsegen.operators.masked.sdd import SddProblem as SddProblem
-from sparsegen.operators.quantized.quantization import Quantization as Quantization
-from sparsegen.operators.quantized.quantization import QuantizedMatrix as QuantizedMatrix
-from sparsegen.operators.quantized.quantization import opened as opened
 from sparsegen.operators.quantized.quantization import quantize as quantize
+from sparsegen.operators.quantized.quantization import quantized_as as quantized_as
 from sparsegen.operators.quantized.quantized_files import load_quantized as load_quantized
+from sparsegen.operators.quantized.quantized_matrix import Quantization as Quantization
+from sparsegen.operators.quantized.quantized_matrix import QuantizedMatrix as QuantizedMatrix
+from sparsegen.operators.quantized.quantized_matrix import opened as opened
 from sparsegen.operators.quantized.quantized_spmm import QuantizedSparseOperator as QuantizedSparseOperator
 from sparsegen.operators.quantized.quantized_spmm import QuantizedSpmmProblem as QuantizedSpmmProblem
 from sparsegen.operators.sddmm import SddmmEpilogue as SddmmEpilogue

@@ -17,7 +17,15 @@ from sparsegen.dispatch.pruned_times import PrunedTimes, layer_time
 from sparsegen.errors import ConfigError, MachineError, NoVariantError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators import DType, Epilogue, Layout, Quantization, QuantizedSpmmProblem, SpmmProblem
+from sparsegen.operators import (
+    DType,
+    Epilogue,
+    Layout,
+    Quantization,
+    QuantizedSpmmProblem,
+    SpmmProblem,
+    quantized_as,
+)
 from sparsegen.pruning.pruned_layers import PrunedLayer, matrix_of
 from sparsegen.pruning.weights import Weights
 from sparsegen.system.json_object import Json
@@ -72,7 +80,7 @@ class SharedSearch:
         found = matrix_of(weights, self.layers[0])
         if isinstance(self.problem, SpmmProblem):
             return found
-        return self.problem.rounding.of(found, self.problem.dtype).codes
+        return quantized_as(self.problem.rounding, found, self.problem.dtype).codes
 
 
 class SearchState(StrEnum):

@@ -13,7 +13,7 @@ from sparsegen.backends.executor import Executor
 from sparsegen.errors import OperandError
 from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
 from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.operators import DType, Quantization, QuantizedSpmmProblem, ScaleGroup, ValueType
+from sparsegen.operators import DType, Quantization, QuantizedSpmmProblem, ScaleGroup, ValueType, quantized_as
 from sparsegen.plan.binding import BoundVariant
 from sparsegen.plan.expanded_codes import ExpandedCodes
 from sparsegen.plan.packing import pack
@@ -56,7 +56,7 @@ def test_weights_have_equal_bits(
     toolchain = backends.toolchain(executor.device)
     names = ("odd_shape", "empty_rows", "aligned_shape", "no_nonzeros")
     for matrix in (*(matrices()[name] for name in names), drifting()):
-        made = rounding.of(matrix, dtype)
+        made = quantized_as(rounding, matrix, dtype)
         problem = QuantizedSpmmProblem(
             *matrix.shape, 8, dtype, value_type=rounding.value_type, scale_group=rounding.group,
             symmetry=rounding.symmetry,

@@ -107,6 +107,11 @@ class Problem(ProblemFields):
         """Rows, contraction and columns of the dense product that may run instead; None without one."""
         return None
 
+    @property
+    def zeroing_bytes(self) -> float:
+        """Bytes moved by the launch beside the dense product that makes dead blocks zeros; 0 where there is none."""
+        return 0.0
+
     # --- its batch ---
 
     @property

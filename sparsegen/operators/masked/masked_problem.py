@@ -297,6 +297,11 @@ class MaskedProblem(Problem):
         is_dense = self.batch == 1 and self.factor_type is FactorType.SAME
         return self.product_sizes if is_dense else None
 
+    @property
+    def zeroing_bytes(self) -> float:
+        """Live blocks are read, and all is written."""
+        return self.m * self.k * self.dtype.itemsize * (1 + self.density.share)
+
     @abstractmethod
     def dense_result(self, torch: Any, live: LiveParts, operands: Mapping[str, Any], out: Any) -> Any:
         """The result by PyTorch's product of whole matrices.

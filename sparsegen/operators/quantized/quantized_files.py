@@ -13,7 +13,7 @@ from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.fields import member
 from sparsegen.operators.base.quantized import ScaleGroup, ValueType
 from sparsegen.operators.quantized.compressed_tensors import read_compressed
-from sparsegen.operators.quantized.quantization import QuantizedMatrix
+from sparsegen.operators.quantized.quantized_matrix import QuantizedMatrix
 from sparsegen.operators.quantized.qweight_files import read_qweight
 
 

@@ -27,7 +27,7 @@ from sparsegen.operators.base.quantized import (
 )
 from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
-from sparsegen.operators.quantized.quantization import Quantization
+from sparsegen.operators.quantized.quantized_matrix import Quantization
 from sparsegen.operators.spmm import fill_reference, product_reference
 from sparsegen.system.device_memory import PlainDevice
 from sparsegen.system.integers import ceil_div

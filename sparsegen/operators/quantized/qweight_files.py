@@ -19,7 +19,7 @@ from sparsegen.matrix.readers.safetensors import TensorEntry, read_raw, widened
 from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.quantized import ValueType
 from sparsegen.operators.quantized.compressed_tensors import of_weights, unpacked
-from sparsegen.operators.quantized.quantization import QuantizedMatrix
+from sparsegen.operators.quantized.quantized_matrix import QuantizedMatrix
 from sparsegen.system.numpy_types import Array
 
 NAMES = ("qweight", "qzeros", "scales")

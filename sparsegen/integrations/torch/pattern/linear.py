@@ -30,7 +30,7 @@ from sparsegen.integrations.torch.pattern.products import linear, linear_asked, 
 from sparsegen.integrations.torch.pattern.shared_input import Part
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import describe
-from sparsegen.operators import Quantization, QuantizedMatrix, ScaleGroup, ValueType
+from sparsegen.operators import Quantization, QuantizedMatrix, ScaleGroup, ValueType, quantized_as
 from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.request import PatternName
 from sparsegen.tuning_db.records import MeasuredAs
@@ -245,7 +245,7 @@ class SparseLinear(PatternModule):
     def _to_prepare(self, rounding: Quantization | None) -> CsrMatrix | QuantizedMatrix:
         """The weight, rounded or as it is."""
         weight = self.pattern.matrix.with_values(self.values.detach().float().cpu().numpy())
-        return weight if rounding is None else rounding.of(weight, DTYPES[self.dtype])
+        return weight if rounding is None else quantized_as(rounding, weight, DTYPES[self.dtype])
 
     def shares(self, part: Part | None) -> None:
         """Be one launch with other layers that read the same tensor (`SharedInput`), or with none again."""

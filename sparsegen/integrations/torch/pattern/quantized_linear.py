@@ -29,7 +29,7 @@ from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.pattern.products import linear_at_once
 from sparsegen.kernels.base import Device
 from sparsegen.measure.decision import Entrants, decide
-from sparsegen.operators import Quantization, QuantizedMatrix, ScaleGroup, ValueType
+from sparsegen.operators import Quantization, QuantizedMatrix, ScaleGroup, ValueType, quantized_as
 from sparsegen.plan.expanded_codes import ExpandedCodes
 from sparsegen.plan.variant_launcher import variant_launcher
 from sparsegen.tuning_db.records import Task
@@ -106,7 +106,7 @@ class QuantizedLinear(SparseLinear):
         arguments.instance(layer, SparseLinear, "layer", OperandError)
         arguments.instance(rounding, Quantization, "rounding", OperandError)
         weight = layer.pattern.matrix.with_values(layer.values.detach().float().cpu().numpy())
-        matrix = rounding.of(weight, DTYPES[_narrow(layer.values.dtype)])
+        matrix = quantized_as(rounding, weight, DTYPES[_narrow(layer.values.dtype)])
         made = cls._of(matrix, layer.pattern, layer.bias, layer.activation, layer.values.device)
         made.rounding_error = matrix.rounding_error(weight)
         keep_hooks(layer, made)
