@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 MOST_DECISIONS = 4096  # decisions of this process: one more takes the place of all
 _BY_VARIANT = DispatchOptions(dense=Dense.NEVER)
 
-Question = tuple[Task, Problem, Device, int]
+Question = tuple[Task, Problem, str, Device, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,9 @@ def decide(
     device: Device | None,
     enter: Callable[[], Entrants],
     dense: Dense = Dense.AUTO,
+    matrix: CsrMatrix | None = None,
 ) -> Decision | None:
-    """Decides between our kernels and PyTorch's own for a task without a pattern; races them if nothing is known.
+    """Decides between our kernels and PyTorch's own for a task; races them if nothing is known.
 
     Returns None if nothing is known while a CUDA graph is captured, in which nothing can be timed.
 
@@ -79,6 +80,7 @@ def decide(
         device: where the kernels run; ours do on the emulator, which has no time, and without a device of ours.
         enter: prepares the entrants.
         dense: what the caller permits.
+        matrix: the problem's matrix; None for a problem without a pattern.
 
     Raises:
         DatabaseError, PinsError: see `sparsegen.lookup`.
@@ -87,11 +89,11 @@ def decide(
         return found
     if device is None or device.backend == "emulator":
         return Decision.always(True, "there is no GPU to time them on")
-    question = task, problem, device, device.index
+    question = task, problem, "" if matrix is None else problem.fingerprint(matrix), device, device.index
     found = _decisions.get(question)
     if found is None:
         with _lock:
-            found = _decisions.get(question) or _found(task, problem, device, enter)
+            found = _decisions.get(question) or _found(task, problem, matrix, device, enter)
             if found is not None:
                 _decisions[question] = found
     return found
@@ -103,8 +105,10 @@ def decisions() -> list[tuple[Task, Problem, Decision]]:
         return [(task, problem, found) for (task, problem, *_), found in _decisions.items()]
 
 
-def _found(task: Task, problem: Problem, device: Device, enter: Callable[[], Entrants]) -> Decision | None:
-    workload = Workload.of(problem, problem.without_pattern)
+def _found(
+    task: Task, problem: Problem, matrix: CsrMatrix | None, device: Device, enter: Callable[[], Entrants]
+) -> Decision | None:
+    workload = Workload.of(problem, problem.without_pattern if matrix is None else matrix)
     try:
         choice = choose(workload, device, shared_layers(None), _BY_VARIANT)
     except NoVariantError as error:

@@ -23,7 +23,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.clock import Call, Clock
 from sparsegen.measure.l2 import L2
-from sparsegen.operators import Launcher, Problem, TensorSpec
+from sparsegen.operators import Launcher, Problem, TensorSpec, WordType
 from sparsegen.plan.arrays import numpy_type
 from sparsegen.tuning_db.records import Called, MeasuredAs, Probe, Task, Variant, Workload
 
@@ -186,18 +186,25 @@ def _call(
 ) -> Callable[[], object]:
     """A launch on operands of its own: tensors on a GPU."""
     specs, result = problem.operands(matrix.nnz), problem.result(matrix.nnz)
+    rng = np.random.default_rng(0)
     if executor.device.backend != "cuda":
-        rng = np.random.default_rng(0)
-        arrays = tuple(rng.standard_normal(spec.shape).astype(numpy_type(spec.dtype)) for spec in specs)
+        arrays = tuple(
+            problem.random_operand(spec, rng)
+            if isinstance(spec.dtype, WordType)
+            else rng.standard_normal(spec.shape).astype(numpy_type(spec.dtype))
+            for spec in specs
+        )
         return lambda: launcher.run(arrays, None, None)
     import torch
 
     place = torch.device("cuda", executor.device.index)
-    kinds = [getattr(torch, str(spec.dtype)) for spec in (*specs, result)]
-    tensors = tuple(
-        torch.randn(spec.shape, device=place).to(kind) for spec, kind in zip(specs, kinds, strict=False)
-    )
-    out = torch.empty(result.shape, dtype=kinds[-1], device=place)
+
+    def tensor(spec: TensorSpec) -> torch.Tensor:
+        if isinstance(spec.dtype, WordType):
+            return torch.from_numpy(problem.random_operand(spec, rng)).to(place)
+        return torch.randn(spec.shape, device=place).to(getattr(torch, str(spec.dtype)))
+
+    tensors, out = tuple(map(tensor, specs)), tensor(result)
     return lambda: launcher.run(tensors, out, None)
 
 

@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from sparsegen.errors import ConfigError
+from sparsegen.matrix.column_sets import shared_fill
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
 from sparsegen.operators.base.checked_rows import row_alone, some_columns
 from sparsegen.operators.base.cost import Cost, matrix_bytes
 from sparsegen.operators.base.dtype import DType
@@ -138,6 +140,14 @@ class SpmmProblem(Problem):
     def value_sets(self) -> int:
         return self.batch if self.item_values is ItemValues.OWN else 1
 
+    def features(self, matrix: CsrMatrix) -> Features:
+        """Returns the matrix's features; with its shared columns where tensor cores may multiply 16 rows at a time."""
+        found = Features.of(matrix)
+        if self.dtype is DType.FLOAT32 or self.layout is not Layout.ROW or self.batch > 1:
+            return found
+        given = matrix.row_offsets, matrix.column_indices, self.k
+        return replace(found, shared_fill=matrix.known("shared_fill", lambda: shared_fill(*given)))
+
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         shape = (self.k, self.n) if self.layout is Layout.ROW else (self.n, self.k)
         b = TensorSpec("b", self.of_batch(shape), self.dtype)
@@ -170,6 +180,10 @@ class SpmmProblem(Problem):
             f"{self.operator}: {self.m} × {self.k} ({density:.1%} dense) by {self.k} × {self.n}, {self.dtype}, "
             f"{self.layout}-major, epilogue {self.epilogue}"
         )
+
+    @property
+    def dense_product(self) -> tuple[int, int, int] | None:
+        return (self.m, self.k, self.n) if self.batch == 1 else None
 
     def dense_result(self, torch: Any, matrix: Any, operands: Mapping[str, Any], out: Any) -> Any:
         """See `HasDense.dense_result`."""

@@ -71,6 +71,7 @@ from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pointwise import PointwiseConv2d
 from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.pattern.products import linear, sampled_product, transposed_product
+from sparsegen.integrations.torch.pattern.quantized_linear import QuantizedLinear
 from sparsegen.integrations.torch.pattern.sparse_conv import SparseConv2d
 from sparsegen.integrations.torch.points.kernel_maps import KernelMap
 from sparsegen.integrations.torch.points.submanifold import SubmanifoldConv3d, submanifold_conv3d
@@ -95,6 +96,7 @@ __all__ = [
     "PointwiseConv2d",
     "PreparedLinear",
     "ProgramKind",
+    "QuantizedLinear",
     "Shipped",
     "SourcedConv2d",
     "SparseAttention",

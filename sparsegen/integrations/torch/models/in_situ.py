@@ -258,4 +258,4 @@ def _groups(arranger: Arranger, tokens: Mapping[str, tuple[int, ...]]) -> list[t
 
 def _likeness(layer: SparseLinear) -> tuple[Any, ...]:
     density = round((1 - layer.pattern.sparsity) / DENSITY_STEP)
-    return layer.pattern.shape, density, layer.bias is None, layer.values.dtype
+    return layer.pattern.shape, density, layer.bias is None, layer.dtype
