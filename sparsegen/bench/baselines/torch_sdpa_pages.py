@@ -13,6 +13,7 @@ from sparsegen.bench.baselines._attention import TorchAttention, attention_imple
 from sparsegen.bench.baselines._torch import TensorResult, import_torch, place, to_tensor
 from sparsegen.bench.results.results import Kind
 from sparsegen.operators import Chosen, PagedAttentionProblem, Problem, TokenOrder
+from sparsegen.system.numpy_types import Array
 
 
 class TorchSdpaPages(TorchAttention):
@@ -65,7 +66,7 @@ class _Pages:
         self._head = torch.arange(p.kv_heads, device=place())[:, None]
         self.mask = torch.from_numpy(self._seen(bench, numbers, counts)).to(place())
 
-    def _lists(self, bench: Workbench) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def _lists(self, bench: Workbench) -> tuple[Array, Array]:
         """Numbers of pages, batch × key heads × as many as the longest list has, and how many count."""
         p = self.problem
         if p.chosen is Chosen.ALL:
@@ -75,9 +76,7 @@ class _Pages:
         lists = bench.operand("pages").reshape(p.batch, p.kv_heads, -1)
         return lists[..., : max(1, int(counts.max()))], counts
 
-    def _seen(
-        self, bench: Workbench, numbers: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]
-    ) -> np.ndarray[Any, Any]:
+    def _seen(self, bench: Workbench, numbers: Array, counts: Array) -> Array:
         """Marks the gathered tokens that each query sees."""
         p = self.problem
         tree = np.unpackbits(bench.operand("tree").view(np.uint8), axis=1, bitorder="little").astype(bool)

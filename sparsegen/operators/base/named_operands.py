@@ -45,7 +45,7 @@ class NamedOperandsOperator(Operator):
         return tuple(operands)
 
 
-def not_taken(problem: Any, name: str) -> OperandError:
+def not_taken(problem: object, name: str) -> OperandError:
     """The error for an operand that was given and that the problem has not."""
     return OperandError(f"{name}= was given, but the operator was prepared for {problem}, which takes none")
 

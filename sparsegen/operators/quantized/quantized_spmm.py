@@ -42,13 +42,13 @@ class QuantizedSparseOperator(NamedOperandsOperator):
 
     def __call__(
         self,
-        b: Any,
-        out: Any = None,
-        stream: Any = None,
-        scales: Any = None,
-        zero_points: Any = None,
-        bias: Any = None,
-        residual: Any = None,
+        b: object,
+        out: object = None,
+        stream: object = None,
+        scales: object = None,
+        zero_points: object = None,
+        bias: object = None,
+        residual: object = None,
     ) -> Any:
         """Multiply; see `Operator` for ``out``, ``stream``, the result and the errors.
 
@@ -61,7 +61,7 @@ class QuantizedSparseOperator(NamedOperandsOperator):
         """
         return self._run(self._with_further(b, scales, zero_points, bias, residual), out, stream)
 
-    def update_values(self, values: Any) -> None:
+    def update_values(self, values: object) -> None:
         """Refuses new codes, which are packed; new scales come with each call.
 
         Raises:

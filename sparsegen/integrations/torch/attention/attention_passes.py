@@ -76,10 +76,11 @@ class Turns:
 
 def room_for_weights(like: Tensor, pattern: SparsePattern, *, heads: int) -> Tensor:
     """Buffer for the weights of ``heads`` heads, in `Turns`; padding is zero."""
-    made = like.new_empty((heads, padded(pattern.nnz)))
+    nnz = pattern.nnz
+    made = like.new_empty((heads, padded(nnz)))
     if made.numel():
-        size = Turns(heads, pattern.nnz, like.element_size()).heads
-        used, turns = size * pattern.nnz, heads // size
+        size = Turns(heads, nnz, like.element_size()).heads
+        used, turns = size * nnz, heads // size
         flat = made.view(-1)
         flat[: turns * padded(used)].view(turns, -1)[:, used:] = 0
         flat[turns * padded(used) :] = 0

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.matrix.readers.files import check_readable
 from sparsegen.system.numpy_load import load_numpy
+from sparsegen.system.numpy_types import Array
 
 OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # module:function
 SUFFIXES = (".npz", ".npy", ".pt")
@@ -113,7 +114,7 @@ def read_example_inputs(text: str, model: nn.Module, device: torch.device) -> An
     return arrays
 
 
-def _sent(array: np.ndarray[Any, Any], model: nn.Module, device: torch.device) -> Tensor:
+def _sent(array: Array, model: nn.Module, device: torch.device) -> Tensor:
     tensor = torch.from_numpy(np.array(array)).to(device)
     if tensor.is_floating_point():
         kinds = (p.dtype for p in model.parameters() if p.is_floating_point())

@@ -84,7 +84,7 @@ class SparsePattern:
         csr = as_mask(matrix)
         self.matrix = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
         self.handle = next(_handles)
-        self._prepared: OrderedDict[tuple[Any, ...], Prepared | DensePrepared] = OrderedDict()
+        self._prepared: OrderedDict[tuple[object, ...], Prepared | DensePrepared] = OrderedDict()
         self.plans = Plans()
         self._weights: WeakValueDictionary[tuple[torch.dtype, torch.device], SharedWeight] = (
             WeakValueDictionary()
