@@ -4,7 +4,7 @@ Of each template one source is kept whole, but for what templates share: a line 
 stands in the folder that is called as its own. Other sources that the template makes, for other families and problems,
 are kept as what differs from the most similar one before: lines that are not in that one (+) or in this one (-). So
 are the renderings of a shared file after its first one; a number in the line that names such a file says which stands
-there. Comments on lines of their own stand in the templates alone, but for those at a source's top.
+there. Comments stand in the templates alone, but for those at a source's top.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ INCLUDE = re.compile(r'{% include "([^"]+)" %}')
 BEGIN, END = "\x01{}\x02", "\x03"  # around what a shared file rendered to
 MARKS = re.compile("\x01([^\x02]*)\x02|\x03")
 TOP = re.compile(r"(?://.*\n)*")
-COMMENT = re.compile(r"^[ \t]*//.*\n", re.MULTILINE)
+COMMENT = re.compile(r"^ *//.*\n|  // .*$", re.MULTILINE)
 DIGEST = re.compile(r"\(templates [0-9a-f]+\)")
 
 

@@ -33,7 +33,7 @@ from typing import Any
 
 Document = dict[str, Any]
 
-SCHEMA_VERSION = "0008"  # version in `schema_versions` that has these tables
+SCHEMA_VERSION = "0009"  # version in `schema_versions` that has these tables
 NAME = "seeds.db"  # beside the JSON files, in a wheel
 
 FORMAT = "sparsegen-seeds/2"
@@ -69,7 +69,7 @@ TABLES = {
     "packed_bytes INTEGER, final BOOLEAN, driver TEXT",
     "baselines": f"{_TIMED}, {_SAMPLE}, throttle_reasons INTEGER, contender TEXT, version TEXT",
     "probes": f"{_OBSERVED}, sparse_us REAL, dense_us REAL, sample_count INTEGER, measured_as TEXT, "
-    "called TEXT, task TEXT",
+    "called TEXT, task TEXT, context TEXT",
     "checks": f"{_OBSERVED}, outcome TEXT, reason TEXT, worst_error REAL, seconds REAL",
     "predictions": "id INTEGER PRIMARY KEY, device_id INTEGER, matrix_id INTEGER, problem_id INTEGER, "
     "variant_id INTEGER, predicted_us REAL, basis TEXT, model TEXT, registers INTEGER, spill_bytes INTEGER, "

@@ -83,9 +83,10 @@ class SparseDnn(Study):
         lines = []
         for row in document["rows"]:
             key = row["neurons"], row["layers"]
+            on = f", {row['devices']} GPU" if row.get("ms") else ""
             lines.append(
                 [
-                    f"{key[0]} × {key[1]}, {row['devices']} GPU", figure(row.get("ms")),
+                    f"{key[0]} × {key[1]}{on}", figure(row.get("ms")),
                     figure(row.get("tera_edges_per_second")), figure(V100.get(key)), figure(A100.get(key)),
                     figure(row.get("seconds_to_prepare")), f"{row['living']:,} of {row['inputs']:,}",
                     f"{row['checked']:,}",

@@ -156,6 +156,13 @@ def test_decode(studies: Studies) -> None:
     assert all(0 < error < 4e-3 for row in rows for error in row["errors"].values())
 
 
+def test_where_live(studies: Studies) -> None:
+    rows, output = studies.run("where_live", "--tiny")
+    (row,) = rows
+    assert row["block"] == 16 and "Row(tokens=48" in output
+    assert sum(row["least_bytes"].values()) == 2 * 2 * 48 * 56
+
+
 def test_mask_times(studies: Studies) -> None:
     rows, output = studies.run("mask_times", "--tiny")
     assert [row["tokens"] for row in rows] == [256] and "share=0.5" in output

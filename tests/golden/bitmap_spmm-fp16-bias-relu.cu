@@ -12,11 +12,11 @@
 // lib/element.cuh.j2 (1)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-constexpr int kTileN = 128;  // columns of C per block
-constexpr int kSplits = 1;  // parts of k (split-k), each computed by other blocks
-constexpr int kGranule = 1;  // neighbouring elements that one bit stands for
+constexpr int kTileN = 128;
+constexpr int kSplits = 1;
+constexpr int kGranule = 1;
 
-constexpr bool kBByInner = false;  // B is contiguous along k
+constexpr bool kBByInner = false;
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
 // lib/copy/vector.cuh.j2
@@ -53,7 +53,7 @@ static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
 // lib/persistent/tile_ring.cuh.j2 (1)
 
-[[maybe_unused]] constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next 64, where B is contiguous along columns
+[[maybe_unused]] constexpr int kBBlockBytes = kPieceBytes;
 
 // lib/mma/warpgroup_groups.cuh.j2
 
@@ -153,22 +153,22 @@ __device__ __forceinline__ auto box_of(int, int inner, int outer) { return box_a
 
 // lib/epilogue/tile_output.cuh.j2 (1)
 
-constexpr int kWarps = 4 * kConsumers;  // consumer warps, with 16 rows each
-constexpr int kHeadWords = kWarps + kWarps * 32;  // a tile's head: where each warp's nonzeros begin, and each lane's word of bits
+constexpr int kWarps = 4 * kConsumers;
+constexpr int kHeadWords = kWarps + kWarps * 32;
 constexpr int kHeadBytes = kHeadWords * 4;
-constexpr int kSlotElements = 32 * kGranule;  // a slot: the elements of one bit of each lane
+constexpr int kSlotElements = 32 * kGranule;
 constexpr int kSlotBytes = kSlotElements * 2;
 constexpr int kSlotShift = 5 + kGranule;
 static_assert(1 << kSlotShift == kSlotBytes, "slots are a power of two apart");
 constexpr int kBBytes = kTileN * 128;
-constexpr unsigned kLive = 1;  // the stage has rows of A; a cluster's last tile of rows may have none
+constexpr unsigned kLive = 1;
 
 using Sums = float[kTileN / 8][4];
-using Fragments = unsigned[4];  // a lane's part of 16 rows of A and 16 places of k
+using Fragments = unsigned[4];
 
 struct Memory {
   Ring ring;
-  unsigned came[kConsumers];  // how many warpgroups have stored their part before this one
+  unsigned came[kConsumers];
 };
 
 struct Stages {
@@ -212,7 +212,7 @@ struct Producer {
   const TensorMap& b_map;
   int row_tiles, steps;
   Stage stage;
-  static constexpr int kAtOnce = 31;  // tiles whose begin and end 32 lanes hold
+  static constexpr int kAtOnce = 31;
 
   __device__ __forceinline__ int begins(const Unit& unit, int step) const {
     const int last = min(step + kAtOnce, unit.end), mine = min(step + static_cast<int>(threadIdx.x % 32), last);
@@ -367,7 +367,7 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const Stages stages(memory, value_bytes);
   const Units units{row_tiles, (n + kTileN - 1) / kTileN, steps};
   (void)m, (void)k;
@@ -376,7 +376,7 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
   Producer producer{stages, shared.ring, heads, offsets, values, b_map, row_tiles, steps};
   int number = static_cast<int>(blockIdx.x / kClusterBlocks), begins = 0;
   Unit unit = units.at(number);
-  if (loads) begins = producer.begins(unit, unit.begin);  // before the wait: no earlier kernel writes a pattern
+  if (loads) begins = producer.begins(unit, unit.begin);
   if (threadIdx.x == kProducer + 32) {
     prefetch_map(b_map);
     shared.ring.init();
@@ -420,5 +420,5 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
     }
     output.finish();
   }
-  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
+  cluster_meet();
 }

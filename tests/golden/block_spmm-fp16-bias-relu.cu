@@ -12,18 +12,18 @@
 // lib/element.cuh.j2 (1)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-constexpr int kTileM = 128;  // rows of a tile of A and C
-constexpr int kTileN = 256;  // columns of C per block
-constexpr int kStages = 4;  // tiles of A and B in shared memory
-constexpr int kLoadWarps = 4;  // that load tiles
-constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
+constexpr int kTileM = 128;
+constexpr int kTileN = 256;
+constexpr int kStages = 4;
+constexpr int kLoadWarps = 4;
+constexpr int kResidentBlocks = 1;
 
-constexpr bool kDividesK = true;  // kTileK divides k
-constexpr bool kDividesN = false;  // the columns of a cluster divide n
+constexpr bool kDividesK = true;
+constexpr bool kDividesN = false;
 
-constexpr int kTileK = 64;  // columns of a tile of A: rows of 128 bytes
-constexpr int kChunk = 8;  // elements of a 16-byte access
-constexpr int kWarps = kTileM / 16;  // that multiply; four at a time take 64 rows
+constexpr int kTileK = 64;
+constexpr int kChunk = 8;
+constexpr int kWarps = kTileM / 16;
 constexpr int kLoaders = 32 * kLoadWarps;
 constexpr int kThreads = 32 * kWarps + kLoaders;
 constexpr int kColumnTiles = kTileN / 8;
@@ -124,8 +124,8 @@ __device__ __forceinline__ void multiply_add(const unsigned char* a, const unsig
   warpgroup_commit();
 }
 
-constexpr int kPassColumns = 64;  // of C, of which a warp stages 16 rows at a time
-constexpr int kPitch = kPassColumns + kChunk;  // elements; the odd chunk keeps fragments in different banks
+constexpr int kPassColumns = 64;
+constexpr int kPitch = kPassColumns + kChunk;
 constexpr int kOutBytes = 16 * kPitch * 2;
 
 __device__ __forceinline__ void store(Sums& sums, Element* staged, int first_row, int first_column, int m, int n,
@@ -184,7 +184,7 @@ block_spmm(int m, int k, int n, int row_block_count, const int* __restrict__ row
   unsigned char* const staged = memory + kStages * kStageBytes;
   Barrier* const full = reinterpret_cast<Barrier*>(staged + kWarps * kOutBytes);
   Barrier* const empty = full + kStages;
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const int column_groups = (n + kClusterBlocks * kTileN - 1) / (kClusterBlocks * kTileN);
   const Schedule schedule{row_blocks, offsets, row_block_count * column_groups, column_groups};
   if (threadIdx.x == 0) {
@@ -225,5 +225,5 @@ block_spmm(int m, int k, int n, int row_block_count, const int* __restrict__ row
       store(sums, reinterpret_cast<Element*>(staged + warp * kOutBytes), work.first_row + warp * 16, work.first_column, m, n, bias, c);
     }
   }
-  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
+  cluster_meet();
 }

@@ -12,8 +12,8 @@
 // lib/element.cuh.j2 (1)
 
 // network/constants.cuh.j2 (1)
-constexpr unsigned kPositionBits = 12;  // of a destination; the block of the cluster is above them
-constexpr unsigned kCopied = 32768;  // the bit that says that a neuron has a second destination
+constexpr unsigned kPositionBits = 12;
+constexpr unsigned kCopied = 32768;
 constexpr unsigned kDestination = kCopied - 1;
 constexpr unsigned kPosition = (1u << kPositionBits) - 1;
 constexpr unsigned kNowhere = ~0u;
@@ -45,18 +45,18 @@ constexpr unsigned kNowhere = ~0u;
 // lib/tile/network_tiles.cuh.j2
 
 struct Control {
-  Vector<unsigned, 4> alive_of[kClusterBlocks];  // inputs with a live neuron, 64 bits, by the block that looked
-  Barrier barriers[2];  // of every other layer
-  unsigned alive[2 * kChunks];  // inputs of a chunk with a live neuron, by the warp that looked
-  int ids[kInputs];  // of the tile's inputs
+  Vector<unsigned, 4> alive_of[kClusterBlocks];
+  Barrier barriers[2];
+  unsigned alive[2 * kChunks];
+  int ids[kInputs];
 };
 
 struct Rounds {
   Control& control;
-  const unsigned* places;  // of this block, and beside them
-  const unsigned short* copies;  // the second destinations
+  const unsigned* places;
+  const unsigned short* copies;
   unsigned char* memory;
-  unsigned char* stage;  // of the warp, for 16 neurons
+  unsigned char* stage;
   unsigned rank;
   unsigned number = 0;
 
@@ -128,7 +128,7 @@ struct Rows {
       const unsigned second = rounds.copies[places - rounds.places + lane % 16];
       send<kTiles>(second, home, is_copied);
     }
-    __syncwarp();  // others' rows may lie in the stage now
+    __syncwarp();
   }
 
   template <int kTiles>
@@ -174,7 +174,7 @@ cluster_network(int n, int neurons, int outputs, int layers, int positions, int 
                        reinterpret_cast<const Vector<int, 4>*>(general) + static_cast<long long>(rank) * rank_general,
                        blocks + static_cast<long long>(rank) * rank_tiles,
                        values + static_cast<long long>(rank) * rank_units * kUnit};
-  const int buffer_bytes = (positions + 8) * kPitch;  // whole lines, so that rows meet no others' banks in the stage either
+  const int buffer_bytes = (positions + 8) * kPitch;
   unsigned char* const stage = memory + 2 * buffer_bytes;
   Control& control = *reinterpret_cast<Control*>(stage + kWarps * kBlockBytes);
   Element* const result = z;

@@ -10,19 +10,19 @@
 
 // lib/element.cuh.j2 (3)
 
-constexpr int kStrip = 16;  // nonzeros of a row that a subwarp computes
-constexpr int kBatch = 4;  // nonzeros of a strip whose rows of B are loaded together
-constexpr int kThreadsPerStrip = 16;  // a subwarp: threads that share the dot products of a strip
+constexpr int kStrip = 16;
+constexpr int kBatch = 4;
+constexpr int kThreadsPerStrip = 16;
 constexpr int kStripsPerBlock = 8;
-constexpr int kVectorWidth = 4;  // elements per load of A and B
-constexpr int kUnrollK = 1;  // loads of a thread along a row, one after another
+constexpr int kVectorWidth = 4;
+constexpr int kUnrollK = 1;
 
-constexpr bool kWholeSteps = true;  // kStep divides k: no bounds checks along k
+constexpr bool kWholeSteps = true;
 
 constexpr int kThreads = kThreadsPerStrip * kStripsPerBlock;
-constexpr int kStride = kThreadsPerStrip * kVectorWidth;  // elements that a subwarp loads at once
-constexpr int kIndexVector = kBatch < 4 ? kBatch : 4;  // column indices per load
-constexpr int kStep = kStride * kUnrollK;  // elements of a row per step
+constexpr int kStride = kThreadsPerStrip * kVectorWidth;
+constexpr int kIndexVector = kBatch < 4 ? kBatch : 4;
+constexpr int kStep = kStride * kUnrollK;
 static_assert(kStrip % kBatch == 0, "a strip is made of whole batches");
 static_assert(kThreadsPerStrip <= 32 && 32 % kThreadsPerStrip == 0, "a subwarp divides a warp");
 static_assert(kThreads % 32 == 0 && kThreads <= 1024, "a block is made of whole warps, at most 32");
@@ -36,7 +36,7 @@ using Chunk = Packed<Element, kVectorWidth>;
 
 struct alignas(16) Task {
   int row, first, count;
-  int indices;  // where its column indices begin, padded to whole batches
+  int indices;
 };
 
 __device__ __forceinline__ Chunk load_chunk(const Element* from, bool valid) {
@@ -113,7 +113,7 @@ csr_sddmm(int k, int tasks, const Task* __restrict__ strips, const int* __restri
   __syncwarp(lanes);
   reduce<kStrip, kThreadsPerStrip>(sum, thread, lanes);
   constexpr int kKept = kStrip > kThreadsPerStrip ? kStrip / kThreadsPerStrip : 1;
-  constexpr int kCopies = kThreadsPerStrip > kStrip ? kThreadsPerStrip / kStrip : 1;  // threads that hold the same total
+  constexpr int kCopies = kThreadsPerStrip > kStrip ? kThreadsPerStrip / kStrip : 1;
   if (thread % kCopies != 0) return;
   #pragma unroll
   for (int i = 0; i < kKept; ++i) {

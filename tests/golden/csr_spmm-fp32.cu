@@ -14,17 +14,17 @@
 
 using Index = unsigned;
 
-constexpr int kTileN = 64;  // columns of C per block
-constexpr int kTileK = 8;  // nonzeros per unrolled strip
-constexpr int kRowsPerBlock = 8;  // rows of C per block
-constexpr int kThreadsPerRow = 16;  // a subwarp: threads that share a row's nonzeros
-constexpr int kRowSplits = 1;  // subwarps that share a row
-constexpr int kDenseVectorWidth = 4;  // elements per load of B
-constexpr int kSparseVectorWidth = 4;  // nonzeros per load of A
-constexpr int kRegisters = 64;  // per thread
+constexpr int kTileN = 64;
+constexpr int kTileK = 8;
+constexpr int kRowsPerBlock = 8;
+constexpr int kThreadsPerRow = 16;
+constexpr int kRowSplits = 1;
+constexpr int kDenseVectorWidth = 4;
+constexpr int kSparseVectorWidth = 4;
+constexpr int kRegisters = 64;
 
-constexpr bool kColumnsDivide = true;  // kTileN divides n: no bounds checks on columns
-constexpr bool kRowsDivide = true;  // kRowsPerBlock divides m: none on rows
+constexpr bool kColumnsDivide = true;
+constexpr bool kRowsDivide = true;
 
 constexpr int kColumnsPerThread = kTileN / kThreadsPerRow;
 constexpr int kVectorsPerThread = kColumnsPerThread / kDenseVectorWidth;
@@ -46,7 +46,7 @@ using Accumulator = float[kVectorsPerThread][kDenseVectorWidth];
 using Distance = unsigned;
 
 struct Tile {
-  const unsigned char* b;  // this thread's first column in row 0 of B
+  const unsigned char* b;
   int n, k;
   int first_column;
 

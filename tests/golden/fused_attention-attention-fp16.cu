@@ -11,28 +11,28 @@
 
 // lib/element.cuh.j2 (1)
 
-constexpr int kTileM = 64;  // queries of a block
-constexpr int kTileN = 64;  // keys of a step
+constexpr int kTileM = 64;
+constexpr int kTileN = 64;
 constexpr int kWarps = 4;
-constexpr int kStages = 2;  // tiles of K and V in shared memory
-constexpr int kResidentBlocks = 2;  // that a multiprocessor must have registers for
-constexpr bool kHeadsTogether = false;  // blocks of one query tile follow each other, not those of one head
+constexpr int kStages = 2;
+constexpr int kResidentBlocks = 2;
+constexpr bool kHeadsTogether = false;
 
-constexpr int kWidth = 64;  // of a head
-constexpr bool kDividesN = true;  // kTileN divides the keys
+constexpr int kWidth = 64;
+constexpr bool kDividesN = true;
 
 constexpr int kThreads = 32 * kWarps;
-constexpr int kRowTiles = kTileM / (16 * kWarps);  // instructions of a warp over the queries
-constexpr int kKeyTiles = kTileN / 8;  // over the keys of a step
+constexpr int kRowTiles = kTileM / (16 * kWarps);
+constexpr int kKeyTiles = kTileN / 8;
 constexpr int kPaddedWidth = (kWidth + 15) / 16 * 16;
-constexpr int kWidthSteps = kPaddedWidth / 16;  // of the sum that makes a score
-constexpr int kWidthTiles = kPaddedWidth / 8;  // of the result
-constexpr int kWords = kTileN / 32;  // of the mask's bits for a query
-constexpr int kChunks = kWidth / 8;  // 16 bytes of a row each
+constexpr int kWidthSteps = kPaddedWidth / 16;
+constexpr int kWidthTiles = kPaddedWidth / 8;
+constexpr int kWords = kTileN / 32;
+constexpr int kChunks = kWidth / 8;
 constexpr int kPaddedChunks = kPaddedWidth / 8;
 constexpr float kLowest = -INFINITY;
 constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kSlack = 8.0f;  // powers of two by which weights may exceed 1
+constexpr float kSlack = 8.0f;
 static_assert(kRowTiles * 16 * kWarps == kTileM, "a warp takes whole tiles of 16 queries");
 static_assert(kWidth % 8 == 0 && kWidth <= 256, "rows are made of whole chunks of 16 bytes, at most 512 bytes");
 static_assert(kTileN % 32 == 0, "the mask's bits fill words");
@@ -53,11 +53,11 @@ static_assert(kTileM <= 2 * kStages * kTileN, "results go through the memory of 
 // attention/swizzled_rows.cuh.j2
 
 constexpr int kQueryBlockBytes = kTileM * kRowBytes;
-constexpr int kKeyBytes = kBlocks * kKeyBlockBytes;  // of a tile of K; as many of V follow
+constexpr int kKeyBytes = kBlocks * kKeyBlockBytes;
 constexpr int kBitBytes = kTileM * kTileN / 8;
 constexpr int kStageBytes = 2 * kKeyBytes + kBitBytes;
 
-constexpr int kChunkThreads = least_power(kPaddedChunks);  // of which some have nothing to do where they are more than chunks
+constexpr int kChunkThreads = least_power(kPaddedChunks);
 constexpr int kRowsPerPass = kThreads / kChunkThreads;
 
 template <int kRows, int kBlockBytes, bool kAll>
@@ -79,13 +79,13 @@ __device__ __forceinline__ void load_rows(unsigned char* tile, const Element* fr
 // attention/signed_pair.cuh.j2
 
 struct alignas(8) Entry {
-  int keys;  // number of a tile of keys
-  int bits;  // number of a tile of bits, or -1 where every query sees every key
+  int keys;
+  int bits;
 };
 
 struct alignas(16) Task {
-  int queries;  // number of a tile of queries
-  int begin;  // of its tiles of keys in the list
+  int queries;
+  int begin;
   int count;
   int padding;
 };
@@ -156,7 +156,7 @@ fused_attention(int m, int n, int batch, int tasks, const Task* __restrict__ til
   const Task task = tiles[kHeadsTogether ? block / batch : block % tasks];
   const Entry* const list = entries + task.begin;
   const long long first_query = static_cast<long long>(head) * m + static_cast<long long>(task.queries) * kTileM;
-  const int rows = m - task.queries * kTileM;  // of which at most kTileM are computed
+  const int rows = m - task.queries * kTileM;
   k += static_cast<long long>(head) * n * kWidth;
   v += static_cast<long long>(head) * n * kWidth;
 
@@ -193,7 +193,7 @@ fused_attention(int m, int n, int batch, int tasks, const Task* __restrict__ til
   }
   Entry to_load = {};
   if (kStages - 1 < task.count) to_load = list[kStages - 1];
-  int stage = 0, free_stage = (kStages - 1) * kStageBytes;  // in bytes
+  int stage = 0, free_stage = (kStages - 1) * kStageBytes;
   #pragma unroll 1
   for (int at = 0; at < task.count; ++at) {
     copy_async_wait<kStages - 2>();

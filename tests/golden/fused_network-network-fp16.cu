@@ -29,9 +29,9 @@
 // lib/tile/network_tiles.cuh.j2
 
 struct Control {
-  Barrier barriers[2];  // of the parts of a tile
-  unsigned alive[2 * kChunks];  // inputs of a chunk with a live neuron, by the warp that looked
-  int ids[kInputs];  // of the tile's inputs
+  Barrier barriers[2];
+  unsigned alive[2 * kChunks];
+  int ids[kInputs];
 };
 
 struct Rounds {

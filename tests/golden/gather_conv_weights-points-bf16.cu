@@ -16,8 +16,8 @@
 
 // lib/barrier/last_of_parts.cuh.j2
 
-constexpr int kParts = 16;  // blocks that share the points of a tap
-constexpr int kWindow = 1024;  // places whose live pairs are listed at a time
+constexpr int kParts = 16;
+constexpr int kWindow = 1024;
 constexpr int kReads = kWindow / kThreads, kWarps = kThreads / 32;
 static_assert(kWindow % kThreads == 0, "threads read whole windows");
 
@@ -56,7 +56,7 @@ gather_conv_weights(int points, int channels, int filters, unsigned* __restrict_
       if (lane == 0) warp_counts[i * kWarps + warp] = __popc(set);
     }
     __syncthreads();
-    int count = 0;  // of live pairs, which are listed in the order of their places
+    int count = 0;
     #pragma unroll
     for (int i = 0; i < kReads; ++i) {
       int at = count;

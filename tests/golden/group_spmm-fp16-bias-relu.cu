@@ -10,19 +10,19 @@
 // lib/element.cuh.j2 (1)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-constexpr int kTileN = 64;  // columns of C of a warp
+constexpr int kTileN = 64;
 constexpr int kWarps = 4;
-constexpr int kStages = 4;  // tiles of B in a warp's shared memory
+constexpr int kStages = 4;
 
-constexpr bool kAlignedRows = true;  // of B: they begin at 16 bytes
+constexpr bool kAlignedRows = true;
 constexpr bool kEvenColumns = true;
 
 constexpr int kThreads = 32 * kWarps;
-constexpr int kChunks = kTileN / 8;  // of 16 bytes, of a row of a tile of B
-constexpr int kRowChunks = kChunks < 8 ? kChunks : 8;  // of them in one block
+constexpr int kChunks = kTileN / 8;
+constexpr int kRowChunks = kChunks < 8 ? kChunks : 8;
 constexpr int kRowBytes = 16 * kRowChunks;
 constexpr int kStageBytes = 16 * 2 * kTileN;
-constexpr int kTile = 256;  // values
+constexpr int kTile = 256;
 constexpr unsigned kAll = 0xffffffffu;
 static_assert(kTileN % 16 == 0, "fragments of B are loaded by two");
 
@@ -44,11 +44,11 @@ __device__ __forceinline__ unsigned chunk_place(unsigned row, unsigned chunk) {
 
 struct Tiles {
   unsigned char* memory;
-  const int* columns;  // of A, so rows of B: of the group's tiles
+  const int* columns;
   const Element* b;
   int n, column, count;
   int started = 0, taken = 0;
-  int next_row = -1;  // of the next tile to start: lane i has row i % 16
+  int next_row = -1;
 
   __device__ __forceinline__ void look_ahead() {
     if (started < count) next_row = columns[started * 16 + threadIdx.x % 16];

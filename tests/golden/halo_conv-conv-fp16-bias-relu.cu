@@ -12,24 +12,24 @@
 
 // lib/element.cuh.j2 (1)
 
-constexpr int kTileN = 64;  // output channels per block
-constexpr int kChannels = 64;  // input channels per stage
-constexpr int kGroupUnits = 2;  // units of 8 x 8 outputs that a warpgroup computes at a time
+constexpr int kTileN = 64;
+constexpr int kChannels = 64;
+constexpr int kGroupUnits = 2;
 constexpr int kInputStages = 2;
 constexpr int kWeightStages = 4;
-constexpr int kStageTaps = 1;  // taps of the filter per stage of weights
-constexpr int kLead = 0;  // stages that the first warpgroup runs ahead: it stores sums while the second multiplies
+constexpr int kStageTaps = 1;
+constexpr int kLead = 0;
 
-constexpr int kRows = 3;  // of the filter
+constexpr int kRows = 3;
 constexpr int kColumns = 3;
 constexpr int kStride = 1;
 constexpr int kPaddingRows = 1;
 constexpr int kPaddingColumns = 1;
-constexpr int kBlockUnitRows = 2;  // units in a block of the mask
+constexpr int kBlockUnitRows = 2;
 constexpr int kBlockUnitColumns = 2;
-constexpr bool kResident = false;  // all weights of a block's output channels stay in shared memory
+constexpr bool kResident = false;
 
-constexpr int kUnit = 8;  // rows and columns of a unit: 64 outputs are the rows of a product
+constexpr int kUnit = 8;
 constexpr int kTaps = kRows * kColumns;
 constexpr int kRowBytes = kChannels * 2;
 constexpr int kRowClasses = kRows < kStride ? kRows : kStride;
@@ -44,12 +44,12 @@ constexpr int kInputBytes = kRoundUnits * kBoxPlace;
 constexpr int kTapBytes = kTileN * kRowBytes;
 constexpr int kWeightBytes = kStageTaps * kTapBytes;
 constexpr int kTileColumns = kTileN / 8;
-constexpr int kWarps = 8;  // consumer warps, in two warpgroups
+constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps + 128;
-constexpr int kPassColumns = kTileN < 64 ? kTileN : 64;  // columns of the result that a warp stages at a time, 16 rows of them
+constexpr int kPassColumns = kTileN < 64 ? kTileN : 64;
 constexpr int kOutBytes = 16 * kPassColumns * 2;
 constexpr int kPasses = kTileN / kPassColumns;
-constexpr int kListUnits = 512;  // units that a block can compute
+constexpr int kListUnits = 512;
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 static_assert(kStageTaps == 1 || (kTaps % kStageTaps == 0 && kStride == 1), "stages of weights hold whole groups of taps");
 static_assert(kRows <= kUnit && kColumns <= kUnit, "a unit reaches into the next block at the most");
@@ -85,8 +85,8 @@ __device__ __forceinline__ int column_of_unit(unsigned unit) { return static_cas
 
 struct Mask {
   const MaskWord* words;
-  int row_words;  // words of a row
-  int rows, columns;  // of blocks, of an image
+  int row_words;
+  int rows, columns;
 
   __device__ __forceinline__ MaskWord word(long long row, int number) const {
     const int left = columns - number * 64;
@@ -97,7 +97,7 @@ struct Mask {
 
 struct UnitMask {
   Mask mask;
-  int unit_rows, unit_columns;  // of an image
+  int unit_rows, unit_columns;
   float inverse_rows = 1.0f / static_cast<float>(unit_rows);
 
   __device__ __forceinline__ int image_of(int row) const { return static_cast<int>((static_cast<float>(row) + 0.5f) * inverse_rows); }
@@ -137,8 +137,8 @@ __device__ __forceinline__ int bit_of_rank(MaskWord word, int rank) {
 }
 
 struct UnitList {
-  unsigned units[kListUnits];  // unit_at
-  int before[kThreads];  // active units before a thread's part of the mask
+  unsigned units[kListUnits];
+  int before[kThreads];
   int of_warp[kThreads / 32];
 };
 
@@ -154,7 +154,7 @@ struct MaskPart {
 __device__ __forceinline__ int count_units(const UnitMask& mask, int places, UnitList& list) {
   const MaskPart part(threadIdx.x, places);
   int own = 0;
-  #pragma unroll 1  // short code: each instruction that runs once has to be fetched
+  #pragma unroll 1
   for (int place = part.begin; place < part.end; ++place) own += mask.count(place);
   int up_to = own;
   #pragma unroll
@@ -184,7 +184,7 @@ __device__ __forceinline__ void list_units(const UnitMask& mask, int places, con
   #pragma unroll 1
   for (int number = threadIdx.x; number < count; number += 32 * kWarps) {
     const int wanted = share.number(number);
-    int low = 0, high = kThreads;  // the last part that begins with `wanted` or earlier
+    int low = 0, high = kThreads;
     while (high - low > 1) {
       const int middle = (low + high) / 2;
       if (list.before[middle] <= wanted) low = middle; else high = middle;
@@ -204,7 +204,7 @@ __device__ __forceinline__ void list_units(const UnitMask& mask, int places, con
 }
 
 using Sums = float[kTileColumns][4];
-using OutputPairs = unsigned[kTileColumns][2];  // of the same outputs, rounded: neighbours in a row and in the row 8 below
+using OutputPairs = unsigned[kTileColumns][2];
 
 __device__ constexpr int class_rows(int number) { return (kRows - number / kColumnClasses + kStride - 1) / kStride; }
 __device__ constexpr int class_columns(int number) { return (kColumns - number % kColumnClasses + kStride - 1) / kStride; }
@@ -247,7 +247,7 @@ struct Shared {
 
 struct Work {
   int units, rounds, first_channel, chunks;
-  int least = rounds > 0 ? units / rounds : 0, larger = units - least * rounds;  // units of a round; rounds that have one more
+  int least = rounds > 0 ? units / rounds : 0, larger = units - least * rounds;
 
   __device__ __forceinline__ int first_unit(int round) const { return round * least + min(round, larger); }
   __device__ __forceinline__ int round_units(int round) const { return least + (round < larger); }
@@ -292,7 +292,7 @@ struct WeightLoader {
   Shared& shared;
   const TensorMap& filters;
   int first_channel, chunks;
-  int early = 0;  // stages of the first round that were loaded before the units were known
+  int early = 0;
   Stage<kWeightStages> stage;
 
   __device__ __forceinline__ void load(int number) {
@@ -325,7 +325,7 @@ struct Multiplier {
   Shared& shared;
   Stage<kInputStages> input;
   Stage<kWeightStages> weights;
-  int held_input = -1, held_weights = -1;  // stages of products that may be under way
+  int held_input = -1, held_weights = -1;
   int steps_to_lead = 0;
 
   __device__ __forceinline__ void give_back() {
@@ -382,7 +382,7 @@ struct Multiplier {
       for (int unit = 0; unit < kOwn; ++unit) warpgroup_settle(sums[unit]);
     }
     give_back();
-    if (kLead > 0 && steps_to_lead > 0) {  // fewer stages than that
+    if (kLead > 0 && steps_to_lead > 0) {
       steps_to_lead = 0;
       if (threadIdx.x % 32 == 0) barrier_arrive(&shared.barriers.lead);
     }
@@ -398,8 +398,8 @@ __device__ __forceinline__ void start(Sums& sums, const float* bias) {
 }
 
 struct Place {
-  long long offset;  // of its first output, in elements
-  int rows, columns;  // inside of the image
+  long long offset;
+  int rows, columns;
 
   __device__ __forceinline__ Place(const UnitMask& mask, unsigned unit, int height, int width, int channels) {
     const int unit_row = row_of_unit(unit), column = column_of_unit(unit) * kUnit;
@@ -418,7 +418,7 @@ __device__ __forceinline__ unsigned packed_pair(float x, float y) {
 }
 
 struct WarpOutputs {
-  static constexpr int kChunks = kPassColumns / 8, kMask = kChunks - 1;  // of 16 bytes in a row
+  static constexpr int kChunks = kPassColumns / 8, kMask = kChunks - 1;
 
   unsigned char* staged;
   Place place;
@@ -480,7 +480,7 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
   wait_for_kernel_before();
   let_next_kernel_begin();
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const Mask blocks{mask_words, (mask_columns + 63) / 64, mask_rows, mask_columns};
   const UnitMask mask{blocks, (out_height + kUnit - 1) / kUnit, (out_width + kUnit - 1) / kUnit};
   const int places = images * mask.unit_rows * mask.mask.row_words;

@@ -13,32 +13,32 @@
 
 // lib/element.cuh.j2 (2)
 
-constexpr int kTileM = 128;  // filters per block: 64 for each of two warpgroups, or 64 for both, which then alternate units
-constexpr int kTileN = 128;  // channels per block
-constexpr int kTapRows = 3;  // taps per block, one below the other in a column of the filter
-constexpr int kStages = 4;  // units in shared memory
-constexpr int kParts = 44;  // blocks that share the active units
+constexpr int kTileM = 128;
+constexpr int kTileN = 128;
+constexpr int kTapRows = 3;
+constexpr int kStages = 4;
+constexpr int kParts = 44;
 
 // convolution/geometry.cuh.j2 (1)
 
-constexpr int kUnit = 8;  // rows and columns of a unit
-constexpr int kRoundUnits = 1;  // that a block takes in turn
-constexpr int kListUnits = 512;  // units that are listed at a time
-constexpr int kThreads = 128;  // of the warpgroup that lists units; its first warp is the producer
-constexpr int kConsumers = 2;  // warpgroups
+constexpr int kUnit = 8;
+constexpr int kRoundUnits = 1;
+constexpr int kListUnits = 512;
+constexpr int kThreads = 128;
+constexpr int kConsumers = 2;
 constexpr int kBlockThreads = kThreads + 128 * kConsumers;
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
-constexpr bool kTakesTurns = kTileM == 64;  // each warpgroup multiplies every second unit
-constexpr int kPieces = kTileN / 64;  // pieces of 64 channels
-constexpr int kRowBytes = kUnit * 128;  // of a unit's row of pixels, 64 channels of each: one period of the swizzle
-constexpr int kTapStep = kDilationRows / kStrideRows;  // rows of the window from a tap to the one below
+constexpr bool kTakesTurns = kTileM == 64;
+constexpr int kPieces = kTileN / 64;
+constexpr int kRowBytes = kUnit * 128;
+constexpr int kTapStep = kDilationRows / kStrideRows;
 constexpr int kWindowRows = kUnit + (kTapRows - 1) * kTapStep;
 constexpr int kGradientPiece = kUnit * kRowBytes, kWindowPiece = kWindowRows * kRowBytes;
 constexpr int kGradientBytes = kTileM / 64 * kGradientPiece;
 constexpr int kStageBytes = kGradientBytes + kPieces * kWindowPiece;
-[[maybe_unused]] constexpr int kBBlockBytes = (kTapRows > 1 ? kTapStep : 1) * kRowBytes;  // from 64 columns of a product, a tap, to the next 64
-constexpr int kTapTiles = 8;  // of 8 channels each, of a piece
-constexpr int kRowGroups = (kRows + kTapRows - 1) / kTapRows;  // of taps
+[[maybe_unused]] constexpr int kBBlockBytes = (kTapRows > 1 ? kTapStep : 1) * kRowBytes;
+constexpr int kTapTiles = 8;
+constexpr int kRowGroups = (kRows + kTapRows - 1) / kTapRows;
 static_assert(sizeof(Element) == 2 && kGroups == 1, "elements have 16 bits, and filters read all channels");
 static_assert(kThreads * (kProducerRegisters + kConsumers * kConsumerRegisters) <= 65536 / kBlockThreads / 8 * 8 * kBlockThreads,
               "else warpgroups would wait for registers for good");
@@ -72,15 +72,15 @@ static_assert(kBlockRows % kUnit == 0 && kBlockColumns % kUnit == 0, "a unit lie
 
 // convolution/active_units.cuh.j2 (1)
 
-constexpr int kTapSums = kTapRows * kTapTiles;  // tiles of 16 filters by 8 channels, of a warp and a piece
+constexpr int kTapSums = kTapRows * kTapTiles;
 using Sums = float[kPieces][kTapSums][4];
 
 struct Shared {
   alignas(1024) unsigned char stages[kStages * kStageBytes];
   UnitList list;
   Barrier full[kStages], empty[kStages];
-  int has_unit[kStages];  // 0: the end; neither this stage nor a later one has a unit
-  unsigned came;  // blocks of the tile that have written their parts
+  int has_unit[kStages];
+  unsigned came;
 };
 
 struct Tile {
@@ -189,10 +189,10 @@ __device__ __forceinline__ void store(const float (&sum)[4], const Tile& tile, i
 }
 
 struct Parts {
-  static constexpr int kRowTiles = kTileM / 16, kTiles = kPieces * kTapSums;  // rows of tiles in a part, one for each warp; tiles in a row
+  static constexpr int kRowTiles = kTileM / 16, kTiles = kPieces * kTapSums;
   static constexpr int kAll = kTakesTurns ? kConsumers * kParts : kParts;
-  static constexpr int kSliceTiles = 2, kSlices = kRowTiles * kTiles / kSliceTiles;  // that a warp adds up at a time
-  static constexpr int kAtOnce = kAll < 16 ? kAll : 16;  // parts whose loads are under way
+  static constexpr int kSliceTiles = 2, kSlices = kRowTiles * kTiles / kSliceTiles;
+  static constexpr int kAtOnce = kAll < 16 ? kAll : 16;
 
   float4* places;
 
@@ -236,7 +236,7 @@ halo_conv_weights(const __grid_constant__ TensorMap x_map, const __grid_constant
                   const MaskWord* __restrict__ mask_words, Element* __restrict__ dw) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  const int warp = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0));  // ptxas sees that it is the same for all lanes
+  const int warp = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0));
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       barrier_init(shared.full + stage, 1);
@@ -267,7 +267,7 @@ halo_conv_weights(const __grid_constant__ TensorMap x_map, const __grid_constant
     const int consumer_warp = warp - kThreads / 32, warpgroup = consumer_warp / 4;
     Sums sums = {};
     Consumer{shared, warpgroup}.multiply_all(sums);
-    const int rows = kTakesTurns ? consumer_warp % 4 : consumer_warp;  // of 16 filters
+    const int rows = kTakesTurns ? consumer_warp % 4 : consumer_warp;
     const unsigned thread = threadIdx.x - kThreads;
     const auto meet = [] { meet_at<128 * kConsumers>(2); };
     const PartsTogether<kParts> together{counters[blockIdx.x], thread};

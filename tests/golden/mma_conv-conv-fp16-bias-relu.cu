@@ -14,21 +14,21 @@
 
 // lib/element.cuh.j2 (1)
 
-constexpr int kTileM = 128;  // outputs per block, in units of 8 x 8
-constexpr int kTileN = 64;  // filters per block
-constexpr int kStep = 64;  // elements of the contraction in a stage
+constexpr int kTileM = 128;
+constexpr int kTileN = 64;
+constexpr int kStep = 64;
 constexpr int kWarpsM = 4, kWarpsN = 2;
 constexpr int kStages = 3;
-constexpr int kResident = 2;  // blocks of a multiprocessor
+constexpr int kResident = 2;
 
 // convolution/geometry.cuh.j2 (1)
-constexpr int kVectorX = 8, kVectorW = 8, kVectorY = 8;  // elements that an access moves
+constexpr int kVectorX = 8, kVectorW = 8, kVectorY = 8;
 
 // lib/tile/warp_tiles.cuh.j2
 // lib/tile/stage_tiles.cuh.j2 (1)
 // convolution/unit_tiles.cuh.j2
 constexpr int kOutLine = kTileN, kOutLines = kTileM;
-constexpr int kOutPitch = kOutLine + 8;  // floats
+constexpr int kOutPitch = kOutLine + 8;
 constexpr int kStageBytes = kStages * kStageElements * static_cast<int>(sizeof(Element));
 constexpr int kOutBytes = kOutLines * kOutPitch * 4;
 constexpr int kRingBytes = kStageBytes > kOutBytes ? kStageBytes : kOutBytes;
@@ -48,10 +48,10 @@ constexpr int kRingBytes = kStageBytes > kOutBytes ? kStageBytes : kOutBytes;
 // convolution/active_units.cuh.j2 (2)
 
 struct alignas(16) FirstPixel {
-  long long offset;  // in elements
+  long long offset;
   int row, column;
 };
-constexpr int kNowhere = -(1 << 30);  // the row of what no output is
+constexpr int kNowhere = -(1 << 30);
 
 struct Shared {
   FirstPixel pixels[kTileM];
@@ -60,8 +60,8 @@ struct Shared {
 
 struct Images {
   int height, width, channels, filters, out_height, out_width;
-  int group, first_filter;  // the latter of the group
-  long long plane;  // pixels of an image
+  int group, first_filter;
+  long long plane;
 
   __device__ __forceinline__ int group_channels() const { return channels / kGroups; }
   __device__ __forceinline__ int group_filters() const { return filters / kGroups; }
@@ -104,8 +104,8 @@ struct PixelLoader {
   const Element* x;
   const FirstPixel* pixels;
   int first_pixel, first_place;
-  Inner place;  // of the step `step`
-  int step = 0, located = -1;  // the tap that the others are of
+  Inner place;
+  int step = 0, located = -1;
   unsigned inside = 0;
   const Element* from[kCount];
 
@@ -150,8 +150,8 @@ struct WeightLoader {
   static_assert(kThreads % kRowVectors == 0, "a thread has one place of the contraction in all rows");
   const Element* w;
   const Element* from;
-  long long pass;  // from a filter to the next one
-  int filters, left, target;  // filters from this thread's first one on; places behind its first one
+  long long pass;
+  int filters, left, target;
 
   __device__ __forceinline__ WeightLoader(const Images& images, const Element* all) : w(all) {
     const int inner = images.inner(), own = static_cast<int>(threadIdx.x) / kRowVectors;
@@ -241,7 +241,7 @@ mma_conv(int image_count, int height, int width, int channels, int filters, int 
       };
       Sums sums = {};
       each_step(load_next, [&](int stage) { multiply_add(stages + stage * kStageElements, first_row, first_column, sums); });
-      __syncthreads();  // the sums lie where the stages were
+      __syncthreads();
       stage_piece(sums, first_row, first_column, out);
       __syncthreads();
       result.store_tile(out, units, count);

@@ -13,27 +13,27 @@
 // lib/element.cuh.j2 (1)
 // lib/epilogue/gelu.cuh.j2 (2)
 
-constexpr int kTileM = 128;  // rows of the result per block
-constexpr int kTileN = 128;  // columns of the result per block
-constexpr int kStep = 32;  // elements of the contraction in a stage
+constexpr int kTileM = 128;
+constexpr int kTileN = 128;
+constexpr int kStep = 32;
 constexpr int kWarpsM = 2, kWarpsN = 4;
 constexpr int kStages = 3;
 
-constexpr int kRowBlock = 32;  // rows of the result in a block of the mask
-constexpr int kInnerBlock = 32;  // elements of the contraction in a block of the mask
-constexpr int kVectorA = 8, kVectorB = 8;  // elements that a copy can load
+constexpr int kRowBlock = 32;
+constexpr int kInnerBlock = 32;
+constexpr int kVectorA = 8, kVectorB = 8;
 
 // lib/tile/warp_tiles.cuh.j2
 // lib/tile/stage_tiles.cuh.j2 (4)
-constexpr int kMaskRows = kTileM > kRowBlock ? kTileM / kRowBlock : 1;  // of a tile
+constexpr int kMaskRows = kTileM > kRowBlock ? kTileM / kRowBlock : 1;
 constexpr int kGroupRows = kRowBlock < kWarpTileM ? kRowBlock / 16 : kRowTiles;
 constexpr int kGroupColumns = kColumnTiles;
 constexpr int kColumnGroups = kColumnTiles / kGroupColumns;
 constexpr unsigned kEveryGroup = 0xffffffffu >> (32 - kRowTiles / kGroupRows * kColumnGroups);
-constexpr bool kSkips = kMaskRows > 1;  // a warp may meet dead groups
-constexpr bool kSkipsRows = kMaskRows > 1;  // of blocks, in a step
+constexpr bool kSkips = kMaskRows > 1;
+constexpr bool kSkipsRows = kMaskRows > 1;
 constexpr int kTilesInBlock = kRowBlock > kTileM ? kRowBlock / kTileM : 1;
-constexpr int kStepBlocks = kStep > kInnerBlock ? kStep / kInnerBlock : 1;  // of the mask along the contraction, in a step
+constexpr int kStepBlocks = kStep > kInnerBlock ? kStep / kInnerBlock : 1;
 static_assert(kInnerBlock % kStep == 0 || kStep % kInnerBlock == 0, "steps are blocks of the mask or lie in one");
 
 // lib/copy/vector.cuh.j2
@@ -48,8 +48,8 @@ static_assert(kInnerBlock % kStep == 0 || kStep % kInnerBlock == 0, "steps are b
 
 struct TileRows {
   MaskRows mask;
-  int first_rank, offset;  // of the tile in its block
-  int rows;  // of the result
+  int first_rank, offset;
+  int rows;
 
   __device__ __forceinline__ TileRows(const MaskRows& of, int tile, int row_count)
       : mask(of), first_rank(tile / kTilesInBlock * kMaskRows), offset(tile % kTilesInBlock * kTileM), rows(row_count) {}
@@ -68,14 +68,14 @@ struct TileRows {
 
 struct Step {
   int start[kStepBlocks];
-  unsigned live;  // of each part kMaskRows bits
+  unsigned live;
 };
 
 struct Walk {
   const TileRows& rows;
   int inner, number = -1, block = 0, step = kInnerBlock;
-  unsigned long long words[kMaskRows], any = 0;  // 64 blocks of each row of blocks; those that are still to come
-  unsigned live = 0;  // rows of blocks, in this block
+  unsigned long long words[kMaskRows], any = 0;
+  unsigned live = 0;
 
   __device__ __forceinline__ Walk(const TileRows& of, int inner_size) : rows(of), inner(inner_size) {}
 
@@ -125,8 +125,8 @@ struct Parts {
   static constexpr int kCount = (kVectors + kThreads - 1) / kThreads;
   static constexpr int kLines = kInOrder || (!kByInner && kThreads % kRowVectors == 0) ? 1 : kCount;
   const Element* factor;
-  int lines, outer, along;  // how many lines there are; the first part's row in shared memory, and its place there
-  int line[kLines];  // of each part, or of the first one; `lines` or more where there is none
+  int lines, outer, along;
+  int line[kLines];
 
   template <class Find>
   __device__ __forceinline__ Parts(const Element* of, int line_count, Find find)
@@ -211,7 +211,7 @@ mma_dsd(int m, int k, int n, const Element* __restrict__ a, const Element* __res
   Walk walk(tile, inner);
   const AParts a_parts(a, rows, [&](int place) { return tile.row(place); });
   const BParts b_parts(b, columns, [&](int place) { return first_column + place; });
-  unsigned long long live_rows = 0;  // of the steps that were loaded last, each kStepBlocks * kMaskRows bits
+  unsigned long long live_rows = 0;
   const auto groups_of = [&](int later, int place) {
     const int block = kStepBlocks > 1 ? place / kInnerBlock : 0;
     return static_cast<unsigned>(live_rows >> ((later * kStepBlocks + block) * kMaskRows + first_row / kRowBlock));

@@ -11,34 +11,34 @@
 
 // lib/element.cuh.j2 (3)
 
-constexpr int kTileM = 64;  // rows of a tile
-constexpr int kTileN = 128;  // columns of a tile, each with a nonzero in its panel
-constexpr int kTileK = 32;  // elements of the rows of A and B per stage
-constexpr int kWarpsM = 2;  // warps over a tile's rows
-constexpr int kWarpsN = 2;  // over its columns
-constexpr int kStages = 3;  // of the rows of A and B in shared memory
-constexpr int kStep = 4;  // nonzeros of which a thread loads the places together
-constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
+constexpr int kTileM = 64;
+constexpr int kTileN = 128;
+constexpr int kTileK = 32;
+constexpr int kWarpsM = 2;
+constexpr int kWarpsN = 2;
+constexpr int kStages = 3;
+constexpr int kStep = 4;
+constexpr int kResidentBlocks = 1;
 
-constexpr bool kDividesK = true;  // kTileK divides k
+constexpr bool kDividesK = true;
 
-constexpr int kChunk = 16 / sizeof(Element);  // elements of a 16-byte access
+constexpr int kChunk = 16 / sizeof(Element);
 constexpr int kWarps = kWarpsM * kWarpsN;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kWarpM = kTileM / kWarpsM;  // rows per warp
+constexpr int kWarpM = kTileM / kWarpsM;
 constexpr int kWarpN = kTileN / kWarpsN;
-constexpr int kRowTiles = kWarpM / 16;  // instructions of a warp over the rows
+constexpr int kRowTiles = kWarpM / 16;
 constexpr int kColumnTiles = kWarpN / 8;
-constexpr int kRowBytes = kTileK * sizeof(Element);  // of a stage
+constexpr int kRowBytes = kTileK * sizeof(Element);
 constexpr int kRowChunks = kRowBytes / 16;
-constexpr int kSteps = kRowBytes / 32;  // an instruction takes 32 bytes of a row
+constexpr int kSteps = kRowBytes / 32;
 constexpr int kABytes = kTileM * kRowBytes;
 constexpr int kStageBytes = kABytes + kTileN * kRowBytes;
-constexpr int kPadding = 8;  // floats behind a row of results, which keep the rows of a store in different banks
+constexpr int kPadding = 8;
 constexpr int kPitch = kTileN + kPadding;
 constexpr int kResultBytes = kTileM * kPitch * sizeof(float);
-constexpr int kShiftsBegin = kStages * kStageBytes > kResultBytes ? kStages * kStageBytes : kResultBytes;  // in bytes
-constexpr int kBatch = 32 * kStep;  // nonzeros of which a warp loads the places together
+constexpr int kShiftsBegin = kStages * kStageBytes > kResultBytes ? kStages * kStageBytes : kResultBytes;
+constexpr int kBatch = 32 * kStep;
 static_assert(kTileM % (16 * kWarpsM) == 0, "a warp takes whole tiles of 16 rows");
 static_assert(kTileN % (16 * kWarpsN) == 0, "a warp takes whole pairs of tiles of 8 columns");
 static_assert(kTileM * kTileN <= 65536, "a place in a tile has 16 bits");
@@ -58,7 +58,7 @@ struct RowLoader {
   static constexpr int kPasses = (kRows + kRowsPerPass - 1) / kRowsPerPass;
   static constexpr bool kWhole = kRows % kRowsPerPass == 0;
   int rows[kPasses];
-  unsigned target;  // in bytes
+  unsigned target;
 
   __device__ __forceinline__ void start(const int* list) {
     const unsigned first = threadIdx.x / kRowChunks;
@@ -132,12 +132,12 @@ __device__ __forceinline__ void multiply_add(const unsigned char* stage, const L
   }
 }
 
-using Places = Vector<unsigned short, kStep>;  // row * kTileN + column
+using Places = Vector<unsigned short, kStep>;
 
 struct alignas(16) Tile {
   int panel;
-  int begin;  // of its places, in batches
-  int count;  // of its nonzeros
+  int begin;
+  int count;
   int padding;
 };
 
@@ -172,7 +172,7 @@ mma_sddmm(int k, const Tile* __restrict__ tiles, const int* __restrict__ rows, c
     copy_async_commit();
   }
   Sums sums = {};
-  int stage = 0, free_stage = (kStages - 1) * kStageBytes;  // in bytes
+  int stage = 0, free_stage = (kStages - 1) * kStageBytes;
   #pragma unroll 1
   for (int at = 0; at < k; at += kTileK) {
     copy_async_wait<kStages - 2>();

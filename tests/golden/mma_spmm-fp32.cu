@@ -13,30 +13,30 @@
 // lib/element.cuh.j2 (3)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-constexpr int kTileM = 64;  // rows of C per block
-constexpr int kTileN = 64;  // columns of C per block
-constexpr int kTileK = 64;  // columns of A per tile
-constexpr int kWarpsM = 2;  // warps over a tile's rows
-constexpr int kWarpsN = 2;  // over its columns
-constexpr int kWarpsK = 1;  // over the columns of A, their sums added up at the end
-constexpr int kStages = 3;  // tiles of B in shared memory
-constexpr int kPrefetch = 2;  // vectors of nonzeros that a thread loads one tile ahead
-constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
+constexpr int kTileM = 64;
+constexpr int kTileN = 64;
+constexpr int kTileK = 64;
+constexpr int kWarpsM = 2;
+constexpr int kWarpsN = 2;
+constexpr int kWarpsK = 1;
+constexpr int kStages = 3;
+constexpr int kPrefetch = 2;
+constexpr int kResidentBlocks = 1;
 
-constexpr bool kDividesK = true;  // kTileK divides k
-constexpr bool kDividesN = true;  // kTileN divides n
+constexpr bool kDividesK = true;
+constexpr bool kDividesN = true;
 
-constexpr int kChunk = 16 / sizeof(Element);  // elements of a 16-byte access
+constexpr int kChunk = 16 / sizeof(Element);
 constexpr int kThreads = 32 * kWarpsM * kWarpsN * kWarpsK;
-constexpr int kWarpM = kTileM / kWarpsM;  // rows of C per warp
+constexpr int kWarpM = kTileM / kWarpsM;
 constexpr int kWarpN = kTileN / kWarpsN;
-constexpr int kRowTiles = kWarpM / 16;  // instructions of a warp over the rows
+constexpr int kRowTiles = kWarpM / 16;
 constexpr int kColumnTiles = kWarpN / 8;
-constexpr int kStepsK = kTileK / kWarpsK / (2 * kChunk);  // an instruction takes 32 bytes of a row
-constexpr int kStep = 8;  // nonzeros per load
+constexpr int kStepsK = kTileK / kWarpsK / (2 * kChunk);
+constexpr int kStep = 8;
 constexpr int kABytes = kTileM * kTileK * sizeof(Element);
 constexpr int kBBytes = kTileN * kTileK * sizeof(Element);
-constexpr int kABuffers = 3;  // one is multiplied, one filled, one cleared
+constexpr int kABuffers = 3;
 static_assert(kTileM % (16 * kWarpsM) == 0, "a warp takes whole tiles of 16 rows");
 static_assert(kTileN % (8 * kWarpsN) == 0, "a warp takes whole tiles of 8 columns");
 static_assert(kTileK % (2 * kChunk * kWarpsK) == 0, "a warp takes whole steps of 32 bytes of a row of A");
@@ -53,7 +53,7 @@ static_assert(kTileM * kTileK <= 65536, "a place in a tile has 16 bits");
 constexpr int kARowBytes = block_row_bytes(kTileK * sizeof(Element));
 constexpr int kABlockBytes = kTileM * kARowBytes;
 
-using Places = Vector<unsigned short, kStep>;  // in a swizzled tile of A
+using Places = Vector<unsigned short, kStep>;
 using Values = Vector<Element, kStep>;
 
 struct Nonzeros {
@@ -197,7 +197,7 @@ mma_spmm(int m, int k, int n, int panels, const int* __restrict__ tile_counts, c
     copy_async_commit();
   }
   int next_panel = mine[min(kStages - 1, panels)].x;
-  int stage = 0, free_stage = (kStages - 1) * kBBytes;  // in bytes
+  int stage = 0, free_stage = (kStages - 1) * kBBytes;
   unsigned char* multiplied = a_tiles;
   unsigned char* filled = a_tiles + kABytes;
   unsigned char* cleared = a_tiles + 2 * kABytes;
@@ -229,7 +229,7 @@ mma_spmm(int m, int k, int n, int panels, const int* __restrict__ tile_counts, c
   __syncthreads();
 
   constexpr int kOutRows = kTileM, kOutColumns = kTileN;
-  constexpr int kPitch = kOutColumns + kChunk;  // elements; the odd chunk keeps fragments in different banks
+  constexpr int kPitch = kOutColumns + kChunk;
   Element* const staged = reinterpret_cast<Element*>(memory);
   {
     #pragma unroll

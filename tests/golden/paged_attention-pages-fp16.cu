@@ -10,33 +10,33 @@
 
 // lib/element.cuh.j2 (1)
 
-constexpr int kTileN = 32;  // keys of a step
-constexpr int kStages = 3;  // tiles of K and V of a team in shared memory
-constexpr int kTeams = 4;  // of a block; each has keys of its own
-constexpr int kRowTiles = 1;  // of 16 queries, of a warp
+constexpr int kTileN = 32;
+constexpr int kStages = 3;
+constexpr int kTeams = 4;
+constexpr int kRowTiles = 1;
 constexpr int kResidentBlocks = 1;
 
-constexpr int kQueries = 1;  // newest tokens of a sequence
-constexpr int kGroup = 4;  // query heads of a key head
+constexpr int kQueries = 1;
+constexpr int kGroup = 4;
 constexpr int kWidth = 128;
-constexpr int kPage = 64;  // tokens of a page
+constexpr int kPage = 64;
 
-constexpr int kRows = kQueries * kGroup;  // of queries that share keys: row r is head r % kGroup of token r / kGroup
+constexpr int kRows = kQueries * kGroup;
 constexpr int kRowBlocks = (kRows + 15) / 16;
-constexpr int kHalves = kRows > 8 ? 2 : 1;  // of the 16 rows of an instruction that hold any
+constexpr int kHalves = kRows > 8 ? 2 : 1;
 constexpr int kTeamWarps = (kRowBlocks + kRowTiles - 1) / kRowTiles;
 constexpr int kTeamThreads = 32 * kTeamWarps;
 constexpr int kWarps = kTeams * kTeamWarps;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kKeyTiles = kTileN / 8;
 constexpr int kPaddedWidth = kWidth;
-constexpr int kWidthSteps = kPaddedWidth / 16;  // of the sum that makes a score
-constexpr int kWidthTiles = kPaddedWidth / 8;  // of the result
-constexpr int kChunks = kWidth / 8;  // 16 bytes of a row each
+constexpr int kWidthSteps = kPaddedWidth / 16;
+constexpr int kWidthTiles = kPaddedWidth / 8;
+constexpr int kChunks = kWidth / 8;
 constexpr float kLowest = -INFINITY;
 constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kSlack = 8.0f;  // powers of two by which weights may exceed 1
-constexpr int kHidden = 1 << 30;  // the place of a token that no query sees
+constexpr float kSlack = 8.0f;
+constexpr int kHidden = 1 << 30;
 static_assert(kWidth % 16 == 0 && kWidth <= 256, "rows are whole steps of the products");
 static_assert(kQueries <= 16, "the tree of the newest tokens has a word for each");
 static_assert(kTeams <= 15, "teams have barriers of their own");
@@ -69,9 +69,9 @@ static_assert(kTeams <= 15, "teams have barriers of their own");
 
 // attention/online_softmax.cuh.j2
 
-constexpr int kSpan = kTileN < kPage ? kTileN : kPage;  // keys of a tile that lie side by side
+constexpr int kSpan = kTileN < kPage ? kTileN : kPage;
 constexpr int kSpans = kTileN / kSpan;
-constexpr int kKeyBytes = kBlocks * kKeyBlockBytes;  // of a tile of K; as many of V follow
+constexpr int kKeyBytes = kBlocks * kKeyBlockBytes;
 constexpr int kStageBytes = 2 * kKeyBytes;
 constexpr int kChunkThreads = least_power(kChunks);
 constexpr int kRowsPerPass = kTeamThreads / kChunkThreads;
@@ -141,7 +141,7 @@ __device__ __forceinline__ Share share_of(const Cache& cache, int pairs, int* wa
   #pragma unroll 1
   while (at.pair + 1 < to) at.advance(cache);
   const int own = at.first + at.tiles;
-  int until = own;  // through this thread's pairs
+  int until = own;
   #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
     const int other = __shfl_up_sync(0xffffffffu, until, step);
@@ -170,10 +170,10 @@ __device__ __forceinline__ Share share_of(const Cache& cache, int pairs, int* wa
 
 struct Ahead {
   const Cache& cache;
-  Cursor cursor;  // at or before the pair of the next tile that is looked up
-  int next, end;  // tiles; the next one of those to load
-  int at = 32;  // the span of `next` among the lanes'
-  int page = 0, place = kHidden, left = 0, head = 0;  // of the lane's span: `left` of its tokens are there
+  Cursor cursor;
+  int next, end;
+  int at = 32;
+  int page = 0, place = kHidden, left = 0, head = 0;
 
   __device__ __forceinline__ Ahead(const Cache& of, const Cursor& start, int first, int stop)
       : cache(of), cursor(start), next(first), end(stop) {}
@@ -269,7 +269,7 @@ struct Queries {
   unsigned words[kRowTiles][kWidthSteps][4];
 
   __device__ __forceinline__ static void prefetch(const Element* q, const Places& places) {
-    constexpr int kLines = (kWidth * 2 + 127) / 128;  // of a row
+    constexpr int kLines = (kWidth * 2 + 127) / 128;
     #pragma unroll 1
     for (int at = static_cast<int>(threadIdx.x); at < kRows * kLines; at += kThreads) {
       prefetch_line(q + places.row(at / kLines) * kWidth + at % kLines * 64);
@@ -313,9 +313,9 @@ __device__ __forceinline__ void load_trees(const int* tree, int block, unsigned 
   }
 }
 
-constexpr int kLane = 2 * kHalves;  // sums of a lane for 8 columns
-constexpr int kSumsBytes = kRowBlocks * kWidthTiles * 32 * kLane * 4;  // of a team or a block
-constexpr int kPartsAhead = kWidthTiles * kLane > 48 ? 1 : 96 / (kWidthTiles * kLane);  // that a warp loads at a time
+constexpr int kLane = 2 * kHalves;
+constexpr int kSumsBytes = kRowBlocks * kWidthTiles * 32 * kLane * 4;
+constexpr int kPartsAhead = kWidthTiles * kLane > 48 ? 1 : 96 / (kWidthTiles * kLane);
 static_assert(kTeams == 1 || kSumsBytes <= kStageBytes, "a team's sums take the place of its last tile");
 
 using LaneSums = Vector<float, kLane>;
@@ -335,8 +335,8 @@ __device__ __forceinline__ float shrunk(float power, float largest) {
 
 struct PartsOf {
   static constexpr int kFloats = kSumsBytes / 4 + kRowBlocks * 16 * 2;
-  int first_block, count, own;  // blocks that share the pair; the number of this one's room
-  int first;  // the room of the first block
+  int first_block, count, own;
+  int first;
   float* memory;
 
   __device__ __forceinline__ PartsOf(const Share& share, int first_tile, int tiles, float* parts) : memory(parts) {
@@ -381,14 +381,14 @@ struct Output {
 
 struct Meeting {
   Statistics of_teams[kTeams][kRowBlocks * 16];
-  int stages[kTeams];  // where their sums lie, as offsets in shared memory
+  int stages[kTeams];
   unsigned came;
 };
 
 struct PairEnd {
   int team, warp_block;
   unsigned char* memory;
-  unsigned char* stage;  // of the team, which holds no tile
+  unsigned char* stage;
   Meeting& meeting;
   Sums& sums;
   Statistics rows[kRowTiles][2];
@@ -422,7 +422,7 @@ struct PairEnd {
   __device__ __forceinline__ void put_together(const Give& give) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     if constexpr (kTeamWarps == 1) __syncwarp();
-    else meet_at<kTeamThreads>(1 + team);  // all have read the tile that lay there
+    else meet_at<kTeamThreads>(1 + team);
     #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
       if (warp_block + i >= kRowBlocks) break;
@@ -528,7 +528,7 @@ struct PairEnd {
       take(parts);
       is_result = true;
     }
-    __syncthreads();  // before tiles are loaded where sums lay
+    __syncthreads();
   }
 };
 
@@ -536,7 +536,7 @@ constexpr int kRingBytes = kTeams * kStages * kStageBytes;
 
 struct BlockState {
   Meeting meeting;
-  int place[kTeams][kStages][kSpans];  // of the first token of each span of a stage, or kHidden
+  int place[kTeams][kStages][kSpans];
   int warp_tiles[kWarps];
   Cursor start;
 };
@@ -564,7 +564,7 @@ paged_attention(int slots, int capacity, int kv_heads, int sequences, unsigned* 
   BlockState& state = *reinterpret_cast<BlockState*>(memory + kRingBytes);
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int team = static_cast<int>(warp / kTeamWarps);
-  const int warp_block = static_cast<int>(warp % kTeamWarps) * kRowTiles;  // of its rows, in blocks of 16
+  const int warp_block = static_cast<int>(warp % kTeamWarps) * kRowTiles;
   const Cache cache{slots, capacity, kv_heads, page_table, lengths, pages, counts};
   prefetch_numbers(page_table, slots * sequences);
   prefetch_numbers(pages, capacity * kv_heads * sequences);
@@ -589,8 +589,8 @@ paged_attention(int slots, int capacity, int kv_heads, int sequences, unsigned* 
   Sums sums;
   Totals totals;
   int number = share.begin + team, stage = 0, old = 0;
-  int filled = 0;  // stages before the first tile is multiplied
-  bool is_new = true;  // the pair
+  int filled = 0;
+  bool is_new = true;
   #pragma unroll 1
   for (;;) {
     if (filled == kStages - 1) {
@@ -616,7 +616,7 @@ paged_attention(int slots, int capacity, int kv_heads, int sequences, unsigned* 
       copy_async_wait<kStages - 2>();
       meet();
     }
-    const int to = filled < kStages - 1 ? filled : stage == 0 ? kStages - 1 : stage - 1;  // the stage that was multiplied last
+    const int to = filled < kStages - 1 ? filled : stage == 0 ? kStages - 1 : stage - 1;
     if (!ahead.is_done()) ahead.load(k_pages, v_pages, ring + to * kStageBytes, state.place[team][to]);
     copy_async_commit();
     if (filled < kStages - 1) {

@@ -11,27 +11,27 @@
 
 // lib/element.cuh.j2 (3)
 
-constexpr int kPanelN = 256;  // columns of D, each a row of B, that a block has in shared memory
-constexpr int kThreadsPerStrip = 4;  // a subwarp: threads that share the dot products of a strip
-constexpr int kStrip = 4;  // nonzeros of a row that a subwarp computes at once
+constexpr int kPanelN = 256;
+constexpr int kThreadsPerStrip = 4;
+constexpr int kStrip = 4;
 constexpr int kWarps = 16;
-constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
+constexpr int kResidentBlocks = 1;
 
-constexpr int kChunks = 8;  // 16-byte chunks of a row that each thread of a subwarp takes
-constexpr bool kWholeRows = true;  // they hold k elements, and no zeros behind these
+constexpr int kChunks = 8;
+constexpr bool kWholeRows = true;
 
-constexpr int kChunk = 16 / sizeof(Element);  // elements of a 16-byte access
+constexpr int kChunk = 16 / sizeof(Element);
 constexpr int kThreads = 32 * kWarps;
 constexpr int kTasksPerGroup = 32 / kThreadsPerStrip;
 constexpr int kRowChunks = kChunks * kThreadsPerStrip;
-constexpr int kRowBytes = kRowChunks * 16;  // of a row of B in shared memory
-constexpr int kIndexVector = kStrip < 8 ? kStrip : 8;  // indices per load
+constexpr int kRowBytes = kRowChunks * 16;
+constexpr int kIndexVector = kStrip < 8 ? kStrip : 8;
 static_assert(kThreadsPerStrip <= 32 && 32 % kThreadsPerStrip == 0, "a subwarp divides a warp");
 static_assert(kPanelN <= 65536, "an index within a panel has 16 bits");
 static_assert(kThreads <= 1024, "a block has at most 32 warps");
 
 constexpr int kSubwarpsAtOnce = kThreadsPerStrip < 8 ? 8 / kThreadsPerStrip : 1;
-constexpr int kEvenChunks = kChunks & -kChunks;  // the largest power of two that divides kChunks
+constexpr int kEvenChunks = kChunks & -kChunks;
 constexpr int kTurns = kEvenChunks < kSubwarpsAtOnce ? kEvenChunks : kSubwarpsAtOnce;
 
 // lib/copy/vector.cuh.j2
@@ -43,11 +43,11 @@ constexpr int kTurns = kEvenChunks < kSubwarpsAtOnce ? kEvenChunks : kSubwarpsAt
 // lib/reduce/strip_sums.cuh.j2
 
 using Chunk = Packed<Element, kChunk>;
-using Index = unsigned short;  // of a column within its panel
+using Index = unsigned short;
 
 struct alignas(16) Task {
   int row, first;
-  int begin;  // in strips
+  int begin;
   unsigned short count, strips;
 };
 
@@ -145,7 +145,7 @@ panel_sddmm(int n, int k, const int* __restrict__ first_groups, const Task* __re
       }
       reduce<kStrip, kThreadsPerStrip>(sum, thread, 0xffffffffu);
       constexpr int kKept = kStrip > kThreadsPerStrip ? kStrip / kThreadsPerStrip : 1;
-      constexpr int kCopies = kThreadsPerStrip > kStrip ? kThreadsPerStrip / kStrip : 1;  // threads with the same total
+      constexpr int kCopies = kThreadsPerStrip > kStrip ? kThreadsPerStrip / kStrip : 1;
       #pragma unroll
       for (int i = 0; i < kKept; ++i) {
         const int nonzero = begin + thread / kCopies * kKept + i;

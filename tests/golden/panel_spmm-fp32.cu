@@ -13,24 +13,24 @@
 
 using Offset = unsigned short;
 
-constexpr int kTileN = 32;  // columns of C per block
-constexpr int kStages = 1;  // panels in shared memory at once
-constexpr int kWarps = 16;  // warps per block
-constexpr int kThreadsPerRow = 8;  // threads that share a group of rows
-constexpr int kRowSplits = 1;  // of them, sets that take every kRowSplits-th step
-constexpr int kRowsPerGroup = 1;  // rows that share their loads of B
-constexpr int kStep = 4;  // nonzero columns per load of A
-constexpr int kRegisters = 64;  // per thread
+constexpr int kTileN = 32;
+constexpr int kStages = 1;
+constexpr int kWarps = 16;
+constexpr int kThreadsPerRow = 8;
+constexpr int kRowSplits = 1;
+constexpr int kRowsPerGroup = 1;
+constexpr int kStep = 4;
+constexpr int kRegisters = 64;
 
-constexpr bool kColumnsDivide = true;  // kTileN divides n
+constexpr bool kColumnsDivide = true;
 
-constexpr int kChunk = 16 / sizeof(Element);  // elements of B per shared-memory load
-constexpr int kRowBytes = kTileN * sizeof(Element);  // of a panel
+constexpr int kChunk = 16 / sizeof(Element);
+constexpr int kRowBytes = kTileN * sizeof(Element);
 constexpr int kThreadsPerSplit = kThreadsPerRow / kRowSplits;
 constexpr int kChunksPerRow = kTileN / kChunk;
 constexpr int kChunksPerThread = kChunksPerRow / kThreadsPerSplit;
 constexpr int kThreads = kWarps * 32;
-constexpr int kResidentBlocks = 65536 / (kThreads * kRegisters);  // that the register file must have room for
+constexpr int kResidentBlocks = 65536 / (kThreads * kRegisters);
 constexpr int kGroupsPerWarp = 32 / kThreadsPerRow;
 static_assert(kChunksPerRow % kThreadsPerSplit == 0, "a thread holds whole 16-byte chunks of a tile");
 static_assert(kThreadsPerRow <= 32 && kThreadsPerRow % kRowSplits == 0, "a group of rows stays within a warp");
@@ -91,7 +91,7 @@ __device__ __forceinline__ void multiply_add(const unsigned char* panel, const S
 struct Stream {
   const Offset* offsets;
   const Element* values;
-  int position, last;  // of the step in hand; the end of the group
+  int position, last;
   Step step;
 
   __device__ __forceinline__ void start(const Offset* all_offsets, const Element* all_values, int begin, int end) {

@@ -14,34 +14,34 @@
 // lib/element.cuh.j2 (1)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-constexpr int kWarpsM = 1;  // warps over a group's rows, 32 for each
-constexpr int kWarpsK = 1;  // warps over a step's columns, 128 for each
-constexpr unsigned kRingChunks = 8;  // KB of each warp's ring
-constexpr unsigned kDepth = 2;  // chunks, 1 KB, on their way to each warp
-constexpr int kSlots = 4;  // steps whose masks and activations are in shared memory
+constexpr int kWarpsM = 1;
+constexpr int kWarpsK = 1;
+constexpr unsigned kRingChunks = 8;
+constexpr unsigned kDepth = 2;
+constexpr int kSlots = 4;
 
-constexpr int kColumnTiles = 5;  // tiles of 8 columns of C
-constexpr int kGroupColumns = 128;  // columns of a row that share a scale
+constexpr int kColumnTiles = 5;
+constexpr int kGroupColumns = 128;
 
-constexpr int kWarps = kWarpsM * kWarpsK;  // that decode; one more copies masks and activations
+constexpr int kWarps = kWarpsM * kWarpsK;
 constexpr int kThreads = 32 * (kWarps + 1);
-constexpr int kTileM = 32, kTileK = 32;  // a tile of A: 32 weights for each lane
-constexpr int kTiles = 4;  // of a warp in a step, side by side
-constexpr int kStepK = kTiles * kTileK;  // columns of a warp in a step
-constexpr int kTokens = 8 * kColumnTiles;  // columns of C with those that only fill a tile
-constexpr unsigned kRowBytes = 128;  // of a ring: a word for each lane, in the lane's own bank
+constexpr int kTileM = 32, kTileK = 32;
+constexpr int kTiles = 4;
+constexpr int kStepK = kTiles * kTileK;
+constexpr int kTokens = 8 * kColumnTiles;
+constexpr unsigned kRowBytes = 128;
 constexpr unsigned kCodeBits = 4;
 constexpr unsigned kChunkBytes = 8 * kRowBytes;
 constexpr unsigned kRingBytes = kRingChunks * kChunkBytes;
-constexpr unsigned kChunkBits = 8 * 32, kRingBits = kRingChunks * kChunkBits;  // of a lane
-constexpr unsigned kMirrorBytes = 2 * kRowBytes;  // behind the ring: its first rows again
+constexpr unsigned kChunkBits = 8 * 32, kRingBits = kRingChunks * kChunkBits;
+constexpr unsigned kMirrorBytes = 2 * kRowBytes;
 constexpr unsigned kWarpBytes = kRingBytes + kMirrorBytes;
 constexpr int kMaskBytes = kWarps * 32 * kTiles * 4;
 constexpr int kActivationBytes = kWarpsK * kTokens * kStepK * 2;
-constexpr int kOrderBytes = (kWarps + 3) / 4 * 16;  // a word for each warp, filled up to what copies move
+constexpr int kOrderBytes = (kWarps + 3) / 4 * 16;
 constexpr int kSlotBytes = kMaskBytes + kActivationBytes + kOrderBytes;
 constexpr int kBarrierBytes = 256;
-constexpr int kPartFloats = 2 * kColumnTiles * 4 * 32;  // sums of a warp
+constexpr int kPartFloats = 2 * kColumnTiles * 4 * 32;
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 static_assert(kSlots >= 2, "a warp waits for the next step's masks before it gives back its slot: one would never come");
 static_assert((2 * kSlots + 2) * 8 <= kBarrierBytes, "there is room for the barriers");
@@ -72,15 +72,15 @@ static_assert((kRingChunks - kDepth) * kChunkBits >= (kStepK + 16) * kCodeBits +
 using Sums = float[2][kColumnTiles][4];
 
 struct CodeStream {
-  SharedAddress words;  // the lane's word in the first row
-  unsigned at = 0;  // bits of the stream that are used up; a row has 32
-  unsigned available = 0;  // chunks that have come
-  unsigned char* ring;  // the lane's part of the first chunk that copies move
-  const uint4* source;  // the same of the next chunk to copy
-  unsigned chunks;  // of the stream
-  unsigned table;  // the selectors of mask `lane % 16`
+  SharedAddress words;
+  unsigned at = 0;
+  unsigned available = 0;
+  unsigned char* ring;
+  const uint4* source;
+  unsigned chunks;
+  unsigned table;
   Magic magic;
-  CachePolicy policy = evict_first();  // read once: the L2 keeps what several blocks read
+  CachePolicy policy = evict_first();
 
   __device__ __forceinline__ void start(unsigned char* memory, unsigned lane, const uint4* values, unsigned stream,
                                         const int* starts) {
@@ -123,10 +123,10 @@ struct CodeStream {
     const unsigned until = available + order;
     const unsigned kept = until + kDepth > kRingChunks ? (until + kDepth - kRingChunks) * kChunkBits : 0;
     at = max(at, kept);
-    __syncwarp();  // all lanes have read what is overwritten
+    __syncwarp();
     for (; available < until; ++available) copy(available + kDepth);
     copy_async_wait<kDepth>();
-    __syncwarp();  // all lanes' copies have come
+    __syncwarp();
   }
 
   __device__ __forceinline__ unsigned selectors(unsigned mask, int bit) const {
@@ -138,7 +138,7 @@ struct CodeStream {
     const SharedAddress word = words + (at & (kRingBits - 32)) * (kRowBytes / 32);
     const unsigned first = selectors(mask, 8 * kProduct), second = selectors(mask, 8 * kProduct + 4);
     const unsigned codes = shift_right(load_shared_4(word), load_shared_4(word + kRowBytes), at);
-    const unsigned odd = codes >> 4;  // in bytes, whose upper halves are of no account
+    const unsigned odd = codes >> 4;
     const unsigned low = permute(codes, odd, 0x5140), high = permute(codes, odd, 0x7362);
     const unsigned after = first >> 15;
     magic.to_elements(permute(low, kNoCodes, first), fragment[0], fragment[1]);
@@ -194,7 +194,7 @@ __device__ __forceinline__ void copy_step(unsigned char* slot, Barrier* full, un
   }
   copy_async_arrive(full);
 }
-constexpr unsigned kArrivalsFull = 32;  // of copy_step
+constexpr unsigned kArrivalsFull = 32;
 
 __device__ __forceinline__ unsigned first_step_of(unsigned block, unsigned total) {
   return static_cast<unsigned>(static_cast<unsigned long long>(block) * total / gridDim.x);
@@ -206,7 +206,7 @@ __device__ __forceinline__ unsigned block_of(unsigned step, unsigned total) {
 
 // lib/reduce/lane_stream_sums.cuh.j2
 
-constexpr int kScales = kGroupColumns < kStepK ? kStepK / kGroupColumns : 1;  // of a row in a warp's part of a step
+constexpr int kScales = kGroupColumns < kStepK ? kStepK / kGroupColumns : 1;
 using Scales = Element[kScales][4];
 
 __device__ __forceinline__ void load_scales(Scales& found, const Element* scales, const int (&rows)[4], int first_k, int k,
@@ -244,8 +244,8 @@ quantized_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* _
                       const Element* __restrict__ bias,
                       Element* __restrict__ c) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
-  Barrier* const full = reinterpret_cast<Barrier*>(memory);  // a slot's copies have come
-  Barrier* const empty = full + kSlots;  // all warps are done with it
+  Barrier* const full = reinterpret_cast<Barrier*>(memory);
+  Barrier* const empty = full + kSlots;
   unsigned char* const slots = memory + kBarrierBytes;
   const unsigned warp = threadIdx.x / 32;
   const unsigned lane = threadIdx.x % 32;
@@ -280,7 +280,7 @@ quantized_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* _
   CodeStream stream;
   stream.start(slots + kSlots * kSlotBytes + warp * kWarpBytes, lane, values, blockIdx.x * kWarps + warp, starts);
   const unsigned strip = warp % kWarpsM;
-  const unsigned activation = activation_offset(warp / kWarpsM * kTokens + lane / 4, lane % 4);  // of a step's first tile
+  const unsigned activation = activation_offset(warp / kWarpsM * kTokens + lane / 4, lane % 4);
   const auto masks_of = [&](int of_slot) {
     return load_shared_16(shared_address(slots + of_slot * kSlotBytes) + warp * (32 * kTiles * 4) + lane * 16);
   };

@@ -10,13 +10,13 @@
 
 // lib/element.cuh.j2 (1)
 
-constexpr int kInputs = 16;  // of a tile, which goes through all layers together
+constexpr int kInputs = 16;
 constexpr int kWarps = 32;
 constexpr int kResidentBlocks = 1;
-constexpr int kCluster = 1;  // blocks that share a tile
+constexpr int kCluster = 1;
 
 constexpr int kThreads = 32 * kWarps;
-constexpr int kSteps = 16 / static_cast<int>(sizeof(Element));  // weights of a neuron that are loaded at once, a chunk
+constexpr int kSteps = 16 / static_cast<int>(sizeof(Element));
 constexpr unsigned kAll = 0xffffffffu;
 
 // lib/copy/vector.cuh.j2
@@ -27,24 +27,24 @@ __device__ __forceinline__ int rank_of_block() { return 0; }
 __device__ __forceinline__ void meet() { __syncthreads(); }
 
 struct Network {
-  const int* first_slices;  // of each layer, block of a cluster and warp
-  const int* first_chunks;  // of them, in chunks
-  const int* chunks;  // of each slice twice its chunks, and one more if its groups share a neuron
-  const int* rows;  // of each slice and group its neuron, or -1
-  const unsigned short* index;  // of a weight: its neuron of the layer before
-  const Element* biases;  // of each slice and group in three parts
+  const int* first_slices;
+  const int* first_chunks;
+  const int* chunks;
+  const int* rows;
+  const unsigned short* index;
+  const Element* biases;
   const Element* weights;
 };
 
 // lib/mma/tensor_core.cuh.j2 (1)
 
-constexpr int kGroups = 16;  // neurons of a warp at a time
+constexpr int kGroups = 16;
 constexpr int kPlanes = kInputs / 8;
 static_assert(kInputs % 8 == 0, "planes have 8 inputs");
 
 struct Tile {
   Element* first;
-  int positions;  // of a plane
+  int positions;
 
   __device__ __forceinline__ Tile(Element* first, int positions) : first(first), positions(positions) {}
   __device__ __forceinline__ Element* at(int neuron, int input) const {
@@ -93,7 +93,7 @@ __device__ __forceinline__ void infer_slices(const Tile& from, const Tile& to, c
     }
     for (int chunk = 0; chunk < count / 2; ++chunk) {
       const Chunk now = next;
-      next = load_chunk(net, ++place);  // behind the last one there is another
+      next = load_chunk(net, ++place);
       #pragma unroll
       for (int two = 0; two < 4; ++two) {
         const int neuron = now.index.element[two];
@@ -110,7 +110,7 @@ __device__ __forceinline__ void infer_slices(const Tile& from, const Tile& to, c
         }
       }
     }
-    if (count % 2 != 0) {  // all rows are of one neuron
+    if (count % 2 != 0) {
       #pragma unroll
       for (int plane = 0; plane < kPlanes; ++plane) {
         #pragma unroll

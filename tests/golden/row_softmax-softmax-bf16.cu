@@ -11,8 +11,8 @@
 
 constexpr int kThreadsPerRow = 32;
 constexpr int kRowsPerBlock = 4;
-constexpr int kVectorWidth = 4;  // values per load and store
-constexpr int kVectorsKept = 2;  // of each thread, in registers; what a row has beyond is read twice
+constexpr int kVectorWidth = 4;
+constexpr int kVectorsKept = 2;
 
 constexpr int kThreads = kThreadsPerRow * kRowsPerBlock;
 constexpr int kStride = kThreadsPerRow * kVectorWidth;
@@ -95,7 +95,7 @@ row_softmax(int rows, const int* __restrict__ row_order, const int* __restrict__
   const float given = *scale;
   const float sign = given > 0.0f ? 1.0f : given < 0.0f ? -1.0f : given;
   const float factor = given == 0.0f ? 1.0f : fminf(fabsf(given) * kLog2E, kHighest);
-  const int first = begin - begin % kVectorWidth + thread * kVectorWidth;  // vectors are aligned; the row need not be
+  const int first = begin - begin % kVectorWidth + thread * kVectorWidth;
 
   float kept[kVectorsKept][kVectorWidth];
   #pragma unroll

@@ -11,8 +11,8 @@
 
 constexpr int kThreadsPerRow = 32;
 constexpr int kRowsPerBlock = 4;
-constexpr int kVectorWidth = 4;  // values per load and store
-constexpr int kVectorsKept = 2;  // of each thread and array, in registers; what a row has beyond is read twice
+constexpr int kVectorWidth = 4;
+constexpr int kVectorsKept = 2;
 
 constexpr int kThreads = kThreadsPerRow * kRowsPerBlock;
 constexpr int kStride = kThreadsPerRow * kVectorWidth;
@@ -69,7 +69,7 @@ row_softmax_backward(int rows, const int* __restrict__ row_order, const int* __r
   const int row = row_order[task];
   const int begin = row_offsets[row];
   const int end = row_offsets[row + 1];
-  const int first = begin - begin % kVectorWidth + thread * kVectorWidth;  // vectors are aligned; the row need not be
+  const int first = begin - begin % kVectorWidth + thread * kVectorWidth;
 
   float kept_y[kVectorsKept][kVectorWidth], kept_dy[kVectorsKept][kVectorWidth];
   float sum = 0.0f;

@@ -14,20 +14,20 @@
 
 using Index = unsigned;
 
-constexpr int kTileN = 32;  // columns of C per block
-constexpr int kThreadsPerSegment = 8;  // a subwarp
-constexpr int kVector = 4;  // elements per load of B
-constexpr int kAhead = 8;  // nonzeros whose rows of B are loaded before the first is multiplied
-constexpr int kWarps = 4;  // warps per block
-constexpr int kRegisters = 64;  // per thread
+constexpr int kTileN = 32;
+constexpr int kThreadsPerSegment = 8;
+constexpr int kVector = 4;
+constexpr int kAhead = 8;
+constexpr int kWarps = 4;
+constexpr int kRegisters = 64;
 
-constexpr bool kColumnsDivide = true;  // kTileN divides n
+constexpr bool kColumnsDivide = true;
 
 constexpr int kThreads = 32 * kWarps;
 constexpr int kSegmentsPerBlock = kThreads / kThreadsPerSegment;
 constexpr int kVectorsPerThread = kTileN / (kThreadsPerSegment * kVector);
 constexpr int kResidentBlocks = 65536 / (kThreads * kRegisters) < 32 ? 65536 / (kThreads * kRegisters) : 32;
-constexpr int kQuad = 4;  // segments are whole quads of nonzeros, which are loaded at once
+constexpr int kQuad = 4;
 static_assert(kTileN % (kThreadsPerSegment * kVector) == 0, "each thread holds whole vectors of a tile");
 static_assert(kAhead % kQuad == 0, "nonzeros are loaded by quads");
 static_assert(kThreadsPerSegment <= 32 && 32 % kThreadsPerSegment == 0, "a subwarp divides a warp");
@@ -43,8 +43,8 @@ static_assert(kResidentBlocks >= 1, "a block's registers fit the register file")
 using Sums = Vector<float, kVector>[kVectorsPerThread];
 
 struct Columns {
-  const unsigned char* b;  // the first of them in row 0 of B
-  unsigned row_bytes;  // of B
+  const unsigned char* b;
+  unsigned row_bytes;
   int first, n;
 
   __device__ __forceinline__ int of(int vector) const { return first + vector * kThreadsPerSegment * kVector; }
@@ -113,7 +113,7 @@ segment_spmm(int m, int k, int n, int segment_count, int part_count, const int* 
 
   if (__any_sync(0xffffffffu, part >= 0)) {
     const bool is_part = part >= 0;
-    const auto cut = is_part ? load_vector<2>(cuts + 2 * part) : Vector<int, 2>{0, 1};  // the row's first part, and their number
+    const auto cut = is_part ? load_vector<2>(cuts + 2 * part) : Vector<int, 2>{0, 1};
     const int first_part = cut.element[0], count = cut.element[1];
     if (is_part) {
       #pragma unroll

@@ -11,13 +11,13 @@
 
 // lib/element.cuh.j2 (1)
 
-constexpr int kMinibatch = 16;  // inputs at a time
-constexpr int kVector = 8;  // of them side by side in shared memory, read at once
-constexpr int kBuffer = 1024;  // neurons staged in shared memory at a time
+constexpr int kMinibatch = 16;
+constexpr int kVector = 8;
+constexpr int kBuffer = 1024;
 constexpr int kWarps = 16;
 constexpr int kResidentBlocks = 2;
-constexpr int kFirstCheck = 0;  // layer after which dead inputs are dropped for the first time, or 0
-constexpr int kChecks = 1;  // how often they are
+constexpr int kFirstCheck = 0;
+constexpr int kChecks = 1;
 
 constexpr int kThreads = 32 * kWarps;
 constexpr int kVectors = kMinibatch / kVector;
@@ -35,11 +35,11 @@ static_assert(kBuffer <= 65536, "places in a buffer have 16 bits");
 static_assert(kDying || kFirstCheck == 0, "inputs that do not die are not dropped");
 
 struct Network {
-  const int* buffers;  // of each block of kThreads rows its first buffer
-  const int* maps;  // of each buffer where its neurons begin in `map`
-  const int* map;  // neurons of the layer before
-  const int* slices;  // of each warp and buffer where its places begin, counted in weights of each lane
-  const unsigned short* index;  // of a place: where in the buffer its neuron is
+  const int* buffers;
+  const int* maps;
+  const int* map;
+  const int* slices;
+  const unsigned short* index;
   const Element* weights;
 };
 
@@ -50,7 +50,7 @@ __device__ __forceinline__ void stage(Element* staged, const Element* tile, cons
   };
   const auto to = [&](int i) { return staged + (i % kLive * kPitch + i / kLive) * kVector; };
   int i = threadIdx.x;
-  for (; i + 3 * kThreads < count * kLive; i += 4 * kThreads) {  // four of each thread are on their way at once
+  for (; i + 3 * kThreads < count * kLive; i += 4 * kThreads) {
     Vector<Element, kVector> held[4];
     #pragma unroll
     for (int j = 0; j < 4; ++j) held[j] = from(i + j * kThreads);
@@ -109,7 +109,7 @@ __device__ __forceinline__ unsigned infer_layer(const Element* from, Element* to
     #pragma unroll
     for (int i = 0; i < kLive * kVector; ++i) sums[i] = bias;
     for (int buffer = net.buffers[block]; buffer < net.buffers[block + 1]; ++buffer) {
-      __syncthreads();  // no thread reads the last buffer any more
+      __syncthreads();
       stage<kLive>(staged, from, net.map + net.maps[buffer], net.maps[buffer + 1] - net.maps[buffer]);
       __syncthreads();
       multiply<kLive>(sums, staged, net, buffer * kWarps + threadIdx.x / 32);
@@ -180,7 +180,7 @@ staged_network(int n, int neurons, int outputs, int layers, int bias_values, con
   const float limit = limit_of(*clip);
   const int first = static_cast<int>(static_cast<long long>(n) * blockIdx.x / gridDim.x);
   const int behind = static_cast<int>(static_cast<long long>(n) * (blockIdx.x + 1) / gridDim.x);
-  const int row_blocks = ((layers > 1 ? neurons : outputs) + kThreads - 1) / kThreads;  // of a layer
+  const int row_blocks = ((layers > 1 ? neurons : outputs) + kThreads - 1) / kThreads;
   const long long tile_values = static_cast<long long>(max(neurons, outputs)) * kMinibatch;
   Element* const here = tiles + 2 * blockIdx.x * tile_values;
   if constexpr (kDying) {
@@ -200,7 +200,7 @@ staged_network(int n, int neurons, int outputs, int layers, int bias_values, con
       const unsigned all = count < 32 ? (1u << count) - 1 : kAll;
       unsigned alive = all;
       Element *from = here, *to = here + tile_values;
-      __syncthreads();  // no thread reads the last minibatch any more
+      __syncthreads();
       load_tile(from, inputs + static_cast<long long>(at) * neurons, neurons, count);
       __syncthreads();
       for (int layer = begin; layer < end && alive; ++layer) {
@@ -230,7 +230,7 @@ staged_network(int n, int neurons, int outputs, int layers, int bias_values, con
           Element* const dead = z + static_cast<long long>(number(input)) * outputs;
           for (int i = threadIdx.x; i < outputs; i += kThreads) dead[i] = to_element(0.0f);
         }
-        __syncthreads();  // all have read the numbers
+        __syncthreads();
         if (threadIdx.x < 32) {
           const int input = threadIdx.x, own = input < count ? numbers[at + input] : 0;
           __syncwarp();

@@ -10,19 +10,19 @@
 
 // lib/element.cuh.j2 (1)
 
-constexpr int kInputs = 64;  // of a tile, at most
+constexpr int kInputs = 64;
 constexpr int kWarps = 16;
-constexpr int kRun = 8;  // groups of 16 neurons that a warp takes one after another
-constexpr int kStages = 4;  // blocks of neurons in a warp's shared memory; the next ones load while one is used
+constexpr int kRun = 8;
+constexpr int kStages = 4;
 
-constexpr bool kDying = false;  // an input without a live neuron stays so
+constexpr bool kDying = false;
 
 constexpr int kBlockWarps = kWarps;
 constexpr int kThreads = 32 * kBlockWarps;
-constexpr int kChunks = kInputs / 8;  // of 8 inputs, 16 bytes, in a neuron's row of a whole tile
+constexpr int kChunks = kInputs / 8;
 constexpr int kBlockBytes = 16 * 2 * kInputs;
-constexpr int kWarpBytes = (kStages + 1) * kBlockBytes;  // the last one is for neurons on their way out
-constexpr int kSpareRows = 16;  // of a buffer, where rows go that are none
+constexpr int kWarpBytes = (kStages + 1) * kBlockBytes;
+constexpr int kSpareRows = 16;
 constexpr int kPassGroups = kWarps * kRun;
 static_assert(kChunks == 2 || kChunks == 4 || kChunks == 8, "a row is 1, 2 or 4 sectors");
 
@@ -43,7 +43,7 @@ static_assert(kChunks == 2 || kChunks == 4 || kChunks == 8, "a row is 1, 2 or 4 
 // lib/tile/network_tiles.cuh.j2
 
 struct Control {
-  unsigned alive[kBlockWarps * kChunks];  // inputs of a chunk with a live neuron, by the warp that looked
+  unsigned alive[kBlockWarps * kChunks];
 };
 
 struct Alive {
@@ -343,7 +343,7 @@ streamed_network(int n, int neurons, int outputs, int layers, int positions, con
   for (int check = 0; begin < layers && waiting > 0; ++check) {
     int end = layers;
     int alive_count = 0;
-    const int after = (side + end - begin) % 2;  // where tiles lie then
+    const int after = (side + end - begin) % 2;
     for (int tile = 0; tile * kInputs < waiting; ++tile) {
       const int count = min(kInputs, waiting - tile * kInputs), chunks = chunks_of(count);
       unsigned char* const mine = tiles + 2 * tile * buffer_bytes;

@@ -11,25 +11,25 @@
 
 // lib/element.cuh.j2 (3)
 
-constexpr int kUnitsDown = 4, kUnitsAcross = 16;  // of 8 x 8 outputs in a tile
+constexpr int kUnitsDown = 4, kUnitsAcross = 16;
 constexpr int kThreads = 256;
 
 constexpr int kChannels = 3, kFilters = 1;
-constexpr int kRows = 3, kColumns = 3;  // of a filter
+constexpr int kRows = 3, kColumns = 3;
 constexpr int kStrideRows = 1, kStrideColumns = 1, kDilationRows = 1, kDilationColumns = 1;
 constexpr int kPaddingRows = 1, kPaddingColumns = 1;
-constexpr int kBlockRows = 8, kBlockColumns = 8;  // pixels in a block of the mask
-constexpr int kVector = 4;  // outputs of a filter that an access stores
+constexpr int kBlockRows = 8, kBlockColumns = 8;
+constexpr int kVector = 4;
 
-constexpr int kUnit = 8;  // rows and columns of a unit
-constexpr int kTileRows = kUnitsDown * kUnit, kTileColumns = kUnitsAcross * kUnit;  // outputs
-constexpr int kWindowRows = kTileRows + kRows - 1, kWindowColumns = kTileColumns + kColumns - 1;  // pixels that they read
+constexpr int kUnit = 8;
+constexpr int kTileRows = kUnitsDown * kUnit, kTileColumns = kUnitsAcross * kUnit;
+constexpr int kWindowRows = kTileRows + kRows - 1, kWindowColumns = kTileColumns + kColumns - 1;
 constexpr int kWindowPitch = kWindowColumns * kChannels + 1;
-constexpr int kLine = 32;  // elements, at whose multiples loads of a warp begin
-constexpr int kLines = (kWindowColumns * kChannels + kLine - 1 + kLine - 1) / kLine;  // lines that a row of the window meets at most
+constexpr int kLine = 32;
+constexpr int kLines = (kWindowColumns * kChannels + kLine - 1 + kLine - 1) / kLine;
 constexpr int kWeights = kFilters * kRows * kColumns * kChannels;
-constexpr int kOwn = 4;  // outputs of a row that a thread computes at a time
-constexpr int kAhead = 8;  // lines that are on their way to a warp at a time
+constexpr int kOwn = 4;
+constexpr int kAhead = 8;
 static_assert(kThreads % 32 == 0, "threads are warps");
 
 // lib/copy/vector.cuh.j2
@@ -37,15 +37,15 @@ static_assert(kThreads % 32 == 0, "threads are warps");
 // convolution/reached_blocks.cuh.j2 (3)
 
 struct Shared {
-  float window[kWindowRows * kWindowPitch];  // pixels; zeros outside of the image and where none is needed
+  float window[kWindowRows * kWindowPitch];
   float weights[kWeights];
   float bias[kFilters];
-  unsigned any;  // unit is active
+  unsigned any;
   unsigned char active[kUnitsDown * kUnitsAcross];
 };
 
 struct Tile {
-  int image, first_row, first_column;  // outputs
+  int image, first_row, first_column;
   int height, width, out_height, out_width;
 
   __device__ __forceinline__ bool is_inside(int row, int column) const { return row >= 0 && row < height && column >= 0 && column < width; }

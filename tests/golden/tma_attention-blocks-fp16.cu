@@ -14,19 +14,19 @@
 constexpr int kStages = 5;
 
 constexpr int kHeadDim = 128;
-constexpr int kBlockRows = 128;  // queries of a block of the mask
+constexpr int kBlockRows = 128;
 constexpr int kBlockKeys = 128;
 static_assert(kHeadDim % 16 == 0 && kHeadDim <= 256, "products of whole steps, and sums that fit the registers");
 
-constexpr int kQueries = 128;  // of a tile
+constexpr int kQueries = 128;
 constexpr int kStageKeys = 128;
-constexpr int kPieceRows = kBlockRows < kQueries ? kBlockRows : kQueries;  // queries of a tile that follow one another
+constexpr int kPieceRows = kBlockRows < kQueries ? kBlockRows : kQueries;
 constexpr int kPieces = kQueries / kPieceRows;
 static_assert(kPieces == 1, "as what follows is rendered for");
-constexpr int kPartKeys = kBlockKeys < kStageKeys ? kBlockKeys : kStageKeys;  // keys of a stage that follow one another
-constexpr int kRingWarps = 8;  // that multiply what lies in a ring
+constexpr int kPartKeys = kBlockKeys < kStageKeys ? kBlockKeys : kStageKeys;
+constexpr int kRingWarps = 8;
 constexpr int kRings = 8 / kRingWarps;
-constexpr int kProducer = 256;  // the first thread of the third warpgroup, of which one warp loads for each ring
+constexpr int kProducer = 256;
 constexpr int kThreads = kProducer + 128;
 
 // lib/copy/vector.cuh.j2
@@ -199,19 +199,19 @@ __device__ __forceinline__ void multiply_values(float (&sums)[16][4], const unsi
 
 // lib/tile/live_keys.cuh.j2 (1)
 
-constexpr int kRowBytes = 128;  // 64 columns, the widest row that TMA swizzles
-constexpr int kChunks = (kHeadDim + 63) / 64;  // chunks of 64 columns; TMA reads zeros past the last column
+constexpr int kRowBytes = 128;
+constexpr int kChunks = (kHeadDim + 63) / 64;
 constexpr int kQueryChunkBytes = kQueries * kRowBytes, kQueryBytes = kChunks * kQueryChunkBytes;
 constexpr int kKeyChunkBytes = kStageKeys * kRowBytes, kStageBytes = kChunks * kKeyChunkBytes;
-constexpr int kParts = kStageKeys / kPartKeys;  // parts of a stage, of consecutive keys each
+constexpr int kParts = kStageKeys / kPartKeys;
 constexpr int kRingBytes = 2 * kQueryBytes + kStages * kStageBytes;
 
 // lib/persistent/arriving_lanes.cuh.j2
 
-constexpr unsigned kLast = 1;  // the last stage of its tile
-constexpr unsigned kBounded = 2;  // the band, or the end of the keys, hides some places of the stage
-constexpr unsigned kDead = 4;  // some parts of the stage are dead for some queries
-constexpr int kEnd = -1;  // in place of a head: no tile follows
+constexpr unsigned kLast = 1;
+constexpr unsigned kBounded = 2;
+constexpr unsigned kDead = 4;
+constexpr int kEnd = -1;
 
 struct StageDescriptor {
   unsigned flags;
@@ -260,19 +260,19 @@ struct RingTiles {
   __device__ __forceinline__ unsigned char* stage(int number) const { return memory + 2 * kQueryBytes + number * kStageBytes; }
 };
 
-constexpr int kRowTiles = kBlockRows > kQueries ? kBlockRows / kQueries : 1;  // tiles in one row of the mask
-constexpr int kNoBand = 1 << 29;  // a distance from which on a band does not end
+constexpr int kRowTiles = kBlockRows > kQueries ? kBlockRows / kQueries : 1;
+constexpr int kNoBand = 1 << 29;
 
 struct Tiles {
   int queries, keys;
-  int element_heads;  // query heads of a batch element
+  int element_heads;
   int all_heads;
-  int section;  // heads
-  bool backwards;  // the last queries of every head see most keys
-  int rows;  // tiles of a head
+  int section;
+  bool backwards;
+  int rows;
   const unsigned long long* mask;
-  int mask_rows, mask_columns;  // blocks
-  int element_masks, head_masks;  // words from one batch element's or head's mask to the next
+  int mask_rows, mask_columns;
+  int element_masks, head_masks;
 
   __device__ __forceinline__ int count() const { return rows * all_heads; }
 
@@ -299,12 +299,12 @@ struct Producer {
   RingTiles memory;
   const Tiles& tiles;
   const Band band;
-  int group;  // query heads of a head of K and V
+  int group;
   const TensorMap& q_map;
   const TensorMap& k_map;
   const TensorMap& v_map;
-  unsigned* counters;  // two words that are zero between launches
-  int workers;  // producer warps in the grid
+  unsigned* counters;
+  int workers;
 
   KeyStage stage;
   TileStage place;
@@ -359,7 +359,7 @@ struct Producer {
 
   __device__ __forceinline__ Parts take_parts(int lowest, int highest, unsigned existing) {
     constexpr int kOfBlock = kBlockKeys / kPartKeys;
-    const int upper = min(lowest + band.most, tiles.keys - 1), lower = highest + band.least;  // all queries see the keys between
+    const int upper = min(lowest + band.most, tiles.keys - 1), lower = highest + band.least;
     Parts found{};
     #pragma unroll
     for (int i = 0; i < kParts; ++i) {
@@ -371,7 +371,7 @@ struct Producer {
           block = live.take(pieces);
         }
         if (block < 0) {
-          found.words[i] = found.words[0] & ~kEveryPiece;  // a repeated part, hidden for all queries
+          found.words[i] = found.words[0] & ~kEveryPiece;
           found.flags |= kDead;
           continue;
         }
@@ -422,7 +422,7 @@ struct Producer {
       descriptor.head = head;
       #pragma unroll
       for (int i = 0; i < kPieces; ++i) descriptor.first[i] = first_of(i);
-      barrier_arrive_expecting(full, kQueryBytes);  // behind the descriptor: whoever waits reads it
+      barrier_arrive_expecting(full, kQueryBytes);
       #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
         const int first = first_of(i);
@@ -451,13 +451,13 @@ struct Producer {
       lowest = min(lowest, queries.first[i]);
       highest = max(highest, min(queries.first[i] + kPieceRows, tiles.queries) - 1);
     }
-    int left = live.strip > 0 ? 1 << 20 : (live.count() * kBlockKeys + kStageKeys - 1) / kStageKeys;  // stages of keys not loaded yet
+    int left = live.strip > 0 ? 1 << 20 : (live.count() * kBlockKeys + kStageKeys - 1) / kStageKeys;
     Parts now = take_parts(lowest, highest, existing), before{};
     load_queries(batch_index, own_head);
     for (bool is_behind = false;; is_behind = true) {
       const Parts next = take_parts(lowest, highest, existing);
       load_stage(k_map, now, batch_index, key_head, true, !next.are_there);
-      if (--left <= 2 && prefetched < 3) prefetch_next();  // late: a number taken early would wait here while other workers are free
+      if (--left <= 2 && prefetched < 3) prefetch_next();
       if (is_behind) {
         load_stage(v_map, before, batch_index, key_head, false, false);
         if (left <= 2 && prefetched < 3) prefetch_next();
@@ -475,7 +475,7 @@ struct Producer {
       ring.tile_descriptors[place.number].head = kEnd;
       barrier_arrive(ring.queries_full + place.number);
       __threadfence();
-      if (atomicAdd(counters + 1, 1u) == static_cast<unsigned>(workers) - 1) counters[0] = 0, counters[1] = 0;  // for the next launch
+      if (atomicAdd(counters + 1, 1u) == static_cast<unsigned>(workers) - 1) counters[0] = 0, counters[1] = 0;
     }
     __syncwarp();
   }
@@ -493,7 +493,7 @@ struct Scores {
   __device__ __forceinline__ void hide(const StageDescriptor& descriptor, unsigned flags, const Band& band, unsigned piece, int first_query, int key_count) {
     if ((flags & kDead) != 0) hide_dead(descriptor, piece);
     if ((flags & kBounded) != 0) hide_bounded(descriptor, band, first_query, key_count);
-    __syncwarp();  // all lanes have read the descriptor
+    __syncwarp();
   }
 
   __device__ __forceinline__ void largest(float (&found)[2]) const {
@@ -578,7 +578,7 @@ struct Rows {
     #pragma unroll
     for (int row = 0; row < 2; ++row) {
       before[row] = reference[row];
-      after[row] = fmaxf(before[row], largest[row] * scale);  // of NaN and a number the number
+      after[row] = fmaxf(before[row], largest[row] * scale);
       reference[row] = after[row] == -INFINITY ? 0.0f : after[row];
     }
     float sums[2];
@@ -657,23 +657,23 @@ struct Consumer {
   const Band band;
   const Output output;
   int key_count;
-  float scale;  // of scores, in powers of two
-  unsigned warp;  // of those that share a tile
+  float scale;
+  unsigned warp;
 
   KeyStage stage;
   TileStage place;
-  bool is_full = false, is_next_full = false;  // this stage and the next one are known to be
-  int held_keys = 0, held_values = 0;  // stages that a product reads
-  int held_queries = -1;  // the place that a store reads
-  bool is_begun = false;  // sums have products of the tile, or what stands for them
+  bool is_full = false, is_next_full = false;
+  int held_keys = 0, held_values = 0;
+  int held_queries = -1;
+  bool is_begun = false;
 
-  const unsigned row = warp * 16;  // the warp's first one of the tile
+  const unsigned row = warp * 16;
   Scores<kStageKeys / 8> scores;
   Sums sums;
   Rows rows;
-  Weights weights[2];  // of the stages by turns: a product reads one while the other is computed
+  Weights weights[2];
   const StageDescriptor* descriptor = nullptr;
-  unsigned flags = 0;  // of the stage whose scores were started last; before that its descriptor
+  unsigned flags = 0;
   int head = 0, first_query = 0;
 
   __device__ __forceinline__ void compute_all() {
@@ -770,7 +770,7 @@ struct Consumer {
     start_keys();
     start_values(own);
     look_ahead();
-    warpgroup_wait<1>();  // the product before these has read its weights
+    warpgroup_wait<1>();
     warpgroup_settle(scores.sums);
     warpgroup_settle(next);
     hide_dead();
@@ -807,7 +807,7 @@ struct Consumer {
       begin_tile();
       wait_full(is_next_full);
     }
-    start_keys();  // without a next tile, multiplies stale data whose scores are never used
+    start_keys();
     look_ahead();
     warpgroup_wait<1>();
     warpgroup_settle(sums);
@@ -830,7 +830,7 @@ tma_attention(const __grid_constant__ TensorMap q_map, const __grid_constant__ T
     const float* __restrict__ scale, const int* __restrict__ band_words, float* __restrict__ lse, Element*) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Ring* const rings = reinterpret_cast<Ring*>(memory + kRings * kRingBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   if (threadIdx.x == kProducer + 96) {
     prefetch_map(q_map);
     prefetch_map(k_map);

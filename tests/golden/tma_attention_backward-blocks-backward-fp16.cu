@@ -12,13 +12,13 @@
 // lib/element.cuh.j2 (1)
 // lib/copy/pair.cuh.j2 (1)
 
-constexpr int kPasses = 2;  // 1: atomics add up dQ in the L2; 2: a second pass over the queries computes it
+constexpr int kPasses = 2;
 
 constexpr int kHeadDim = 128;
-constexpr int kQueryBlock = 128, kKeyBlock = 128;  // of the mask
+constexpr int kQueryBlock = 128, kKeyBlock = 128;
 constexpr bool kIsMasked = true;
-constexpr bool kTokensFirst = false;  // tokens x heads x head_dim, else heads x tokens x head_dim
-constexpr bool kFactorsInRegisters = kHeadDim == 64;  // those of a tile, which every step multiplies
+constexpr bool kTokensFirst = false;
+constexpr bool kFactorsInRegisters = kHeadDim == 64;
 static_assert(kHeadDim == 64 || kHeadDim == 128);
 static_assert(kQueryBlock % 64 == 0 && kKeyBlock % 64 == 0, "blocks are whole pieces of 64 queries and keys");
 
@@ -39,33 +39,33 @@ static_assert(kQueryBlock % 64 == 0 && kKeyBlock % 64 == 0, "blocks are whole pi
 // lib/mma/warpgroup_directions.cuh.j2
 // lib/copy/tensor_map.cuh.j2 (4)
 
-constexpr int kStep = 64;  // queries or keys in a stage
-constexpr int kTile = 128;  // keys or queries in a tile, half of them for each warpgroup
-constexpr int kPieces = kHeadDim / 64;  // pieces of 64 columns
-constexpr int kPieceBytes = 64 * 128;  // 64 rows of 64 columns
+constexpr int kStep = 64;
+constexpr int kTile = 128;
+constexpr int kPieces = kHeadDim / 64;
+constexpr int kPieceBytes = 64 * 128;
 constexpr int kStageBytes = kPieces * kPieceBytes;
-constexpr int kHeldBytes = 2 * kStageBytes;  // one of a tile's two matrices, resident while stages are loaded and released
-constexpr int kPairs = kHeadDim == 128 ? 3 : 4;  // pairs of stages; a step reads one of two matrices each
+constexpr int kHeldBytes = 2 * kStageBytes;
+constexpr int kPairs = kHeadDim == 128 ? 3 : 4;
 constexpr int kStages = 2 * kPairs;
-constexpr int kGradientBytes = kPasses == 1 ? 128 * 128 : 0;  // the dS of a step
-constexpr int kConsumers = 2;  // warpgroups
-constexpr int kProducer = 128 * kConsumers;  // the first thread of the third warpgroup, whose first warp is the producer
+constexpr int kGradientBytes = kPasses == 1 ? 128 * 128 : 0;
+constexpr int kConsumers = 2;
+constexpr int kProducer = 128 * kConsumers;
 constexpr int kThreads = kProducer + 128;
 constexpr int kStagesAt = 2 * kHeldBytes;
 constexpr int kGradientsAt = kStagesAt + kStages * kStageBytes;
-constexpr int kGradientPlaces = 2;  // one is written while the other is multiplied
+constexpr int kGradientPlaces = 2;
 constexpr int kMemoryAt = kGradientsAt + kGradientPlaces * kGradientBytes;
-constexpr int kBuckets = 1024;  // counts of tiles by live steps, in the memory of later stages
+constexpr int kBuckets = 1024;
 
 // lib/persistent/arriving_lanes.cuh.j2
 
 constexpr int kPShift = 8;
 constexpr float kLog2E = 1.4426950408889634f;
 
-constexpr unsigned kDeadFor = 1;  // and 2: no place is live for that warpgroup
-constexpr unsigned kLast = 4;  // the last step of its tile
-constexpr unsigned kHiddenFor = 8;  // and 16: some places are hidden from that warpgroup
-constexpr unsigned kNoTile = 0xffffffffu;  // in place of a tile's number: no tile follows
+constexpr unsigned kDeadFor = 1;
+constexpr unsigned kLast = 4;
+constexpr unsigned kHiddenFor = 8;
+constexpr unsigned kNoTile = 0xffffffffu;
 
 struct Band {
   int least, most, sinks;
@@ -141,9 +141,9 @@ __device__ __forceinline__ unsigned long long bits_between(int first, int last, 
 
 struct LiveBlocks {
   const Shape& shape;
-  const unsigned long long* masks;  // each as sparsegen/matrix/block_mask.py lays them out: by rows, then by columns
-  int element_masks, head_masks;  // words from one batch element's or head's mask to the next; 0 where they share it
-  int* ranks;  // for each mask the rank of each row of blocks, then of each column
+  const unsigned long long* masks;
+  int element_masks, head_masks;
+  int* ranks;
 
   __device__ __forceinline__ long long words_by_rows() const {
     return static_cast<long long>(shape.query_blocks()) * shape.key_words() + (shape.query_blocks() + 1) / 2;
@@ -240,12 +240,12 @@ struct Order {
 
 __device__ __forceinline__ void prepare_rows(const Shape& shape, const Element* __restrict__ out, const Element* __restrict__ d_out,
                                              const float* __restrict__ lse, float* __restrict__ row_values, float scale) {
-  constexpr int kLanes = kHeadDim / 8;  // of a row, 8 elements each
+  constexpr int kLanes = kHeadDim / 8;
   constexpr int kAtOnce = 4;
   const int padded = shape.padded_queries(), lane = threadIdx.x % kLanes;
   const long long rows = static_cast<long long>(shape.batch) * shape.heads() * padded;
   const long long stride = static_cast<long long>(gridDim.x) * (kThreads / kLanes);
-  const long long bound = (rows + 32 / kLanes - 1) / (32 / kLanes) * (32 / kLanes);  // whole warps
+  const long long bound = (rows + 32 / kLanes - 1) / (32 / kLanes) * (32 / kLanes);
   for (long long begin = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes; begin < bound; begin += kAtOnce * stride) {
     Vector<Element, 8> a[kAtOnce], b[kAtOnce];
     #pragma unroll
@@ -263,7 +263,7 @@ __device__ __forceinline__ void prepare_rows(const Shape& shape, const Element* 
     #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
       const long long row = begin + u * stride;
-      if (begin - threadIdx.x % 32 / kLanes + u * stride >= bound) break;  // the same for all of a warp
+      if (begin - threadIdx.x % 32 / kLanes + u * stride >= bound) break;
       float sum = 0.0f;
       #pragma unroll
       for (int i = 0; i < 8; ++i) sum = fmaf(to_float(a[u].element[i]), to_float(b[u].element[i]), sum);
@@ -309,7 +309,7 @@ __device__ __forceinline__ void sort_tiles(const Shape& shape, const LiveBlocks&
     __syncthreads();
     for (int at = first + static_cast<int>(threadIdx.x); at < last; at += kThreads) atomicAdd(histogram + bucket_of(at), 1u);
     __syncthreads();
-    if (threadIdx.x < 32) {  // each count becomes the number of tiles before it
+    if (threadIdx.x < 32) {
       unsigned sums = 0;
       for (int i = 0; i < kBuckets; i += 32) {
         const unsigned own = histogram[i + threadIdx.x];
@@ -410,7 +410,7 @@ struct Producer {
     const int words = tile.is_of_queries ? shape.key_words() : shape.query_words(), end = tile.is_of_queries ? shape.keys : shape.queries;
     const int block_size = tile.is_of_queries ? kKeyBlock : kQueryBlock, heads = tile.is_of_queries ? 1 : shape.group;
     const int last = tile.first + kTile - 1;
-    int held = -1, held_head = tile.is_of_queries ? tile.head : tile.head * shape.group;  // a step that is loaded when it is known whether it is the last one
+    int held = -1, held_head = tile.is_of_queries ? tile.head : tile.head * shape.group;
     unsigned held_flags = 0;
     for (int g = 0; g < heads; ++g) {
       const int head = tile.is_of_queries ? tile.head : tile.head * shape.group + g;
@@ -464,11 +464,11 @@ struct Producer {
   }
 };
 
-using Scores = float[kStep / 8][4];  // 64 x 64 of them over a warpgroup
-using Weights = unsigned[kStep / 16][4];  // the same in 16 bits, as the left factor of a product
-using Sums = float[kHeadDim / 8][4];  // 64 x kHeadDim over a warpgroup
-using QuerySums = float[kHeadDim / 16][4];  // 64 x kHeadDim / 2
-using Factor = unsigned[kHeadDim / 16][4];  // 64 rows of an input in registers
+using Scores = float[kStep / 8][4];
+using Weights = unsigned[kStep / 16][4];
+using Sums = float[kHeadDim / 8][4];
+using QuerySums = float[kHeadDim / 16][4];
+using Factor = unsigned[kHeadDim / 16][4];
 
 struct Places {
   int first[2], last[2], free;
@@ -522,7 +522,7 @@ struct Consumer {
   const float* scale;
   Pair pair;
   unsigned held_parity = 0;
-  unsigned steps = 0;  // of which dS was stored, in all tiles so far
+  unsigned steps = 0;
 
   __device__ __forceinline__ unsigned lane() const { return threadIdx.x % 32; }
   __device__ __forceinline__ unsigned warp() const { return threadIdx.x / 32 % 4; }
@@ -644,7 +644,7 @@ struct Consumer {
 
 struct ColumnStep {
   const Consumer& consumer;
-  int pair;  // of its stages
+  int pair;
 
   __device__ __forceinline__ unsigned descriptor() const { return consumer.shared.descriptors[2 * pair]; }
   __device__ __forceinline__ const float* values(int stage) const { return consumer.shared.row_values[stage] + consumer.lane() % 4 * 2; }
@@ -716,8 +716,8 @@ __device__ __forceinline__ void Consumer::compute_keys() {
   };
   const auto step_of = [&](const Pair& of) { return ColumnStep{*this, of.number}; };
   const auto is_last = [&](const Pair& of) { return (step_of(of).descriptor() & kLast) != 0; };
-  Pair of = pair;  // the step's
-  const auto begin_step = [&] {  // until dS is there
+  Pair of = pair;
+  const auto begin_step = [&] {
     begin_q(of);
     begin_d_out(of);
     warpgroup_wait<1>();
@@ -811,14 +811,14 @@ __device__ __forceinline__ void Consumer::compute_queries() {
       }
     }
   };
-  Pair of = pair;  // the step's
+  Pair of = pair;
   begin_k(of);
   unsigned descriptor = shared.descriptors[of.first()];
   warpgroup_wait<0>();
   warpgroup_settle(scores);
   weigh_step(descriptor);
   int before_k = -1;
-  while ((descriptor & kLast) == 0) {  // the next scores are multiplied while dS is computed
+  while ((descriptor & kLast) == 0) {
     const Pair now = of;
     of.advance();
     begin_v(now);
@@ -861,7 +861,7 @@ tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_con
     const unsigned long long* __restrict__ mask, const float* __restrict__ scale, const int* __restrict__ band, Element*, Element*, Element* dq) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Memory& shared = *reinterpret_cast<Memory*>(memory + kMemoryAt);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const Shape shape{batch, kv_heads, group, queries, keys, shared.band};
   const LiveBlocks live{shape, mask, element_masks, head_masks, mask_ranks};
   const Order tiles{shape, order};
@@ -876,7 +876,7 @@ tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_con
   grid_sync(counters);
   if (tiles.is_sorted()) {
     sort_tiles(shape, live, tiles, order, reinterpret_cast<unsigned*>(memory + kStagesAt));
-    fence_shared_for_tensor_cores();  // TMA overwrites the counts
+    fence_shared_for_tensor_cores();
     grid_sync(counters);
   }
   if (warp >= kProducer / 32) {

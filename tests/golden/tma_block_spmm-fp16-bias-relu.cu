@@ -11,19 +11,19 @@
 // lib/element.cuh.j2 (1)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-constexpr int kTileN = 256;  // columns of C per block
-constexpr int kRaster = 16;  // tiles of rows that come before the next columns
-constexpr int kTail = 2;  // the same in the last rows, at most kRaster
-constexpr bool kCounted = true;  // tiles come from a counter instead of by position
+constexpr int kTileN = 256;
+constexpr int kRaster = 16;
+constexpr int kTail = 2;
+constexpr bool kCounted = true;
 
-constexpr bool kAByInner = true;  // A's stored tiles are contiguous along k
+constexpr bool kAByInner = true;
 constexpr bool kBByInner = false;
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 static_assert(kTail <= kRaster, "kTail divides up what kRaster would hold");
 
 // lib/persistent/copied_tiles.cuh.j2 (1)
 
-constexpr int kTileM = 64 * kConsumers;  // rows of a stored tile
+constexpr int kTileM = 64 * kConsumers;
 constexpr int kStages = stages_of(kTileN);
 constexpr int kStageBytes = stage_bytes(kTileN);
 
@@ -92,7 +92,7 @@ struct Producer {
     }
     int panel = panels[tile.begin];
     for (int step = 0; step < steps; ++step) {
-      const int next = panels[tile.begin + step + 1];  // the array has one more
+      const int next = panels[tile.begin + step + 1];
       load_step(tile, tile.begin + step, panel, 3, step == steps - 1);
       panel = next;
       if (step == prefetch_at) scheduler.prefetch();
@@ -111,7 +111,7 @@ tma_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ 
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const int cluster_columns = kTileN * static_cast<int>(kClusterBlocks);
   const Tiles tiles{row_blocks, offsets, row_block_count, (n + cluster_columns - 1) / cluster_columns};
   TileScheduler scheduler(shared.queue, counters);
@@ -143,5 +143,5 @@ tma_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ 
     consumer.compute_all(output);
     output.finish();
   }
-  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
+  cluster_meet();
 }

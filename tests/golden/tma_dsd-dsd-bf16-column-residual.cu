@@ -13,14 +13,14 @@
 // lib/element.cuh.j2 (2)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-constexpr int kTileN = 256;  // columns of the result per block
-constexpr int kRaster = 16;  // tiles of rows that come before the next columns
-constexpr int kTail = 2;  // the same in the last rows, at most kRaster
-constexpr bool kCounted = true;  // tiles come from a counter instead of by position
+constexpr int kTileN = 256;
+constexpr int kRaster = 16;
+constexpr int kTail = 2;
+constexpr bool kCounted = true;
 
-constexpr int kRowBlock = 128;  // rows of the result in a block of the mask
-constexpr int kInnerBlock = 128;  // elements of the contraction in a block of the mask
-constexpr bool kAByInner = true;  // A is contiguous along the contraction
+constexpr int kRowBlock = 128;
+constexpr int kInnerBlock = 128;
+constexpr bool kAByInner = true;
 constexpr bool kBByInner = true;
 static_assert(sizeof(Element) == 2 || (kAByInner && kBByInner), "floats lie along the contraction");
 static_assert(kTail <= kRaster, "kTail divides up what kRaster would hold");
@@ -32,23 +32,23 @@ static_assert(kRowBlock % 64 == 0 && kInnerBlock % 64 == 0, "blocks are whole pi
 
 constexpr int kStages = stages_of(kTileN);
 constexpr int kStageBytes = stage_bytes(kTileN);
-constexpr int kPieces = kRowBlock / 64;  // pieces of 64 rows in a block of the mask
+constexpr int kPieces = kRowBlock / 64;
 
 using Sums = float[kTileN / 8][4];
 
 // lib/persistent/tile_places.cuh.j2
 
 struct Tile {
-  int rows[kConsumers];  // in units of 64; kNoRows where there are none
+  int rows[kConsumers];
   int ranks[kConsumers];
-  unsigned long long first[kConsumers];  // the first word of the mask's rows, read ahead
+  unsigned long long first[kConsumers];
   int column;
   int batch_index = 0;
 };
 
 struct Tiles {
-  MaskRows first_mask;  // of the first batch element
-  int rows;  // of the result, in units of 64
+  MaskRows first_mask;
+  int rows;
   int row_tiles, column_tiles;
 
   __device__ __forceinline__ Tiles(const MaskRows& of, int row_count, int column_count)
@@ -83,7 +83,7 @@ struct Producer {
   const TensorMap& a_map;
   const TensorMap& b_map;
   Stage stage;
-  int ahead = 0;  // stages of this tile that were loaded
+  int ahead = 0;
 
   __device__ __forceinline__ void load_step(const Tile& tile, int at, unsigned live, bool last) {
     ring.wait_empty(stage);
@@ -113,7 +113,7 @@ struct Producer {
   __device__ __forceinline__ void load(const Tile& tile, const MaskRows& mask) {
     const bool has_first = tile.rows[0] != kNoRows, has_second = tile.rows[1] != kNoRows;
     ahead = 0;
-    int held = -1;  // a step that is loaded when it is known whether it is the last one
+    int held = -1;
     unsigned held_live = 0;
     unsigned long long first = tile.first[0], second = tile.first[1];
     for (int number = 0;;) {
@@ -145,7 +145,7 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const MaskRows rows(mask, (m + kRowBlock - 1) / kRowBlock, (k + kInnerBlock - 1) / kInnerBlock, false);
   const Tiles tiles(rows, m, n);
   TileScheduler scheduler(shared.queue, counters);
@@ -153,7 +153,7 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   Tile tile;
   if (warp == kProducer / 32) {
     wait_for_kernel_before();
-    let_next_kernel_begin();  // takes effect where blocks of this kernel end: all of them are resident
+    let_next_kernel_begin();
     tile = tiles.at(scheduler.cluster);
   } else if (threadIdx.x == kProducer + 32) {
     prefetch_map(a_map);
@@ -185,5 +185,5 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     consumer.compute_all(output);
     output.finish();
   }
-  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
+  cluster_meet();
 }

@@ -11,13 +11,13 @@
 
 // lib/element.cuh.j2 (2)
 
-constexpr int kTileN = 256;  // columns of the result per block
-constexpr int kRaster = 16;  // tiles of rows that come before the next columns
-constexpr bool kCounted = true;  // tiles come from a counter instead of by position
+constexpr int kTileN = 256;
+constexpr int kRaster = 16;
+constexpr bool kCounted = true;
 
-constexpr int kRowBlock = 128;  // rows of the result in a block of the mask
-constexpr int kColumnBlock = 128;  // columns of the result in a block of the mask
-constexpr bool kBByInner = false;  // B is contiguous along the contraction
+constexpr int kRowBlock = 128;
+constexpr int kColumnBlock = 128;
+constexpr bool kBByInner = false;
 static_assert(sizeof(Element) == 2 || kBByInner, "floats lie along the contraction");
 static_assert(kRowBlock % 64 == 0 && kColumnBlock % 64 == 0, "blocks are whole pieces of 64 rows and columns");
 static_assert(kRaster <= 32, "each lane of a warp has a tile of rows");
@@ -26,27 +26,27 @@ static_assert(kRaster <= 32, "each lane of a warp has a tile of rows");
 
 // lib/tile/block_mask.cuh.j2
 
-constexpr int kPieces = kRowBlock / 64;  // pieces of 64 rows in a block of the mask
-constexpr int kNarrowN = kTileN < 128 ? kTileN : 128;  // columns of narrow tiles, which hold what is left of a row: a wide one would multiply unused columns
-constexpr int kUnit = 128;  // columns of the result that are live or dead together
-constexpr int kUnits = kTileN / kUnit;  // units in a tile
+constexpr int kPieces = kRowBlock / 64;
+constexpr int kNarrowN = kTileN < 128 ? kTileN : 128;
+constexpr int kUnit = 128;
+constexpr int kUnits = kTileN / kUnit;
 constexpr int kBlockUnits = kColumnBlock / kUnit;
 constexpr int kClusterUnits = kUnits * static_cast<int>(kClusterBlocks);
 static_assert(kUnits <= 4 && kColumnBlock % kUnit == 0, "a descriptor has room for four units");
 
 struct Tile {
-  int rows[kConsumers];  // in units of 64; kNoRows where there are none
+  int rows[kConsumers];
   bool narrow;
   int units;
-  unsigned live;  // bit 4 w + i: unit i lives in the rows of warpgroup w
-  unsigned long long columns;  // the units' numbers, 16 bits each
+  unsigned live;
+  unsigned long long columns;
   int batch_index = 0;
 };
 
 struct Tiles {
-  MaskRows mask;  // of the group's batch element
-  int rows;  // of the result, in units of 64
-  int row_tiles, element_groups, groups;  // of a batch element, of all
+  MaskRows mask;
+  int rows;
+  int row_tiles, element_groups, groups;
   int group = -1, before = 0, in_group = 0;
   int units = 0, first_rows = 0, tiles = 0;
 
@@ -288,7 +288,7 @@ tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const int mask_columns = (k + kColumnBlock - 1) / kColumnBlock;
   const MaskRows rows(mask, (m + kRowBlock - 1) / kRowBlock, mask_columns, false);
   Tiles tiles(rows, m);
@@ -297,7 +297,7 @@ tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   bool is_more = false;
   if (warp == kProducer / 32) {
     wait_for_kernel_before();
-    let_next_kernel_begin();  // takes effect where blocks of this kernel end: all of them are resident
+    let_next_kernel_begin();
     is_more = tiles.walk_to(tile, scheduler.cluster);
   } else if (threadIdx.x == kProducer + 32) {
     prefetch_map(a_map);
@@ -332,5 +332,5 @@ tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     consumer.compute_all<kTileN>();
     output.finish();
   }
-  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
+  cluster_meet();
 }

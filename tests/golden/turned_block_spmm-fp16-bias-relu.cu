@@ -11,10 +11,10 @@
 // lib/element.cuh.j2 (1)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-constexpr int kTileM = 256;  // rows of C per thread block
-constexpr int kRaster = 8;  // tiles of rows that come before the next columns
-constexpr int kTail = 2;  // the same in the last rows, at most kRaster
-constexpr bool kCounted = false;  // tiles come from a counter instead of by position
+constexpr int kTileM = 256;
+constexpr int kRaster = 8;
+constexpr int kTail = 2;
+constexpr bool kCounted = false;
 static_assert(kTail <= kRaster, "kTail divides up what kRaster would hold");
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
@@ -24,23 +24,23 @@ static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
 // lib/mma/tensor_core.cuh.j2 (1)
 
-constexpr int kRowBytes = 64;  // of a stored block of A
+constexpr int kRowBytes = 64;
 // lib/mma/warpgroup_rows.cuh.j2 (3)
 
-constexpr int kBlock = 32;  // rows and columns of a stored block of A
+constexpr int kBlock = 32;
 constexpr int kBlockBytes = kBlock * kBlock * 2;
-constexpr int kSteps = kBlock / 16;  // instructions per block
-constexpr int kBlocks = kTileM / kBlock;  // blocks in a panel of A: a tile's rows, 32 columns
-constexpr int kPanels = 2;  // panels in a stage
-constexpr int kTileN = 64 * kConsumers;  // columns of C per thread block, 64 for each warpgroup
-constexpr int kBoxBytes = kBlock * 128;  // a box of B: 32 rows of 64 columns
+constexpr int kSteps = kBlock / 16;
+constexpr int kBlocks = kTileM / kBlock;
+constexpr int kPanels = 2;
+constexpr int kTileN = 64 * kConsumers;
+constexpr int kBoxBytes = kBlock * 128;
 constexpr int kPanelBytes = kConsumers * kBoxBytes;
 constexpr int kStageBytes = kPanels * (kPanelBytes + kBlocks * kBlockBytes);
 constexpr int kStages = kRingBytes / kStageBytes < kMostStages ? kRingBytes / kStageBytes : kMostStages;
-constexpr int kMaskShift = 16;  // bits of a descriptor's flags before the masks of the stage's blocks
+constexpr int kMaskShift = 16;
 static_assert(kTileM % 64 == 0 && kBlocks <= 8, "a mask has 8 bits");
 
-using Sums = float[kTileM / 8][4];  // sums of 64 columns of C, which are the rows of the products
+using Sums = float[kTileM / 8][4];
 
 // lib/persistent/tile_places.cuh.j2
 
@@ -113,7 +113,7 @@ struct Producer {
     }
     Step step = step_of(tile.begin);
     for (int i = 0; i < count; ++i) {
-      const Step next = step_of(tile.begin + i + 1);  // the array has one more step
+      const Step next = step_of(tile.begin + i + 1);
       load_step(tile, step, i == count - 1);
       step = next;
       if (i == prefetch_at) scheduler.prefetch();
@@ -140,7 +140,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void multiply(Sums& sums, unsigned flags, const Fragments& fragments) const {
-    const unsigned masks = __shfl_sync(0xffffffffu, flags >> kMaskShift, 0);  // ptxas sees that it is the same for all lanes
+    const unsigned masks = __shfl_sync(0xffffffffu, flags >> kMaskShift, 0);
     const unsigned char* const b = tiles + stage.number * kStageBytes;
     RowsOperand a = rows_operand(b + kPanels * kPanelBytes, 8 * kRowBytes);
     warpgroup_begin();
@@ -171,9 +171,9 @@ struct Consumer {
       #pragma unroll
       for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
       int held = -1;
-      for (;;) {  // one loop for all stages: ptxas serializes products if the first stage has code of its own
+      for (;;) {
         if (held >= 0) {
-          warpgroup_wait<0>();  // running products read the fragments that are loaded next
+          warpgroup_wait<0>();
           ring.release(held);
         }
         Fragments fragments;
@@ -202,7 +202,7 @@ turned_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const int cluster_columns = kTileN * static_cast<int>(kClusterBlocks);
   const Tiles places{row_tiles, offsets, row_tile_count, (n + cluster_columns - 1) / cluster_columns};
   TileScheduler scheduler(shared.queue, counters);
@@ -234,5 +234,5 @@ turned_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant
     consumer.compute_all(output, m, n);
     output.finish();
   }
-  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
+  cluster_meet();
 }

@@ -10,10 +10,10 @@
 // lib/element.cuh.j2 (3)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-constexpr int kVSize = 2;  // columns of B that a thread multiplies its element of A with
-constexpr int kNWarp = 8;  // warps for each of those columns
+constexpr int kVSize = 2;
+constexpr int kNWarp = 8;
 
-constexpr bool kColumnsDivide = true;  // kVSize divides n
+constexpr bool kColumnsDivide = true;
 
 constexpr int kWarps = kNWarp * kVSize;
 constexpr int kThreads = kWarps * 32;
@@ -30,7 +30,7 @@ uspmm(int m, int k, int n, int width, const Element* __restrict__ ellval, const 
   const int warp = threadIdx.y;
   const int row = blockIdx.x * 32 + lane;
   const int first_column = blockIdx.y * kVSize;
-  const bool has_nonzeros = filled[blockIdx.x] >> lane & 1u;  // else padding met a row of B that is not the row's own
+  const bool has_nonzeros = filled[blockIdx.x] >> lane & 1u;
 
   float sum[kVSize] = {};
   if (row < m) {

@@ -14,25 +14,25 @@
 
 using Index = unsigned short;
 
-constexpr int kTileN = 64;  // columns of C per block
-constexpr int kThreadsPerRow = 8;  // a set: threads that share rows of A
-constexpr int kVecSize = 2;  // neighbouring rows of a set
-constexpr int kStep = 4;  // places of those rows per load of A
-constexpr int kSplits = 1;  // warps that share the places of the same rows
-constexpr int kRowWarps = 8;  // warps with rows of their own
-constexpr int kRegisters = 64;  // per thread
+constexpr int kTileN = 64;
+constexpr int kThreadsPerRow = 8;
+constexpr int kVecSize = 2;
+constexpr int kStep = 4;
+constexpr int kSplits = 1;
+constexpr int kRowWarps = 8;
+constexpr int kRegisters = 64;
 
-constexpr bool kColumnsDivide = true;  // kTileN divides n
+constexpr bool kColumnsDivide = true;
 
-constexpr int kChunk = 16 / sizeof(Element);  // elements of B per load
+constexpr int kChunk = 16 / sizeof(Element);
 constexpr int kChunksPerRow = kTileN / kChunk;
 constexpr int kChunksPerThread = kChunksPerRow / kThreadsPerRow;
-constexpr int kSets = 32 / kThreadsPerRow;  // of a warp
-constexpr int kSliceRows = kSets * kVecSize;  // of a warp
+constexpr int kSets = 32 / kThreadsPerRow;
+constexpr int kSliceRows = kSets * kVecSize;
 constexpr int kThreadsPerSplit = kRowWarps * 32;
 constexpr int kThreads = kThreadsPerSplit * kSplits;
 constexpr int kBlocksByRegisters = 65536 / (kThreads * kRegisters);
-constexpr int kResidentBlocks = kBlocksByRegisters < 32 ? kBlocksByRegisters : 32;  // that registers have room for
+constexpr int kResidentBlocks = kBlocksByRegisters < 32 ? kBlocksByRegisters : 32;
 static_assert(kChunksPerRow >= 1 && kChunksPerRow % kThreadsPerRow == 0, "a thread holds whole 16-byte chunks");
 static_assert(kStep * kVecSize <= 16, "a load holds at most 16 nonzeros");
 static_assert(kStep * kVecSize * sizeof(Element) >= 4 && kStep * kVecSize * sizeof(Index) >= 4, "loads have 4 bytes");
@@ -54,7 +54,7 @@ __device__ __forceinline__ int chunk_of(int thread, int j) { return thread + j *
 __device__ __forceinline__ int place_of(int row, int chunk) { return row * kChunksPerRow + row / kChunk + chunk; }
 
 struct Tile {
-  SharedAddress units;  // of this thread in row 0
+  SharedAddress units;
 
   __device__ __forceinline__ Tile(const unsigned char* tile, int thread) : units(shared_address(tile + thread * 16)) {}
 
@@ -105,7 +105,7 @@ __device__ __forceinline__ void multiply_add(const Tile& tile, const Nonzeros& n
 struct Stream {
   const Index* indices;
   const Element* values;
-  int left;  // steps, those of the other splits included
+  int left;
   Nonzeros next;
 
   __device__ __forceinline__ Nonzeros load() {
@@ -125,7 +125,7 @@ struct Stream {
   }
 
   __device__ __forceinline__ void multiply_add_all(const Tile& tile, Sums (&sums)[kVecSize]) {
-    while (left > 0) {  // two loads take turns in registers
+    while (left > 0) {
       Nonzeros after;
       if (left > kSplits) after = load();
       multiply_add(tile, next, sums);
@@ -137,7 +137,7 @@ struct Stream {
   }
 };
 
-constexpr int kUnit = kChunk;  // a chunk of a row
+constexpr int kUnit = kChunk;
 constexpr int kUnits = kVecSize * kChunksPerThread;
 
 __device__ __forceinline__ float& element_of(Sums (&sums)[kVecSize], int unit, int i) {

@@ -13,15 +13,15 @@
 
 // lib/element.cuh.j2 (1)
 
-constexpr int kTileM = 256;  // outputs per block, in units of 8 x 8
-constexpr int kTileN = 128;  // filters per block
-constexpr int kChannels = 64;  // of a window in shared memory, and of a tap's weights
+constexpr int kTileM = 256;
+constexpr int kTileN = 128;
+constexpr int kChannels = 64;
 constexpr int kWarpsM = 4, kWarpsN = 2;
-constexpr int kStages = 3;  // of weights; each is a tap
-constexpr int kResident = 1;  // blocks of a multiprocessor
+constexpr int kStages = 3;
+constexpr int kResident = 1;
 
 // convolution/geometry.cuh.j2 (1)
-constexpr int kVectorX = 8, kVectorY = 8;  // elements that an access moves
+constexpr int kVectorX = 8, kVectorY = 8;
 
 // lib/tile/warp_tiles.cuh.j2
 // convolution/unit_tiles.cuh.j2
@@ -44,7 +44,7 @@ static_assert(kChannels % kProductStep == 0, "chunks are whole products");
 
 constexpr int kRoundElements = kRoundUnits * kWindowElements, kTapElements = kTileN * kPixelPitch;
 constexpr int kRingBytes = (2 * kRoundElements + kStages * kTapElements) * static_cast<int>(sizeof(Element));
-constexpr int kPassColumns = kWarpTileN < 32 ? kWarpTileN : 32, kOutPitch = kPassColumns + 8;  // floats
+constexpr int kPassColumns = kWarpTileN < 32 ? kWarpTileN : 32, kOutPitch = kPassColumns + 8;
 
 struct Shared {
   alignas(16) float out[kThreads / 32][16 * kOutPitch];
@@ -52,7 +52,7 @@ struct Shared {
 };
 
 struct Images {
-  int out_height, out_width, filters, group, first_filter;  // the latter of the group
+  int out_height, out_width, filters, group, first_filter;
 
   __device__ __forceinline__ int group_filters() const { return filters / kGroups; }
 };
@@ -65,7 +65,7 @@ struct WeightLoader {
   static_assert(kThreads % kRowVectors == 0, "a thread has the same channels in all rows");
   const Element* w;
   const Element* from;
-  int filters, group_channels, own, target;  // filters from this thread's first one on; its first channel
+  int filters, group_channels, own, target;
 
   __device__ __forceinline__ WeightLoader(const Images& images, int channels, const Element* all) : w(all), group_channels(channels) {
     const int row = static_cast<int>(threadIdx.x) / kRowVectors;
@@ -90,13 +90,13 @@ struct WeightLoader {
 struct Cursor {
   const UnitList& list;
   int units, group_channels;
-  int round = 0, channel = 0, tap = 0;  // the first unit of a round; the first channel
+  int round = 0, channel = 0, tap = 0;
 
   __device__ __forceinline__ Cursor(const UnitList& of, int count, int channels) : list(of), units(count), group_channels(channels) { begin_round(); }
 
   __device__ __forceinline__ bool is_done() const { return round >= units; }
   __device__ __forceinline__ bool begins_window() const { return tap == 0; }
-  __device__ __forceinline__ int steps() const { return kTaps; }  // of a window
+  __device__ __forceinline__ int steps() const { return kTaps; }
 
   __device__ __forceinline__ void begin_round() {
   }
@@ -120,7 +120,7 @@ __device__ __forceinline__ void multiply_add(const Element* a, const Element* b,
     Factor<4> rows[kRowTiles];
     #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
-      constexpr int kLines = 16 / kUnit;  // of a unit, in 16 outputs
+      constexpr int kLines = 16 / kUnit;
       unsigned loaded[4];
       load_matrices(loaded, a + i * 16 / kPixels * kWindowElements + i * kLines % kUnit * kStrideRows * kWindowColumns * kPixelPitch + inner);
       rows[i].take(loaded);
@@ -191,7 +191,7 @@ window_conv(int image_count, int height, int width, int channels, int filters, i
 
   const auto compute = [&](int listed) {
     Cursor now(shared.list, listed, group_channels), of_weights = now, of_windows = now;
-    int window = 1, behind = kStages;  // where this round's channels lie; the steps of the window before
+    int window = 1, behind = kStages;
     const auto load_window = [&](int into) {
       if (of_windows.is_done()) return;
       #pragma unroll 1

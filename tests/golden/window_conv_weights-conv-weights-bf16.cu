@@ -13,29 +13,29 @@
 
 // lib/element.cuh.j2 (2)
 
-constexpr int kTileM = 64;  // filters per block
-constexpr int kTileN = 32;  // channels per block
-constexpr int kTileTaps = 9;  // taps per block
-constexpr int kWarpsM = 2, kWarpsN = 2, kWarpsK = 2;  // the last share the outputs of a unit
-constexpr int kStages = 3;  // units in shared memory
-constexpr int kParts = 16;  // blocks that share the active units
-constexpr int kResident = 1;  // blocks of a multiprocessor
+constexpr int kTileM = 64;
+constexpr int kTileN = 32;
+constexpr int kTileTaps = 9;
+constexpr int kWarpsM = 2, kWarpsN = 2, kWarpsK = 2;
+constexpr int kStages = 3;
+constexpr int kParts = 16;
+constexpr int kResident = 1;
 
 // convolution/geometry.cuh.j2 (1)
-constexpr int kVectorX = 8, kVectorY = 8;  // elements that a copy loads
+constexpr int kVectorX = 8, kVectorY = 8;
 
-constexpr int kUnit = 8;  // rows and columns of a unit
+constexpr int kUnit = 8;
 constexpr int kPixels = kUnit * kUnit;
 constexpr int kTaps = kRows * kColumns;
-constexpr int kRoundUnits = 1;  // that a block takes in turn
-constexpr int kListUnits = 128;  // that are listed at a time
+constexpr int kRoundUnits = 1;
+constexpr int kListUnits = 128;
 constexpr int kThreads = 32 * kWarpsM * kWarpsN * kWarpsK;
-constexpr int kChunk = 16 / sizeof(Element);  // elements of 16 bytes
+constexpr int kChunk = 16 / sizeof(Element);
 constexpr int kChannels = kTileN;
 constexpr int kWarpTileM = kTileM / kWarpsM, kWarpTileN = kTileN / kWarpsN;
-constexpr int kRowTiles = kWarpTileM / 16, kColumnTiles = kWarpTileN / 8;  // of a warp, for a tap
-constexpr int kProductStep = 2 * kChunk;  // of the contraction, by one instruction
-constexpr int kAPitch = kTileM + kChunk;  // of the gradient's pixels
+constexpr int kRowTiles = kWarpTileM / 16, kColumnTiles = kWarpTileN / 8;
+constexpr int kProductStep = 2 * kChunk;
+constexpr int kAPitch = kTileM + kChunk;
 static_assert(kWarpTileM % 16 == 0 && kWarpTileN % 16 == 0, "warps take whole tiles of the instruction");
 static_assert(kPixels / kWarpsK % kProductStep == 0, "warps share the outputs of a unit in whole products");
 static_assert(kTaps % kTileTaps == 0, "blocks share the taps evenly");
@@ -64,13 +64,13 @@ constexpr int kAElements = kPixels * kAPitch, kStageElements = kAElements + kWin
 using Sums = float[kTileTaps][kRowTiles][kColumnTiles][4];
 constexpr int kSums = kTileTaps * kRowTiles * kColumnTiles * 4;
 constexpr int kStageBytes = kStages * kStageElements * static_cast<int>(sizeof(Element));
-constexpr int kSumThreads = kThreads / kWarpsK;  // that hold the sums in the end
-constexpr int kSharedSums = (kWarpsK - 1) * kSums * kSumThreads * 4;  // bytes, in place of the stages
+constexpr int kSumThreads = kThreads / kWarpsK;
+constexpr int kSharedSums = (kWarpsK - 1) * kSums * kSumThreads * 4;
 constexpr int kRingBytes = kStageBytes > kSharedSums ? kStageBytes : kSharedSums;
 
 struct Shared {
   UnitList list;
-  unsigned before;  // blocks of the tile that came before this one
+  unsigned before;
 };
 
 struct Gradient {

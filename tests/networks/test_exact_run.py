@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,6 @@ from sparsegen.plan.executors import shared_executor
 from sparsegen.settings import Settings
 
 WIDTHS = (20, 37, 30, 33, 9, 24, 31, 5)
-
-
-@pytest.fixture
-def where(tmp_path: Path, emulator_settings: Settings) -> dict[str, Any]:
-    return {"device": "emulator", "db": tmp_path / "tuning.db"}
 
 
 def rectangular(highest_bias: float) -> Network:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from sparsegen.networks.run import result_buffers, staging
 from sparsegen.networks.run.device_run import DeviceRun
 from sparsegen.networks.run.placement import Placement
 from sparsegen.networks.sparse_network import SparseNetwork
-from sparsegen.settings import Settings
 
 INPUTS = 70
 NARROW: dict[str, Any] = {
@@ -42,10 +40,9 @@ def growing_images() -> Any:
     return (rng.random((INPUTS, 64)) < np.linspace(0.05, 0.6, INPUTS)[:, None]).astype(np.uint8)
 
 
-@pytest.fixture
-def where(tmp_path: Path, emulator_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+@pytest.fixture(autouse=True)
+def emulators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARSEGEN_EMULATORS", "4")
-    return {"device": "emulator", "db": tmp_path / "tuning.db"}
 
 
 @pytest.mark.parametrize("bias", [-0.2, 0.05])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from general_layers import general_layers
 
 from sparsegen import backends
 from sparsegen.backends.emulator.executor import EmulatorExecutor, HostBuffer
@@ -51,11 +51,6 @@ class Counting(EmulatorExecutor):
 
     def _freed(self, nbytes: int) -> None:
         self.living -= nbytes
-
-
-@pytest.fixture
-def where(tmp_path: Path, emulator_settings: Settings) -> dict[str, Any]:
-    return {"device": "emulator", "db": tmp_path / "tuning.db"}
 
 
 @pytest.fixture
@@ -116,11 +111,7 @@ def test_layers_of_other_widths_and_inputs_that_live(
 ) -> None:
     rng = np.random.default_rng(1)
     widths = (20, 37, 30, 64, 9, 41, 5, 30, 20, 35, 11, 25, 5)
-    layers = [
-        rng.standard_normal((after, before)).astype(np.float32) * (rng.random((after, before)) < 0.4)
-        for before, after in itertools.pairwise(widths)
-    ]
-    biases = [rng.standard_normal(after).astype(np.float32) for after in widths[1:]]
+    layers, biases = general_layers(widths, rng)
     net = SparseNetwork(layers, bias=biases, activation=activation, clip=9.0, **where)
     y0 = rng.standard_normal((50, 20)).astype(np.float32)
     right, active = net(y0)

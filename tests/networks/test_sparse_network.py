@@ -6,11 +6,11 @@ import copy
 import itertools
 import pickle
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from general_layers import general_layers
 
 import sparsegen
 from sparsegen.errors import ConfigError, MatrixError, OperandError
@@ -21,12 +21,6 @@ from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
-from sparsegen.settings import Settings
-
-
-@pytest.fixture
-def where(tmp_path: Path, emulator_settings: Settings) -> dict[str, Any]:
-    return {"device": "emulator", "db": tmp_path / "tuning.db"}
 
 
 def dense(network: Network, y: Any, *, relu: bool = True) -> Any:
@@ -78,12 +72,7 @@ def test_rows_that_share_no_columns_go_without_tiles(where: dict[str, Any], dtyp
 @pytest.mark.parametrize("activation", ["relu", "none"])
 def test_rectangular_layers_and_general_weights(where: dict[str, Any], activation: str) -> None:
     rng = np.random.default_rng(1)
-    widths = (20, 37, 30, 5)
-    layers = [
-        rng.standard_normal((after, before)).astype(np.float32) * (rng.random((after, before)) < 0.4)
-        for before, after in itertools.pairwise(widths)
-    ]
-    biases = [rng.standard_normal(after).astype(np.float32) for after in widths[1:]]
+    layers, biases = general_layers((20, 37, 30, 5), rng)
     net = SparseNetwork(layers, bias=biases, activation=activation, clip=9.0, **where)
     y0 = rng.standard_normal((11, 20)).astype(np.float32)
     y, _ = net(y0)

@@ -136,7 +136,7 @@ def test_what_is_refused_is_named() -> None:
     with pytest.raises(MatrixError, match=r"beyond int4 .*sparsegen.quantize makes them of weights"):
         beyond = matrix.with_values(np.full(matrix.nnz, 100.0))
         sparsegen.prepare(beyond, operator="quantized_spmm", n=3, device="emulator")
-    with pytest.raises(OperandError, match=r"scales= of shape \(2, 64\) is needed"):
+    with pytest.raises(OperandError, match=r"needs scales= of shape \(2, 64\)"):
         codes = sparsegen.prepare(quantised.codes, operator="quantized_spmm", n=3, device="emulator")
         codes(activations())
     with pytest.raises(OperandError, match="bias= was given"):

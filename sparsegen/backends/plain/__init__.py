@@ -44,6 +44,11 @@ def compiled_kernels(executor: Executor, *names: tuple[str, str]) -> list[Loaded
     return [known[name] for name in names]
 
 
+def is_loaded(executor: Executor, *names: tuple[str, str]) -> bool:
+    """True if `compiled_kernels` has nothing to load."""
+    return set(names) <= _loaded.get(executor, {}).keys()
+
+
 def plain_source(file: str) -> str:
     """A file of this folder, with those that it includes from here in their places."""
     text = (files(__name__) / file).read_text(encoding="utf-8")

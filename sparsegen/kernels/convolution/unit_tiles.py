@@ -19,8 +19,17 @@ from sparsegen.kernels.convolution.masked_convolution import (
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.warp_tiles import threads_of
 from sparsegen.matrix.features import Features
-from sparsegen.operators import MaskedConv2dProblem
+from sparsegen.operators import MaskedConv2dProblem, Rest
+from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
+
+# Time of filling units that are not live over a copy of as many bytes, for blocks that do it between their products:
+# from four times of `window_conv` on an H100, images of 32 to 128 channels with 5 and 20 % live.
+FILLING = 1.6
+# Instructions of a store that fills, by its SASS, and cycles to a warp's next one. Of 35 instructions, as before, it
+# took 65 cycles on an H200 (one warp filled 17 units in 40 µs); the shorter one has not been measured.
+STORE_INSTRUCTIONS, STORE_CYCLES = 12, 22
+SCHEDULERS = 4  # of a multiprocessor, which issue an instruction a cycle each
 
 
 class UnitTilesConfig(Config):
@@ -72,6 +81,21 @@ class UnitTiles(MaskedConvolution[C]):
             block=(threads_of(config), 1, 1),
             shared_memory_bytes=self.shared_bytes(problem, config),
         )
+
+    def filling_us(self, problem: MaskedConv2dProblem, config: C, device: Device, vector: int) -> float:
+        """Microseconds of filling the units that are not live, which warps do one by one between their products.
+
+        Args:
+            vector: outputs that a store writes.
+        """
+        if problem.rest is not Rest.FILLED:
+            return 0.0
+        rates, dead, warps = device.expected_rates, 1.0 - live_share(problem), threads_of(config) // WARP
+        of_warp = math.ceil(dead * units_of(problem) / (self._parts(problem, config, device) * warps))
+        stores = of_warp * ceil_div(UNIT_OUTPUTS * config.tile_n, WARP * vector)
+        issued = STORE_INSTRUCTIONS * warps * config.resident / SCHEDULERS
+        waiting = stores * max(STORE_CYCLES, issued) / rates.clock_mhz
+        return max(FILLING * dead * problem.result(0).nbytes / rates.copy_bytes_per_us, waiting)
 
     def rounds_of_block(self, problem: MaskedConv2dProblem, config: C, device: Device) -> int:
         """Expected rounds of the thread block with most."""

@@ -10,7 +10,6 @@ from sparsegen.kernels.config import Value, tunable
 from sparsegen.kernels.convolution.masked_convolution import (
     UNIT_OUTPUTS,
     countable_outputs,
-    filling_us,
     geometry_constants,
     has_whole_units,
     result_constants,
@@ -135,7 +134,8 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         of_tap = step_us(p.dtype, [(vector, c.tile_n * c.chunk)], threads_of(c), c.stages, c.resident)
         of_window = step_us(p.dtype, [(vector, window * c.chunk)], threads_of(c), p.taps + 1, c.resident)
         waiting = self.rounds_of_block(p, c, device) * chunks * (p.taps * of_tap + of_window)
-        return rates.launch_us + START_US + filling_us(p, rates) + max(computing, loading, moving, waiting)
+        filling = self.filling_us(p, c, device, widest_vector(p.filters // p.groups.count, p.dtype))
+        return rates.launch_us + START_US + filling + max(computing, loading, moving, waiting)
 
     def fitted(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> WindowConvConfig:
         """The shape with no wider chunks than there are channels; 16 of float32, whose products need more registers."""

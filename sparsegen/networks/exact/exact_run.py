@@ -118,14 +118,15 @@ class ExactRun:
         with self.float64.turn(stream), self._executor.entered():
             batch = self._batch(y, count, stream)
             self._queue(batch, y, stream)
-            found = self._results(batch.undecided, words_of(count), stream)
+            results, words = batch.undecided.results, words_of(count)
+            found = self._downloaded(results, words, stream)
             if self._make_room(batch, int(found[0])):
                 self._queue(batch, y, stream)
-                found = self._results(batch.undecided, words_of(count), stream)
+                found = self._downloaded(results, words, stream)
             undecided = int(found[1])
             if found[2] or undecided > self.float64.capacity:
                 self._finish(batch.undecided, undecided, y, stream, is_begun=True)
-                found = self._results(batch.undecided, words_of(count), stream)
+                found = self._downloaded(results, words, stream)
         return Categories(np.flatnonzero(lives_of(found, count)), undecided)
 
     def queue(self, y: Buffer, count: int, stream: int = 0) -> None:
@@ -158,7 +159,7 @@ class ExactRun:
         )
         self._queue_above(batch, y, stream)
         batch.list_living(stream)
-        self._make_room(batch, int(self._results(inputs, COUNTS, stream)[0]))
+        self._make_room(batch, int(self._downloaded(results, COUNTS, stream)[0]))
         self._batches[count] = batch
         return batch
 
@@ -185,7 +186,7 @@ class ExactRun:
         """Decides in float64 what is undecided, by as many launches as that takes."""
 
         def counts() -> Array:
-            return self._results(inputs, COUNTS, stream)
+            return self._downloaded(inputs.results, COUNTS, stream)
 
         self.float64.decide(inputs, count, y, stream, counts, is_begun=is_begun)
 
@@ -277,9 +278,6 @@ class ExactRun:
             layers = len(self._network.layers) if side > 0 and self._all_layers else self.bound_layers
             self._sides[side] = bound(first_layers(self._network, layers), self._dtype, side)
         return self._sides[side]
-
-    def _results(self, inputs: Undecided, words: int, stream: int) -> Array:
-        return self._downloaded(inputs.results, words, stream)
 
     def _downloaded(self, buffer: Buffer, words: int, stream: int) -> Array:
         """int32, when the stream has come so far."""

@@ -49,11 +49,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Undecided:
-    """Inputs on the device of which it is not known yet whether they live.
+    """Inputs on the device that bounds have left open.
 
     Attributes:
         results: int32, counts and a bit for each input, which is set where it lives; see `words_of`.
-        numbers: int32, rows of the inputs, of which the second count says how many there are.
+        numbers: int32, rows of the inputs; the second count is their number.
         stride: elements of a row.
     """
 
@@ -179,7 +179,7 @@ class Float64Run:
                     break
 
     def live(self, rows: Array) -> Array:
-        """Whether each input lives: bool.
+        """Decides which inputs live: bool.
 
         Args:
             rows: inputs × neurons before the first layer, as the dtype holds them.

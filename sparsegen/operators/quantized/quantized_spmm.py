@@ -16,7 +16,7 @@ from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.epilogue import Epilogue
 from sparsegen.operators.base.fields import batch_size, size, trait
 from sparsegen.operators.base.layout import Layout
-from sparsegen.operators.base.operator import Operator
+from sparsegen.operators.base.named_operands import NamedOperandsOperator, not_taken
 from sparsegen.operators.base.problem import LoneRow, Problem
 from sparsegen.operators.base.quantized import (
     QUANTIZED_OPERATOR,
@@ -28,16 +28,17 @@ from sparsegen.operators.base.quantized import (
 from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.quantized.quantization import Quantization
-from sparsegen.operators.spmm import fill_reference, missing_bias, product_reference
+from sparsegen.operators.spmm import fill_reference, product_reference
 from sparsegen.system.device_memory import PlainDevice
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 
 
-class QuantizedSparseOperator(Operator):
+class QuantizedSparseOperator(NamedOperandsOperator):
     """C = epilogue(A · B) for one sparse A, whose nonzeros are codes times the scales of their groups."""
 
     problem: QuantizedSpmmProblem
+    further = ("scales", "zero_points", "bias", "residual")
 
     def __call__(
         self,
@@ -58,21 +59,7 @@ class QuantizedSparseOperator(Operator):
             bias: m values of b's kind, for an epilogue with a bias; overrides the one given to `prepare`.
             residual: array of C's shape and b's kind, for an epilogue with a residual; another array than ``out``.
         """
-        given: dict[str, Any] = {
-            "scales": scales,
-            "zero_points": zero_points,
-            "bias": bias,
-            "residual": residual,
-        }
-        names = [spec.name for spec in self.problem.operands(0)[1:]]
-        for name, array in given.items():
-            if name not in names and array is not None:
-                prepared = f"epilogue={self.problem.epilogue}, symmetry={self.problem.symmetry}"
-                raise OperandError(f"{name}= was given, but the operator was prepared with {prepared}")
-            if name in names and array is None and name not in self.launcher.kept:
-                shape = {spec.name: spec.shape for spec in self.problem.operands(0)}[name]
-                raise OperandError(f"{name}= of shape {shape} is needed: it was not given to prepare")
-        return self._run((b, *(given[name] for name in names)), out, stream)
+        return self._run(self._with_further(b, scales, zero_points, bias, residual), out, stream)
 
     def update_values(self, values: Any) -> None:
         """Refuses new codes, which are packed; new scales come with each call.
@@ -162,7 +149,7 @@ class QuantizedSpmmProblem(Problem):
     def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Scales, zero points and a bias, if they are given; see `Problem.kept`."""
         if "bias" in given and not self.epilogue.has_bias:
-            raise missing_bias(self)
+            raise not_taken(self, "bias")
         if "zero_points" in given and self.symmetry is Symmetry.SYMMETRIC:
             raise OperandError("zero_points= are for symmetry=asymmetric: say so, or leave them out")
         return dict(given)

@@ -4,7 +4,7 @@ constexpr int least_power(int least) {
   return power;
 }
 constexpr int kRowBytes = block_row_bytes(least_power(kPaddedWidth) * 2);
-constexpr int kBlocks = (kPaddedWidth * 2 + kRowBytes - 1) / kRowBytes;  // of a row
+constexpr int kBlocks = (kPaddedWidth * 2 + kRowBytes - 1) / kRowBytes;
 constexpr int kKeyBlockBytes = kTileN * kRowBytes;
 
 template <int kBlockBytes>

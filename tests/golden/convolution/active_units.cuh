@@ -2,7 +2,7 @@
 
 // convolution/unit_share.cuh.j2
 
-constexpr int kSegmentWords = 1024;  // words of 32 units of a row that are counted together: they fit in shared memory, however large the images
+constexpr int kSegmentWords = 1024;
 
 __device__ __forceinline__ int bit_of_rank(unsigned word, int rank) {
   int place = 0;
@@ -15,13 +15,13 @@ __device__ __forceinline__ int bit_of_rank(unsigned word, int rank) {
 }
 
 struct Unit {
-  int image, row, column;  // the last two in units
+  int image, row, column;
 };
 
 struct UnitList {
   Unit units[kListUnits];
-  unsigned active[kSegmentWords];  // bits of active units
-  int before[kSegmentWords];  // active units before a word
+  unsigned active[kSegmentWords];
+  int before[kSegmentWords];
   int of_warp[kThreads / 32];
 };
 
@@ -72,7 +72,7 @@ __device__ __forceinline__ void list_units(const Words& words, int first_word, i
                                            UnitList& list) {
   for (int i = threadIdx.x; i < count; i += kThreads) {
     const int wanted = share.number(first + i);
-    int low = 0, high = word_count;  // the last word that begins with `wanted` or earlier
+    int low = 0, high = word_count;
     while (high - low > 1) {
       const int middle = (low + high) / 2;
       if (list.before[middle] <= wanted) low = middle; else high = middle;

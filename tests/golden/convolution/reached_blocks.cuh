@@ -2,8 +2,8 @@ using MaskWord = unsigned long long;
 
 struct Mask {
   const MaskWord* words;
-  int row_words;  // words of a row
-  int rows;  // of blocks, of an image
+  int row_words;
+  int rows;
 
   __device__ __forceinline__ bool has_live(int image, int row, int first, int last) const {
     const MaskWord* const line = words + (static_cast<long long>(image) * rows + row) * row_words;
@@ -45,14 +45,14 @@ struct Axis {
     return groups == 1 ? blocks<1>(first_output, part, 0, kTapCount - 1) : blocks<kStride>(first_output, part, group, group);
   }
 };
-using RowAxis = Axis<1, 1, 0, 1, kBlockRows>;  // the mask lies over the outputs
+using RowAxis = Axis<1, 1, 0, 1, kBlockRows>;
 using ColumnAxis = Axis<1, 1, 0, 1, kBlockColumns>;
 
 struct UnitMask {
   Mask mask;
   RowAxis down;
   ColumnAxis along;
-  int unit_rows, unit_columns;  // of an image
+  int unit_rows, unit_columns;
 
   __device__ __forceinline__ bool is_active(int image, int unit_row, int unit_column) const {
     bool found = false;
@@ -72,7 +72,7 @@ struct UnitMask {
     constexpr int kBlockUnits = kBlockColumns / kUnit;
     const MaskWord* const line = mask.words + (static_cast<long long>(image) * mask.rows + unit_row * kUnit / kBlockRows) * mask.row_words;
     const int first = unit_column / kBlockUnits;
-    MaskWord blocks = line[first / 64] >> first % 64;  // from the first one on, as many as 32 units meet
+    MaskWord blocks = line[first / 64] >> first % 64;
     if (32 % kBlockUnits != 0 && first % 64 != 0 && first / 64 + 1 < mask.row_words) blocks |= line[first / 64 + 1] << (64 - first % 64);
     unsigned found = 0;
     #pragma unroll
@@ -98,7 +98,7 @@ __device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_ro
 -    constexpr int kBlockUnits = kBlockColumns / kUnit;
 -    const MaskWord* const line = mask.words + (static_cast<long long>(image) * mask.rows + unit_row * kUnit / kBlockRows) * mask.row_words;
 -    const int first = unit_column / kBlockUnits;
--    MaskWord blocks = line[first / 64] >> first % 64;  // from the first one on, as many as 32 units meet
+-    MaskWord blocks = line[first / 64] >> first % 64;
 -    if (32 % kBlockUnits != 0 && first % 64 != 0 && first / 64 + 1 < mask.row_words) blocks |= line[first / 64 + 1] << (64 - first % 64);
 -    unsigned found = 0;
 -    #pragma unroll
@@ -111,9 +111,9 @@ __device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_ro
 -  }
 (3) from (2):
 @@
-+using TapWord = unsigned long long;  // a bit for each tap of the filter
++using TapWord = unsigned long long;
 @@
--using RowAxis = Axis<1, 1, 0, 1, kBlockRows>;  // the mask lies over the outputs
+-using RowAxis = Axis<1, 1, 0, 1, kBlockRows>;
 -using ColumnAxis = Axis<1, 1, 0, 1, kBlockColumns>;
 +using RowAxis = Axis<kRows, kStrideRows, kPaddingRows, kDilationRows, kBlockRows>;
 +using ColumnAxis = Axis<kColumns, kStrideColumns, kPaddingColumns, kDilationColumns, kBlockColumns>;

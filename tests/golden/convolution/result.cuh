@@ -59,19 +59,25 @@ struct Result {
 +
 +  __device__ __forceinline__ void fill(const Unit& unit) const {
 +    constexpr int kLines = kPixels, kLineVectors = kTileN / kVectorY;
-+    for (int i = static_cast<int>(threadIdx.x) % 32; i < kLines * kLineVectors; i += 32) {
-+      const int line = i / kLineVectors, along = i % kLineVectors * kVectorY;
-+      store(unit, pixel_of(line, along), filter_of(line, along), false, {});
++    constexpr int kAlong = kLineVectors < 32 ? kLineVectors : 32, kPassLines = 32 / kAlong;
++    static_assert(32 % kAlong == 0 && kLines % kPassLines == 0, "lanes share lines evenly");
++    const int lane = static_cast<int>(threadIdx.x) % 32;
++    for (int line = lane / kAlong; line < kLines; line += kPassLines) {
++      #pragma unroll
++      for (int vector = lane % kAlong; vector < kLineVectors; vector += kAlong) {
++        const int along = vector * kVectorY;
++        store(unit, pixel_of(line, along), filter_of(line, along), false, {});
++      }
 +    }
 +  }
 +
 +  __device__ __forceinline__ void fill_rest(const Words& words, int first_word, int count, const UnitList& list, const OwnTile& own) const {
++    constexpr int kWarps = kThreads / 32, kWordUnits = 32;
 +    const int warp = static_cast<int>(threadIdx.x) / 32;
-+    for (int i = own.part * (kThreads / 32) + warp; i < count; i += own.parts * (kThreads / 32)) {
-+      for (int bit = 0; bit < 32; ++bit) {
-+        const Unit unit = words.unit(first_word + i, bit);
-+        if (unit.column < mask.unit_columns && (list.active[i] >> bit & 1) == 0) fill(unit);
-+      }
++    for (int i = own.part * kWarps + warp; i < count * kWordUnits; i += own.parts * kWarps) {
++      if (list.active[i / kWordUnits] >> i % kWordUnits & 1) continue;
++      const Unit unit = words.unit(first_word + i / kWordUnits, i % kWordUnits);
++      if (unit.column < mask.unit_columns) fill(unit);
 +    }
 +  }
 (3) from (1):

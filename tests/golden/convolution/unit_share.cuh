@@ -5,7 +5,7 @@ struct Share {
 
   __device__ __forceinline__ int rest_begin(int part) const {
     const int rest = total - rounds() * kRoundUnits * parts;
-    return rest * part / parts;  // parts are few thousands
+    return rest * part / parts;
   }
 
   __device__ __forceinline__ int count() const { return rounds() * kRoundUnits + rest_begin(own + 1) - rest_begin(own); }

@@ -14,7 +14,7 @@ __device__ constexpr int tap_pixel(int tap) {
 
 struct Windows {
   const Element* x;
-  int height, width, channels, group_channels, first_channel;  // the latter of the group, among all
+  int height, width, channels, group_channels, first_channel;
 
   __device__ __forceinline__ void load_window(Element* window, const Unit& unit, int channel) const {
     constexpr int kPixelVectors = kChannels / kVectorX, kVectors = kWindowPixels * kPixelVectors;

@@ -1,7 +1,7 @@
 struct Run {
   unsigned weights[kRun][2][4];
-  float bias[kBiases];  // of row lane % 16 of group 2 i, from lane 16 on of group 2 i + 1
-  unsigned place[kRun];  // of row lane % 16, and the group's two blocks in bits 16 to 23 and above
+  float bias[kBiases];
+  unsigned place[kRun];
 };
 
 struct Cursor {
@@ -22,7 +22,7 @@ __device__ __forceinline__ void load_weights(Run& run, int i, const Cursor& at, 
 template <int kTiles, int kKind, bool kLast>
 __device__ __forceinline__ void run_part(const unsigned char* from, const Rows& rows, Run& run, const Cursor& next) {
   const unsigned lane = threadIdx.x % 32;
-  const unsigned* const places = next.places - kPassGroups * 16;  // of this run
+  const unsigned* const places = next.places - kPassGroups * 16;
   unsigned left[kTiles][2], right[kTiles][2];
   from += lane % 16 * kPitch + lane / 16 * 16;
   load_block(left, from + (run.place[0] >> 16 & 0xffu) * kBlockBytes);
@@ -176,8 +176,8 @@ __device__ __forceinline__ unsigned char* all_layers(unsigned char* from, unsign
 -  __device__ __forceinline__ void advance() { values += kPassGroups * kPair, places += kPassGroups * 16; }
 +  __device__ __forceinline__ void advance() { values += kPassGroups * kPair, places += kPassGroups * 32; }
 @@
--  const unsigned* const places = next.places - kPassGroups * 16;  // of this run
-+  const unsigned* const places = next.places - kPassGroups * 32;  // of this run
+-  const unsigned* const places = next.places - kPassGroups * 16;
++  const unsigned* const places = next.places - kPassGroups * 32;
 @@
 -    rows.store(run.place[i] & 0xffffu, places + i * 16, sums);
 +    rows.store(run.place[i] & 0xffffu, places + i * 32, sums);
@@ -191,8 +191,8 @@ __device__ __forceinline__ unsigned char* all_layers(unsigned char* from, unsign
 +    rows.store_parts(places[lane], places, sums);
 (3) from (1):
 @@
--  float bias[kBiases];  // of row lane % 16 of group 2 i, from lane 16 on of group 2 i + 1
-+  unsigned bias[kBiases][2];  // a fragment: of rows lane / 4 and lane / 4 + 8 parts of group 2 i, or of group 2 i + 1
+-  float bias[kBiases];
++  unsigned bias[kBiases][2];
 @@
 +  unsigned parts[2] = {bias_parts(0), bias_parts(1)};
 @@

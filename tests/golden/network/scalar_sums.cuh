@@ -1,5 +1,5 @@
-constexpr bool kDying = false;  // an input without a live neuron stays so
-constexpr float kUnit = 0x1p-11f;  // roundoff
+constexpr bool kDying = false;
+constexpr float kUnit = 0x1p-11f;
 constexpr float kLargest = 65504.0f;
 
 __device__ __forceinline__ float joined_bias(const Element* parts) {
@@ -17,5 +17,5 @@ __device__ __forceinline__ Element activated(float sum, float limit) {
 }
 (2) from (1):
 @@
--constexpr bool kDying = false;  // an input without a live neuron stays so
-+constexpr bool kDying = true;  // an input without a live neuron stays so
+-constexpr bool kDying = false;
++constexpr bool kDying = true;

@@ -32,7 +32,7 @@ struct Neurons {
   __device__ __forceinline__ unsigned char* at(int row, int chunk) const { return first + row * kPitch + chunk * 16; }
 };
 
-constexpr int kSome = 4;  // neurons that a lane reads at once, where rows are aligned to them
+constexpr int kSome = 4;
 template <bool kAligned, typename Put>
 __device__ __forceinline__ void read_tile(const Element* inputs, int stride, int positions, int count, int chunks, int warp,
                                           int warps, Put put) {
@@ -71,7 +71,7 @@ __device__ __forceinline__ void read_tile(const Element* inputs, int stride, int
 
 __device__ __forceinline__ void write_neurons(const Neurons& neurons, int rows, int outputs, int chunks, int count,
                                               const int* ids, Element* result) {
-  constexpr int kSome = 2;  // rows of a lane
+  constexpr int kSome = 2;
   const int lanes = (rows + 32 * kSome - 1) / (32 * kSome);
   #pragma unroll 2
   for (int unit = threadIdx.x / 32; unit < lanes * chunks; unit += kWarps) {
@@ -125,7 +125,7 @@ __device__ __forceinline__ void write_neurons(const Neurons& neurons, int rows, 
 @@
 -__device__ __forceinline__ void write_neurons(const Neurons& neurons, int rows, int outputs, int chunks, int count,
 -                                              const int* ids, Element* result) {
--  constexpr int kSome = 2;  // rows of a lane
+-  constexpr int kSome = 2;
 -  const int lanes = (rows + 32 * kSome - 1) / (32 * kSome);
 -  #pragma unroll 2
 -  for (int unit = threadIdx.x / 32; unit < lanes * chunks; unit += kWarps) {

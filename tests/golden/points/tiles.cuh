@@ -1,11 +1,11 @@
-constexpr int kTileM = 64;  // points per block
-constexpr int kTileN = 64;  // filters per block
-constexpr int kStep = 32;  // channels of a tap in a stage
+constexpr int kTileM = 64;
+constexpr int kTileN = 64;
+constexpr int kStep = 32;
 constexpr int kWarpsM = 2, kWarpsN = 2;
 constexpr int kStages = 3;
 
-constexpr int kTaps = 27;  // of a filter
-constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can load
+constexpr int kTaps = 27;
+constexpr int kVectorA = 4, kVectorB = 4;
 
 // lib/tile/warp_tiles.cuh.j2
 // lib/tile/stage_tiles.cuh.j2 (1)
@@ -52,10 +52,10 @@ __device__ __forceinline__ void multiply_steps(Element* stages, int steps, int f
 }
 (2) from (1):
 @@
--constexpr int kTaps = 27;  // of a filter
--constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can load
-+constexpr int kTaps = 15;  // of a filter
-+constexpr int kVectorA = 8, kVectorB = 8;  // elements that a copy can load
+-constexpr int kTaps = 27;
+-constexpr int kVectorA = 4, kVectorB = 4;
++constexpr int kTaps = 15;
++constexpr int kVectorA = 8, kVectorB = 8;
 @@
 -// lib/mma/tensor_core.cuh.j2 (3)
 +// lib/mma/tensor_core.cuh.j2 (1)
@@ -64,15 +64,8 @@ __device__ __forceinline__ void multiply_steps(Element* stages, int steps, int f
 +// lib/mma/tile_products.cuh.j2 (2)
 (3) from (2):
 @@
--constexpr int kTileM = 64;  // points per block
--constexpr int kTileN = 64;  // filters per block
--constexpr int kStep = 32;  // channels of a tap in a stage
-+constexpr int kTileM = 64;  // filters per block
-+constexpr int kTileN = 64;  // channels per block
-+constexpr int kStep = 32;  // live pairs of points in a stage
-@@
--constexpr int kTaps = 15;  // of a filter
-+constexpr int kTaps = 27;  // of a filter
+-constexpr int kTaps = 15;
++constexpr int kTaps = 27;
 @@
 -// lib/tile/stage_tiles.cuh.j2 (1)
 +// lib/tile/stage_tiles.cuh.j2 (2)

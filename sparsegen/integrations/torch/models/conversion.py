@@ -78,8 +78,9 @@ def convert(
         example_inputs: a tensor, a tuple of positional arguments, or a dict of named ones, to call the model with. Then
             it is decided inside the model which layers become sparse, in place of single products' times (`in_situ`):
             like layers together, where the whole model gets faster with them, on a GPU as a captured CUDA graph, with
-            weights that do not train. So a converted model is never slower than the dense one was. Layers that read
-            one tensor, such as Q, K and V, then share a launch where the model is faster so.
+            weights that do not train. So a converted model is never slower than the dense one was. The database keeps
+            the times: an equal model is not timed again. Layers whose variants are pinned become sparse. Layers that
+            read one tensor, such as Q, K and V, then share a launch where the model is faster so.
         fuse: ReLU and exact GELU modules that get the result of a sparse layer and nothing else become part of it
             (`SparseLinear.activation`), and ``torch.nn.Identity`` takes their places: those right behind it in a
             ``torch.nn.Sequential``, and with example inputs all that a call shows, where the model is faster so.

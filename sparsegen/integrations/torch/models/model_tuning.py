@@ -15,11 +15,11 @@ from sparsegen.dispatch.pruned_times import LayerTime, layer_time
 from sparsegen.errors import OperandError, PruningError
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
+from sparsegen.integrations.torch.calls.example_inputs import arguments_of
 from sparsegen.integrations.torch.models.arrangement import Arranger
 from sparsegen.integrations.torch.models.candidates import obstacles
 from sparsegen.integrations.torch.models.conversion import conversion_report
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, DenseLayer
-from sparsegen.integrations.torch.models.example_inputs import arguments_of
 from sparsegen.integrations.torch.models.in_situ import decide
 from sparsegen.integrations.torch.models.model_trace import Run, Trace, trace
 from sparsegen.integrations.torch.pattern.linear import SparseLinear

@@ -16,13 +16,13 @@ from sparsegen.integrations.torch.calls.activations import Activation, epilogue_
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_autocast
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.calls.direct import Asked, asked
-from sparsegen.integrations.torch.calls.tensor_checks import no_tensor, require_parameter_dtype
-from sparsegen.integrations.torch.pattern.layer_weights import (
+from sparsegen.integrations.torch.calls.layer_weights import (
     current_bias,
     current_weight,
     keep_hooks,
     trains,
 )
+from sparsegen.integrations.torch.calls.tensor_checks import no_tensor, require_parameter_dtype
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pattern_module import PatternModule, csr_tensor
 from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear

@@ -1,16 +1,16 @@
 struct PartCounters {
-  unsigned arrived;  // blocks that wrote their parts
-  unsigned taken;  // slices of the sums that warps add up, or have added up
-  unsigned left;  // blocks that are done
+  unsigned arrived;
+  unsigned taken;
+  unsigned left;
   unsigned unused[5];
 };
 
 template <int kBlocks>
 struct PartsTogether {
-  static constexpr int kPatience = 40;  // times that a block looks whether all have come, within some 25 us
+  static constexpr int kPatience = 40;
 
   PartCounters& counters;
-  unsigned thread;  // counted from the first of these warps
+  unsigned thread;
 
   template <class Meet>
   __device__ __forceinline__ bool are_complete(unsigned* came, const Meet& meet) const {

@@ -1,6 +1,6 @@
 template <class Load, class Use>
 __device__ __forceinline__ void each_step(const Load& load, const Use& use) {
-  int filled = 0;  // steps that were loaded
+  int filled = 0;
   bool is_more = true;
   #pragma unroll
   for (int stage = 0; stage < kStages - 1; ++stage) {

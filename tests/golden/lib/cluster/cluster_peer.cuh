@@ -1,6 +1,6 @@
 struct RemotePlace {
 #if defined(SPARSEGEN_EMULATOR)
-  void* shared;  // where this block has it
+  void* shared;
   unsigned rank;
 #else
   unsigned address;

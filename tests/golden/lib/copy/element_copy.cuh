@@ -9,8 +9,8 @@ __device__ __forceinline__ void load_elements(Element* shared, const Element* gl
 
 struct Piece {
   Element* shared;
-  const Element* global;  // readable even if the elements are not valid
-  bool valid;  // otherwise zeros take the elements' place
+  const Element* global;
+  bool valid;
   bool exists = true;
 };
 
@@ -45,7 +45,7 @@ __device__ __forceinline__ void load_pieces(const Each& piece) {
 
 template <int kVector, int kAll, class Each>
 __device__ __forceinline__ void load_all(const Each& piece) {
-  constexpr int kOwn = kAll / kThreads, kTogether = kOwn < 8 ? kOwn : 8;  // of each thread; at once
+  constexpr int kOwn = kAll / kThreads, kTogether = kOwn < 8 ? kOwn : 8;
   const auto load_own = [&](auto count, int first) {
     load_pieces<kVector, decltype(count)::value>([&](int i) { return piece((first + i) * kThreads + static_cast<int>(threadIdx.x)); });
   };

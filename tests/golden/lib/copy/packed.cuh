@@ -16,7 +16,7 @@ __device__ __forceinline__ unsigned unpack(const Packed<T, kCount>& packed, int 
 #if defined(SPARSEGEN_EMULATOR)
   return i % 2 ? word >> 16 : word & 0xffffu;
 #else
-  return __byte_perm(word, 0, i % 2 ? 0x4432 : 0x4410);  // a mask would be merged with what scales the element
+  return __byte_perm(word, 0, i % 2 ? 0x4432 : 0x4410);
 #endif
 }
 

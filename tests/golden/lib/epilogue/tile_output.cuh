@@ -1,11 +1,11 @@
-constexpr int kOutputs = 2;  // pieces that a warpgroup stages at a time
+constexpr int kOutputs = 2;
 constexpr int kOutputBytes = kConsumers * kOutputs * kPieceBytes;
-constexpr int kNowhere = -1;  // the column of a piece that is not stored
+constexpr int kNowhere = -1;
 
 struct Output {
   const TensorMap& map;
-  unsigned char* pieces;  // of this warpgroup
-  int barrier;  // its number
+  unsigned char* pieces;
+  int barrier;
   float scale;
   const Element* bias;
   int m, n;
@@ -58,7 +58,7 @@ struct Output {
   __device__ __forceinline__ void stage_piece(const float (&sums)[kTiles][4], int first_tile, unsigned char* place, int batch_index, int first_row, int first_column) const {
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     #pragma unroll
-    for (int j = 0; j < 4; ++j) {  // 16 columns
+    for (int j = 0; j < 4; ++j) {
       unsigned fragments[4];
       #pragma unroll
       for (int q = 0; q < 4; ++q) {
@@ -107,7 +107,7 @@ struct Output {
 -    if (row < m && column < n) x += to_float(residual[static_cast<long long>(row) * n + column]);
 +    if (row < m && column < n) x += to_float(residual[(static_cast<long long>(batch_index) * m + row) * n + column]);
 @@
--    for (int j = 0; j < 4; ++j) {  // 16 columns
+-    for (int j = 0; j < 4; ++j) {
 -      unsigned fragments[4];
 +    for (int j = 0; j < kRowElements / 8; ++j) {
 @@

@@ -3,7 +3,7 @@ constexpr int block_row_bytes(int row_bytes) { return row_bytes < 128 ? row_byte
 template <int kRowBytes, int kStride = 1>
 __device__ constexpr unsigned swizzle(unsigned row) {
   constexpr unsigned kChunks = kRowBytes / 16;
-  constexpr unsigned kRowsPerCycle = 8 / kChunks;  // rows in the 128 bytes of all banks
+  constexpr unsigned kRowsPerCycle = 8 / kChunks;
   return row / kRowsPerCycle * kStride & (kChunks - 1);
 }
 

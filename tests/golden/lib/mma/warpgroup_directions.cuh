@@ -3,7 +3,7 @@ struct SharedOperand {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::SwizzledMatrix matrix;
 #else
-  unsigned low;  // half of the descriptor; the other one is the same for all
+  unsigned low;
 #endif
 
   __device__ __forceinline__ explicit SharedOperand(const unsigned char* start, [[maybe_unused]] unsigned block_stride = 16) {

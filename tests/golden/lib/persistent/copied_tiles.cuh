@@ -28,7 +28,7 @@
 
 // lib/persistent/tile_ring.cuh.j2 (1)
 
-[[maybe_unused]] constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next 64, where B is contiguous along columns
+[[maybe_unused]] constexpr int kBBlockBytes = kPieceBytes;
 
 // lib/mma/warpgroup.cuh.j2 (1)
 
@@ -144,7 +144,7 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int batch_index, int inn
 -// lib/mma/warpgroup.cuh.j2 (11)
 +// lib/mma/warpgroup.cuh.j2 (6)
 @@
-+  unsigned came[kConsumers];  // parts of a tile that had come before
++  unsigned came[kConsumers];
 @@
 -// lib/epilogue/tile_output.cuh.j2 (7)
 +// lib/epilogue/tile_output.cuh.j2 (4)

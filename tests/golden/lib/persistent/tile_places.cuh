@@ -1,9 +1,9 @@
 struct TilePlace {
-  int row, column;  // in tiles
+  int row, column;
 };
 
 __device__ __forceinline__ TilePlace place_of_tile(int number, int row_tiles, int column_tiles) {
-  if constexpr (kRaster == 1) {  // row by row: one division suffices
+  if constexpr (kRaster == 1) {
     const int row = number / column_tiles;
     return {row, number - row * column_tiles};
   }

@@ -1,13 +1,13 @@
-constexpr int kRowElements = 128 / sizeof(Element);  // elements in a row of 128 bytes, the widest that TMA swizzles
-constexpr int kStep = kRowElements;  // places of the contraction in a stage
-constexpr int kProducts = 4;  // instructions per stage; each takes 32 bytes of the contraction
-constexpr int kPieceBytes = 64 * 128;  // 64 rows of A, 64 columns of B, or 64 rows of the result
+constexpr int kRowElements = 128 / sizeof(Element);
+constexpr int kStep = kRowElements;
+constexpr int kProducts = 4;
+constexpr int kPieceBytes = 64 * 128;
 constexpr int kRingBytes = 24 * kPieceBytes;
 constexpr int kMostStages = 8;
-constexpr int kConsumers = 2;  // warpgroups
-constexpr int kProducer = 128 * kConsumers;  // the first thread of the third warpgroup, whose first warp is the producer
+constexpr int kConsumers = 2;
+constexpr int kProducer = 128 * kConsumers;
 constexpr int kThreads = kProducer + 128;
-[[maybe_unused]] constexpr int kNoRows = 0xffff;  // a warpgroup without rows: the last tile may be half a tile
+[[maybe_unused]] constexpr int kNoRows = 0xffff;
 
 __host__ __device__ constexpr int stage_bytes(int columns) { return (kConsumers + columns / 64) * kPieceBytes; }
 __host__ __device__ constexpr int stages_of(int columns) {
@@ -17,9 +17,9 @@ __host__ __device__ constexpr int stages_of(int columns) {
 // lib/persistent/arriving_lanes.cuh.j2
 
 using StageDescriptor = Vector<unsigned, 4>;
-constexpr unsigned kLast = 4;  // the last stage of its tile
-constexpr unsigned kEnd = 8;  // an empty stage behind the last tile
-[[maybe_unused]] constexpr unsigned kRelayout = 16;  // an empty stage; later stages have the size of narrow tiles
+constexpr unsigned kLast = 4;
+constexpr unsigned kEnd = 8;
+[[maybe_unused]] constexpr unsigned kRelayout = 16;
 
 struct Stage {
   int number = 0;
@@ -74,5 +74,5 @@ struct Ring {
 };
 (2) from (1):
 @@
--constexpr int kStep = kRowElements;  // places of the contraction in a stage
-+constexpr int kStep = 128;  // places of the contraction in a stage
+-constexpr int kStep = kRowElements;
++constexpr int kStep = 128;

@@ -1,4 +1,4 @@
-constexpr int kSlots = 16;  // more than the blocks of a cluster can be apart, which the ring's stages bound: no number is overwritten unread
+constexpr int kSlots = 16;
 
 struct TileQueue {
   Barrier full[kSlots];
@@ -43,7 +43,7 @@ struct TileScheduler {
     }
     ++taken;
     if constexpr (kCounted) return static_cast<int>(fetched);
-    return taken * clusters + (taken % 2 == 0 ? cluster : clusters - 1 - cluster);  // back and forth: long tiles come first in a round
+    return taken * clusters + (taken % 2 == 0 ? cluster : clusters - 1 - cluster);
   }
 
   __device__ __forceinline__ void finish() {

@@ -19,7 +19,7 @@ __device__ __forceinline__ bool add_up_parts(Sums& sums, float* parts, unsigned*
     float(&sum)[4] = sums_of(sums, i);
     sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
   }
-  constexpr unsigned kAtOnce = kColumnTiles < 4 ? 4 / kColumnTiles : 1;  // parts that are loaded before one is added
+  constexpr unsigned kAtOnce = kColumnTiles < 4 ? 4 / kColumnTiles : 1;
   for (unsigned block = first; block <= last; block += kAtOnce) {
     float4 theirs[kAtOnce][2 * kColumnTiles];
     #pragma unroll

@@ -2,8 +2,8 @@
 
 struct Shares {
   long long work;
-  int places;  // of a tile
-  int blocks;  // that share the work
+  int places;
+  int blocks;
 
   __device__ __forceinline__ Shares(int tiles, int tile_places)
       : work(static_cast<long long>(tiles) * tile_places), places(tile_places), blocks(static_cast<int>(gridDim.x)) {}
@@ -19,10 +19,10 @@ struct Parts {
   unsigned* counters;
   unsigned* came;
   unsigned warpgroup;
-  int barrier;  // of the warpgroup
+  int barrier;
 
   __device__ __forceinline__ float4* slot(int block, int tile) const {
-    constexpr int kOwn = kTileN / 8 * 128;  // vectors of a warpgroup
+    constexpr int kOwn = kTileN / 8 * 128;
     const bool is_first = shares.begin(block) / shares.places == tile;
     return parts + (((2ll * block + (is_first ? 0 : 1)) * kConsumers + warpgroup) * kOwn + threadIdx.x % 128);
   }

@@ -4,7 +4,7 @@ __device__ __forceinline__ void clear(float (&sums)[kTiles][4]) {
   for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
 }
 
-constexpr int kMostPartTiles = 16;  // of 8 columns, whose sums of a stage find room in registers beside all sums
+constexpr int kMostPartTiles = 16;
 
 template <int kTiles, int kPartTiles>
 __device__ __forceinline__ void add_part(float (&sums)[kTiles][4], int first, const float (&part)[kPartTiles][4]) {

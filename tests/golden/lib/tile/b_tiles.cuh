@@ -6,9 +6,9 @@ constexpr int kRowsPerPass = kLoaders / kBRowChunks;
 static_assert(kLoaders % kBRowChunks == 0, "a row's chunks go to different threads");
 
 struct BLoader {
-  const Element* source;  // of the first row, for the first tile
-  unsigned tile_row, target;  // of the tile; in bytes
-  int row, column;  // of the source in B as it is stored
+  const Element* source;
+  unsigned tile_row, target;
+  int row, column;
 
   __device__ __forceinline__ void start(unsigned thread, const Element* b, int row_length, int first_row, int first_column) {
     const unsigned chunk = thread % kBRowChunks;
@@ -37,7 +37,7 @@ struct BLoader {
 (2) from (1):
 @@
 -constexpr int kBRows = kTileK, kBColumns = kTileN, kBSwizzle = 1;
-+constexpr int kBRows = kTileN, kBColumns = kTileK, kBSwizzle = 1;  // B is n x k row-major here
++constexpr int kBRows = kTileN, kBColumns = kTileK, kBSwizzle = 1;
 @@
 -    constexpr bool kRowsDivide = kDividesK, kColumnsDivide = kDividesN;
 -    const int rows = k - first_k, row_length = n, this_column = column;

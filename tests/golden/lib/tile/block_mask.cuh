@@ -1,8 +1,8 @@
 struct MaskRows {
   const unsigned long long* bits;
   const int* order;
-  int rows, words;  // words of a row
-  long long element_words;  // from one batch element to the next
+  int rows, words;
+  long long element_words;
 
   __device__ __forceinline__ MaskRows(const unsigned long long* mask, int row_count, int column_count, bool by_columns) {
     const int row_words = (column_count + 63) / 64, column_words = (row_count + 63) / 64;

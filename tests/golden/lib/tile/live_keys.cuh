@@ -1,4 +1,4 @@
-constexpr int kNowhere = -1;  // of a piece that there is not
+constexpr int kNowhere = -1;
 constexpr unsigned kEveryPiece = (1u << kPieces) - 1;
 
 struct Band {
@@ -14,9 +14,9 @@ struct Queries {
 
 struct LiveKeys {
   unsigned long long bits[kPieces];
-  unsigned long long rest = 0;  // of the word that is walked, of any piece
-  unsigned words = 0;  // the lanes whose words are still to come
-  int strip = 0;  // of 32 words
+  unsigned long long rest = 0;
+  unsigned words = 0;
+  int strip = 0;
   int lane_of_rest = 0;
 
   __device__ __forceinline__ void load(const Queries& queries, const MaskRows& mask, const Band& band, int query_count, int key_count, int which) {

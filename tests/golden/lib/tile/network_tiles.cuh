@@ -1,7 +1,7 @@
-constexpr int kTile = 256;  // values
-constexpr int kPair = 2 * kTile + 64;  // values of a group in a layer of pairs: two tiles and the biases
-constexpr int kUnit = 64;  // values that places of general groups are counted in
-constexpr int kGeneral = 0, kPairs = 1, kChains = 2, kTwins = 3;  // kinds of layers
+constexpr int kTile = 256;
+constexpr int kPair = 2 * kTile + 64;
+constexpr int kUnit = 64;
+constexpr int kGeneral = 0, kPairs = 1, kChains = 2, kTwins = 3;
 constexpr unsigned kAll = 0xffffffffu;
 
 struct Network {
