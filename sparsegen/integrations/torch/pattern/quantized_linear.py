@@ -253,7 +253,7 @@ class QuantizedLinear(SparseLinear):
         if where is None or x.shape[-1] != self.in_features or x.dtype != self.dtype:
             return None
         self._follow()
-        key = x.shape[0], x.device, self.activation, self.bias is None
+        key = x.shape[0], x.device, self.activation, self.bias is None, self.expands
         if key not in self._computes:
             self._computes[key] = self._chosen(x, where)
         return self._computes[key]
