@@ -32,6 +32,7 @@ from sparsegen.measure.decision import Entrants, decide
 from sparsegen.operators import Quantization, QuantizedMatrix, ScaleGroup, ValueType
 from sparsegen.plan.expanded_codes import ExpandedCodes
 from sparsegen.plan.variant_launcher import variant_launcher
+from sparsegen.system.numpy_types import Array
 from sparsegen.tuning_db.records import Task
 
 log = logging.getLogger(__name__)
@@ -165,7 +166,7 @@ class QuantizedLinear(SparseLinear):
         """Drop all that was made of codes and scales."""
         self._state: list[WeightState] = []
         self._values: Tensor | None = None
-        self._computes: dict[tuple[Any, ...], Compute] = {}
+        self._computes: dict[tuple[object, ...], Compute] = {}
         self._of_codes: dict[int, PreparedLinear] = {}
         self._expand: ExpandedCodes | None = None
         self._whys: dict[int, str] = {}
@@ -332,11 +333,11 @@ class QuantizedLinear(SparseLinear):
         unquantised = f", unquantised for {', '.join(map(str, others))} tokens" if others else ""
         return f"{super().extra_repr()}, {self.rounding}{unquantised}"
 
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+    def _apply(self, *args: object, **kwargs: object) -> object:
         self._forget()
         return super()._apply(*args, **kwargs)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         kept = dict(self.__dict__)
         return kept | {
             "_state": [],
@@ -383,7 +384,7 @@ def _format(rounding: Quantization) -> Tensor:
     return torch.tensor(facts, dtype=torch.int32)
 
 
-def _stored(numbers: np.ndarray[Any, Any], kind: ValueType) -> Tensor:
+def _stored(numbers: Array, kind: ValueType) -> Tensor:
     """Codes as the layer holds them."""
     codes = kind.to_codes(numbers)
     if kind.bits == 4:
