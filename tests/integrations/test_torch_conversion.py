@@ -197,7 +197,7 @@ def test_values_are_rounded(place: str) -> None:
     )
     assert f"2 rounded (error of their norm up to {max(errors):.2g})" in report.summary
     assert "values rounded to int4, a scale for 32 columns" in str(report)
-    rounding = {"value_type": "int4", "group": "32"}
+    rounding = {"value_type": "int4", "group": "32", "symmetric": True}
     assert [layer["rounding"] for layer in report.to_dict()["converted"]] == [rounding] * 2
     x = torch.randn(5, 64).half()
     with torch.no_grad():
@@ -212,3 +212,15 @@ def test_values_are_rounded(place: str) -> None:
         assert torch.equal(again(x), model(x))
     with pytest.raises(ConfigError, match="group = 32 is for codes"):
         convert(nn.Sequential(nn.Linear(8, 8)), sparsity=0.5, group=32)
+
+
+def test_rounded_layers_are_decided_inside_the_model(place: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).half().eval()
+    x = torch.randn(5, 64).half()
+    report = convert(model, sparsity=0.5, value_type="int8", example_inputs=x)
+    kept = set() if report.in_situ is None else set(report.in_situ.kept)
+    assert {name for name in ("0", "2") if type(model[int(name)]) is QuantizedLinear} == kept
+    assert len(report.converted) == len(kept) and len(report.converted) + len(report.dense) == 2
+    assert all("the model is no faster with it sparse" in layer.reason for layer in report.dense)
+    assert torch.isfinite(model(x)).all()

@@ -254,7 +254,7 @@ class QuantizedLinear(SparseLinear):
         if where is None or x.shape[-1] != self.in_features or x.dtype != self.dtype:
             return None
         self._follow()
-        key = x.shape[0], x.device, self.activation, self.bias is None
+        key = x.shape[0], x.device, self.activation, self.bias is None, self.expands
         if key not in self._computes:
             self._computes[key] = self._chosen(x, where)
         return self._computes[key]
@@ -333,11 +333,11 @@ class QuantizedLinear(SparseLinear):
         unquantised = f", unquantised for {', '.join(map(str, others))} tokens" if others else ""
         return f"{super().extra_repr()}, {self.rounding}{unquantised}"
 
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+    def _apply(self, *args: object, **kwargs: object) -> object:
         self._forget()
         return super()._apply(*args, **kwargs)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         kept = dict(self.__dict__)
         return kept | {
             "_state": [],
