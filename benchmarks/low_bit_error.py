@@ -7,7 +7,7 @@ Layers are pruned by magnitude to 50 and 70 % zeros. Each format rounds to neare
 half of the inputs as its calibration; results are compared for the other half. All errors are norms over norms in
 float64. ``--weights`` are matrices of out × in features by name (.npz, .npy or .safetensors), ``--inputs`` an .npz file
 of samples × in features under their names. Without them, layers and inputs are drawn: weights with heavy tails, inputs
-of few dimensions of which some are much larger than others. No GPU is needed.
+of few dimensions, some much larger than others. No GPU is needed.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class _Table:
     """Distinct rows, named by their own contents."""
 
     def __init__(self, short: int | None = None) -> None:
-        """Give names of so many digits at least, by default `SHORT`."""
+        """Gives names of at least ``short`` digits, by default `SHORT`."""
         self._rows: dict[str, Any] = {}
         self._short = SHORT if short is None else short
 

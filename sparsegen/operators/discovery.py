@@ -35,7 +35,7 @@ class Operators(Mapping[str, type[Problem]]):
 
     @cached_property
     def _modules(self) -> dict[str, str]:
-        """Where each module is, here or in a group, by the module's name and in order of it."""
+        """Locations of modules, here or in a group, by name and in its order."""
         found = pkgutil.walk_packages(operators.__path__, f"{operators.__name__}.")
         names = {module.name.rpartition(".")[2]: module.name for module in found if not module.ispkg}
         return dict(sorted(names.items()))

@@ -25,7 +25,7 @@ FILE = "where_live.cu"
 
 
 class Dead(StrEnum):
-    """Fate of the result's dead blocks."""
+    """Values of the result's dead blocks."""
 
     ZERO = "zero"
     KEPT = "kept"

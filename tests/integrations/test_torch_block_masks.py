@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from call_costs import steps_of  # noqa: E402
 from torch.nn.attention import flex_attention  # noqa: E402
 
 from sparsegen.errors import MatrixError, OperandError  # noqa: E402
@@ -261,3 +262,10 @@ def test_pickles_and_copies(tmp_path: Path) -> None:
     for other in (pickle.loads(pickle.dumps(mask)), copy.deepcopy(mask), loaded):
         assert (other.shape, other.block, other.density) == (mask.shape, mask.block, mask.density)
         assert torch.equal(other.words, mask.words)
+
+
+def test_a_mask_like_one_before_works_nothing_out(place: str) -> None:
+    """Layout, sizes and density of a drawn mask are known from the call before."""
+    state = torch.tensor([1, 0])
+    steps = steps_of(lambda: draw_block_mask((64, 96), (16, 32), 0.5, state=state)).python
+    assert steps["mask_of"] == 1 and not steps["grid"] and not steps["density"] and not steps["row_order_at"]

@@ -159,7 +159,7 @@ class MaskedOperator(Operator):
 
 
 class LiveParts(Protocol):
-    """What keeps the live blocks of tensors, by the words of a mask (`sparsegen.plan.live_blocks.LiveBlocks`)."""
+    """Keeps the live blocks of tensors, by the words of a mask (`sparsegen.plan.live_blocks.LiveBlocks`)."""
 
     def of(self, x: Any, words: Any) -> Any: ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -272,16 +273,24 @@ def mask_of(
     Args:
         early: true if the state is older than the kernel before; see `BlockMaskMaker.bind_draw`. The mask is the same.
     """
-    layout = grid(shape, block)
     if may_run_at_once(state):
         _check_state(state)
+        layout, density = _drawing(shape, block, draw)
         words = draw_on(state, layout, draw, early=early)
         torch.autograd.graph.increment_version(state)
-        return BlockMaskTensor.unchecked(shape, block, words, draw.density(layout))
+        return BlockMaskTensor.unchecked(shape, block, words, density)
+    layout = grid(shape, block)
     words = torch.ops.sparsegen.draw_block_mask(
         state, layout.rows, layout.columns, draw.p, str(draw.drawn), early
     )
     return BlockMaskTensor(shape, block, words, draw.density(layout))
+
+
+@lru_cache(maxsize=1024)
+def _drawing(shape: tuple[int, int], block: tuple[int, int], draw: MaskDraw) -> tuple[BlockMaskLayout, float]:
+    """Layout and density of masks like this, which take longer to work out than a launch."""
+    layout = grid(shape, block)
+    return layout, draw.density(layout)
 
 
 def new_state(device: torch.device | str | None = None, generator: torch.Generator | None = None) -> Tensor:

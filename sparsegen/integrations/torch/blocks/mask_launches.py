@@ -68,6 +68,12 @@ def independent(p: float) -> MaskDraw:
     return MaskDraw(p)
 
 
+@lru_cache(maxsize=1024)
+def _words_of(layout: BlockMaskLayout) -> int:
+    """Words of a mask's buffer; to add them up takes longer than a launch."""
+    return layout.words
+
+
 _here = _Makers()
 _drops = PlainLaunches(bind_block_dropout)
 
@@ -84,7 +90,7 @@ def draw_on(state: Tensor, layout: BlockMaskLayout, draw: MaskDraw, *, early: bo
         words = torch.from_numpy(packed(draw_blocks(layout, draw, seed, step))).to(state.device)
         state[1] += 1
         return words
-    words = torch.empty(layout.words, dtype=torch.uint64, device=state.device)
+    words = torch.empty(_words_of(layout), dtype=torch.uint64, device=state.device)
     _here.launch(device, layout, draw, early)(stream_of(state), state.data_ptr(), words.data_ptr())
     return words
 
