@@ -55,7 +55,7 @@ TORCH_GROUPS = {
     "networks": set(),
     "attention": {"calls", "pattern", "blocks"},
     "models": {"calls", "pattern"},
-    "shipping": {"calls", "pattern"},
+    "shipping": {"attention", "blocks", "calls", "convolution", "pattern"},
 }
 NEVER = (  # who, whom; in the order of the layers it could
     ("tuning.tuner", {"dispatch.choice"}),
