@@ -49,7 +49,7 @@ from benchmarks.study import times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention, masks
 from sparsegen.measure.l2 import L2
-from sparsegen.operators.attention_span import Band
+from sparsegen.operators.attention.span import Band
 from sparsegen.system.integers import ceil_div
 
 PARTS = ("masks", "whole", "windows", "scores")

@@ -12,7 +12,7 @@ from sparsegen import backends
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention
 from sparsegen.kernels import family
 from sparsegen.operators import BlockAttentionBackwardProblem
-from sparsegen.operators.attention_span import Span
+from sparsegen.operators.attention.span import Span
 from sparsegen.plan.binding import bind_variant
 from sparsegen.plan.executors import shared_executor
 

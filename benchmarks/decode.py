@@ -34,7 +34,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.measure.l2 import L2
 from sparsegen.operators import PagedAttentionOperator, PagedAttentionProblem
-from sparsegen.operators.paged_attention import causal_tree
+from sparsegen.operators.attention.paged_attention import causal_tree
 from sparsegen.plan.variants import compile_variant
 
 TOLERANCE = 4e-3  # of the largest element, in float16

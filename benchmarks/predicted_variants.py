@@ -30,11 +30,11 @@ from sparsegen.kernels import families_of, read_config
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.operators import DType
-from sparsegen.tuning.predicted_search import Estimate
 from sparsegen.tuning.prediction import fitting
 from sparsegen.tuning.prediction.model import cost_model
 from sparsegen.tuning.prediction.targets import described, find_target
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.search.predicted_search import Estimate
+from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.records import Workload as Known
 from sparsegen.tuning_db.seeds_reader import seeds
 

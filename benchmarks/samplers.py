@@ -39,7 +39,7 @@ from sparsegen.tuning.replay import recording
 from sparsegen.tuning.replay.recording import Recording
 from sparsegen.tuning.replay.replay import WITHIN, Comparison, Replay
 from sparsegen.tuning.report import SamplerName
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 from sparsegen.tuning.tuner import Backend, Budget, tune
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.store import Store

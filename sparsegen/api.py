@@ -390,8 +390,8 @@ def tune(
     from sparsegen.operators import member
     from sparsegen.settings import Settings
     from sparsegen.tuning import tuner
+    from sparsegen.tuning.loop.status_line import StatusLine
     from sparsegen.tuning.report import Budget, Effort, SamplerName, silent
-    from sparsegen.tuning.status_line import StatusLine
     from sparsegen.tuning_db.shared_layers import place_of
 
     wanted = Wanted.of(matrix, problem, operator, transpose, options)

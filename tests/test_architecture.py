@@ -46,7 +46,7 @@ LAYERS = (
 )
 NEVER = (  # who, whom; in the order of the layers it could
     ("tuning.tuner", {"dispatch.choice"}),
-    ("tuning.parts", {"dispatch.choice"}),
+    ("tuning.search", {"dispatch.choice"}),
     ("tuning.loop", {"dispatch.choice"}),
     ("tuning_db", {"render", "backends"}),
     ("render", {"backends", "tuning_db"}),

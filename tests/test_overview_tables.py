@@ -13,7 +13,7 @@ from bench_samples import cell, results, row
 from sparsegen.bench.results import result_file
 from sparsegen.bench.results.results import UNTUNED, Kind
 from sparsegen.operators import DsdProblem, DType, SparseNetworkProblem
-from sparsegen.operators.masked import Block, Density
+from sparsegen.operators.masked.masked_problem import Block, Density
 
 ROOT = Path(__file__).parents[1]
 HALF = DType.FLOAT16

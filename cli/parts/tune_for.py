@@ -20,9 +20,9 @@ from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.system.json_object import Json
 from sparsegen.system.quantities import microseconds
-from sparsegen.tuning.predicted_search import PredictResult, Progress, Status, tune_for
 from sparsegen.tuning.prediction.targets import find_target
 from sparsegen.tuning.report import Budget
+from sparsegen.tuning.search.predicted_search import PredictResult, Progress, Status, tune_for
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import Basis, Prediction
 from sparsegen.tuning_db.store import Store

@@ -1,5 +1,7 @@
 """Operators: what is computed, apart from how. One module each, discovered by its ``PROBLEMS`` (`discovery`).
 
+A module lies here alone, or with others that share its parts in a group, as families do in `sparsegen.kernels`.
+
 A problem is one instance of an operator: shapes, dtype, layouts, epilogue. It knows its operands, its
 result, a float64 reference and its cost, so that families only say how to compute it.
 

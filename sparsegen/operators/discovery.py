@@ -1,4 +1,4 @@
-"""Discovery of operators: the modules of this package that have ``PROBLEMS``."""
+"""Discovery of operators: the modules of this package and of its groups that have ``PROBLEMS``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Operators(Mapping[str, type[Problem]]):
 
     def __getitem__(self, name: str) -> type[Problem]:
         if name not in self._found and name in self._modules:
-            self._found |= _problems_of(name)
+            self._found |= _problems_of(self._modules[name])
         return self._found[name] if name in self._found else self._all[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -34,19 +34,22 @@ class Operators(Mapping[str, type[Problem]]):
         return len(self._all)
 
     @cached_property
-    def _modules(self) -> tuple[str, ...]:
-        return tuple(module.name for module in pkgutil.iter_modules(operators.__path__))
+    def _modules(self) -> dict[str, str]:
+        """Where each module is, here or in a group, by the module's name and in order of it."""
+        found = pkgutil.walk_packages(operators.__path__, f"{operators.__name__}.")
+        names = {module.name.rpartition(".")[2]: module.name for module in found if not module.ispkg}
+        return dict(sorted(names.items()))
 
     @cached_property
     def _all(self) -> dict[str, type[Problem]]:
-        kinds = [kind for name in self._modules for kind in _problems_of(name).values()]
+        kinds = [kind for module in self._modules.values() for kind in _problems_of(module).values()]
         return {kind.operator: kind for kind in sorted(kinds, key=lambda k: k.operator != DEFAULT_OPERATOR)}
 
 
-def _problems_of(name: str) -> dict[str, type[Problem]]:
+def _problems_of(module: str) -> dict[str, type[Problem]]:
     """The operators of a module, by name."""
-    module = importlib.import_module(f"{operators.__name__}.{name}")
-    return {kind.operator: kind for kind in getattr(module, "PROBLEMS", ())}
+    found = getattr(importlib.import_module(module), "PROBLEMS", ())
+    return {kind.operator: kind for kind in found}
 
 
 OPERATORS = Operators()

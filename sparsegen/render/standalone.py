@@ -24,8 +24,8 @@ from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import BlockAttentionProblem, DType, MaskedConv2dProblem, Problem
-from sparsegen.operators.masked import MaskedProblem
-from sparsegen.operators.masked_conv2d import UNIT
+from sparsegen.operators.convolution.masked_conv2d import UNIT
+from sparsegen.operators.masked.masked_problem import MaskedProblem
 from sparsegen.render.published_code import COLUMNS, folded, without_emulator
 from sparsegen.render.sources import environment, render
 from sparsegen.system.json_object import Json

@@ -16,13 +16,12 @@ from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.operators.base.overflow import require_held
-from sparsegen.tuning.backend import Backend
-from sparsegen.tuning.ended import Asked, note, result_of_before
+from sparsegen.tuning.loop.backend import Backend
+from sparsegen.tuning.loop.ended import Asked, note, result_of_before
 from sparsegen.tuning.loop.interrupt import interruptible
 from sparsegen.tuning.loop.ledger import Ledger
 from sparsegen.tuning.loop.run import Run
 from sparsegen.tuning.loop.short_turns import short_turns
-from sparsegen.tuning.parts import Parts, Wanted, databases
 from sparsegen.tuning.report import (
     Budget,
     Counts,
@@ -36,9 +35,10 @@ from sparsegen.tuning.report import (
     silent,
 )
 from sparsegen.tuning.samplers import require_available
+from sparsegen.tuning.search.parts import Parts, Wanted, databases
 
 if TYPE_CHECKING:
-    from sparsegen.tuning.space.space import Space
+    from sparsegen.tuning.space import Space
     from sparsegen.tuning_db.store import Store
 
 __all__ = [

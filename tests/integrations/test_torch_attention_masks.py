@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention, masks  # noqa: E402
-from sparsegen.operators.attention_span import Band  # noqa: E402
+from sparsegen.operators.attention.span import Band  # noqa: E402
 
 BLOCK, SHAPE = (16, 32), (90, 140)  # 6 × 5 blocks, the last ones cut off
 

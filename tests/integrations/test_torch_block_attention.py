@@ -22,7 +22,7 @@ from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
 from sparsegen.integrations.torch.calls.prepared_operators import operators  # noqa: E402
 from sparsegen.kernels.base import Constraint  # noqa: E402
 from sparsegen.operators import BlockAttentionProblem, DType, MasksOf, TokenOrder  # noqa: E402
-from sparsegen.operators.attention_span import Band  # noqa: E402
+from sparsegen.operators.attention.span import Band  # noqa: E402
 
 BATCH, HEADS, GROUP, QUERIES, KEYS, HEAD_DIM, BLOCK = 2, 4, 2, 40, 56, 16, (16, 32)
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}

@@ -21,7 +21,7 @@ from sparsegen.operators import (
     SparseNetworkProblem,
     SpmmProblem,
 )
-from sparsegen.operators.masked import Block
+from sparsegen.operators.masked.masked_problem import Block
 from sparsegen.operators.sparse_network import Activation
 
 # Muralidharan, MLSys 2023, section 4.1: (N_warp, V_size) of USpMM and USpMM-Vec; section 4.3 has them the other way

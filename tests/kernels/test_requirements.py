@@ -23,7 +23,7 @@ from sparsegen.kernels.base import Constraint
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.testing.matrices import matrices
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Measurement, Variant, Workload
 from sparsegen.tuning_db.store import Store

@@ -26,7 +26,7 @@ from sparsegen.matrix.formats import as_csr
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.testing.matrices import dense_blocks, matrices
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 from sparsegen.verify.bounds import worst_error
 
 TILES = MmaSpmmConfig(

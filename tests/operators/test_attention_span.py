@@ -10,7 +10,7 @@ import pytest
 
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.operators import Band, BlockAttentionProblem, Span
-from sparsegen.operators.attention_span import kept_band
+from sparsegen.operators.attention.span import kept_band
 
 SIZES = [(1, 1), (7, 7), (5, 12), (12, 5)]
 

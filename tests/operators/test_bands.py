@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from sparsegen.operators.attention_span import Band, Span
+from sparsegen.operators.attention.span import Band, Span
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (7, 12), (12, 7), (9, 9)])

@@ -13,7 +13,7 @@ from sparsegen.errors import NoVariantError
 from sparsegen.kernels.config import Config
 from sparsegen.tuning.loop.early_search import EarlySearch
 from sparsegen.tuning.search.search import Search
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 
 FIRST: list[Config] = [ToyConfig(8, 1), ToyConfig(16, 1), ToyConfig(4, 4)]
 

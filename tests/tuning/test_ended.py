@@ -15,10 +15,11 @@ import sparsegen
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.generators import random_rows
 from sparsegen.settings import Settings
-from sparsegen.tuning import parts, tuner
-from sparsegen.tuning.ended import Asked
+from sparsegen.tuning import tuner
+from sparsegen.tuning.loop.ended import Asked
+from sparsegen.tuning.loop.status_line import StatusLine
 from sparsegen.tuning.report import Budget, Effort
-from sparsegen.tuning.status_line import StatusLine
+from sparsegen.tuning.search import parts
 
 MATRIX = random_rows(48, 40, 0.2, 0.3, 1)
 

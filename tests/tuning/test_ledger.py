@@ -14,7 +14,7 @@ from tuning_samples import DIGEST, H100, MEASURED_RATES, START, timed, workload
 
 from sparsegen.plan.variants import RenderedVariant
 from sparsegen.tuning.loop.ledger import FOLLOW_SECONDS, Ledger
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import DeviceRates
 from sparsegen.tuning_db.store import Store

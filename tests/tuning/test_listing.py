@@ -19,7 +19,7 @@ from sparsegen.system.child import Interrupted
 from sparsegen.tuning.prediction.model import expected_times
 from sparsegen.tuning.search import listing
 from sparsegen.tuning.search.listing import FEW_POINTS, Lister
-from sparsegen.tuning.space.space import Space, points
+from sparsegen.tuning.space import Space, points
 from sparsegen.tuning_db.records import Workload
 
 MATRIX = random_uniform(256, 512, 0.1, seed=0)

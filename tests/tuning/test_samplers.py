@@ -22,7 +22,7 @@ from sparsegen.tuning.samplers.listed import Known
 from sparsegen.tuning.samplers.optunas import DrawingSampler
 from sparsegen.tuning.samplers.surrogate import Surrogate
 from sparsegen.tuning.search.search import Search
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="Optuna's Gaussian process needs PyTorch")

@@ -18,7 +18,7 @@ from sparsegen.kernels.config import Config, tunable
 from sparsegen.operators import SpmmProblem
 from sparsegen.tuning.report import SamplerName
 from sparsegen.tuning.search.search import Search
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 
 JOBS = 16
 
@@ -143,7 +143,7 @@ def test_a_whole_space_holds_what_is_not_searched() -> None:
 def test_a_very_large_space_is_explored_from_where_the_search_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sparsegen.tuning.space.space.LARGEST_ENUMERATED", 10)
+    monkeypatch.setattr("sparsegen.tuning.space.LARGEST_ENUMERATED", 10)
     wide = Wide()
     start = WideConfig()
     explored = Space.build([wide], PROBLEM, DEVICE, first=[start])

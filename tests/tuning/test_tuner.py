@@ -30,14 +30,14 @@ from sparsegen.matrix import budget as memory
 from sparsegen.matrix.features import Features
 from sparsegen.operators import SpmmProblem
 from sparsegen.system.child import Interrupted
-from sparsegen.tuning import parts
 from sparsegen.tuning.loop.early_search import EarlySearch
 from sparsegen.tuning.loop.limits import Limits
 from sparsegen.tuning.loop.run import FIRST
 from sparsegen.tuning.report import DEFAULTS, SamplerName
+from sparsegen.tuning.search import parts
 from sparsegen.tuning.search.listing import Lister
 from sparsegen.tuning.search.search import Search
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 from sparsegen.tuning.tuner import Budget, Effort, Phase, Status, tune
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant
@@ -225,7 +225,7 @@ def test_a_list_that_comes_while_nothing_is_pending_does_not_end_the_search(
                 self._future.result()
             return answer
 
-    monkeypatch.setattr("sparsegen.tuning.parts.EarlySearch", Late)
+    monkeypatch.setattr("sparsegen.tuning.search.parts.EarlySearch", Late)
     result = tune_toy(store, tmp_path, trials=100)
     assert held.is_set() and result.counts.done == 12
 

@@ -28,8 +28,8 @@ from sparsegen.operators import (
     Problem,
     fields_of,
 )
-from sparsegen.operators.attention_scores import Room
-from sparsegen.operators.attention_span import Span
+from sparsegen.operators.attention.scores import Room
+from sparsegen.operators.attention.span import Span
 from sparsegen.operators.base.fields import Field
 from sparsegen.operators.convolution.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, Workload

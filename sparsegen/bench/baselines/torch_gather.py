@@ -17,7 +17,7 @@ from sparsegen.operators import (
     SubmanifoldConv3dProblem,
     SubmanifoldConv3dWeightsProblem,
 )
-from sparsegen.operators.submanifold_conv3d import MAP, live_pairs
+from sparsegen.operators.convolution.submanifold_conv3d import MAP, live_pairs
 
 
 class TorchGather(TorchBaseline):

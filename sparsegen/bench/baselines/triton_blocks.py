@@ -10,7 +10,7 @@ from sparsegen.bench.baselines._torch import import_torch, nbytes
 from sparsegen.bench.baselines._torch_masks import Made, MaskedResult, MaskedTensors
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MaskedProblem, Problem
-from sparsegen.operators.masked import BLOCK_SIDES
+from sparsegen.operators.masked.masked_problem import BLOCK_SIDES
 
 TILES = ((256, 8, 3), (128, 8, 3), (64, 4, 4))  # columns of the result, warps, stages
 SAMPLED = ((8, 3), (4, 4))  # warps, stages

@@ -21,7 +21,7 @@ from sparsegen.kernels.layouts.limits import shared_memory_fits
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.operators import ConvEpilogue, DType, Given, MaskedConv2dProblem, MaskOf
-from sparsegen.operators.masked_conv2d import UNIT
+from sparsegen.operators.convolution.masked_conv2d import UNIT
 from sparsegen.system.integers import ceil_div, round_up
 
 ITEM_BYTES = 2

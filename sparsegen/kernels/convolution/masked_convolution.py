@@ -14,7 +14,7 @@ from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.bits import words_for
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import MaskedConv2dProblem, MaskedConv2dWeightsProblem, MaskOf, Rest
-from sparsegen.operators.masked_conv2d import UNIT
+from sparsegen.operators.convolution.masked_conv2d import UNIT
 from sparsegen.system.integers import ceil_div
 
 UNIT_OUTPUTS = UNIT * UNIT

@@ -17,7 +17,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import shared_memory_fits
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MaskedConv2dProblem, MaskOf
-from sparsegen.operators.masked_conv2d import UNIT
+from sparsegen.operators.convolution.masked_conv2d import UNIT
 from sparsegen.system.integers import ceil_div, round_up
 
 MOST_CHANNELS, MOST_FILTERS, MOST_WEIGHTS = 8, 32, 4096

@@ -1,1 +1,1 @@
-"""Shared parts of convolutions: windows, filter volumes, words of masks, traits."""
+"""Convolutions of masked images and of points, their gradients by the weights, and what these operators share."""

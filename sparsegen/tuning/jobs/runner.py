@@ -33,7 +33,7 @@ from sparsegen.tuning.loop.limits import Limits
 from sparsegen.tuning.loop.pipeline import CompileAhead
 from sparsegen.tuning.loop.run import Run
 from sparsegen.tuning.report import Budget, Progress
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.records import Measurement, Outcome
 
 Watch = Callable[[Task, int], AbstractContextManager[Progress]]

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from sparsegen.kernels.config import Config
 from sparsegen.tuning.loop import background
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.records import Measurement
 
 

@@ -15,7 +15,7 @@ from sparsegen.kernels.config import Config
 from sparsegen.plan.variants import RenderedVariant
 from sparsegen.tuning.loop.finalists import median_us
 from sparsegen.tuning.report import Counts
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Outcome, Variant, Workload

@@ -14,7 +14,7 @@ from sparsegen.kernels.config import Config
 from sparsegen.tuning.replay.recording import Recording
 from sparsegen.tuning.report import SamplerName
 from sparsegen.tuning.search.search import Search
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.records import Measurement, Sample, Variant
 
 WITHIN = 0.03

@@ -16,7 +16,7 @@ from sparsegen.tuning.report import SamplerName
 
 if TYPE_CHECKING:
     from sparsegen.tuning.samplers.listed import ListSampler
-    from sparsegen.tuning.space.space import Space
+    from sparsegen.tuning.space import Space
 
 
 def require_available(name: SamplerName) -> None:

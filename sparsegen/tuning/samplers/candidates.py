@@ -10,7 +10,7 @@ from optuna.trial import FrozenTrial
 from sparsegen.kernels.config import Config
 from sparsegen.tuning.samplers.listed import Known, ListSampler, Mask
 from sparsegen.tuning.samplers.surrogate import Surrogate
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 
 
 class CandidateSampler(ListSampler):

@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sparsegen.kernels.config import Config
 from sparsegen.tuning.samplers.study import Parameters
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 
 Mask = npt.NDArray[np.bool_]
 SHORTEST_US = 1e-3  # least time, as its logarithm is taken

@@ -33,7 +33,7 @@ from sparsegen.kernels.config import Config, Value
 from sparsegen.kernels.similarity import differences, is_ordered
 from sparsegen.tuning.samplers.listed import Known, ListSampler, Mask
 from sparsegen.tuning.samplers.study import FAMILY
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 
 SEEDS = 2**32  # NumPy's older generators take no larger ones
 

@@ -1,1 +1,1 @@
-"""A search: which configs it knows, tries first, and asks its sampler for."""
+"""A search: its parts, which configs it knows and tries first, what it asks its sampler for; a search by prediction."""

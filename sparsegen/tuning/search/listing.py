@@ -19,7 +19,7 @@ from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config, Value
 from sparsegen.system.child import ChildDiedError, ChildProcess, ChildTimeoutError, answer, requests
 from sparsegen.tuning.prediction.model import expected_times
-from sparsegen.tuning.space.space import Space, points
+from sparsegen.tuning.space import Space, points
 from sparsegen.tuning_db.records import Workload
 
 FEW_POINTS = 20_000  # points of all families: this many are listed before a process has started

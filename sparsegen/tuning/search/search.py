@@ -10,7 +10,7 @@ from sparsegen.kernels.config import Config
 from sparsegen.tuning import samplers
 from sparsegen.tuning.report import SamplerName
 from sparsegen.tuning.samplers.study import attributes, state, time_us
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 from sparsegen.tuning_db.records import Measurement
 
 

@@ -20,11 +20,11 @@ from sparsegen.kernels import families, families_of
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import SpmmProblem
 from sparsegen.plan.variants import RenderedVariant
-from sparsegen.tuning.predicted_search import PredictResult, Status, _Search, tune_for
 from sparsegen.tuning.prediction.model import cost_model
 from sparsegen.tuning.prediction.targets import find_target
 from sparsegen.tuning.report import Budget
 from sparsegen.tuning.search.first_configs import first_to_try
+from sparsegen.tuning.search.predicted_search import PredictResult, Status, _Search, tune_for
 from sparsegen.tuning_db.records import Basis, Measurement, Outcome, Prediction, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
 

@@ -13,8 +13,8 @@ from sparsegen.integrations.torch.calls.devices import DTYPES
 from sparsegen.integrations.torch.calls.tensor_checks import require_real
 from sparsegen.matrix.block_mask import grid
 from sparsegen.operators import BlockAttentionProblem, MasksOf, Room, ScoreChange, SinkLogits, TokenOrder
-from sparsegen.operators.attention_span import Band, Span
-from sparsegen.operators.masked import BLOCK_SIDES, Block, Density
+from sparsegen.operators.attention.span import Band, Span
+from sparsegen.operators.masked.masked_problem import BLOCK_SIDES, Block, Density
 
 P = TypeVar("P", bound=BlockAttentionProblem)
 SCHEMA = (

@@ -32,7 +32,7 @@ from sparsegen.integrations.torch.calls.autocast import cast_like_dense
 from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
 from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
 from sparsegen.operators import TokenOrder, member
-from sparsegen.operators.attention_span import OPEN, Band
+from sparsegen.operators.attention.span import OPEN, Band
 
 
 def block_attention(

@@ -18,8 +18,8 @@ from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
 from sparsegen.operators import Chosen, PageCount, PagedAttentionProblem, PageSize, TokenOrder
-from sparsegen.operators.masked import Density
-from sparsegen.operators.paged_traits import PAGE_SIZES
+from sparsegen.operators.attention.paged_traits import PAGE_SIZES
+from sparsegen.operators.masked.masked_problem import Density
 
 MOST_DRAFTS = 32  # queries of a tree, whose bits fit a word
 ALIGNMENT = 16  # bytes that divide the addresses of pages

@@ -16,7 +16,7 @@ from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, che
 from sparsegen.integrations.torch.calls.tensor_checks import checked_device, require_tensors
 from sparsegen.matrix.block_mask import checked_blocks, grid
 from sparsegen.matrix.csr import MAX_INDEX
-from sparsegen.operators.attention_span import OPEN, Band
+from sparsegen.operators.attention.span import OPEN, Band
 from sparsegen.system.integers import ceil_div
 
 Side = int | tuple[int, int]

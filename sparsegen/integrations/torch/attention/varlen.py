@@ -14,7 +14,7 @@ from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, che
 from sparsegen.integrations.torch.blocks.partial_blocks import PartialBlocks
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.matrix.block_mask import checked_blocks, grid
-from sparsegen.operators.attention_span import OPEN
+from sparsegen.operators.attention.span import OPEN
 
 Side = int | tuple[int, int]
 

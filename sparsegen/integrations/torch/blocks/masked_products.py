@@ -45,7 +45,7 @@ from sparsegen.operators import (
     Rest,
     SddProblem,
 )
-from sparsegen.operators.masked import BLOCK_SIDES
+from sparsegen.operators.masked.masked_problem import BLOCK_SIDES
 from sparsegen.tuning_db.records import Task
 
 CALLS = 4  # behind each other in a race, as of a model's layers

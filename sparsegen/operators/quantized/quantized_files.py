@@ -11,8 +11,8 @@ from sparsegen.matrix.load import load_matrix
 from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.fields import member
 from sparsegen.operators.base.quantized import ScaleGroup, ValueType
-from sparsegen.operators.compressed_tensors import read_module
-from sparsegen.operators.quantization import QuantizedMatrix
+from sparsegen.operators.quantized.compressed_tensors import read_module
+from sparsegen.operators.quantized.quantization import QuantizedMatrix
 
 
 def load_quantized(path: str | Path, *, module: str | None = None) -> QuantizedMatrix:

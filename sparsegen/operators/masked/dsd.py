@@ -20,7 +20,7 @@ from sparsegen.operators.base.layout import Layout
 from sparsegen.operators.base.problem import LoneRow
 from sparsegen.operators.base.reference import DeviceReference
 from sparsegen.operators.base.tensor_spec import TensorSpec
-from sparsegen.operators.masked import MaskedOperator, MaskedProblem, live_elements, stored
+from sparsegen.operators.masked.masked_problem import MaskedOperator, MaskedProblem, live_elements, stored
 from sparsegen.system.device_memory import PlainDevice
 from sparsegen.system.numpy_types import Array
 

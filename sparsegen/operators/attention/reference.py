@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsegen.operators.attention_scores import HeadScores
+from sparsegen.operators.attention.scores import HeadScores
 from sparsegen.operators.base.dtype import DType
 from sparsegen.system.numpy_types import Array
 

@@ -16,9 +16,10 @@ import numpy as np
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.operators.attention_reference import attention_of
-from sparsegen.operators.attention_scores import HeadScores
-from sparsegen.operators.attention_traits import TokenOrder
+from sparsegen.operators.attention.paged_traits import Chosen, PageCount, PageSize
+from sparsegen.operators.attention.reference import attention_of
+from sparsegen.operators.attention.scores import HeadScores
+from sparsegen.operators.attention.traits import TokenOrder
 from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.dtype import DType, WordType
 from sparsegen.operators.base.fields import batch_size, element_type, parameter, size, trait
@@ -28,8 +29,7 @@ from sparsegen.operators.base.random_numbers import normal_numbers
 from sparsegen.operators.base.reference import Reference
 from sparsegen.operators.base.scale import kept_scale
 from sparsegen.operators.base.tensor_spec import TensorSpec
-from sparsegen.operators.masked import USUAL_DENSITY, Density
-from sparsegen.operators.paged_traits import Chosen, PageCount, PageSize
+from sparsegen.operators.masked.masked_problem import USUAL_DENSITY, Density
 from sparsegen.system.integers import ceil_div, round_up
 from sparsegen.system.numpy_types import Array
 from sparsegen.system.threads import in_threads

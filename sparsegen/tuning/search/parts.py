@@ -24,11 +24,11 @@ from sparsegen.measure.baseline_session import BaselineSession
 from sparsegen.measure.session import Session
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
-from sparsegen.tuning.backend import Backend
-from sparsegen.tuning.ended import Asked
 from sparsegen.tuning.loop import background
+from sparsegen.tuning.loop.backend import Backend
 from sparsegen.tuning.loop.claims import Claims
 from sparsegen.tuning.loop.early_search import EarlySearch
+from sparsegen.tuning.loop.ended import Asked
 from sparsegen.tuning.loop.ledger import Ledger, Recorder
 from sparsegen.tuning.loop.limits import Limits
 from sparsegen.tuning.loop.pipeline import CompileAhead

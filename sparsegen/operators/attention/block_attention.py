@@ -16,11 +16,11 @@ from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, grid
 from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.partial_blocks import expanded, words_of_block
-from sparsegen.operators.attention_operands import SOFTCAP, random_partial_blocks, random_slopes
-from sparsegen.operators.attention_reference import attention_of
-from sparsegen.operators.attention_scores import NO_ROOM, HeadScores, Room
-from sparsegen.operators.attention_span import FULL, Band, Span, kept_band
-from sparsegen.operators.attention_traits import MasksOf, ScoreChange, SinkLogits, TokenOrder
+from sparsegen.operators.attention.operands import SOFTCAP, random_partial_blocks, random_slopes
+from sparsegen.operators.attention.reference import attention_of
+from sparsegen.operators.attention.scores import NO_ROOM, HeadScores, Room
+from sparsegen.operators.attention.span import FULL, Band, Span, kept_band
+from sparsegen.operators.attention.traits import MasksOf, ScoreChange, SinkLogits, TokenOrder
 from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.dtype import DType, WordType
 from sparsegen.operators.base.fields import batch_size, element_type, parameter, size, trait
@@ -30,7 +30,7 @@ from sparsegen.operators.base.random_numbers import normal_numbers
 from sparsegen.operators.base.reference import Reference
 from sparsegen.operators.base.scale import kept_scale
 from sparsegen.operators.base.tensor_spec import TensorSpec
-from sparsegen.operators.masked import USUAL_BLOCK, USUAL_DENSITY, Block, Density
+from sparsegen.operators.masked.masked_problem import USUAL_BLOCK, USUAL_DENSITY, Block, Density
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 from sparsegen.system.threads import in_threads

@@ -31,7 +31,7 @@ from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.convolution.conv_traits import ConvEpilogue, Given, ImageLayout, MaskOf
 from sparsegen.operators.convolution.mask_words import as_mask_words
 from sparsegen.operators.convolution.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
-from sparsegen.operators.masked import Density
+from sparsegen.operators.masked.masked_problem import Density
 from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.integers import ceil_div, round_up
 from sparsegen.system.numpy_types import Array

@@ -18,7 +18,7 @@ from sparsegen.matrix.readers.safetensors import TensorEntry, read_entries, read
 from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.float8 import Float8
 from sparsegen.operators.base.quantized import ScaleGroup, ValueType
-from sparsegen.operators.quantization import QuantizedMatrix
+from sparsegen.operators.quantized.quantization import QuantizedMatrix
 from sparsegen.system.numpy_types import Array
 
 KINDS = {"F8_E4M3": ValueType.E4M3, "I8": ValueType.INT8}  # by the file's word for an element

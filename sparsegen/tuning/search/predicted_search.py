@@ -33,7 +33,7 @@ from sparsegen.tuning.prediction.model import CostModel, cost_model, difference_
 from sparsegen.tuning.prediction.targets import Target, described
 from sparsegen.tuning.prediction.terms import Resources
 from sparsegen.tuning.report import Budget, Effort
-from sparsegen.tuning.space.space import Space
+from sparsegen.tuning.space import Space
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.layers import Layers

@@ -22,9 +22,9 @@ from sparsegen.operators.base.random_numbers import normal_numbers
 from sparsegen.operators.base.reference import Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.convolution.mask_words import as_mask_words
+from sparsegen.operators.convolution.masked_conv2d import MaskedConv2dProblem
 from sparsegen.operators.convolution.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
-from sparsegen.operators.masked import Density
-from sparsegen.operators.masked_conv2d import MaskedConv2dProblem
+from sparsegen.operators.masked.masked_problem import Density
 from sparsegen.system.numpy_types import Array
 
 

@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators.attention_reference import gradients_of, sink_gradient_of
-from sparsegen.operators.attention_traits import SinkLogits, TokenOrder
+from sparsegen.operators.attention.block_attention import ROWS, BlockAttentionProblem
+from sparsegen.operators.attention.reference import gradients_of, sink_gradient_of
+from sparsegen.operators.attention.traits import SinkLogits, TokenOrder
 from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.operator import Operator
 from sparsegen.operators.base.random_numbers import normal_numbers
 from sparsegen.operators.base.reference import Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
-from sparsegen.operators.block_attention import ROWS, BlockAttentionProblem
 from sparsegen.system.numpy_types import Array
 from sparsegen.system.threads import in_threads
 

@@ -1,1 +1,0 @@
-"""The search space: valid configs of several families."""
