@@ -92,7 +92,7 @@ def run_split(
             {},
         ),
         ({"masks": "heads", "partial_blocks": 20, "scores": "alibi", "sinks": "heads"}, {}),
-        ({"masks": "all", "block": "64x64", "head_dim": 192}, {}),
+        ({"masks": "all", "block": "64x64", "head_dim": 192, "value_dim": 128}, {}),
     ],
     ids=str,
 )

@@ -84,6 +84,8 @@ def test_partial_blocks_changes_of_scores_and_sinks(
         {"masks": "heads", "head_dim": 256, "block": "128x128"},
         {"masks": "nobody", "head_dim": 192, "span": "causal:90+20", "order": "tokens", "sinks": "heads"},
         {"masks": "all", "head_dim": 144, "block": "32x64", "partial_blocks": 9, "dtype": "bfloat16"},
+        {"masks": "heads", "head_dim": 192, "value_dim": 128},
+        {"masks": "nobody", "head_dim": 96, "value_dim": 48, "span": "causal", "order": "tokens"},
     ],
     ids=str,
 )

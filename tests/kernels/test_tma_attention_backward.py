@@ -123,6 +123,15 @@ def test_a_large_gradient_stays_finite(passes: int, emulator_toolchain: Emulator
         {"masks": "nobody", "span": "causal:100+70", "head_dim": 192, "batch": 2, "sinks": "heads"},
         {"masks": "all", "scores": "softcap", "block": "128x64", "partial_blocks": 5, "head_dim": 256},
         {"masks": "heads", "scores": "alibi", "head_dim": 192, "density": 0.2, "queries": 300},
+        {"masks": "heads", "head_dim": 192, "value_dim": 128},
+        {
+            "masks": "nobody",
+            "head_dim": 192,
+            "value_dim": 128,
+            "span": "causal",
+            "order": "tokens",
+            "dtype": "bfloat16",
+        },
     ],
     ids=str,
 )
@@ -145,6 +154,7 @@ def test_one_pass_promises_no_equal_bits() -> None:
     [
         ({"head_dim": 80}, "head_dim"),
         ({"block": "32x64"}, "whole pieces"),
+        ({"head_dim": 128, "value_dim": 64}, "value_dim (64)"),
         ({"dtype": "float32"}, "16-bit"),
     ],
 )
@@ -171,9 +181,7 @@ def test_it_needs_hopper_and_fits_its_shared_memory() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
-@pytest.mark.parametrize(
-    ("passes", "head_dim"), [(1, 64), (1, 128), (2, 64), (2, 128), (2, 192), (2, 256)]
-)
+@pytest.mark.parametrize(("passes", "head_dim"), [(1, 64), (1, 128), (2, 64), (2, 128), (2, 192), (2, 256)])
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
 def test_nvcc_lets_products_overlap(passes: int, head_dim: int, dtype: DType, tmp_path: Path) -> None:
     problem = problem_of(head_dim=head_dim, dtype=dtype)

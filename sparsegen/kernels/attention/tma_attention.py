@@ -94,6 +94,10 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
             problem.head_dim % 16 == 0 and problem.head_dim <= WIDEST,
             f"head_dim ({problem.head_dim}) is a multiple of 16 up to {WIDEST}",
         )
+        yield Constraint(
+            problem.value_columns % 16 == 0 and problem.value_columns <= problem.head_dim,
+            f"value_dim ({problem.value_columns}) is a multiple of 16 up to head_dim ({problem.head_dim})",
+        )
 
     def constraints(
         self, problem: BlockAttentionProblem, config: TmaAttentionConfig, device: Device
@@ -113,6 +117,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         return {
             "dtype": problem.dtype.value,
             "head_dim": problem.head_dim,
+            "value_dim": problem.value_columns,
             "has_mask": problem.has_mask,
             **option_constants(problem),
             "block_rows": self._block(problem)[0],
@@ -126,7 +131,8 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     def tensor_map(self, problem: BlockAttentionProblem, config: TmaAttentionConfig, name: str) -> TensorMap:
         of_keys = name in ("k", "v")
         heads, tokens = (problem.kv_heads, problem.keys) if of_keys else (problem.heads, problem.queries)
-        row_bytes = problem.head_dim * problem.dtype.itemsize
+        columns = problem.value_columns if name in ("v", "o") else problem.head_dim
+        row_bytes = columns * problem.dtype.itemsize
         of_token, of_head = (
             (row_bytes, tokens * row_bytes)
             if problem.order is TokenOrder.HEADS
@@ -137,7 +143,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         return TensorMap(
             array=name,
             dtype=problem.dtype,
-            sizes=(problem.head_dim, tokens, heads, problem.batch),
+            sizes=(columns, tokens, heads, problem.batch),
             strides=(of_token, of_head, heads * tokens * row_bytes),
             box=(CHUNK, rows, 1, 1),
             swizzle=Swizzle.BYTES_128,
@@ -216,7 +222,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     @staticmethod
     def _room_bytes(problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
         """Bytes of a part of a long row: sums, and of each lane two references and two sums of weights."""
-        return QUERIES[config.warpgroups] // 16 * 32 * (problem.head_dim // 8 + 1) * 16
+        return QUERIES[config.warpgroups] // 16 * 32 * (problem.value_columns // 8 + 1) * 16
 
     def _rooms(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
         """Parts of long rows at most: of tiles above 1.5 times the mean never more than four thirds of all tiles."""
@@ -252,7 +258,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     @staticmethod
     def _section(problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
         """Query heads whose keys and values are processed together: all if the L2 holds them."""
-        of_head = 2 * problem.keys * problem.head_dim * problem.dtype.itemsize
+        of_head = problem.keys * (problem.head_dim + problem.value_columns) * problem.dtype.itemsize
         heads = problem.batch * problem.kv_heads
         if heads * of_head <= CACHED_BYTES:
             return heads * problem.group

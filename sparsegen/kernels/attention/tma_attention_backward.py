@@ -26,6 +26,7 @@ from sparsegen.system.integers import ceil_div, round_up
 NARROW, TILE, WIDE_TILE = 128, 128, 64  # keys or queries of a tile, up to 128 columns and above
 STEP = 64  # queries or keys of a stage, rows of a box
 HEAD_DIMS = (64, 128, 192, 256)
+NARROWER_VALUES = (192, 128)  # columns of Q and K, and of V, where they differ
 STEPS_AHEAD = {64: 4, 128: 3, 192: 3, 256: 2}  # pairs of stages, by head_dim
 NOTES_BYTES = 3 * 1024  # barriers, values of rows, what the producer says of stages
 COUNTER_BYTES = 64
@@ -83,6 +84,12 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             f"head_dim ({problem.head_dim}) is {', '.join(map(str, HEAD_DIMS[:-1]))} or {HEAD_DIMS[-1]}",
         )
         yield Constraint(
+            problem.value_columns == problem.head_dim
+            or (problem.head_dim, problem.value_columns) == NARROWER_VALUES,
+            f"value_dim ({problem.value_columns}) is head_dim ({problem.head_dim}), or of head_dim "
+            f"{NARROWER_VALUES[0]} {NARROWER_VALUES[1]}",
+        )
+        yield Constraint(
             not problem.has_mask or (problem.block.rows % STEP == 0 and problem.block.columns % STEP == 0),
             f"blocks ({problem.block}) are whole pieces of {STEP} x {STEP}",
         )
@@ -105,6 +112,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             "dtype": problem.dtype.value,
             "entry": self.entry,
             "head_dim": problem.head_dim,
+            "value_dim": problem.value_columns,
             "has_mask": problem.has_mask,
             **option_constants(problem),
             "query_block": problem.block.rows if problem.has_mask else TILE,
@@ -119,13 +127,14 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     ) -> TensorMap:
         of_keys = name in ("k", "v", "dk", "dv")
         heads, tokens = (problem.kv_heads, problem.keys) if of_keys else (problem.heads, problem.queries)
-        row = problem.head_dim * problem.dtype.itemsize
+        columns = problem.value_columns if name in ("v", "do", "dv") else problem.head_dim
+        row = columns * problem.dtype.itemsize
         by_heads = problem.order is TokenOrder.HEADS
         places, box = ((tokens, heads), (STEP, 1)) if by_heads else ((heads, tokens), (1, STEP))
         return TensorMap(
             array=name,
             dtype=problem.dtype,
-            sizes=(problem.head_dim, *places, problem.batch),
+            sizes=(columns, *places, problem.batch),
             strides=(row, row * places[0], row * heads * tokens),
             box=(ROW_BYTES // problem.dtype.itemsize, *box, 1),
             swizzle=Swizzle.BYTES_128,
@@ -204,7 +213,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
 
     @staticmethod
     def _tile(problem: BlockAttentionBackwardProblem) -> int:
-        """Keys or queries of a tile; of wide heads warpgroups share 64, and have half of the gradients' columns each."""
+        """Keys or queries of a tile; of wide heads warpgroups share 64, and halve the gradients' columns."""
         return TILE if problem.head_dim <= NARROW else WIDE_TILE
 
     @staticmethod
