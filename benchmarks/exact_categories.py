@@ -9,8 +9,8 @@
 undecided. Inputs lie on the device. ``ms`` is by wall clock with categories on the host, ``device_ms`` between two
 events with categories on the device and a cold L2, ``float16_ms`` and ``float16_device_ms`` the same without exactness,
 and ``all_layers_device_ms`` with an upper bound of all layers, as many as inference without exactness has. Categories
-are held against float64 through all layers by plain kernels on the device, and those of the first inputs against
-float64 on the host.
+are held against float64 through all layers by PyTorch's sparse products on the device, and those of the first inputs
+against float64 on the host.
 
 ``--all`` takes all 12 networks of the challenge, with 60,000 inputs for 1024 × 120 and 1,024 for the others; given
 again, it goes on where a time limit ended it. Raw output: ``exact_categories.json.xz``, in which rows of other networks
@@ -26,16 +26,14 @@ from typing import Any
 import click
 import numpy as np
 
+from benchmarks.float64 import live_through_all_layers
 from benchmarks.study import WrongResultError, known_rows, torch_place, write_results
 from sparsegen import SparseNetwork
 from sparsegen.backends import find_device
 from sparsegen.kernels.base import Device
-from sparsegen.networks.exact.exact import live_on
 from sparsegen.networks.model.images import stroke_images
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import CONFIGURATIONS, radixnet
-from sparsegen.operators.sparse_network import Activation
-from sparsegen.plan.executors import shared_executor
 from sparsegen.system.device_memory import Address
 
 CALLS = 15
@@ -106,7 +104,7 @@ def measured(neurons: int, layers: int, inputs: int, most_checked: int, device: 
     undecided = net.undecided
     prepared = time.perf_counter()
     checked = min(most_checked, inputs)
-    on_host = require_exact(network, images[:checked], live[live < checked], device)
+    on_host = require_exact(network, images[:checked], live[live < checked], place)
     told = time.perf_counter()
     exact = _seconds(place, lambda: net.categories(given))
     row = {
@@ -164,7 +162,7 @@ def _place_and_count(given: Any) -> tuple[Address, int]:
     return Address(given.data_ptr(), given.numel() * given.element_size()), len(given)
 
 
-def require_exact(network: Network, images: np.ndarray, live: np.ndarray, device: Device) -> int:
+def require_exact(network: Network, images: np.ndarray, live: np.ndarray, place: Any) -> int:
     """Hold categories of all inputs against float64 on the device, and some against float64 on the host.
 
     Returns:
@@ -173,8 +171,7 @@ def require_exact(network: Network, images: np.ndarray, live: np.ndarray, device
     Raises:
         WrongResultError: some differ.
     """
-    right = np.flatnonzero(live_on(network, Activation.DYING_RELU, images, shared_executor(device)))
-    unlike = np.setxor1d(live, right).size
+    unlike = np.setxor1d(live, live_through_all_layers(network, images, place)).size
     if unlike:
         raise WrongResultError(f"{unlike} of {len(images)} categories are not those of float64 on the device")
     few = min(CHECKED_ON_HOST, len(images)) if network.edges <= MOST_EDGES_ON_HOST else 0

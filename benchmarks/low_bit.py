@@ -3,9 +3,11 @@
     python -m benchmarks.low_bit
 
 Layers of large language models times 1, 4, 8 and 16 tokens. Unstructured zeros, one scale for 128 columns of a row or
-for a row; activations are float16. Dense: cuBLAS and PyTorch's `_scaled_mm` of e4m3 by e4m3; with ``--peers`` alone,
-and beside the library humming where it is installed (4-bit weights in groups of 128, 8-bit ones, e4m3). Times in turn
-with a cold L2 full of dirty lines, in microseconds; every result of ours is held against float64.
+for a row, and zero points; activations are float16. Many tokens are multiplied by the full weight, expanded from the
+packed codes at each call, and beside it by one that is kept. Dense: cuBLAS and PyTorch's `_scaled_mm` of e4m3 by
+e4m3; with ``--peers`` alone, and beside the library humming where it is installed (4-bit weights in groups of 128,
+8-bit ones, e4m3). Times in turn with a cold L2 full of dirty lines, in microseconds; every result of ours is held
+against float64.
 """
 
 from __future__ import annotations
@@ -32,10 +34,19 @@ from sparsegen.kernels.spmm import lane_stream_spmm
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.measure.l2 import L2
-from sparsegen.operators import DType, Layout, QuantizedSpmmProblem, ScaleGroup, SpmmProblem, ValueType
+from sparsegen.operators import (
+    DType,
+    Layout,
+    Quantization,
+    QuantizedSpmmProblem,
+    ScaleGroup,
+    SpmmProblem,
+    ValueType,
+)
 from sparsegen.operators.base.float8 import Float8
 from sparsegen.plan.binding import BoundVariant, bind_variant
 from sparsegen.plan.executors import shared_executor
+from sparsegen.plan.expanded_codes import ExpandedCodes
 from sparsegen.plan.packing import pack
 from sparsegen.plan.variants import compile_variant
 from sparsegen.system.device_memory import Buffer
@@ -46,10 +57,12 @@ TINY = ((256, 512),)
 TILED = 1024  # rows from which on a pattern is repeated
 LARGE = 1 << 26  # nonzeros from which on fewer ways are measured
 FORMATS = (
-    (ValueType.E4M3, ScaleGroup.ROW),
-    (ValueType.INT8, ScaleGroup.ROW),
-    (ValueType.INT4, ScaleGroup.OF_128),
+    Quantization(ValueType.E4M3, ScaleGroup.ROW),
+    Quantization(ValueType.INT8, ScaleGroup.ROW),
+    Quantization(ValueType.INT4, ScaleGroup.OF_128),
+    Quantization(ValueType.INT4, ScaleGroup.OF_128, symmetric=False),
 )
+MANY_TOKENS = (512, 1024, 2048)
 PEERS = {
     "humming_w4": {"dtype": "int4", "group_size": 128},
     "humming_fp8": {"dtype": "float8e4m3"},
@@ -95,8 +108,10 @@ def configs(
     yield from dict.fromkeys(c for c in tried if FAMILY.is_valid(problem, c, device))
 
 
-def exact(problem: QuantizedSpmmProblem, matrix: CsrMatrix, scales: Any, b: Any) -> Any:
+def exact(one: Ours, b: Any) -> Any:
     """The product in float64, tokens × m."""
+    problem, matrix = one.problem, one.matrix
+    scales, *points = one.of_groups
     m, k = matrix.shape
     result = torch.empty((b.shape[0], m), dtype=torch.float64, device="cuda")
     lengths = torch.from_numpy(np.diff(matrix.row_offsets)).cuda()
@@ -109,8 +124,9 @@ def exact(problem: QuantizedSpmmProblem, matrix: CsrMatrix, scales: Any, b: Any)
         part = slice(int(offsets[first]), int(offsets[last]))
         rows = torch.repeat_interleave(torch.arange(last - first, device="cuda"), lengths[first:last])
         weights = torch.zeros((last - first, k), dtype=torch.float64, device="cuda")
-        scaled = values[part].double() * scales[columns[part] // size, rows + first].double()
-        weights[rows, columns[part]] = scaled
+        place = columns[part] // size, rows + first
+        numbers = values[part].double() - (points[0][place].double() if points else 0)
+        weights[rows, columns[part]] = numbers * scales[place].double()
         result[:, first:last] = b.double() @ weights.t()
     return result
 
@@ -169,16 +185,21 @@ def working(runs: Mapping[str, Callable[[Any], Run]], x: Any) -> dict[str, Run]:
 class Ours:
     """One format on one pattern: its matrix, its packed forms, and what runs."""
 
-    def __init__(
-        self, base: CsrMatrix, kind: ValueType, group: ScaleGroup, device: Device, compiler: Toolchain
-    ) -> None:
+    def __init__(self, base: CsrMatrix, rounding: Quantization, device: Device, compiler: Toolchain) -> None:
         self.device, self.executor, self.compiler = device, shared_executor(device), compiler
         m, k = base.shape
         self.problem = QuantizedSpmmProblem(
-            m, k, 8, DType.FLOAT16, Layout.COLUMN, value_type=kind, scale_group=group
+            *(m, k, 8, DType.FLOAT16, Layout.COLUMN),
+            value_type=rounding.value_type,
+            scale_group=rounding.group,
+            symmetry=rounding.symmetry,
         )
-        self.matrix = with_codes(base, kind, 1)
-        self.scales = torch.rand((self.problem.groups, m), device="cuda", dtype=torch.float16) * 0.01 + 0.001
+        self.matrix = with_codes(base, rounding.value_type, 1)
+        shape = self.problem.groups, m
+        scales = torch.rand(shape, device="cuda", dtype=torch.float16) * 0.01 + 0.001
+        points = torch.randint(-4, 5, shape, device="cuda").half()
+        self.of_groups = (scales,) if rounding.symmetric else (scales, points)
+        self.name = f"{rounding.value_type}/{rounding.group}{'' if rounding.symmetric else '/zero-points'}"
         self.packed: dict[Any, Packed[Buffer]] = {}
         self.exact: Any = None
 
@@ -206,7 +227,22 @@ class Ours:
                 packed = replace(packed, scratch={name: 2 * size for name, size in packed.scratch.items()})
             bound = bind_variant(config, problem, packed, self.executor, self.compiler)
             out = torch.full((b.shape[0], problem.m), float("nan"), dtype=torch.float16, device="cuda")
-            yield config, partial(launched, bound, b, self.scales, out), out, packed.nbytes
+            yield config, partial(launched, bound, b, *self.of_groups, out), out, packed.nbytes
+
+    def expanded(self, x: Any) -> Run:
+        """The product of many tokens with the weight that each call expands."""
+        config = self.configs[0]
+        packed = self.packed[FAMILY.packing_key(self.problem, config)]
+        bound = bind_variant(config, self.problem, packed, self.executor, self.compiler)
+        scales, *points = (tensor.float().cpu().numpy() for tensor in self.of_groups)
+        expand = ExpandedCodes(bound, scales, points[0] if points else None)
+        full = torch.empty((self.problem.m, self.problem.k), dtype=torch.float16, device="cuda")
+
+        def run() -> Any:
+            expand.bound()(0, full.data_ptr())
+            return torch.matmul(x, full.t())
+
+        return run
 
 
 def launched(bound: BoundVariant, *tensors: Any) -> None:
@@ -253,14 +289,16 @@ def main(tiny: bool, seconds: float, peers: bool) -> None:
                 continue
             for sparsity in SPARSITIES:
                 base = pattern(m, k, sparsity)
-                ours = list(pool.map(lambda f, base=base: Ours(base, *f, device, compiler), FORMATS))
+                ours = list(pool.map(lambda f, base=base: Ours(base, f, device, compiler), FORMATS))
                 for future in [f for one in ours for f in one.begin(pool)]:
                     future.result()
                 click.echo(f"{m} x {k}, {sparsity:.0%} zeros, packed after {time.monotonic() - began:.1f} s")
                 for one in ours:
-                    one.exact = exact(one.problem, one.matrix, one.scales, b)
+                    one.exact = exact(one, b)
                 for n in TOKENS:
                     measure(m, ours, base, dense, b[:n], rows)
+                for one in ours:
+                    measure_many(one, weight, rows)
                 del ours
             write_results(device, "low_bit", rows)
 
@@ -280,7 +318,7 @@ def measure(
         reference = one.exact[:n]
         scale = reference.norm() / reference.numel() ** 0.5
         for config, run, out, nbytes in one.runs(b):
-            name = f"{problem.value_type}/{problem.scale_group} {config.settings}"
+            name = f"{one.name} {config.settings}"
             out.fill_(float("nan"))
             run()
             torch.cuda.synchronize()
@@ -294,6 +332,7 @@ def measure(
                 "config": config.to_dict(),
                 "value_type": str(problem.value_type),
                 "group": str(problem.scale_group),
+                "symmetry": str(problem.symmetry),
                 "bytes_per_weight": nbytes / (problem.m * k),
                 "largest_error": error,
                 "relative_error": relative,
@@ -310,9 +349,29 @@ def measure(
     )
     click.echo(f"  {m}x{k}x{n}: {dense_part}")
     for one in ours:
-        mine = {name: us for name, us in found.items() if name.startswith(f"{one.problem.value_type}/")}
+        mine = {name: us for name, us in found.items() if name.startswith(f"{one.name} ")}
         for name, us in sorted(mine.items(), key=lambda pair: pair[1])[: 20 if n == 8 else 2]:
             click.echo(f"    {us:6.1f} {name}  {about[name]['bytes_per_weight']:.3f} B")
+
+
+def measure_many(one: Ours, weight: Any, rows: Rows) -> None:
+    """Times products of many tokens with an expanded weight, and with one that is kept."""
+    m, k = weight.shape
+    for n in MANY_TOKENS:
+        x = torch.randn((n, k), dtype=torch.float16, device="cuda")
+        run = one.expanded(x)
+        reference, found = exact(one, x[:16]), run()[:16].double()
+        relative = float(((found - reference).norm() / reference.norm()).item())
+        if not relative < 1e-3:
+            click.echo(f"  WRONG expanded {one.name}: {relative:.3g}")
+            continue
+        ways = {"expanded": run, "kept": partial(torch.matmul, x, weight.t())}
+        times = dict(zip(ways, times_in_turn(list(ways.values()), l2=L2.COLD), strict=True))
+        click.echo(f"  {m}x{k}x{n} {one.name}: expanded {times['expanded']:.1f}, kept {times['kept']:.1f}")
+        rows += [
+            {"m": m, "k": k, "n": n, "what": f"{way} {one.name}", "us": us, "relative_error": relative}
+            for way, us in times.items()
+        ]
 
 
 if __name__ == "__main__":

@@ -29,10 +29,10 @@ from sparsegen.system.publish import publish_text
 from sparsegen.tuning_db import exchange, seed_columns, seed_file
 from sparsegen.tuning_db.exchange import Content, import_json, merge
 from sparsegen.tuning_db.ranking import ranked
-from sparsegen.tuning_db.records import Baseline, Measurement
+from sparsegen.tuning_db.records import Baseline, Measurement, Sample
 from sparsegen.tuning_db.store import Store
 
-DIGITS = 16  # of a source's digest
+DIGITS = 8  # of a source's digest, which tell it apart from a config's others
 
 
 @click.command()
@@ -51,7 +51,8 @@ def main(databases: tuple[str, ...], output: Path, keep: int) -> None:
         for measurement in filter(may_ship, store.all_measurements()):
             workload = measurement.workload
             by_workload[workload.problem, workload.fingerprint, measurement.device.key].append(measurement)
-        baselines, rates = tuple(filter(may_ship, store.all_baselines())), tuple(store.all_rates())
+        baselines = tuple(shortened_baseline(b) for b in store.all_baselines() if may_ship(b))
+        rates = tuple(store.all_rates())
         kept = [shortened(m) for group in by_workload.values() for m in chosen(group, keep)]
     document = exchange.document(Content(tuple(kept), baselines, rates))
     publish_text(output, seed_columns.text_of(seed_columns.pack(document)))
@@ -94,23 +95,33 @@ def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
 
 
 def shortened(found: Measurement) -> Measurement:
-    """Rounds times to nanoseconds (CUDA events tell 32 of them apart) and errors to two digits.
+    """Rounds times to nanoseconds (CUDA events tell 32 of them apart), errors to two digits, moments to seconds.
 
     What the host took is dropped, and most of the digests: sources are others by the next release.
     """
-    sample = found.sample and replace(
-        found.sample,
-        median_us=round(found.sample.median_us, 3),
-        low_us=round(found.sample.low_us, 3),
-        high_us=round(found.sample.high_us, 3),
-    )
     return replace(
         found,
         variant=replace(found.variant, source_digest=found.variant.source_digest[:DIGITS]),
-        sample=sample,
+        sample=found.sample and rounded(found.sample),
+        measured_at=found.measured_at.replace(microsecond=0),
         worst_error=None if found.worst_error is None else float(f"{found.worst_error:.2g}"),
         compile_seconds=None,
         prepare_seconds=None,
+    )
+
+
+def shortened_baseline(found: Baseline) -> Baseline:
+    """Rounds as `shortened` does."""
+    return replace(found, sample=rounded(found.sample), measured_at=found.measured_at.replace(microsecond=0))
+
+
+def rounded(sample: Sample) -> Sample:
+    """Rounds times to nanoseconds."""
+    return replace(
+        sample,
+        median_us=round(sample.median_us, 3),
+        low_us=round(sample.low_us, 3),
+        high_us=round(sample.high_us, 3),
     )
 
 

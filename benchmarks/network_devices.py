@@ -31,11 +31,11 @@ from sparsegen.backends import find_devices
 from sparsegen.kernels.base import Device
 from sparsegen.networks.files.packed_file import load_packed, save_packed
 from sparsegen.networks.model.images import stroke_images
+from sparsegen.networks.model.inputs import BitInputs
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.networks.packed.packed_network import PackedNetwork
 from sparsegen.networks.run.dealing import Dealt, DeviceGroup
-from sparsegen.networks.run.inputs import BitInputs
 from sparsegen.networks.run.placement import Placement
 from sparsegen.operators.sparse_network import Readout
 from sparsegen.plan.executors import shared_executor

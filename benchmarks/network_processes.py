@@ -25,9 +25,9 @@ from sparsegen import SparseNetwork
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch.networks.distributed_network import DistributedNetwork
 from sparsegen.networks.model.images import stroke_images
+from sparsegen.networks.model.inputs import BitInputs
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import radixnet
-from sparsegen.networks.run.inputs import BitInputs
 
 
 @click.command()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 from pathlib import Path
 from typing import Any
 
 STYLE = {"svg.hashsalt": "sparsegen", "svg.fonttype": "none"}
+OTHER_FONTS = re.compile(r"(?<='DejaVu Sans'), '[^;\"]*")
+RASTER = re.compile(r"(?<=data:image/png;base64,)[^\"]*")
+COLOURS = 32  # of what is rasterized in an SVG
 LONG_NUMBER = re.compile(r"(?<![\w#.])-?\d+\.\d{3,}")
 
 
@@ -25,9 +29,24 @@ def save(figure: Any, file: Path, dpi: int = 100) -> None:
 
 
 def compact(document: str) -> str:
-    """An SVG document without comments and indentation, its numbers rounded to hundredths of a point."""
-    text = re.sub(r"<!--.*?-->", "", document, flags=re.DOTALL)
+    """An SVG document without comments, metadata and indentation, its numbers rounded to hundredths of a point.
+
+    Texts name their font, and any without serifs in its place; what is rasterized has a palette.
+    """
+    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", document, flags=re.DOTALL)
+    text = RASTER.sub(_with_palette, OTHER_FONTS.sub(", sans-serif", text))
     return re.sub(r"\s*\n\s*", "\n", LONG_NUMBER.sub(_rounded, text))
+
+
+def _with_palette(image: re.Match[str]) -> str:
+    from PIL import Image  # matplotlib needs it, too
+
+    found = Image.open(io.BytesIO(base64.b64decode(image[0])))
+    if found.mode == "P":
+        return image[0]
+    out = io.BytesIO()
+    found.quantize(COLOURS).save(out, "PNG", optimize=True)
+    return base64.b64encode(out.getvalue()).decode()
 
 
 def _rounded(number: re.Match[str]) -> str:

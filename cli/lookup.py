@@ -92,6 +92,7 @@ def as_data(choice: Choice) -> Json:
             {
                 "task": str(probe.task),
                 "called": str(probe.called),
+                "context": probe.context,
                 "sparse_us": probe.sparse_us,
                 "dense_us": probe.dense_us,
                 "measured_at": probe.measured_at.isoformat(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,9 @@ from sparsegen.cli.parts.common import (
 )
 from sparsegen.cli.parts.progress_lines import SECONDS_BETWEEN_LINES
 from sparsegen.cli.parts.prune_tables import emit_comparison, emit_report
+from sparsegen.cli.parts.rounding import Encoder, rounding_of, rounding_options
 from sparsegen.dispatch.pruned_times import PrunedTimes
-from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators import DType, Layout, ScaleGroup, ValueType, quantize
+from sparsegen.operators import DType, Layout, ScaleGroup, ValueType
 from sparsegen.pruning import pruner
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.plan import Progress, Step, silent
@@ -35,7 +34,6 @@ from sparsegen.pruning.pruner import OutputFormat
 from sparsegen.pruning.report import PruneReport
 from sparsegen.pruning.request import PatternName, PruneRequest, parse_block, parse_nm
 from sparsegen.pruning.score import Score
-from sparsegen.system.numpy_types import Array
 
 
 @click.command()
@@ -66,15 +64,14 @@ from sparsegen.system.numpy_types import Array
     show_default=True,
     help="The input's container, or a folder with a .npz for each layer that `sparsegen tune` reads.",
 )
-@click.option(
-    "--values",
-    type=EnumChoice(ValueType),
-    help="With --format csr-npz: round what stays to these codes, each times the scale of its group.",
+@rounding_options(
+    "With --format csr-npz: round what stays to these codes, each times the scale of its group."
 )
 @click.option(
-    "--group",
-    type=EnumChoice(ScaleGroup),
-    help="Columns of a row that share a scale; default row.",
+    "--calibration",
+    type=click.Path(path_type=Path),
+    help="With --values: inputs of each layer, samples x columns, under its name in a .npz file. Codes are then chosen "
+    "so that later ones make up for the rounding of earlier ones (GPTQ).",
 )
 @force_option
 @click.option(
@@ -114,6 +111,8 @@ def command(
     output_format: OutputFormat,
     values: ValueType | None,
     group: ScaleGroup | None,
+    asymmetric: bool,
+    calibration: Path | None,
     force: bool,
     compare_patterns: bool,
     n: int | None,
@@ -164,11 +163,13 @@ def command(
         return
     if pattern is None:
         raise click.UsageError("name a --pattern, or --compare-patterns")
-    if values is None and group is not None:
-        raise click.UsageError("--group is for --values")
-    if values is not None and (output is None or output_format is not OutputFormat.CSR_NPZ):
+    rounding = rounding_of(values, group, asymmetric)
+    if rounding is not None and (output is None or output_format is not OutputFormat.CSR_NPZ):
         raise click.UsageError("codes and scales are written by --format csr-npz --output FOLDER")
-    encoding: dict[str, Any] = {} if values is None else {"encode": partial(_quantised, values, group, dtype)}
+    if rounding is None and calibration is not None:
+        raise click.UsageError("--calibration is for --values")
+    encoder = None if rounding is None else Encoder(rounding, dtype, calibration)
+    encoding: dict[str, Any] = {} if encoder is None else {"encode": encoder}
     request = PruneRequest.parse(pattern, sparsity, scope=scope, block=sizes, nm=n_of_m, score=score)
     with shown(as_json) as progress:
         report = pruner.prune_file(
@@ -184,15 +185,7 @@ def command(
             progress=progress,
             **encoding,
         )
-    emit_report(as_json, report, times(report), output)
-
-
-def _quantised(
-    values: ValueType, group: ScaleGroup | None, dtype: DType, matrix: CsrMatrix
-) -> dict[str, Array]:
-    """The arrays of a layer's file; scales are float16 unless the products are of another 16-bit type."""
-    scales = dtype if dtype.itemsize == 2 else DType.FLOAT16
-    return quantize(matrix, values, group=group or ScaleGroup.ROW, dtype=scales).arrays()
+    emit_report(as_json, report, times(report), output, None if encoder is None else encoder.errors)
 
 
 @contextmanager

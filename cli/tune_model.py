@@ -24,11 +24,12 @@ from sparsegen.cli.parts.common import (
 )
 from sparsegen.cli.parts.engines import Places, engine_options
 from sparsegen.cli.parts.limits import limit_options
+from sparsegen.cli.parts.rounding import rounding_of, rounding_options
 from sparsegen.cli.parts.searches import watched
 from sparsegen.cli.parts.torch_models import EXPORTED
 from sparsegen.cli.parts.tune_model_in_situ import require_alone, tune_in_situ
 from sparsegen.cli.parts.tune_model_tables import emit_tuning
-from sparsegen.operators import DType, Epilogue, Layout
+from sparsegen.operators import DType, Epilogue, Layout, ScaleGroup, ValueType
 from sparsegen.pruning.files.open import open_weights
 from sparsegen.pruning.pruned_layers import LEAST_SPARSITY, Reading, pruned_layers, unheard
 from sparsegen.pruning.weights import Weights
@@ -118,6 +119,7 @@ def model_layer_options(function: F) -> F:
     help="With --example-inputs: time the model as it is called from Python, not as a CUDA graph.",
 )
 @model_layer_options
+@rounding_options("Tune products with the layers' weights rounded to these codes, in a 16-bit --dtype.")
 @limit_options("each search")
 @click.option("--again", is_flag=True, help="Search also where that was finished before.")
 @click.option("--no-baselines", is_flag=True, help="Do not time dense and vendor routines.")
@@ -138,6 +140,9 @@ def command(
     dtype: DType,
     layout: Layout,
     epilogue: Epilogue,
+    values: ValueType | None,
+    group: ScaleGroup | None,
+    asymmetric: bool,
     limits: Budget,
     again: bool,
     no_baselines: bool,
@@ -151,6 +156,7 @@ def command(
     Layers of the same shape and much the same sparsity share a search, as dispatch takes one's winner for the other.
     Every measurement is recorded at once: after Ctrl-C or a crash the same command goes on where it was.
     """
+    rounding = rounding_of(values, group, asymmetric)
     if example_inputs is not None:
         require_alone(context)
         in_situ = tune_in_situ(
@@ -162,6 +168,7 @@ def command(
             budget=limits,
             again=again,
             baselines=not no_baselines,
+            rounding=rounding,
             places=places,
             db=db,
             as_json=as_json,
@@ -194,6 +201,7 @@ def command(
             again=again,
             baselines=not no_baselines,
             watch=watch,
+            rounding=rounding,
         )
     emit_tuning(as_json, str(model), found, tuning, str(store.location))
     _end(tuning)

@@ -97,9 +97,10 @@ def of_pytorch() -> list[str]:
     """Entries of the layers and functions for PyTorch, by their source, and of their masks."""
     package = "sparsegen.integrations.torch"
     parts = []
-    for module, title in ((package, "Layers and functions"), (f"{package}.masks", "Masks")):
+    of_masks = f"{package}.masks", f"{package}.attention.masks", "Masks"
+    for module, where, title in ((package, package, "Layers and functions"), of_masks):
         parts.append(f"## {title}\n")
-        exported = exports(module)
+        exported = exports(where)
         for name in sorted(exported, key=str.lower):
             if isinstance(node := defined(exported[name], name), ast.FunctionDef | ast.ClassDef):
                 parts.append(source_entry(f"{module}.{name}", node))

@@ -1,6 +1,6 @@
 """Draws docs/study.svg: a search of the packaged results as `optuna.visualization` shows it.
 
-    python docs/make_study_picture.py
+    python -m docs.make_study_picture
 
 It writes the study into a storage, as `sparsegen db study` does, and loads it from there.
 """
@@ -15,6 +15,7 @@ import matplotlib as mpl
 import optuna
 from matplotlib.ticker import MaxNLocator
 
+from benchmarks.pictures import compact
 from sparsegen.tuning.replay import recorded_study
 from sparsegen.tuning_db.seeds_reader import seeds
 
@@ -47,6 +48,7 @@ def main() -> None:
         axes.set_title("")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.figure.savefig(PICTURE, metadata={"Date": None}, bbox_inches="tight")
+    PICTURE.write_text(compact(PICTURE.read_text()))
 
 
 if __name__ == "__main__":

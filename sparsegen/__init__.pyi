@@ -5,7 +5,7 @@ from sparsegen.api import lookup as lookup
 from sparsegen.api import prepare as prepare
 from sparsegen.api import standalone_source as standalone_source
 from sparsegen.api import tune as tune
-from sparsegen.attention.choice import Way as Way
+from sparsegen.attention.choice import AttentionImplementation as AttentionImplementation
 from sparsegen.attention.fused import FusedAttentionOperator as FusedAttentionOperator
 from sparsegen.attention.steps import AttentionOperator as AttentionOperator
 from sparsegen.attention.steps import prepare_attention as prepare_attention

@@ -449,14 +449,17 @@ def pruned_times(
     """
     _begin_driver(device)
     from sparsegen.dispatch.pruned_times import PrunedTimes, layer_time
-    from sparsegen.operators import DType, Layout, member
+    from sparsegen.operators import DType, Layout, SpmmProblem, member
     from sparsegen.pruning.report import PruneReport
     from sparsegen.tuning_db.shared_layers import shared_layers
 
     arguments.instance(report, PruneReport, "report")
     where, database = _device(device), shared_layers(db)
     kind, order = member(DType, dtype, "dtype"), member(Layout, layout, "layout")
-    times = [layer_time(layer, n, kind, order, where, database) for layer in report.layers]
+    times = [
+        layer_time(layer, SpmmProblem(layer.features.m, layer.features.k, n, kind, order), where, database)
+        for layer in report.layers
+    ]
     return PrunedTimes(n, kind, order, where, tuple(times))
 
 

@@ -26,7 +26,7 @@ class Costs:
 
     Attributes:
         seconds: by functions, CPU seconds of all their cases that are in the first ring, child processes included.
-        slow: they take `SLOW` CPU seconds, compile kernels or start processes.
+        slow: they take `SLOW` CPU seconds, compile kernels or start processes; the file leaves out those that are long.
         long: they took `LONG` when all tests were recorded.
     """
 
@@ -74,7 +74,8 @@ class Costs:
 
     def write(self) -> None:
         kept: dict[str, dict[str, Any]] = defaultdict(dict)
-        for kind, names in (("long", self.long), ("slow", self.slow)):
+        slow = [name for name in self.slow if not self.is_long(name)]
+        for kind, names in (("long", self.long), ("slow", slow)):
             for name in sorted(names):
                 file, _, test = name.partition("::")
                 kept[file].setdefault(kind, []).append(test)

@@ -2,8 +2,9 @@
 
 Of each template one source is kept whole, but for what templates share: a line names the file, whose own golden source
 stands in the folder that is called as its own. Other sources that the template makes, for other families and problems,
-are kept as what differs: lines that are not in the whole one (+) or not in this one (-). So are the renderings of a
-shared file after its first one; lines that name such a file say by a number which of them stands there.
+are kept as what differs from the most similar one before: lines that are not in that one (+) or in this one (-). So
+are the renderings of a shared file after its first one; a number in the line that names such a file says which stands
+there. Comments stand in the templates alone, but for those at a source's top.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ HEADER = "lib/header.cuh.j2"  # names family and config: another text in every s
 INCLUDE = re.compile(r'{% include "([^"]+)" %}')
 BEGIN, END = "\x01{}\x02", "\x03"  # around what a shared file rendered to
 MARKS = re.compile("\x01([^\x02]*)\x02|\x03")
+TOP = re.compile(r"(?://.*\n)*")
+COMMENT = re.compile(r"^ *//.*\n|  // .*$", re.MULTILINE)
 DIGEST = re.compile(r"\(templates [0-9a-f]+\)")
 
 
@@ -162,8 +165,10 @@ class Golden:
         """Content of the file."""
         if self.is_whole:
             return own_text(self)
-        whole = WHOLE[self.family.template]
-        return "\n".join([f"from {whole.path.name}:", *changes(own_text(whole), own_text(self))]) + "\n"
+        before = itertools.takewhile(lambda golden: golden is not self, alike(self.family.template))
+        found = {golden.path.name: changes(own_text(golden), own_text(self)) for golden in before}
+        nearest = min(found, key=lambda name: len(found[name]))
+        return "\n".join([f"from {nearest}:", *found[nearest]]) + "\n"
 
 
 def changes(before: str, after: str) -> list[str]:
@@ -185,7 +190,8 @@ class Part:
     def text(self, number: Callable[[Part], str]) -> str:
         """The text with a line for each part that it includes."""
         return "".join(
-            part if isinstance(part, str) else f"// {part.name}{number(part)}\n" for part in self.content
+            COMMENT.sub("", part) if isinstance(part, str) else f"// {part.name}{number(part)}\n"
+            for part in self.content
         )
 
     def parts(self) -> Iterator[Part]:
@@ -235,7 +241,8 @@ def number(part: Part) -> str:
 
 def own_text(golden: Golden) -> str:
     """A source with a line for each shared file."""
-    return part_of(golden).text(number)
+    top = TOP.match(golden.marked())
+    return (top[0] if top else "") + part_of(golden).text(number)
 
 
 def shared_text(name: str) -> str:
@@ -351,6 +358,12 @@ GOLDENS += [  # what no simplest config includes
     )
 ]
 WHOLE = {golden.family.template: golden for golden in reversed(GOLDENS)}  # the first of each template
+
+
+@cache
+def alike(template: str) -> tuple[Golden, ...]:
+    """The golden sources that a template makes."""
+    return tuple(golden for golden in GOLDENS if golden.family.template == template)
 
 
 def named(name: str) -> Golden:

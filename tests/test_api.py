@@ -18,6 +18,7 @@ from sparsegen.operators import (
     DType,
     Epilogue,
     Problem,
+    QuantizedSpmmProblem,
     ScoreChange,
     SddmmOperator,
     SddmmProblem,
@@ -25,6 +26,7 @@ from sparsegen.operators import (
     SoftmaxProblem,
     SparseOperator,
     SpmmProblem,
+    Symmetry,
 )
 
 M, K, N = 12, 17, 8
@@ -97,6 +99,7 @@ def test_what_does_not_fit_is_refused(matrix: CsrMatrix, options: dict[str, Any]
 
 
 CAPPED = BlockAttentionProblem(M, K, 1, 1, 16, DType.FLOAT16, scores=ScoreChange.SOFTCAP)
+ASYMMETRIC = QuantizedSpmmProblem(M, K, N, symmetry=Symmetry.ASYMMETRIC)
 
 
 def test_operators_say_all_that_commands_and_documents_need() -> None:
@@ -105,7 +108,7 @@ def test_operators_say_all_that_commands_and_documents_need() -> None:
         assert kind.title and kind.summary and kind.operator_type.__doc__ and operator in str(problem)
         assert set(kind.keeps) <= {
             spec.name
-            for some in (problem, SpmmProblem(M, K, N, epilogue=Epilogue.BIAS), CAPPED)
+            for some in (problem, SpmmProblem(M, K, N, epilogue=Epilogue.BIAS), CAPPED, ASYMMETRIC)
             for spec in some.operands(3)
         }
         for field in problem.fields.values():

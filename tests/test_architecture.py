@@ -20,6 +20,7 @@ PACKAGES = {  # as pyproject.toml maps them
 }
 
 MOST_ROOMS = 26
+MOST_ANY = 8  # in 1,000 lines
 
 # From the ground up; a module imports from its own layer and from those above it in this list.
 LAYERS = (
@@ -44,6 +45,18 @@ LAYERS = (
     {"cli"},
     {"__main__"},
 )
+# Groups of integrations/torch that each imports from, besides itself; `__init__` imports from all.
+TORCH_GROUPS = {
+    "calls": set(),
+    "pattern": {"calls"},
+    "blocks": {"calls"},
+    "convolution": {"calls"},
+    "points": {"calls"},
+    "networks": set(),
+    "attention": {"calls", "pattern", "blocks"},
+    "models": {"calls", "pattern"},
+    "shipping": {"calls", "pattern"},
+}
 NEVER = (  # who, whom; in the order of the layers it could
     ("tuning.tuner", {"dispatch.choice"}),
     ("tuning.search", {"dispatch.choice"}),
@@ -68,6 +81,8 @@ ONLY = {  # third party -> the modules that may import it
     "ray": {"tuning.engines.ray_cluster", "tuning.engines.ray_worker"},
     "pynvml": {"backends.cuda", "cli.doctor"},
 }
+# Packages that run what somebody calls, and those that they ask.
+DECIDERS = {"api", "attention", "dispatch", "integrations", "measure", "networks", "plan", "tuning_db"}
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
@@ -153,6 +168,17 @@ def test_imports_run_down(name: str) -> None:
     assert not upward, f"{name} imports {', '.join(sorted(upward))} from a layer above its own"
 
 
+def test_groups_for_pytorch_stand_on_each_other() -> None:
+    place = "integrations.torch."
+    arrows: dict[str, set[str]] = {name: set() for name in TORCH_GROUPS}
+    for name in NAMES:
+        if name.startswith(place):
+            group, *_ = name.removeprefix(place).split(".")
+            found = {o.removeprefix(place).split(".")[0] for o in own_imports(name) if o.startswith(place)}
+            arrows[group] |= found - {group}
+    assert arrows == TORCH_GROUPS
+
+
 @pytest.mark.parametrize(("who", "whom"), NEVER)
 def test_neighbours_that_never_meet(who: str, whom: set[str]) -> None:
     met = {
@@ -231,41 +257,71 @@ def _last(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def test_dense_or_ours_is_decided_in_one_place() -> None:
+def test_who_runs_is_decided_in_one_place() -> None:
     """Dispatch compares times, a probe its own two; all others are given a `Decision`."""
-    compared, made, types = set(), set(), set()
+    compared, asked, made, types = set(), set(), set(), set()
     for name in NAMES:
         has_decision = "dispatch.decision" in own_imports(name) | {name}
         for node in ast.walk(tree(name)):
-            if isinstance(node, ast.Compare) and any(isinstance(op, ORDERS) for op in node.ops):
-                said = ast.unparse(node)
-                compared |= {name} if "dense" in said and ("_us" in said or ".us" in said) else set()
+            if is_within(name, DECIDERS) and _orders_times(node):
+                compared.add(name)
             elif isinstance(node, ast.ClassDef) and node.name == "Decision":
                 types.add(name)
+            elif isinstance(node, ast.Attribute) and node.attr in ("is_at_most", "is_won", "ours_wins"):
+                asked.add(name)
             elif has_decision and isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 made |= {name} if called in ("Decision", "Decision.always") else set()
     assert compared == {
-        "dispatch.choice",
-        "dispatch.chosen",
+        "dispatch.choice",  # variants
         "dispatch.dense_or_sparse",
+        "dispatch.dense_time",  # layouts of a dense product
+        "dispatch.pruned_times",  # sums of the times of what runs
+        "dispatch.untried",  # families
+        "measure.baselines.session",  # of a library's routines the fastest
+        "measure.clock",
+        "measure.ranking",
+        "networks.packed.memory_plan",  # what is copied while something else is computed
+        "tuning_db.incumbent",  # a winner and its successor
+        "tuning_db.ranking",
         "tuning_db.records",
     }
+    assert asked == {"dispatch.chosen", "dispatch.dense_or_sparse", "measure.decision", "tuning_db.records"}
     assert made == {"dispatch.chosen", "measure.decision"} and types == {"dispatch.decision"}
 
 
+def _orders_times(node: ast.AST) -> bool:
+    """True if a node says which of several is less or first, by microseconds."""
+    if isinstance(node, ast.Compare):
+        orders = any(isinstance(op, ORDERS) for op in node.ops)
+    else:
+        orders = isinstance(node, ast.Call) and _last(node.func) in ("min", "sorted")
+    named = (
+        (_last(one) for one in ast.walk(node) if isinstance(one, ast.Attribute | ast.Name)) if orders else ()
+    )
+    return any(name == "us" or name.endswith("_us") for name in named)
+
+
 def test_only_measuring_packages_use_the_clock() -> None:
-    """Layers and models are timed by the race, as all else by `measure.clock`."""
+    """Layers, attention and models are timed by the race, as all else by `measure.clock`."""
     may = {"measure", "tuning", "bench"}
     users = {name for name in NAMES if "measure.clock" in own_imports(name)}
     assert users and not {name for name in users if not is_within(name, may)}
     racers = {name for name in NAMES if "measure.race" in own_imports(name) and not is_within(name, may)}
     assert racers == {
+        "attention.steps",
         "integrations.torch.blocks.dropout_choice",
         "integrations.torch.convolution.conv_choice",
-        "integrations.torch.models.in_situ",
+        "integrations.torch.models.model_clock",
     }
     for name in NAMES:
         if is_within(name, {"integrations", "attention", "networks", "dispatch", "api"}):
             text = files()[name].read_text()
             assert not any(word in text for word in ("perf_counter", "cuda.Event", "elapsed_time")), name
+
+
+def test_any_is_rare() -> None:
+    """`Any` is for what libraries leave open; all else says its type."""
+    lines = sum(len(file.read_text().splitlines()) for file in files().values())
+    found = [node for name in files() for node in ast.walk(tree(name)) if isinstance(node, ast.Name)]
+    assert sum(node.id == "Any" for node in found) <= MOST_ANY * lines / 1000

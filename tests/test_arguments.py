@@ -148,7 +148,7 @@ ROWS = {
         {"mask": CSR, "head_dim": 8, "heads": 2, "device": "emulator"},
         {
             "mask": MATRIX, "heads": (*WHOLE, 0), "head_dim": (*WHOLE, 0), "dtype": WORD, "scale": (*NUMBER, np.nan),
-            "heads_at_once": (*WHOLE, 0), "way": WORD, "on_miss": WORD, "device": DEVICE, "db": PLACE,
+            "heads_at_once": (*WHOLE, 0), "implementation": WORD, "on_miss": WORD, "device": DEVICE, "db": PLACE,
         },
     ),
     "as_csr": Row(

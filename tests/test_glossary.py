@@ -20,6 +20,7 @@ OLD_EVERYWHERE = {
     r"(the )?(house|hall|wing)s?": "package",
     r"(one|an|single|each|all|several) items? (of|in) (a|the) batch": "batch element",
     r"one_item|items_in_grid|item_reference": "batch element",
+    r"chosenway|choose_way|attention_way|sparsegen\.way": "implementation",
 }
 STORED = {"contender"}  # the column's and the member's name in databases and exports, which stay readable
 OLD = {
@@ -32,6 +33,7 @@ OLD = {
     r"laid down|lays? down|lay_down": "stage",
     r"blocks (that )?stay": "persistent kernel",
     r"warpgroup_\w*turned": "swap_ab",
+    r"(?!itemsize|items\(\))k?items?\w*|\w+_items?\w*": "batch element; of other work a round or a task",
     r"nobody|somebody": "the thread, warp or block that is meant",
 }
 

@@ -22,7 +22,7 @@ from sparsegen.kernels import read_config
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config, Value
 from sparsegen.kernels.rates import Rates
-from sparsegen.matrix.features import Features
+from sparsegen.matrix.features import STORED, Features
 from sparsegen.operators import OPERATORS, Problem
 from sparsegen.tuning_db.records import (
     Baseline,
@@ -61,7 +61,7 @@ DEVICE = (  # columns that make a device, in the order of its fields
     "shared_memory_per_multiprocessor",
     "l2_bytes",
 )
-FEATURES = tuple(f.name for f in fields(Features))  # columns of a matrix, in the order of its features
+FEATURES = STORED  # columns of a matrix, in the order of its features
 
 Columns = dict[str, Any]
 
@@ -123,7 +123,7 @@ def rates_columns(measured: DeviceRates) -> Columns:
 
 
 def matrix_columns(workload: Workload) -> Columns:
-    return {"fingerprint": workload.fingerprint} | asdict(workload.features)
+    return {"fingerprint": workload.fingerprint} | workload.features.stored()
 
 
 def problem_columns(problem: Problem) -> Columns:
@@ -188,6 +188,7 @@ def probe_columns(probe: Probe) -> Columns:
         "measured_at": probe.measured_at,
         "called": str(probe.called),
         "task": str(probe.task),
+        "context": probe.context,
     }
 
 
@@ -341,6 +342,7 @@ def to_probe(row: Row) -> Probe:
         measured_at=to_moment(row["measured_at"]),
         called=Called(row["called"]),
         task=Task(row["task"]),
+        context=row["context"],
     )
 
 

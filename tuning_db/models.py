@@ -33,7 +33,14 @@ OUTCOMES = ("ok", "wrong", "crashed", "timed_out", "compile_failed")
 CHECKED = ("ok", "wrong", "crashed")
 KINDS = ("cold", "clean", "warm", "graph")  # values of `records.MeasuredAs`
 CALLED = ("host", "device")  # values of `records.Called`
-TASKS = ("product", "convolution", "dropout", "seeded-dropout")  # values of `records.Task`
+TASKS = (  # values of `records.Task`
+    "product",
+    "convolution",
+    "dropout",
+    "seeded-dropout",
+    "attention",
+    "model",
+)
 PROBE_KEY = (
     "problem_id",
     "matrix_id",
@@ -255,7 +262,7 @@ class ObservedRow:
 
 
 class ProbeRow(ObservedRow, Base):
-    """Ours and the dense way, timed in turn."""
+    """Ours and the other way, timed in turn."""
 
     __tablename__ = "probes"
     __table_args__ = (
@@ -271,6 +278,7 @@ class ProbeRow(ObservedRow, Base):
     measured_as: Mapped[str] = mapped_column(String(20))
     called: Mapped[str] = mapped_column(String(20))
     task: Mapped[str] = mapped_column(String(20))
+    context: Mapped[str] = mapped_column(String(64))
 
     device: Mapped[DeviceRow] = relationship(lazy="raise")
     matrix: Mapped[MatrixRow] = relationship(lazy="raise")

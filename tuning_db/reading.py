@@ -91,7 +91,8 @@ def _of_variants(table: str, columns: Iterable[str]) -> str:
 
 MEASUREMENTS = _of_variants("measurements", _MEASUREMENT)
 PROBES = _of_variants(
-    "probes", (*_OBSERVED, "sparse_us", "dense_us", "sample_count", "measured_as", "called", "task")
+    "probes",
+    (*_OBSERVED, "sparse_us", "dense_us", "sample_count", "measured_as", "called", "task", "context"),
 )
 CHECKS = _of_variants("checks", (*_OBSERVED, "outcome", "reason", "worst_error", "seconds"))
 # Verified by this driver, on whichever workload; a measurement without a driver does not count.

@@ -82,7 +82,7 @@ def workload_dict(workload: Workload) -> Json:
     return {
         "problem": problem_dict(workload.problem),
         "fingerprint": workload.fingerprint,
-        "features": asdict(workload.features),
+        "features": workload.features.stored(),
     }
 
 

@@ -166,23 +166,38 @@ class Called(StrEnum):
 
 
 class Task(StrEnum):
-    """Task of a probe, timed with both ways of being called."""
+    """Task of a probe: what is timed with our kernel, and without it."""
 
     PRODUCT = "product"  # the workload's operator alone
     CONVOLUTION = "convolution"  # a masked convolution of PyTorch's tensors
     DROPOUT = "dropout"  # a step of a layer behind structured dropout, forward and backward
     SEEDED_DROPOUT = "seeded-dropout"  # such a step with a seed of the layer's own
+    ATTENTION = "attention"  # sparse attention by the fused kernel, or in three steps
+    MODEL = "model"  # a call of a whole model, with layers of this workload sparse or as they were before
+
+    @property
+    def implementations(self) -> tuple[str, str]:
+        """The names of ours and of the other way."""
+        return ("fused", "steps") if self is Task.ATTENTION else ("sparse", "dense")
+
+    def is_won(self, ours_us: float, other_us: float) -> bool:
+        """True if ours take less time; in a model by half a percent, for less is its noise."""
+        return ours_us < other_us * (0.995 if self is Task.MODEL else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ours and the dense way, timed in turn where they were first needed; it stays where it was measured.
+    """Ours and the other way, timed in turn where they were first needed; it stays where it was measured.
+
+    The other way is a dense one, or for attention the three steps in place of the fused kernel.
 
     Attributes:
         variant: our variant; with several launches that of the first.
-        sparse_us, dense_us: medians in microseconds.
+        sparse_us, dense_us: medians of ours and of the other way in microseconds.
         count: samples of each.
         driver: see `Measurement`.
+        context: digest of what else the times depend on: for attention the variants of the steps, for a model all of
+            it; empty for other tasks.
     """
 
     workload: Workload
@@ -196,18 +211,19 @@ class Probe:
     measured_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     called: Called = Called.DEVICE
     task: Task = Task.PRODUCT
+    context: str = ""
 
     @property
     def ours_wins(self) -> bool:
-        """True if ours took less time."""
-        return self.sparse_us < self.dense_us
+        """True if ours took less time; see `Task.is_won`."""
+        return self.task.is_won(self.sparse_us, self.dense_us)
 
     def __str__(self) -> str:
         how = "from Python" if self.called is Called.HOST else "in a graph or behind a busy queue"
-        first = "sparse" if self.ours_wins else "dense"
+        ours, other = self.task.implementations
         return (
-            f"{self.task} called {how}: sparse {microseconds(self.sparse_us)}, dense "
-            f"{microseconds(self.dense_us)}: {first} wins"
+            f"{self.task} called {how}: {ours} {microseconds(self.sparse_us)}, {other} "
+            f"{microseconds(self.dense_us)}: {ours if self.ours_wins else other} wins"
         )
 
 

@@ -190,6 +190,7 @@ _CHECKS: Mapping[str, Mapping[str, Check]] = {
         "measured_as": lambda value: value in _KINDS,
         "called": frozenset(Called).__contains__,
         "task": frozenset(Task).__contains__,
+        "context": _text(64, "[0-9a-f]{64}|"),
         "driver": _text(LONGEST_DRIVER),
         "measured_at": _is_moment,
     },

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-REVISIONS = ("0006", "0007", "0008")  # those that are read, oldest first; no release had an earlier one
+REVISIONS = (
+    "0006",
+    "0007",
+    "0008",
+    "0009",
+)  # those that are read, oldest first; no release had an earlier one
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "sparsegen_version"  # not Alembic's default name, which another application's file may hold
 PUBLISHED_TABLE = "published"  # table of a layer that `published` wrote, besides the others

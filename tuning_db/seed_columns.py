@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sparsegen.tuning_db.seed_file import BASELINE, FORMAT, MEASUREMENT, PATTERN, SAMPLE, SAMPLED
+from sparsegen.tuning_db.seed_file import BASELINE, FORMAT, MEASUREMENT, PATTERN, TIMES
 
-SHORT = 8  # hexadecimal digits of a name; more where these do not tell the rows of a table apart
-USUAL = (*SAMPLED, "outcome", "reason", "measured_as", "driver")
-ONE_A_LINE = {"devices": "[]", "patterns": "{}", "tunables": "{}", "variants": "{}"}
+SHORT = 6  # hexadecimal digits of a name; more where these do not tell the rows of a table apart
+SHORT_OF_FEW = 3  # of conditions, which are few
+SAMPLE = (*TIMES, "count", "cold", "measured_as", "clock_mhz", "throttle_reasons")
+ONE_A_LINE = {"devices": "[]", "patterns": "{}", "tunables": "{}", "variants": "{}", "conditions": "{}"}
 
 Document = dict[str, Any]
-MICROSECOND = timedelta(microseconds=1)
+SECOND = timedelta(seconds=1)
 
 
 # --- from columns ------------------------------------------------------------------------------------------
@@ -30,8 +30,7 @@ def unpack(packed: Document) -> Document:
     """
     if packed["format"] != FORMAT:
         raise ValueError(f"packaged results are {FORMAT}, not {packed['format']}")
-    usual, tunables = dict.fromkeys(SAMPLED) | packed["usual"], packed["tunables"]
-    usual_sample = {name: usual[name] for name in SAMPLED}
+    tunables, conditions = packed["tunables"], packed["conditions"]
     patterns = {
         name: {"fingerprint": fingerprint, "features": dict(zip(PATTERN, values, strict=True))}
         for name, (fingerprint, *values) in packed["patterns"].items()
@@ -53,10 +52,10 @@ def unpack(packed: Document) -> Document:
         place = {"workload": number, "device": group["device"]}
         start = datetime.fromisoformat(group["from"])
         for row in group["measurements"]:
-            record = _record(MEASUREMENT, row, usual, start)
+            record = _record(MEASUREMENT, row, conditions, start)
             measurements.append({**place, **variants[record.pop("variant")], **record})
         for row in group["baselines"]:
-            record = _record(BASELINE, row, usual_sample, start)
+            record = _record(BASELINE, row, conditions, start)
             baselines.append({**place, **record})
     return {
         "format": "sparsegen-tuning",
@@ -68,20 +67,16 @@ def unpack(packed: Document) -> Document:
     }
 
 
-def _record(columns: Sequence[str], row: Sequence[Any], usual: Document, start: datetime) -> Document:
+def _record(
+    columns: Sequence[str], row: Sequence[Any], conditions: Mapping[str, Document], start: datetime
+) -> Document:
     """A record as an export has it."""
-    members = dict(usual)
-    members.update(zip(columns, row, strict=False))  # values beyond the columns are dropped
-    after, *rest = row[len(columns) :]
-    if rest:
-        members.update(rest[0])
-    sample = {name: members.pop(name) for name in (*SAMPLE, *SAMPLED)}
-    kind = members.pop("measured_as", None)
-    if kind is not None:
-        sample["measured_as"] = kind
-    if sample["median_us"] is not None:
+    members = dict(zip(columns, row, strict=False))
+    members |= conditions[members.pop("conditions")]
+    members["measured_at"] = (start + timedelta(seconds=members.pop("after"))).isoformat()
+    sample = {name: members.pop(name) for name in SAMPLE if name in members}
+    if sample.get("median_us") is not None:
         members["sample"] = sample
-    members["measured_at"] = (start + timedelta(microseconds=after)).isoformat()
     return {name: value for name, value in members.items() if value is not None}
 
 
@@ -96,22 +91,22 @@ def pack(document: Document) -> Document:
     """
     if document.get("predictions"):
         raise ValueError("what is packaged was measured: a document with predictions cannot be packed")
-    measured = [_members(m) for m in document["measurements"]]
-    usual = {name: _commonest(m.get(name) for m in measured) for name in USUAL}
-    usual = {name: value for name, value in usual.items() if value is not None}
-    usual_sample = {name: value for name, value in usual.items() if name in SAMPLED}
-    patterns, variants = _Table(), _Table()
+    patterns, variants, conditions = _Table(), _Table(), _Table(SHORT_OF_FEW)
     groups: dict[tuple[int, int], tuple[list[Document], list[Document]]] = {}
-    for m in measured:
+    for m in map(_members, document["measurements"]):
         m["variant"] = variants.place([m.pop("family"), *m.pop("config").values(), m.pop("source_digest")])
         groups.setdefault((m.pop("workload"), m.pop("device")), ([], []))[0].append(m)
     for b in map(_members, document["baselines"]):
         groups.setdefault((b.pop("workload"), b.pop("device")), ([], []))[1].append(b)
+    for columns, records in ((MEASUREMENT, 0), (BASELINE, 1)):
+        for record in (record for group in groups.values() for record in group[records]):
+            common = {
+                name: value for name, value in sorted(record.items()) if name not in (*columns, "measured_at")
+            }
+            record["conditions"] = conditions.place(common)
     for w in document["workloads"]:
         patterns.place([w["fingerprint"], *(w["features"][name] for name in PATTERN)])
-    pattern_names, variant_names = patterns.names(), variants.names()
-    for m in measured:
-        m["variant"] = variant_names[m["variant"]]
+    names = patterns.names() | variants.names() | conditions.names()
     results = []
     for (number, device), (ours, others) in groups.items():
         workload = document["workloads"][number]
@@ -120,21 +115,21 @@ def pack(document: Document) -> Document:
         results.append(
             {
                 "problem": workload["problem"],
-                "pattern": pattern_names[pattern],
+                "pattern": names[pattern],
                 "device": device,
                 "from": start.isoformat(),
-                "measurements": [_row(MEASUREMENT, m, usual, start) for m in ours],
-                "baselines": [_row(BASELINE, b, usual_sample, start) for b in others],
+                "measurements": [_row(MEASUREMENT, m, names, start) for m in ours],
+                "baselines": [_row(BASELINE, b, names, start) for b in others],
             }
         )
     return {
         "format": FORMAT,
         "version": document["version"],
-        "usual": usual,
         "devices": document["devices"],
         "patterns": patterns.rows(),
         "tunables": dict(sorted((m["family"], list(m["config"])) for m in document["measurements"])),
         "variants": variants.rows(),
+        "conditions": conditions.rows(),
         "results": results,
     }
 
@@ -142,10 +137,12 @@ def pack(document: Document) -> Document:
 class _Table:
     """Distinct rows, named by their own contents."""
 
-    def __init__(self) -> None:
-        self._rows: dict[str, list[Any]] = {}
+    def __init__(self, short: int | None = None) -> None:
+        """Give names of so many digits at least, by default `SHORT`."""
+        self._rows: dict[str, Any] = {}
+        self._short = SHORT if short is None else short
 
-    def place(self, row: list[Any]) -> str:
+    def place(self, row: Any) -> str:
         """Add a row, unless it is there; return its whole digest."""
         digest = hashlib.sha256(json.dumps(row).encode()).hexdigest()
         self._rows[digest] = row
@@ -153,12 +150,12 @@ class _Table:
 
     def names(self) -> dict[str, str]:
         """The first digits of all digests, as many as tell them apart, in the order of the rows' contents."""
-        length = SHORT
+        length = self._short
         while len({digest[:length] for digest in self._rows}) < len(self._rows):
             length += 1
         return {digest: digest[:length] for digest in sorted(self._rows, key=lambda d: str(self._rows[d]))}
 
-    def rows(self) -> dict[str, list[Any]]:
+    def rows(self) -> dict[str, Any]:
         """All rows by their names."""
         return {name: self._rows[digest] for digest, name in self.names().items()}
 
@@ -168,16 +165,14 @@ def _members(record: Document) -> Document:
     return {**{n: value for n, value in record.items() if n != "sample"}, **record.get("sample", {})}
 
 
-def _row(columns: Sequence[str], record: Document, usual: Mapping[str, object], start: datetime) -> list[Any]:
-    after = (datetime.fromisoformat(record.pop("measured_at")) - start) // MICROSECOND
-    row: list[Any] = [*(record.pop(name, None) for name in columns), after]
-    rest = {name: record.get(name) for name in (*usual, *record) if record.get(name) != usual.get(name)}
-    return [*row, rest] if rest else row
-
-
-def _commonest(values: Iterable[object]) -> Any:
-    """The value that most have; None of none."""
-    return next((value for value, _ in Counter(values).most_common(1)), None)
+def _row(columns: Sequence[str], record: Document, names: Mapping[str, str], start: datetime) -> list[Any]:
+    after = (datetime.fromisoformat(record["measured_at"]) - start) / SECOND
+    named = {name: names[record[name]] for name in ("variant", "conditions") if name in record}
+    members = record | named | {"after": int(after) if after.is_integer() else after}
+    row = [members.get(name) for name in columns]
+    while row[-1] is None:
+        row.pop()
+    return row
 
 
 # --- text --------------------------------------------------------------------------------------------------

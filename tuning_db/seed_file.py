@@ -7,18 +7,18 @@ exports makes of the JSON, and these tables against the models.
 
 The JSON is an export in columns (`seed_columns` turns one into the other), one row a line::
 
-    {"format": "sparsegen-seeds/1", "version": 3,
-    "usual": {"outcome": "ok", "driver": "580.159.04", ...},
+    {"format": "sparsegen-seeds/2", "version": 3,
     "devices": [{"key": ..., "rates": {...}}],
-    "patterns": {"1c9e51d2": ["ecd7eb75...", 4096, 1024, 1258824, ...], ...},
+    "patterns": {"1c9e51": ["ecd7eb75...", 4096, 1024, 1258824, ...], ...},
     "tunables": {"csr_spmm": ["tile_n", ...], ...},
-    "variants": {"7a0b9f13": ["csr_spmm", 32, ..., "80a22737..."], ...},
-    "results": [{"problem": {...}, "pattern": "1c9e51d2", "device": 0, "from": "2026-11-21T10:57:06.905910+00:00",
-    "measurements": [["7a0b9f13", 13.79, ...], ...], "baselines": [["cublas", ...], ...]}, ...]}
+    "variants": {"7a0b9f": ["csr_spmm", 32, ..., "80a22737"], ...},
+    "conditions": {"3f6": {"outcome": "ok", "final": true, "count": 100, "driver": "580.159.04", ...}, ...},
+    "results": [{"problem": {...}, "pattern": "1c9e51", "device": 0, "from": "2026-11-21T10:57:06+00:00",
+    "measurements": [["7a0b9f", "3f6", 13.79, ...], ...], "baselines": [["81b", ...], ...]}, ...]}
 
-Patterns and variants are named by their own contents, so that a new row changes no other line. A row has the values of
-`MEASUREMENT` or `BASELINE`, in this order, then the microseconds from the group's ``from`` to when it was measured, and
-an object of what differs from ``usual``, if anything does. Null stands for what a record does not have.
+Patterns, variants and conditions (what many records have in common) are named by their own contents, so that a new row
+changes no other line. A row has the values of `MEASUREMENT` or `BASELINE`, in this order, without those at its end that
+are null; ``after`` is the seconds from the group's ``from`` to when it was measured.
 """
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ from typing import Any
 
 Document = dict[str, Any]
 
-SCHEMA_VERSION = "0008"  # version in `schema_versions` that has these tables
+SCHEMA_VERSION = "0009"  # version in `schema_versions` that has these tables
 NAME = "seeds.db"  # beside the JSON files, in a wheel
 
-FORMAT = "sparsegen-seeds/1"
-SAMPLE = ("median_us", "low_us", "high_us", "count")
-SAMPLED = ("cold", "clock_mhz", "throttle_reasons")  # every sample has them, mostly the same
+FORMAT = "sparsegen-seeds/2"
+TIMES = ("median_us", "low_us", "high_us")
 MEASUREMENT = (
-    "variant", *SAMPLE, "worst_error", "registers", "spill_bytes", "compile_seconds", "prepare_seconds",
-    "packed_bytes", "final",
+    "variant", "conditions", *TIMES, "after", "worst_error", "registers", "spill_bytes", "packed_bytes",
+    "compile_seconds", "prepare_seconds",
 )  # fmt: skip
-BASELINE = ("contender", "version", *SAMPLE)
+BASELINE = ("conditions", *TIMES, "after")
 PATTERN = ("m", "k", "nnz", "row_mean", "row_cov", "row_max", "block_fill")
 
 _TIMED = "id INTEGER PRIMARY KEY, device_id INTEGER, matrix_id INTEGER, problem_id INTEGER, measured_at TEXT"
@@ -70,7 +69,7 @@ TABLES = {
     "packed_bytes INTEGER, final BOOLEAN, driver TEXT",
     "baselines": f"{_TIMED}, {_SAMPLE}, throttle_reasons INTEGER, contender TEXT, version TEXT",
     "probes": f"{_OBSERVED}, sparse_us REAL, dense_us REAL, sample_count INTEGER, measured_as TEXT, "
-    "called TEXT, task TEXT",
+    "called TEXT, task TEXT, context TEXT",
     "checks": f"{_OBSERVED}, outcome TEXT, reason TEXT, worst_error REAL, seconds REAL",
     "predictions": "id INTEGER PRIMARY KEY, device_id INTEGER, matrix_id INTEGER, problem_id INTEGER, "
     "variant_id INTEGER, predicted_us REAL, basis TEXT, model TEXT, registers INTEGER, spill_bytes INTEGER, "
@@ -134,7 +133,7 @@ class _Writer:
         patterns = {name: self._pattern(row) for name, row in document["patterns"].items()}
         tunables = document["tunables"]
         variants = {name: self._variant(row, tunables[row[0]]) for name, row in document["variants"].items()}
-        usual = document["usual"]
+        conditions = document["conditions"]
         for group in document["results"]:
             place = {
                 "device_id": devices[group["device"]],
@@ -142,12 +141,12 @@ class _Writer:
                 "problem_id": self._problem(group["problem"]),
             }
             start = datetime.fromisoformat(group["from"]).astimezone(UTC).replace(tzinfo=None)
-            measured = [_members(MEASUREMENT, row, usual, start) for row in group["measurements"]]
+            measured = [_members(MEASUREMENT, row, conditions, start) for row in group["measurements"]]
             for m in measured:
                 m["variant_id"] = variants[m.pop("variant")]
+                m |= {name: m.get(name) or "" for name in ("reason", "driver")}
             self._insert_all("measurements", place, measured)
-            sampled = {name: usual[name] for name in SAMPLED if name in usual}
-            compared = [_members(BASELINE, row, sampled, start) for row in group["baselines"]]
+            compared = [_members(BASELINE, row, conditions, start) for row in group["baselines"]]
             self._insert_all("baselines", place, compared)
 
     def _device(self, device: Document) -> int:
@@ -198,20 +197,16 @@ class _Writer:
             self._insert(table, {**place, **row})
 
 
-def _members(columns: Sequence[str], row: Sequence[Any], usual: Document, start: datetime) -> Document:
+def _members(
+    columns: Sequence[str], row: Sequence[Any], conditions: Mapping[str, Document], start: datetime
+) -> Document:
     """The columns of a table's row, but for what it refers to."""
-    members = dict(usual)
-    members.update(zip(columns, row, strict=False))  # values beyond the columns are dropped
-    after, *rest = row[len(columns) :]
-    if rest:
-        members.update(rest[0])
+    members = dict(zip(columns, row, strict=False))
+    members |= conditions[members.pop("conditions")]
     cold, kind = members.pop("cold", True), members.pop("measured_as", None)
     members["measured_as"] = kind or ("warm" if cold is False else "cold")
-    members["sample_count"] = members.pop("count")
-    members["measured_at"] = _text(start + timedelta(microseconds=after))
-    if columns is MEASUREMENT:
-        for name in ("reason", "driver"):
-            members[name] = members.get(name) or ""
+    members["sample_count"] = members.pop("count", None)
+    members["measured_at"] = _text(start + timedelta(seconds=members.pop("after")))
     return members
 
 

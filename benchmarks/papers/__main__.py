@@ -2,9 +2,9 @@
 
     python -m benchmarks.papers --data DATA [--hours 10]
 
-A study that its time limit ended goes on in the next turn; one that fails is told at the end and not begun again. Given
-again after a stop, the command goes on: raw files keep what was measured. `python -m benchmarks.papers.page` writes the
-page.
+A study that its time limit ended goes on in the next turn, and so does one whose process was killed; a point that fails
+is left for last, and tried again when the study has no other. Given again after a stop, of whatever kind, the command
+goes on: raw files keep what was measured. `python -m benchmarks.papers.page` writes the page.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import click
 
 from benchmarks.papers.page import studies
-from benchmarks.papers.study import CPU, INCOMPLETE
+from benchmarks.papers.study import CPU, INCOMPLETE, LIMIT
+
+MOST_DEATHS = 3  # of a study's process by a signal, after which it is not begun again
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -26,15 +29,21 @@ from benchmarks.papers.study import CPU, INCOMPLETE
 def main(hours: float, device: str, given: tuple[str, ...]) -> None:
     """Run all studies; GIVEN are options of theirs, such as --data and --tiny."""
     ends = time.monotonic() + 3600 * hours
-    left = [study.name for study in studies() if device != CPU or not study.needs_gpu]
+    left = {study.name: study for study in studies() if device != CPU or not study.needs_gpu}
     failed: list[str] = []
+    deaths: Counter[str] = Counter()
     while left and time.monotonic() < ends:
-        for name in list(left):
+        for name, study in list(left.items()):
+            limit = min(LIMIT, ends - time.monotonic())
+            if limit <= 0:
+                break
             click.echo(f"== {name}")
-            words = [sys.executable, "-m", f"benchmarks.papers.{name}", "--device", device, *given]
-            status = subprocess.run(words, check=False).returncode
-            if status != INCOMPLETE:
-                left.remove(name)
+            where = CPU if study.on_host else device
+            words = [sys.executable, "-m", f"benchmarks.papers.{name}", "--device", where]
+            status = subprocess.run([*words, "--limit", f"{limit:.0f}", *given], check=False).returncode
+            deaths[name] += status < 0
+            if status != INCOMPLETE and not (status < 0 and deaths[name] < MOST_DEATHS):
+                del left[name]
                 failed += [name] if status else []
     told = [f"{len(left)} not complete: {', '.join(left)}"] if left else []
     told += [f"failed: {', '.join(failed)}"] if failed else []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import contextlib
+import io
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from benchmarks.study import result_file
 from sparsegen.bench.results import result_file as bench_file
 from sparsegen.bench.results.results import TUNED, Results, Row
 from sparsegen.bench.results.summary import geometric
-from sparsegen.bench.suites import load_suite
+from sparsegen.cli.main import cli, recorded_command
 from sparsegen.operators import DType
 
 ROWS = "rows"  # of a document: `Row` objects
@@ -27,11 +28,15 @@ class BenchStudy(Study):
 
     Attributes:
         suites: their names; all their rows are measured.
+        folder: the one of real data whose matrices suites take, if they take any.
+        stand_ins: suites that are measured in their place where no data are given.
         options: of ``bench`` beside suites, device, output and limit.
         tiny: the same for a test.
     """
 
     suites: Sequence[str]
+    folder: str | None = None
+    stand_ins: Sequence[str] = ()
     options: Sequence[str]
     tiny: Sequence[str]
 
@@ -43,17 +48,31 @@ class BenchStudy(Study):
         if again:
             path.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
-        words = [word for suite in self.suites for word in ("--suite", suite)]
+        words = self.cases(setting)
         words += self.tiny if setting.tiny else self.options
-        words += ["--device", setting.device.backend, "--limit", f"{limit:.0f}", "-o", str(path)]
-        click.echo(f"sparsegen bench {' '.join(words[:-1])} {path.name}")
-        done = subprocess.run([sys.executable, "-m", "sparsegen", "bench", *words], check=False)
-        if done.returncode:
-            raise click.ClickException(f"sparsegen bench ended with status {done.returncode}")
-        rows = len(bench_file.read(path).rows)
-        wanted = 1 if setting.tiny else sum(load_suite(name).rows for name in self.suites)
-        click.echo(f"{self.name}: {rows} of {wanted} rows" + ("" if rows < wanted else ", complete"))
-        return rows >= wanted
+        words += ["--device", setting.device.backend, "--limit", f"{max(limit, 0.1):.1f}", "-o", str(path)]
+        click.echo(recorded_command(["bench", *words]))
+        with contextlib.redirect_stdout(io.StringIO()) as told:  # in this process: a kill leaves none behind
+            status = cli.main(["bench", *words, "--json"], prog_name="sparsegen", standalone_mode=False)
+        document = json.loads(told.getvalue() or "{}")
+        if status:
+            raise click.ClickException(f"sparsegen bench: {document.get('error', {}).get('message')}")
+        measured, left = len(document["measured"]), document["left"]
+        for row, why in document["skipped"].items():
+            click.echo(f"left out: {row}: {why}")
+        click.echo(f"{self.name}: {measured} rows measured, {document['kept']} kept, {left} left")
+        if not left:
+            click.echo(f"{self.name}: complete")
+        return not left
+
+    def cases(self, setting: Setting) -> list[str]:
+        """Options of ``bench`` that say what is measured."""
+        if self.folder is None:
+            return [word for suite in self.suites for word in ("--suite", suite)]
+        data = setting.data.folder
+        suites = self.stand_ins if data is None else self.suites
+        words = [word for suite in suites for word in ("--suite", suite)]
+        return words if data is None else [*words, "--data", str(data / self.folder)]
 
     def read(self, path: Path) -> Document:
         return document_of(bench_file.read(path))

@@ -184,7 +184,7 @@ def measured(
 
 class BlockConvolution(Study):
     name = "block_convolution"
-    title = "Block-sparse convolution"
+    title = "Block-sparse convolution: the report's images"
     paper = "A. Shah, A. Nair: Block Sparse Convolution, CS6023 report, IIT Madras, 2018"
     gpu = "a GPU that the report does not name"
     claims = (

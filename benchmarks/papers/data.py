@@ -1,7 +1,8 @@
 """Data of the studies: real ones from a folder that is given, or generated stand-ins of the same shapes.
 
 The folder holds ``mnist/mnist.npz`` (``train_images``, ``train_labels``, ``test_images``, ``test_labels``: uint8 images
-of 28 × 28), ``text/tinyshakespeare.txt.gz`` and ``points/kitti_sweep.npz`` (``xyz``: float32 metres).
+of 28 × 28), ``text/tinyshakespeare.txt.gz`` and ``points/kitti_sweep.npz`` (``xyz``: float32 metres);
+of ``dlmc``, the matrices, `sputnik_matrices` says more.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class LidarNetwork(Study):
     )
 
     def points(self, setting: Setting) -> Iterable[Point]:
-        side, count = (32, 2) if setting.tiny else (512, LAYERS)
+        side, count = (64, 2) if setting.tiny else (512, LAYERS)
         for channels in (16,) if setting.tiny else CHANNELS:
             for block in (8,) if setting.tiny else BLOCKS:
                 yield Point(

@@ -11,56 +11,77 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from benchmarks.markdown import table
-from benchmarks.papers.study import Document, Study
+from benchmarks.papers import earlier
+from benchmarks.papers.earlier import Earlier, earlier_table
+from benchmarks.papers.study import FAILED, Document, Study
 from benchmarks.suite_tables import short
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "papers.md"
 FIGURES = ROOT / "docs" / "papers"
-STUDIES = (  # in the order of the page
-    "uniform_accuracy",
-    "uniform_kernels",
-    "sputnik_kernels",
-    "mobilenet",
-    "sparse_transformer",
-    "sparsedrop_layer",
-    "sparsedrop_training",
-    "sparse_dnn",
-    "block_convolution",
-    "lidar_network",
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A part of the page: its studies in order, and what was measured of the paper before them."""
+
+    title: str
+    studies: tuple[str, ...]
+    before: tuple[Earlier, ...]
+
+
+PAPERS = (
+    Paper("Uniform sparsity", ("uniform_accuracy", "uniform_kernels"), earlier.UNIFORM),
+    Paper(
+        "Sputnik",
+        ("sputnik_kernels", "sputnik_matrices", "mobilenet", "sparse_transformer"),
+        earlier.SPUTNIK,
+    ),
+    Paper("SparseDrop", ("sparsedrop_layer", "sparsedrop_training"), earlier.SPARSEDROP),
+    Paper(
+        "Sparse DNN Challenge",
+        ("sparse_dnn", "sparse_dnn_kernels", "sparse_dnn_padding"),
+        earlier.CHALLENGE,
+    ),
+    Paper("Block-sparse convolution", ("block_convolution", "lidar_network"), earlier.CONVOLUTION),
 )
+STUDIES = tuple(name for paper in PAPERS for name in paper.studies)
 HEAD = """# The papers' own experiments
 
 What five papers showed, measured with this project. `python -m benchmarks.papers.page` writes this page from the raw
 files in `benchmarks/results/`; typed by hand is only what the papers say and what differs. Every study is one command,
 ends within ten minutes, and goes on where it stopped when it is given again; `python -m benchmarks.papers --data DATA`
 runs all of them. `DATA` is a folder of [real data](../benchmarks/README.md#the-papers-own-experiments). What is behind
-a paper or a library is in bold.
+a paper or a library is in bold. Each paper begins with what other benchmarks measured of its claims before.
 """
 
 
-def studies() -> Iterator[Study]:
-    """All of them."""
-    for name in STUDIES:
+def studies(names: Iterable[str] = STUDIES) -> Iterator[Study]:
+    """All of them, or some."""
+    for name in names:
         yield importlib.import_module(f"benchmarks.papers.{name}").STUDY
 
 
 def page(results: Path = RESULTS) -> str:
     """The whole page."""
-    known = {study: documents(study, results) for study in studies()}
+    known = {study.name: (study, documents(study, results)) for study in studies()}
     lines = [
         [f"[{study.title}](#{anchor(study)})", ", ".join(d["device"] for d in found.values()) or "not yet"]
-        for study, found in known.items()
+        for study, found in known.values()
     ]
-    contents = table(["study", "measured"], lines)
-    return "\n".join([HEAD, contents, *(section(study, found) for study, found in known.items())])
+    parts = [HEAD, table(["study", "measured"], lines)]
+    for paper in PAPERS:
+        parts.append(f"\n## {paper.title}\n\n{earlier_table(paper.before, results)}\n")
+        parts += [section(*known[name]) for name in paper.studies]
+    return "\n".join(parts)
 
 
 def anchor(study: Study) -> str:
@@ -70,7 +91,8 @@ def anchor(study: Study) -> str:
 
 def documents(study: Study, results: Path = RESULTS) -> dict[Path, Document]:
     """Measurements of each device, by its file."""
-    return {file: study.read(file) for file in sorted(results.glob(f"*/{study.raw}.json.xz"))}
+    found = {file: study.read(file) for file in sorted(results.glob(f"*/{study.raw}.json.xz"))}
+    return {file: document for file, document in found.items() if document["rows"]}
 
 
 def section(study: Study, found: dict[Path, Document]) -> str:
@@ -78,14 +100,16 @@ def section(study: Study, found: dict[Path, Document]) -> str:
     claims = table(
         ["the paper", f"on {study.gpu}", "where"], [[c.what, c.value, c.where] for c in study.claims]
     )
-    parts = [f"\n## {study.title}\n\n{study.paper}.\n\n{claims}\n"]
+    parts = [f"\n### {study.title}\n\n{study.paper}.\n\n{claims}\n"]
     if not found:
         parts.append(f"Not measured yet: `{study.invocation}`.\n")
     for file, document in found.items():
         parts.append(
             f"**{document['device']}**\n\n{study.table(document)}\n\n{origin(study, file, document)}\n"
         )
-        parts.append("\n".join(f"- {one}" for one in study.results(document)) + "\n")
+        results = [*study.results(document)]
+        results += [f"**Failed**: {name}: {why}" for name, why in document.get(FAILED, {}).items()]
+        parts.append("\n".join(f"- {one}" for one in results) + "\n")
         if figure_of(study, file).is_file():
             place = figure_of(study, file).relative_to(PAGE.parent)
             parts.append(f"![{study.title}, {document['device']}]({place})\n")

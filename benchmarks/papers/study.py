@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +15,17 @@ import click
 
 from benchmarks.papers.data import Data
 from benchmarks.pictures import save
-from benchmarks.study import known_rows, read_document, torch_place, write_results
+from benchmarks.study import read_document, result_file, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.kernels.base import Device
+from sparsegen.settings import Settings
+from sparsegen.system.host_lock import private_lock
 
 KEY = "point"  # the field that names a row of a raw file
 LIMIT = 540.0  # seconds after which no further point is begun
 INCOMPLETE = 75  # exit status of a study that goes on when it is given again
+FAILED = "failed"  # of a raw file: points without a result, and why
+BROKEN_OFF = "the process ended before it was measured"
 CPU = "cpu"  # PyTorch on the host; nothing of ours runs
 EQUAL = 0.05  # by how much a ratio may differ from 1 and still be called equal
 
@@ -42,7 +47,7 @@ class Setting:
     """The arguments of a run.
 
     Attributes:
-        tiny: small sizes and generated data, for a test.
+        tiny: small sizes, for a test.
     """
 
     device: Device
@@ -81,6 +86,7 @@ class Study(ABC):
         differs: what is not as in the paper, and why; sentences.
         seed: of data, weights and masks; a point may have seeds of its own.
         needs_gpu: whether it measures times, and is complete on a GPU alone.
+        on_host: whether it computes on the host alone, whatever the others run on.
     """
 
     name: str
@@ -91,6 +97,7 @@ class Study(ABC):
     differs: Sequence[str]
     seed = 0
     needs_gpu = True
+    on_host = False
 
     @abstractmethod
     def points(self, setting: Setting) -> Iterable[Point]:
@@ -119,34 +126,37 @@ class Study(ABC):
 
     @property
     def invocation(self) -> str:
-        return f"python -m benchmarks.papers.{self.name} --data DATA"
+        """The command that measures it."""
+        return f"python -m benchmarks.papers.{self.name} " + (
+            "--device cpu" if self.on_host else "--data DATA"
+        )
 
     def run(self, setting: Setting, limit: float, again: bool) -> bool:
         """Measure what the raw file lacks, and write it after every point; whether all is there.
 
+        A point that fails ends the process, whose device may be in any state; the same command goes on with the
+        others, and tries those that failed last.
+
         Args:
             limit: seconds after which no further point is begun.
             again: measure points that the file holds, too.
+
+        Raises:
+            click.ClickException: all other points are there, and some failed again.
         """
         ends = time.monotonic() + limit
-        rows = known_rows(setting.device, self.raw, KEY)
-        done: set[str] = set() if again else set(rows)
-        for point in self.points(setting):
-            if point.name in done:
-                continue
+        raw = RawFile(self, setting, again)
+        fresh, failed = raw.left()
+        for point in (*fresh, *failed):
             if time.monotonic() > ends:
                 click.echo(f"time is up: {point.name} and what follows is left out; the same command goes on")
                 return False
-            began = time.monotonic()
-            measured = point.measure()
-            taken = round(time.monotonic() - began, 2)
-            rows[point.name] = {KEY: point.name, **measured, "seconds": taken}
-            given = {} if setting.data.folder is None else {str(setting.data.folder): "DATA"}
-            told = " ".join(
-                ["python -m", f"benchmarks.papers.{self.name}", *(given.get(w, w) for w in sys.argv[1:])]
-            )
-            write_results(setting.device, self.raw, list(rows.values()), command=told, seed=self.seed)
-            click.echo(f"{point.name}: " + ", ".join(f"{k} {v}" for k, v in measured.items() if _is_short(v)))
+            if not raw.measure(point) and point in fresh:
+                click.echo(f"{point.name} failed: {raw.failed[point.name]}; the same command goes on")
+                return False
+        if raw.failed:
+            told = "; ".join(f"{name}: {why}" for name, why in raw.failed.items())
+            raise click.ClickException(f"{self.name}: {len(raw.failed)} points failed: {told}")
         click.echo(f"{self.name}: complete")
         return True
 
@@ -162,15 +172,73 @@ class Study(ABC):
             type=click.Path(path_type=Path, exists=True, file_okay=False),
             help="Folder of real data (benchmarks/README.md); without it data are generated.",
         )
-        @click.option("--tiny", is_flag=True, help="Small sizes and generated data, for a test.")
+        @click.option("--tiny", is_flag=True, help="Small sizes, for a test.")
         @click.option("--limit", default=LIMIT, show_default=True, help="Begin no point later, seconds.")
         @click.option("--again", is_flag=True, help="Also points that the raw file holds.")
         def main(name: str, data: Path | None, tiny: bool, limit: float, again: bool) -> None:
-            setting = Setting(device_of(name), Data(None if tiny else data), tiny)
-            if not self.run(setting, limit, again):
-                sys.exit(INCOMPLETE)
+            setting = Setting(device_of(name), Data(data), tiny)
+            with private_lock(self.raw, Settings.from_environment().cache / "locks"):
+                # Another process may measure the same yet: one whose parent was killed.
+                if not self.run(setting, limit, again):
+                    sys.exit(INCOMPLETE)
 
         return main
+
+
+class RawFile:
+    """A study's raw file on a device: the rows that it holds, and what failed, written as a whole each time."""
+
+    def __init__(self, study: Study, setting: Setting, again: bool) -> None:
+        self._study, self._setting = study, setting
+        self._points = list(study.points(setting))
+        path = result_file(setting.device, study.raw)
+        held = read_document(path) if path.is_file() and not again else {}
+        self._rows: dict[str, dict[str, Any]] = {row[KEY]: row for row in held.get("rows", ())}
+        self.failed: dict[str, str] = held.get(FAILED, {})
+
+    def left(self) -> tuple[list[Point], list[Point]]:
+        """Points that were never begun, and those that failed."""
+        missing = [point for point in self._points if point.name not in self._rows]
+        return (
+            [point for point in missing if point.name not in self.failed],
+            [point for point in missing if point.name in self.failed],
+        )
+
+    def measure(self, point: Point) -> bool:
+        """Measure a point and write it; False if it fails. While it is measured, the file says that it was begun."""
+        self.failed[point.name] = self.failed.get(point.name, BROKEN_OFF)
+        self._write()
+        began = time.monotonic()
+        try:
+            measured = point.measure()
+        except Exception as error:  # whatever it is, the other points must be measured
+            traceback.print_exc()
+            self.failed[point.name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            self._write()
+            return False
+        taken = round(time.monotonic() - began, 2)
+        self._rows[point.name] = {KEY: point.name, **measured, "seconds": taken}
+        del self.failed[point.name]
+        self._write()
+        click.echo(f"{point.name}: " + ", ".join(f"{k} {v}" for k, v in measured.items() if _is_short(v)))
+        return True
+
+    def _write(self) -> None:
+        """Rows in the order of the points; those of other settings lie behind."""
+        order = {point.name: number for number, point in enumerate(self._points)}
+        rows = sorted(self._rows.values(), key=lambda row: order.get(row[KEY], len(order)))
+        folder = self._setting.data.folder
+        given = {} if folder is None else {str(folder): "DATA"}
+        command = ["python -m", f"benchmarks.papers.{self._study.name}"]
+        facts = {FAILED: self.failed} if self.failed else {}
+        write_results(
+            self._setting.device,
+            self._study.raw,
+            rows,
+            command=" ".join([*command, *(given.get(word, word) for word in sys.argv[1:])]),
+            seed=self._study.seed,
+            **facts,
+        )
 
 
 def device_of(name: str) -> Device:

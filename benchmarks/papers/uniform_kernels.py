@@ -1,10 +1,11 @@
-"""Times of uniform sparsity's kernels: every point of figures 5 to 8 of Muralidharan, MLSys 2023.
+"""Times of uniform sparsity's kernels: all of figures 5 to 8 and table 1 of Muralidharan, MLSys 2023.
 
 python -m benchmarks.papers.uniform_kernels
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,12 +14,16 @@ from benchmarks.papers.bench_study import BenchStudy, best, of_suites, ratio
 from benchmarks.papers.study import Claim, Document, result, svg
 from sparsegen.bench.results.results import TUNED, Row
 
-CUSPARSE, PAPERS, VEC = "cusparse-csr", "uspmm", "uspmm_vec"
+CUSPARSE, COO, PAPERS, VEC = "cusparse-csr", "cusparse-coo", "uspmm", "uspmm_vec"
 FIGURES = {
     "5: 128² to 1024² at 60 %": lambda r: r.m == r.k and r.n in (128, 1024) and abs(r.sparsity - 0.6) < 0.01,
     "6: 128³, 5 to 95 %": lambda r: r.m == r.n == 128,
     "6: 1024³, 5 to 95 %": lambda r: r.m == r.n == 1024,
     "7: 1024² at 60 %, n = 128 to 16384": lambda r: r.m == 1024 and abs(r.sparsity - 0.6) < 0.01,
+}
+NETWORKS = {  # table 1: USpMM and USpMM-Vec over cuSPARSE CSR, geometric means over a network's layers
+    "Transformer-Big": ("at 65 %, n = 1024", 1.49, 1.62),
+    "ResNet-50": ("at 81 %, n = 128", 1.31, 1.01),
 }
 
 
@@ -33,15 +38,20 @@ class UniformKernels(BenchStudy):
         Claim("over cuSPARSE CSR, 128³ at 60 %", "2.74 ×", "Fig. 6"),
         Claim("over cuSPARSE CSR, n up to 16384", "up to 1.62 ×", "Fig. 7"),
         Claim("never slower than cuSPARSE CSR", "all points", "section 4.3"),
+        Claim(
+            "over cuSPARSE CSR, layers of Transformer-Big at 65 %, USpMM and Vec", "1.49, 1.62 ×", "Table 1"
+        ),
+        Claim("over cuSPARSE CSR, layers of ResNet-50 at 81 %, USpMM and Vec", "1.31, 1.01 ×", "Table 1"),
     )
     differs = (
         "cuSPARSE 12 is faster than the paper's of 2022, so that the same kernel gains less over it.",
         "Our fastest variants run on tensor cores; the paper's kernels do not.",
-        "cuSPARSE's COO, a peer in figure 6, is not timed.",
+        "Layers of table 1's networks have random uniform patterns, all of the network's mean sparsity.",
     )
-    suites = ("uniform-figures",)
+    suites = ("uniform-figures", "uniform-networks")
     options = (
-        *("--only", TUNED, "--only", CUSPARSE, "--only", "cublas", "--tune", "quick", "--jobs", "6"),
+        *(w for name in (TUNED, CUSPARSE, COO, "cublas") for w in ("--only", name)),
+        *("--tune", "quick", "--jobs", "6"),
         *("--configs", "uspmm@published", "--configs", "uspmm_vec@published"),
         *("--configs", "uspmm:vsize=1,2,4,8;nwarp=1,2,4,8", "--rounds", "4", "--samples", "15"),
     )
@@ -59,22 +69,27 @@ class UniformKernels(BenchStudy):
     )
 
     def table(self, document: Document) -> str:
-        rows = of_suites(document, *self.suites)
+        rows = of_suites(document, "uniform-figures")
+        layers = of_suites(document, "uniform-networks")
+        parts = {f"Fig. {name}": [row for row in rows if belongs(row)] for name, belongs in FIGURES.items()}
+        for network, (at, *_) in NETWORKS.items():
+            found = [row for row in layers if network in row.case]
+            parts[f"Table 1: {network} {at}"] = [row for row in found for _ in range(times_in_network(row))]
         lines = []
-        for name, belongs in FIGURES.items():
-            some = [row for row in rows if belongs(row)]
+        for name, some in parts.items():
             lines.append(
                 [
-                    f"Fig. {name}", len(some),
+                    name, len(some),
                     *(times(ratio(some, CUSPARSE, ours)) for ours in (PAPERS, VEC, TUNED)),
-                    best(some, CUSPARSE, VEC), best(some, CUSPARSE), times(ratio(some, "cublas")),
+                    best(some, CUSPARSE, VEC), best(some, CUSPARSE), times(ratio(some, COO)),
+                    times(ratio(some, "cublas")),
                 ]
             )  # fmt: skip
         head = ["over cuSPARSE CSR", "points", "USpMM", "USpMM-Vec", "ours", "Vec at most", "ours at most"]
-        return table([*head, "ours over cuBLAS"], lines)
+        return table([*head, "ours over cuSPARSE COO", "ours over cuBLAS"], lines)
 
     def results(self, document: Document) -> Sequence[str]:
-        rows = of_suites(document, *self.suites)
+        rows = of_suites(document, "uniform-figures")
         slower = [row for row in rows if (v := row.us(VEC)) and (c := row.us(CUSPARSE)) and v > c]
         return [
             result("The paper's kernel, USpMM-Vec, over cuSPARSE CSR", ratio(rows, CUSPARSE, VEC)),
@@ -86,19 +101,25 @@ class UniformKernels(BenchStudy):
     def draw(self, document: Document, path: Path) -> bool:
         from matplotlib.figure import Figure
 
-        rows = of_suites(document, *self.suites)
+        rows = of_suites(document, "uniform-figures")
         made = Figure(figsize=(11, 3.4), layout="constrained")
         first, second, third = made.subplots(1, 3)
         for axes, size in ((first, 128), (second, 1024)):
             some = sorted((r for r in rows if r.m == r.n == r.k == size), key=lambda r: r.sparsity)
-            for name, label in ((PAPERS, "USpMM"), (VEC, "USpMM-Vec"), (TUNED, "ours")):
+            for name, label in (
+                (COO, "cuSPARSE COO"),
+                (PAPERS, "USpMM"),
+                (VEC, "USpMM-Vec"),
+                (TUNED, "ours"),
+            ):
                 known = [(100 * r.sparsity, over) for r in some if (over := ratio([r], CUSPARSE, name))]
                 axes.plot(*zip(*known, strict=True), marker=".", label=label) if known else None
             axes.axhline(1, color="black", linewidth=0.8)
             axes.set(
                 title=f"{size}³", xlabel="sparsity, %", ylabel="times faster than cuSPARSE CSR", yscale="log"
             )
-        first.legend()
+        if first.get_legend_handles_labels()[0]:
+            first.legend()
         some = [r for r in rows if r.m == r.n == r.k == 1024]
         for settings in dict.fromkeys(setting for row in some for setting in _grid(row)):
             known = sorted((100 * r.sparsity, _grid(r)[settings]) for r in some if settings in _grid(r))
@@ -107,6 +128,12 @@ class UniformKernels(BenchStudy):
             )
         third.set(title="USpMM, 1024³", xlabel="sparsity, %", ylabel="TFLOP/s")
         return svg(made, path)
+
+
+def times_in_network(row: Row) -> int:
+    """The number of layers of a shape in a network."""
+    found = re.search(r"(\d+) times$", row.case)
+    return int(found[1]) if found else 1
 
 
 def _grid(row: Row) -> dict[tuple[int, int], float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -17,14 +17,28 @@ from sparsegen.system.quantities import microseconds
 _SCOPES = {Scope.GLOBAL: ", one threshold over all layers", Scope.LAYER: ", every layer by itself", None: ""}
 
 
-def emit_report(as_json: bool, report: PruneReport, times: PrunedTimes | None, output: Path | None) -> None:
-    """Print one pruned set of weights; ``output`` is where it was written."""
+def emit_report(
+    as_json: bool,
+    report: PruneReport,
+    times: PrunedTimes | None,
+    output: Path | None,
+    rounding_errors: Mapping[str, float] | None = None,
+) -> None:
+    """Print one pruned set of weights.
+
+    Args:
+        output: where it was written.
+        rounding_errors: error of the norm of each layer by name, where they were rounded.
+    """
     table = _table("layer", "shape", "sparsity", "row mean", "row CoV", "kept energy", "block fill")
+    if rounding_errors is not None:
+        table.add_column("rounding error")
     if times is not None:
         for heading in ("sparse", "dense", "source"):
             table.add_column(heading)
     for i, layer in enumerate(report.layers):
-        table.add_row(*_layer_cells(layer), *(_time_cells(times.layers[i]) if times else ()))
+        rounded = () if rounding_errors is None else (f"{rounding_errors[layer.name]:.2g}",)
+        table.add_row(*_layer_cells(layer), *rounded, *(_time_cells(times.layers[i]) if times else ()))
     request = report.request
     lines = [
         f"{request.pattern.describe()}{_SCOPES[request.scope]}: {_percent(request.sparsity)} asked for, "
@@ -38,7 +52,12 @@ def emit_report(as_json: bool, report: PruneReport, times: PrunedTimes | None, o
         lines.append(_times_line(times))
     lines += [f"copied untouched: {c.name} ({c.reason})" for c in report.copied]
     lines.append(f"written to {output}" if output else "nothing written; --output says where to")
-    data = {**report.to_dict(), "times": times.to_dict() if times else None, "output": output}
+    data = {
+        **report.to_dict(),
+        "rounding_errors": rounding_errors,
+        "times": times.to_dict() if times else None,
+        "output": output,
+    }
     emit(as_json, data, table, "\n".join(lines))
 
 

@@ -30,7 +30,7 @@ def model_and_inputs(model: Path, example_inputs: str, device: Device) -> tuple[
     try:
         import torch
 
-        from sparsegen.integrations.torch.models.example_inputs import read_example_inputs
+        from sparsegen.integrations.torch.calls.example_inputs import read_example_inputs
     except ModuleNotFoundError as error:
         raise PackageMissingError(
             f"--example-inputs needs PyTorch, which runs the model: {install_command('torch')}"
@@ -45,7 +45,7 @@ def model_and_inputs(model: Path, example_inputs: str, device: Device) -> tuple[
 def _model(model: Path) -> nn.Module:
     from torch import nn
 
-    from sparsegen.integrations.torch.models.example_inputs import called, is_object
+    from sparsegen.integrations.torch.calls.example_inputs import called, is_object
     from sparsegen.integrations.torch.models.exported_program import exported_model
 
     text = str(model)

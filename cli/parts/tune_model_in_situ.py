@@ -14,6 +14,7 @@ from sparsegen.cli.parts.common import emit
 from sparsegen.cli.parts.engines import Places
 from sparsegen.cli.parts.searches import watched
 from sparsegen.cli.parts.torch_models import model_and_inputs
+from sparsegen.operators import Quantization
 from sparsegen.settings import Settings
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning.report import Budget
@@ -47,6 +48,7 @@ def tune_in_situ(
     budget: Budget,
     again: bool,
     baselines: bool,
+    rounding: Quantization | None,
     places: Places,
     db: str | None,
     as_json: bool,
@@ -64,7 +66,9 @@ def tune_in_situ(
     loaded, inputs = model_and_inputs(model, example_inputs, device)
     from sparsegen.integrations.torch.models.model_tuning import ModelPlan
 
-    plan = ModelPlan(loaded, inputs, least_sparsity=min_sparsity, exclude=exclude, capture=capture)
+    plan = ModelPlan(
+        loaded, inputs, least_sparsity=min_sparsity, exclude=exclude, capture=capture, rounding=rounding
+    )
     place = db or Settings.from_environment().db
     with places.opened(place) as engine, Store.open(place) as store, watched(as_json=as_json) as watch:
         found = plan.tune(

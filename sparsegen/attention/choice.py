@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -9,30 +10,27 @@ from typing import Any
 
 from sparsegen import api
 from sparsegen.dispatch.chosen import Choice
+from sparsegen.dispatch.decision import Decision
+from sparsegen.dispatch.dense_or_sparse import Source, Time
 from sparsegen.dispatch.options import Dense, OnMiss
 from sparsegen.errors import NoVariantError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features, occupied_blocks
+from sparsegen.measure.decision import Entrants, Implementations, decide_between, decide_by_lack, digest_of
 from sparsegen.operators import DType, ItemValues, SparseAttentionProblem
+from sparsegen.settings import Settings
+from sparsegen.tuning_db.records import Task, Workload
 from sparsegen.tuning_db.shared_layers import described
 
 TILE = 64  # queries and keys of the tiles by which holes in a mask are judged
 
 
-class Way(StrEnum):
+class AttentionImplementation(StrEnum):
     """Implementations of attention."""
 
     STEPS = "steps"  # sddmm, sparse_softmax and spmm: any dtype and head_dim, scores in memory
     FUSED = "fused"  # sparse_attention: one launch, nothing in between in memory
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenWay:
-    """The way that runs, and why, in a sentence."""
-
-    way: Way
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +56,11 @@ class Request:
         """Arguments of `sparsegen.lookup` that all operators share."""
         return {"on_miss": self.on_miss, "device": self.device, "db": self.db, "dense": Dense.NEVER}
 
-    def options(self, way: Way) -> list[dict[str, Any]]:
+    def options(self, implementation: AttentionImplementation) -> list[dict[str, Any]]:
         """Returns the arguments of `sparsegen.lookup` and `sparsegen.tune` for each operator, in the order of their
         calls.
         """
-        if way is Way.FUSED:
+        if implementation is AttentionImplementation.FUSED:
             fused = {"operator": SparseAttentionProblem.operator, "k": self.head_dim}
             return [{**fused, "dtype": self.dtype, "batch": self.heads}]
         values = ItemValues.OWN if self.at_once > 1 else ItemValues.SHARED
@@ -74,49 +72,61 @@ class Request:
         return [{**step, "dtype": self.dtype, "batch": self.at_once} for step in steps]
 
 
-def choose_way(request: Request, way: Way | None) -> ChosenWay:
-    """Decides by the sum of the times in the database; if it does not know them all, by a heuristic.
+def decide_implementation(
+    request: Request, implementation: AttentionImplementation | None, enter: Callable[[], Entrants]
+) -> Decision:
+    """Decides whether the fused kernel runs, or the three steps.
 
-    With ``on_miss="tune"`` both implementations are tuned first, as far as they were not.
+    The caller's word, what can run at all, pins and earlier races come first; then the sum of the times in the
+    database, or if it does not know them all, a heuristic; where these do not tell, both are raced
+    (`sparsegen.measure.decision.decide_between`). With ``on_miss="tune"`` both implementations are tuned first, as far
+    as they were not.
 
     Args:
-        way: the implementation that the caller names; None to decide.
+        implementation: the implementation that the caller names; None to decide.
+        enter: prepares both for a race, the fused kernel first.
 
     Raises:
-        NoVariantError: neither way has a variant for every operator.
+        NoVariantError: neither implementation has a variant for every operator.
         DatabaseError: see `sparsegen.lookup`; and what `sparsegen.tune` raises if it is called.
     """
-    if way is not None:
-        return ChosenWay(way, "named by the caller")
-    steps, fused = (_choices(request, candidate) for candidate in (Way.STEPS, Way.FUSED))
-    if isinstance(fused, NoVariantError):
-        if isinstance(steps, NoVariantError):
-            raise steps
-        return ChosenWay(Way.STEPS, f"the fused kernel cannot run: {fused}")
-    if isinstance(steps, NoVariantError):
-        return ChosenWay(Way.FUSED, f"the three steps cannot run: {steps}")
-    turns = request.heads // request.at_once
-    times = [_known(steps, turns), _known(fused, 1)]
-    source = "measured or estimated from what was"
-    if None in times:
-        device = described(request.device, request.db)
-        times = [
-            turns * _steps_estimate(steps, request.mask, device),
-            _fused_estimate(fused[0], request.mask, device),
-        ]
-        source = "a heuristic, for not all of it was measured near by"
-    by_steps, by_fused = (float(time or 0.0) for time in times)
-    way = Way.FUSED if by_fused <= by_steps else Way.STEPS
-    return ChosenWay(
-        way,
-        f"{by_fused:.1f} µs for the fused kernel against {by_steps:.1f} µs for the three steps ({source})",
+    if implementation is not None:
+        return Decision.by_name(implementation is AttentionImplementation.FUSED)
+    steps, fused = (
+        _choices(request, candidate)
+        for candidate in (AttentionImplementation.STEPS, AttentionImplementation.FUSED)
     )
+    if isinstance(fused, NoVariantError) or isinstance(steps, NoVariantError):
+        return decide_by_lack(Task.ATTENTION, fused, steps)
+    ways = Implementations(
+        Workload.of(fused[0].problem, request.mask),
+        request.device,
+        kernel=fused[0],
+        others=steps,
+        times=_times(request, fused[0], steps),
+        location=str(request.db or Settings.from_environment().db),
+        context=digest_of(request.at_once, *(choice.config for choice in steps)),
+    )
+    return decide_between(Task.ATTENTION, ways, enter)
 
 
-def _choices(request: Request, way: Way) -> list[Choice] | NoVariantError:
-    """The choice for each operator of a way, or why there is none."""
+def _times(request: Request, fused: Choice, steps: list[Choice]) -> tuple[Time, Time]:
+    """Expected times of both: by measurements, or those near by; else by heuristics for both."""
+    turns = request.heads // request.at_once
+    known = [choice.sparse for choice in (fused, *steps) if choice.expected_us is not None]
+    times = [time for time in known if time is not None]
+    if len(times) == 1 + len(steps):
+        return times[0], Time.of_all(times[1:], turns)
+    device = described(request.device, request.db)
+    by_fused = _fused_estimate(fused, request.mask, device)
+    by_steps = turns * _steps_estimate(steps, request.mask, device)
+    return Time.of_sparse(by_fused, Source.PREDICTED), Time.of_sparse(by_steps, Source.PREDICTED)
+
+
+def _choices(request: Request, implementation: AttentionImplementation) -> list[Choice] | NoVariantError:
+    """The choice for each operator of an implementation, or why there is none."""
     try:
-        return [_look_up(request, options) for options in request.options(way)]
+        return [_look_up(request, options) for options in request.options(implementation)]
     except NoVariantError as error:
         return error
 
@@ -127,12 +137,6 @@ def _look_up(request: Request, options: dict[str, Any]) -> Choice:
         return choice
     api.tune(request.mask, **options, device=request.device, db=request.db)
     return api.lookup(request.mask, **options, **request.look_up)
-
-
-def _known(choices: list[Choice], turns: int) -> float | None:
-    """The sum of the times, in microseconds, if all are known."""
-    times = [choice.expected_us for choice in choices]
-    return None if None in times else turns * sum(time or 0.0 for time in times)
 
 
 def _steps_estimate(choices: list[Choice], mask: CsrMatrix, device: Device) -> float:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen.attention.choice import ChosenWay
+from sparsegen.attention.choice import AttentionImplementation
 from sparsegen.dispatch.chosen import Choice
+from sparsegen.dispatch.decision import Decision
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, SparseAttentionOperator, TensorSpec
@@ -16,6 +17,7 @@ from sparsegen.plan.arrays import Call, Target, caller
 from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.plan.variant_launcher import variant_launcher
 from sparsegen.system.device_bound import DeviceBound
+from sparsegen.tuning_db.records import Variant
 
 
 class FusedAttentionOperator(DeviceBound, OwnLaunch):
@@ -33,22 +35,22 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
         dtype, device: type of the arrays, and the device that it runs on.
         operands, result: shapes and dtypes of Q, K, V and of the result.
         work_bytes: device memory for each thread that calls it: none.
-        decision: why it was chosen over the three steps.
+        decision: decision of `prepare_attention` between it and the three steps.
     """
 
     work_bytes = 0
+    decision: Decision
 
     def __init__(
         self,
         operator: SparseAttentionOperator,
-        decision: ChosenWay,
         *,
         heads: int | None,
         head_dim: int,
         scale: float,
     ) -> None:
         """Take an operator with a batch of the heads; ``heads=1`` has a dimension for it, and None has none."""
-        self.heads, self.head_dim, self.scale, self.decision = heads, head_dim, scale, decision
+        self.heads, self.head_dim, self.scale = heads, head_dim, scale
         self._launcher = variant_launcher(operator)
         self._prepared = self._launcher.prepared
         self.device: Device = self._launcher.device
@@ -90,6 +92,11 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
         """The variant, ``attention``, and why it was chosen among those of the fused kernel."""
         return {"attention": self._launcher.choice}
 
+    @property
+    def variant(self) -> Variant:
+        """The variant that runs."""
+        return self._launcher.variant
+
     def explain(self) -> str:
         """Describes what runs, and why."""
         queries, keys = (spec.shape[-2] for spec in self.operands[:2])
@@ -97,7 +104,7 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
         lines = [
             f"attention of {heads} head{'s' if heads > 1 else ''}, {queries} queries × {keys} keys, head_dim "
             f"{self.head_dim}, {self.dtype}: 1 launch",
-            f"{self.decision.way}: {self.decision.why}",
+            f"{AttentionImplementation.FUSED}: {self.decision.why}",
             "attention:",
             *(f"  {line}" for line in self._launcher.explain().splitlines()),
         ]

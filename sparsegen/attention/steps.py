@@ -5,21 +5,25 @@ from __future__ import annotations
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sparsegen import api, arguments, backends
-from sparsegen.attention.choice import ChosenWay, Request, Way, choose_way
+from sparsegen.attention.choice import AttentionImplementation, Request, decide_implementation
 from sparsegen.attention.fused import FusedAttentionOperator
 from sparsegen.backends.executor import Buffer
 from sparsegen.dispatch.chosen import Choice
+from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.options import OnMiss
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import as_mask
+from sparsegen.measure.decision import Entrants
+from sparsegen.measure.race import call_on_addresses
 from sparsegen.operators import DType, Operator, SparseAttentionOperator, TensorSpec, member
 from sparsegen.plan.arrays import Call, Target, caller
 from sparsegen.plan.binding import BoundVariant, bind_variant
@@ -31,6 +35,7 @@ from sparsegen.system.device_bound import DeviceBound
 # Limit for the scores of heads that run at once: 8 heads of 12288 tokens that see 5 % of the keys fit in float32.
 MOST_SCORES_BYTES = 256 << 20
 MOST_AT_ONCE = 65535  # elements of a batch
+CALLS = 4  # behind each other in a race, as of a network's layers
 
 
 def prepare_attention(
@@ -41,7 +46,7 @@ def prepare_attention(
     dtype: DType | str = DType.FLOAT32,
     scale: float | None = None,
     heads_at_once: int | None = None,
-    way: Way | str | None = None,
+    implementation: AttentionImplementation | str | None = None,
     on_miss: OnMiss | str = OnMiss.NEAREST,
     device: Device | str | None = None,
     db: str | Path | None = None,
@@ -53,7 +58,9 @@ def prepare_attention(
     ``heads_at_once``. Fused, it runs the operator ``sparse_attention`` (k = head_dim) with a batch of all heads; this
     supports 16-bit elements and head dimensions that are multiples of 8. The implementation with the shorter time in
     the database runs. Where the database does not know both times, a heuristic prefers the fused kernel, unless nearly
-    all elements of the 64 × 64 tiles that hold a nonzero are zeros.
+    all elements of the 64 × 64 tiles that hold a nonzero are zeros. On a GPU, where these times do not tell that the
+    fused kernel is faster, both are timed on the spot, once, and the database keeps the answer; what counts is the
+    device's time.
 
     Args:
         mask: anything that `sparsegen.as_csr` takes, queries × keys: query i sees the keys at the nonzeros of row i;
@@ -63,7 +70,7 @@ def prepare_attention(
         dtype: type of Q, K, V, the result, and the scores in between; sums are float32.
         scale: default 1 / √head_dim.
         heads_at_once: a divisor of heads; fewer need less memory for scores, and more launches. Default `at_once`.
-        way: ``"steps"`` or ``"fused"``; default the one that should be faster.
+        implementation: ``"steps"`` or ``"fused"``; default the one that should be faster.
         on_miss, device, db: see `sparsegen.prepare`; nothing dense runs instead.
 
     Returns:
@@ -90,16 +97,36 @@ def prepare_attention(
     if not 1 <= batch <= MOST_AT_ONCE or many % batch:
         raise ConfigError(f"heads_at_once = {batch} is no divisor of {many} heads up to {MOST_AT_ONCE}")
     wanted = Request(pattern, many, batch, head_dim, kind, OnMiss.parse(on_miss), where, db)
-    decision = choose_way(wanted, None if way is None else member(Way, way, "way"))
-    parts = [{**options, **wanted.look_up} for options in wanted.options(decision.way)]
-    if decision.way is Way.FUSED:
-        fused = api.prepare(pattern, **parts[0], scale=factor)
-        assert isinstance(fused, SparseAttentionOperator)
-        return FusedAttentionOperator(fused, decision, heads=heads, head_dim=head_dim, scale=factor)
-    scores, softmax, product = (api.prepare(pattern, **part) for part in parts)
-    return AttentionOperator(
-        scores, softmax, product, pattern, decision, heads=heads, head_dim=head_dim, scale=factor
+    made = cache(partial(_prepared, wanted, heads, factor))
+
+    def enter() -> Entrants:
+        fused, steps = made(AttentionImplementation.FUSED), made(AttentionImplementation.STEPS)
+        assert isinstance(fused, FusedAttentionOperator)
+        calls = call_on_addresses(fused), call_on_addresses(steps)
+        return Entrants(fused.variant, lambda _: calls, CALLS)
+
+    decision = decide_implementation(
+        wanted,
+        None if implementation is None else member(AttentionImplementation, implementation, "implementation"),
+        enter,
     )
+    operator = made(AttentionImplementation.FUSED if decision.on_device else AttentionImplementation.STEPS)
+    operator.decision = decision
+    return operator
+
+
+def _prepared(
+    wanted: Request, heads: int | None, scale: float, implementation: AttentionImplementation
+) -> AttentionOperator | FusedAttentionOperator:
+    """The operator of one implementation; whoever prepares it says why."""
+    mask, head_dim = wanted.mask, wanted.head_dim
+    parts = [{**options, **wanted.look_up} for options in wanted.options(implementation)]
+    if implementation is AttentionImplementation.FUSED:
+        fused = api.prepare(mask, **parts[0], scale=scale)
+        assert isinstance(fused, SparseAttentionOperator)
+        return FusedAttentionOperator(fused, heads=heads, head_dim=head_dim, scale=scale)
+    scores, softmax, product = (api.prepare(mask, **part) for part in parts)
+    return AttentionOperator(scores, softmax, product, mask, heads=heads, head_dim=head_dim, scale=scale)
 
 
 def at_once(heads: int, scores_bytes: int) -> int:
@@ -130,8 +157,10 @@ class AttentionOperator(DeviceBound, OwnLaunch):
         dtype, device: type of the arrays, and the device that it runs on.
         operands, result: shapes and dtypes of Q, K, V and of the result.
         work_bytes: device memory for each thread that calls it.
-        decision: why it was chosen over the fused kernel.
+        decision: decision of `prepare_attention` between it and the fused kernel.
     """
+
+    decision: Decision
 
     def __init__(
         self,
@@ -139,14 +168,13 @@ class AttentionOperator(DeviceBound, OwnLaunch):
         softmax: Operator,
         product: Operator,
         mask: CsrMatrix,
-        decision: ChosenWay,
         *,
         heads: int | None,
         head_dim: int,
         scale: float,
     ) -> None:
         """Join operators that were prepared for the same mask, dtype, device and batch, which divides the heads."""
-        self.heads, self.head_dim, self.scale, self.decision = heads, head_dim, scale, decision
+        self.heads, self.head_dim, self.scale = heads, head_dim, scale
         self.heads_at_once = scores.problem.batch
         operators = {"scores": scores, "softmax": softmax, "product": product}
         self._parts = {name: variant_launcher(operator) for name, operator in operators.items()}
@@ -216,7 +244,7 @@ class AttentionOperator(DeviceBound, OwnLaunch):
             f"attention of {heads} head{'s' if heads > 1 else ''}, {queries} queries × {keys} keys, head_dim "
             f"{self.head_dim}, {self.dtype}: {4 * turns} launches{at_a_time}, "
             f"{self.work_bytes} bytes of work memory a thread",
-            f"{self.decision.way}: {self.decision.why}",
+            f"{AttentionImplementation.STEPS}: {self.decision.why}",
         ]
         for name, part in self._parts.items():
             lines += [f"{name}:", *(f"  {line}" for line in part.explain().splitlines())]

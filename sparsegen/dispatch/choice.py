@@ -25,6 +25,7 @@ from sparsegen.dispatch.dense_or_sparse import (
     measured_dense_us,
     probed_as,
     require_dense,
+    zeroing_us,
 )
 from sparsegen.dispatch.dense_time import known_products
 from sparsegen.dispatch.evidence import suspects
@@ -339,7 +340,9 @@ class _Search:
         if us is None and probes:
             us = probes[-1].dense_us
         if us is not None:
-            return replace(choice, dense=Time.of_dense(us, Source.MEASURED))
+            beside = zeroing_us(self.problem, self.device)
+            source = Source.NEAR if beside else Source.MEASURED
+            return replace(choice, dense=Time.of_dense(us + beside, source))
         return replace(choice, dense=self.estimated_dense(choice.neighbours or near[:NEIGHBOURS]))
 
     def estimated_dense(self, neighbours: Sequence[Neighbour]) -> Time | None:
@@ -363,11 +366,12 @@ class _Search:
         return self.database.probes(self.workload, self.device)
 
     def raced(self, config: Config) -> tuple[Probe, ...]:
-        """Returns the newest probe of each task that ran this config on tensors, for each way of being called; those of
-        prepared products are told with their dense times.
+        """Returns the newest probe of each task that ran this config, in each context and for each way of being called;
+        those of prepared products are told with their dense times.
         """
-        made = {(p.task, p.called): p for p in self.all_probes if p.variant.config == config}
-        told = has_dense(self.problem)
+        made = {(p.task, p.context, p.called): p for p in self.all_probes if p.variant.config == config}
+        # Functions on tensors ask for those of masks.
+        told = has_dense(self.problem) and self.problem.has_pattern
         return tuple(p for p in made.values() if not (told and p.task is Task.PRODUCT))
 
     @cached_property

@@ -45,8 +45,8 @@ class Choice:
         policy: the requested permission of dense products.
         obstacle: why the dense product does not run though it should; else empty.
         neighbours: the measured workloads that were asked.
-        raced: for calls on tensors that run the variant, their times with it and with dense products, for each way of
-            being called.
+        raced: for tasks that run the variant, such as calls on tensors, their times with it and in the other way, for
+            each way of being called.
     """
 
     problem: Problem
@@ -97,7 +97,7 @@ class Choice:
     @property
     def dense_is_faster(self) -> bool:
         """True if a dense product is measured or estimated to take less time."""
-        return self.dense is not None and self.sparse is not None and self.dense.us < self.sparse.us
+        return self.dense is not None and self.sparse is not None and not self.sparse.is_at_most(self.dense)
 
     @property
     def faster(self) -> Faster:

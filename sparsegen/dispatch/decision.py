@@ -1,4 +1,4 @@
-"""Decision between our kernels and a dense way: one type for prepared products and for layers of PyTorch."""
+"""Decision between our kernels and another way: one type for products, layers, attention and whole models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsegen.tuning_db.records import Called
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Decision between our kernels and a dense way.
+    """Decision between our kernels and another way: a dense one, or for attention the three steps.
 
     Attributes:
         from_host, on_device: true if ours run when calls come from Python, and when the device's time alone counts.
@@ -31,6 +31,11 @@ class Decision:
     def by_policy(cls, dense: Dense) -> Decision | None:
         """Returns what a caller has decided; None for ``"auto"``, which leaves it open."""
         return None if dense is Dense.AUTO else cls.always(dense is Dense.NEVER, f"dense={dense}")
+
+    @classmethod
+    def by_name(cls, ours: bool) -> Decision:
+        """Returns the decision of a caller who names the way."""
+        return cls.always(ours, "named by the caller")
 
     @property
     def is_settled(self) -> bool:

@@ -1,16 +1,15 @@
-"""Dense or sparse: which product takes less time, and whether what is known of both is enough to say so."""
+"""Dense or sparse, or any two ways: which takes less time, and whether what is known of both is enough to say so."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 
 from sparsegen.dispatch.dense_time import Known, dense_time_us, is_modelled
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
-from sparsegen.operators import OPERATORS, HasDense, Problem, SpmmProblem
+from sparsegen.operators import OPERATORS, HasDense, MaskedProblem, Problem, SpmmProblem
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.ranking import preference
 from sparsegen.tuning_db.records import Baseline, MeasuredAs
@@ -56,9 +55,19 @@ class Time:
     def of_dense(cls, us: float, source: Source) -> Time:
         return cls(us, source, DENSE_WITHIN[source])
 
+    @classmethod
+    def of_all(cls, times: Sequence[Time], repeats: int = 1) -> Time:
+        """The time of several kernels one after the other, as sure as the least sure of theirs."""
+        least_sure = max(times, key=lambda time: time.within)
+        return cls(repeats * sum(time.us for time in times), least_sure.source, least_sure.within)
+
     @property
     def is_measured(self) -> bool:
         return self.source is Source.MEASURED
+
+    def is_at_most(self, other: Time) -> bool:
+        """True if it is no longer than another one, as far as both are known."""
+        return self.us <= other.us
 
     def __str__(self) -> str:
         off = "" if self.is_measured else f", within {self.within:g} ×"
@@ -75,12 +84,7 @@ class Faster(StrEnum):
 
 def has_dense(problem: Problem) -> bool:
     """True if a dense product computes the problem."""
-    return problem.batch == 1 and _has_dense(type(problem))
-
-
-@cache
-def _has_dense(kind: type[Problem]) -> bool:
-    return issubclass(kind, HasDense)  # a protocol: it takes longer than the rest of a choice that was kept
+    return problem.dense_product is not None
 
 
 def require_dense(problem: Problem) -> None:
@@ -94,6 +98,10 @@ def require_dense(problem: Problem) -> None:
         raise ConfigError(
             f"dense = always runs one batch element; prepare them without it (batch = {problem.batch})"
         )
+    if problem.dense_product is None:
+        raise ConfigError(
+            f"dense = always: PyTorch has no dense product in the place of this one ({problem})"
+        )
 
 
 def compare(sparse: Time | None, dense: Time | None) -> Faster:
@@ -103,7 +111,7 @@ def compare(sparse: Time | None, dense: Time | None) -> Faster:
     if sparse is None:
         return Faster.OPEN
     if sparse.is_measured and dense.is_measured:
-        return Faster.DENSE if dense.us < sparse.us else Faster.SPARSE
+        return Faster.SPARSE if sparse.is_at_most(dense) else Faster.DENSE
     if dense.us * dense.within < sparse.us / sparse.within:
         return Faster.DENSE
     if sparse.us * sparse.within < dense.us / dense.within:
@@ -122,8 +130,23 @@ def probed_as(wanted: MeasuredAs | None) -> MeasuredAs:
     return MeasuredAs.WARM if wanted is MeasuredAs.GRAPH else wanted or MeasuredAs.COLD
 
 
+def zeroing_us(problem: Problem, device: Device) -> float:
+    """Microseconds beside a dense product of the launch that makes dead blocks zeros, of masks that come with the call:
+    live blocks are read, and all is written.
+    """
+    if problem.has_pattern or problem.dense_product is None:
+        return 0.0
+    assert isinstance(problem, MaskedProblem)
+    rates = device.expected_rates
+    nbytes = problem.m * problem.k * problem.dtype.itemsize * (1 + problem.density.share)
+    return rates.launch_us + nbytes / rates.copy_bytes_per_us
+
+
 def estimated_dense(problem: Problem, device: Device, known: Sequence[Known]) -> Time | None:
     """The time by the model of dense products, corrected by the nearest measured one; None where it has none."""
+    if not problem.has_pattern and problem.dense_product is not None and device.backend == "cuda":
+        whole = SpmmProblem(*problem.dense_product, problem.dtype)
+        return Time.of_dense(dense_time_us(whole, device) + zeroing_us(problem, device), Source.PREDICTED)
     if not (isinstance(problem, SpmmProblem) and is_modelled(problem, device)):
         return None
     us = dense_time_us(problem, device, known)

@@ -13,7 +13,7 @@ from sparsegen.dispatch.dense_or_sparse import Faster, Source
 from sparsegen.errors import NoVariantError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.operators import DType, Layout, Problem
 from sparsegen.system.json_object import Json
 from sparsegen.tuning_db.layer import Layer
 from sparsegen.tuning_db.records import Workload
@@ -144,15 +144,11 @@ class PrunedTimes:
 
 def layer_time(
     layer: KnownLayer,
-    n: int,
-    dtype: DType,
-    layout: Layout,
+    problem: Problem,
     device: Device,
     database: Layer,
-    epilogue: Epilogue = Epilogue.NONE,
 ) -> LayerTime:
-    """Returns the time that dispatch knows for ``layer · B`` with n columns, if a measurement is near."""
-    problem = SpmmProblem(layer.features.m, layer.features.k, n, dtype, layout, epilogue)
+    """Returns the time that dispatch knows for a product with a layer, if a measurement is near."""
     try:
         choice = choose(Workload(problem, layer.fingerprint, layer.features), device, database)
     except NoVariantError:

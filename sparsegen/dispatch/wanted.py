@@ -111,14 +111,14 @@ def without_operands(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options that are fields of a problem, and the operands to keep; those that are None are not given.
 
-    Scales of a quantised matrix are among the operands, unless others are given.
+    Scales and zero points of a quantised matrix are among the operands, unless others are given.
 
     Raises:
         ConfigError: an operand that is another operator's.
     """
     _, operator, options = opened(matrix, problem, operator, options)
     if isinstance(matrix, QuantizedMatrix):
-        options = {"scales": matrix.scales} | options
+        options = {"scales": matrix.scales, "zero_points": matrix.zero_points} | options
     kind = kind_of(operator, problem)
     given = {name: value for name, value in options.items() if value is not None}
     kept = {name: given.pop(name) for name in kind.keeps if name in given}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from sparsegen.system.integers import ceil_div
+
 PORTABLE_CLUSTER = 8  # blocks of a cluster that every device with clusters can launch
 
 
@@ -30,6 +32,11 @@ class Launch:
     starts_early: bool = False
     persistent_cluster: int = 0
     together: bool = False
+
+    @classmethod
+    def flat(cls, work: int, threads: int) -> Launch:
+        """Blocks along x with a thread for each piece of work."""
+        return cls((ceil_div(work, threads), 1, 1), (threads, 1, 1))
 
     @property
     def is_empty(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -23,6 +23,8 @@ class Features:
         row_mean, row_cov, row_max: mean, coefficient of variation (standard deviation over mean, 0 for an
             empty matrix) and maximum of the rows' lengths.
         block_fill: nonzeros over the area of the 16 × 16 blocks that hold any; 0 for an empty matrix.
+        shared_fill: nonzeros over the area of 16 × 16 tiles of rows that share columns, wherever these stand; 0 where
+            rows share none, where no family would use it, and of what a database holds: it is not stored.
     """
 
     m: int
@@ -32,10 +34,15 @@ class Features:
     row_cov: float
     row_max: int
     block_fill: float
+    shared_fill: float = field(default=0.0, compare=False)
 
     @property
     def density(self) -> float:
         return self.nnz / (self.m * self.k) if self.m and self.k else 0.0
+
+    def stored(self) -> dict[str, int | float]:
+        """Returns the features that databases and files hold, by name."""
+        return {name: getattr(self, name) for name in STORED}
 
     @classmethod
     def of(cls, matrix: CsrMatrix) -> Features:
@@ -57,6 +64,9 @@ class Features:
             row_max=int(lengths.max()) if m else 0,
             block_fill=matrix.nnz / (blocks * BLOCK * BLOCK) if blocks else 0.0,
         )
+
+
+STORED = tuple(one.name for one in fields(Features) if one.compare)
 
 
 def occupied_blocks(matrix: CsrMatrix, size: int) -> int:

@@ -16,7 +16,9 @@ from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.first_use import can_be_checked, checked
 from sparsegen.measure.race import Race, on_operands, record
 from sparsegen.operators import Launcher, Problem
+from sparsegen.plan.dense_calls import DenseCalls
 from sparsegen.plan.dense_launcher import DenseLauncher, obstacle
+from sparsegen.plan.dense_masked import MaskedDenseLauncher
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variant_launcher import VariantLauncher
 from sparsegen.system.cuda_graphs import is_capturing
@@ -164,7 +166,9 @@ class Preparation:
             pattern=self.pattern,
         )
 
-    def _dense(self, choice: Choice) -> DenseLauncher:
+    def _dense(self, choice: Choice) -> DenseCalls:
+        if not choice.problem.has_pattern:
+            return MaskedDenseLauncher(choice, self.device, self.kept)
         return DenseLauncher(
             choice,
             self.matrix,
@@ -174,7 +178,7 @@ class Preparation:
             value_order=self.value_order,
         )
 
-    def _probed(self, choice: Choice, sparse: VariantLauncher, dense: DenseLauncher) -> Choice:
+    def _probed(self, choice: Choice, sparse: VariantLauncher, dense: DenseCalls) -> Choice:
         """The choice with both times; as it was, by estimates, where they cannot be taken."""
         race = Race(self.workload, self.device, sparse.variant, probed_as(self.kind))
         try:

@@ -1,7 +1,8 @@
-"""The race: ours and the dense way, timed in turn by the one clock where they are first needed; a probe records it.
+"""The race: ours and the other way, timed in turn by the one clock where they are first needed; a probe records it.
 
 `prepare` races a variant and the dense product where estimates do not tell which is faster; layers of PyTorch race
-their kernels and PyTorch's own (`sparsegen.measure.decision`).
+their kernels and PyTorch's own, attention its fused kernel and three steps, conversion a whole model with some layers
+sparse and without (`sparsegen.measure.decision`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.clock import Call, Clock
 from sparsegen.measure.l2 import L2
-from sparsegen.operators import Launcher, Problem
+from sparsegen.operators import Launcher, Problem, TensorSpec, WordType
 from sparsegen.plan.arrays import numpy_type
 from sparsegen.tuning_db.records import Called, MeasuredAs, Probe, Task, Variant, Workload
 
@@ -34,9 +35,10 @@ log = logging.getLogger(__name__)
 ROUNDS = 3
 SAMPLES = 3  # samples of each in a round
 SECONDS = 0.004  # upper limit for the samples of each in a round
+SOME_NUMBERS = 1 << 16  # random ones, of which operands are made again and again
 L2_OF = {MeasuredAs.COLD: L2.COLD, MeasuredAs.CLEAN: L2.CLEAN, MeasuredAs.WARM: L2.WARM}
 
-Pair = tuple[Call, Call]  # ours, and the dense way
+Pair = tuple[Call, Call]  # ours, and the other way
 
 # Probes of this process that no database could take, so that each is made once.
 _unrecorded: dict[Race, Probe] = {}
@@ -48,6 +50,7 @@ class Race:
 
     Attributes:
         variant: our variant; with several launches that of the first.
+        context: see `Probe`.
     """
 
     workload: Workload
@@ -56,6 +59,7 @@ class Race:
     kind: MeasuredAs = MeasuredAs.COLD
     called: Called = Called.DEVICE
     task: Task = Task.PRODUCT
+    context: str = ""
 
     def run(self, enter: Callable[[Executor], Pair], location: str, calls: int = 1) -> Probe:
         """Time both, and write a probe of it to the database.
@@ -73,11 +77,20 @@ class Race:
         # An executor for the moment: what it overwrites the L2 with is four times as large.
         with closing(backends.open_executor(self.device)) as executor:
             times = pair_us(enter, executor, self.called, L2_OF[self.kind], calls)
+        return self.ended(times, location, ROUNDS * SAMPLES)
+
+    def ended(self, times: tuple[float, float], location: str, count: int) -> Probe:
+        """Returns the probe of the medians of both, written to the database or kept in this process.
+
+        Args:
+            count: samples of each.
+        """
         driver = backends.driver_version(self.device)
         probe = Probe(
-            *(self.workload, self.device, self.variant, *times, ROUNDS * SAMPLES, self.kind, driver),
+            *(self.workload, self.device, self.variant, *times, count, self.kind, driver),
             called=self.called,
             task=self.task,
+            context=self.context,
         )
         if not record(location, lambda store: store.add_probe(probe)):
             _unrecorded[self] = probe
@@ -168,22 +181,55 @@ def on_operands(
     )
 
 
-def _call(launcher: Launcher, problem: Problem, matrix: CsrMatrix, executor: Executor) -> Callable[[], Any]:
+def _call(
+    launcher: Launcher, problem: Problem, matrix: CsrMatrix, executor: Executor
+) -> Callable[[], object]:
     """A launch on operands of its own: tensors on a GPU."""
     specs, result = problem.operands(matrix.nnz), problem.result(matrix.nnz)
+    rng = np.random.default_rng(0)
     if executor.device.backend != "cuda":
-        rng = np.random.default_rng(0)
-        arrays = tuple(rng.standard_normal(spec.shape).astype(numpy_type(spec.dtype)) for spec in specs)
+        arrays = tuple(
+            problem.random_operand(spec, rng)
+            if isinstance(spec.dtype, WordType)
+            else rng.standard_normal(spec.shape).astype(numpy_type(spec.dtype))
+            for spec in specs
+        )
         return lambda: launcher.run(arrays, None, None)
     import torch
 
     place = torch.device("cuda", executor.device.index)
-    kinds = [getattr(torch, str(spec.dtype)) for spec in (*specs, result)]
-    tensors = tuple(
-        torch.randn(spec.shape, device=place).to(kind) for spec, kind in zip(specs, kinds, strict=False)
-    )
-    out = torch.empty(result.shape, dtype=kinds[-1], device=place)
+
+    def tensor(spec: TensorSpec) -> torch.Tensor:
+        if isinstance(spec.dtype, WordType):
+            return torch.from_numpy(problem.random_operand(spec, rng)).to(place)
+        return torch.randn(spec.shape, device=place).to(getattr(torch, str(spec.dtype)))
+
+    tensors, out = tuple(map(tensor, specs)), tensor(result)
     return lambda: launcher.run(tensors, out, None)
+
+
+class OnAddresses(Protocol):
+    """Operators whose launches take the addresses of their operands and of their result."""
+
+    executor: Executor
+    operands: tuple[TensorSpec, ...]
+    result: TensorSpec
+
+    def bound(self) -> Callable[..., None]:
+        """See `OwnLaunch.bound`."""
+
+
+def call_on_addresses(operator: OnAddresses) -> Callable[[], None]:
+    """A launch on random operands of its own; no tensors and no library of them is needed."""
+    some = np.random.default_rng(0).standard_normal(SOME_NUMBERS, dtype=np.float32)
+    specs = (*operator.operands, operator.result)
+    with operator.executor.entered():
+        buffers = [
+            operator.executor.upload(spec.dtype.to_storage(np.resize(some, spec.shape))) for spec in specs
+        ]
+        operator.executor.synchronize()
+    launch = operator.bound()
+    return lambda: launch(0, *(buffer.address for buffer in buffers))
 
 
 def record(location: str, write: Callable[[Store], None]) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sparsegen.backends.executor import Executor
-from sparsegen.backends.plain import compiled_kernels
 from sparsegen.kernels.launch import Launch
+from sparsegen.plan.plain_launcher import plain_launchers
 
 SPIN_CYCLES_PER_US = 2000  # at 2 GHz; at a lower clock it spins longer, which does no harm
 COPY_BLOCKS_PER_MULTIPROCESSOR = 2
@@ -19,13 +19,12 @@ class Spinner:
     """Keeps a CUDA device busy for some microseconds at a time."""
 
     def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        (self._kernel,) = compiled_kernels(executor, ("timing.cu", "spin"))
+        (self._kernel,) = plain_launchers(executor, "timing.cu", "spin")
 
     def spin(self, us: float) -> Callable[[], None]:
         """A launch that keeps the device busy for about so long."""
         cycles = int(us * SPIN_CYCLES_PER_US)
-        bound = self._executor.bind(self._kernel, Launch((1, 1, 1), (1, 1, 1)), [cycles])
+        bound = self._kernel.bind(Launch.flat(1, 1), cycles)
         return lambda: bound(0)
 
 
@@ -37,11 +36,11 @@ class Copier:
     """
 
     def __init__(self, executor: Executor, nbytes: int) -> None:
-        (kernel,) = compiled_kernels(executor, ("timing.cu", "copy"))
+        (kernel,) = plain_launchers(executor, "timing.cu", "copy")
         self._buffers = executor.allocate(nbytes), executor.allocate(nbytes)
         executor.fill(self._buffers[0], 0)
         count = nbytes // COPY_BYTES_PER_STEP
-        self._bound = executor.bind(kernel, _everywhere(executor), [count, *self._buffers])
+        self._bound = kernel.bind(_everywhere(executor), count, *self._buffers)
 
     def __call__(self) -> None:
         self._bound(0)
@@ -52,11 +51,11 @@ class Reader:
 
     def __init__(self, executor: Executor) -> None:
         nbytes = FLUSHES * executor.device.l2_bytes
-        (kernel,) = compiled_kernels(executor, ("timing.cu", "read"))
+        (kernel,) = plain_launchers(executor, "timing.cu", "read")
         self._buffers = executor.allocate(nbytes), executor.allocate(COPY_BYTES_PER_STEP)
         executor.fill(self._buffers[0], 0)
         count = nbytes // COPY_BYTES_PER_STEP
-        self._bound = executor.bind(kernel, _everywhere(executor), [count, *self._buffers])
+        self._bound = kernel.bind(_everywhere(executor), count, *self._buffers)
 
     def __call__(self) -> None:
         self._bound(0)

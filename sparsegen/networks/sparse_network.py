@@ -15,13 +15,14 @@ from sparsegen.kernels import families
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.networks.exact.exact import bound, exact_categories, inferred, live_on, require_monotone
+from sparsegen.networks.exact.exact import bound, exact_categories, inferred, require_monotone
 from sparsegen.networks.exact.exact_run import ExactRun
+from sparsegen.networks.exact.float64_run import Float64Run
+from sparsegen.networks.model.inputs import Inputs, as_inputs, require_finite, require_shape
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.packed.packed_network import PackedNetwork
 from sparsegen.networks.packed.packing import Wanted, packed_network
 from sparsegen.networks.run.dealing import DeviceGroup
-from sparsegen.networks.run.inputs import Inputs, as_inputs, require_finite, require_shape
 from sparsegen.networks.run.placement import Devices, Placement
 from sparsegen.operators import DType, Problem, TensorSpec, member
 from sparsegen.operators.base.operator import Operator
@@ -105,10 +106,11 @@ class SparseNetwork:
         self._packed: dict[tuple[Readout, int], PackedNetwork] = {}
         self._groups: dict[GroupKey, DeviceGroup] = {}
         self._exact: dict[bool, ExactRun] = {}
+        self._float64: dict[tuple[str, int], Float64Run] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the constructor's arguments; what was prepared is left out, and copies prepare anew."""
-        prepared = ("_matrix", "_operators", "_packed", "_groups", "_exact")
+        prepared = ("_matrix", "_operators", "_packed", "_groups", "_exact", "_float64")
         return {name: value for name, value in vars(self).items() if name not in prepared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -245,10 +247,8 @@ class SparseNetwork:
         """
         if all_layers not in self._exact:
             require_monotone(self.network, self.activation, self.dtype)
-            executor = shared_executor(self._found_device())
-            self._exact[all_layers] = ExactRun(
-                self.network, self.dtype, self.activation, executor, self._bound_variant, all_layers
-            )
+            float64 = self._float64_run(self._found_device())
+            self._exact[all_layers] = ExactRun(float64, self._bound_variant, all_layers)
         return self._exact[all_layers]
 
     def _bound_variant(self, network: Network, batch: int, readout: Readout) -> BoundVariant:
@@ -280,11 +280,7 @@ class SparseNetwork:
         def totals(some: Inputs, side: int) -> Array:
             return self._placed(some, Readout.TOTALS, placement, side)
 
-        def lives_in_float64(rows: Inputs) -> Array:
-            first = placement.devices[0] if placement.budget is None else None
-            return self._live_in_float64(rows.values(), first)
-
-        found = exact_categories(inputs, totals, lives_in_float64)
+        found = exact_categories(inputs, totals, lambda rows: self._live_in_float64(rows.values(), placement))
         self.undecided = found.undecided
         return found.live
 
@@ -335,6 +331,7 @@ class SparseNetwork:
     def release(self) -> None:
         """Free the device memory that calls with ``memory`` or ``devices`` hold; what was packed stays on the host."""
         self._groups.clear()
+        self._float64.clear()
 
     def _pack(self, count: int, readout: Readout, placement: Placement, side: int) -> PackedNetwork:
         wanted = Wanted(
@@ -351,11 +348,20 @@ class SparseNetwork:
         )
         return placement.pinned(packed_network(wanted, self._packed.get((readout, side))))
 
-    def _live_in_float64(self, y: Array, device: Device | None) -> Array:
-        """Decides inputs on the host in float64: by a GPU, or by the host (no memory left, or the emulator)."""
-        if device is not None and device.backend == "cuda":
-            return live_on(self.network, self.activation, y, shared_executor(device))
-        return np.asarray(inferred(self.network, self.activation, y).any(axis=1))
+    def _live_in_float64(self, y: Array, placement: Placement) -> Array:
+        """Decides inputs on the host in float64: on the first device, or on the host where a budget holds."""
+        if placement.budget is not None:
+            return np.asarray(inferred(self.network, self.activation, y).any(axis=1))
+        return self._float64_run(placement.devices[0]).live(y)
+
+    def _float64_run(self, device: Device) -> Float64Run:
+        """The runner in float64 on a device; kept for the next call."""
+        key = (device.backend, device.index)
+        if key not in self._float64:
+            executor = shared_executor(device)
+            with executor.entered():
+                self._float64[key] = Float64Run(self.network, self.dtype, self.activation, executor)
+        return self._float64[key]
 
     def inferred(self, y: object) -> Array:
         """The last layer's neurons in float64, on the host; slow. Weights are not rounded."""

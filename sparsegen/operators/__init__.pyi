@@ -44,6 +44,7 @@ from sparsegen.operators.base.problem import HasDense as HasDense
 from sparsegen.operators.base.problem import LoneRow as LoneRow
 from sparsegen.operators.base.problem import Problem as Problem
 from sparsegen.operators.base.quantized import ScaleGroup as ScaleGroup
+from sparsegen.operators.base.quantized import Symmetry as Symmetry
 from sparsegen.operators.base.quantized import ValueType as ValueType
 from sparsegen.operators.base.reference import DeviceReference as DeviceReference
 from sparsegen.operators.base.reference import Reference as Reference
@@ -94,6 +95,7 @@ from sparsegen.operators.masked.masked_problem import MaskedOperator as MaskedOp
 from sparsegen.operators.masked.masked_problem import MaskedProblem as MaskedProblem
 from sparsegen.operators.masked.sdd import SddOperator as SddOperator
 from sparsegen.operators.masked.sdd import SddProblem as SddProblem
+from sparsegen.operators.quantized.quantization import Quantization as Quantization
 from sparsegen.operators.quantized.quantization import QuantizedMatrix as QuantizedMatrix
 from sparsegen.operators.quantized.quantization import opened as opened
 from sparsegen.operators.quantized.quantization import quantize as quantize

@@ -9,15 +9,17 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from sparsegen.errors import ConfigError, OperandError
+from sparsegen.errors import ConfigError
+from sparsegen.matrix.column_sets import shared_fill
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
 from sparsegen.operators.base.checked_rows import row_alone, some_columns
 from sparsegen.operators.base.cost import Cost, matrix_bytes
 from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.epilogue import Epilogue
 from sparsegen.operators.base.fields import batch_size, element_type, size, trait
 from sparsegen.operators.base.layout import Layout
-from sparsegen.operators.base.operator import Launcher, Operator
+from sparsegen.operators.base.named_operands import NamedOperandsOperator, not_taken
 from sparsegen.operators.base.problem import LoneRow, Problem
 from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
@@ -57,17 +59,13 @@ class Product(Protocol):
         """See `Problem.result`."""
 
 
-class SparseOperator(Operator):
+class SparseOperator(NamedOperandsOperator):
     """C = epilogue(A · B) for one sparse A, which may be the transpose of the matrix that it was prepared with."""
 
     problem: SpmmProblem
     instead = "write it with sparsegen.save_operator, or prepare it again where it is needed"
 
-    def __init__(self, problem: SpmmProblem, launcher: Launcher) -> None:
-        """See `Operator`."""
-        Operator.__init__(self, problem, launcher)
-        self._has_bias, self._keeps_bias = problem.epilogue.has_bias, "bias" in launcher.kept
-        self._has_residual = problem.epilogue.has_residual
+    further = ("bias", "residual")
 
     def __call__(
         self,
@@ -85,15 +83,9 @@ class SparseOperator(Operator):
             bias: m values of b's kind, for an epilogue with a bias; overrides the one given to `prepare`.
             residual: array of C's shape and b's kind, for an epilogue with a residual; another array than ``out``.
         """
-        if (residual is not None) != self._has_residual:
-            raise missing_residual(self.problem)
-        if not self._has_bias:
-            if bias is not None:
-                raise missing_bias(self.problem)
+        if self._takes_one and bias is residual is None:  # most calls, of which each step is felt
             return self._run((b,), out, stream)
-        if bias is None and not self._keeps_bias:
-            raise missing_bias(self.problem)
-        return self._run((b, bias, residual) if self._has_residual else (b, bias), out, stream)
+        return self._run(self._with_further(b, bias, residual), out, stream)
 
     @property
     def bias(self) -> Array | None:
@@ -148,6 +140,14 @@ class SpmmProblem(Problem):
     def value_sets(self) -> int:
         return self.batch if self.item_values is ItemValues.OWN else 1
 
+    def features(self, matrix: CsrMatrix) -> Features:
+        """Returns the matrix's features; with its shared columns where tensor cores may multiply 16 rows at a time."""
+        found = Features.of(matrix)
+        if self.dtype is DType.FLOAT32 or self.layout is not Layout.ROW or self.batch > 1:
+            return found
+        given = matrix.row_offsets, matrix.column_indices, self.k
+        return replace(found, shared_fill=matrix.known("shared_fill", lambda: shared_fill(*given)))
+
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         shape = (self.k, self.n) if self.layout is Layout.ROW else (self.n, self.k)
         b = TensorSpec("b", self.of_batch(shape), self.dtype)
@@ -170,7 +170,7 @@ class SpmmProblem(Problem):
     def kept(self, given: Mapping[str, object]) -> dict[str, object]:
         """A bias of m values, if one is given; see `Problem.kept`."""
         if given and not self.epilogue.has_bias:
-            raise missing_bias(self)
+            raise not_taken(self, "bias")
         return dict(given)
 
     def in_words(self, density: float) -> str:
@@ -180,6 +180,10 @@ class SpmmProblem(Problem):
             f"{self.operator}: {self.m} × {self.k} ({density:.1%} dense) by {self.k} × {self.n}, {self.dtype}, "
             f"{self.layout}-major, epilogue {self.epilogue}"
         )
+
+    @property
+    def dense_product(self) -> tuple[int, int, int] | None:
+        return (self.m, self.k, self.n) if self.batch == 1 else None
 
     def dense_result(self, torch: Any, matrix: Any, operands: Mapping[str, Any], out: Any) -> Any:
         """See `HasDense.dense_result`."""
@@ -300,29 +304,12 @@ def fill_reference(
     problem.epilogue.finish_on(device, into, sizes, c_steps, operands)
 
 
-def missing_bias(problem: Product) -> OperandError:
-    """The error for a bias that is there and should not, or the other way round."""
-    if problem.epilogue.has_bias:
-        return OperandError(f"epilogue {problem.epilogue} needs bias= of shape ({problem.m},)")
-    return OperandError(f"bias= was given, but the operator was prepared with epilogue={problem.epilogue}")
-
-
 def _factor(matrix: CsrMatrix, values: Array) -> Any:
     """Returns the left factor of the product; for a single row (`Problem.lone_row`), only its nonzeros, as a dense row.
 
     SciPy takes longer to import than a GPU takes to be ready.
     """
     return values[None, :] if matrix.shape[0] == 1 else matrix.with_values(values).to_scipy()
-
-
-def missing_residual(problem: Product) -> OperandError:
-    """The error for a residual that is there and should not, or the other way round."""
-    if problem.epilogue.has_residual:
-        return OperandError(f"epilogue {problem.epilogue} needs residual= of shape {problem.result(0).shape}")
-    return OperandError(
-        f"residual= was given, but the operator was prepared with epilogue={problem.epilogue}; "
-        f"{Epilogue.BIAS_RESIDUAL} adds one"
-    )
 
 
 PROBLEMS = (SpmmProblem,)

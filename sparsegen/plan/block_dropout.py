@@ -6,12 +6,12 @@ import struct
 from collections.abc import Callable
 
 from sparsegen.backends.executor import Executor
-from sparsegen.backends.plain import compiled_kernels
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.block_mask import grid
 from sparsegen.matrix.block_mask_draw import MaskDraw
 from sparsegen.operators import DType
 from sparsegen.plan.block_masks import as_signed, may_start_early
+from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.system.integers import ceil_div
 
 ROWS = 4  # rows of a thread, as in block_dropout.cu
@@ -41,10 +41,10 @@ def bind_block_dropout(
     width = VECTOR_BYTES // dtype.itemsize
     if shape[1] % width:
         width = 1
-    (kernel,) = compiled_kernels(executor, ("block_dropout.cu", f"drop_{dtype}_{width}"))
+    (kernel,) = plain_launchers(executor, "block_dropout.cu", f"drop_{dtype}_{width}")
     across, down = ceil_div(shape[1], width * THREADS), ceil_div(shape[0], ROWS)
     (scale,) = struct.unpack("<i", struct.pack("<f", 1 / draw.density(layout)))
     arguments = [*shape, *block, as_signed(draw.amount(layout)), scale, None, None, None]
     grid_sides = (across, min(down, MOST_BLOCKS), 1)
     launch = Launch(grid_sides, (THREADS, 1, 1), starts_early=may_start_early(executor))
-    return executor.bind(kernel, launch, arguments)
+    return kernel.bind(launch, *arguments)

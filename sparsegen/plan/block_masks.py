@@ -8,11 +8,11 @@ from enum import StrEnum
 import numpy as np
 
 from sparsegen.backends.executor import Buffer, Executor
-from sparsegen.backends.plain import compiled_kernels
 from sparsegen.errors import MatrixError
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.block_mask import BlockMaskLayout
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, check_state
+from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
@@ -104,13 +104,13 @@ class BlockMaskMaker:
             is_quick: true if one thread block may make several bands.
             masks: made side by side.
         """
-        (kernel,) = compiled_kernels(self._executor, ("block_mask.cu", entry))
+        (kernel,) = plain_launchers(self._executor, "block_mask.cu", entry)
         bands = ceil_div(self.layout.rows, BAND)
         is_small = self.layout.rows <= OWN_ROWS and self.layout.columns <= OWN_COLUMNS
         grid, block = (1 if is_small and is_quick else bands, masks, 1), (WARP * BAND, 1, 1)
         launch = Launch(grid, block, starts_early=may_start_early(self._executor))
         given = (self.layout.rows, self.layout.columns, *arguments)
-        bound = [self._executor.bind(kernel, launch, [*given, scratch, None]) for scratch in self._scratch]
+        bound = [kernel.bind(launch, *given, scratch, None) for scratch in self._scratch]
 
         def start(stream: int, *addresses: int) -> None:
             bound[self._turn](stream, *addresses)

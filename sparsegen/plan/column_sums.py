@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sparsegen.backends.executor import Executor
-from sparsegen.backends.plain import compiled_kernels
 from sparsegen.kernels.launch import Launch
 from sparsegen.operators import DType
 from sparsegen.plan.block_masks import may_start_early
+from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.system.integers import ceil_div
 
 THREADS = 512  # as in column_sums.cu
@@ -33,7 +33,7 @@ def bind_column_sums(executor: Executor, shape: tuple[int, int], dtype: DType) -
     lanes = next((lanes for lanes in SIDE_BY_SIDE if shape[1] >= width * lanes * enough), SIDE_BY_SIDE[-1])
     if shape[1] % width:
         width, lanes = 1, UNEVEN
-    (kernel,) = compiled_kernels(executor, ("column_sums.cu", f"add_{dtype}_{width}x{lanes}"))
+    (kernel,) = plain_launchers(executor, "column_sums.cu", f"add_{dtype}_{width}x{lanes}")
     blocks = ceil_div(shape[1], width * lanes)
     launch = Launch((blocks, 1, 1), (THREADS, 1, 1), starts_early=may_start_early(executor))
-    return executor.bind(kernel, launch, [*shape, None, None])
+    return kernel.bind(launch, *shape, None, None)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from sparsegen.backends.executor import Executor
-from sparsegen.backends.plain import THREADS, compiled_kernels
-from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.plan.own_launch import Bound, OwnLaunch
+from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.system.device_memory import Buffer
-from sparsegen.system.integers import ceil_div
 
 
 class DenseFill(OwnLaunch):
@@ -27,12 +24,11 @@ class DenseFill(OwnLaunch):
             CompileError, DeviceUnavailableError, LaunchError: the kernel cannot be compiled or loaded.
         """
         super().__init__(executor)
-        count = places.nbytes // 8
         with executor.entered():
-            (self._kernel,) = compiled_kernels(executor, ("scatter.cu", f"scatter_{8 * itemsize}"))
+            (self._kernel,) = plain_launchers(executor, "scatter.cu", f"scatter_{8 * itemsize}")
             executor.synchronize()  # calls may come on other streams than those that the places were made on
-        self._launch = Launch((ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1))
-        self._arguments: list[Buffer | int | TensorMap | None] = [count, places, None, full]
+        self._full, self._places = full, places
 
     def _bind(self) -> Bound:
-        return self.executor.bind(self._kernel, self._launch, self._arguments)
+        count = self._places.nbytes // 8
+        return self._kernel.bind(count, count, self._places, None, self._full)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparsegen.backends.executor import Executor
-from sparsegen.backends.plain import compiled_kernels
 from sparsegen.errors import MatrixError
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.kernel_map import BINS
+from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.system.integers import ceil_div, round_up
 
 FILE = "kernel_map.cu"
@@ -82,20 +82,16 @@ def bind_kernel_map(executor: Executor, shape: KernelMapShape) -> Callable[..., 
         raise MatrixError(f"a device makes kernel maps of 1 to {MOST_SLOTS // 2} points, got {shape.points}")
     points, last_slot, taps, rows = shape.points, shape.slots - 1, shape.taps, shape.filter_rows
     names = ("clear_slots", "insert_points", "look_up", "count_bins", "scan_counts", "place_points")
-    clear, insert, look_up, count, scan, place = compiled_kernels(executor, *((FILE, name) for name in names))
-
-    def launch(work: int, threads: int, rows: int = 1) -> Launch:
-        return Launch((ceil_div(work, threads), rows, 1), (threads, 1, 1))
-
-    size, step = shape.filter_size, shape.dilation
-    bind = executor.bind
-    clearing = bind(clear, launch(shape.slots, THREADS), [shape.slots, None])
-    inserting = bind(insert, launch(points, THREADS), [points, last_slot, None, None])
-    sizes = [points, last_slot, *size, *step]
-    looking = bind(look_up, launch(points, THREADS, rows), [*sizes, None, None, None, None])
-    counting = bind(count, launch(points, CHUNK), [points, rows, None, None])
-    scanning = bind(scan, launch(1, CHUNK), [shape.chunks, None])
-    placing = bind(place, launch(points, CHUNK), [points, rows, taps, None, None, None, None])
+    clear, insert, look_up, count, scan, place = plain_launchers(executor, FILE, *names)
+    per_point, per_chunk = Launch.flat(points, THREADS), Launch.flat(points, CHUNK)
+    per_row = replace(per_point, grid=(per_point.grid[0], rows, 1))
+    sizes = (points, last_slot, *shape.filter_size, *shape.dilation)
+    clearing = clear.bind(Launch.flat(shape.slots, THREADS), shape.slots, None)
+    inserting = insert.bind(per_point, points, last_slot, None, None)
+    looking = look_up.bind(per_row, *sizes, None, None, None, None)
+    counting = count.bind(per_chunk, points, rows, None, None)
+    scanning = scan.bind(Launch.flat(1, CHUNK), shape.chunks, None)
+    placing = place.bind(per_chunk, points, rows, taps, None, None, None, None)
     table_bytes, found_bytes, live_bytes, _ = map(_padded, shape.scratch_parts)
 
     def bound(stream: int, coordinates: int, scratch: int, kernel_map: int) -> None:

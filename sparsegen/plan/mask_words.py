@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from sparsegen.backends.executor import Executor
-from sparsegen.backends.plain import compiled_kernels
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.bits import words_for
 from sparsegen.plan.own_launch import Bound, OwnLaunch
-from sparsegen.system.integers import ceil_div
+from sparsegen.plan.plain_launcher import plain_launchers
 
 THREADS = 128
 
@@ -29,6 +28,5 @@ class MaskPacking(OwnLaunch):
 
     def _bind(self) -> Bound:
         with self.executor.entered():
-            (kernel,) = compiled_kernels(self.executor, ("mask_words.cu", "pack_rows"))
-            launch = Launch((ceil_div(self.words, THREADS), 1, 1), (THREADS, 1, 1))
-            return self.executor.bind(kernel, launch, [self._rows, self._columns, None, None])
+            (kernel,) = plain_launchers(self.executor, "mask_words.cu", "pack_rows")
+            return kernel.bind(Launch.flat(self.words, THREADS), self._rows, self._columns, None, None)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from sparsegen.backends.executor import Executor
-from sparsegen.backends.plain import THREADS, PlainKernels, compiled_kernels
+from sparsegen.backends.plain import THREADS, PlainKernels
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config
@@ -17,6 +17,7 @@ from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.plan.own_launch import Bound, OwnLaunch
+from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.system.device_memory import Buffer
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
@@ -132,7 +133,7 @@ class Gather(OwnLaunch):
         super().__init__(executor)
         self._target = packed.arrays[packed.values]
         self.source = value_source(packed)
-        (self._kernel,) = compiled_kernels(executor, ("gather.cu", f"gather_{8 * itemsize}"))
+        (self._kernel,) = plain_launchers(executor, "gather.cu", f"gather_{8 * itemsize}")
         self._sets, self._nnz = problem.value_sets, packed.nnz
         self._count = self._target.nbytes // (itemsize * self._sets)
         executor.synchronize()  # calls may come on other streams than the upload
@@ -144,4 +145,4 @@ class Gather(OwnLaunch):
     def _bind(self) -> Bound:
         launch = Launch((ceil_div(self._count, THREADS), ceil_div(self._sets, SETS), 1), (THREADS, 1, 1))
         sizes = (self._count, self._nnz, self._sets)
-        return self.executor.bind(self._kernel, launch, [*sizes, self.source, None, self._target])
+        return self._kernel.bind(launch, *sizes, self.source, None, self._target)

@@ -135,7 +135,7 @@ def prune_file(
     exclude: Sequence[str] = (),
     memory_limit: int | None = None,
     progress: Progress = silent,
-    encode: Callable[[CsrMatrix], Mapping[str, Array]] = scipy_arrays,
+    encode: Callable[[str, CsrMatrix], Mapping[str, Array]] = lambda _, matrix: scipy_arrays(matrix),
 ) -> PruneReport:
     """Prune the weights of a file.
 
@@ -149,7 +149,7 @@ def prune_file(
         tensors, exclude: globs of the names to prune (default all) and to leave.
         memory_limit: bytes that one tensor may take, as `sparsegen.load_matrix` takes it.
         progress: called before each layer.
-        encode: for ``CSR_NPZ``: makes the arrays of a layer's file.
+        encode: for ``CSR_NPZ``: makes the arrays of a layer's file of its name and matrix.
 
     Raises:
         PruningError: a request that cannot be met.
@@ -178,7 +178,7 @@ def prune_file(
         with new_csr_folder(target, names, force=force) as folder:
             plan = Plan(file, selection, request, progress, slopes)
             for name in names:
-                folder.add(name, encode(plan.prune(name).matrix))
+                folder.add(name, encode(name, plan.prune(name).matrix))
     else:
         with new_file(target, force=force) as stream:
             plan = Plan(file, selection, request, progress, slopes)

@@ -16,9 +16,9 @@ def compress(text: str) -> bytes:
     """Return UTF-8 text as xz; equal text makes equal bytes."""
     import lzma  # commands that meet no compressed file start without it
 
-    return lzma.compress(
-        text.encode("utf-8", "backslashreplace"), format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC64, preset=9
-    )
+    preset = 9 | lzma.PRESET_EXTREME
+    data = text.encode("utf-8", "backslashreplace")
+    return lzma.compress(data, format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC64, preset=preset)
 
 
 def decompress(data: bytes, largest: int) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,7 +16,8 @@ from sparsegen.dispatch.places import position
 from sparsegen.dispatch.pruned_times import PrunedTimes, layer_time
 from sparsegen.errors import ConfigError, MachineError, NoVariantError, SparsegenError
 from sparsegen.kernels.base import Device
-from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.operators import DType, Epilogue, Layout, Quantization, QuantizedSpmmProblem, SpmmProblem
 from sparsegen.pruning.pruned_layers import PrunedLayer, matrix_of
 from sparsegen.pruning.weights import Weights
 from sparsegen.system.json_object import Json
@@ -29,6 +31,8 @@ from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.store import Store
 
+LayerProblem: TypeAlias = SpmmProblem | QuantizedSpmmProblem  # the product with a layer's weight
+
 
 @dataclass(frozen=True, slots=True)
 class SharedSearch:
@@ -40,7 +44,7 @@ class SharedSearch:
             octaves from its own, so that dispatch gives them the same variant.
     """
 
-    problem: SpmmProblem
+    problem: LayerProblem
     layers: tuple[PrunedLayer, ...]
 
     @property
@@ -55,10 +59,20 @@ class SharedSearch:
         others = len(self.layers) - 1
         shared = f", shared by {others} other layer{'s' if others > 1 else ''}" if others else ""
         then = "" if problem.epilogue is Epilogue.NONE else f", {str(problem.epilogue).replace('_', ' and ')}"
+        codes = ""
+        if isinstance(problem, QuantizedSpmmProblem):
+            codes = f", {problem.rounding}"
         return (
-            f"{first.name}: {problem.m} × {problem.k}, {first.sparsity:.1%} zeros, {problem.n} "
+            f"{first.name}: {problem.m} × {problem.k}, {first.sparsity:.1%} zeros{codes}, {problem.n} "
             f"token{'s' if problem.n > 1 else ''}{then}{shared}"
         )
+
+    def matrix(self, weights: Weights) -> CsrMatrix:
+        """The matrix that is searched on: the first layer's weights, or their codes."""
+        found = matrix_of(weights, self.layers[0])
+        if isinstance(self.problem, SpmmProblem):
+            return found
+        return self.problem.rounding.of(found, self.problem.dtype).codes
 
 
 class SearchState(StrEnum):
@@ -137,6 +151,7 @@ def shared_searches(
     dtype: DType = DType.FLOAT32,
     layout: Layout = Layout.COLUMN,
     epilogue: Epilogue = Epilogue.NONE,
+    rounding: Quantization | None = None,
 ) -> list[SharedSearch]:
     """The searches that a model needs, each number of tokens after the other.
 
@@ -149,15 +164,31 @@ def shared_searches(
     if not tokens:
         raise ConfigError("expected at least one number of tokens")
     return share(
-        (layer, SpmmProblem(layer.features.m, layer.features.k, n, dtype, layout, epilogue))
+        (layer, product_with(layer, n, dtype, layout, epilogue, rounding))
         for n in dict.fromkeys(tokens)
         for layer in layers
     )
 
 
-def share(products: Iterable[tuple[PrunedLayer, SpmmProblem]]) -> list[SharedSearch]:
+def product_with(
+    layer: PrunedLayer,
+    tokens: int,
+    dtype: DType,
+    layout: Layout,
+    epilogue: Epilogue,
+    rounding: Quantization | None = None,
+) -> LayerProblem:
+    """The product with a layer's weight, or with what it is rounded to."""
+    m, k = layer.features.m, layer.features.k
+    if rounding is None:
+        return SpmmProblem(m, k, tokens, dtype, layout, epilogue)
+    codes = rounding.value_type, rounding.group, rounding.symmetry
+    return QuantizedSpmmProblem(m, k, tokens, dtype, layout, epilogue, 1, *codes)
+
+
+def share(products: Iterable[tuple[PrunedLayer, LayerProblem]]) -> list[SharedSearch]:
     """The searches for these products with layers, in the order in which each problem first comes."""
-    groups: dict[SpmmProblem, list[list[PrunedLayer]]] = {}
+    groups: dict[LayerProblem, list[list[PrunedLayer]]] = {}
     for layer, problem in products:
         same = groups.setdefault(problem, [])
         group = next((g for g in same if _in_one_bucket(problem, g[0], layer)), None)
@@ -168,7 +199,7 @@ def share(products: Iterable[tuple[PrunedLayer, SpmmProblem]]) -> list[SharedSea
     return [SharedSearch(problem, tuple(g)) for problem, same in groups.items() for g in same]
 
 
-def _in_one_bucket(problem: SpmmProblem, one: PrunedLayer, other: PrunedLayer) -> bool:
+def _in_one_bucket(problem: LayerProblem, one: PrunedLayer, other: PrunedLayer) -> bool:
     apart = position(problem, one.features) - position(problem, other.features)
     return float(np.linalg.norm(apart)) <= BUCKET_RADIUS
 
@@ -187,6 +218,7 @@ def tune_model(
     again: bool = False,
     baselines: bool = True,
     watch: Watch | None = None,
+    rounding: Quantization | None = None,
 ) -> ModelTuning:
     """Find and record the fastest variant for the product with each layer, Y = X · Wᵀ for X of tokens × in features,
     and its epilogue (dense products are timed without), on every model of device that the engine has.
@@ -202,13 +234,14 @@ def tune_model(
         budget: budget of each search; by default normal effort.
         again: search also where that was finished.
         baselines: also time dense and vendor routines.
+        rounding: multiply by the layers' weights rounded to codes and scales.
 
     Raises:
-        ConfigError: see `shared_searches`.
+        ConfigError: see `shared_searches` and `sparsegen.quantize`.
         MatrixError, DeviceUnavailableError, DatabaseError: see `sparsegen.tune`.
         MachineError: no device is left.
     """
-    searches = shared_searches(layers, tokens, dtype, layout, epilogue)
+    searches = shared_searches(layers, tokens, dtype, layout, epilogue, rounding)
     outcomes, was_interrupted = run_searches(
         weights,
         searches,
@@ -226,7 +259,10 @@ def tune_model(
             dtype,
             layout,
             model,
-            tuple(layer_time(layer, n, dtype, layout, model, database, epilogue) for layer in layers),
+            tuple(
+                layer_time(layer, product_with(layer, n, dtype, layout, epilogue, rounding), model, database)
+                for layer in layers
+            ),
         )
         for model in engine.models
         for n in dict.fromkeys(tokens)
@@ -271,7 +307,7 @@ def run_searches(
             allow_overflow=True,  # a search is for many layers: what a layer loses is counted in the log
         )
         name = search.in_words + (f", {model.name}" if len(engine.models) > 1 else "")
-        tasks[place] = Task(name, model, request, partial(matrix_of, weights, search.layers[0]))
+        tasks[place] = Task(name, model, request, partial(search.matrix, weights))
     stop = threading.Event()
     with interruptible(stop):
         ended = deal(list(tasks.values()), engine, watch=watch, stop=stop)

@@ -54,13 +54,15 @@ def dense_attention(mask: Any, q: Any, k: Any, v: Any, scale: float = HEAD_DIM**
 
 @pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize("heads", [None, 1, HEADS])
-@pytest.mark.parametrize("way", sparsegen.Way)
+@pytest.mark.parametrize("implementation", sparsegen.AttentionImplementation)
 def test_it_is_dense_attention_with_a_mask(
-    mask: Any, heads: int | None, dtype: DType, way: sparsegen.Way
+    mask: Any, heads: int | None, dtype: DType, implementation: sparsegen.AttentionImplementation
 ) -> None:
-    if way is sparsegen.Way.FUSED and dtype is DType.FLOAT32:
+    if implementation is sparsegen.AttentionImplementation.FUSED and dtype is DType.FLOAT32:
         pytest.skip("the fused kernel takes elements of 16 bits")
-    attention = sparsegen.prepare_attention(mask, heads=heads, head_dim=HEAD_DIM, dtype=dtype, way=way)
+    attention = sparsegen.prepare_attention(
+        mask, heads=heads, head_dim=HEAD_DIM, dtype=dtype, implementation=implementation
+    )
     q, k, v = operands(heads, dtype)
     out = attention(q, k, v)
     assert out.shape == q.shape and out.dtype == q.dtype
@@ -252,7 +254,9 @@ def test_wrong_options_are_refused(mask: Any) -> None:
 
 
 def test_it_is_neither_pickled_nor_copied(mask: Any) -> None:
-    for way, dtype in (("steps", "float32"), ("fused", "float16")):
-        attention = sparsegen.prepare_attention(mask, head_dim=HEAD_DIM, way=way, dtype=dtype)
+    for implementation, dtype in (("steps", "float32"), ("fused", "float16")):
+        attention = sparsegen.prepare_attention(
+            mask, head_dim=HEAD_DIM, implementation=implementation, dtype=dtype
+        )
         with pytest.raises(OperandError, match="neither pickled nor copied: prepare it again"):
             copy.deepcopy(attention)

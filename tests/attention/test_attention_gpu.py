@@ -26,11 +26,11 @@ def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def attention(
-    dtype: str = "float32", way: str = "steps"
+    dtype: str = "float32", implementation: str = "steps"
 ) -> sparsegen.AttentionOperator | sparsegen.FusedAttentionOperator:
     mask = masks.band(TOKENS, 32, 0.9)
     return sparsegen.prepare_attention(
-        mask, heads=HEADS, head_dim=HEAD_DIM, dtype=dtype, way=way, device="cuda:0"
+        mask, heads=HEADS, head_dim=HEAD_DIM, dtype=dtype, implementation=implementation, device="cuda:0"
     )
 
 
@@ -50,15 +50,15 @@ def close(found: Any, given: list[Any]) -> bool:
     return bool((found.double() - dense(*given)).abs().max() <= tolerance)
 
 
-WAYS = [
+IMPLEMENTATIONS = [
     ("float32", "steps"),
-    *((dtype, way) for dtype in ("float16", "bfloat16") for way in ("steps", "fused")),
+    *((dtype, implementation) for dtype in ("float16", "bfloat16") for implementation in ("steps", "fused")),
 ]
 
 
-@pytest.mark.parametrize(("dtype", "way"), WAYS)
-def test_torch(dtype: str, way: str) -> None:
-    op, given = attention(dtype, way), operands(dtype)
+@pytest.mark.parametrize(("dtype", "implementation"), IMPLEMENTATIONS)
+def test_torch(dtype: str, implementation: str) -> None:
+    op, given = attention(dtype, implementation), operands(dtype)
     out = op(*given)
     assert out.dtype is given[0].dtype and close(out, given)
     again = torch.empty_like(out)
@@ -76,9 +76,11 @@ def test_numpy() -> None:
     assert close(torch.as_tensor(out, device="cuda"), given)
 
 
-@pytest.mark.parametrize("way", ["steps", "fused"])
-def test_a_captured_graph_sees_new_operands_and_calls_allocate_nothing_but_the_result(way: str) -> None:
-    op, given = attention("float16", way), operands("float16")
+@pytest.mark.parametrize("implementation", ["steps", "fused"])
+def test_a_captured_graph_sees_new_operands_and_calls_allocate_nothing_but_the_result(
+    implementation: str,
+) -> None:
+    op, given = attention("float16", implementation), operands("float16")
     out = op(*given)
     torch.cuda.synchronize()
     free, _ = torch.cuda.mem_get_info()

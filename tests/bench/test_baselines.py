@@ -49,14 +49,15 @@ OURS, DENSE = {"sparsegen", "sparsegen-untuned", "sparsegen-default", "sparsegen
 IN_TF32 = {"cublas-tf32", "cublaslt", "cublaslt-mma", "torch-dropout"}
 ATTENTIONS = {"sparsegen-steps", "torch-flex", "torch-sdpa", "torch-sdpa-causal"}
 BLOCKED = {"cusparse-blocked-ell", "cusparse-bsr"}
+BY_NONZEROS = {"cusparse-csr", "cusparse-coo"}
 
 
 def test_who_computes_what() -> None:
-    half = OURS | DENSE | {"cusparse-csr", "torch-2to4"}
-    assert willing(spmm(DType.FLOAT32), SCATTERED) == OURS | DENSE | {"cublas-tf32", "cusparse-csr"}
+    half = OURS | DENSE | BY_NONZEROS | {"torch-2to4"}
+    assert willing(spmm(DType.FLOAT32), SCATTERED) == OURS | DENSE | BY_NONZEROS | {"cublas-tf32"}
     assert willing(spmm(DType.FLOAT16), SCATTERED) == half
     assert willing(spmm(DType.FLOAT16), BLOCKS) - {"torch-2to4"} == (
-        OURS | DENSE | BLOCKED | {"cusparse-csr", "torch-bsr"}
+        OURS | DENSE | BLOCKED | BY_NONZEROS | {"torch-bsr"}
     )
     assert "torch-bsr" not in willing(spmm(DType.FLOAT16, Layout.COLUMN), BLOCKS)
     assert willing(SDDMM, SCATTERED) - OURS == DENSE | {

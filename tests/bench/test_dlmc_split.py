@@ -49,6 +49,7 @@ def test_no_packaged_result_is_of_the_test_half(file: Path) -> None:
     known = {record.workload.fingerprint for record in (*content.measurements, *content.baselines)}
     assert known and not known & set(half().values())
     assert all(make_seeds.shortened(found) == found for found in content.measurements)
+    assert all(make_seeds.shortened_baseline(found) == found for found in content.baselines)
 
 
 def test_seeds_are_made_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,4 +76,6 @@ def test_seeds_are_made_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     [kept] = content.measurements
     assert kept.sample == Sample(1.0, 1.0, 1.0, 30)
     assert kept.worst_error == 0.011 and kept.compile_seconds is None
-    assert kept.variant.source_digest == "ef" * 8
+    assert kept.variant.source_digest == "ef" * 4
+    assert content.baselines[0].sample == kept.sample
+    assert {record.measured_at.microsecond for record in (kept, *content.baselines)} == {0}

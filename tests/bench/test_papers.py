@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import json
+import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from click import ClickException
 from click.testing import CliRunner
 
 from sparsegen.errors import SparsegenError
+from sparsegen.kernels import family
+from sparsegen.kernels.network.staged_network import StagedNetworkConfig
+from sparsegen.networks.model.radixnet import radixnet
+from sparsegen.operators import DType, SparseNetworkProblem
 from sparsegen.settings import Settings
+from sparsegen.system.publish import publish_text
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("torch")
@@ -18,11 +28,14 @@ STUDIES = (
     "uniform_accuracy",
     "uniform_kernels",
     "sputnik_kernels",
+    "sputnik_matrices",
     "mobilenet",
     "sparse_transformer",
     "sparsedrop_layer",
     "sparsedrop_training",
     "sparse_dnn",
+    "sparse_dnn_kernels",
+    "sparse_dnn_padding",
     "block_convolution",
     "lidar_network",
 )
@@ -68,7 +81,32 @@ def test_what_was_not_measured_is_said(papers: Path, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     text = module("page").page(tmp_path / "none")
     for study in module("page").studies():
-        assert f"Not measured yet: `python -m benchmarks.papers.{study.name} --data DATA`." in text
+        assert f"Not measured yet: `{study.invocation}`." in text
+        assert study.invocation.startswith(f"python -m benchmarks.papers.{study.name} --")
+
+
+def test_what_was_measured_before_stands_with_its_outcome(papers: Path) -> None:
+    earlier = module("earlier")
+    raw = papers.parent / "other" / "times.json.xz"
+    raw.parent.mkdir()
+    rows = [
+        {"size": 1, "theirs": 8, "ours": 2},
+        {"size": 1, "theirs": 1, "ours": 1},
+        {"size": 2, "theirs": 1, "ours": 9},
+    ]
+    publish_text(raw, json.dumps({"rows": rows}))
+
+    def line(name: str, size: int) -> Any:
+        return earlier.Earlier(
+            "ours", "2 ×", name, earlier.of_rows("theirs", "ours", size=size), "lidar_network"
+        )
+
+    lines = (line("other/times", 1), line("other/times", 2), line("other/none", 1))
+    found = earlier.earlier_table(lines, papers.parent).splitlines()[2:]
+    assert [one.split(" | ")[2:4] for one in found] == [
+        ["2.00 ×", "ahead"], ["0.11 ×", "**behind**"], ["–", "not measured yet"],
+    ]  # fmt: skip
+    assert {one.study for paper in module("page").PAPERS for one in paper.before} <= set(STUDIES)
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -95,6 +133,118 @@ def test_a_study_goes_on_where_it_stopped(papers: Path) -> None:
     assert third.exit_code == 0 and "difference" not in third.output
     rows = module("study").read_document(papers / "papers_lidar_network.json.xz")["rows"]
     assert len(rows) == 1 and {"point", "seconds", "state", "measured"} <= rows[0].keys()
+
+
+def test_points_that_fail_are_left_for_last(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, wrong = module("study"), {"first", "third"}
+
+    def measured(name: str) -> dict[str, Any]:
+        if name in wrong:
+            raise SparsegenError(f"{name} is wrong")
+        return {"value": name}
+
+    names = ("first", "second", "third")
+    one = module("lidar_network").LidarNetwork()
+    monkeypatch.setattr(
+        one, "points", lambda setting: [study.Point(n, lambda n=n: measured(n)) for n in names]
+    )
+    setting = study.Setting(study.device_of("emulator"), module("data").Data(None), True)
+    assert not one.run(setting, 60, again=False)  # the process ends: its device may be in any state
+    assert not one.run(setting, 60, again=False)  # the second point, and the third fails
+    document = study.read_document(papers / "papers_lidar_network.json.xz")
+    assert [row["point"] for row in document["rows"]] == ["second"]
+    assert document["failed"] == {n: f"SparsegenError: {n} is wrong" for n in ("first", "third")}
+    page = module("page")
+    ((file, found),) = page.documents(one, papers.parent).items()
+    monkeypatch.setattr(one, "table", lambda document: "")
+    monkeypatch.setattr(one, "results", lambda document: ())
+    assert "- **Failed**: third: SparsegenError: third is wrong" in page.section(one, {file: found})
+    wrong.remove("first")
+    with pytest.raises(ClickException, match="1 points failed: third: SparsegenError: third is wrong"):
+        one.run(setting, 60, again=False)
+    wrong.clear()
+    assert one.run(setting, 60, again=False)
+    document = study.read_document(papers / "papers_lidar_network.json.xz")
+    assert [row["point"] for row in document["rows"]] == list(names) and "failed" not in document
+
+
+def test_a_killed_process_leaves_its_point_for_last(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        """An end that no study catches, like a signal."""
+
+    study, one = module("study"), module("lidar_network").LidarNetwork()
+    done: list[str] = []
+
+    def measured(name: str) -> dict[str, Any]:
+        done.append(name)
+        if done == ["first"]:
+            raise Killed
+        return {"value": name}
+
+    points = [study.Point(n, lambda n=n: measured(n)) for n in ("first", "second")]
+    monkeypatch.setattr(one, "points", lambda setting: points)
+    setting = study.Setting(study.device_of("emulator"), module("data").Data(None), True)
+    with pytest.raises(Killed):
+        one.run(setting, 60, again=False)
+    document = study.read_document(papers / "papers_lidar_network.json.xz")
+    assert document["failed"] == {"first": study.BROKEN_OFF} and not document["rows"]
+    assert not module("page").documents(one, papers.parent)
+    assert one.run(setting, 60, again=False) and done == ["first", "second", "first"]
+
+
+def test_a_bench_goes_on_where_it_stopped(papers: Path) -> None:
+    first = run("sputnik_kernels", "--limit", "0.001")
+    assert first.exit_code == module("study").INCOMPLETE and "complete" not in first.output, first.output
+    assert run("sputnik_kernels").exit_code == 0
+    again = run("sputnik_kernels")
+    assert again.exit_code == 0 and "0 rows measured, 2 kept, 0 left" in again.output
+
+
+def test_padding_is_that_of_packed_networks(papers: Path) -> None:
+    network, warps, buffer = radixnet(256, 3), 4, 128
+    problem = SparseNetworkProblem(256, 256 + 3, 1, DType.FLOAT32)
+    found = module("sparse_dnn_padding").padding(problem, network.layers, warps, buffer)
+    by_warp = by_tile = by_layer = 0
+    for layer in network.layers:
+        tiles = []
+        for rows in np.arange(256).reshape(-1, 32 * warps):
+            columns = [layer.column_indices[layer.row_offsets[r] : layer.row_offsets[r + 1]] for r in rows]
+            staged = np.unique(np.concatenate(columns))
+            buffers = [np.searchsorted(staged, of_row) // buffer for of_row in columns]
+            for number in range(-(-staged.size // buffer)):
+                tiles.append([int((of_row == number).sum()) for of_row in buffers])
+        by_warp += sum(32 * max(tile[i : i + 32]) for tile in tiles for i in range(0, len(tile), 32))
+        by_tile += sum(len(tile) * max(tile) for tile in tiles)
+        by_layer += sum(map(len, tiles)) * max(map(max, tiles))
+    weights = sum(layer.nnz for layer in network.layers)
+    for name, stored in (("warp", by_warp), ("tile", by_tile), ("layer", by_layer)):
+        assert found[name] == pytest.approx(stored / weights - 1, abs=1e-5), name
+    config = StagedNetworkConfig(minibatch=4, vector=1, buffer=buffer, warps=warps, order="columns")
+    whole = SparseNetworkProblem(3 * 256, 256 + 3, 1, DType.FLOAT32)
+    packed = family("staged_network").pack(whole, config, network.stacked(DType.FLOAT32))
+    assert packed.arrays["index"].size == by_warp
+
+
+def test_all_of_them_go_on_until_they_are_complete(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = importlib.import_module("benchmarks.papers.__main__")
+    incomplete, killed = module("study").INCOMPLETE, -9
+    statuses = {"mobilenet": [incomplete, killed, 0], "lidar_network": [1], "sparse_dnn": [killed] * 9}
+    begun: list[list[str]] = []
+
+    def run(words: list[str], check: bool) -> Any:
+        begun.append(words[2:])
+        left = statuses.get(words[2].rpartition(".")[2], [0])
+        return subprocess.CompletedProcess(words, left.pop(0) if left else 0)
+
+    monkeypatch.setattr(every.subprocess, "run", run)
+    done = CliRunner().invoke(every.main, ["--hours", "1", "--data", "DATA"], catch_exceptions=False)
+    assert done.exit_code == 1 and done.output.endswith("failed: lidar_network, sparse_dnn\n")
+    counts = Counter(words[0].rpartition(".")[2] for words in begun)
+    again = {"mobilenet": 3, "sparse_dnn": every.MOST_DEATHS}
+    assert counts == dict.fromkeys(STUDIES, 1) | again
+    assert all(words[1:] == ["--device", "cuda", "--limit", "540", "--data", "DATA"] for words in begun[:3])
+    (padding,) = (words for words in begun if words[0].endswith("padding"))
+    assert padding[1:3] == ["--device", "cpu"]
 
 
 def test_data_that_are_missing_are_said(papers: Path, tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from patience import LONG
 
 from sparsegen import backends
+from sparsegen.errors import PruningError
 from sparsegen.kernels import families_of
 from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import SpmmProblem
@@ -65,6 +67,36 @@ def test_side_by_side(monkeypatch: pytest.MonkeyPatch, emulator_settings: Settin
     finally:
         bench.close()
     assert times.keys() == {str(c) for c in configs} and all(us > 0 for us in times.values())
+
+
+def test_errors_of_rounding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setenv("SPARSEGEN_RESULTS", str(tmp_path))
+    script = importlib.import_module("benchmarks.low_bit_error")
+    rng = np.random.default_rng(0)
+    mixing = rng.standard_normal((8, 64))
+    np.savez(tmp_path / "weights.npz", up=rng.standard_normal((32, 64)), unseen=np.ones((8, 8)))
+    np.savez(
+        tmp_path / "inputs.npz",
+        up=rng.standard_normal((200, 8)) @ mixing + 0.1 * rng.standard_normal((200, 64)),
+    )
+    files = ["--weights", str(tmp_path / "weights.npz"), "--inputs", str(tmp_path / "inputs.npz")]
+    done = CliRunner().invoke(script.main, files, catch_exceptions=False)
+    assert done.exit_code == 0 and "| `int4`, zero points | 128 | 70% |" in done.output, done.output
+    rows = read_document(tmp_path / "low_bit_error.json.xz")["rows"]
+    assert len(rows) == len(script.FORMATS) * len(script.SPARSITIES) and {row["layer"] for row in rows} == {
+        "up"
+    }
+    errors = {(row["value_type"], row["group"]): row for row in rows if row["symmetric"]}
+    assert errors["int8", "128"]["weights_nearest"] < 0.2 * errors["int4", "128"]["weights_nearest"]
+    assert all(
+        row["results_calibrated"] < row["results_nearest"] for row in rows if row["value_type"] == "int4"
+    )
+    layers, inputs = script.drawn()
+    assert all(inputs[name].shape[1] == weight.shape[1] for name, weight in layers.items())
+    np.savez(tmp_path / "inputs.npz", other=mixing)
+    with pytest.raises(PruningError, match=r"no layer of weights.npz has inputs in inputs.npz"):
+        CliRunner().invoke(script.main, files, catch_exceptions=False)
 
 
 @pytest.fixture
@@ -122,6 +154,13 @@ def test_decode(studies: Studies) -> None:
     rows, output = studies.run("decode", "--tiny")
     assert [row["queries"] for row in rows] == [1, 4] and "error" in output
     assert all(0 < error < 4e-3 for row in rows for error in row["errors"].values())
+
+
+def test_where_live(studies: Studies) -> None:
+    rows, output = studies.run("where_live", "--tiny")
+    (row,) = rows
+    assert row["block"] == 16 and "Row(tokens=48" in output
+    assert sum(row["least_bytes"].values()) == 2 * 2 * 48 * 56
 
 
 def test_mask_times(studies: Studies) -> None:

@@ -37,6 +37,7 @@ COUNTS = {
     "attention-blocks": 10,
     "mobilenet": 27,
     "spdnn": 15,
+    "spdnn-float32": 6,
     "uneven": 4,
     "softmax": 10,
     "mixed": 48,
@@ -63,6 +64,7 @@ COUNTS = {
     "shared-rows": 5,
     "uniform-batch": 8,
     "uniform-figures": 52,
+    "uniform-networks": 24,
     "uniform-shapes": 10,
     "uniform-sparsity": 14,
 }
@@ -72,7 +74,7 @@ COUNTS = {
 
 
 def test_all_suites_are_there() -> None:
-    assert set(suite_names()) == {*COUNTS, "dlmc"}
+    assert set(suite_names()) == {*COUNTS, "dlmc", "dlmc-gradients", "dlmc-training"}
     assert {name: len(load_suite(name).cases) for name in LISTED} == COUNTS
 
 
@@ -228,6 +230,22 @@ def test_resnet_has_its_n_and_the_transformer_four(collection: Path) -> None:
     ]
     assert all(case.matrix().shape == case.problem.matrix_shape == (2, 3) for case in suite.cases)
     assert suite.needs_data and suite.rows == 10
+
+
+def test_training_has_more_images(collection: Path) -> None:
+    sizes = {case.name: case.problem.sizes["n"] for case in load_suite("dlmc-training", collection).cases}
+    assert sizes == {
+        "rn50/random_pruning/0.5/block_1 n=1568": 32 * 49,
+        "transformer/random_pruning/0.5/ffn n=2048": 2048,
+    }
+
+
+def test_gradients_are_sampled_products(collection: Path) -> None:
+    cases = load_suite("dlmc-gradients", collection).cases
+    problems = [(2, 3, k) for k in (49, 256, 2048)]
+    assert [case.problem for case in cases] == [SddmmProblem(*sizes) for sizes in problems]
+    assert [case.name.rpartition(" ")[2] for case in cases] == [f"k={k}" for *_, k in problems]
+    assert all(case.matrix().shape == case.problem.matrix_shape == (2, 3) for case in cases)
 
 
 def test_the_folder_of_one_model_is_enough(collection: Path) -> None:

@@ -66,6 +66,7 @@ PARAMETERS = {  # of the functions in cublas_api.h, cublasLt.h and cusparse.h
     "cusparseDestroy": 1,
     "cusparseGetVersion": 2,
     "cusparseCreateCsr": 11,
+    "cusparseCreateCoo": 10,
     "cusparseCreateBsr": 14,
     "cusparseCreateBlockedEll": 10,
     "cusparseCreateDnMat": 7,
@@ -146,6 +147,11 @@ def implementations(tmp_path: Path, emulator_settings: Settings, monkeypatch: py
             "cusparse-csr",
             SPMM,
             [f"CSR {a}, {o}-major" for o in ("row", "column") for a in cusparse.CSR_ALGORITHMS],
+        ),
+        (
+            "cusparse-coo",
+            SPMM,
+            [f"COO {a}, {o}-major" for o in ("row", "column") for a in cusparse.COO_ALGORITHMS],
         ),
         (
             "cusparse-blocked-ell",

@@ -102,6 +102,47 @@ def test_codes_and_scales_that_prepare_takes(run: Command, weights: Path) -> Non
     assert quantised.codes.nnz == 64 * 32 // 2
 
 
+def test_codes_that_a_calibration_chooses(run: Command, weights: Path) -> None:
+    pruned = (
+        "prune",
+        weights,
+        "--pattern",
+        "unstructured",
+        "--sparsity",
+        "0.5",
+        "--scope",
+        "layer",
+        "--tensor",
+        "up",
+    )
+    coded = (*pruned, "--values", "int4", "--group", "32", "--format", "csr-npz", "--asymmetric")
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((200, 8)) @ rng.standard_normal((8, 32)) + 0.01 * rng.standard_normal((200, 32))
+    inputs = weights.with_name("inputs.npz")
+    np.savez(inputs, up=x)
+    nearest = run.json(*coded, "-o", weights.with_name("nearest"))
+    chosen = run.json(*coded, "--calibration", inputs, "-o", weights.with_name("chosen"))
+    assert nearest["rounding_errors"].keys() == chosen["rounding_errors"].keys() == {"up"}
+    assert run.json(*pruned)["rounding_errors"] is None
+    made = [sparsegen.load_quantized(weights.with_name(f) / "up.npz") for f in ("nearest", "chosen")]
+    with np.load(weights) as file:
+        codes = made[0].codes
+        rows = np.repeat(np.arange(codes.shape[0]), np.diff(codes.row_offsets))
+        exact = codes.with_values(file["up"][rows, codes.column_indices])
+    assert all(m.zero_points is not None for m in made)
+    for report, one in zip((nearest, chosen), made, strict=True):
+        assert report["rounding_errors"]["up"] == pytest.approx(one.rounding_error(exact))
+    errors = [np.linalg.norm(x @ (m.dequantized().to_dense() - exact.to_dense()).T) for m in made]
+    assert errors[1] < 0.8 * errors[0]
+    assert "rounding error" in run(*coded, "-o", weights.with_name("third")).stdout
+    np.savez(inputs, other=x)
+    refused = run(*coded, "--calibration", inputs, "-o", weights.with_name("fourth"), exit_code=None)
+    assert "has no inputs of up; there are other" in refused.stderr and refused.exit_code == 3
+    inputs.write_bytes(b"none")
+    refused = run(*coded, "--calibration", inputs, "-o", weights.with_name("fifth"), exit_code=None)
+    assert "inputs.npz" in refused.stderr and refused.exit_code == 3
+
+
 def test_times_are_measured_ones(run: Command, weights: Path) -> None:
     arguments = ("prune", weights, "--pattern", "uniform", "--sparsity", "0.75", "-n", "64")
     before = run.json(*arguments)["times"]
@@ -168,6 +209,9 @@ def test_an_emptied_layer_is_said_aloud(run: Command, tmp_path: Path) -> None:
         (("--pattern", "nm", "-n", "64", "--device", "tpu", "-o", "out.npz"), 4, "no device 'tpu'"),
         (("--pattern", "nm", "--values", "int4"), 2, "written by --format csr-npz"),
         (("--pattern", "nm", "--group", "32"), 2, "--group is for --values"),
+        (("--pattern", "nm", "--asymmetric"), 2, "--asymmetric is for --values"),
+        (("--pattern", "nm", "--calibration", "x.npz"), 2, "--calibration is for --values"),
+        (("--pattern", "nm", "--values", "e4m3", "--asymmetric"), 3, "e4m3 is symmetric"),
         (("--compare-patterns",), 2, "needs --sparsity"),
         (("--compare-patterns", "--sparsity", "0.5", "--pattern", "nm"), 2, "goes without"),
         (("--compare-patterns", "--sparsity", "0.5", "-o", "out.npz"), 2, "goes without"),

@@ -45,6 +45,16 @@ def test_it_tunes_and_goes_on(run: Command, model: Path) -> None:
     assert looked_up["how"] in ("bucket", "nearest")  # the search's winner, or what should be faster yet
 
 
+def test_it_tunes_products_with_codes(run: Command, model: Path) -> None:
+    options = ("tune-model", model, "--tokens", "8", "--trials", "1", "--values", "int4", "--group", "32")
+    data = run.json(*options, "--dtype", "float16")
+    assert {o["problem"]["value_type"] for o in data["searches"]} == {"int4"}
+    assert {o["problem"]["scale_group"] for o in data["searches"]} == {"32"}
+    assert [t["family"] for t in data["times"][0]["layers"]] == ["quantized_stream_spmm"] * 2
+    assert "scales are float16 or bfloat16" in run(*options, exit_code=3).stderr
+    assert "--group is for --values" in run(*options[:4], "--group", "32", exit_code=2).stderr
+
+
 def test_it_deals_to_several_devices(run: Command, model: Path) -> None:
     run.environment["SPARSEGEN_EMULATORS"] = "2"
     options = ("tune-model", model, "--tokens", "8,16", "--trials", "1")

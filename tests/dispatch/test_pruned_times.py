@@ -28,6 +28,10 @@ def pruned(sparsity: float = 0.9, seed: int = 0, shape: tuple[int, int] = (128, 
     return sparsegen.prune({"w": weights}, sparsity=sparsity).report
 
 
+def of(layer: LayerReport, n: int, dtype: DType = DType.FLOAT32) -> SpmmProblem:
+    return SpmmProblem(layer.features.m, layer.features.k, n, dtype)
+
+
 def workload(layer: LayerReport, n: int = N) -> Workload:
     return Workload(SpmmProblem(layer.features.m, layer.features.k, n), layer.fingerprint, layer.features)
 
@@ -37,13 +41,13 @@ def test_exact_near_and_not_measured() -> None:
     database = MemoryLayer([timed(10, workload(known), tile_n=32)], [baseline(25, workload(known))])
 
     def ask(layer: LayerReport, n: int = N, dtype: DType = DType.FLOAT32) -> tuple[TimeSource, float | None]:
-        found = layer_time(layer, n, dtype, Layout.ROW, H100, database)
+        found = layer_time(layer, of(layer, n, dtype), H100, database)
         assert (
             (found.sparse_us is None) == (found.source is TimeSource.NOT_MEASURED) == (found.distance is None)
         )
         return found.source, found.sparse_us
 
-    exact = layer_time(known, N, DType.FLOAT32, Layout.ROW, H100, database)
+    exact = layer_time(known, of(known, N), H100, database)
     assert exact.source is TimeSource.EXACT and exact.distance == 0 and exact.family == "csr_spmm"
     assert (exact.sparse_us, exact.dense_us) == (10, 25)
     source, time = ask(pruned(seed=1).layers[0])  # as many nonzeros elsewhere
@@ -81,12 +85,14 @@ def test_a_layer_that_no_variant_may_run_on_is_not_measured(monkeypatch: pytest.
         raise NoVariantError("no family has a variant")
 
     monkeypatch.setattr(pruned_times, "choose", refuse)
-    found = layer_time(pruned().layers[0], N, DType.FLOAT32, Layout.ROW, H100, MemoryLayer([], []))
+    layer = pruned().layers[0]
+    found = layer_time(layer, of(layer, N), H100, MemoryLayer([], []))
     assert found == LayerTime("w", TimeSource.NOT_MEASURED)
 
 
 def test_nothing_measured_at_all() -> None:
-    found = layer_time(pruned().layers[0], N, DType.FLOAT32, Layout.ROW, H100, MemoryLayer([], []))
+    layer = pruned().layers[0]
+    found = layer_time(layer, of(layer, N), H100, MemoryLayer([], []))
     assert found.source is TimeSource.NOT_MEASURED and found.dense_us is None
 
 

@@ -12,13 +12,11 @@
 // lib/element.cuh.j2 (1)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-// Tunables.
-constexpr int kTileN = 128;  // columns of C per block
-constexpr int kSplits = 1;  // parts of k (split-k), each computed by other blocks
-constexpr int kGranule = 1;  // neighbouring elements that one bit stands for
+constexpr int kTileN = 128;
+constexpr int kSplits = 1;
+constexpr int kGranule = 1;
 
-// Constants of the problem.
-constexpr bool kBByInner = false;  // B is contiguous along k
+constexpr bool kBByInner = false;
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
 // lib/copy/vector.cuh.j2
@@ -55,11 +53,10 @@ static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
 // lib/persistent/tile_ring.cuh.j2 (1)
 
-[[maybe_unused]] constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next 64, where B is contiguous along columns
+[[maybe_unused]] constexpr int kBBlockBytes = kPieceBytes;
 
 // lib/mma/warpgroup_groups.cuh.j2
 
-// A matrix in shared memory, in rows of 128 swizzled bytes of which 8 follow one another.
 #if defined(SPARSEGEN_EMULATOR)
 using SharedOperand = sparsegen::emulator::SwizzledMatrix;
 #else
@@ -72,7 +69,6 @@ __device__ __forceinline__ SharedOperand shared_operand(const unsigned char* sta
 }
 #endif
 
-// The rows of a matrix run along k.
 __device__ __forceinline__ SharedOperand rows_along_k(const unsigned char* start) {
 #if defined(SPARSEGEN_EMULATOR)
   return {start, true};
@@ -81,7 +77,6 @@ __device__ __forceinline__ SharedOperand rows_along_k(const unsigned char* start
 #endif
 }
 
-// Each row is one place of k; the next 64 elements of all rows lie `chunk_stride` bytes further.
 __device__ __forceinline__ SharedOperand rows_across_k(const unsigned char* start, unsigned chunk_stride) {
 #if defined(SPARSEGEN_EMULATOR)
   return {start, false, chunk_stride};
@@ -90,7 +85,6 @@ __device__ __forceinline__ SharedOperand rows_across_k(const unsigned char* star
 #endif
 }
 
-// Returns the matrix `bytes` further, a multiple of 16.
 __device__ __forceinline__ SharedOperand moved(SharedOperand operand, unsigned bytes) {
 #if defined(SPARSEGEN_EMULATOR)
   return {static_cast<const unsigned char*>(operand.start) + bytes, operand.k_is_contiguous, operand.block_stride};
@@ -99,7 +93,6 @@ __device__ __forceinline__ SharedOperand moved(SharedOperand operand, unsigned b
 #endif
 }
 
-// Behind a wait: keeps the compiler from changing fragments that products were reading before it.
 template <int kWords>
 __device__ __forceinline__ void warpgroup_settle(unsigned (&fragments)[kWords][4]) {
 #if !defined(SPARSEGEN_EMULATOR)
@@ -108,8 +101,6 @@ __device__ __forceinline__ void warpgroup_settle(unsigned (&fragments)[kWords][4
 #endif
 }
 
-// Starts adding the product of 64 rows of A, 16 for each warp as fragments of mma, and 128 columns of B, 16 places of k, to sums that lie
-// over the warpgroup as those of mma do over a warp. B's rows run across k. Without `add` the product takes the sums' place.
 __device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const unsigned (&a)[4], SharedOperand b, bool add) {
 #if defined(SPARSEGEN_EMULATOR)
   if (!add) {
@@ -158,31 +149,28 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const unsign
 #endif
 }
 
-// The coordinates of a box.
 __device__ __forceinline__ auto box_of(int, int inner, int outer) { return box_at(inner, outer); }
 
 // lib/epilogue/tile_output.cuh.j2 (1)
 
-constexpr int kWarps = 4 * kConsumers;  // consumer warps, with 16 rows each
-constexpr int kHeadWords = kWarps + kWarps * 32;  // a tile's head: where each warp's nonzeros begin, and each lane's word of bits
+constexpr int kWarps = 4 * kConsumers;
+constexpr int kHeadWords = kWarps + kWarps * 32;
 constexpr int kHeadBytes = kHeadWords * 4;
-constexpr int kSlotElements = 32 * kGranule;  // a slot: the elements of one bit of each lane
+constexpr int kSlotElements = 32 * kGranule;
 constexpr int kSlotBytes = kSlotElements * 2;
 constexpr int kSlotShift = 5 + kGranule;
 static_assert(1 << kSlotShift == kSlotBytes, "slots are a power of two apart");
 constexpr int kBBytes = kTileN * 128;
-constexpr unsigned kLive = 1;  // the stage has rows of A; a cluster's last tile of rows may have none
+constexpr unsigned kLive = 1;
 
 using Sums = float[kTileN / 8][4];
-using Fragments = unsigned[4];  // a lane's part of 16 rows of A and 16 places of k
+using Fragments = unsigned[4];
 
-// Shared memory after the pipeline stages and the staged pieces of C.
 struct Memory {
   Ring ring;
-  unsigned came[kConsumers];  // how many warpgroups have stored their part before this one
+  unsigned came[kConsumers];
 };
 
-// The stages: each holds a tile of B, the nonzeros of a tile of A, and their head at its end. Their size comes with the matrix.
 struct Stages {
   unsigned char* memory;
   int count;
@@ -198,12 +186,10 @@ struct Stages {
 };
 static_assert(kHeadBytes % 16 == 0, "heads begin at 16 bytes, where a stage ends");
 
-// A tile of C, or the contribution of a part of k to it.
 struct Unit {
   int tile, row_tile, column, part, begin, end;
 };
 
-// The order of all units. The blocks of a cluster have neighbouring tiles of rows, of which the last may lie outside of the matrix.
 struct Units {
   int row_tiles, column_tiles, steps;
 
@@ -217,7 +203,6 @@ struct Units {
   }
 };
 
-// The producer warp: loads tiles of A in bulk and tiles of B by TMA.
 struct Producer {
   const Stages& stages;
   Ring& ring;
@@ -227,15 +212,13 @@ struct Producer {
   const TensorMap& b_map;
   int row_tiles, steps;
   Stage stage;
-  static constexpr int kAtOnce = 31;  // tiles whose begin and end 32 lanes hold
+  static constexpr int kAtOnce = 31;
 
-  // Looks up where the nonzeros of 32 tiles begin, from the given step on; lane i gets the i-th.
   __device__ __forceinline__ int begins(const Unit& unit, int step) const {
     const int last = min(step + kAtOnce, unit.end), mine = min(step + static_cast<int>(threadIdx.x % 32), last);
     return unit.row_tile < row_tiles && step < last ? offsets[unit.row_tile * steps + mine] : 0;
   }
 
-  // Loads a unit; `mine` is begins() of its first step.
   __device__ __forceinline__ void load(const Unit& unit, int number, int mine) {
     const bool lives = unit.row_tile < row_tiles;
     const int first = unit.row_tile * steps;
@@ -270,7 +253,6 @@ struct Producer {
   }
 };
 
-// Decodes a lane's fragments of 16 rows of A and 64 places of k: the elements of set bits, zeros elsewhere.
 __device__ __forceinline__ void decode(Fragments (&a)[4], unsigned bits, SharedAddress slot) {
   unsigned low, high;
   low = take_slot<0, kSlotShift>(bits, slot);
@@ -323,14 +305,12 @@ __device__ __forceinline__ void decode(Fragments (&a)[4], unsigned bits, SharedA
   a[3][3] = __byte_perm(low, high, 0x5410);
 }
 
-// A consumer warpgroup.
 struct Consumer {
   const Stages& stages;
   Ring& ring;
   unsigned warpgroup;
   Stage stage;
 
-  // Decodes this warp's rows of a stage, and starts their product.
   __device__ __forceinline__ void multiply(Sums& sums, Fragments (&a)[4], bool add) const {
     const unsigned* const head = reinterpret_cast<const unsigned*>(stages.head(stage.number));
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -343,7 +323,6 @@ struct Consumer {
     warpgroup_commit();
   }
 
-  // Decodes and starts the next stage while the product before runs; then releases that one's stage. Two sets of fragments alternate.
   __device__ __forceinline__ unsigned multiply_next(Sums& sums, Fragments (&a)[4], int& held) {
     const unsigned flags = ring.wait_full(stage);
     multiply(sums, a, true);
@@ -369,7 +348,6 @@ struct Consumer {
     ring.release(held);
   }
 
-  // Releases the stages of a tile without rows, unread.
   __device__ __forceinline__ void skip_all(unsigned flags) {
     for (;;) {
       ring.release(stage.number);
@@ -380,8 +358,6 @@ struct Consumer {
   }
 };
 
-// C = A * B, A as bitmaps and nonzeros. Persistent kernel: a producer warp loads tiles of A and B; two consumer warpgroups decode fragments of A
-// in registers and multiply. The blocks of a cluster share B by multicast.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap c_map, int m, int k, int n, int row_tiles, int steps,
     int value_bytes, const unsigned* __restrict__ heads, const int* __restrict__ offsets, const Element* __restrict__ values,
@@ -391,7 +367,7 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const Stages stages(memory, value_bytes);
   const Units units{row_tiles, (n + kTileN - 1) / kTileN, steps};
   (void)m, (void)k;
@@ -400,7 +376,7 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
   Producer producer{stages, shared.ring, heads, offsets, values, b_map, row_tiles, steps};
   int number = static_cast<int>(blockIdx.x / kClusterBlocks), begins = 0;
   Unit unit = units.at(number);
-  if (loads) begins = producer.begins(unit, unit.begin);  // before the wait: no earlier kernel writes a pattern
+  if (loads) begins = producer.begins(unit, unit.begin);
   if (threadIdx.x == kProducer + 32) {
     prefetch_map(b_map);
     shared.ring.init();
@@ -444,5 +420,5 @@ bitmap_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ Ten
     }
     output.finish();
   }
-  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
+  cluster_meet();
 }

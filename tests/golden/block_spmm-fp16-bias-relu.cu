@@ -12,20 +12,18 @@
 // lib/element.cuh.j2 (1)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-// Tunables.
-constexpr int kTileM = 128;  // rows of a tile of A and C
-constexpr int kTileN = 256;  // columns of C per block
-constexpr int kStages = 4;  // tiles of A and B in shared memory
-constexpr int kLoadWarps = 4;  // that load tiles
-constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
+constexpr int kTileM = 128;
+constexpr int kTileN = 256;
+constexpr int kStages = 4;
+constexpr int kLoadWarps = 4;
+constexpr int kResidentBlocks = 1;
 
-// Constants of the problem.
-constexpr bool kDividesK = true;  // kTileK divides k
-constexpr bool kDividesN = false;  // the columns of a cluster divide n
+constexpr bool kDividesK = true;
+constexpr bool kDividesN = false;
 
-constexpr int kTileK = 64;  // columns of a tile of A: rows of 128 bytes
-constexpr int kChunk = 8;  // elements of a 16-byte access
-constexpr int kWarps = kTileM / 16;  // that multiply; four at a time take 64 rows
+constexpr int kTileK = 64;
+constexpr int kChunk = 8;
+constexpr int kWarps = kTileM / 16;
 constexpr int kLoaders = 32 * kLoadWarps;
 constexpr int kThreads = 32 * kWarps + kLoaders;
 constexpr int kColumnTiles = kTileN / 8;
@@ -58,20 +56,15 @@ static_assert(kStages >= 3, "a tile is copied while two are multiplied");
 
 using Sums = float[kColumnTiles][4];
 
-// A tile of C: of a block's rows of A the tiles begin to end.
 struct Work {
   int begin, end, first_row, first_column;
 };
 
-// The tiles that a cluster computes one after the other. Its blocks have the same rows, and so the same tiles of A, and neighbouring
-// columns. Rows come in the order of `row_blocks`, those with most tiles first, and clusters take them to and fro:
-// who had the most in one round has the least in the next.
 struct Schedule {
   const int* row_blocks;
   const int* offsets;
   int count, column_groups;
 
-  // False: there is no more.
   __device__ __forceinline__ bool find(Work& work, int round) const {
     const int clusters = static_cast<int>(gridDim.x) / kClusterBlocks, cluster = static_cast<int>(blockIdx.x) / kClusterBlocks;
     const int number = round * clusters + (round % 2 == 0 ? cluster : clusters - 1 - cluster);
@@ -84,7 +77,6 @@ struct Schedule {
   }
 };
 
-// A stage of the ring of tiles, and the parity of its barriers' phase.
 struct Stage {
   int number = 0;
   unsigned parity = 0;
@@ -94,7 +86,6 @@ struct Stage {
   }
 };
 
-// Warps that load tiles: the cluster's blocks each send a part of A's to all of them, and every block copies its own of B.
 __device__ __forceinline__ void load_tiles(unsigned char* tiles, Barrier* full, Barrier* empty, const Schedule& schedule,
                                             const int* __restrict__ panels, const Element* __restrict__ values,
                                             const Element* __restrict__ b, int k, int n) {
@@ -124,7 +115,6 @@ __device__ __forceinline__ void load_tiles(unsigned char* tiles, Barrier* full, 
   }
 }
 
-// Starts adding the product of a warpgroup's rows of a tile of A and a tile of B.
 __device__ __forceinline__ void multiply_add(const unsigned char* a, const unsigned char* b, Sums& sums) {
   warpgroup_begin();
   #pragma unroll
@@ -134,11 +124,10 @@ __device__ __forceinline__ void multiply_add(const unsigned char* a, const unsig
   warpgroup_commit();
 }
 
-constexpr int kPassColumns = 64;  // of C, of which a warp stages 16 rows at a time
-constexpr int kPitch = kPassColumns + kChunk;  // elements; the odd chunk keeps fragments in different banks
+constexpr int kPassColumns = 64;
+constexpr int kPitch = kPassColumns + kChunk;
 constexpr int kOutBytes = 16 * kPitch * 2;
 
-// Stores a warp's 16 rows of a tile of C. They go through shared memory, so that lanes write whole chunks of them.
 __device__ __forceinline__ void store(Sums& sums, Element* staged, int first_row, int first_column, int m, int n,
                                       const Element* __restrict__ bias,
                                       Element* __restrict__ c) {
@@ -185,9 +174,6 @@ __device__ __forceinline__ void store(Sums& sums, Element* staged, int first_row
   }
 }
 
-// C[m, n] = A[m, k] · B[k, n], with those tiles of A that have nonzeros, one after the other: of the i-th rows in
-// `row_blocks` tiles offsets[i] to offsets[i + 1], whose columns are panels of kTileK. Some warps load tiles, the others
-// multiply them, and barriers tell which stages are full and which may be filled again.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, kResidentBlocks)
 block_spmm(int m, int k, int n, int row_block_count, const int* __restrict__ row_blocks,
            const int* __restrict__ offsets, const int* __restrict__ panels, const Element* __restrict__ values,
@@ -198,7 +184,7 @@ block_spmm(int m, int k, int n, int row_block_count, const int* __restrict__ row
   unsigned char* const staged = memory + kStages * kStageBytes;
   Barrier* const full = reinterpret_cast<Barrier*>(staged + kWarps * kOutBytes);
   Barrier* const empty = full + kStages;
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const int column_groups = (n + kClusterBlocks * kTileN - 1) / (kClusterBlocks * kTileN);
   const Schedule schedule{row_blocks, offsets, row_block_count * column_groups, column_groups};
   if (threadIdx.x == 0) {
@@ -213,7 +199,6 @@ block_spmm(int m, int k, int n, int row_block_count, const int* __restrict__ row
     load_tiles(memory, full, empty, schedule, panels, values, b, k, n);
   } else {
     const unsigned char* const a_tile = memory + warp / 4 * 64 * 128;
-    // All blocks of the cluster fill a stage again together.
     const auto give_back = [&](int stage) {
       if (threadIdx.x % 32 < kClusterBlocks) barrier_arrive_at(empty + stage, threadIdx.x % 32);
     };
@@ -221,7 +206,6 @@ block_spmm(int m, int k, int n, int row_block_count, const int* __restrict__ row
     Work work;
     for (int round = 0; schedule.find(work, round); ++round) {
       Sums sums = {};
-      // Behind the loop no product is under way: that the sums stay where they are on every way there is for ptxas to see.
       if (work.begin < work.end) {
         int tile = work.begin, last = 0;
         do {
@@ -241,5 +225,5 @@ block_spmm(int m, int k, int n, int row_block_count, const int* __restrict__ row
       store(sums, reinterpret_cast<Element*>(staged + warp * kOutBytes), work.first_row + warp * 16, work.first_column, m, n, bias, c);
     }
   }
-  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
+  cluster_meet();
 }

@@ -12,8 +12,8 @@
 // lib/element.cuh.j2 (1)
 
 // network/constants.cuh.j2 (1)
-constexpr unsigned kPositionBits = 12;  // of a destination; the block of the cluster is above them
-constexpr unsigned kCopied = 32768;  // the bit that says that a neuron has a second destination
+constexpr unsigned kPositionBits = 12;
+constexpr unsigned kCopied = 32768;
 constexpr unsigned kDestination = kCopied - 1;
 constexpr unsigned kPosition = (1u << kPositionBits) - 1;
 constexpr unsigned kNowhere = ~0u;
@@ -44,40 +44,33 @@ constexpr unsigned kNowhere = ~0u;
 
 // lib/tile/network_tiles.cuh.j2
 
-// A block's shared memory after the two buffers of neurons.
 struct Control {
-  Vector<unsigned, 4> alive_of[kClusterBlocks];  // inputs with a live neuron, 64 bits, by the block that looked
-  Barrier barriers[2];  // of every other layer
-  unsigned alive[2 * kChunks];  // inputs of a chunk with a live neuron, by the warp that looked
-  int ids[kInputs];  // of the tile's inputs
+  Vector<unsigned, 4> alive_of[kClusterBlocks];
+  Barrier barriers[2];
+  unsigned alive[2 * kChunks];
+  int ids[kInputs];
 };
 
-// Layers so far. Each ends when all warps of the cluster have read what they need, those of this block have written its
-// neurons, and what other blocks send of them is here. Two barriers take turns: a block may be ahead by one layer.
 struct Rounds {
   Control& control;
-  const unsigned* places;  // of this block, and beside them
-  const unsigned short* copies;  // the second destinations
+  const unsigned* places;
+  const unsigned short* copies;
   unsigned char* memory;
-  unsigned char* stage;  // of the warp, for 16 neurons
+  unsigned char* stage;
   unsigned rank;
   unsigned number = 0;
 
-  // Begins a layer: expects the neurons that other blocks send, for all chunks of inputs.
   __device__ __forceinline__ void begin(int neurons, int chunks, int) const {
     if (threadIdx.x == 0) barrier_arrive_expecting(&control.barriers[number % 2], neurons * chunks * 16);
   }
 
-  // Waits until the tile has the neurons of the layer before, and no warp reads older ones.
   __device__ __forceinline__ void wait(int) const {
     const unsigned last = number - 1;
     barrier_wait(&control.barriers[last % 2], last / 2 % 2);
   }
 
-  // All blocks that share the tile have waited.
   __device__ __forceinline__ void meet() const { cluster_sync(); }
 
-  // A warp arrives: its neurons are written or sent, and the ones that it read may be overwritten.
   __device__ __forceinline__ void arrive(int) const {
     const unsigned lane = threadIdx.x % 32;
     Barrier* const barrier = &control.barriers[number % 2];
@@ -92,7 +85,6 @@ struct Rounds {
 
 // network/tile.cuh.j2 (1)
 
-// The destination of a layer's neurons: the rows where the next one reads them, in this block or another one, or in two.
 struct Rows {
   const Rounds& rounds;
   unsigned char* to;
@@ -102,14 +94,12 @@ struct Rows {
   __device__ __forceinline__ Rows(unsigned char* to, unsigned limit, const Network&, const Rounds& rounds)
       : rounds(rounds), to(to), arrived(&rounds.control.barriers[rounds.number % 2]), limit(limit) {}
 
-  // Those of a part of the tile, which begins that many bytes behind the start of a row.
   __device__ __forceinline__ Rows part(int, int bytes) const {
     Rows moved = *this;
     moved.to += bytes;
     return moved;
   }
 
-  // Sends the rows of a group that lie at `home`, lane % 16 its own one, to their destinations.
   template <int kTiles>
   __device__ __forceinline__ void send(unsigned destination, const unsigned char* home, bool is_sent) const {
     const unsigned lane = threadIdx.x % 32;
@@ -126,7 +116,6 @@ struct Rows {
     }
   }
 
-  // A group's; the row of lane % 16 goes to `place`.
   template <int kTiles>
   __device__ __forceinline__ void store(unsigned place, const unsigned* places, const float (&sums)[kTiles][4]) const {
     const unsigned lane = threadIdx.x % 32;
@@ -139,17 +128,15 @@ struct Rows {
       const unsigned second = rounds.copies[places - rounds.places + lane % 16];
       send<kTiles>(second, home, is_copied);
     }
-    __syncwarp();  // others' rows may lie in the stage now
+    __syncwarp();
   }
 
-  // The tile is one part.
   template <int kTiles>
   __device__ __forceinline__ void store_parts(unsigned place, const unsigned* places, const float (&sums)[kTiles][4]) const {
     store(place, places, sums);
   }
 };
 
-// A block that a group of any number of tiles reads, from bit 16 of its number on who has it.
 template <int kTiles>
 __device__ __forceinline__ void load_general_block(unsigned (&block)[kTiles][2], const unsigned char* from, int number,
                                                    const Rows& rows) {
@@ -172,8 +159,6 @@ __device__ __forceinline__ void load_general_block(unsigned (&block)[kTiles][2],
 
 // network/layers.cuh.j2 (1)
 
-// Y <- f(Y · Wᵀ + b) for all layers. A cluster takes its share of the inputs through all layers, in tiles that stay in its
-// shared memories: each block has some of the neurons, computes some of the groups, and sends what others need of them.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 cluster_network(int n, int neurons, int outputs, int layers, int positions, int width, int output_share, int rank_groups,
                 int rank_general, int rank_tiles, int rank_units, const int* __restrict__ layer_table,
@@ -189,7 +174,7 @@ cluster_network(int n, int neurons, int outputs, int layers, int positions, int 
                        reinterpret_cast<const Vector<int, 4>*>(general) + static_cast<long long>(rank) * rank_general,
                        blocks + static_cast<long long>(rank) * rank_tiles,
                        values + static_cast<long long>(rank) * rank_units * kUnit};
-  const int buffer_bytes = (positions + 8) * kPitch;  // whole lines, so that rows meet no others' banks in the stage either
+  const int buffer_bytes = (positions + 8) * kPitch;
   unsigned char* const stage = memory + 2 * buffer_bytes;
   Control& control = *reinterpret_cast<Control*>(stage + kWarps * kBlockBytes);
   Element* const result = z;
@@ -210,7 +195,6 @@ cluster_network(int n, int neurons, int outputs, int layers, int positions, int 
     for (int i = 0; i < 2; ++i) barrier_init(&control.barriers[i], kClusterBlocks * kWarps + 1);
     barrier_init_fence();
   }
-  // Rows that are read before they are written, by zero weights, hold numbers.
   for (int i = threadIdx.x * 16; i < 2 * buffer_bytes; i += kThreads * 16) {
     store_vector(reinterpret_cast<unsigned*>(memory + i), Vector<unsigned, 4>{});
   }

@@ -10,21 +10,19 @@
 
 // lib/element.cuh.j2 (3)
 
-// Tunables.
-constexpr int kStrip = 16;  // nonzeros of a row that a subwarp computes
-constexpr int kBatch = 4;  // nonzeros of a strip whose rows of B are loaded together
-constexpr int kThreadsPerStrip = 16;  // a subwarp: threads that share the dot products of a strip
+constexpr int kStrip = 16;
+constexpr int kBatch = 4;
+constexpr int kThreadsPerStrip = 16;
 constexpr int kStripsPerBlock = 8;
-constexpr int kVectorWidth = 4;  // elements per load of A and B
-constexpr int kUnrollK = 1;  // loads of a thread along a row, one after another
+constexpr int kVectorWidth = 4;
+constexpr int kUnrollK = 1;
 
-// Constants of the problem.
-constexpr bool kWholeSteps = true;  // kStep divides k: no bounds checks along k
+constexpr bool kWholeSteps = true;
 
 constexpr int kThreads = kThreadsPerStrip * kStripsPerBlock;
-constexpr int kStride = kThreadsPerStrip * kVectorWidth;  // elements that a subwarp loads at once
-constexpr int kIndexVector = kBatch < 4 ? kBatch : 4;  // column indices per load
-constexpr int kStep = kStride * kUnrollK;  // elements of a row per step
+constexpr int kStride = kThreadsPerStrip * kVectorWidth;
+constexpr int kIndexVector = kBatch < 4 ? kBatch : 4;
+constexpr int kStep = kStride * kUnrollK;
 static_assert(kStrip % kBatch == 0, "a strip is made of whole batches");
 static_assert(kThreadsPerStrip <= 32 && 32 % kThreadsPerStrip == 0, "a subwarp divides a warp");
 static_assert(kThreads % 32 == 0 && kThreads <= 1024, "a block is made of whole warps, at most 32");
@@ -36,10 +34,9 @@ static_assert(kVectorWidth * sizeof(Element) <= 16, "a load moves at most 16 byt
 
 using Chunk = Packed<Element, kVectorWidth>;
 
-// A subwarp's work: the nonzeros [first, first + count) of a row, in CSR order, of which the column indices lie apart.
 struct alignas(16) Task {
   int row, first, count;
-  int indices;  // where its column indices begin, padded to whole batches
+  int indices;
 };
 
 __device__ __forceinline__ Chunk load_chunk(const Element* from, bool valid) {
@@ -51,7 +48,6 @@ __device__ __forceinline__ float element_of(const Chunk& chunk, int i) {
   return unpack_float(chunk, i);
 }
 
-// Adds to the sums of a batch, of which the given one is the first, what this thread's elements contribute: all loads first.
 __device__ __forceinline__ void multiply_add(const float (&left)[kUnrollK][kVectorWidth], const Element* b, int k, int at,
                                              const int (&column_indices)[kBatch], int first, float (&sum)[kStrip]) {
   Chunk right[kBatch][kUnrollK];
@@ -75,7 +71,6 @@ __device__ __forceinline__ void multiply_add(const float (&left)[kUnrollK][kVect
 
 // lib/reduce/strip_sums.cuh.j2
 
-// D = A · B^T at the nonzeros of a pattern; A is m x k and B n x k, row-major; a subwarp computes one strip.
 extern "C" __global__ void __launch_bounds__(kThreads)
 csr_sddmm(int k, int tasks, const Task* __restrict__ strips, const int* __restrict__ column_indices,
           const Element* __restrict__ a, const Element* __restrict__ b, Element* __restrict__ d) {
@@ -115,11 +110,10 @@ csr_sddmm(int k, int tasks, const Task* __restrict__ strips, const int* __restri
     }
   }
 
-  // Each thread stores the nonzeros of which it has the whole sum.
   __syncwarp(lanes);
   reduce<kStrip, kThreadsPerStrip>(sum, thread, lanes);
   constexpr int kKept = kStrip > kThreadsPerStrip ? kStrip / kThreadsPerStrip : 1;
-  constexpr int kCopies = kThreadsPerStrip > kStrip ? kThreadsPerStrip / kStrip : 1;  // threads that hold the same total
+  constexpr int kCopies = kThreadsPerStrip > kStrip ? kThreadsPerStrip / kStrip : 1;
   if (thread % kCopies != 0) return;
   #pragma unroll
   for (int i = 0; i < kKept; ++i) {

@@ -14,19 +14,17 @@
 
 using Index = unsigned;
 
-// Tunables.
-constexpr int kTileN = 64;  // columns of C per block
-constexpr int kTileK = 8;  // nonzeros per unrolled strip
-constexpr int kRowsPerBlock = 8;  // rows of C per block
-constexpr int kThreadsPerRow = 16;  // a subwarp: threads that share a row's nonzeros
-constexpr int kRowSplits = 1;  // subwarps that share a row
-constexpr int kDenseVectorWidth = 4;  // elements per load of B
-constexpr int kSparseVectorWidth = 4;  // nonzeros per load of A
-constexpr int kRegisters = 64;  // per thread
+constexpr int kTileN = 64;
+constexpr int kTileK = 8;
+constexpr int kRowsPerBlock = 8;
+constexpr int kThreadsPerRow = 16;
+constexpr int kRowSplits = 1;
+constexpr int kDenseVectorWidth = 4;
+constexpr int kSparseVectorWidth = 4;
+constexpr int kRegisters = 64;
 
-// Constants of the problem.
-constexpr bool kColumnsDivide = true;  // kTileN divides n: no bounds checks on columns
-constexpr bool kRowsDivide = true;  // kRowsPerBlock divides m: none on rows
+constexpr bool kColumnsDivide = true;
+constexpr bool kRowsDivide = true;
 
 constexpr int kColumnsPerThread = kTileN / kThreadsPerRow;
 constexpr int kVectorsPerThread = kColumnsPerThread / kDenseVectorWidth;
@@ -45,22 +43,18 @@ constexpr int kStages = 2;
 
 using Accumulator = float[kVectorsPerThread][kDenseVectorWidth];
 
-// The place of an element of B, in bytes from its start; B is smaller than 4 GiB.
 using Distance = unsigned;
 
-// The constants of a thread along its row.
 struct Tile {
-  const unsigned char* b;  // this thread's first column in row 0 of B
+  const unsigned char* b;
   int n, k;
   int first_column;
 
-  // Bytes from there to the same column in the row of B that an index names.
   __device__ __forceinline__ Distance distance(Index index) const {
     return index;
   }
 };
 
-// Adds kCount nonzeros times their rows of B to the accumulator: all loads first, so that they overlap.
 template <int kCount>
 __device__ __forceinline__ void multiply_add(const Tile& tile, const Index (&indices)[kCount],
                                              const Element (&values)[kCount], Accumulator& sum) {
@@ -90,7 +84,6 @@ __device__ __forceinline__ void multiply_add(const Tile& tile, const Index (&ind
   }
 }
 
-// One sparse vector of a row's end (or of its misaligned start): nonzeros outside [begin, end) count as zero.
 __device__ __forceinline__ void multiply_add_residue(const Tile& tile, const Index* column_indices,
                                                      const Element* values, int position, int begin, int end,
                                                      Accumulator& sum) {
@@ -99,7 +92,6 @@ __device__ __forceinline__ void multiply_add_residue(const Tile& tile, const Ind
   multiply_add<kSparseVectorWidth>(tile, index.element, value.element, sum);
 }
 
-// C[m, n] = A[m, k] · B[k, n]; a block computes kRowsPerBlock rows (in row_order) by kTileN columns.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 csr_spmm(int m, int k, int n, const int* __restrict__ row_order, const int* __restrict__ row_offsets,
          const Index* __restrict__ column_indices, const Element* __restrict__ values, const Element* __restrict__ b,
@@ -120,7 +112,6 @@ csr_spmm(int m, int k, int n, const int* __restrict__ row_order, const int* __re
 
   Accumulator sum = {};
   int position = begin;
-  // The subwarp stages a strip of nonzeros in shared memory with coalesced loads (paper, V-A).
   SPARSEGEN_SHARED(Index, all_indices, kRowsPerBlock * kRowSplits * kStages * kTileK);
   SPARSEGEN_SHARED(Element, all_values, kRowsPerBlock * kRowSplits * kStages * kTileK);
   Index* staged_indices = all_indices + subwarp * kStages * kTileK;
@@ -130,7 +121,6 @@ csr_spmm(int m, int k, int n, const int* __restrict__ row_order, const int* __re
                                               : ((1u << kThreadsPerRow) - 1u) << (threadIdx.x % 32 / kThreadsPerRow * kThreadsPerRow);
   const int strips_end = end - kTileK;
   int strip = position + split * kTileK;
-  // While one strip is used the next is on its way.
   const auto stage_strip = [&](int from, int stage) {
     if (from <= strips_end) {
       for (int i = thread; i < kVectorsPerStrip; i += kThreadsPerRow) {
@@ -164,7 +154,6 @@ csr_spmm(int m, int k, int n, const int* __restrict__ row_order, const int* __re
   }
   copy_async_wait<0>();
 
-  // The residue: fewer nonzeros than a strip, in the subwarp whose turn it is.
   #pragma unroll 1
   for (int at = strip; at < end; at += kSparseVectorWidth) {
     multiply_add_residue(tile, column_indices, values, at, begin, end, sum);

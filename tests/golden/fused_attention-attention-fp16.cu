@@ -11,30 +11,28 @@
 
 // lib/element.cuh.j2 (1)
 
-// Tunables.
-constexpr int kTileM = 64;  // queries of a block
-constexpr int kTileN = 64;  // keys of a step
+constexpr int kTileM = 64;
+constexpr int kTileN = 64;
 constexpr int kWarps = 4;
-constexpr int kStages = 2;  // tiles of K and V in shared memory
-constexpr int kResidentBlocks = 2;  // that a multiprocessor must have registers for
-constexpr bool kHeadsTogether = false;  // blocks of one query tile follow each other, not those of one head
+constexpr int kStages = 2;
+constexpr int kResidentBlocks = 2;
+constexpr bool kHeadsTogether = false;
 
-// Constants of the problem.
-constexpr int kWidth = 64;  // of a head
-constexpr bool kDividesN = true;  // kTileN divides the keys
+constexpr int kWidth = 64;
+constexpr bool kDividesN = true;
 
 constexpr int kThreads = 32 * kWarps;
-constexpr int kRowTiles = kTileM / (16 * kWarps);  // instructions of a warp over the queries
-constexpr int kKeyTiles = kTileN / 8;  // over the keys of a step
+constexpr int kRowTiles = kTileM / (16 * kWarps);
+constexpr int kKeyTiles = kTileN / 8;
 constexpr int kPaddedWidth = (kWidth + 15) / 16 * 16;
-constexpr int kWidthSteps = kPaddedWidth / 16;  // of the sum that makes a score
-constexpr int kWidthTiles = kPaddedWidth / 8;  // of the result
-constexpr int kWords = kTileN / 32;  // of the mask's bits for a query
-constexpr int kChunks = kWidth / 8;  // 16 bytes of a row each
+constexpr int kWidthSteps = kPaddedWidth / 16;
+constexpr int kWidthTiles = kPaddedWidth / 8;
+constexpr int kWords = kTileN / 32;
+constexpr int kChunks = kWidth / 8;
 constexpr int kPaddedChunks = kPaddedWidth / 8;
 constexpr float kLowest = -INFINITY;
 constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kSlack = 8.0f;  // powers of two by which weights may exceed 1
+constexpr float kSlack = 8.0f;
 static_assert(kRowTiles * 16 * kWarps == kTileM, "a warp takes whole tiles of 16 queries");
 static_assert(kWidth % 8 == 0 && kWidth <= 256, "rows are made of whole chunks of 16 bytes, at most 512 bytes");
 static_assert(kTileN % 32 == 0, "the mask's bits fill words");
@@ -55,15 +53,13 @@ static_assert(kTileM <= 2 * kStages * kTileN, "results go through the memory of 
 // attention/swizzled_rows.cuh.j2
 
 constexpr int kQueryBlockBytes = kTileM * kRowBytes;
-constexpr int kKeyBytes = kBlocks * kKeyBlockBytes;  // of a tile of K; as many of V follow
+constexpr int kKeyBytes = kBlocks * kKeyBlockBytes;
 constexpr int kBitBytes = kTileM * kTileN / 8;
 constexpr int kStageBytes = 2 * kKeyBytes + kBitBytes;
 
-// A thread's part in moving rows: the same chunk of every kRowsPerPass-th row.
-constexpr int kChunkThreads = least_power(kPaddedChunks);  // of which some have nothing to do where they are more than chunks
+constexpr int kChunkThreads = least_power(kPaddedChunks);
 constexpr int kRowsPerPass = kThreads / kChunkThreads;
 
-// Loads kRows rows, the first of which may be read, to a tile; zeros for those behind the last.
 template <int kRows, int kBlockBytes, bool kAll>
 __device__ __forceinline__ void load_rows(unsigned char* tile, const Element* from, int rows) {
   const unsigned first = threadIdx.x / kChunkThreads, chunk = threadIdx.x % kChunkThreads;
@@ -83,22 +79,20 @@ __device__ __forceinline__ void load_rows(unsigned char* tile, const Element* fr
 // attention/signed_pair.cuh.j2
 
 struct alignas(8) Entry {
-  int keys;  // number of a tile of keys
-  int bits;  // number of a tile of bits, or -1 where every query sees every key
+  int keys;
+  int bits;
 };
 
 struct alignas(16) Task {
-  int queries;  // number of a tile of queries
-  int begin;  // of its tiles of keys in the list
+  int queries;
+  int begin;
   int count;
   int padding;
 };
 
-// Queries in fragments, with the sign of the scale.
 struct Queries {
   unsigned words[kRowTiles][kWidthSteps][4];
 
-  // Reads a warp's queries; zeros behind the last of `rows`.
   __device__ __forceinline__ void start(const Element* q, unsigned warp_row, int rows, float scale) {
     const unsigned lane = threadIdx.x % 32;
     const Sign sign(scale);
@@ -128,8 +122,6 @@ struct Queries {
 
 // attention/online_softmax.cuh.j2
 
-// Keys that a query does not see get the lowest score. `bits` are those of a warp's queries: for each one words, whose bit i
-// stands for the i-th of 32 keys.
 __device__ __forceinline__ void apply_mask(const unsigned* bits, Scores& scores) {
   const unsigned row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
   #pragma unroll
@@ -152,8 +144,6 @@ __device__ __forceinline__ void apply_mask(const unsigned* bits, Scores& scores)
   }
 }
 
-// O = softmax(scale * Q * K^T at a mask) * V of m queries and n keys, for each head. A block computes a tile of queries of
-// one head. The tiles of keys that any of them sees stand in a list, with bits where not every query sees every key.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 fused_attention(int m, int n, int batch, int tasks, const Task* __restrict__ tiles, const Entry* __restrict__ entries,
                 const unsigned* __restrict__ bits, const Element* __restrict__ q, const Element* __restrict__ k,
@@ -166,7 +156,7 @@ fused_attention(int m, int n, int batch, int tasks, const Task* __restrict__ til
   const Task task = tiles[kHeadsTogether ? block / batch : block % tasks];
   const Entry* const list = entries + task.begin;
   const long long first_query = static_cast<long long>(head) * m + static_cast<long long>(task.queries) * kTileM;
-  const int rows = m - task.queries * kTileM;  // of which at most kTileM are computed
+  const int rows = m - task.queries * kTileM;
   k += static_cast<long long>(head) * n * kWidth;
   v += static_cast<long long>(head) * n * kWidth;
 
@@ -183,7 +173,6 @@ fused_attention(int m, int n, int batch, int tasks, const Task* __restrict__ til
       if (kBitBytes % (kThreads * 16) == 0 || at < kBitBytes) copy_async<16>(stage + 2 * kKeyBytes + at, from + at / 4);
     }
   };
-  // A negative scale turns the queries round, so that the largest score is that of the largest weight.
   const float given = *scale;
   const float factor = given == 0.0f ? 1.0f : fabsf(given) * kLog2E;
   Queries queries;
@@ -193,7 +182,6 @@ fused_attention(int m, int n, int batch, int tasks, const Task* __restrict__ til
     copy_async_commit();
   }
   queries.start(q + first_query * kWidth, warp_row, rows, given);
-  // Rows of K are columns of a product and those of V its sum, so that lanes name their rows in different orders.
   const unsigned key_place = place_of<kKeyBlockBytes>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
   const unsigned value_place = place_of<kKeyBlockBytes>(lane % 16, lane / 16);
   Sums sums = {};
@@ -205,7 +193,7 @@ fused_attention(int m, int n, int batch, int tasks, const Task* __restrict__ til
   }
   Entry to_load = {};
   if (kStages - 1 < task.count) to_load = list[kStages - 1];
-  int stage = 0, free_stage = (kStages - 1) * kStageBytes;  // in bytes
+  int stage = 0, free_stage = (kStages - 1) * kStageBytes;
   #pragma unroll 1
   for (int at = 0; at < task.count; ++at) {
     copy_async_wait<kStages - 2>();
@@ -227,7 +215,6 @@ fused_attention(int m, int n, int batch, int tasks, const Task* __restrict__ til
   copy_async_wait<0>();
   __syncthreads();
 
-  // Results go through shared memory, where each warp has its own rows, so that threads write whole chunks.
   #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) {
     #pragma unroll

@@ -28,14 +28,12 @@
 
 // lib/tile/network_tiles.cuh.j2
 
-// A block's shared memory after the two buffers of neurons.
 struct Control {
-  Barrier barriers[2];  // of the parts of a tile
-  unsigned alive[2 * kChunks];  // inputs of a chunk with a live neuron, by the warp that looked
-  int ids[kInputs];  // of the tile's inputs
+  Barrier barriers[2];
+  unsigned alive[2 * kChunks];
+  int ids[kInputs];
 };
 
-// Layers so far: each ends when all warps have written their neurons and read what they need.
 struct Rounds {
   Control& control;
   unsigned number = 0;
@@ -44,13 +42,10 @@ struct Rounds {
 
   __device__ __forceinline__ void begin(int, int, int) const {}
 
-  // Waits until a part of the tile has the neurons of the layer before, and no warp reads older ones.
   __device__ __forceinline__ void wait(int part) const { barrier_wait(&control.barriers[part], (number + 1) % 2); }
 
-  // All blocks that share the tile have waited.
   __device__ __forceinline__ void meet() const {}
 
-  // A warp arrives for a part: its neurons are written, and the ones that it read may be overwritten.
   __device__ __forceinline__ void arrive(int part) const {
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(&control.barriers[part]);
@@ -59,34 +54,29 @@ struct Rounds {
 
 // network/tile.cuh.j2 (1)
 
-// The destination of a layer's neurons: the rows where the next one reads them.
 struct Rows {
   unsigned char* to;
   unsigned limit;
 
   __device__ __forceinline__ Rows(unsigned char* to, unsigned limit, const Network&, const Rounds&) : to(to), limit(limit) {}
 
-  // Those of a part of the tile, which begins that many bytes behind the start of a row.
   __device__ __forceinline__ Rows part(int, int bytes) const {
     Rows moved = *this;
     moved.to += bytes;
     return moved;
   }
 
-  // A group's; the row of lane % 16 goes to `place`.
   template <int kTiles>
   __device__ __forceinline__ void store(unsigned place, const unsigned*, const float (&sums)[kTiles][4]) const {
     store_neurons(to + threadIdx.x % 32 / 16 * 16 + place * kPitch, sums, limit);
   }
 
-  // The same for all parts at once.
   template <int kTiles>
   __device__ __forceinline__ void store_parts(unsigned place, const unsigned* places, const float (&sums)[kTiles][4]) const {
     store(place, places, sums);
   }
 };
 
-// A block that a group of any number of tiles reads.
 template <int kTiles>
 __device__ __forceinline__ void load_general_block(unsigned (&block)[kTiles][2], const unsigned char* from, int number,
                                                    const Rows&) {
@@ -95,9 +85,6 @@ __device__ __forceinline__ void load_general_block(unsigned (&block)[kTiles][2],
 
 // network/layers.cuh.j2 (1)
 
-// Y <- f(Y · Wᵀ + b) for all layers. A block takes its share of the inputs through all layers, in tiles that stay in
-// shared memory: one buffer is read while the other is written. Places of neurons are such that neither reads nor
-// writes meet bank conflicts.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 fused_network(int n, int neurons, int outputs, int layers, int positions, const int* __restrict__ layer_table,
               const unsigned* __restrict__ places, const int* __restrict__ general,
@@ -124,7 +111,6 @@ fused_network(int n, int neurons, int outputs, int layers, int positions, const 
   for (int i = threadIdx.x * 64; i < min(kInputs, behind - first) * neurons; i += kThreads * 64) {
     prefetch_line(y + static_cast<long long>(first) * neurons + i);
   }
-  // Rows that are read before they are written, by zero weights, hold numbers.
   for (int i = threadIdx.x * 16; i < all_bytes; i += kThreads * 16) {
     store_vector(reinterpret_cast<unsigned*>(memory + i), Vector<unsigned, 4>{});
   }

@@ -15,15 +15,13 @@
 
 // lib/barrier/finished.cuh.j2 (1)
 
-// y = epilogue(convolution of x and w at the points of a kernel map). A block computes kTileM places of the map's order and
-// kTileN filters: of those taps that any of its points has a neighbour for, kStep channels at a time.
 extern "C" __global__ void __launch_bounds__(kThreads)
 gather_conv(int points, int channels, int filters, const Element* __restrict__ x, const Element* __restrict__ w,
             const int* __restrict__ kernel_map, Element* __restrict__ y) {
   SPARSEGEN_DYNAMIC_SHARED(Element, stages);
-  SPARSEGEN_SHARED(unsigned, live, kTaps);  // whether a point of the tile has a neighbour there
-  SPARSEGEN_SHARED(int, live_taps, kTaps + 1);  // those taps, and how many
-  int* const sources = reinterpret_cast<int*>(stages + kStages * kStageElements);  // taps x places: rows of x, or -1
+  SPARSEGEN_SHARED(unsigned, live, kTaps);
+  SPARSEGEN_SHARED(int, live_taps, kTaps + 1);
+  int* const sources = reinterpret_cast<int*>(stages + kStages * kStageElements);
   const int filter_tiles = (filters + kTileN - 1) / kTileN;
   const int first_filter = static_cast<int>(blockIdx.x) % filter_tiles * kTileN;
   const int first_place = static_cast<int>(blockIdx.x) / filter_tiles * kTileM;
@@ -32,7 +30,7 @@ gather_conv(int points, int channels, int filters, const Element* __restrict__ x
 
   for (int i = threadIdx.x; i < kTaps; i += kThreads) live[i] = 0;
   __syncthreads();
-  constexpr int kReads = 4;  // of the map, at once
+  constexpr int kReads = 4;
   for (int first = threadIdx.x; first < kTaps * kTileM; first += kReads * kThreads) {
     int read[kReads];
     #pragma unroll
@@ -45,7 +43,7 @@ gather_conv(int points, int channels, int filters, const Element* __restrict__ x
     #pragma unroll
     for (int i = 0; i < kReads; ++i) {
       const int number = first + i * kThreads;
-      if (number >= kTaps * kTileM) break;  // by whole warps: kTileM is a multiple of 32
+      if (number >= kTaps * kTileM) break;
       sources[number] = read[i];
       if (__ballot_sync(0xffffffffu, read[i] >= 0) != 0 && lane == 0) atomicMax(live + number / kTileM, 1u);
     }

@@ -16,18 +16,15 @@
 
 // lib/barrier/last_of_parts.cuh.j2
 
-constexpr int kParts = 16;  // blocks that share the points of a tap
-constexpr int kWindow = 1024;  // places whose live pairs are listed at a time
+constexpr int kParts = 16;
+constexpr int kWindow = 1024;
 constexpr int kReads = kWindow / kThreads, kWarps = kThreads / 32;
 static_assert(kWindow % kThreads == 0, "threads read whole windows");
 
-// A pair of points that a tap multiplies.
 struct Pair {
   int output, input;
 };
 
-// dw = for each tap the product of dy at the points that have a neighbour there and of x at these neighbours. A block computes
-// kTileM filters and kTileN channels of a tap over a part of the places; the last one of a tile adds up the parts, in order.
 extern "C" __global__ void __launch_bounds__(kThreads)
 gather_conv_weights(int points, int channels, int filters, unsigned* __restrict__ arrived, float* __restrict__ partial_sums,
                     const Element* __restrict__ x, const Element* __restrict__ dy, const int* __restrict__ kernel_map,
@@ -59,7 +56,7 @@ gather_conv_weights(int points, int channels, int filters, unsigned* __restrict_
       if (lane == 0) warp_counts[i * kWarps + warp] = __popc(set);
     }
     __syncthreads();
-    int count = 0;  // of live pairs, which are listed in the order of their places
+    int count = 0;
     #pragma unroll
     for (int i = 0; i < kReads; ++i) {
       int at = count;
@@ -87,7 +84,6 @@ gather_conv_weights(int points, int channels, int filters, unsigned* __restrict_
     });
   }
 
-  // Takes each sum of the tile with its filter and channel.
   const auto each_sum = [&](auto take) {
     #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {

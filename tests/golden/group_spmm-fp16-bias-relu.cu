@@ -10,21 +10,19 @@
 // lib/element.cuh.j2 (1)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-// Tunables.
-constexpr int kTileN = 64;  // columns of C of a warp
+constexpr int kTileN = 64;
 constexpr int kWarps = 4;
-constexpr int kStages = 4;  // tiles of B in a warp's shared memory
+constexpr int kStages = 4;
 
-// Constants of the problem.
-constexpr bool kAlignedRows = true;  // of B: they begin at 16 bytes
+constexpr bool kAlignedRows = true;
 constexpr bool kEvenColumns = true;
 
 constexpr int kThreads = 32 * kWarps;
-constexpr int kChunks = kTileN / 8;  // of 16 bytes, of a row of a tile of B
-constexpr int kRowChunks = kChunks < 8 ? kChunks : 8;  // of them in one block
+constexpr int kChunks = kTileN / 8;
+constexpr int kRowChunks = kChunks < 8 ? kChunks : 8;
 constexpr int kRowBytes = 16 * kRowChunks;
 constexpr int kStageBytes = 16 * 2 * kTileN;
-constexpr int kTile = 256;  // values
+constexpr int kTile = 256;
 constexpr unsigned kAll = 0xffffffffu;
 static_assert(kTileN % 16 == 0, "fragments of B are loaded by two");
 
@@ -40,25 +38,22 @@ static_assert(kTileN % 16 == 0, "fragments of B are loaded by two");
 
 // lib/copy/pair.cuh.j2 (1)
 
-// Returns the place of a chunk of a row of a tile of B.
 __device__ __forceinline__ unsigned chunk_place(unsigned row, unsigned chunk) {
   return chunk / kRowChunks * 16 * kRowBytes + row * kRowBytes + (chunk % kRowChunks ^ swizzle<kRowBytes>(row)) * 16;
 }
 
-// Tiles of B, 16 rows of it, on their way into a warp's shared memory.
 struct Tiles {
   unsigned char* memory;
-  const int* columns;  // of A, so rows of B: of the group's tiles
+  const int* columns;
   const Element* b;
   int n, column, count;
   int started = 0, taken = 0;
-  int next_row = -1;  // of the next tile to start: lane i has row i % 16
+  int next_row = -1;
 
   __device__ __forceinline__ void look_ahead() {
     if (started < count) next_row = columns[started * 16 + threadIdx.x % 16];
   }
 
-  // Starts to load a tile, or none behind the last; the count goes on.
   __device__ __forceinline__ void start() {
     if (started < count) {
       unsigned char* const to = memory + started % kStages * kStageBytes;
@@ -86,7 +81,6 @@ struct Tiles {
     look_ahead();
   }
 
-  // Multiplies the next one.
   __device__ __forceinline__ void multiply(float (&sums)[kChunks][4], const unsigned (&weights)[4]) {
     copy_async_wait<kStages - 1>();
     __syncwarp();
@@ -111,7 +105,6 @@ __device__ __forceinline__ void load_fragment(unsigned (&fragment)[4], const Ele
   for (int i = 0; i < 4; ++i) fragment[i] = words.element[i];
 }
 
-// C[m, n] = A[m, k] · B[k, n]. A warp takes a group of 16 rows of A and kTileN columns of C, tile by tile.
 extern "C" __global__ void __launch_bounds__(kThreads)
 group_spmm(int n, int groups, const int* __restrict__ rows, const int* __restrict__ first, const int* __restrict__ columns,
            const Element* __restrict__ values, const Element* __restrict__ b,

@@ -12,29 +12,26 @@
 
 // lib/element.cuh.j2 (1)
 
-// Tunables.
-constexpr int kTileN = 64;  // output channels per block
-constexpr int kChannels = 64;  // input channels per stage
-constexpr int kGroupUnits = 2;  // units of 8 x 8 outputs that a warpgroup computes at a time
+constexpr int kTileN = 64;
+constexpr int kChannels = 64;
+constexpr int kGroupUnits = 2;
 constexpr int kInputStages = 2;
 constexpr int kWeightStages = 4;
-constexpr int kStageTaps = 1;  // taps of the filter per stage of weights
-constexpr int kLead = 0;  // stages that the first warpgroup runs ahead: it stores sums while the second multiplies
+constexpr int kStageTaps = 1;
+constexpr int kLead = 0;
 
-// Constants of the problem.
-constexpr int kRows = 3;  // of the filter
+constexpr int kRows = 3;
 constexpr int kColumns = 3;
 constexpr int kStride = 1;
 constexpr int kPaddingRows = 1;
 constexpr int kPaddingColumns = 1;
-constexpr int kBlockUnitRows = 2;  // units in a block of the mask
+constexpr int kBlockUnitRows = 2;
 constexpr int kBlockUnitColumns = 2;
-constexpr bool kResident = false;  // all weights of a block's output channels stay in shared memory
+constexpr bool kResident = false;
 
-constexpr int kUnit = 8;  // rows and columns of a unit: 64 outputs are the rows of a product
+constexpr int kUnit = 8;
 constexpr int kTaps = kRows * kColumns;
 constexpr int kRowBytes = kChannels * 2;
-// With a stride the taps fall into classes that read every kStride-th row and column, each from a box of its own.
 constexpr int kRowClasses = kRows < kStride ? kRows : kStride;
 constexpr int kColumnClasses = kColumns < kStride ? kColumns : kStride;
 constexpr int kClasses = kRowClasses * kColumnClasses;
@@ -42,17 +39,17 @@ constexpr int kBoxRows = kUnit + (kRows - 1) / kStride;
 constexpr int kBoxColumns = kUnit + (kColumns - 1) / kStride;
 constexpr int kBoxBytes = kBoxRows * kBoxColumns * kRowBytes;
 constexpr int kBoxPlace = (kBoxBytes + 1023) / 1024 * 1024;
-constexpr int kItemUnits = 2 * kGroupUnits;
-constexpr int kInputBytes = kItemUnits * kBoxPlace;
+constexpr int kRoundUnits = 2 * kGroupUnits;
+constexpr int kInputBytes = kRoundUnits * kBoxPlace;
 constexpr int kTapBytes = kTileN * kRowBytes;
 constexpr int kWeightBytes = kStageTaps * kTapBytes;
 constexpr int kTileColumns = kTileN / 8;
-constexpr int kWarps = 8;  // consumer warps, in two warpgroups
+constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps + 128;
-constexpr int kPassColumns = kTileN < 64 ? kTileN : 64;  // columns of the result that a warp stages at a time, 16 rows of them
+constexpr int kPassColumns = kTileN < 64 ? kTileN : 64;
 constexpr int kOutBytes = 16 * kPassColumns * 2;
 constexpr int kPasses = kTileN / kPassColumns;
-constexpr int kListUnits = 512;  // units that a block can compute
+constexpr int kListUnits = 512;
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 static_assert(kStageTaps == 1 || (kTaps % kStageTaps == 0 && kStride == 1), "stages of weights hold whole groups of taps");
 static_assert(kRows <= kUnit && kColumns <= kUnit, "a unit reaches into the next block at the most");
@@ -81,19 +78,16 @@ static_assert(kRows <= kUnit && kColumns <= kUnit, "a unit reaches into the next
 
 using MaskWord = unsigned long long;
 
-// A unit by its row among those of all images and its column, so that none is divided.
 constexpr int kColumnBits = 12;
 __device__ __forceinline__ unsigned unit_at(int row, int column) { return static_cast<unsigned>(row) << kColumnBits | static_cast<unsigned>(column); }
 __device__ __forceinline__ int row_of_unit(unsigned unit) { return static_cast<int>(unit >> kColumnBits); }
 __device__ __forceinline__ int column_of_unit(unsigned unit) { return static_cast<int>(unit & ((1u << kColumnBits) - 1)); }
 
-// The mask of blocks: 64 columns of blocks in a word, rows of words, images.
 struct Mask {
   const MaskWord* words;
-  int row_words;  // words of a row
-  int rows, columns;  // of blocks, of an image
+  int row_words;
+  int rows, columns;
 
-  // The columns of a word; none beyond the image.
   __device__ __forceinline__ MaskWord word(long long row, int number) const {
     const int left = columns - number * 64;
     const MaskWord bits = words[row * row_words + number];
@@ -101,32 +95,26 @@ struct Mask {
   }
 };
 
-// The active units: rows of units of all images, in words of 64 columns of blocks, each word once for every column of
-// units in a block. A place is a row and a word.
 struct UnitMask {
   Mask mask;
-  int unit_rows, unit_columns;  // of an image
+  int unit_rows, unit_columns;
   float inverse_rows = 1.0f / static_cast<float>(unit_rows);
 
-  // Returns the image of a row of units; exact below 2^21 rows.
   __device__ __forceinline__ int image_of(int row) const { return static_cast<int>((static_cast<float>(row) + 0.5f) * inverse_rows); }
 
   __device__ __forceinline__ int row_of_place(int place) const { return mask.row_words == 1 ? place : place / mask.row_words; }
 
-  // Without blocks whose unit in this column lies beyond the image.
   __device__ __forceinline__ MaskWord inside(int place, MaskWord blocks, int column) const {
     const int number = mask.row_words == 1 ? 0 : place - row_of_place(place) * mask.row_words;
     const int left = (unit_columns - column + kBlockUnitColumns - 1) / kBlockUnitColumns - number * 64;
     return left >= 64 ? blocks : left <= 0 ? 0 : blocks & ((1ull << left) - 1);
   }
 
-  // The blocks of a row of units, of one word.
   __device__ __forceinline__ MaskWord blocks(int place) const {
     const int row = row_of_place(place), image = image_of(row), unit_row = row - image * unit_rows;
     return mask.word(static_cast<long long>(image) * mask.rows + unit_row / kBlockUnitRows, place - row * mask.row_words);
   }
 
-  // Returns those of these blocks whose unit in column `column` of units is active.
   __device__ __forceinline__ MaskWord units(int place, MaskWord blocks, int column) const { return inside(place, blocks, column); }
 
   __device__ __forceinline__ int count(int place) const {
@@ -138,7 +126,6 @@ struct UnitMask {
   }
 };
 
-// The place of the `rank`-th set bit.
 __device__ __forceinline__ int bit_of_rank(MaskWord word, int rank) {
   int place = 0;
   #pragma unroll
@@ -149,14 +136,12 @@ __device__ __forceinline__ int bit_of_rank(MaskWord word, int rank) {
   return place;
 }
 
-// A block's list of active units, and the counts that it is made from.
 struct UnitList {
-  unsigned units[kListUnits];  // unit_at
-  int before[kThreads];  // active units before a thread's part of the mask
+  unsigned units[kListUnits];
+  int before[kThreads];
   int of_warp[kThreads / 32];
 };
 
-// A thread's part of the mask: places that follow one another.
 struct MaskPart {
   int begin, end;
 
@@ -166,11 +151,10 @@ struct MaskPart {
   }
 };
 
-// Counts the active units of this thread's part and of those before it in the warp; a __syncthreads must follow.
 __device__ __forceinline__ int count_units(const UnitMask& mask, int places, UnitList& list) {
   const MaskPart part(threadIdx.x, places);
   int own = 0;
-  #pragma unroll 1  // short code: each instruction that runs once has to be fetched
+  #pragma unroll 1
   for (int place = part.begin; place < part.end; ++place) own += mask.count(place);
   int up_to = own;
   #pragma unroll
@@ -182,7 +166,6 @@ __device__ __forceinline__ int count_units(const UnitMask& mask, int places, Uni
   return up_to - own;
 }
 
-// Behind that __syncthreads: the number of active units; another __syncthreads must follow.
 __device__ __forceinline__ int add_warps(int before, UnitList& list) {
   int total = 0, earlier = 0;
   #pragma unroll
@@ -196,13 +179,12 @@ __device__ __forceinline__ int add_warps(int before, UnitList& list) {
 
 // convolution/unit_share.cuh.j2
 
-// Behind that one, by the first kWarps warps: writes a block's share to the list.
 __device__ __forceinline__ void list_units(const UnitMask& mask, int places, const Share& share, UnitList& list) {
   const int count = share.count();
   #pragma unroll 1
   for (int number = threadIdx.x; number < count; number += 32 * kWarps) {
     const int wanted = share.number(number);
-    int low = 0, high = kThreads;  // the last part that begins with `wanted` or earlier
+    int low = 0, high = kThreads;
     while (high - low > 1) {
       const int middle = (low + high) / 2;
       if (list.before[middle] <= wanted) low = middle; else high = middle;
@@ -222,22 +204,19 @@ __device__ __forceinline__ void list_units(const UnitMask& mask, int places, con
 }
 
 using Sums = float[kTileColumns][4];
-using OutputPairs = unsigned[kTileColumns][2];  // of the same outputs, rounded: neighbours in a row and in the row 8 below
+using OutputPairs = unsigned[kTileColumns][2];
 
-// Taps of a class, which are multiplied one after the other.
 __device__ constexpr int class_rows(int number) { return (kRows - number / kColumnClasses + kStride - 1) / kStride; }
 __device__ constexpr int class_columns(int number) { return (kColumns - number % kColumnClasses + kStride - 1) / kStride; }
 __device__ constexpr int class_taps(int number) { return class_rows(number) * class_columns(number); }
 
 __device__ constexpr int class_begin(int number) { return number == 0 ? 0 : class_begin(number - 1) + class_taps(number - 1); }
 
-// The number of a class's tap among the filter's, row by row.
 __device__ constexpr int tap_number(int number, int tap) {
   return (number / kColumnClasses + tap / class_columns(number) * kStride) * kColumns + number % kColumnClasses +
          tap % class_columns(number) * kStride;
 }
 
-// The first tap of a stage of weights, in the order in which they are multiplied.
 __device__ constexpr int first_tap(int stage) {
   if (kClasses == 1) return stage * kStageTaps;
   int number = 0;
@@ -245,7 +224,6 @@ __device__ constexpr int first_tap(int stage) {
   return tap_number(number, stage * kStageTaps - class_begin(number));
 }
 
-// Returns where a tap's pixels begin in its box.
 __device__ constexpr int tap_offset(int tap) {
   return (tap / kColumns / kStride * kBoxColumns + tap % kColumns / kStride) * kRowBytes;
 }
@@ -258,7 +236,6 @@ struct Barriers {
   Barrier lead;
 };
 
-// The layout of shared memory.
 struct Shared {
   alignas(1024) unsigned char input[kInputStages * kInputBytes];
   alignas(1024) unsigned char weights[kWeightStages * kWeightBytes];
@@ -268,26 +245,24 @@ struct Shared {
   Barriers barriers;
 };
 
-// A block's units, in items of at most kItemUnits. Items differ by one unit at most: weights are loaded once per item, however small it is.
 struct Work {
-  int units, items, first_channel, chunks;
-  int least = items > 0 ? units / items : 0, larger = units - least * items;  // units of an item; items that have one more
+  int units, rounds, first_channel, chunks;
+  int least = rounds > 0 ? units / rounds : 0, larger = units - least * rounds;
 
-  __device__ __forceinline__ int first_unit(int item) const { return item * least + min(item, larger); }
-  __device__ __forceinline__ int item_units(int item) const { return least + (item < larger); }
+  __device__ __forceinline__ int first_unit(int round) const { return round * least + min(round, larger); }
+  __device__ __forceinline__ int round_units(int round) const { return least + (round < larger); }
 };
 
-// The producer thread of inputs: loads the units' pixels with a halo, some channels at a time.
 __device__ __forceinline__ void load_input(Shared& shared, const TensorMap& images, const Work& work, const UnitMask& mask) {
   Stage<kInputStages> stage;
   int boxes_before = 0;
-  for (int item = 0; item < work.items; ++item) {
-    const int count = work.item_units(item);
-    int image[kItemUnits], row[kItemUnits], column[kItemUnits];
+  for (int round = 0; round < work.rounds; ++round) {
+    const int count = work.round_units(round);
+    int image[kRoundUnits], row[kRoundUnits], column[kRoundUnits];
     #pragma unroll
-    for (int i = 0; i < kItemUnits; ++i) {
+    for (int i = 0; i < kRoundUnits; ++i) {
       if (i >= count) continue;
-      const unsigned unit = shared.list.units[work.first_unit(item) + i];
+      const unsigned unit = shared.list.units[work.first_unit(round) + i];
       const int unit_row = row_of_unit(unit);
       image[i] = mask.image_of(unit_row);
       row[i] = (unit_row - image[i] * mask.unit_rows) * kUnit * kStride - kPaddingRows;
@@ -297,11 +272,10 @@ __device__ __forceinline__ void load_input(Shared& shared, const TensorMap& imag
       for (int c = 0; c < kClasses; ++c) {
         Barrier* const full = shared.barriers.input_full + stage.number;
         barrier_wait(shared.barriers.input_empty + stage.number, stage.parity ^ 1);
-        // All blocks begin at once: their first boxes would arrive later if they shared the bandwidth with second ones.
         if (boxes_before++ == 1) barrier_wait(shared.barriers.input_full, 0);
         barrier_arrive_expecting(full, count * kBoxBytes);
         #pragma unroll
-        for (int i = 0; i < kItemUnits; ++i) {
+        for (int i = 0; i < kRoundUnits; ++i) {
           if (i >= count) continue;
           copy_box(shared.input + stage.number * kInputBytes + i * kBoxPlace, images,
                    box_at(chunk * kChannels, column[i] + c % kColumnClasses, row[i] + c / kColumnClasses, image[i]), full);
@@ -312,17 +286,15 @@ __device__ __forceinline__ void load_input(Shared& shared, const TensorMap& imag
   }
 }
 
-// The producer thread of weights.
 struct WeightLoader {
   static constexpr int kChunkStages = kTaps / kStageTaps;
 
   Shared& shared;
   const TensorMap& filters;
   int first_channel, chunks;
-  int early = 0;  // stages of the first item that were loaded before the units were known
+  int early = 0;
   Stage<kWeightStages> stage;
 
-  // Loads the stage of that number in an item.
   __device__ __forceinline__ void load(int number) {
     const int chunk = number / kChunkStages, tap = first_tap(number % kChunkStages);
     Barrier* const full = shared.barriers.weights_full + stage.number;
@@ -336,29 +308,26 @@ struct WeightLoader {
     stage.advance();
   }
 
-  // Loads the first weights before the units are known: they do not depend on these.
   __device__ __forceinline__ void begin() {
     for (; early < min(kWeightStages, chunks * kChunkStages); ++early) load(early);
   }
 
   __device__ __forceinline__ void load_all(const Work& work) {
-    for (int item = 0; item < (kResident ? min(work.items, 1) : work.items); ++item) {
-      for (int number = item == 0 ? early : 0; number < chunks * kChunkStages; ++number) {
+    for (int round = 0; round < (kResident ? min(work.rounds, 1) : work.rounds); ++round) {
+      for (int number = round == 0 ? early : 0; number < chunks * kChunkStages; ++number) {
         load(number);
       }
     }
   }
 };
 
-// A warpgroup's part in the rings, and its products.
 struct Multiplier {
   Shared& shared;
   Stage<kInputStages> input;
   Stage<kWeightStages> weights;
-  int held_input = -1, held_weights = -1;  // stages of products that may be under way
+  int held_input = -1, held_weights = -1;
   int steps_to_lead = 0;
 
-  // Releases the stages whose products are done.
   __device__ __forceinline__ void give_back() {
     if (threadIdx.x % 32 == 0) {
       if (held_weights >= 0 && !kResident) barrier_arrive(shared.barriers.weights_empty + held_weights);
@@ -367,7 +336,6 @@ struct Multiplier {
     held_weights = held_input = -1;
   }
 
-  // Adds the products of kOwn units, which lie from `first` on in an item's stages.
   template <int kOwn>
   __device__ __forceinline__ void multiply(Sums (&sums)[kGroupUnits], int first, int chunks) {
     for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -414,14 +382,13 @@ struct Multiplier {
       for (int unit = 0; unit < kOwn; ++unit) warpgroup_settle(sums[unit]);
     }
     give_back();
-    if (kLead > 0 && steps_to_lead > 0) {  // fewer stages than that
+    if (kLead > 0 && steps_to_lead > 0) {
       steps_to_lead = 0;
       if (threadIdx.x % 32 == 0) barrier_arrive(&shared.barriers.lead);
     }
   }
 };
 
-// A thread's sums begin with the bias.
 __device__ __forceinline__ void start(Sums& sums, const float* bias) {
   #pragma unroll
   for (int j = 0; j < kTileColumns; ++j) {
@@ -430,10 +397,9 @@ __device__ __forceinline__ void start(Sums& sums, const float* bias) {
   }
 }
 
-// The place of a unit's outputs.
 struct Place {
-  long long offset;  // of its first output, in elements
-  int rows, columns;  // inside of the image
+  long long offset;
+  int rows, columns;
 
   __device__ __forceinline__ Place(const UnitMask& mask, unsigned unit, int height, int width, int channels) {
     const int unit_row = row_of_unit(unit), column = column_of_unit(unit) * kUnit;
@@ -451,16 +417,14 @@ __device__ __forceinline__ unsigned packed_pair(float x, float y) {
   return *reinterpret_cast<const unsigned*>(&pair);
 }
 
-// A warp's 16 outputs of a unit, two rows, and where they lie. They go through shared memory, so that lanes write whole chunks.
 struct WarpOutputs {
-  static constexpr int kChunks = kPassColumns / 8, kMask = kChunks - 1;  // of 16 bytes in a row
+  static constexpr int kChunks = kPassColumns / 8, kMask = kChunks - 1;
 
   unsigned char* staged;
   Place place;
   int warp, width, channels;
   Element* y;
 
-  // The chunks of a row are exchanged, so that the rows of a matrix meet different banks.
   __device__ __forceinline__ unsigned char* chunk_of(unsigned row, unsigned chunk) const {
     return staged + row * (kPassColumns * 2) + ((chunk ^ row) & kMask) * 16;
   }
@@ -471,7 +435,6 @@ struct WarpOutputs {
     return warp * 2 + static_cast<int>(row / 8) < place.rows && static_cast<int>(row % 8) < place.columns;
   }
 
-  // The outputs of a pass, rounded, in pairs.
   __device__ __forceinline__ void finish(const Sums& sums, OutputPairs& pairs, int pass) const {
     [[maybe_unused]] const unsigned lane = threadIdx.x % 32;
     #pragma unroll
@@ -502,7 +465,6 @@ struct WarpOutputs {
     __syncwarp();
   }
 
-  // All passes, one after the other.
   __device__ __forceinline__ void finish_and_store(const Sums& sums) const {
     OutputPairs pairs;
     #pragma unroll
@@ -510,9 +472,6 @@ struct WarpOutputs {
   }
 };
 
-// y = epilogue(convolution of x and w) for the units of which the mask has blocks. Boxes of x are pixels with a halo, so that all
-// taps read them, each from another place; those of w are the output channels of a tap. A block finds its units in the mask
-// and computes kItemUnits at a time: two producer threads load boxes, two consumer warpgroups multiply.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, int images, int out_height, int out_width,
           int channels, int filters, int mask_rows, int mask_columns, const Element* __restrict__ x, const Element* __restrict__ w,
@@ -521,11 +480,10 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
   wait_for_kernel_before();
   let_next_kernel_begin();
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const Mask blocks{mask_words, (mask_columns + 63) / 64, mask_rows, mask_columns};
   const UnitMask mask{blocks, (out_height + kUnit - 1) / kUnit, (out_width + kUnit - 1) / kUnit};
   const int places = images * mask.unit_rows * mask.mask.row_words;
-  // Blocks take the tiles of output channels in turn, so that neighbours read the same pixels.
   const int chunks = channels / kChannels, tiles = filters / kTileN;
   const int first_channel = static_cast<int>(blockIdx.x) % tiles * kTileN;
   const int parts = static_cast<int>(gridDim.x) / tiles, own = static_cast<int>(blockIdx.x) / tiles;
@@ -549,13 +507,11 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
   __syncthreads();
   const int total = add_warps(before, shared.list);
   __syncthreads();
-  // In every round each block takes the next units, so that all blocks read what lies close together; in the last one they share
-  // what is left evenly.
   const Share share{total, parts, own};
-  const Work work{share.count(), (share.count() + kItemUnits - 1) / kItemUnits, first_channel, chunks};
+  const Work work{share.count(), (share.count() + kRoundUnits - 1) / kRoundUnits, first_channel, chunks};
   if (warp < kWarps) {
     list_units(mask, places, share, shared.list);
-  } else if (warp == kWarps + 1 && work.items > 0 && is_elected()) {
+  } else if (warp == kWarps + 1 && work.rounds > 0 && is_elected()) {
     loader.begin();
   }
   __syncthreads();
@@ -567,19 +523,17 @@ halo_conv(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tenso
     take_registers<216>();
     Multiplier multiplier{shared};
     const int group = static_cast<int>(warp / 4);
-    // The second group begins later, so that one stores its sums while the other multiplies.
-    if (kLead > 0 && work.items > 1) {
+    if (kLead > 0 && work.rounds > 1) {
       if (group == 0) multiplier.steps_to_lead = kLead; else barrier_wait(&shared.barriers.lead, 0);
     }
-    // A warp's part of the outputs of a unit of the list.
     const auto outputs_of = [&](int number) {
       const Place place(mask, shared.list.units[number], out_height, out_width, filters);
       return WarpOutputs{shared.out + warp * kOutBytes, place, static_cast<int>(warp % 4), out_width, filters,
                          y + first_channel};
     };
-    for (int item = 0; item < work.items; ++item) {
-      const int count = work.item_units(item), first = group == 0 ? 0 : (count + 1) / 2, units = group == 0 ? (count + 1) / 2 : count / 2;
-      const int listed = work.first_unit(item) + first;
+    for (int round = 0; round < work.rounds; ++round) {
+      const int count = work.round_units(round), first = group == 0 ? 0 : (count + 1) / 2, units = group == 0 ? (count + 1) / 2 : count / 2;
+      const int listed = work.first_unit(round) + first;
       Sums sums[kGroupUnits];
       if (units == 0) {
         multiplier.multiply<0>(sums, first, chunks);

@@ -13,35 +13,32 @@
 
 // lib/element.cuh.j2 (2)
 
-// Tunables.
-constexpr int kTileM = 128;  // filters per block: 64 for each of two warpgroups, or 64 for both, which then alternate units
-constexpr int kTileN = 128;  // channels per block
-constexpr int kTapRows = 3;  // taps per block, one below the other in a column of the filter
-constexpr int kStages = 4;  // units in shared memory
-constexpr int kParts = 44;  // blocks that share the active units
+constexpr int kTileM = 128;
+constexpr int kTileN = 128;
+constexpr int kTapRows = 3;
+constexpr int kStages = 4;
+constexpr int kParts = 44;
 
-// Constants of the problem.
 // convolution/geometry.cuh.j2 (1)
 
-constexpr int kUnit = 8;  // rows and columns of a unit
-constexpr int kItemUnits = 1;  // that a block takes in turn
-constexpr int kListUnits = 512;  // units that are listed at a time
-constexpr int kThreads = 128;  // of the warpgroup that lists units; its first warp is the producer
-constexpr int kConsumers = 2;  // warpgroups
+constexpr int kUnit = 8;
+constexpr int kRoundUnits = 1;
+constexpr int kListUnits = 512;
+constexpr int kThreads = 128;
+constexpr int kConsumers = 2;
 constexpr int kBlockThreads = kThreads + 128 * kConsumers;
-// Registers per thread: multiples of 8, and in all no more than the block starts with, or the kernel waits forever for some.
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
-constexpr bool kTakesTurns = kTileM == 64;  // each warpgroup multiplies every second unit
-constexpr int kPieces = kTileN / 64;  // pieces of 64 channels
-constexpr int kRowBytes = kUnit * 128;  // of a unit's row of pixels, 64 channels of each: one period of the swizzle
-constexpr int kTapStep = kDilationRows / kStrideRows;  // rows of the window from a tap to the one below
+constexpr bool kTakesTurns = kTileM == 64;
+constexpr int kPieces = kTileN / 64;
+constexpr int kRowBytes = kUnit * 128;
+constexpr int kTapStep = kDilationRows / kStrideRows;
 constexpr int kWindowRows = kUnit + (kTapRows - 1) * kTapStep;
 constexpr int kGradientPiece = kUnit * kRowBytes, kWindowPiece = kWindowRows * kRowBytes;
 constexpr int kGradientBytes = kTileM / 64 * kGradientPiece;
 constexpr int kStageBytes = kGradientBytes + kPieces * kWindowPiece;
-[[maybe_unused]] constexpr int kBBlockBytes = (kTapRows > 1 ? kTapStep : 1) * kRowBytes;  // from 64 columns of a product, a tap, to the next 64
-constexpr int kTapTiles = 8;  // of 8 channels each, of a piece
-constexpr int kRowGroups = (kRows + kTapRows - 1) / kTapRows;  // of taps
+[[maybe_unused]] constexpr int kBBlockBytes = (kTapRows > 1 ? kTapStep : 1) * kRowBytes;
+constexpr int kTapTiles = 8;
+constexpr int kRowGroups = (kRows + kTapRows - 1) / kTapRows;
 static_assert(sizeof(Element) == 2 && kGroups == 1, "elements have 16 bits, and filters read all channels");
 static_assert(kThreads * (kProducerRegisters + kConsumers * kConsumerRegisters) <= 65536 / kBlockThreads / 8 * 8 * kBlockThreads,
               "else warpgroups would wait for registers for good");
@@ -75,19 +72,17 @@ static_assert(kBlockRows % kUnit == 0 && kBlockColumns % kUnit == 0, "a unit lie
 
 // convolution/active_units.cuh.j2 (1)
 
-constexpr int kTapSums = kTapRows * kTapTiles;  // tiles of 16 filters by 8 channels, of a warp and a piece
+constexpr int kTapSums = kTapRows * kTapTiles;
 using Sums = float[kPieces][kTapSums][4];
 
-// The layout of shared memory.
 struct Shared {
   alignas(1024) unsigned char stages[kStages * kStageBytes];
   UnitList list;
   Barrier full[kStages], empty[kStages];
-  int has_unit[kStages];  // 0: the end; neither this stage nor a later one has a unit
-  unsigned came;  // blocks of the tile that have written their parts
+  int has_unit[kStages];
+  unsigned came;
 };
 
-// A block's tile of dw: some filters by some channels, for some taps of one column of the filter.
 struct Tile {
   int first_filter, first_channel, first_tap_row, tap_column;
 
@@ -101,7 +96,6 @@ struct Tile {
   }
 };
 
-// The warpgroup that lists a block's units; one of its threads loads them by TMA.
 struct Producer {
   Shared& shared;
   const TensorMap& x_map;
@@ -129,7 +123,6 @@ struct Producer {
     stage.advance();
   }
 
-  // Hands over an empty stage to each warpgroup that waits for one of its own.
   __device__ __forceinline__ void end() {
     for (int i = 0; i < (kTakesTurns ? kConsumers : 1); ++i) {
       barrier_wait(shared.empty + stage.number, stage.parity ^ 1);
@@ -140,7 +133,6 @@ struct Producer {
   }
 };
 
-// A consumer warpgroup.
 struct Consumer {
   Shared& shared;
   int warpgroup;
@@ -151,12 +143,10 @@ struct Consumer {
     if (kTakesTurns) stage.advance();
   }
 
-  // The lane that read `has_unit` releases the stage.
   __device__ __forceinline__ void release(int number) {
     if (threadIdx.x % 32 == 0) barrier_arrive(shared.empty + number);
   }
 
-  // Multiplies all stages: products of one run while those of the next are started.
   __device__ __forceinline__ void multiply_all(Sums& sums) {
     int held = -1;
     if (kTakesTurns && warpgroup == 1) stage.advance();
@@ -166,7 +156,6 @@ struct Consumer {
       const unsigned char* const gradient = shared.stages + stage.number * kStageBytes + (kTakesTurns ? 0 : warpgroup * kGradientPiece);
       const unsigned char* const window = shared.stages + stage.number * kStageBytes + kGradientBytes;
       warpgroup_begin();
-      // Two rows of pixels at a time. The columns of a product are 64 channels for each tap: the next tap lies kTapStep rows further.
       #pragma unroll
       for (int row = 0; row < kUnit; row += 2) {
         #pragma unroll
@@ -186,7 +175,6 @@ struct Consumer {
   }
 };
 
-// Stores a tile of 16 filters, the `rows`-th of the block's, and 8 channels: the `number`-th of a warp's.
 __device__ __forceinline__ void store(const float (&sum)[4], const Tile& tile, int rows, int number, int filters, int channels, Element* dw) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int tap_row = tile.first_tap_row + number % kTapSums / kTapTiles;
@@ -200,12 +188,11 @@ __device__ __forceinline__ void store(const float (&sum)[4], const Tile& tile, i
   }
 }
 
-// The parts of a tile's sums in memory, each as its warps hold it.
 struct Parts {
-  static constexpr int kRowTiles = kTileM / 16, kTiles = kPieces * kTapSums;  // rows of tiles in a part, one for each warp; tiles in a row
+  static constexpr int kRowTiles = kTileM / 16, kTiles = kPieces * kTapSums;
   static constexpr int kAll = kTakesTurns ? kConsumers * kParts : kParts;
-  static constexpr int kSliceTiles = 2, kSlices = kRowTiles * kTiles / kSliceTiles;  // that a warp adds up at a time
-  static constexpr int kAtOnce = kAll < 16 ? kAll : 16;  // parts whose loads are under way
+  static constexpr int kSliceTiles = 2, kSlices = kRowTiles * kTiles / kSliceTiles;
+  static constexpr int kAtOnce = kAll < 16 ? kAll : 16;
 
   float4* places;
 
@@ -222,7 +209,6 @@ struct Parts {
     }
   }
 
-  // Adds up a slice of all parts, in their order: equal inputs give equal bits.
   __device__ __forceinline__ void add_up(float (&sums)[kSliceTiles][4], int slice) const {
     #pragma unroll 1
     for (int first = 0; first < kAll; first += kAtOnce) {
@@ -243,9 +229,6 @@ struct Parts {
   }
 };
 
-// dw = for each tap the product of dy at the active outputs and of the pixels that the tap reads there. A stage is a unit of 8 x 8
-// outputs: its pixels of dy, and the pixels of x that a column of taps reads, each tap rows of its own. Blocks of a tile share the
-// units, and add up their sums together.
 extern "C" __global__ void __launch_bounds__(kBlockThreads, 1)
 halo_conv_weights(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap dy_map, int images, int height, int width,
                   int channels, int filters, int out_height, int out_width, int mask_rows, int mask_columns,
@@ -253,7 +236,7 @@ halo_conv_weights(const __grid_constant__ TensorMap x_map, const __grid_constant
                   const MaskWord* __restrict__ mask_words, Element* __restrict__ dw) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  const int warp = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0));  // ptxas sees that it is the same for all lanes
+  const int warp = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0));
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       barrier_init(shared.full + stage, 1);
@@ -284,7 +267,7 @@ halo_conv_weights(const __grid_constant__ TensorMap x_map, const __grid_constant
     const int consumer_warp = warp - kThreads / 32, warpgroup = consumer_warp / 4;
     Sums sums = {};
     Consumer{shared, warpgroup}.multiply_all(sums);
-    const int rows = kTakesTurns ? consumer_warp % 4 : consumer_warp;  // of 16 filters
+    const int rows = kTakesTurns ? consumer_warp % 4 : consumer_warp;
     const unsigned thread = threadIdx.x - kThreads;
     const auto meet = [] { meet_at<128 * kConsumers>(2); };
     const PartsTogether<kParts> together{counters[blockIdx.x], thread};

@@ -12,34 +12,32 @@
 // lib/element.cuh.j2 (2)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-// Tunables.
-constexpr int kWarpsM = 1;  // warps over a group's rows, 32 for each
-constexpr int kWarpsK = 1;  // warps over a step's columns, 64 for each
-constexpr int kRingRows = 160;  // elements of each lane that its ring holds
-constexpr int kRefillTiles = 1;  // tiles between two refills of the rings
-constexpr int kDepth = 4;  // pairs of chunks on their way to each warp
-constexpr int kSlots = 4;  // steps whose masks and activations are in shared memory
+constexpr int kWarpsM = 1;
+constexpr int kWarpsK = 1;
+constexpr int kRingRows = 160;
+constexpr int kRefillTiles = 1;
+constexpr int kDepth = 4;
+constexpr int kSlots = 4;
 
-// Constants of the problem.
-constexpr int kColumnTiles = 5;  // tiles of 8 columns of C
+constexpr int kColumnTiles = 5;
 
-constexpr int kWarps = kWarpsM * kWarpsK;  // that decode; one more copies masks and activations
+constexpr int kWarps = kWarpsM * kWarpsK;
 constexpr int kThreads = 32 * (kWarps + 1);
-constexpr int kTileM = 32, kTileK = 32;  // a tile of A: 32 weights for each lane
-constexpr int kStepK = 2 * kTileK;  // columns of a warp in a step
-constexpr int kTokens = 8 * kColumnTiles;  // columns of C with those that only fill a tile
-constexpr int kPair = 16;  // elements of a lane in two chunks
-constexpr int kRowBytes = 128;  // of a ring: a word for each lane, in the lane's own bank
+constexpr int kTileM = 32, kTileK = 32;
+constexpr int kStepK = 2 * kTileK;
+constexpr int kTokens = 8 * kColumnTiles;
+constexpr int kPair = 16;
+constexpr int kRowBytes = 128;
 constexpr int kRingBytes = kRingRows * kRowBytes;
-constexpr int kMirrorBytes = kPair * kRowBytes;  // behind the ring: its first rows again
-constexpr int kPairBytes = 2 * kPair * 32;  // two chunks of all lanes
+constexpr int kMirrorBytes = kPair * kRowBytes;
+constexpr int kPairBytes = 2 * kPair * 32;
 constexpr int kWarpBytes = kRingBytes + kMirrorBytes + kDepth * kPairBytes;
 constexpr int kMaskBytes = kWarps * 32 * 2 * 4;
 constexpr int kActivationBytes = kWarpsK * kTokens * kStepK * 2;
-constexpr int kOrderBytes = (kWarps + 3) / 4 * 16;  // a word for each warp, filled up to what copies move
+constexpr int kOrderBytes = (kWarps + 3) / 4 * 16;
 constexpr int kSlotBytes = kMaskBytes + kActivationBytes + kOrderBytes;
 constexpr int kBarrierBytes = 256;
-constexpr int kPartFloats = 2 * kColumnTiles * 4 * 32;  // sums of a warp
+constexpr int kPartFloats = 2 * kColumnTiles * 4 * 32;
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 static_assert(kTileM == 32, "a lane has rows g, g + 8, g + 16 and g + 24 of a tile");
 static_assert(kSlots >= 2, "a warp waits for the next step's masks before it gives back its slot: one would never come");
@@ -68,23 +66,19 @@ static_assert(kRefillTiles == 1 || kRefillTiles == 2, "rings are refilled after 
 
 using Sums = float[2][kColumnTiles][4];
 
-// A lane's nonzeros: from memory to a raw ring (kDepth pairs of chunks), to registers, and to the ring that decoding
-// reads. Row q + 1 of that holds elements q and q + 1 of the stream as one word, so that any two that follow one another
-// are a register of a fragment. All of it belongs to the lane alone: nothing here waits for another thread.
 struct LaneStream {
-  SharedAddress ring;  // the lane's word in the first row
-  SharedAddress at;  // the row whose elements are used up
-  SharedAddress to;  // where the next pair goes
-  unsigned char* raw;  // the lane's part of the first pair on its way
-  unsigned raw_offset = 0;  // of the next one, in bytes
-  const uint4* source;  // of the next pair to copy
-  int to_copy;  // pairs of the stream that were not sent for
-  unsigned last = 0;  // the two elements before the next pair
-  unsigned strides[2][5];  // kRowBytes, and a quarter of it: in byte i of word i, and in all bytes of the last word
-  unsigned words[kPair / 2];  // the next pair
-  CachePolicy policy = evict_first();  // read once: the L2 keeps what several blocks read
+  SharedAddress ring;
+  SharedAddress at;
+  SharedAddress to;
+  unsigned char* raw;
+  unsigned raw_offset = 0;
+  const uint4* source;
+  int to_copy;
+  unsigned last = 0;
+  unsigned strides[2][5];
+  unsigned words[kPair / 2];
+  CachePolicy policy = evict_first();
 
-  // The first kDepth pairs of all streams lie in front, stream by stream; `starts` say where this one's others are.
   __device__ __forceinline__ void start(unsigned char* memory, unsigned lane, const uint4* values, unsigned stream,
                                         const int* starts) {
     const int begin = starts[stream], end = starts[stream + 1];
@@ -105,7 +99,6 @@ struct LaneStream {
     take();
   }
 
-  // Sends the copies of the next pair; behind the stream's end zeros take its place.
   __device__ __forceinline__ void copy(unsigned char* pair, bool is_there) {
     copy_async_16(pair, source, is_there, policy);
     copy_async_16(pair + kPairBytes / 2, source + 32, is_there, policy);
@@ -133,7 +126,6 @@ struct LaneStream {
     }
   }
 
-  // Puts the next pair into the ring, over the one that has been there longest.
   __device__ __forceinline__ void refill() {
     put(to);
     if (to == ring) put(ring + kRingBytes);
@@ -146,12 +138,10 @@ struct LaneStream {
     take();
   }
 
-  // The packer's word for the tiles up to the next refill: how many pairs they take, and whether they come over
-  // rows that a lane still has to read. Such a lane leaves those out: its stream has nothing there.
   __device__ __forceinline__ void follow(unsigned order) {
     unsigned pairs = order & 7;
     if (order & 8) {
-      int behind = static_cast<int>(to - at);  // at least two rows, and at most a whole ring
+      int behind = static_cast<int>(to - at);
       if (behind <= 0) behind += kRingBytes;
       const int kept = kRingBytes - static_cast<int>(pairs) * kMirrorBytes;
       if (behind > kept) at += behind - kept;
@@ -164,18 +154,13 @@ struct LaneStream {
     if (at >= ring + kRingBytes) at -= kRingBytes;
   }
 
-  // Fragment kProduct of four of a tile, whose registers are the bytes of its mask: bits 2 kProduct and 2 kProduct + 1 of
-  // each say whether the register's two weights are nonzeros.
   template <int kProduct>
   __device__ __forceinline__ void decode(unsigned mask, unsigned (&fragment)[4]) {
-    // Bits of odd products are counted in fours, as they stand: a row is the product of count and stride either way.
     constexpr unsigned kBit = kProduct % 2 ? 0x04040404u : 0x01010101u;
     const unsigned(&stride)[5] = strides[kProduct % 2];
     constexpr int kShift = kProduct / 2 * 4;
     const unsigned low = mask >> kShift & kBit;
     const unsigned counts = (mask >> (kShift + 1) & kBit) + low;
-    // Of each register the nonzeros before it, and its own low half: then the word there begins with that half, or,
-    // where the low half is zero, has the high one behind an element that is blanked.
     const unsigned before = counts * 0x01010100u + low;
     const unsigned low_signs = mask << (7 - 2 * kProduct), high_signs = mask << (6 - 2 * kProduct);
     fragment[0] = load_shared_4(advance(at, before, stride[0]) + kRowBytes) & permute_bytes<0xCC88>(low_signs, high_signs);
@@ -189,7 +174,6 @@ struct LaneStream {
   }
 };
 
-// Adds the product of a tile and of the activations for its columns.
 __device__ __forceinline__ void multiply_add(LaneStream& stream, unsigned mask, SharedAddress activations, Sums& sums) {
   Vector<unsigned, 4> b[kColumnTiles];
   #pragma unroll
@@ -206,7 +190,7 @@ __device__ __forceinline__ void multiply_add(LaneStream& stream, unsigned mask, 
   product(a, 0, sums, 0);
   stream.decode<1>(mask, a);
   product(a, 0, sums, 1);
-  stream.wrap();  // two fragments take at most the elements of a pair, which the ring repeats behind its end
+  stream.wrap();
   stream.decode<2>(mask, a);
   product(a, 1, sums, 0);
   stream.decode<3>(mask, a);
@@ -214,13 +198,10 @@ __device__ __forceinline__ void multiply_add(LaneStream& stream, unsigned mask, 
   stream.wrap();
 }
 
-// Where activations of a token lie in a slot: 64 of them, with both halves exchanged in every other row, so that the 8
-// lanes that read at a time meet different banks.
 __device__ __forceinline__ unsigned activation_offset(unsigned row, unsigned chunk) {
   return kMaskBytes + row * (kStepK * 2) + (chunk ^ (row & 1) * 4) * 16;
 }
 
-// The copying warp's part in a step: masks, orders, and kStepK activations of every token for each of kWarpsK.
 __device__ __forceinline__ void copy_step(unsigned char* slot, Barrier* full, unsigned lane, const uint4* masks,
                                           const uint4* orders, const Element* b, int first_k, int k, int n,
                                           CachePolicy policy) {
@@ -246,9 +227,8 @@ __device__ __forceinline__ void copy_step(unsigned char* slot, Barrier* full, un
   }
   copy_async_arrive(full);
 }
-constexpr unsigned kArrivalsFull = 32;  // of copy_step
+constexpr unsigned kArrivalsFull = 32;
 
-// The steps of all groups follow one another and are dealt to the blocks in equal runs.
 __device__ __forceinline__ unsigned first_step_of(unsigned block, unsigned total) {
   return static_cast<unsigned>(static_cast<unsigned long long>(block) * total / gridDim.x);
 }
@@ -259,8 +239,6 @@ __device__ __forceinline__ unsigned block_of(unsigned step, unsigned total) {
 
 // lib/reduce/lane_stream_sums.cuh.j2
 
-// C[m, n] = A[m, k] · B[k, n], with C as n x m and B as n x k row-major: few tokens times a layer's weights. One warp of a
-// block copies masks and activations of step after step to slots, the others decode A tile by tile and multiply.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __restrict__ masks, const int* __restrict__ starts,
                  const uint4* __restrict__ orders, const uint4* __restrict__ values, const int* __restrict__ rows,
@@ -268,8 +246,8 @@ lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __rest
                  const Element* __restrict__ bias,
                  Element* __restrict__ c) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
-  Barrier* const full = reinterpret_cast<Barrier*>(memory);  // a slot's copies have come
-  Barrier* const empty = full + kSlots;  // all warps are done with it
+  Barrier* const full = reinterpret_cast<Barrier*>(memory);
+  Barrier* const empty = full + kSlots;
   unsigned char* const slots = memory + kBarrierBytes;
   const unsigned warp = threadIdx.x / 32;
   const unsigned lane = threadIdx.x % 32;
@@ -304,7 +282,7 @@ lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __rest
   LaneStream stream;
   stream.start(slots + kSlots * kSlotBytes + warp * kWarpBytes, lane, values, blockIdx.x * kWarps + warp, starts);
   const unsigned mask_offset = warp * 256 + lane * 8;
-  const unsigned activation = activation_offset(warp / kWarpsM * kTokens + lane / 4, lane % 4);  // of a step's first tile
+  const unsigned activation = activation_offset(warp / kWarpsM * kTokens + lane / 4, lane % 4);
   const auto masks_of = [&](int of_slot) {
     return load_vector<2>(reinterpret_cast<const unsigned*>(slots + of_slot * kSlotBytes + mask_offset));
   };
@@ -315,7 +293,7 @@ lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __rest
 
   barrier_wait(full, 0);
   auto mask = masks_of(0);
-  unsigned order = order_of(0);  // for the first tile in the low half, for the second in the high one
+  unsigned order = order_of(0);
   stream.follow(order);
   for (unsigned step = begin; step < end; ++group) {
     const unsigned group_end = min(end, (group + 1) * steps);
@@ -325,7 +303,7 @@ lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __rest
       if (++slot == kSlots) slot = 0, parity ^= 1;
       Vector<unsigned, 2> next_mask = {};
       unsigned next_order = 0;
-      if (step + 1 < end) {  // before both tiles, which then are one run of instructions for the compiler to mix
+      if (step + 1 < end) {
         barrier_wait(full + slot, parity);
         next_mask = masks_of(slot);
         next_order = order_of(slot);

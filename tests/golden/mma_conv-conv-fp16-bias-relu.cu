@@ -14,24 +14,21 @@
 
 // lib/element.cuh.j2 (1)
 
-// Tunables.
-constexpr int kTileM = 128;  // outputs per block, in units of 8 x 8
-constexpr int kTileN = 64;  // filters per block
-constexpr int kStep = 64;  // elements of the contraction in a stage
+constexpr int kTileM = 128;
+constexpr int kTileN = 64;
+constexpr int kStep = 64;
 constexpr int kWarpsM = 4, kWarpsN = 2;
 constexpr int kStages = 3;
-constexpr int kResident = 2;  // blocks of a multiprocessor
+constexpr int kResident = 2;
 
-// Constants of the problem.
 // convolution/geometry.cuh.j2 (1)
-constexpr int kVectorX = 8, kVectorW = 8, kVectorY = 8;  // elements that an access moves
+constexpr int kVectorX = 8, kVectorW = 8, kVectorY = 8;
 
 // lib/tile/warp_tiles.cuh.j2
 // lib/tile/stage_tiles.cuh.j2 (1)
 // convolution/unit_tiles.cuh.j2
-// Sums on their way out: lines along which the result is contiguous.
 constexpr int kOutLine = kTileN, kOutLines = kTileM;
-constexpr int kOutPitch = kOutLine + 8;  // floats
+constexpr int kOutPitch = kOutLine + 8;
 constexpr int kStageBytes = kStages * kStageElements * static_cast<int>(sizeof(Element));
 constexpr int kOutBytes = kOutLines * kOutPitch * 4;
 constexpr int kRingBytes = kStageBytes > kOutBytes ? kStageBytes : kOutBytes;
@@ -50,30 +47,26 @@ constexpr int kRingBytes = kStageBytes > kOutBytes ? kStageBytes : kOutBytes;
 
 // convolution/active_units.cuh.j2 (2)
 
-// The pixel that the first tap of an output reads, which may lie outside of the image.
 struct alignas(16) FirstPixel {
-  long long offset;  // in elements
+  long long offset;
   int row, column;
 };
-constexpr int kNowhere = -(1 << 30);  // the row of what no output is
+constexpr int kNowhere = -(1 << 30);
 
-// All of shared memory but the stages, which lie before it.
 struct Shared {
   FirstPixel pixels[kTileM];
   UnitList list;
 };
 
-// A convolution's sizes, and which filters this block computes.
 struct Images {
   int height, width, channels, filters, out_height, out_width;
-  int group, first_filter;  // the latter of the group
-  long long plane;  // pixels of an image
+  int group, first_filter;
+  long long plane;
 
   __device__ __forceinline__ int group_channels() const { return channels / kGroups; }
   __device__ __forceinline__ int group_filters() const { return filters / kGroups; }
   __device__ __forceinline__ int inner() const { return kRows * kColumns * group_channels(); }
 
-  // Returns the distance in memory between two pixels' channels.
   __device__ __forceinline__ long long step(int rows, int columns, int channel) const {
     return (static_cast<long long>(rows) * width + columns) * channels + channel;
   }
@@ -90,7 +83,6 @@ struct Images {
   }
 };
 
-// A place of the contraction: taps row by row, of each all channels of a group.
 struct Inner {
   int tap, channel;
 
@@ -103,8 +95,6 @@ struct Inner {
   }
 };
 
-// A thread's part of loading a step's pixels: of some pixels the same place of the contraction.
-// Where a tap reads its pixels is found once for all of its channels. Zeros stand for what lies outside of the images.
 struct PixelLoader {
   static constexpr int kRowVectors = kStep / kVectorX, kPassPixels = kThreads / kRowVectors;
   static constexpr int kCount = (kTileM + kPassPixels - 1) / kPassPixels;
@@ -114,8 +104,8 @@ struct PixelLoader {
   const Element* x;
   const FirstPixel* pixels;
   int first_pixel, first_place;
-  Inner place;  // of the step `step`
-  int step = 0, located = -1;  // the tap that the others are of
+  Inner place;
+  int step = 0, located = -1;
   unsigned inside = 0;
   const Element* from[kCount];
 
@@ -128,7 +118,6 @@ struct PixelLoader {
 
   __device__ __forceinline__ static constexpr int pass() { return kPassPixels; }
 
-  // Finds where a tap reads the pixels.
   __device__ __forceinline__ void locate(int tap) {
     located = tap, inside = 0;
     const int rows = tap / kColumns * kDilationRows, columns = tap % kColumns * kDilationColumns;
@@ -155,15 +144,14 @@ struct PixelLoader {
   }
 };
 
-// A thread's part of loading a step's weights: the same place of the contraction of some filters.
 struct WeightLoader {
   static constexpr int kRowVectors = kStep / kVectorW, kPassFilters = kThreads / kRowVectors;
   static constexpr int kCount = (kTileN + kPassFilters - 1) / kPassFilters;
   static_assert(kThreads % kRowVectors == 0, "a thread has one place of the contraction in all rows");
   const Element* w;
   const Element* from;
-  long long pass;  // from a filter to the next one
-  int filters, left, target;  // filters from this thread's first one on; places behind its first one
+  long long pass;
+  int filters, left, target;
 
   __device__ __forceinline__ WeightLoader(const Images& images, const Element* all) : w(all) {
     const int inner = images.inner(), own = static_cast<int>(threadIdx.x) / kRowVectors;
@@ -185,7 +173,6 @@ struct WeightLoader {
 
 // lib/mma/tile_products.cuh.j2 (2)
 
-// Sums of a tile to shared memory.
 __device__ __forceinline__ void stage_piece(const Sums& sums, int first_row, int first_column, float* out) {
   const int row_in = static_cast<int>(threadIdx.x) % 32 / 4, column_in = static_cast<int>(threadIdx.x) % 4 * 2;
   #pragma unroll
@@ -206,11 +193,9 @@ __device__ __forceinline__ void stage_piece(const Sums& sums, int first_row, int
 
 // convolution/result.cuh.j2 (1)
 
-// The steps of a contraction.
 struct Walk {
   int next_start = 0, inner;
 
-  // Returns where the next step begins; -1 if there is none.
   __device__ __forceinline__ int next() {
     const int start = next_start;
     next_start += kStep;
@@ -218,9 +203,6 @@ struct Walk {
   }
 };
 
-// y = epilogue(convolution of x and w) for the units of which the mask asks for an output. As many blocks as the device
-// holds list these units themselves and share them. An item is kTileM outputs times kTileN filters of a group: a product over
-// taps and channels, whose steps come through a ring of stages.
 extern "C" __global__ void __launch_bounds__(kThreads, kResident)
 mma_conv(int image_count, int height, int width, int channels, int filters, int out_height, int out_width, int mask_rows,
          int mask_columns, const Element* __restrict__ x, const Element* __restrict__ w, const MaskWord* __restrict__ mask_words, const Element* __restrict__ bias, Element* __restrict__ y) {
@@ -238,9 +220,9 @@ mma_conv(int image_count, int height, int width, int channels, int filters, int 
   const int first_row = warp % kWarpsM * kWarpTileM, first_column = warp / kWarpsM * kWarpTileN;
 
   const auto compute = [&](int listed) {
-    for (int item = 0; item < listed; item += kItemUnits) {
-      const Unit* const units = shared.list.units + item;
-      const int count = min(kItemUnits, listed - item);
+    for (int round = 0; round < listed; round += kRoundUnits) {
+      const Unit* const units = shared.list.units + round;
+      const int count = min(kRoundUnits, listed - round);
       for (int i = threadIdx.x; i < kTileM; i += kThreads) {
         shared.pixels[i] = i / kPixels < count ? images.first_pixel(units[i / kPixels], i % kPixels) : FirstPixel{0, kNowhere, 0};
       }
@@ -259,7 +241,7 @@ mma_conv(int image_count, int height, int width, int channels, int filters, int 
       };
       Sums sums = {};
       each_step(load_next, [&](int stage) { multiply_add(stages + stage * kStageElements, first_row, first_column, sums); });
-      __syncthreads();  // the sums lie where the stages were
+      __syncthreads();
       stage_piece(sums, first_row, first_column, out);
       __syncthreads();
       result.store_tile(out, units, count);

@@ -13,30 +13,27 @@
 // lib/element.cuh.j2 (1)
 // lib/epilogue/gelu.cuh.j2 (2)
 
-// Tunables.
-constexpr int kTileM = 128;  // rows of the result per block
-constexpr int kTileN = 128;  // columns of the result per block
-constexpr int kStep = 32;  // elements of the contraction in a stage
+constexpr int kTileM = 128;
+constexpr int kTileN = 128;
+constexpr int kStep = 32;
 constexpr int kWarpsM = 2, kWarpsN = 4;
 constexpr int kStages = 3;
 
-// Constants of the problem.
-constexpr int kRowBlock = 32;  // rows of the result in a block of the mask
-constexpr int kInnerBlock = 32;  // elements of the contraction in a block of the mask
-constexpr int kVectorA = 8, kVectorB = 8;  // elements that a copy can load
+constexpr int kRowBlock = 32;
+constexpr int kInnerBlock = 32;
+constexpr int kVectorA = 8, kVectorB = 8;
 
 // lib/tile/warp_tiles.cuh.j2
 // lib/tile/stage_tiles.cuh.j2 (4)
-constexpr int kMaskRows = kTileM > kRowBlock ? kTileM / kRowBlock : 1;  // of a tile
-// A group that a warp multiplies or skips as a whole: tiles of the instruction in one block of the mask, or in one row of blocks.
+constexpr int kMaskRows = kTileM > kRowBlock ? kTileM / kRowBlock : 1;
 constexpr int kGroupRows = kRowBlock < kWarpTileM ? kRowBlock / 16 : kRowTiles;
 constexpr int kGroupColumns = kColumnTiles;
 constexpr int kColumnGroups = kColumnTiles / kGroupColumns;
 constexpr unsigned kEveryGroup = 0xffffffffu >> (32 - kRowTiles / kGroupRows * kColumnGroups);
-constexpr bool kSkips = kMaskRows > 1;  // a warp may meet dead groups
-constexpr bool kSkipsRows = kMaskRows > 1;  // of blocks, in a step
+constexpr bool kSkips = kMaskRows > 1;
+constexpr bool kSkipsRows = kMaskRows > 1;
 constexpr int kTilesInBlock = kRowBlock > kTileM ? kRowBlock / kTileM : 1;
-constexpr int kStepBlocks = kStep > kInnerBlock ? kStep / kInnerBlock : 1;  // of the mask along the contraction, in a step
+constexpr int kStepBlocks = kStep > kInnerBlock ? kStep / kInnerBlock : 1;
 static_assert(kInnerBlock % kStep == 0 || kStep % kInnerBlock == 0, "steps are blocks of the mask or lie in one");
 
 // lib/copy/vector.cuh.j2
@@ -49,18 +46,16 @@ static_assert(kInnerBlock % kStep == 0 || kStep % kInnerBlock == 0, "steps are b
 
 // lib/tile/block_mask.cuh.j2
 
-// The rows of a tile: of some ranks of the mask each a block, or a part of the block of one rank.
 struct TileRows {
   MaskRows mask;
-  int first_rank, offset;  // of the tile in its block
-  int rows;  // of the result
+  int first_rank, offset;
+  int rows;
 
   __device__ __forceinline__ TileRows(const MaskRows& of, int tile, int row_count)
       : mask(of), first_rank(tile / kTilesInBlock * kMaskRows), offset(tile % kTilesInBlock * kTileM), rows(row_count) {}
 
   __device__ __forceinline__ int rank(int place) const { return first_rank + place / kRowBlock * (kMaskRows > 1); }
 
-  // The row of the result at a place of the tile; `rows` where there is none.
   __device__ __forceinline__ int row(int place) const {
     const int of_rank = rank(place);
     if (of_rank >= mask.rows) return rows;
@@ -68,22 +63,19 @@ struct TileRows {
     return found < rows ? found : rows;
   }
 
-  // The blocks, 64 of them, that are live in one of the tile's rows of blocks.
   __device__ __forceinline__ unsigned long long live(int mask_row, int number) const { return mask.word(first_rank + mask_row, number); }
 };
 
-// Parts of the contraction: where each starts, -1 for none, and bits for the tile's rows of blocks that are live there.
 struct Step {
   int start[kStepBlocks];
-  unsigned live;  // of each part kMaskRows bits
+  unsigned live;
 };
 
-// The steps of those blocks along the contraction that are live for any row of the tile.
 struct Walk {
   const TileRows& rows;
   int inner, number = -1, block = 0, step = kInnerBlock;
-  unsigned long long words[kMaskRows], any = 0;  // 64 blocks of each row of blocks; those that are still to come
-  unsigned live = 0;  // rows of blocks, in this block
+  unsigned long long words[kMaskRows], any = 0;
+  unsigned live = 0;
 
   __device__ __forceinline__ Walk(const TileRows& of, int inner_size) : rows(of), inner(inner_size) {}
 
@@ -126,8 +118,6 @@ struct Walk {
 
 // lib/copy/element_copy.cuh.j2
 
-// A thread's part of loading a factor, in every step: parts of rows in shared memory, which differ from step to step only in
-// where along the contraction they are. With kInOrder, the lines of a tile, rows of A or columns of B, are neighbours.
 template <int kRows, int kRow, int kPitch, int kVector, bool kByInner, bool kInOrder>
 struct Parts {
   static constexpr int kRowVectors = kRow / kVector;
@@ -135,10 +125,9 @@ struct Parts {
   static constexpr int kCount = (kVectors + kThreads - 1) / kThreads;
   static constexpr int kLines = kInOrder || (!kByInner && kThreads % kRowVectors == 0) ? 1 : kCount;
   const Element* factor;
-  int lines, outer, along;  // how many lines there are; the first part's row in shared memory, and its place there
-  int line[kLines];  // of each part, or of the first one; `lines` or more where there is none
+  int lines, outer, along;
+  int line[kLines];
 
-  // `find(place)` is the line at a place of the tile.
   template <class Find>
   __device__ __forceinline__ Parts(const Element* of, int line_count, Find find)
       : factor(of), lines(line_count), outer(threadIdx.x / kRowVectors), along(threadIdx.x % kRowVectors * kVector) {
@@ -153,7 +142,6 @@ struct Parts {
   __device__ __forceinline__ int in_row(int i) const { return along + i * kThreads % kRowVectors * kVector; }
   __device__ __forceinline__ int place(int i) const { return kByInner ? row(i) : in_row(i); }
 
-  // Loads those parts of a step that belong to a product, of kParts; `is_live(place)`: whether that line counts in this step.
   template <int kParts, class Live>
   __device__ __forceinline__ void load_some(int part, Element* shared, const Step& step, int inner, Live is_live) const {
     #pragma unroll
@@ -177,7 +165,6 @@ using BParts = Parts<kBRows, kBRow, kBPitch, kVectorB, false, true>;
 
 // lib/mma/tile_fragments.cuh.j2 (4)
 
-// The fragments of one product, and the products of those of its rows that are live.
 struct Fragments {
   unsigned a[kRowTiles][4], b[kColumnTiles / 2][4];
 
@@ -188,7 +175,6 @@ struct Fragments {
     for (int j = 0; j < kColumnTiles / 2; ++j) load_b(b[j], stage + kAElements, first_column + j * 16, inner);
   }
 
-  // `live`: a bit for each group, row by row of groups.
   __device__ __forceinline__ void multiply_add(unsigned live, Sums& sums) const {
     #pragma unroll
     for (int i = 0; i < kRowTiles; i += kGroupRows) {
@@ -206,7 +192,6 @@ struct Fragments {
   }
 };
 
-// Y = scale · A · B with A's live blocks alone; the mask comes with the call.
 extern "C" __global__ void __launch_bounds__(kThreads)
 mma_dsd(int m, int k, int n, const Element* __restrict__ a, const Element* __restrict__ b,
     const unsigned long long* __restrict__ mask, const float* __restrict__ scale,
@@ -226,8 +211,7 @@ mma_dsd(int m, int k, int n, const Element* __restrict__ a, const Element* __res
   Walk walk(tile, inner);
   const AParts a_parts(a, rows, [&](int place) { return tile.row(place); });
   const BParts b_parts(b, columns, [&](int place) { return first_column + place; });
-  unsigned long long live_rows = 0;  // of the steps that were loaded last, each kStepBlocks * kMaskRows bits
-  // This warp's live groups at a place of a step behind which `later` steps were loaded.
+  unsigned long long live_rows = 0;
   const auto groups_of = [&](int later, int place) {
     const int block = kStepBlocks > 1 ? place / kInnerBlock : 0;
     return static_cast<unsigned>(live_rows >> ((later * kStepBlocks + block) * kMaskRows + first_row / kRowBlock));

@@ -11,36 +11,34 @@
 
 // lib/element.cuh.j2 (3)
 
-// Tunables.
-constexpr int kTileM = 64;  // rows of a tile
-constexpr int kTileN = 128;  // columns of a tile, each with a nonzero in its panel
-constexpr int kTileK = 32;  // elements of the rows of A and B per stage
-constexpr int kWarpsM = 2;  // warps over a tile's rows
-constexpr int kWarpsN = 2;  // over its columns
-constexpr int kStages = 3;  // of the rows of A and B in shared memory
-constexpr int kStep = 4;  // nonzeros of which a thread loads the places together
-constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
+constexpr int kTileM = 64;
+constexpr int kTileN = 128;
+constexpr int kTileK = 32;
+constexpr int kWarpsM = 2;
+constexpr int kWarpsN = 2;
+constexpr int kStages = 3;
+constexpr int kStep = 4;
+constexpr int kResidentBlocks = 1;
 
-// Constants of the problem.
-constexpr bool kDividesK = true;  // kTileK divides k
+constexpr bool kDividesK = true;
 
-constexpr int kChunk = 16 / sizeof(Element);  // elements of a 16-byte access
+constexpr int kChunk = 16 / sizeof(Element);
 constexpr int kWarps = kWarpsM * kWarpsN;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kWarpM = kTileM / kWarpsM;  // rows per warp
+constexpr int kWarpM = kTileM / kWarpsM;
 constexpr int kWarpN = kTileN / kWarpsN;
-constexpr int kRowTiles = kWarpM / 16;  // instructions of a warp over the rows
+constexpr int kRowTiles = kWarpM / 16;
 constexpr int kColumnTiles = kWarpN / 8;
-constexpr int kRowBytes = kTileK * sizeof(Element);  // of a stage
+constexpr int kRowBytes = kTileK * sizeof(Element);
 constexpr int kRowChunks = kRowBytes / 16;
-constexpr int kSteps = kRowBytes / 32;  // an instruction takes 32 bytes of a row
+constexpr int kSteps = kRowBytes / 32;
 constexpr int kABytes = kTileM * kRowBytes;
 constexpr int kStageBytes = kABytes + kTileN * kRowBytes;
-constexpr int kPadding = 8;  // floats behind a row of results, which keep the rows of a store in different banks
+constexpr int kPadding = 8;
 constexpr int kPitch = kTileN + kPadding;
 constexpr int kResultBytes = kTileM * kPitch * sizeof(float);
-constexpr int kShiftsBegin = kStages * kStageBytes > kResultBytes ? kStages * kStageBytes : kResultBytes;  // in bytes
-constexpr int kBatch = 32 * kStep;  // nonzeros of which a warp loads the places together
+constexpr int kShiftsBegin = kStages * kStageBytes > kResultBytes ? kStages * kStageBytes : kResultBytes;
+constexpr int kBatch = 32 * kStep;
 static_assert(kTileM % (16 * kWarpsM) == 0, "a warp takes whole tiles of 16 rows");
 static_assert(kTileN % (16 * kWarpsN) == 0, "a warp takes whole pairs of tiles of 8 columns");
 static_assert(kTileM * kTileN <= 65536, "a place in a tile has 16 bits");
@@ -54,14 +52,13 @@ static_assert(kRowBytes == 64 || kRowBytes == 128, "a stage's rows take 64 or 12
 
 // lib/mma/swizzle.cuh.j2
 
-// A thread's part in loading listed rows to shared memory: the same 16-byte chunk of every kRowsPerPass-th row.
 template <int kRows>
 struct RowLoader {
   static constexpr int kRowsPerPass = kThreads / kRowChunks;
   static constexpr int kPasses = (kRows + kRowsPerPass - 1) / kRowsPerPass;
   static constexpr bool kWhole = kRows % kRowsPerPass == 0;
   int rows[kPasses];
-  unsigned target;  // in bytes
+  unsigned target;
 
   __device__ __forceinline__ void start(const int* list) {
     const unsigned first = threadIdx.x / kRowChunks;
@@ -73,7 +70,6 @@ struct RowLoader {
     }
   }
 
-  // The elements from `first_k` on of each row of a matrix of row length k; zeros behind its end.
   __device__ __forceinline__ void load(unsigned char* tile, const Element* matrix, int first_k, int k) const {
     const int column = first_k + static_cast<int>(threadIdx.x % kRowChunks) * kChunk;
     #pragma unroll
@@ -89,7 +85,6 @@ struct RowLoader {
 
 using Sums = float[kRowTiles][kColumnTiles][4];
 
-// The bytes of a lane's fragments in a stage.
 struct Lane {
   unsigned a, b;
 
@@ -101,7 +96,6 @@ struct Lane {
   }
 };
 
-// Adds the products of a warp's rows of A and of B over a stage's part of k.
 __device__ __forceinline__ void multiply_add(const unsigned char* stage, const Lane& lane, Sums& sums) {
   #pragma unroll 2
   for (int step = 0; step < kSteps; ++step) {
@@ -127,7 +121,6 @@ __device__ __forceinline__ void multiply_add(const unsigned char* stage, const L
       for (int e = 0; e < 4; ++e) split_tf32(a[e], a[e], a_low[e]);
       #pragma unroll
       for (int j = 0; j < kColumnTiles; ++j) {
-        // The tensor cores cut off what does not fit their sums; added up here, these are rounded.
         float part[4] = {};
         mma(part, a_low, b[j]);
         mma(part, a, b_low[j]);
@@ -139,19 +132,15 @@ __device__ __forceinline__ void multiply_add(const unsigned char* stage, const L
   }
 }
 
-using Places = Vector<unsigned short, kStep>;  // row * kTileN + column
+using Places = Vector<unsigned short, kStep>;
 
 struct alignas(16) Tile {
   int panel;
-  int begin;  // of its places, in batches
-  int count;  // of its nonzeros
+  int begin;
+  int count;
   int padding;
 };
 
-// D = A · B^T at the nonzeros of a pattern; A is m x k and B n x k, row-major. A block computes a tile: the rows of a panel
-// and some of the columns that have a nonzero there, which `rows` and `columns` list. A tile's nonzeros are numbered row by
-// row. As its columns rise, those of a row follow each other in D too, which `shifts` tells for each row; `places` tells
-// where in the tile each lies, and has them in the order in which lanes take them.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 mma_sddmm(int k, const Tile* __restrict__ tiles, const int* __restrict__ rows, const int* __restrict__ columns,
           const int* __restrict__ shifts, const unsigned short* __restrict__ places,
@@ -183,7 +172,7 @@ mma_sddmm(int k, const Tile* __restrict__ tiles, const int* __restrict__ rows, c
     copy_async_commit();
   }
   Sums sums = {};
-  int stage = 0, free_stage = (kStages - 1) * kStageBytes;  // in bytes
+  int stage = 0, free_stage = (kStages - 1) * kStageBytes;
   #pragma unroll 1
   for (int at = 0; at < k; at += kTileK) {
     copy_async_wait<kStages - 2>();
@@ -201,7 +190,6 @@ mma_sddmm(int k, const Tile* __restrict__ tiles, const int* __restrict__ rows, c
   copy_async_wait<0>();
   __syncthreads();
 
-  // The tile goes through shared memory, so that threads write neighbours in D; the first places come meanwhile.
   const unsigned short* const mine = places + static_cast<long long>(tile.begin) * kBatch + lane * kStep;
   constexpr int kStride = kWarps * kBatch;
   int first = static_cast<int>(warp) * kBatch;

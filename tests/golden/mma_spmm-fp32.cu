@@ -13,32 +13,30 @@
 // lib/element.cuh.j2 (3)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-// Tunables.
-constexpr int kTileM = 64;  // rows of C per block
-constexpr int kTileN = 64;  // columns of C per block
-constexpr int kTileK = 64;  // columns of A per tile
-constexpr int kWarpsM = 2;  // warps over a tile's rows
-constexpr int kWarpsN = 2;  // over its columns
-constexpr int kWarpsK = 1;  // over the columns of A, their sums added up at the end
-constexpr int kStages = 3;  // tiles of B in shared memory
-constexpr int kPrefetch = 2;  // vectors of nonzeros that a thread loads one tile ahead
-constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
+constexpr int kTileM = 64;
+constexpr int kTileN = 64;
+constexpr int kTileK = 64;
+constexpr int kWarpsM = 2;
+constexpr int kWarpsN = 2;
+constexpr int kWarpsK = 1;
+constexpr int kStages = 3;
+constexpr int kPrefetch = 2;
+constexpr int kResidentBlocks = 1;
 
-// Constants of the problem.
-constexpr bool kDividesK = true;  // kTileK divides k
-constexpr bool kDividesN = true;  // kTileN divides n
+constexpr bool kDividesK = true;
+constexpr bool kDividesN = true;
 
-constexpr int kChunk = 16 / sizeof(Element);  // elements of a 16-byte access
+constexpr int kChunk = 16 / sizeof(Element);
 constexpr int kThreads = 32 * kWarpsM * kWarpsN * kWarpsK;
-constexpr int kWarpM = kTileM / kWarpsM;  // rows of C per warp
+constexpr int kWarpM = kTileM / kWarpsM;
 constexpr int kWarpN = kTileN / kWarpsN;
-constexpr int kRowTiles = kWarpM / 16;  // instructions of a warp over the rows
+constexpr int kRowTiles = kWarpM / 16;
 constexpr int kColumnTiles = kWarpN / 8;
-constexpr int kStepsK = kTileK / kWarpsK / (2 * kChunk);  // an instruction takes 32 bytes of a row
-constexpr int kStep = 8;  // nonzeros per load
+constexpr int kStepsK = kTileK / kWarpsK / (2 * kChunk);
+constexpr int kStep = 8;
 constexpr int kABytes = kTileM * kTileK * sizeof(Element);
 constexpr int kBBytes = kTileN * kTileK * sizeof(Element);
-constexpr int kABuffers = 3;  // one is multiplied, one filled, one cleared
+constexpr int kABuffers = 3;
 static_assert(kTileM % (16 * kWarpsM) == 0, "a warp takes whole tiles of 16 rows");
 static_assert(kTileN % (8 * kWarpsN) == 0, "a warp takes whole tiles of 8 columns");
 static_assert(kTileK % (2 * kChunk * kWarpsK) == 0, "a warp takes whole steps of 32 bytes of a row of A");
@@ -55,10 +53,9 @@ static_assert(kTileM * kTileK <= 65536, "a place in a tile has 16 bits");
 constexpr int kARowBytes = block_row_bytes(kTileK * sizeof(Element));
 constexpr int kABlockBytes = kTileM * kARowBytes;
 
-using Places = Vector<unsigned short, kStep>;  // in a swizzled tile of A
+using Places = Vector<unsigned short, kStep>;
 using Values = Vector<Element, kStep>;
 
-// A thread's share of a tile's nonzeros, on its way.
 struct Nonzeros {
   Places places[kPrefetch];
   Values values[kPrefetch];
@@ -81,7 +78,6 @@ __device__ __forceinline__ void store_nonzeros(Element* tile, const Places& plac
   for (int j = 0; j < kStep; ++j) tile[places.element[j]] = values.element[j];
 }
 
-// Puts a tile's nonzeros to their places among zeros.
 __device__ __forceinline__ void expand(unsigned char* tile, const Nonzeros& nonzeros, const unsigned short* places,
                                        const Element* values, int begin, int end) {
   Element* const elements = reinterpret_cast<Element*>(tile);
@@ -110,7 +106,6 @@ constexpr int kLoaders = kThreads;
 
 using Sums = float[kRowTiles][kColumnTiles][4];
 
-// The bytes of a lane's fragments in tiles.
 struct Lane {
   unsigned a, b;
 
@@ -125,7 +120,6 @@ struct Lane {
   }
 };
 
-// The fragments of B for one step.
 __device__ __forceinline__ void load_b_fragments(unsigned (&fragments)[kColumnTiles][2], const unsigned char* tile,
                                                  unsigned offset, int step) {
   #pragma unroll
@@ -139,7 +133,6 @@ __device__ __forceinline__ void load_b_fragments(unsigned (&fragments)[kColumnTi
   }
 }
 
-// Adds the product of a warp's part of a tile of A and a tile of B.
 __device__ __forceinline__ void multiply_add(const unsigned char* a_tile, const unsigned char* b_tile, const Lane& lane,
                                              Sums& sums) {
   #pragma unroll 2
@@ -161,7 +154,6 @@ __device__ __forceinline__ void multiply_add(const unsigned char* a_tile, const 
       for (int e = 0; e < 4; ++e) split_tf32(a[e], a[e], a_low[e]);
       #pragma unroll
       for (int j = 0; j < kColumnTiles; ++j) {
-        // The tensor cores cut off what does not fit their sums; added up here, these are rounded.
         float part[4] = {};
         mma(part, a_low, b[j]);
         mma(part, a, b_low[j]);
@@ -173,9 +165,6 @@ __device__ __forceinline__ void multiply_add(const unsigned char* a_tile, const 
   }
 }
 
-// C[m, n] = A[m, k] · B[k, n]. A block computes kTileM rows by kTileN columns: tile by tile it puts the nonzeros of A to
-// their places among zeros in shared memory, and the tensor cores multiply that by a tile of B. Tiles without nonzeros
-// are not in the list: tile i of a block's rows has panel tiles[i].x of A's columns and its nonzeros begin at tiles[i].y.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 mma_spmm(int m, int k, int n, int panels, const int* __restrict__ tile_counts, const int2* __restrict__ tiles,
          const unsigned short* __restrict__ places, const Element* __restrict__ values, const Element* __restrict__ b,
@@ -197,7 +186,6 @@ mma_spmm(int m, int k, int n, int panels, const int* __restrict__ tile_counts, c
   BLoader loader;
   loader.start(threadIdx.x, b, n, 0, first_column);
 
-  // The begins of the nonzeros of the tiles in hand; tiles past the last one are empty.
   int begins[4];
   #pragma unroll
   for (int i = 0; i < 4; ++i) begins[i] = mine[min(i, panels)].y;
@@ -209,7 +197,7 @@ mma_spmm(int m, int k, int n, int panels, const int* __restrict__ tile_counts, c
     copy_async_commit();
   }
   int next_panel = mine[min(kStages - 1, panels)].x;
-  int stage = 0, free_stage = (kStages - 1) * kBBytes;  // in bytes
+  int stage = 0, free_stage = (kStages - 1) * kBBytes;
   unsigned char* multiplied = a_tiles;
   unsigned char* filled = a_tiles + kABytes;
   unsigned char* cleared = a_tiles + 2 * kABytes;
@@ -240,9 +228,8 @@ mma_spmm(int m, int k, int n, int panels, const int* __restrict__ tile_counts, c
   copy_async_wait<0>();
   __syncthreads();
 
-  // The tile of C goes through shared memory, so that threads write whole chunks of it.
   constexpr int kOutRows = kTileM, kOutColumns = kTileN;
-  constexpr int kPitch = kOutColumns + kChunk;  // elements; the odd chunk keeps fragments in different banks
+  constexpr int kPitch = kOutColumns + kChunk;
   Element* const staged = reinterpret_cast<Element*>(memory);
   {
     #pragma unroll

@@ -10,35 +10,33 @@
 
 // lib/element.cuh.j2 (1)
 
-// Tunables.
-constexpr int kTileN = 32;  // keys of a step
-constexpr int kStages = 3;  // tiles of K and V of a team in shared memory
-constexpr int kTeams = 4;  // of a block; each has keys of its own
-constexpr int kRowTiles = 1;  // of 16 queries, of a warp
+constexpr int kTileN = 32;
+constexpr int kStages = 3;
+constexpr int kTeams = 4;
+constexpr int kRowTiles = 1;
 constexpr int kResidentBlocks = 1;
 
-// Constants of the problem.
-constexpr int kQueries = 1;  // newest tokens of a sequence
-constexpr int kGroup = 4;  // query heads of a key head
+constexpr int kQueries = 1;
+constexpr int kGroup = 4;
 constexpr int kWidth = 128;
-constexpr int kPage = 64;  // tokens of a page
+constexpr int kPage = 64;
 
-constexpr int kRows = kQueries * kGroup;  // of queries that share keys: row r is head r % kGroup of token r / kGroup
+constexpr int kRows = kQueries * kGroup;
 constexpr int kRowBlocks = (kRows + 15) / 16;
-constexpr int kHalves = kRows > 8 ? 2 : 1;  // of the 16 rows of an instruction that hold any
+constexpr int kHalves = kRows > 8 ? 2 : 1;
 constexpr int kTeamWarps = (kRowBlocks + kRowTiles - 1) / kRowTiles;
 constexpr int kTeamThreads = 32 * kTeamWarps;
 constexpr int kWarps = kTeams * kTeamWarps;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kKeyTiles = kTileN / 8;
 constexpr int kPaddedWidth = kWidth;
-constexpr int kWidthSteps = kPaddedWidth / 16;  // of the sum that makes a score
-constexpr int kWidthTiles = kPaddedWidth / 8;  // of the result
-constexpr int kChunks = kWidth / 8;  // 16 bytes of a row each
+constexpr int kWidthSteps = kPaddedWidth / 16;
+constexpr int kWidthTiles = kPaddedWidth / 8;
+constexpr int kChunks = kWidth / 8;
 constexpr float kLowest = -INFINITY;
 constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kSlack = 8.0f;  // powers of two by which weights may exceed 1
-constexpr int kHidden = 1 << 30;  // the place of a token that no query sees
+constexpr float kSlack = 8.0f;
+constexpr int kHidden = 1 << 30;
 static_assert(kWidth % 16 == 0 && kWidth <= 256, "rows are whole steps of the products");
 static_assert(kQueries <= 16, "the tree of the newest tokens has a word for each");
 static_assert(kTeams <= 15, "teams have barriers of their own");
@@ -71,16 +69,14 @@ static_assert(kTeams <= 15, "teams have barriers of their own");
 
 // attention/online_softmax.cuh.j2
 
-constexpr int kSpan = kTileN < kPage ? kTileN : kPage;  // keys of a tile that lie side by side
+constexpr int kSpan = kTileN < kPage ? kTileN : kPage;
 constexpr int kSpans = kTileN / kSpan;
-constexpr int kKeyBytes = kBlocks * kKeyBlockBytes;  // of a tile of K; as many of V follow
+constexpr int kKeyBytes = kBlocks * kKeyBlockBytes;
 constexpr int kStageBytes = 2 * kKeyBytes;
-// A thread's part in loading rows: the same chunk of every kRowsPerPass-th row of a team.
 constexpr int kChunkThreads = least_power(kChunks);
 constexpr int kRowsPerPass = kTeamThreads / kChunkThreads;
 static_assert(kTileN % kPage == 0 || kPage % kTileN == 0, "tiles and pages hold each other whole");
 
-// Sequences in pages. A pair is a sequence and one of its key heads.
 struct Cache {
   int slots, capacity, kv_heads;
   const int* page_table;
@@ -91,8 +87,6 @@ struct Cache {
   __device__ __forceinline__ int tokens(int sequence) const { return min(lengths[sequence], slots * kPage); }
 };
 
-// A pair, and its tiles among all: the number of its first one, and how many these are. A pair without keys has a tile that no
-// query sees, so that its result is written.
 struct Cursor {
   int sequence, head, pair, first, tiles;
 
@@ -109,8 +103,6 @@ struct Cursor {
   }
 };
 
-// All tiles, dealt to as many blocks as get one at least, and a block's part of them: `each` or one more, as the first `longer`
-// blocks get.
 struct Share {
   int blocks, each, longer, begin, end;
 
@@ -123,7 +115,6 @@ struct Share {
 
   __device__ __forceinline__ int begin_of(int block) const { return block * each + min(block, longer); }
 
-  // The block whose share has a tile.
   __device__ __forceinline__ int block_of(int tile) const {
     const int first_short = longer * (each + 1);
     const bool is_long = tile < first_short;
@@ -132,7 +123,6 @@ struct Share {
   }
 };
 
-// Asks for numbers that say where keys lie before they are read: each thread of the grid for some lines.
 __device__ __forceinline__ void prefetch_numbers(const int* numbers, int count) {
   constexpr int kLine = 128 / 4;
   #pragma unroll 1
@@ -141,7 +131,6 @@ __device__ __forceinline__ void prefetch_numbers(const int* numbers, int count) 
   }
 }
 
-// The block's share, and the pair in which it begins: all threads add up the tiles of all pairs.
 __device__ __forceinline__ Share share_of(const Cache& cache, int pairs, int* warp_tiles, Cursor* start) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int each = (pairs + kThreads - 1) / kThreads;
@@ -152,7 +141,7 @@ __device__ __forceinline__ Share share_of(const Cache& cache, int pairs, int* wa
   #pragma unroll 1
   while (at.pair + 1 < to) at.advance(cache);
   const int own = at.first + at.tiles;
-  int until = own;  // through this thread's pairs
+  int until = own;
   #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
     const int other = __shfl_up_sync(0xffffffffu, until, step);
@@ -179,14 +168,12 @@ __device__ __forceinline__ Share share_of(const Cache& cache, int pairs, int* wa
   return share;
 }
 
-// Where a team's next tiles lie: lane i knows it of the i-th of the next 32 spans, so that looking pages up takes the time of
-// one look-up for all of them.
 struct Ahead {
   const Cache& cache;
-  Cursor cursor;  // at or before the pair of the next tile that is looked up
-  int next, end;  // tiles; the next one of those to load
-  int at = 32;  // the span of `next` among the lanes'
-  int page = 0, place = kHidden, left = 0, head = 0;  // of the lane's span: `left` of its tokens are there
+  Cursor cursor;
+  int next, end;
+  int at = 32;
+  int page = 0, place = kHidden, left = 0, head = 0;
 
   __device__ __forceinline__ Ahead(const Cache& of, const Cursor& start, int first, int stop)
       : cache(of), cursor(start), next(first), end(stop) {}
@@ -211,7 +198,6 @@ struct Ahead {
     if (left > 0) page = cache.page_table[static_cast<long long>(cursor.sequence) * cache.slots + number];
   }
 
-  // Starts to load the next tile, and writes down the places of its spans.
   __device__ __forceinline__ void load(const Element* k, const Element* v, unsigned char* stage, int* places) {
     if (at == 32) look_up();
     const int thread = static_cast<int>(threadIdx.x) % kTeamThreads;
@@ -241,8 +227,6 @@ struct Ahead {
   }
 };
 
-// Keys that queries do not see get the lowest score. `old` tokens come before the newest, of which each row's word says which
-// ones it sees.
 __device__ __forceinline__ void hide(const int* places, int old, const unsigned (&trees)[kRowTiles][2], Scores& scores) {
   int last = places[0];
   #pragma unroll
@@ -266,31 +250,26 @@ __device__ __forceinline__ void hide(const int* places, int old, const unsigned 
   }
 }
 
-// Where the rows of a pair lie in Q, O and the LSE.
 struct Places {
   int kv_heads, sequence, head;
 
   __device__ __forceinline__ Places(int heads, int of_sequence, int of_head) : kv_heads(heads), sequence(of_sequence), head(of_head) {}
 
-  // Of a row among all rows of Q, each of kWidth elements.
   __device__ __forceinline__ long long row(int r) const {
     const int token = r / kGroup, query_head = head * kGroup + r % kGroup, heads = kv_heads * kGroup;
     return (static_cast<long long>(sequence) * kQueries + token) * heads + query_head;
   }
 
-  // Of a row's LSE.
   __device__ __forceinline__ long long statistic(int r) const {
     return (static_cast<long long>(sequence) * kv_heads * kGroup + head * kGroup + r % kGroup) * kQueries + r / kGroup;
   }
 };
 
-// A warp's queries in fragments, with the sign of the scale.
 struct Queries {
   unsigned words[kRowTiles][kWidthSteps][4];
 
-  // Asks for the queries of a pair before they are read.
   __device__ __forceinline__ static void prefetch(const Element* q, const Places& places) {
-    constexpr int kLines = (kWidth * 2 + 127) / 128;  // of a row
+    constexpr int kLines = (kWidth * 2 + 127) / 128;
     #pragma unroll 1
     for (int at = static_cast<int>(threadIdx.x); at < kRows * kLines; at += kThreads) {
       prefetch_line(q + places.row(at / kLines) * kWidth + at % kLines * 64);
@@ -323,7 +302,6 @@ struct Queries {
   }
 };
 
-// The words of the tree for a lane's rows.
 __device__ __forceinline__ void load_trees(const int* tree, int block, unsigned (&trees)[kRowTiles][2]) {
   #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) {
@@ -335,34 +313,30 @@ __device__ __forceinline__ void load_trees(const int* tree, int block, unsigned 
   }
 }
 
-constexpr int kLane = 2 * kHalves;  // sums of a lane for 8 columns
-constexpr int kSumsBytes = kRowBlocks * kWidthTiles * 32 * kLane * 4;  // of a team or a block
-constexpr int kPartsAhead = kWidthTiles * kLane > 48 ? 1 : 96 / (kWidthTiles * kLane);  // that a warp loads at a time
+constexpr int kLane = 2 * kHalves;
+constexpr int kSumsBytes = kRowBlocks * kWidthTiles * 32 * kLane * 4;
+constexpr int kPartsAhead = kWidthTiles * kLane > 48 ? 1 : 96 / (kWidthTiles * kLane);
 static_assert(kTeams == 1 || kSumsBytes <= kStageBytes, "a team's sums take the place of its last tile");
 
 using LaneSums = Vector<float, kLane>;
 
-// Of a row over some keys: the power of two that its sums are relative to, and the sum of weights.
 struct alignas(8) Statistics {
   float power, sum;
 };
 
-// Some sums of some keys: those of a lane for a block of 16 rows and 8 columns.
 struct Merged {
   Statistics rows[kHalves];
   LaneSums sums;
 };
 
-// The factor of sums that are relative to `power` when others that are relative to `largest` are added; none count without keys.
 __device__ __forceinline__ float shrunk(float power, float largest) {
   return power == kLowest ? 0.0f : fast_exp2(power - largest);
 }
 
-// Parts of a pair in global memory: each block has room for two, of the pair in which its share begins and of that in which it ends.
 struct PartsOf {
   static constexpr int kFloats = kSumsBytes / 4 + kRowBlocks * 16 * 2;
-  int first_block, count, own;  // blocks that share the pair; the number of this one's room
-  int first;  // the room of the first block
+  int first_block, count, own;
+  int first;
   float* memory;
 
   __device__ __forceinline__ PartsOf(const Share& share, int first_tile, int tiles, float* parts) : memory(parts) {
@@ -383,13 +357,11 @@ struct PartsOf {
   }
 };
 
-// Where results go.
 struct Output {
   const Places& places;
   Element* o;
   float* lse;
 
-  // Writes a lane's results of a block of rows and 8 columns, and with the first columns the rows' LSE.
   __device__ __forceinline__ void write(int row_block, int columns, const Merged& found) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     #pragma unroll
@@ -407,23 +379,20 @@ struct Output {
   }
 };
 
-// What a block's teams tell each other at the end of a pair.
 struct Meeting {
   Statistics of_teams[kTeams][kRowBlocks * 16];
-  int stages[kTeams];  // where their sums lie, as offsets in shared memory
+  int stages[kTeams];
   unsigned came;
 };
 
-// The end of a pair for a warp: its sums and those of its block's other warps, and parts of other blocks.
 struct PairEnd {
   int team, warp_block;
   unsigned char* memory;
-  unsigned char* stage;  // of the team, which holds no tile
+  unsigned char* stage;
   Meeting& meeting;
   Sums& sums;
   Statistics rows[kRowTiles][2];
 
-  // Takes a warp's own sums.
   __device__ __forceinline__ void start(const Totals& totals, float factor) {
     #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
@@ -449,12 +418,11 @@ struct PairEnd {
     return found;
   }
 
-  // Adds the teams' sums up, and gives each of them once to `give`.
   template <class Give>
   __device__ __forceinline__ void put_together(const Give& give) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     if constexpr (kTeamWarps == 1) __syncwarp();
-    else meet_at<kTeamThreads>(1 + team);  // all have read the tile that lay there
+    else meet_at<kTeamThreads>(1 + team);
     #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
       if (warp_block + i >= kRowBlocks) break;
@@ -493,7 +461,6 @@ struct PairEnd {
     }
   }
 
-  // Takes the sums of some of the blocks that share the pair, those of which the warp's team has charge, in the place of its own.
   __device__ __forceinline__ void take(const PartsOf& parts) {
     #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
@@ -530,7 +497,6 @@ struct PairEnd {
     }
   }
 
-  // Adds the sums of a part to those of a row.
   __device__ __forceinline__ void add(int i, int half, const Statistics& part, const LaneSums (&values)[kWidthTiles]) {
     const float largest = fmaxf(rows[i][half].power, part.power);
     const float before = shrunk(rows[i][half].power, largest), share = shrunk(part.power, largest);
@@ -542,8 +508,6 @@ struct PairEnd {
     }
   }
 
-  // Writes the result of a pair that is the block's alone; else the block's part of it, or as the last of several blocks the
-  // result of all.
   __device__ __forceinline__ void finish(bool is_result, const PartsOf& parts, unsigned* counter, const Output& output) {
     const auto meet = [] { __syncthreads(); };
     #pragma unroll 1
@@ -564,21 +528,19 @@ struct PairEnd {
       take(parts);
       is_result = true;
     }
-    __syncthreads();  // before tiles are loaded where sums lay
+    __syncthreads();
   }
 };
 
 constexpr int kRingBytes = kTeams * kStages * kStageBytes;
 
-// Everything of a block's shared memory behind the ring.
 struct BlockState {
   Meeting meeting;
-  int place[kTeams][kStages][kSpans];  // of the first token of each span of a stage, or kHidden
+  int place[kTeams][kStages][kSpans];
   int warp_tiles[kWarps];
   Cursor start;
 };
 
-// Sums over no keys.
 __device__ __forceinline__ void clear(Sums& sums, Totals& totals) {
   #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) {
@@ -592,9 +554,6 @@ __device__ __forceinline__ void clear(Sums& sums, Totals& totals) {
   }
 }
 
-// O = softmax(scale * Q * K^T over pages) * V. Tiles of keys of all sequences and key heads stand in one row, of which every
-// block has an equal part (flash-decoding with the parts of stream-K); its teams take turns. Who comes last to a head that
-// several blocks share adds up what they found, in their order.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 paged_attention(int slots, int capacity, int kv_heads, int sequences, unsigned* counters, float* parts,
                 const Element* __restrict__ q, const Element* __restrict__ k_pages, const Element* __restrict__ v_pages,
@@ -605,7 +564,7 @@ paged_attention(int slots, int capacity, int kv_heads, int sequences, unsigned* 
   BlockState& state = *reinterpret_cast<BlockState*>(memory + kRingBytes);
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int team = static_cast<int>(warp / kTeamWarps);
-  const int warp_block = static_cast<int>(warp % kTeamWarps) * kRowTiles;  // of its rows, in blocks of 16
+  const int warp_block = static_cast<int>(warp % kTeamWarps) * kRowTiles;
   const Cache cache{slots, capacity, kv_heads, page_table, lengths, pages, counts};
   prefetch_numbers(page_table, slots * sequences);
   prefetch_numbers(pages, capacity * kv_heads * sequences);
@@ -619,7 +578,6 @@ paged_attention(int slots, int capacity, int kv_heads, int sequences, unsigned* 
     else meet_at<kTeamThreads>(1 + team);
   };
 
-  // A negative scale turns the queries round, so that the largest score is that of the largest weight.
   const float given = *scale;
   const Sign sign(given);
   const float factor = given == 0.0f ? 1.0f : fabsf(given) * kLog2E;
@@ -631,8 +589,8 @@ paged_attention(int slots, int capacity, int kv_heads, int sequences, unsigned* 
   Sums sums;
   Totals totals;
   int number = share.begin + team, stage = 0, old = 0;
-  int filled = 0;  // stages before the first tile is multiplied
-  bool is_new = true;  // the pair
+  int filled = 0;
+  bool is_new = true;
   #pragma unroll 1
   for (;;) {
     if (filled == kStages - 1) {
@@ -658,7 +616,7 @@ paged_attention(int slots, int capacity, int kv_heads, int sequences, unsigned* 
       copy_async_wait<kStages - 2>();
       meet();
     }
-    const int to = filled < kStages - 1 ? filled : stage == 0 ? kStages - 1 : stage - 1;  // the stage that was multiplied last
+    const int to = filled < kStages - 1 ? filled : stage == 0 ? kStages - 1 : stage - 1;
     if (!ahead.is_done()) ahead.load(k_pages, v_pages, ring + to * kStageBytes, state.place[team][to]);
     copy_async_commit();
     if (filled < kStages - 1) {

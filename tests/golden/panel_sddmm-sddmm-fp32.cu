@@ -11,31 +11,27 @@
 
 // lib/element.cuh.j2 (3)
 
-// Tunables.
-constexpr int kPanelN = 256;  // columns of D, each a row of B, that a block has in shared memory
-constexpr int kThreadsPerStrip = 4;  // a subwarp: threads that share the dot products of a strip
-constexpr int kStrip = 4;  // nonzeros of a row that a subwarp computes at once
+constexpr int kPanelN = 256;
+constexpr int kThreadsPerStrip = 4;
+constexpr int kStrip = 4;
 constexpr int kWarps = 16;
-constexpr int kResidentBlocks = 1;  // that a multiprocessor must have registers for
+constexpr int kResidentBlocks = 1;
 
-// Constants of the problem.
-constexpr int kChunks = 8;  // 16-byte chunks of a row that each thread of a subwarp takes
-constexpr bool kWholeRows = true;  // they hold k elements, and no zeros behind these
+constexpr int kChunks = 8;
+constexpr bool kWholeRows = true;
 
-constexpr int kChunk = 16 / sizeof(Element);  // elements of a 16-byte access
+constexpr int kChunk = 16 / sizeof(Element);
 constexpr int kThreads = 32 * kWarps;
 constexpr int kTasksPerGroup = 32 / kThreadsPerStrip;
 constexpr int kRowChunks = kChunks * kThreadsPerStrip;
-constexpr int kRowBytes = kRowChunks * 16;  // of a row of B in shared memory
-constexpr int kIndexVector = kStrip < 8 ? kStrip : 8;  // indices per load
+constexpr int kRowBytes = kRowChunks * 16;
+constexpr int kIndexVector = kStrip < 8 ? kStrip : 8;
 static_assert(kThreadsPerStrip <= 32 && 32 % kThreadsPerStrip == 0, "a subwarp divides a warp");
 static_assert(kPanelN <= 65536, "an index within a panel has 16 bits");
 static_assert(kThreads <= 1024, "a block has at most 32 warps");
 
-// Eight lanes read 128 bytes at once, all banks. Where a subwarp is narrower, its neighbours among the eight start at
-// other chunks of their rows, so that they meet in different banks whatever their rows are.
 constexpr int kSubwarpsAtOnce = kThreadsPerStrip < 8 ? 8 / kThreadsPerStrip : 1;
-constexpr int kEvenChunks = kChunks & -kChunks;  // the largest power of two that divides kChunks
+constexpr int kEvenChunks = kChunks & -kChunks;
 constexpr int kTurns = kEvenChunks < kSubwarpsAtOnce ? kEvenChunks : kSubwarpsAtOnce;
 
 // lib/copy/vector.cuh.j2
@@ -47,13 +43,11 @@ constexpr int kTurns = kEvenChunks < kSubwarpsAtOnce ? kEvenChunks : kSubwarpsAt
 // lib/reduce/strip_sums.cuh.j2
 
 using Chunk = Packed<Element, kChunk>;
-using Index = unsigned short;  // of a column within its panel
+using Index = unsigned short;
 
-// A subwarp's work: the nonzeros [first, first + count) of a row, in CSR order, all in one panel. The tasks of a group,
-// one for each subwarp of a warp, have equally many strips of indices, which take turns from `begin` on.
 struct alignas(16) Task {
   int row, first;
-  int begin;  // in strips
+  int begin;
   unsigned short count, strips;
 };
 
@@ -66,14 +60,11 @@ struct Indices {
   }
 };
 
-// The elements from `column` on of a row of k elements; zeros behind its end.
 __device__ __forceinline__ Chunk load_chunk(const Element* row, int column, int k) {
   if (kWholeRows || column < k) return load_packed<kChunk>(row + column);
   return {};
 }
 
-// A thread's share of a row of A. Its chunks begin `offsets` bytes into the row, the first kTurns of them, and the others
-// as many subwarps further on.
 struct Row {
   float element[kChunks][kChunk];
 
@@ -88,7 +79,6 @@ struct Row {
   }
 };
 
-// Loads `rows` rows of B to shared memory.
 __device__ __forceinline__ void load_panel(unsigned char* panel, const Element* b, int rows, int k) {
   for (int i = threadIdx.x; i < rows * kRowChunks; i += kThreads) {
     const Element* const row = b + static_cast<long long>(i / kRowChunks) * k;
@@ -99,8 +89,6 @@ __device__ __forceinline__ void load_panel(unsigned char* panel, const Element* 
   copy_async_commit();
 }
 
-// D = A · B^T at the nonzeros of a pattern; A is m x k and B n x k, row-major. A block loads a panel of B once and goes
-// through its share of the panel's groups of tasks; each subwarp keeps its task's row of A in registers.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 panel_sddmm(int n, int k, const int* __restrict__ first_groups, const Task* __restrict__ tasks,
             const Index* __restrict__ indices,
@@ -112,13 +100,11 @@ panel_sddmm(int n, int k, const int* __restrict__ first_groups, const Task* __re
   const int last = first_groups[blockIdx.y + 1];
   int group = first_groups[blockIdx.y] + blockIdx.x;
   if (group >= last) return;
-  // The places of a thread's first chunks in a row; its others lie at equal distances from these.
   unsigned offsets[kTurns];
   #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) {
     offsets[turn] = ((turn ^ subwarp % kTurns) * kThreadsPerStrip + thread) * 16;
   }
-  // The first task and all that it takes come while the panel does.
   group += warp * gridDim.x;
   const int stride = kWarps * gridDim.x;
   Task task = {};
@@ -140,7 +126,6 @@ panel_sddmm(int n, int k, const int* __restrict__ first_groups, const Task* __re
     Task next = {};
     if (group < last) next = tasks[static_cast<long long>(group) * kTasksPerGroup + subwarp];
     const Index* mine = indices + static_cast<long long>(task.begin) * kStrip;
-    // All lanes take equally many steps, so that the whole warp takes part in each shuffle.
     #pragma unroll 1
     for (int begin = 0; begin < task.strips * kStrip; begin += kStrip) {
       const Indices current = upcoming;
@@ -160,7 +145,7 @@ panel_sddmm(int n, int k, const int* __restrict__ first_groups, const Task* __re
       }
       reduce<kStrip, kThreadsPerStrip>(sum, thread, 0xffffffffu);
       constexpr int kKept = kStrip > kThreadsPerStrip ? kStrip / kThreadsPerStrip : 1;
-      constexpr int kCopies = kThreadsPerStrip > kStrip ? kThreadsPerStrip / kStrip : 1;  // threads with the same total
+      constexpr int kCopies = kThreadsPerStrip > kStrip ? kThreadsPerStrip / kStrip : 1;
       #pragma unroll
       for (int i = 0; i < kKept; ++i) {
         const int nonzero = begin + thread / kCopies * kKept + i;

@@ -13,32 +13,29 @@
 
 using Offset = unsigned short;
 
-// Tunables.
-constexpr int kTileN = 32;  // columns of C per block
-constexpr int kStages = 1;  // panels in shared memory at once
-constexpr int kWarps = 16;  // warps per block
-constexpr int kThreadsPerRow = 8;  // threads that share a group of rows
-constexpr int kRowSplits = 1;  // of them, sets that take every kRowSplits-th step
-constexpr int kRowsPerGroup = 1;  // rows that share their loads of B
-constexpr int kStep = 4;  // nonzero columns per load of A
-constexpr int kRegisters = 64;  // per thread
+constexpr int kTileN = 32;
+constexpr int kStages = 1;
+constexpr int kWarps = 16;
+constexpr int kThreadsPerRow = 8;
+constexpr int kRowSplits = 1;
+constexpr int kRowsPerGroup = 1;
+constexpr int kStep = 4;
+constexpr int kRegisters = 64;
 
-// Constants of the problem.
-constexpr bool kColumnsDivide = true;  // kTileN divides n
+constexpr bool kColumnsDivide = true;
 
-constexpr int kChunk = 16 / sizeof(Element);  // elements of B per shared-memory load
-constexpr int kRowBytes = kTileN * sizeof(Element);  // of a panel
+constexpr int kChunk = 16 / sizeof(Element);
+constexpr int kRowBytes = kTileN * sizeof(Element);
 constexpr int kThreadsPerSplit = kThreadsPerRow / kRowSplits;
 constexpr int kChunksPerRow = kTileN / kChunk;
 constexpr int kChunksPerThread = kChunksPerRow / kThreadsPerSplit;
 constexpr int kThreads = kWarps * 32;
-constexpr int kResidentBlocks = 65536 / (kThreads * kRegisters);  // that the register file must have room for
+constexpr int kResidentBlocks = 65536 / (kThreads * kRegisters);
 constexpr int kGroupsPerWarp = 32 / kThreadsPerRow;
 static_assert(kChunksPerRow % kThreadsPerSplit == 0, "a thread holds whole 16-byte chunks of a tile");
 static_assert(kThreadsPerRow <= 32 && kThreadsPerRow % kRowSplits == 0, "a group of rows stays within a warp");
 static_assert(kResidentBlocks >= 1, "a block's registers fit the register file");
 static_assert((kChunksPerThread & (kChunksPerThread - 1)) == 0, "chunks per thread are a power of two");
-// Offsets count 16-byte units if they are 16 bits wide, else bytes.
 constexpr int kOffsetUnit = sizeof(Offset) == 2 ? 16 : 1;
 
 // lib/copy/vector.cuh.j2
@@ -47,7 +44,6 @@ constexpr int kOffsetUnit = sizeof(Offset) == 2 ? 16 : 1;
 
 using Accumulator = float[kRowsPerGroup][kChunksPerThread][kChunk];
 
-// A step of A: kStep columns of a group of rows, their values row by row for each column.
 struct Step {
   Vector<Offset, kStep> offsets;
   Vector<Element, kStep * kRowsPerGroup> values;
@@ -60,7 +56,6 @@ __device__ __forceinline__ Step load_step(const Offset* offsets, const Element* 
   return step;
 }
 
-// Loads rows [first_row, first_row + kPanelK) of a tile of B into shared memory; rows from k on are not needed.
 __device__ __forceinline__ void load_panel(unsigned char* panel, const Element* b, int k, int n, int first_row,
                                            int first_column) {
   const int rows = k;
@@ -74,7 +69,6 @@ __device__ __forceinline__ void load_panel(unsigned char* panel, const Element* 
   copy_async_commit();
 }
 
-// Adds a step of a group of rows times its rows of the panel.
 __device__ __forceinline__ void multiply_add(const unsigned char* panel, const Step& step, unsigned chunk_offset,
                                              Accumulator& sum) {
   #pragma unroll
@@ -94,11 +88,10 @@ __device__ __forceinline__ void multiply_add(const unsigned char* panel, const S
   }
 }
 
-// The steps of A that one split of a group of rows takes, from panel to panel, with the next one on its way.
 struct Stream {
   const Offset* offsets;
   const Element* values;
-  int position, last;  // of the step in hand; the end of the group
+  int position, last;
   Step step;
 
   __device__ __forceinline__ void start(const Offset* all_offsets, const Element* all_values, int begin, int end) {
@@ -109,7 +102,6 @@ struct Stream {
     if (position < last) step = load_step(offsets, values, position);
   }
 
-  // Takes all steps before `end`.
   __device__ __forceinline__ void multiply_add_until(int end, const unsigned char* panel, unsigned chunk_offset,
                                                      Accumulator& sum) {
     while (position < end) {
@@ -121,8 +113,6 @@ struct Stream {
   }
 };
 
-// C[m, n] = A[m, k] · B[k, n]. A block computes groups of rows (kThreadsPerRow threads each) by kTileN columns from
-// panels of B in shared memory; with one panel it stays loaded while the block goes through its share of all groups.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 panel_spmm(int m, int k, int n, int groups, int panels, const int* __restrict__ row_order,
            const int* __restrict__ run_offsets, const Offset* __restrict__ offsets,
@@ -134,7 +124,6 @@ panel_spmm(int m, int k, int n, int groups, int panels, const int* __restrict__ 
   const int thread = lane % kThreadsPerSplit;
   const int split = lane % kThreadsPerRow / kThreadsPerSplit;
   const int first_column = blockIdx.y * kTileN;
-  // Neighbouring sets of threads start at different chunks, so that they meet in different banks.
   const int set = lane / kThreadsPerSplit;
   const int first_chunk = thread + kThreadsPerSplit * (set % kChunksPerThread);
   const unsigned chunk_offset = first_chunk * 16;

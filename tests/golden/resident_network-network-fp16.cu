@@ -10,45 +10,41 @@
 
 // lib/element.cuh.j2 (1)
 
-// Tunables.
-constexpr int kInputs = 16;  // of a tile, which goes through all layers together
+constexpr int kInputs = 16;
 constexpr int kWarps = 32;
 constexpr int kResidentBlocks = 1;
-constexpr int kCluster = 1;  // blocks that share a tile
+constexpr int kCluster = 1;
 
 constexpr int kThreads = 32 * kWarps;
-constexpr int kSteps = 16 / static_cast<int>(sizeof(Element));  // weights of a neuron that are loaded at once, a chunk
+constexpr int kSteps = 16 / static_cast<int>(sizeof(Element));
 constexpr unsigned kAll = 0xffffffffu;
 
 // lib/copy/vector.cuh.j2
 
 // network/scalar_sums.cuh.j2 (1)
 
-// The block's number among those that share a tile, and a barrier of these.
 __device__ __forceinline__ int rank_of_block() { return 0; }
 __device__ __forceinline__ void meet() { __syncthreads(); }
 
-// The network as it was packed.
 struct Network {
-  const int* first_slices;  // of each layer, block of a cluster and warp
-  const int* first_chunks;  // of them, in chunks
-  const int* chunks;  // of each slice twice its chunks, and one more if its groups share a neuron
-  const int* rows;  // of each slice and group its neuron, or -1
-  const unsigned short* index;  // of a weight: its neuron of the layer before
-  const Element* biases;  // of each slice and group in three parts
+  const int* first_slices;
+  const int* first_chunks;
+  const int* chunks;
+  const int* rows;
+  const unsigned short* index;
+  const Element* biases;
   const Element* weights;
 };
 
 // lib/mma/tensor_core.cuh.j2 (1)
 
-constexpr int kGroups = 16;  // neurons of a warp at a time
+constexpr int kGroups = 16;
 constexpr int kPlanes = kInputs / 8;
 static_assert(kInputs % 8 == 0, "planes have 8 inputs");
 
-// A tile's neurons: planes of 8 inputs of each, so that neurons whose numbers differ modulo 8 are in different banks.
 struct Tile {
   Element* first;
-  int positions;  // of a plane
+  int positions;
 
   __device__ __forceinline__ Tile(Element* first, int positions) : first(first), positions(positions) {}
   __device__ __forceinline__ Element* at(int neuron, int input) const {
@@ -56,8 +52,6 @@ struct Tile {
   }
 };
 
-// Some weights of 16 neurons. A place of the diagonal is another neuron's in each step: this lane finds the neurons for one
-// place in every other step, and has for two neurons the weights of a step and of the fourth one behind it.
 struct Chunk {
   Vector<unsigned short, 4> index;
   unsigned low, high;
@@ -70,17 +64,14 @@ __device__ __forceinline__ Chunk load_chunk(const Network& net, long long chunk)
   return {load_vector<4>(net.index + first + lane * 4), weights[0], weights[32]};
 }
 
-// Two inputs of a neuron, to all blocks that share the tile.
 __device__ __forceinline__ void store_pair(Element* to, float first, float second, float limit) {
   Vector<Element, 2> pair;
   pair.element[0] = activated(first, limit), pair.element[1] = activated(second, limit);
   store_vector(to, pair);
 }
 
-// A warp's slices of a layer.
 __device__ __forceinline__ void infer_slices(const Tile& from, const Tile& to, const Network& net, int part, float limit) {
   const int lane = threadIdx.x % 32, row_in = lane / 4, behind = net.first_slices[part + 1];
-  // Bytes of a word of two weights: each is on the diagonal in one of eight steps, at a place as odd as its neuron's.
   const int own_step = (lane - row_in / 2) % 4;
   unsigned first_weight[4], second_weight[4];
   #pragma unroll
@@ -102,7 +93,7 @@ __device__ __forceinline__ void infer_slices(const Tile& from, const Tile& to, c
     }
     for (int chunk = 0; chunk < count / 2; ++chunk) {
       const Chunk now = next;
-      next = load_chunk(net, ++place);  // behind the last one there is another
+      next = load_chunk(net, ++place);
       #pragma unroll
       for (int two = 0; two < 4; ++two) {
         const int neuron = now.index.element[two];
@@ -119,7 +110,7 @@ __device__ __forceinline__ void infer_slices(const Tile& from, const Tile& to, c
         }
       }
     }
-    if (count % 2 != 0) {  // all rows are of one neuron
+    if (count % 2 != 0) {
       #pragma unroll
       for (int plane = 0; plane < kPlanes; ++plane) {
         #pragma unroll
@@ -142,7 +133,6 @@ __device__ __forceinline__ void infer_slices(const Tile& from, const Tile& to, c
   }
 }
 
-// `count` inputs, each a row of `neurons` elements, as a tile.
 __device__ __forceinline__ void load_tile(const Tile& tile, const Element* rows, int neurons, int count) {
   for (int input = threadIdx.x / 32; input < kInputs; input += kWarps) {
     const Element* const row = rows + static_cast<long long>(input) * neurons;
@@ -153,7 +143,6 @@ __device__ __forceinline__ void load_tile(const Tile& tile, const Element* rows,
   }
 }
 
-// The neurons of each input that is this block's, to its row of the result.
 __device__ __forceinline__ void store_results(const Tile& tile, int neurons, int count, Element* rows) {
   for (int input = threadIdx.x / 32 * kCluster + rank_of_block(); input < count; input += kWarps * kCluster) {
     Element* const row = rows + static_cast<long long>(input) * neurons;
@@ -162,8 +151,6 @@ __device__ __forceinline__ void store_results(const Tile& tile, int neurons, int
   }
 }
 
-// Y <- f(Y · Wᵀ + b) for all layers. A block takes its share of the inputs through them, a tile at a time, whose neurons stay
-// in shared memory: one half is read while the other is written.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 resident_network(int n, int neurons, int outputs, int layers, int bias_values, const int* __restrict__ first_slices,
                  const int* __restrict__ first_chunks, const int* __restrict__ chunks, const int* __restrict__ rows,
@@ -176,7 +163,6 @@ resident_network(int n, int neurons, int outputs, int layers, int bias_values, c
   const int cluster = static_cast<int>(blockIdx.x) / kCluster, clusters = static_cast<int>(gridDim.x) / kCluster;
   const int first = static_cast<int>(static_cast<long long>(n) * cluster / clusters);
   const int behind = static_cast<int>(static_cast<long long>(n) * (cluster + 1) / clusters);
-  // Tiles of a block are as full as each other.
   const int tile_count = (behind - first + kInputs - 1) / kInputs;
   for (int tile = 0; tile < tile_count; ++tile) {
     const int at = first + (behind - first) * tile / tile_count;

@@ -9,11 +9,10 @@
 
 // lib/element.cuh.j2 (2)
 
-// Tunables.
 constexpr int kThreadsPerRow = 32;
 constexpr int kRowsPerBlock = 4;
-constexpr int kVectorWidth = 4;  // values per load and store
-constexpr int kVectorsKept = 2;  // of each thread, in registers; what a row has beyond is read twice
+constexpr int kVectorWidth = 4;
+constexpr int kVectorsKept = 2;
 
 constexpr int kThreads = kThreadsPerRow * kRowsPerBlock;
 constexpr int kStride = kThreadsPerRow * kVectorWidth;
@@ -26,7 +25,6 @@ static_assert(kVectorWidth * sizeof(Element) <= 16, "a load moves at most 16 byt
 
 // lib/copy/vector.cuh.j2
 
-// The values at [position, position + kVectorWidth) times a sign; those outside [begin, end) are the lowest number.
 __device__ __forceinline__ void load_signed(const Element* x, int position, int begin, int end, float sign,
                                             float (&to)[kVectorWidth]) {
   if (position >= begin && position + kVectorWidth <= end) {
@@ -42,7 +40,6 @@ __device__ __forceinline__ void load_signed(const Element* x, int position, int 
   }
 }
 
-// Stores 2^((value - largest) * factor) * inverse where it is inside [begin, end).
 __device__ __forceinline__ void store_powers(Element* y, int position, int begin, int end, const float (&value)[kVectorWidth],
                                              float largest, float factor, float inverse) {
   Vector<Element, kVectorWidth> out;
@@ -58,10 +55,8 @@ __device__ __forceinline__ void store_powers(Element* y, int position, int begin
   }
 }
 
-// A largest number that may be subtracted: where there is none the powers are zero, not NaN.
 __device__ __forceinline__ float subtrahend(float largest) { return largest == kLowest ? 0.0f : largest; }
 
-// Adds 2^(value * factor) of a vector to a sum that is kept relative to the largest value so far.
 __device__ __forceinline__ void accumulate(const float (&value)[kVectorWidth], float factor, float& largest, float& sum) {
   float now = largest;
   #pragma unroll
@@ -73,7 +68,6 @@ __device__ __forceinline__ void accumulate(const float (&value)[kVectorWidth], f
   largest = now;
 }
 
-// The maximum over the threads of a row, in each of them.
 __device__ __forceinline__ float row_maximum(float value, unsigned lanes) {
   constexpr int kLanes = kThreadsPerRow < 32 ? kThreadsPerRow : 32;
   #pragma unroll
@@ -81,7 +75,6 @@ __device__ __forceinline__ float row_maximum(float value, unsigned lanes) {
   return value;
 }
 
-// The total over the threads of a row, in each of them.
 __device__ __forceinline__ float row_total(float value, unsigned lanes) {
   constexpr int kLanes = kThreadsPerRow < 32 ? kThreadsPerRow : 32;
   #pragma unroll
@@ -89,7 +82,6 @@ __device__ __forceinline__ float row_total(float value, unsigned lanes) {
   return value;
 }
 
-// Y = exp(scale * X) / its sum over the row, for the rows of a pattern that have nonzeros; Y may be X.
 extern "C" __global__ void __launch_bounds__(kThreads)
 row_softmax(int rows, const int* __restrict__ row_order, const int* __restrict__ row_offsets, const Element* x,
             const float* __restrict__ scale, Element* y) {
@@ -100,12 +92,10 @@ row_softmax(int rows, const int* __restrict__ row_order, const int* __restrict__
   const int row = row_order[task];
   const int begin = row_offsets[row];
   const int end = row_offsets[row + 1];
-  // The scale meets differences from the largest value alone, so that their error does not grow with the values; its sign
-  // meets the values, so that the largest is that of the largest power.
   const float given = *scale;
   const float sign = given > 0.0f ? 1.0f : given < 0.0f ? -1.0f : given;
   const float factor = given == 0.0f ? 1.0f : fminf(fabsf(given) * kLog2E, kHighest);
-  const int first = begin - begin % kVectorWidth + thread * kVectorWidth;  // vectors are aligned; the row need not be
+  const int first = begin - begin % kVectorWidth + thread * kVectorWidth;
 
   float kept[kVectorsKept][kVectorWidth];
   #pragma unroll

@@ -9,11 +9,10 @@
 
 // lib/element.cuh.j2 (1)
 
-// Tunables.
 constexpr int kThreadsPerRow = 32;
 constexpr int kRowsPerBlock = 4;
-constexpr int kVectorWidth = 4;  // values per load and store
-constexpr int kVectorsKept = 2;  // of each thread and array, in registers; what a row has beyond is read twice
+constexpr int kVectorWidth = 4;
+constexpr int kVectorsKept = 2;
 
 constexpr int kThreads = kThreadsPerRow * kRowsPerBlock;
 constexpr int kStride = kThreadsPerRow * kVectorWidth;
@@ -24,7 +23,6 @@ static_assert(kVectorWidth * sizeof(Element) <= 16, "a load moves at most 16 byt
 
 // lib/copy/vector.cuh.j2
 
-// The values at [position, position + kVectorWidth); those outside [begin, end) are 0.
 __device__ __forceinline__ void load(const Element* from, int position, int begin, int end, float (&to)[kVectorWidth]) {
   if (position >= begin && position + kVectorWidth <= end) {
     const auto some = load_vector<kVectorWidth>(from + position);
@@ -39,7 +37,6 @@ __device__ __forceinline__ void load(const Element* from, int position, int begi
   }
 }
 
-// Stores factor * y * (dy - mean) where it is inside [begin, end).
 __device__ __forceinline__ void store_gradient(Element* dx, int position, int begin, int end, const float (&y)[kVectorWidth],
                                                const float (&dy)[kVectorWidth], float mean, float factor) {
   Vector<Element, kVectorWidth> out;
@@ -55,7 +52,6 @@ __device__ __forceinline__ void store_gradient(Element* dx, int position, int be
   }
 }
 
-// The total over the threads of a row, in each of them.
 __device__ __forceinline__ float row_total(float value, unsigned lanes) {
   constexpr int kLanes = kThreadsPerRow < 32 ? kThreadsPerRow : 32;
   #pragma unroll
@@ -63,7 +59,6 @@ __device__ __forceinline__ float row_total(float value, unsigned lanes) {
   return value;
 }
 
-// dX = scale * Y * (dY - the row's sum of Y * dY), for the rows of a pattern that have nonzeros; dX may be Y or dY.
 extern "C" __global__ void __launch_bounds__(kThreads)
 row_softmax_backward(int rows, const int* __restrict__ row_order, const int* __restrict__ row_offsets, const Element* y,
                      const Element* dy, const float* __restrict__ scale, Element* dx) {
@@ -74,7 +69,7 @@ row_softmax_backward(int rows, const int* __restrict__ row_order, const int* __r
   const int row = row_order[task];
   const int begin = row_offsets[row];
   const int end = row_offsets[row + 1];
-  const int first = begin - begin % kVectorWidth + thread * kVectorWidth;  // vectors are aligned; the row need not be
+  const int first = begin - begin % kVectorWidth + thread * kVectorWidth;
 
   float kept_y[kVectorsKept][kVectorWidth], kept_dy[kVectorsKept][kVectorWidth];
   float sum = 0.0f;

@@ -14,22 +14,20 @@
 
 using Index = unsigned;
 
-// Tunables.
-constexpr int kTileN = 32;  // columns of C per block
-constexpr int kThreadsPerSegment = 8;  // a subwarp
-constexpr int kVector = 4;  // elements per load of B
-constexpr int kAhead = 8;  // nonzeros whose rows of B are loaded before the first is multiplied
-constexpr int kWarps = 4;  // warps per block
-constexpr int kRegisters = 64;  // per thread
+constexpr int kTileN = 32;
+constexpr int kThreadsPerSegment = 8;
+constexpr int kVector = 4;
+constexpr int kAhead = 8;
+constexpr int kWarps = 4;
+constexpr int kRegisters = 64;
 
-// Constants of the problem.
-constexpr bool kColumnsDivide = true;  // kTileN divides n
+constexpr bool kColumnsDivide = true;
 
 constexpr int kThreads = 32 * kWarps;
 constexpr int kSegmentsPerBlock = kThreads / kThreadsPerSegment;
 constexpr int kVectorsPerThread = kTileN / (kThreadsPerSegment * kVector);
 constexpr int kResidentBlocks = 65536 / (kThreads * kRegisters) < 32 ? 65536 / (kThreads * kRegisters) : 32;
-constexpr int kQuad = 4;  // segments are whole quads of nonzeros, which are loaded at once
+constexpr int kQuad = 4;
 static_assert(kTileN % (kThreadsPerSegment * kVector) == 0, "each thread holds whole vectors of a tile");
 static_assert(kAhead % kQuad == 0, "nonzeros are loaded by quads");
 static_assert(kThreadsPerSegment <= 32 && 32 % kThreadsPerSegment == 0, "a subwarp divides a warp");
@@ -44,10 +42,9 @@ static_assert(kResidentBlocks >= 1, "a block's registers fit the register file")
 
 using Sums = Vector<float, kVector>[kVectorsPerThread];
 
-// Columns of B and C that a thread has.
 struct Columns {
-  const unsigned char* b;  // the first of them in row 0 of B
-  unsigned row_bytes;  // of B
+  const unsigned char* b;
+  unsigned row_bytes;
   int first, n;
 
   __device__ __forceinline__ int of(int vector) const { return first + vector * kThreadsPerSegment * kVector; }
@@ -60,7 +57,6 @@ struct Columns {
   }
 };
 
-// Adds kCount nonzeros times their rows of B: all loads first, so that they overlap.
 template <int kCount>
 __device__ __forceinline__ void multiply_add(const Index* indices, const Element* values, const Columns& columns,
                                              Sums& sums) {
@@ -92,9 +88,6 @@ __device__ __forceinline__ void multiply_add(const Index* indices, const Element
   }
 }
 
-// C[m, n] = A[m, k] · B[k, n]. A subwarp takes a segment: all nonzeros of a row, or a part of a long row's, and kTileN columns
-// of C. Of a row that was cut each subwarp writes its sums to `parts`; the last to come adds up all of them in their order:
-// the result does not depend on who that is. No warp waits for another. The counters are zero again then.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 segment_spmm(int m, int k, int n, int segment_count, int part_count, const int* __restrict__ segments,
              const Index* __restrict__ indices, const Element* __restrict__ values, const int* __restrict__ cuts,
@@ -106,8 +99,6 @@ segment_spmm(int m, int k, int n, int segment_count, int part_count, const int* 
   const Columns columns{reinterpret_cast<const unsigned char*>(b + first_column), static_cast<unsigned>(n * sizeof(Element)),
                         first_column, n};
 
-  // First nonzero, their number, the row, and the number of the part if the row was cut, else -1. A subwarp without a
-  // segment has one of no row: all of a warp count arrivals together.
   Vector<int, 4> segment = {0, 0, -1, -1};
   if (number < segment_count) segment = load_vector<4>(segments + static_cast<long long>(number) * 4);
   const int begin = segment.element[0], row = segment.element[2], part = segment.element[3];
@@ -122,7 +113,7 @@ segment_spmm(int m, int k, int n, int segment_count, int part_count, const int* 
 
   if (__any_sync(0xffffffffu, part >= 0)) {
     const bool is_part = part >= 0;
-    const auto cut = is_part ? load_vector<2>(cuts + 2 * part) : Vector<int, 2>{0, 1};  // the row's first part, and their number
+    const auto cut = is_part ? load_vector<2>(cuts + 2 * part) : Vector<int, 2>{0, 1};
     const int first_part = cut.element[0], count = cut.element[1];
     if (is_part) {
       #pragma unroll

@@ -11,19 +11,17 @@
 
 // lib/element.cuh.j2 (1)
 
-// Tunables.
-constexpr int kMinibatch = 16;  // inputs at a time
-constexpr int kVector = 8;  // of them side by side in shared memory, read at once
-constexpr int kBuffer = 1024;  // neurons staged in shared memory at a time
+constexpr int kMinibatch = 16;
+constexpr int kVector = 8;
+constexpr int kBuffer = 1024;
 constexpr int kWarps = 16;
 constexpr int kResidentBlocks = 2;
-constexpr int kFirstCheck = 0;  // layer after which dead inputs are dropped for the first time, or 0
-constexpr int kChecks = 1;  // how often they are
+constexpr int kFirstCheck = 0;
+constexpr int kChecks = 1;
 
 constexpr int kThreads = 32 * kWarps;
 constexpr int kVectors = kMinibatch / kVector;
 constexpr int kVectorBytes = kVector * static_cast<int>(sizeof(Element));
-// Vectors of one neuron are in planes of shared memory, such that those that are stored together meet different banks.
 constexpr int kPitch = kBuffer + (128 / kVectorBytes + kVectors - 1) / kVectors;
 constexpr unsigned kAll = 0xffffffffu;
 static_assert(kMinibatch % kVector == 0 && kMinibatch <= 32, "a minibatch is whole vectors, and a bit for each input");
@@ -36,17 +34,15 @@ static_assert(kBuffer <= 65536, "places in a buffer have 16 bits");
 
 static_assert(kDying || kFirstCheck == 0, "inputs that do not die are not dropped");
 
-// The network as it was packed.
 struct Network {
-  const int* buffers;  // of each block of kThreads rows its first buffer
-  const int* maps;  // of each buffer where its neurons begin in `map`
-  const int* map;  // neurons of the layer before
-  const int* slices;  // of each warp and buffer where its places begin, counted in weights of each lane
-  const unsigned short* index;  // of a place: where in the buffer its neuron is
+  const int* buffers;
+  const int* maps;
+  const int* map;
+  const int* slices;
+  const unsigned short* index;
   const Element* weights;
 };
 
-// Neurons of a tile, which has a minibatch of each, to shared memory: of each the first kLive vectors.
 template <int kLive>
 __device__ __forceinline__ void stage(Element* staged, const Element* tile, const int* map, int count) {
   const auto from = [&](int i) {
@@ -54,7 +50,7 @@ __device__ __forceinline__ void stage(Element* staged, const Element* tile, cons
   };
   const auto to = [&](int i) { return staged + (i % kLive * kPitch + i / kLive) * kVector; };
   int i = threadIdx.x;
-  for (; i + 3 * kThreads < count * kLive; i += 4 * kThreads) {  // four of each thread are on their way at once
+  for (; i + 3 * kThreads < count * kLive; i += 4 * kThreads) {
     Vector<Element, kVector> held[4];
     #pragma unroll
     for (int j = 0; j < 4; ++j) held[j] = from(i + j * kThreads);
@@ -64,13 +60,11 @@ __device__ __forceinline__ void stage(Element* staged, const Element* tile, cons
   for (; i < count * kLive; i += kThreads) store_vector(to(i), from(i));
 }
 
-// Weights of a lane that follow each other, and where their neurons are: all of them are on their way at once.
 constexpr int kPlacesAtOnce = 4;
 struct Places {
   unsigned short index[kPlacesAtOnce];
   Element weights[kPlacesAtOnce];
 
-  // At most `count` weights.
   __device__ __forceinline__ Places(const unsigned short* from, const Element* values, int count) {
     #pragma unroll
     for (int i = 0; i < kPlacesAtOnce; ++i) {
@@ -79,7 +73,6 @@ struct Places {
   }
 };
 
-// A slice's weights times the staged neurons.
 template <int kLive>
 __device__ __forceinline__ void multiply(float (&sums)[kLive * kVector], const Element* staged, const Network& net, int slice) {
   const int count = net.slices[slice + 1] - net.slices[slice];
@@ -105,8 +98,6 @@ __device__ __forceinline__ void multiply(float (&sums)[kLive * kVector], const E
   }
 }
 
-// A layer of `rows` neurons, for the first kLive vectors of a minibatch. Returns for which of its inputs a neuron of this
-// thread lives, a bit for each.
 template <int kLive>
 __device__ __forceinline__ unsigned infer_layer(const Element* from, Element* to, int rows, long long block,
                                                 const Network& net, const Element* biases, float limit, Element* staged) {
@@ -118,7 +109,7 @@ __device__ __forceinline__ unsigned infer_layer(const Element* from, Element* to
     #pragma unroll
     for (int i = 0; i < kLive * kVector; ++i) sums[i] = bias;
     for (int buffer = net.buffers[block]; buffer < net.buffers[block + 1]; ++buffer) {
-      __syncthreads();  // no thread reads the last buffer any more
+      __syncthreads();
       stage<kLive>(staged, from, net.map + net.maps[buffer], net.maps[buffer + 1] - net.maps[buffer]);
       __syncthreads();
       multiply<kLive>(sums, staged, net, buffer * kWarps + threadIdx.x / 32);
@@ -138,7 +129,6 @@ __device__ __forceinline__ unsigned infer_layer(const Element* from, Element* to
   return alive;
 }
 
-// Joins the inputs that the block's threads have found alive in a layer; `found` has a word for each warp, and another for the next layer.
 __device__ __forceinline__ unsigned alive_of_block(unsigned own, unsigned* found) {
   #pragma unroll
   for (int step = 16; step > 0; step /= 2) own |= __shfl_xor_sync(kAll, own, step);
@@ -149,7 +139,6 @@ __device__ __forceinline__ unsigned alive_of_block(unsigned own, unsigned* found
   return alive;
 }
 
-// Inputs `rows`[0 ... count), each a row of `neurons` elements, as a tile, which has the inputs of each neuron side by side.
 __device__ __forceinline__ void load_tile(Element* tile, const Element* rows, int neurons, int count) {
   for (int v = 0; v < kVectors; ++v) {
     #pragma unroll 2
@@ -166,7 +155,6 @@ __device__ __forceinline__ void load_tile(Element* tile, const Element* rows, in
   }
 }
 
-// The inverse, for the inputs in `chosen`, a bit for each: row(input) is where its neurons go.
 template <typename Row>
 __device__ __forceinline__ void store_rows(const Element* tile, int neurons, unsigned chosen, Row row) {
   for (int v = 0; v < kVectors; ++v) {
@@ -180,9 +168,6 @@ __device__ __forceinline__ void store_rows(const Element* tile, int neurons, uns
   }
 }
 
-// Y <- f(Y · Wᵀ + b) for all layers. A block takes its share of the inputs through them, a minibatch at a time: a thread
-// computes a neuron, from neurons that the block stages in shared memory. Between layers they are in device memory. Where
-// inputs die, those that still live after some layers are gathered in `kept`, in fewer minibatches; `numbers` are theirs.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 staged_network(int n, int neurons, int outputs, int layers, int bias_values, const int* __restrict__ buffers,
                const int* __restrict__ maps, const int* __restrict__ map, const int* __restrict__ slices,
@@ -190,13 +175,12 @@ staged_network(int n, int neurons, int outputs, int layers, int bias_values, con
                int* numbers, const Element* __restrict__ y, const float* __restrict__ clip,
                Element* __restrict__ z) {
   SPARSEGEN_DYNAMIC_SHARED(Element, staged);
-  // Inputs with a live neuron, by the warp that has it; of two layers.
   unsigned* const found = reinterpret_cast<unsigned*>(staged + kVectors * kPitch * kVector);
   const Network net = {buffers, maps, map, slices, index, values + bias_values};
   const float limit = limit_of(*clip);
   const int first = static_cast<int>(static_cast<long long>(n) * blockIdx.x / gridDim.x);
   const int behind = static_cast<int>(static_cast<long long>(n) * (blockIdx.x + 1) / gridDim.x);
-  const int row_blocks = ((layers > 1 ? neurons : outputs) + kThreads - 1) / kThreads;  // of a layer
+  const int row_blocks = ((layers > 1 ? neurons : outputs) + kThreads - 1) / kThreads;
   const long long tile_values = static_cast<long long>(max(neurons, outputs)) * kMinibatch;
   Element* const here = tiles + 2 * blockIdx.x * tile_values;
   if constexpr (kDying) {
@@ -216,7 +200,7 @@ staged_network(int n, int neurons, int outputs, int layers, int bias_values, con
       const unsigned all = count < 32 ? (1u << count) - 1 : kAll;
       unsigned alive = all;
       Element *from = here, *to = here + tile_values;
-      __syncthreads();  // no thread reads the last minibatch any more
+      __syncthreads();
       load_tile(from, inputs + static_cast<long long>(at) * neurons, neurons, count);
       __syncthreads();
       for (int layer = begin; layer < end && alive; ++layer) {
@@ -246,7 +230,7 @@ staged_network(int n, int neurons, int outputs, int layers, int bias_values, con
           Element* const dead = z + static_cast<long long>(number(input)) * outputs;
           for (int i = threadIdx.x; i < outputs; i += kThreads) dead[i] = to_element(0.0f);
         }
-        __syncthreads();  // all have read the numbers
+        __syncthreads();
         if (threadIdx.x < 32) {
           const int input = threadIdx.x, own = input < count ? numbers[at + input] : 0;
           __syncwarp();

@@ -10,21 +10,19 @@
 
 // lib/element.cuh.j2 (1)
 
-// Tunables.
-constexpr int kInputs = 64;  // of a tile, at most
+constexpr int kInputs = 64;
 constexpr int kWarps = 16;
-constexpr int kRun = 8;  // groups of 16 neurons that a warp takes one after another
-constexpr int kStages = 4;  // blocks of neurons in a warp's shared memory; the next ones load while one is used
+constexpr int kRun = 8;
+constexpr int kStages = 4;
 
-// Constants of the problem.
-constexpr bool kDying = false;  // an input without a live neuron stays so
+constexpr bool kDying = false;
 
 constexpr int kBlockWarps = kWarps;
 constexpr int kThreads = 32 * kBlockWarps;
-constexpr int kChunks = kInputs / 8;  // of 8 inputs, 16 bytes, in a neuron's row of a whole tile
+constexpr int kChunks = kInputs / 8;
 constexpr int kBlockBytes = 16 * 2 * kInputs;
-constexpr int kWarpBytes = (kStages + 1) * kBlockBytes;  // the last one is for neurons on their way out
-constexpr int kSpareRows = 16;  // of a buffer, where rows go that are none
+constexpr int kWarpBytes = (kStages + 1) * kBlockBytes;
+constexpr int kSpareRows = 16;
 constexpr int kPassGroups = kWarps * kRun;
 static_assert(kChunks == 2 || kChunks == 4 || kChunks == 8, "a row is 1, 2 or 4 sectors");
 
@@ -44,17 +42,14 @@ static_assert(kChunks == 2 || kChunks == 4 || kChunks == 8, "a row is 1, 2 or 4 
 
 // lib/tile/network_tiles.cuh.j2
 
-// A block's shared memory after the warps' own.
 struct Control {
-  unsigned alive[kBlockWarps * kChunks];  // inputs of a chunk with a live neuron, by the warp that looked
+  unsigned alive[kBlockWarps * kChunks];
 };
 
-// Marks the inputs that have a neuron other than zero; here it is found elsewhere.
 struct Alive {
   __device__ __forceinline__ void add(const Vector<unsigned, 4>&) {}
 };
 
-// 16 neurons to their rows of the next layer's tile, by way of shared memory; `place` is that of row lane % 16.
 template <int kTiles>
 __device__ __forceinline__ void store_neurons(unsigned char* staged, unsigned char* tile, const float (&sums)[kTiles][4],
                                               unsigned place, unsigned limit, Alive& alive) {
@@ -81,8 +76,6 @@ __device__ __forceinline__ void store_neurons(unsigned char* staged, unsigned ch
   __syncwarp();
 }
 
-// Blocks of 16 neurons on their way into a warp's shared memory, for kTiles times 8 inputs, which are rows of 16 * kTiles
-// bytes in a tile.
 template <int kTiles>
 struct Blocks {
   static constexpr int kRowBytes = 16 * kTiles;
@@ -92,7 +85,6 @@ struct Blocks {
 
   __device__ __forceinline__ Blocks(unsigned char* memory, const unsigned char* tile) : memory(memory), tile(tile) {}
 
-  // Starts to load a block; `block` below zero: none, but the count goes on.
   __device__ __forceinline__ void start(int block) {
     if (block >= 0) {
       unsigned char* const to = memory + started % kStages * kBlockBytes;
@@ -107,7 +99,6 @@ struct Blocks {
     ++started;
   }
 
-  // The next block as operand B.
   __device__ __forceinline__ void take(unsigned (&block)[kTiles][2]) {
     copy_async_wait<kStages - 1>();
     __syncwarp();
@@ -124,18 +115,14 @@ struct Blocks {
   }
 };
 
-// A run of groups of a layer of pairs, from `group` on.
 template <int kTiles, int kKind>
 __device__ __forceinline__ void pairs_run(const unsigned char* from, unsigned char* to, long long group,
                                           const Network& net, const int* pairs, unsigned char* memory, unsigned limit) {
-  // The blocks that are loaded: both of the first group, then those that are not kept.
   constexpr int kLoads = kKind == kChains ? kRun + 1 : kKind == kTwins ? (kRun + 1) / 2 * 2 : 2 * kRun;
   const unsigned lane = threadIdx.x % 32;
-  // Lane 2 i + s has side s of group i.
   const int mine = pairs[2 * group + (lane < 2 * kRun ? lane : 0)];
   Blocks<kTiles> blocks(memory, from);
   const auto start = [&](int load) {
-    // A chain's group i takes a new first block where i is odd, else a new second one.
     const int of = load < 2 ? 0 : kKind == kChains ? load - 1 : kKind == kTwins ? load / 2 * 2 : load / 2;
     const int block = __shfl_sync(kAll, mine, (2 * of + load % 2) % 32);
     blocks.start(load < kLoads ? block : -1);
@@ -144,7 +131,6 @@ __device__ __forceinline__ void pairs_run(const unsigned char* from, unsigned ch
   for (int i = 0; i < kStages; ++i) start(i);
   int load = kStages;
   unsigned left[kTiles][2], right[kTiles][2];
-  // The next group, loaded while the one before is multiplied.
   unsigned next_weights[2][4];
   Vector<unsigned, 2> next_bias;
   unsigned next_place;
@@ -187,7 +173,6 @@ __device__ __forceinline__ void pairs_run(const unsigned char* from, unsigned ch
   __syncwarp();
 }
 
-// A group with any number of tiles.
 template <int kTiles>
 __device__ __forceinline__ void general_group(const unsigned char* from, unsigned char* to, const Vector<int, 4>& group,
                                               const Network& net, unsigned char* memory, unsigned limit) {
@@ -216,18 +201,14 @@ __device__ __forceinline__ void general_group(const unsigned char* from, unsigne
   store_neurons(memory + kStages * kBlockBytes, to, sums, place, limit, alive);
 }
 
-// Chunks of a tile's rows: as many as hold its inputs, 2, 4 or 8.
 __device__ __forceinline__ int chunks_of(int count) {
   return count <= 16 || kChunks == 2 ? 2 : count <= 32 || kChunks == 4 ? 4 : kChunks;
 }
 
-// Returns the place of a neuron of 8 inputs in a tile whose rows have `chunks` chunks: its row is swizzled as in shared memory, so that
-// blocks of rows are copied as they are.
 __device__ __forceinline__ long long chunk_place(int row, int chunk, int chunks) {
   return static_cast<long long>(row) * chunks + (chunk ^ (row * chunks / 8 & chunks - 1));
 }
 
-// Returns a bit for each of a tile's inputs, set if it has a neuron other than zero.
 __device__ __forceinline__ unsigned long long alive_inputs(const unsigned char* neurons, int rows, int chunks, int count,
                                                            Control& control) {
   const int lane = threadIdx.x % 32;
@@ -256,8 +237,6 @@ __device__ __forceinline__ unsigned long long alive_inputs(const unsigned char* 
   return count < 64 ? alive & (1ull << count) - 1 : alive;
 }
 
-// A tile of `count` inputs, one a row of `neurons` elements, as rows of neurons. Neuron i goes to place[i]; from `neurons`
-// on they are zero.
 __device__ __forceinline__ void load_tile(unsigned char* tile, const Element* inputs, int neurons, const int* place,
                                           int positions, int count, int chunks) {
   const int lanes = (positions + 31) / 32;
@@ -276,7 +255,6 @@ __device__ __forceinline__ void load_tile(unsigned char* tile, const Element* in
   }
 }
 
-// A tile of the inputs that listed[0 ...] names, by their numbers before: tile and place in it.
 __device__ __forceinline__ void gather_tile(unsigned char* tile, const unsigned char* tiles, long long tile_bytes,
                                             const int* listed, int before, int positions, int count, int chunks) {
   const int columns = chunks * 8;
@@ -293,7 +271,6 @@ __device__ __forceinline__ void gather_tile(unsigned char* tile, const unsigned 
   }
 }
 
-// The results of a tile's inputs.
 __device__ __forceinline__ void write_results(const unsigned char* neurons, int outputs, int chunks, int count,
                                               const int* ids, Element* result) {
   const int lanes = (outputs + 31) / 32;
@@ -310,7 +287,6 @@ __device__ __forceinline__ void write_results(const unsigned char* neurons, int 
   }
 }
 
-// Layers `begin` to `end` of a tile that lies in `from`.
 template <int kTiles>
 __device__ __forceinline__ void all_layers(unsigned char* from, unsigned char* to, int begin, int end, const Network& net,
                                            const int* pairs, unsigned char* memory, unsigned limit) {
@@ -340,9 +316,6 @@ __device__ __forceinline__ void all_layers(unsigned char* from, unsigned char* t
   }
 }
 
-// Y <- f(Y · Wᵀ + b) for all layers, for networks of which a tile of inputs fits no shared memory. A block takes its share
-// of the inputs, tile by tile, through all layers: neurons are rows in device memory, blocks of 16 of them are copied to a
-// warp's shared memory ahead of their products.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 streamed_network(int n, int neurons, int outputs, int layers, int positions, const int* __restrict__ layer_table,
                  const unsigned* __restrict__ places, const int* __restrict__ pairs, const int* __restrict__ general,
@@ -359,7 +332,6 @@ streamed_network(int n, int neurons, int outputs, int layers, int positions, con
   const unsigned limit = static_cast<unsigned>(__half_as_ushort(most)) * 0x10001u;
   const int first = static_cast<int>(static_cast<long long>(n) * blockIdx.x / gridDim.x);
   const int behind = static_cast<int>(static_cast<long long>(n) * (blockIdx.x + 1) / gridDim.x);
-  // Every tile has two buffers: a row for each position, and some that are never read. A block's last tile may be cut off.
   const long long buffer_bytes = (positions + kSpareRows) * 2ll * kInputs;
   tiles += (positions + kSpareRows) * 4ll * (first + static_cast<long long>(kInputs) * blockIdx.x);
   int* ids = numbers + 2 * static_cast<long long>(first);
@@ -371,7 +343,7 @@ streamed_network(int n, int neurons, int outputs, int layers, int positions, con
   for (int check = 0; begin < layers && waiting > 0; ++check) {
     int end = layers;
     int alive_count = 0;
-    const int after = (side + end - begin) % 2;  // where tiles lie then
+    const int after = (side + end - begin) % 2;
     for (int tile = 0; tile * kInputs < waiting; ++tile) {
       const int count = min(kInputs, waiting - tile * kInputs), chunks = chunks_of(count);
       unsigned char* const mine = tiles + 2 * tile * buffer_bytes;
@@ -406,7 +378,6 @@ streamed_network(int n, int neurons, int outputs, int layers, int positions, con
     }
     __syncthreads();
     if (end < layers) {
-      // Into the other buffers of the first tiles, whose own neurons are not there.
       for (int tile = 0; tile * kInputs < alive_count; ++tile) {
         const int count = min(kInputs, alive_count - tile * kInputs), chunks = chunks_of(count);
         gather_tile(tiles + (2 * tile + 1 - after) * buffer_bytes, tiles + after * buffer_bytes, 2 * buffer_bytes,

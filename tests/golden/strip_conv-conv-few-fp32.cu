@@ -11,57 +11,51 @@
 
 // lib/element.cuh.j2 (3)
 
-// Tunables.
-constexpr int kUnitsDown = 4, kUnitsAcross = 16;  // of 8 x 8 outputs in a tile
+constexpr int kUnitsDown = 4, kUnitsAcross = 16;
 constexpr int kThreads = 256;
 
-// Constants of the problem.
 constexpr int kChannels = 3, kFilters = 1;
-constexpr int kRows = 3, kColumns = 3;  // of a filter
+constexpr int kRows = 3, kColumns = 3;
 constexpr int kStrideRows = 1, kStrideColumns = 1, kDilationRows = 1, kDilationColumns = 1;
 constexpr int kPaddingRows = 1, kPaddingColumns = 1;
-constexpr int kBlockRows = 8, kBlockColumns = 8;  // pixels in a block of the mask
-constexpr int kVector = 4;  // outputs of a filter that an access stores
+constexpr int kBlockRows = 8, kBlockColumns = 8;
+constexpr int kVector = 4;
 
-constexpr int kUnit = 8;  // rows and columns of a unit
-constexpr int kTileRows = kUnitsDown * kUnit, kTileColumns = kUnitsAcross * kUnit;  // outputs
-constexpr int kWindowRows = kTileRows + kRows - 1, kWindowColumns = kTileColumns + kColumns - 1;  // pixels that they read
+constexpr int kUnit = 8;
+constexpr int kTileRows = kUnitsDown * kUnit, kTileColumns = kUnitsAcross * kUnit;
+constexpr int kWindowRows = kTileRows + kRows - 1, kWindowColumns = kTileColumns + kColumns - 1;
 constexpr int kWindowPitch = kWindowColumns * kChannels + 1;
-constexpr int kLine = 32;  // elements, at whose multiples loads of a warp begin
-constexpr int kLines = (kWindowColumns * kChannels + kLine - 1 + kLine - 1) / kLine;  // lines that a row of the window meets at most
+constexpr int kLine = 32;
+constexpr int kLines = (kWindowColumns * kChannels + kLine - 1 + kLine - 1) / kLine;
 constexpr int kWeights = kFilters * kRows * kColumns * kChannels;
-constexpr int kOwn = 4;  // outputs of a row that a thread computes at a time
-constexpr int kAhead = 8;  // lines that are on their way to a warp at a time
+constexpr int kOwn = 4;
+constexpr int kAhead = 8;
 static_assert(kThreads % 32 == 0, "threads are warps");
 
 // lib/copy/vector.cuh.j2
 
 // convolution/reached_blocks.cuh.j2 (3)
 
-// All of shared memory.
 struct Shared {
-  float window[kWindowRows * kWindowPitch];  // pixels; zeros outside of the image and where none is needed
+  float window[kWindowRows * kWindowPitch];
   float weights[kWeights];
   float bias[kFilters];
-  unsigned any;  // unit is active
+  unsigned any;
   unsigned char active[kUnitsDown * kUnitsAcross];
 };
 
-// A tile of outputs, and the pixels that it reads.
 struct Tile {
-  int image, first_row, first_column;  // outputs
+  int image, first_row, first_column;
   int height, width, out_height, out_width;
 
   __device__ __forceinline__ bool is_inside(int row, int column) const { return row >= 0 && row < height && column >= 0 && column < width; }
 };
 
-// Returns whether any computed output reads the pixel at this row and column of the window, which may be other than zero.
 __device__ __forceinline__ bool is_needed(const Shared& shared, const UnitMask& mask, const Tile& tile, int row, int column) {
   const int pixel_row = tile.first_row - kPaddingRows + row, block = (tile.first_column - kPaddingColumns + column) / kBlockColumns;
   return mask.mask.has_live(tile.image, pixel_row / kBlockRows, block, block);
 }
 
-// Loads the pixels of a tile, each once. Warps load whole lines, several at a time: x may lie in the host's memory.
 __device__ __forceinline__ void load_window(Shared& shared, const UnitMask& mask, const Tile& tile, const Element* x) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   for (int first = warp * kAhead; first < kWindowRows * kLines; first += kThreads / 32 * kAhead) {
@@ -88,8 +82,6 @@ __device__ __forceinline__ void load_window(Shared& shared, const UnitMask& mask
 
 // lib/barrier/finished.cuh.j2 (1)
 
-// y = epilogue(convolution of x and w) of few channels and filters, by plain multiply-adds. A block computes a tile of outputs; it
-// reads no pixel that they do not need, and none twice.
 extern "C" __global__ void __launch_bounds__(kThreads)
 strip_conv(int height, int width, int out_height, int out_width, int mask_rows, int mask_columns, const Element* __restrict__ x,
            const Element* __restrict__ w, const MaskWord* __restrict__ mask_words, Element* __restrict__ y) {

@@ -12,31 +12,28 @@
 
 // lib/element.cuh.j2 (1)
 
-// Tunables.
-constexpr int kTileN = 32;  // filters per block
-constexpr int kStep = 16;  // channels of a tap in shared memory
-constexpr int kThreadPixels = 4;  // outputs of a thread, each of kThreadFilters filters
+constexpr int kTileN = 32;
+constexpr int kStep = 16;
+constexpr int kThreadPixels = 4;
 
-// Constants of the problem.
 // convolution/geometry.cuh.j2 (1)
 
-constexpr int kUnit = 8;  // rows and columns of a tile of outputs
+constexpr int kUnit = 8;
 constexpr int kPixels = kUnit * kUnit;
 constexpr int kTaps = kRows * kColumns;
 constexpr int kThreadFilters = 4;
 constexpr int kFilterThreads = kTileN / kThreadFilters;
 constexpr int kThreads = kPixels / kThreadPixels * kFilterThreads;
-constexpr int kPixelPitch = kPixels + 1, kFilterPitch = kTileN + 1;  // floats; odd, so that columns meet different banks
+constexpr int kPixelPitch = kPixels + 1, kFilterPitch = kTileN + 1;
 static_assert(kThreads >= 32 && kThreads <= 1024, "a block is one warp to 32");
 
 // lib/copy/vector.cuh.j2
 
 using MaskWord = unsigned long long;
 
-// A mask of blocks of one image: 64 columns of blocks in a word.
 struct Mask {
   const MaskWord* words;
-  int columns;  // of blocks
+  int columns;
 
   __device__ __forceinline__ bool is_live(int row, int column) const {
     const int number = column / kBlockColumns;
@@ -44,11 +41,9 @@ struct Mask {
   }
 };
 
-// An image, and where taps of outputs read it.
 struct Image {
   int height, width, channels;
 
-  // The pixel that a tap of an output reads; -1 outside.
   __device__ __forceinline__ long long pixel(int out_row, int out_column, int tap) const {
     const int row = out_row * kStrideRows - kPaddingRows + tap / kColumns * kDilationRows;
     const int column = out_column * kStrideColumns - kPaddingColumns + tap % kColumns * kDilationColumns;
@@ -58,20 +53,18 @@ struct Image {
 
 // lib/barrier/finished.cuh.j2 (2)
 
-// y = epilogue(convolution of x and w) for outputs that the mask asks for. A block computes 8 x 8 outputs of some filters of a
-// group: tap by tap, of those that meet a live block, and kStep channels at a time.
 extern "C" __global__ void __launch_bounds__(kThreads)
 tile_conv(int height, int width, int channels, int filters, int out_height, int out_width, int mask_words, int mask_columns,
           const Element* __restrict__ x, const Element* __restrict__ w, const MaskWord* __restrict__ mask_words_of_images, const Element* __restrict__ bias, Element* __restrict__ y) {
   SPARSEGEN_SHARED(float, pixels, kStep * kPixelPitch);
   SPARSEGEN_SHARED(float, weights, kStep * kFilterPitch);
-  SPARSEGEN_SHARED(unsigned, live, kTaps + 1);  // taps that some output of the tile needs, and whether there is one
+  SPARSEGEN_SHARED(unsigned, live, kTaps + 1);
   const int tile_columns = (out_width + kUnit - 1) / kUnit;
   const int first_row = static_cast<int>(blockIdx.x) / tile_columns * kUnit;
   const int first_column = static_cast<int>(blockIdx.x) % tile_columns * kUnit;
   const int group_channels = channels / kGroups, group_filters = filters / kGroups;
   const int group_tiles = (group_filters + kTileN - 1) / kTileN, group = static_cast<int>(blockIdx.y) / group_tiles;
-  const int first_filter = static_cast<int>(blockIdx.y) % group_tiles * kTileN;  // of the group
+  const int first_filter = static_cast<int>(blockIdx.y) % group_tiles * kTileN;
   const long long image_outputs = static_cast<long long>(out_height) * out_width * filters;
   const Image image{height, width, channels};
   const Mask mask{mask_words_of_images + static_cast<long long>(blockIdx.z) * mask_words, mask_columns};

@@ -11,24 +11,22 @@
 
 // lib/element.cuh.j2 (1)
 
-// Tunables.
 constexpr int kStages = 5;
 
-// Constants of the problem.
-constexpr int kHeadDim = 128, kValueDim = 128;  // columns of Q and K, of V and O
-constexpr int kBlockRows = 128;  // queries of a block of the mask
+constexpr int kHeadDim = 128, kValueDim = 128;
+constexpr int kBlockRows = 128;
 constexpr int kBlockKeys = 128;
 static_assert(kHeadDim % 16 == 0 && kValueDim % 16 == 0 && kValueDim <= kHeadDim && kHeadDim <= 256, "products of whole steps, and sums that fit the registers");
 
-constexpr int kQueries = 128;  // of a tile
+constexpr int kQueries = 128;
 constexpr int kStageKeys = 128;
-constexpr int kPieceRows = kBlockRows < kQueries ? kBlockRows : kQueries;  // queries of a tile that follow one another
+constexpr int kPieceRows = kBlockRows < kQueries ? kBlockRows : kQueries;
 constexpr int kPieces = kQueries / kPieceRows;
 static_assert(kPieces == 1, "as what follows is rendered for");
-constexpr int kPartKeys = kBlockKeys < kStageKeys ? kBlockKeys : kStageKeys;  // keys of a stage that follow one another
-constexpr int kRingWarps = 8;  // that multiply what lies in a ring
+constexpr int kPartKeys = kBlockKeys < kStageKeys ? kBlockKeys : kStageKeys;
+constexpr int kRingWarps = 8;
 constexpr int kRings = 8 / kRingWarps;
-constexpr int kProducer = 256;  // the first thread of the third warpgroup, of which one warp loads for each ring
+constexpr int kProducer = 256;
 constexpr int kThreads = kProducer + 128;
 
 // lib/copy/vector.cuh.j2
@@ -58,7 +56,6 @@ constexpr int kThreads = kProducer + 128;
 
 // lib/mma/warpgroup_groups.cuh.j2
 
-// A matrix in shared memory, in rows of 128 swizzled bytes of which 8 follow one another.
 #if defined(SPARSEGEN_EMULATOR)
 using SharedOperand = sparsegen::emulator::SwizzledMatrix;
 #else
@@ -71,7 +68,6 @@ __device__ __forceinline__ SharedOperand shared_operand(const unsigned char* sta
 }
 #endif
 
-// The rows of a matrix run along k.
 __device__ __forceinline__ SharedOperand rows_along_k(const unsigned char* start) {
 #if defined(SPARSEGEN_EMULATOR)
   return {start, true};
@@ -80,7 +76,6 @@ __device__ __forceinline__ SharedOperand rows_along_k(const unsigned char* start
 #endif
 }
 
-// Each row is one place of k; the next 64 elements of all rows lie `chunk_stride` bytes further.
 __device__ __forceinline__ SharedOperand rows_across_k(const unsigned char* start, unsigned chunk_stride) {
 #if defined(SPARSEGEN_EMULATOR)
   return {start, false, chunk_stride};
@@ -89,7 +84,6 @@ __device__ __forceinline__ SharedOperand rows_across_k(const unsigned char* star
 #endif
 }
 
-// Returns the matrix `bytes` further, a multiple of 16.
 __device__ __forceinline__ SharedOperand moved(SharedOperand operand, unsigned bytes) {
 #if defined(SPARSEGEN_EMULATOR)
   return {static_cast<const unsigned char*>(operand.start) + bytes, operand.k_is_contiguous, operand.block_stride};
@@ -98,7 +92,6 @@ __device__ __forceinline__ SharedOperand moved(SharedOperand operand, unsigned b
 #endif
 }
 
-// Behind a wait: keeps the compiler from changing fragments that products were reading before it.
 template <int kWords>
 __device__ __forceinline__ void warpgroup_settle(unsigned (&fragments)[kWords][4]) {
 #if !defined(SPARSEGEN_EMULATOR)
@@ -107,8 +100,6 @@ __device__ __forceinline__ void warpgroup_settle(unsigned (&fragments)[kWords][4
 #endif
 }
 
-// Starts adding the product of 64 rows of A, which run along k, and 128 columns of B, 16 places of k, to sums that lie
-// over the warpgroup as those of mma do over a warp. B's rows run along k. Without `add` the product takes the sums' place.
 __device__ __forceinline__ void multiply_keys(float (&sums)[16][4], SharedOperand a, SharedOperand b, bool add) {
 #if defined(SPARSEGEN_EMULATOR)
   if (!add) {
@@ -157,8 +148,6 @@ __device__ __forceinline__ void multiply_keys(float (&sums)[16][4], SharedOperan
 #endif
 }
 
-// Starts adding the product of 64 rows of A, 16 for each warp as fragments of mma, and 128 columns of B, 16 places of k, to sums that lie
-// over the warpgroup as those of mma do over a warp. B's rows run across k. Without `add` the product takes the sums' place.
 __device__ __forceinline__ void multiply_values(float (&sums)[16][4], const unsigned (&a)[4], SharedOperand b, bool add) {
 #if defined(SPARSEGEN_EMULATOR)
   if (!add) {
@@ -211,28 +200,25 @@ __device__ __forceinline__ void multiply_values(float (&sums)[16][4], const unsi
 
 // lib/tile/live_keys.cuh.j2 (1)
 
-constexpr int kRowBytes = 128;  // 64 columns, the widest row that TMA swizzles
-constexpr int kChunks = (kHeadDim + 63) / 64, kValueChunks = (kValueDim + 63) / 64;  // of 64 columns; TMA reads zeros past the last one
+constexpr int kRowBytes = 128;
+constexpr int kChunks = (kHeadDim + 63) / 64, kValueChunks = (kValueDim + 63) / 64;
 constexpr int kQueryChunkBytes = kQueries * kRowBytes, kQueryBytes = kChunks * kQueryChunkBytes;
 constexpr int kKeyChunkBytes = kStageKeys * kRowBytes, kStageBytes = kChunks * kKeyChunkBytes;
-constexpr int kParts = kStageKeys / kPartKeys;  // parts of a stage, of consecutive keys each
+constexpr int kParts = kStageKeys / kPartKeys;
 constexpr int kRingBytes = 2 * kQueryBytes + kStages * kStageBytes;
 
 // lib/persistent/arriving_lanes.cuh.j2
 
-constexpr unsigned kLast = 1;  // the last stage of its tile
-constexpr unsigned kBounded = 2;  // the band, or the end of the keys, hides some places of the stage
-constexpr unsigned kDead = 4;  // some parts of the stage are dead for some queries
-constexpr int kEnd = -1;  // in place of a head: no tile follows
+constexpr unsigned kLast = 1;
+constexpr unsigned kBounded = 2;
+constexpr unsigned kDead = 4;
+constexpr int kEnd = -1;
 
-// What the producer tells consumers of a stage of keys: flags, and a word for each part: its number among the parts of all keys, above one
-// bit for each piece of the queries, set if the part is live for it.
 struct StageDescriptor {
   unsigned flags;
   unsigned parts[kParts];
 };
 
-// What it tells them of a tile: the head, counted through all batch elements, and the first query of each piece.
 struct TileDescriptor {
   int head;
   int first[kPieces];
@@ -242,14 +228,12 @@ struct TileDescriptor {
 using KeyStage = Stage<kStages>;
 using TileStage = Stage<2>;
 
-// Lies in shared memory.
 struct Ring {
   Barrier full[kStages], empty[kStages];
   Barrier queries_full[2], queries_empty[2];
   StageDescriptor stage_descriptors[kStages];
   TileDescriptor tile_descriptors[2];
 
-  // By one thread, before the block meets.
   __device__ __forceinline__ void init() {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(full + i, 1);
@@ -261,7 +245,6 @@ struct Ring {
     }
   }
 
-  // A consumer warp is done with the stage. Follows a wait for products, where all lanes have converged.
   __device__ __forceinline__ void release(int stage) { arrive(empty + stage); }
   __device__ __forceinline__ void release_queries(int place) { arrive(queries_empty + place); }
 
@@ -271,7 +254,6 @@ struct Ring {
   }
 };
 
-// A ring's tiles in shared memory.
 struct RingTiles {
   unsigned char* memory;
 
@@ -279,33 +261,30 @@ struct RingTiles {
   __device__ __forceinline__ unsigned char* stage(int number) const { return memory + 2 * kQueryBytes + number * kStageBytes; }
 };
 
-constexpr int kRowTiles = kBlockRows > kQueries ? kBlockRows / kQueries : 1;  // tiles in one row of the mask
-constexpr int kNoBand = 1 << 29;  // a distance from which on a band does not end
+constexpr int kRowTiles = kBlockRows > kQueries ? kBlockRows / kQueries : 1;
+constexpr int kNoBand = 1 << 29;
 
-// Tiles of kQueries queries of a head. Heads come in sections whose keys and values fit in the L2; in a section the tiles that should take
-// longest come first, or one of them would run alone at the end.
 struct Tiles {
   int queries, keys;
-  int item_heads;  // query heads of an item
+  int element_heads;
   int all_heads;
-  int section;  // heads
-  bool backwards;  // the last queries of every head see most keys
-  int rows;  // tiles of a head
+  int section;
+  bool backwards;
+  int rows;
   const unsigned long long* mask;
-  int mask_rows, mask_columns;  // blocks
-  int item_masks, head_masks;  // words from one item's or head's mask to the next
+  int mask_rows, mask_columns;
+  int element_masks, head_masks;
 
   __device__ __forceinline__ int count() const { return rows * all_heads; }
 
   __device__ __forceinline__ MaskRows mask_of(int head) const {
-    const int item = head / item_heads;
-    const long long words = static_cast<long long>(item) * item_masks + static_cast<long long>(head - item * item_heads) * head_masks;
+    const int batch_index = head / element_heads;
+    const long long words = static_cast<long long>(batch_index) * element_masks + static_cast<long long>(head - batch_index * element_heads) * head_masks;
     return MaskRows(mask + words, mask_rows, mask_columns, false);
   }
 
   __device__ __forceinline__ int last_strip() const { return ((keys + kBlockKeys - 1) / kBlockKeys - 1) / (32 * 64); }
 
-  // Returns the head of a tile, counted through all batch elements, and finds its queries.
   __device__ __forceinline__ int at(int number, Queries& found) const {
     const int of_section = section * rows, which = number / of_section, rest = number - which * of_section;
     const int heads = min(section, all_heads - which * section);
@@ -323,35 +302,30 @@ struct Producer {
   RingTiles memory;
   const Tiles& tiles;
   const Band band;
-  int group;  // query heads of a head of K and V
+  int group;
   const TensorMap& q_map;
   const TensorMap& k_map;
   const TensorMap& v_map;
-  unsigned* counters;  // two words that are zero between launches
-  int workers;  // producer warps in the grid
+  unsigned* counters;
+  int workers;
 
   KeyStage stage;
   TileStage place;
-  // The tile that is being loaded.
   LiveKeys live;
   Queries queries;
   int head = 0;
-  // The next tile, prefetched in three steps: its number is requested, its queries are looked up, then its live blocks.
   LiveKeys next_live;
   Queries next_queries;
   int next_head = 0, next_number = 0, prefetched = 0;
-  // The parts of a live block that are not loaded yet, and the word of the next one for `StageDescriptor`.
   int parts_of_block = 0;
   unsigned part_word = 0;
 
-  // The parts of a stage.
   struct Parts {
     unsigned words[kParts];
     bool are_there;
     unsigned flags;
   };
 
-  // Loads all tiles of this worker, beginning with the one of its own number.
   __device__ __forceinline__ void load_all(int worker) {
     int number = worker;
     if (number < count()) {
@@ -377,7 +351,6 @@ struct Producer {
     look_up(into, of_head, of, tiles.last_strip());
   }
 
-  // Takes one of the three steps to the next tile.
   __device__ __forceinline__ void prefetch_next() {
     if (prefetched == 0) {
       if (threadIdx.x % 32 == 0) next_number = workers + static_cast<int>(atomicAdd(counters, 1u));
@@ -390,10 +363,9 @@ struct Producer {
     ++prefetched;
   }
 
-  // Takes the next live parts for a stage; a block of several parts gives them one after the other.
   __device__ __forceinline__ Parts take_parts(int lowest, int highest, unsigned existing) {
     constexpr int kOfBlock = kBlockKeys / kPartKeys;
-    const int upper = min(lowest + band.most, tiles.keys - 1), lower = highest + band.least;  // all queries see the keys between
+    const int upper = min(lowest + band.most, tiles.keys - 1), lower = highest + band.least;
     Parts found{};
     #pragma unroll
     for (int i = 0; i < kParts; ++i) {
@@ -405,7 +377,7 @@ struct Producer {
           block = live.take(pieces);
         }
         if (block < 0) {
-          found.words[i] = found.words[0] & ~kEveryPiece;  // a repeated part, hidden for all queries
+          found.words[i] = found.words[0] & ~kEveryPiece;
           found.flags |= kDead;
           continue;
         }
@@ -420,7 +392,7 @@ struct Producer {
     }
     return found;
   }
-  __device__ __forceinline__ void load_stage(const TensorMap& map, const Parts& parts, int item, int of_head, bool is_of_keys, bool is_last) {
+  __device__ __forceinline__ void load_stage(const TensorMap& map, const Parts& parts, int batch_index, int of_head, bool is_of_keys, bool is_last) {
     barrier_wait(ring.empty + stage.number, stage.parity ^ 1);
     if (is_elected()) {
       if (is_of_keys) {
@@ -438,7 +410,7 @@ struct Producer {
         const int key = static_cast<int>(parts.words[i] >> kPieces) * kPartKeys;
         #pragma unroll
         for (int chunk = 0; chunk < chunks; ++chunk) {
-          copy_box(to + chunk * kKeyChunkBytes + i * kPartKeys * kRowBytes, map, box_at(chunk * 64, key, of_head, item), full);
+          copy_box(to + chunk * kKeyChunkBytes + i * kPartKeys * kRowBytes, map, box_at(chunk * 64, key, of_head, batch_index), full);
         }
       }
     }
@@ -446,10 +418,9 @@ struct Producer {
     stage.advance();
   }
 
-  // The first query of a piece; past the end, where TMA reads zeros, of one that there is not.
   __device__ __forceinline__ int first_of(int piece) const { return queries.first[piece] == kNowhere ? tiles.queries : queries.first[piece]; }
 
-  __device__ __forceinline__ void load_queries(int item, int of_head) {
+  __device__ __forceinline__ void load_queries(int batch_index, int of_head) {
     constexpr int kBoxRows = kPieceRows < 64 ? kPieceRows : 64;
     barrier_wait(ring.queries_empty + place.number, place.parity ^ 1);
     if (is_elected()) {
@@ -458,7 +429,7 @@ struct Producer {
       descriptor.head = head;
       #pragma unroll
       for (int i = 0; i < kPieces; ++i) descriptor.first[i] = first_of(i);
-      barrier_arrive_expecting(full, kQueryBytes);  // behind the descriptor: whoever waits reads it
+      barrier_arrive_expecting(full, kQueryBytes);
       #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
         const int first = first_of(i);
@@ -467,7 +438,7 @@ struct Producer {
           #pragma unroll
           for (int chunk = 0; chunk < kChunks; ++chunk) {
             copy_box(memory.queries(place.number) + chunk * kQueryChunkBytes + (i * kPieceRows + box * kBoxRows) * kRowBytes, q_map,
-                     box_at(chunk * 64, first + box * kBoxRows, of_head, item), full);
+                     box_at(chunk * 64, first + box * kBoxRows, of_head, batch_index), full);
           }
         }
       }
@@ -476,9 +447,8 @@ struct Producer {
     place.advance();
   }
 
-  // Loads K and V of all live blocks, V one stage later. Without live blocks, loads one that is hidden for all queries.
   __device__ __forceinline__ void load_tile() {
-    const int item = head / tiles.item_heads, own_head = head - item * tiles.item_heads, key_head = own_head / group;
+    const int batch_index = head / tiles.element_heads, own_head = head - batch_index * tiles.element_heads, key_head = own_head / group;
     int lowest = tiles.queries, highest = 0;
     unsigned existing = 0;
     #pragma unroll
@@ -488,22 +458,22 @@ struct Producer {
       lowest = min(lowest, queries.first[i]);
       highest = max(highest, min(queries.first[i] + kPieceRows, tiles.queries) - 1);
     }
-    int left = live.strip > 0 ? 1 << 20 : (live.count() * kBlockKeys + kStageKeys - 1) / kStageKeys;  // stages of keys not loaded yet
+    int left = live.strip > 0 ? 1 << 20 : (live.count() * kBlockKeys + kStageKeys - 1) / kStageKeys;
     Parts now = take_parts(lowest, highest, existing), before{};
-    load_queries(item, own_head);
+    load_queries(batch_index, own_head);
     for (bool is_behind = false;; is_behind = true) {
       const Parts next = take_parts(lowest, highest, existing);
-      load_stage(k_map, now, item, key_head, true, !next.are_there);
-      if (--left <= 2 && prefetched < 3) prefetch_next();  // late: a number taken early would wait here while other workers are free
+      load_stage(k_map, now, batch_index, key_head, true, !next.are_there);
+      if (--left <= 2 && prefetched < 3) prefetch_next();
       if (is_behind) {
-        load_stage(v_map, before, item, key_head, false, false);
+        load_stage(v_map, before, batch_index, key_head, false, false);
         if (left <= 2 && prefetched < 3) prefetch_next();
       }
       before = now;
       if (!next.are_there) break;
       now = next;
     }
-    load_stage(v_map, before, item, key_head, false, false);
+    load_stage(v_map, before, batch_index, key_head, false, false);
   }
 
   __device__ __forceinline__ void finish() {
@@ -512,30 +482,25 @@ struct Producer {
       ring.tile_descriptors[place.number].head = kEnd;
       barrier_arrive(ring.queries_full + place.number);
       __threadfence();
-      if (atomicAdd(counters + 1, 1u) == static_cast<unsigned>(workers) - 1) counters[0] = 0, counters[1] = 0;  // for the next launch
+      if (atomicAdd(counters + 1, 1u) == static_cast<unsigned>(workers) - 1) counters[0] = 0, counters[1] = 0;
     }
     __syncwarp();
   }
 };
 
 constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
-// Weights are exponentials against the reference that a row has before its scores are known; the sums of weights, which are needed
-// anyway, tell whether it will do. Weights of up to this sum are as exact in 16 bits as those below 1, and none of them overflows.
 constexpr float kMostWeight = 8192.0f;
 
-// The reference of a row that has seen no live place: NaN, which no sum of weights passes.
 __device__ __forceinline__ float unseen() { return __int_as_float(0x7fffffff); }
 
-// A lane's rows of a warp's 16 x kTiles * 8 scores: row lane / 4 and the eighth behind it.
 template <int kTiles>
 struct Scores {
   float sums[kTiles][4];
 
-  // Hides the places of a stage that are not live.
   __device__ __forceinline__ void hide(const StageDescriptor& descriptor, unsigned flags, const Band& band, unsigned piece, int first_query, int key_count) {
     if ((flags & kDead) != 0) hide_dead(descriptor, piece);
     if ((flags & kBounded) != 0) hide_bounded(descriptor, band, first_query, key_count);
-    __syncwarp();  // all lanes have read the descriptor
+    __syncwarp();
   }
 
   __device__ __forceinline__ void largest(float (&found)[2]) const {
@@ -588,7 +553,6 @@ struct Scores {
   }
 };
 
-// A lane's two rows: the reference, in powers of two, and its part of the sum of weights against it.
 struct Rows {
   float reference[2];
   float total[2];
@@ -598,7 +562,6 @@ struct Rows {
     total[0] = total[1] = 0.0f;
   }
 
-  // The weights of scores, as fragments of 16 keys each, and their sums over this lane's keys.
   template <int kTiles>
   __device__ __forceinline__ void weigh(const Scores<kTiles>& scores, float scale, unsigned (&weights)[kTiles / 2][4], float (&sums)[2]) const {
     float second[2] = {0.0f, 0.0f};
@@ -615,7 +578,6 @@ struct Rows {
     sums[0] += second[0], sums[1] += second[1];
   }
 
-  // The same behind a new reference, the largest score of these and all before; `shrunk` is what earlier sums are multiplied by.
   template <int kTiles>
   __device__ __forceinline__ void weigh_anew(const Scores<kTiles>& scores, float scale, unsigned (&weights)[kTiles / 2][4], float (&shrunk)[2]) {
     float largest[2], before[2], after[2];
@@ -623,7 +585,7 @@ struct Rows {
     #pragma unroll
     for (int row = 0; row < 2; ++row) {
       before[row] = reference[row];
-      after[row] = fmaxf(before[row], largest[row] * scale);  // of NaN and a number the number
+      after[row] = fmaxf(before[row], largest[row] * scale);
       reference[row] = after[row] == -INFINITY ? 0.0f : after[row];
     }
     float sums[2];
@@ -636,7 +598,6 @@ struct Rows {
     }
   }
 
-  // Finishes the rows: the factor of their sums of weights times values, and the logarithm of the sum of exponentials.
   __device__ __forceinline__ void finish(float (&inverse)[2], float (&logarithm)[2]) {
     #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -655,10 +616,8 @@ using Sums = float[kValueDim / 8][4];
 struct Output {
   const TensorMap& map;
   float* lse;
-  int item_heads, query_count;
+  int element_heads, query_count;
 
-  // Stores 16 queries, which begin at `first_query` of a head that is counted through the items. `place`, where the warp's own 16 rows of
-  // Q lie, is read until `wait` has returned.
   __device__ __forceinline__ void store(const Sums& sums, Rows& rows, unsigned char* place, int head, int first_query) const {
     const unsigned lane = threadIdx.x % 32;
     float inverse[2], logarithm[2];
@@ -677,10 +636,10 @@ struct Output {
     fence_shared_for_tensor_cores();
     __syncwarp();
     if (is_elected()) {
-      const int item = head / item_heads;
+      const int batch_index = head / element_heads;
       #pragma unroll
       for (int chunk = 0; chunk < kValueChunks; ++chunk) {
-        store_box(map, box_at(chunk * 64, first_query, head - item * item_heads, item), place + chunk * kQueryChunkBytes);
+        store_box(map, box_at(chunk * 64, first_query, head - batch_index * element_heads, batch_index), place + chunk * kQueryChunkBytes);
       }
       store_box_commit();
     }
@@ -691,7 +650,6 @@ struct Output {
     __syncwarp();
   }
 
-  // Until what this warp stored has been read from shared memory.
   __device__ __forceinline__ static void wait() {
     if (is_elected()) store_box_wait<0>();
     __syncwarp();
@@ -706,26 +664,25 @@ struct Consumer {
   const Band band;
   const Output output;
   int key_count;
-  float scale;  // of scores, in powers of two
-  unsigned warp;  // of those that share a tile
+  float scale;
+  unsigned warp;
 
   KeyStage stage;
   TileStage place;
-  bool is_full = false, is_next_full = false;  // this stage and the next one are known to be
-  int held_keys = 0, held_values = 0;  // stages that a product reads
-  int held_queries = -1;  // the place that a store reads
-  bool is_begun = false;  // sums have products of the tile, or what stands for them
+  bool is_full = false, is_next_full = false;
+  int held_keys = 0, held_values = 0;
+  int held_queries = -1;
+  bool is_begun = false;
 
-  const unsigned row = warp * 16;  // the warp's first one of the tile
+  const unsigned row = warp * 16;
   Scores<kStageKeys / 8> scores;
   Sums sums;
   Rows rows;
-  Weights weights[2];  // of the stages by turns: a product reads one while the other is computed
+  Weights weights[2];
   const StageDescriptor* descriptor = nullptr;
-  unsigned flags = 0;  // of the stage whose scores were started last; before that its descriptor
+  unsigned flags = 0;
   int head = 0, first_query = 0;
 
-  // All tiles. The next one's first product runs while the last of this one's does, and its sums are stored.
   __device__ __forceinline__ void compute_all() {
     barrier_wait(ring.queries_full, 0);
     if (ring.tile_descriptors[0].head == kEnd) return;
@@ -751,7 +708,6 @@ struct Consumer {
     warpgroup_settle(scores.sums);
   }
 
-  // Before the block ends.
   __device__ __forceinline__ void end() const { output.wait(); }
 
  private:
@@ -765,14 +721,12 @@ struct Consumer {
     if (!is_known) barrier_wait(ring.full + stage.number, stage.parity);
   }
 
-  // Looks whether the next two stages are full, long before they are waited for.
   __device__ __forceinline__ void look_ahead() {
     const KeyStage next = stage.next();
     is_full = barrier_is_complete(ring.full + stage.number, stage.parity);
     is_next_full = barrier_is_complete(ring.full + next.number, next.parity);
   }
 
-  // Starts S = Q Kᵀ of the stage, and goes behind it.
   __device__ __forceinline__ void start_keys() {
     descriptor = ring.stage_descriptors + stage.number;
     flags = descriptor->flags;
@@ -789,7 +743,6 @@ struct Consumer {
     stage.advance();
   }
 
-  // Starts O += P V of the stage, or O = P V, and goes behind it.
   __device__ __forceinline__ void start_values(const Weights& own) {
     const SharedOperand v = rows_across_k(memory.stage(stage.number), kKeyChunkBytes);
     warpgroup_begin();
@@ -803,7 +756,6 @@ struct Consumer {
     if (__builtin_expect(flags & (kBounded | kDead), 0)) scores.hide(*descriptor, flags, band, row / kPieceRows, first_query, key_count);
   }
 
-  // The weights of the first stage of a tile, whose product was started before.
   __device__ __forceinline__ void compute_first() {
     warpgroup_wait<0>();
     warpgroup_settle(scores.sums);
@@ -818,7 +770,6 @@ struct Consumer {
     }
   }
 
-  // Starts the scores of the next stage and the product of this one's weights, then computes the next one's weights.
   __device__ __forceinline__ void compute(Weights& own, Weights& next) {
     wait_full(is_full);
     const KeyStage values = stage.next();
@@ -826,7 +777,7 @@ struct Consumer {
     start_keys();
     start_values(own);
     look_ahead();
-    warpgroup_wait<1>();  // the product before these has read its weights
+    warpgroup_wait<1>();
     warpgroup_settle(scores.sums);
     warpgroup_settle(next);
     hide_dead();
@@ -847,7 +798,6 @@ struct Consumer {
     }
   }
 
-  // Runs the last product of a tile beside the first one of the next, and stores the tile. Returns whether there is a next one.
   __device__ __forceinline__ bool finish(bool is_odd) {
     wait_full(is_full);
     const int values = stage.number;
@@ -864,7 +814,7 @@ struct Consumer {
       begin_tile();
       wait_full(is_next_full);
     }
-    start_keys();  // without a next tile, multiplies stale data whose scores are never used
+    start_keys();
     look_ahead();
     warpgroup_wait<1>();
     warpgroup_settle(sums);
@@ -878,19 +828,16 @@ struct Consumer {
   }
 };
 
-// O = softmax(scale * Q Kᵀ over the live places) V and the logarithm of each query's sum of exponentials; which places are live comes with
-// the call. Persistent kernel over tiles of 128 queries: a producer warp walks the live blocks of keys and loads them;
-// two consumer warpgroups multiply 64 queries each.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 tma_attention(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
-    const __grid_constant__ TensorMap o_map, int queries, int keys, int kv_heads, int group, int items, int section,
-    int item_masks, int head_masks,
+    const __grid_constant__ TensorMap o_map, int queries, int keys, int kv_heads, int group, int batch, int section,
+    int element_masks, int head_masks,
     unsigned* counters, float4*, const Element* __restrict__, const Element* __restrict__, const Element* __restrict__,
     const unsigned long long* __restrict__ mask,
     const float* __restrict__ scale, const int* __restrict__ band_words, float* __restrict__ lse, Element*) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Ring* const rings = reinterpret_cast<Ring*>(memory + kRings * kRingBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   if (threadIdx.x == kProducer + 96) {
     prefetch_map(q_map);
     prefetch_map(k_map);
@@ -911,14 +858,13 @@ tma_attention(const __grid_constant__ TensorMap q_map, const __grid_constant__ T
       const int heads = kv_heads * group;
       const int mask_rows = (queries + kBlockRows - 1) / kBlockRows, mask_columns = (keys + kBlockKeys - 1) / kBlockKeys;
       const int row_tiles = kPieces > 1 ? (mask_rows + kPieces - 1) / kPieces : mask_rows * kRowTiles;
-      const Tiles tiles{queries, keys, heads, heads * items, section, is_causal, row_tiles, mask, mask_rows, mask_columns, item_masks, head_masks};
+      const Tiles tiles{queries, keys, heads, heads * batch, section, is_causal, row_tiles, mask, mask_rows, mask_columns, element_masks, head_masks};
       const int workers = static_cast<int>(gridDim.x) * kRings;
       Producer producer{rings[number], RingTiles{memory + number * kRingBytes}, tiles, band, group, q_map, k_map, v_map, counters, workers};
       producer.load_all(static_cast<int>(blockIdx.x + number * gridDim.x));
     }
   } else {
     take_registers<224>();
-    // Kept out of uniform registers: products with a uniform operand use half of the units.
     const float power_scale = *scale * (kLog2E + 0.0f * static_cast<float>(threadIdx.x));
     const unsigned number = warp / kRingWarps;
     Consumer consumer{rings[number], RingTiles{memory + number * kRingBytes}, band, Output{o_map, lse, kv_heads * group, queries}, keys, power_scale, warp % kRingWarps};

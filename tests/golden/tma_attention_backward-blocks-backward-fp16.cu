@@ -13,15 +13,13 @@
 // lib/element.cuh.j2 (1)
 // lib/copy/pair.cuh.j2 (1)
 
-// Tunables.
-constexpr int kPasses = 2;  // 1: atomics add up dQ in the L2; 2: a second pass over the queries computes it
+constexpr int kPasses = 2;
 
-// Constants of the problem.
-constexpr int kHeadDim = 128, kValueDim = 128;  // columns of Q and K, of V and O
-constexpr int kQueryBlock = 128, kKeyBlock = 128;  // of the mask
+constexpr int kHeadDim = 128, kValueDim = 128;
+constexpr int kQueryBlock = 128, kKeyBlock = 128;
 constexpr bool kIsMasked = true;
-constexpr bool kTokensFirst = false;  // tokens x heads x head_dim, else heads x tokens x head_dim
-constexpr bool kFactorsInRegisters = kHeadDim == 64;  // those of a tile, which every step multiplies
+constexpr bool kTokensFirst = false;
+constexpr bool kFactorsInRegisters = kHeadDim == 64;
 static_assert(kHeadDim % 64 == 0 && kHeadDim <= (kPasses == 1 ? 128 : 256), "whole pieces of 64 columns, and sums that fit the registers");
 static_assert(kQueryBlock % 64 == 0 && kKeyBlock % 64 == 0, "blocks are whole pieces of 64 queries and keys");
 
@@ -42,47 +40,42 @@ static_assert(kQueryBlock % 64 == 0 && kKeyBlock % 64 == 0, "blocks are whole pi
 // lib/mma/warpgroup_directions.cuh.j2
 // lib/copy/tensor_map.cuh.j2 (4)
 
-constexpr int kStep = 64;  // queries or keys in a stage
-constexpr int kTile = 128;  // keys or queries in a tile
-constexpr int kGroups = kTile / kStep;  // pieces of 64 of them: one for each warpgroup, or one whose columns of gradients warpgroups share
-constexpr int kApart = kGroups > 1 ? kStep : 0;  // from one warpgroup's rows to the other's
-constexpr int kPieces = kHeadDim / 64, kValuePieces = kValueDim / 64;  // pieces of 64 columns
-constexpr int kPieceBytes = 64 * 128;  // 64 rows of 64 columns
+constexpr int kStep = 64;
+constexpr int kTile = 128;
+constexpr int kGroups = kTile / kStep;
+constexpr int kApart = kGroups > 1 ? kStep : 0;
+constexpr int kPieces = kHeadDim / 64, kValuePieces = kValueDim / 64;
+constexpr int kPieceBytes = 64 * 128;
 constexpr int kStageBytes = kPieces * kPieceBytes;
-constexpr int kHeldBytes = kGroups * kStageBytes;  // one of a tile's two matrices, resident while stages are loaded and released
-constexpr int kPairs = 3;  // pairs of stages; a step reads one of two matrices each
+constexpr int kHeldBytes = kGroups * kStageBytes;
+constexpr int kPairs = 3;
 constexpr int kStages = 2 * kPairs;
-constexpr int kGradientBytes = kPasses == 1 ? 128 * 128 : 0;  // the dS of a step
-constexpr int kConsumers = 2;  // warpgroups
-constexpr int kProducer = 128 * kConsumers;  // the first thread of the third warpgroup, whose first warp is the producer
+constexpr int kGradientBytes = kPasses == 1 ? 128 * 128 : 0;
+constexpr int kConsumers = 2;
+constexpr int kProducer = 128 * kConsumers;
 constexpr int kThreads = kProducer + 128;
 constexpr int kStagesAt = 2 * kHeldBytes;
 constexpr int kGradientsAt = kStagesAt + kStages * kStageBytes;
-constexpr int kGradientPlaces = 2;  // one is written while the other is multiplied
+constexpr int kGradientPlaces = 2;
 constexpr int kMemoryAt = kGradientsAt + kGradientPlaces * kGradientBytes;
-constexpr int kBuckets = 1024;  // counts of tiles by live steps, in the memory of later stages
+constexpr int kBuckets = 1024;
 
 // lib/persistent/arriving_lanes.cuh.j2
 
-// P is held 2^kPShift times as large in 16 bits, so that small weights of long rows keep all bits; in bfloat16 they do anyway.
 constexpr int kPShift = 8;
 constexpr float kLog2E = 1.4426950408889634f;
 
-// The descriptor of a step's first stage: its first query or key, with flags in the lowest bits. Of its second stage: the row of its queries
-// in the array of sums, in units of 64.
-constexpr unsigned kDeadFor = 1;  // and 2: no place is live for that warpgroup
-constexpr unsigned kLast = 4;  // the last step of its tile
-constexpr unsigned kHiddenFor = 8;  // and 16: some places are hidden from that warpgroup
-constexpr unsigned kNoTile = 0xffffffffu;  // in place of a tile's number: no tile follows
+constexpr unsigned kDeadFor = 1;
+constexpr unsigned kLast = 4;
+constexpr unsigned kHiddenFor = 8;
+constexpr unsigned kNoTile = 0xffffffffu;
 
-// A query i may see a key j where least <= j - i <= most, or where j < sinks and j - i <= most.
 struct Band {
   int least, most, sinks;
 
   __device__ __forceinline__ bool sees(int query, int key) const {
     return key - query <= most && (key - query >= least || key < sinks);
   }
-  // Returns whether any query from the first to the last may see any key from the first to the last.
   __device__ __forceinline__ bool any(int query, int last_query, int key, int last_key) const {
     return key - last_query <= most && (last_key - query >= least || key < sinks);
   }
@@ -91,7 +84,6 @@ struct Band {
   }
 };
 
-// Shared memory after the tiles.
 struct Memory {
   float row_values[kStages][64];
   Barrier full[kStages], empty[kStages];
@@ -101,7 +93,6 @@ struct Memory {
   unsigned tile;
   Band band;
 
-  // By one thread, before the block meets.
   __device__ __forceinline__ void init() {
     for (int stage = 0; stage < kStages; ++stage) {
       barrier_init(full + stage, 1);
@@ -114,7 +105,6 @@ struct Memory {
   }
 };
 
-// A pair of stages and the parity of their barriers' phase.
 struct Pair {
   int number = 0;
   unsigned parity = 0;
@@ -127,93 +117,85 @@ struct Pair {
 };
 
 struct Shape {
-  int items, kv_heads, group, queries, keys;
+  int batch, kv_heads, group, queries, keys;
   const Band& band;
 
   __device__ __forceinline__ int heads() const { return kv_heads * group; }
   __device__ __forceinline__ int query_steps() const { return (queries + kStep - 1) / kStep; }
   __device__ __forceinline__ int padded_queries() const { return query_steps() * kStep; }
-  __device__ __forceinline__ long long padded_rows() const { return static_cast<long long>(items) * heads() * padded_queries(); }
+  __device__ __forceinline__ long long padded_rows() const { return static_cast<long long>(batch) * heads() * padded_queries(); }
   __device__ __forceinline__ int query_blocks() const { return (queries + kQueryBlock - 1) / kQueryBlock; }
   __device__ __forceinline__ int key_blocks() const { return (keys + kKeyBlock - 1) / kKeyBlock; }
   __device__ __forceinline__ int query_words() const { return (query_blocks() + 63) / 64; }
   __device__ __forceinline__ int key_words() const { return (key_blocks() + 63) / 64; }
   __device__ __forceinline__ int query_tiles() const { return (queries + kTile - 1) / kTile; }
   __device__ __forceinline__ int key_tiles() const { return (keys + kTile - 1) / kTile; }
-  // The row of an array of queries.
-  __device__ __forceinline__ long long row(int item, int head, int query) const {
-    return kTokensFirst ? (static_cast<long long>(item) * queries + query) * heads() + head
-                        : (static_cast<long long>(item) * heads() + head) * queries + query;
+  __device__ __forceinline__ long long row(int batch_index, int head, int query) const {
+    return kTokensFirst ? (static_cast<long long>(batch_index) * queries + query) * heads() + head
+                        : (static_cast<long long>(batch_index) * heads() + head) * queries + query;
   }
 };
 
-// Blocks from the first of a range to the last as bits of word `number`.
 __device__ __forceinline__ unsigned long long bits_between(int first, int last, int number) {
   first = max(first - number * 64, 0), last = min(last - number * 64, 63);
   if (first > last) return 0;
   return ~0ull >> (63 - last) & ~0ull << first;
 }
 
-// The live blocks of half a tile: those of the band that are live in the mask.
 struct LiveBlocks {
   const Shape& shape;
-  const unsigned long long* masks;  // each as sparsegen/matrix/block_mask.py lays them out: by rows, then by columns
-  int item_masks, head_masks;  // words from one item's or head's mask to the next; 0 where they share it
-  int* ranks;  // for each mask the rank of each row of blocks, then of each column
+  const unsigned long long* masks;
+  int element_masks, head_masks;
+  int* ranks;
 
   __device__ __forceinline__ long long words_by_rows() const {
     return static_cast<long long>(shape.query_blocks()) * shape.key_words() + (shape.query_blocks() + 1) / 2;
   }
-  __device__ __forceinline__ int mask_count() const { return (item_masks == 0 ? 1 : shape.items) * (head_masks == 0 ? 1 : shape.heads()); }
-  __device__ __forceinline__ const unsigned long long* mask_of(int item, int head) const {
-    return masks + static_cast<long long>(item) * item_masks + static_cast<long long>(head) * head_masks;
+  __device__ __forceinline__ int mask_count() const { return (element_masks == 0 ? 1 : shape.batch) * (head_masks == 0 ? 1 : shape.heads()); }
+  __device__ __forceinline__ const unsigned long long* mask_of(int batch_index, int head) const {
+    return masks + static_cast<long long>(batch_index) * element_masks + static_cast<long long>(head) * head_masks;
   }
-  // The number of the mask of an item's head.
-  __device__ __forceinline__ long long mask_number(int item, int head) const {
-    return (item_masks == 0 ? 0 : item) * (head_masks == 0 ? 1 : shape.heads()) + (head_masks == 0 ? 0 : head);
+  __device__ __forceinline__ long long mask_number(int batch_index, int head) const {
+    return (element_masks == 0 ? 0 : batch_index) * (head_masks == 0 ? 1 : shape.heads()) + (head_masks == 0 ? 0 : head);
   }
-  __device__ __forceinline__ int* ranks_of(int item, int head) const {
-    return ranks + mask_number(item, head) * (shape.query_blocks() + shape.key_blocks());
+  __device__ __forceinline__ int* ranks_of(int batch_index, int head) const {
+    return ranks + mask_number(batch_index, head) * (shape.query_blocks() + shape.key_blocks());
   }
-  // Word `number` of a row of blocks, or of a column, when ranks have been found.
-  __device__ __forceinline__ unsigned long long row_word(int item, int head, int row, int number) const {
-    const long long rank = ranks_of(item, head)[row];
-    return mask_of(item, head)[rank * shape.key_words() + number];
+  __device__ __forceinline__ unsigned long long row_word(int batch_index, int head, int row, int number) const {
+    const long long rank = ranks_of(batch_index, head)[row];
+    return mask_of(batch_index, head)[rank * shape.key_words() + number];
   }
-  __device__ __forceinline__ unsigned long long column_word(int item, int head, int column, int number) const {
-    const long long rank = ranks_of(item, head)[shape.query_blocks() + column];
-    return mask_of(item, head)[words_by_rows() + rank * shape.query_words() + number];
+  __device__ __forceinline__ unsigned long long column_word(int batch_index, int head, int column, int number) const {
+    const long long rank = ranks_of(batch_index, head)[shape.query_blocks() + column];
+    return mask_of(batch_index, head)[words_by_rows() + rank * shape.query_words() + number];
   }
 
-  // All threads of the grid invert each mask's order: rows and columns are stored by rank, longest first.
   __device__ __forceinline__ void find_ranks() const {
     const int lines = shape.query_blocks() + shape.key_blocks(), count = mask_count() * lines;
     for (int at = blockIdx.x * kThreads + threadIdx.x; at < count; at += gridDim.x * kThreads) {
-      const int of = at / lines, line = at % lines, masks_of_item = head_masks == 0 ? 1 : shape.heads();
-      const int item = of / masks_of_item, head = of % masks_of_item;
+      const int of = at / lines, line = at % lines, masks_of_element = head_masks == 0 ? 1 : shape.heads();
+      const int batch_index = of / masks_of_element, head = of % masks_of_element;
       const bool is_row = line < shape.query_blocks();
-      const unsigned long long* const half = mask_of(item, head) + (is_row ? 0 : words_by_rows());
+      const unsigned long long* const half = mask_of(batch_index, head) + (is_row ? 0 : words_by_rows());
       const long long words = is_row ? static_cast<long long>(shape.query_blocks()) * shape.key_words() : static_cast<long long>(shape.key_blocks()) * shape.query_words();
       const int rank = is_row ? line : line - shape.query_blocks();
       const int which = reinterpret_cast<const int*>(half + words)[rank];
-      ranks_of(item, head)[(is_row ? 0 : shape.query_blocks()) + which] = rank;
+      ranks_of(batch_index, head)[(is_row ? 0 : shape.query_blocks()) + which] = rank;
     }
   }
 
-  // Returns the blocks of queries that may see any of 64 keys.
-  __device__ __forceinline__ unsigned long long of_keys(int item, int head, int key, int number) const {
+  __device__ __forceinline__ unsigned long long of_keys(int batch_index, int head, int key, int number) const {
     if (key >= shape.keys || number >= shape.query_words()) return 0;
     const Band& band = shape.band;
     const int last_key = min(key + kStep, shape.keys) - 1;
     const int first = max(key - band.most, 0), last = key < band.sinks ? shape.queries - 1 : min(last_key - band.least, shape.queries - 1);
     if (last < first) return 0;
     unsigned long long bits = bits_between(first / kQueryBlock, last / kQueryBlock, number);
-    if (bits != 0) bits &= column_word(item, head, key / kKeyBlock, number);
+    if (bits != 0) bits &= column_word(batch_index, head, key / kKeyBlock, number);
     return bits;
   }
 
-  // Returns the blocks of keys that any of 64 queries may see.
-  __device__ __forceinline__ unsigned long long of_queries(int item, int head, int query, int number) const {
+  __device__ __forceinline__ unsigned long long of_queries(int batch_index, int head, int query, int number) const {
     if (query >= shape.queries || number >= shape.key_words()) return 0;
     const Band& band = shape.band;
     const int last_query = min(query + kStep, shape.queries) - 1, last = min(last_query + band.most, shape.keys - 1);
@@ -221,34 +203,30 @@ struct LiveBlocks {
     const int first = max(query + band.least, 0), last_sink = min(band.sinks - 1, last);
     unsigned long long bits = first <= last ? bits_between(first / kKeyBlock, last / kKeyBlock, number) : 0;
     if (last_sink >= 0) bits |= bits_between(0, last_sink / kKeyBlock, number);
-    if (bits != 0) bits &= row_word(item, head, query / kQueryBlock, number);
+    if (bits != 0) bits &= row_word(batch_index, head, query / kQueryBlock, number);
     return bits;
   }
 };
 
-// A tile of keys for all heads of a group, or of queries for one head.
 struct Tile {
   bool is_of_queries;
-  int item, head, first;
+  int batch_index, head, first;
 };
 
-// The order of all tiles: tiles of keys come first, then those of queries if a second pass computes dQ.
 struct Order {
   const Shape& shape;
   const unsigned* sorted;
 
-  __device__ __forceinline__ int key_tiles() const { return shape.items * shape.kv_heads * shape.key_tiles(); }
-  __device__ __forceinline__ int query_tiles() const { return kPasses == 2 ? shape.items * shape.heads() * shape.query_tiles() : 0; }
+  __device__ __forceinline__ int key_tiles() const { return shape.batch * shape.kv_heads * shape.key_tiles(); }
+  __device__ __forceinline__ int query_tiles() const { return kPasses == 2 ? shape.batch * shape.heads() * shape.query_tiles() : 0; }
   __device__ __forceinline__ int count() const { return key_tiles() + query_tiles(); }
-  // Returns whether tiles differ in length: else sorting them is useless.
   __device__ __forceinline__ bool is_sorted() const {
     return kIsMasked || !shape.band.all(0, shape.queries - 1, 0, shape.keys - 1);
   }
-  // Returns how many heads of K and V form a section: their arrays fit in the L2 together.
   __device__ __forceinline__ int section() const {
     constexpr long long kBytes = 24ll << 20;
     const long long head = static_cast<long long>(shape.group) * shape.queries * kHeadDim * (kPasses == 1 ? 8 : 4);
-    return static_cast<int>(max(1ll, min(static_cast<long long>(shape.items) * shape.kv_heads, kBytes / head)));
+    return static_cast<int>(max(1ll, min(static_cast<long long>(shape.batch) * shape.kv_heads, kBytes / head)));
   }
   __device__ __forceinline__ Tile natural(int number) const {
     Tile tile;
@@ -257,22 +235,20 @@ struct Order {
     const int per_head = tile.is_of_queries ? shape.query_tiles() : shape.key_tiles();
     const int heads = tile.is_of_queries ? shape.heads() : shape.kv_heads;
     const int of = number / per_head;
-    tile.item = of / heads, tile.head = of % heads, tile.first = number % per_head * kTile;
+    tile.batch_index = of / heads, tile.head = of % heads, tile.first = number % per_head * kTile;
     return tile;
   }
   __device__ __forceinline__ unsigned at(int number) const { return is_sorted() ? sorted[number] : static_cast<unsigned>(number); }
 };
 
-// Writes two arrays over all queries, padded to whole steps: where exponents begin (kPShift - lse, in units of log2; -infinity for queries
-// that see nothing and for padding), and rowsum(dO o O), 2^kPShift times smaller.
 __device__ __forceinline__ void prepare_rows(const Shape& shape, const Element* __restrict__ out, const Element* __restrict__ d_out,
                                              const float* __restrict__ lse, float* __restrict__ row_values, float scale) {
-  constexpr int kLanes = 16, kVectors = kValueDim / 8 / kLanes;  // of a row; vectors have 8 elements
+  constexpr int kLanes = 16, kVectors = kValueDim / 8 / kLanes;
   constexpr int kAtOnce = 4;
   const int padded = shape.padded_queries(), lane = threadIdx.x % kLanes;
-  const long long rows = static_cast<long long>(shape.items) * shape.heads() * padded;
+  const long long rows = static_cast<long long>(shape.batch) * shape.heads() * padded;
   const long long stride = static_cast<long long>(gridDim.x) * (kThreads / kLanes);
-  const long long bound = (rows + 32 / kLanes - 1) / (32 / kLanes) * (32 / kLanes);  // whole warps
+  const long long bound = (rows + 32 / kLanes - 1) / (32 / kLanes) * (32 / kLanes);
   for (long long begin = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes; begin < bound; begin += kAtOnce * stride) {
     Vector<Element, 8> a[kAtOnce][kVectors], b[kAtOnce][kVectors];
     #pragma unroll
@@ -295,7 +271,7 @@ __device__ __forceinline__ void prepare_rows(const Shape& shape, const Element* 
     #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
       const long long row = begin + u * stride;
-      if (begin - threadIdx.x % 32 / kLanes + u * stride >= bound) break;  // the same for all of a warp
+      if (begin - threadIdx.x % 32 / kLanes + u * stride >= bound) break;
       float sum = 0.0f;
       #pragma unroll
       for (int i = 0; i < 8 * kVectors; ++i) sum = fmaf(to_float(a[u][i / 8].element[i % 8]), to_float(b[u][i / 8].element[i % 8]), sum);
@@ -315,9 +291,8 @@ __device__ __forceinline__ void prepare_rows(const Shape& shape, const Element* 
   }
 }
 
-// Sorts the tiles of each section by falling number of live blocks. One thread block sorts a section's tiles of one kind.
 __device__ __forceinline__ void sort_tiles(const Shape& shape, const LiveBlocks& live, const Order& tiles, unsigned* order, unsigned* histogram) {
-  const int section = tiles.section(), all_heads = shape.items * shape.kv_heads, sections = (all_heads + section - 1) / section;
+  const int section = tiles.section(), all_heads = shape.batch * shape.kv_heads, sections = (all_heads + section - 1) / section;
   const int words = max(shape.query_words(), shape.key_words());
   const int most = max(shape.group * shape.query_blocks(), shape.key_blocks());
   for (int job = blockIdx.x; job < sections * kPasses; job += gridDim.x) {
@@ -331,8 +306,8 @@ __device__ __forceinline__ void sort_tiles(const Shape& shape, const LiveBlocks&
       for (int g = 0; g < (of_queries ? 1 : shape.group); ++g) {
         const int head = of_queries ? tile.head : tile.head * shape.group + g;
         for (int w = 0; w < words; ++w) {
-          const unsigned long long bits = of_queries ? live.of_queries(tile.item, head, tile.first, w) | live.of_queries(tile.item, head, tile.first + kApart, w)
-                                                     : live.of_keys(tile.item, head, tile.first, w) | live.of_keys(tile.item, head, tile.first + kApart, w);
+          const unsigned long long bits = of_queries ? live.of_queries(tile.batch_index, head, tile.first, w) | live.of_queries(tile.batch_index, head, tile.first + kApart, w)
+                                                     : live.of_keys(tile.batch_index, head, tile.first, w) | live.of_keys(tile.batch_index, head, tile.first + kApart, w);
           count += __popcll(bits);
         }
       }
@@ -342,7 +317,7 @@ __device__ __forceinline__ void sort_tiles(const Shape& shape, const LiveBlocks&
     __syncthreads();
     for (int at = first + static_cast<int>(threadIdx.x); at < last; at += kThreads) atomicAdd(histogram + bucket_of(at), 1u);
     __syncthreads();
-    if (threadIdx.x < 32) {  // each count becomes the number of tiles before it
+    if (threadIdx.x < 32) {
       unsigned sums = 0;
       for (int i = 0; i < kBuckets; i += 32) {
         const unsigned own = histogram[i + threadIdx.x];
@@ -374,11 +349,10 @@ struct Producer {
   Pair pair;
   unsigned held_parity = 1;
 
-  __device__ __forceinline__ auto box_of(int piece, int token, int head, int item) const {
-    return box_at(piece * 64, token, head, item);
+  __device__ __forceinline__ auto box_of(int piece, int token, int head, int batch_index) const {
+    return box_at(piece * 64, token, head, batch_index);
   }
 
-  // Loads the two matrices of a tile that stay resident in shared memory.
   __device__ __forceinline__ void load_held(const Tile& tile, unsigned number) {
     barrier_wait(&shared.held_empty, held_parity);
     held_parity ^= 1;
@@ -391,7 +365,7 @@ struct Producer {
       for (int piece = 0; piece < kPieces; ++piece) {
         #pragma unroll
         for (int w = 0; w < kGroups; ++w) {
-          const auto from = box_of(piece, tile.first + w * kStep, tile.head, tile.item);
+          const auto from = box_of(piece, tile.first + w * kStep, tile.head, tile.batch_index);
           unsigned char* const to = memory + (piece * kGroups + w) * kPieceBytes;
           copy_box(to, first, from, &shared.held_full);
           if (piece < kValuePieces) copy_box(to + kHeldBytes, second, from, &shared.held_full);
@@ -401,8 +375,7 @@ struct Producer {
     __syncwarp();
   }
 
-  // Loads a stage: 64 rows of a matrix, and one value for each of them.
-  __device__ __forceinline__ void load_stage(int number, const TensorMap& map, int pieces, int token, int head, int item, unsigned descriptor, const float* values) {
+  __device__ __forceinline__ void load_stage(int number, const TensorMap& map, int pieces, int token, int head, int batch_index, unsigned descriptor, const float* values) {
     barrier_wait(shared.empty + number, pair.parity ^ 1);
     if (is_elected()) {
       Barrier* const full = shared.full + number;
@@ -410,13 +383,12 @@ struct Producer {
       barrier_arrive_expecting(full, pieces * kPieceBytes + (values != nullptr ? 64 * sizeof(float) : 0));
       unsigned char* const to = memory + kStagesAt + number * kStageBytes;
       #pragma unroll
-      for (int piece = 0; piece < pieces; ++piece) copy_box(to + piece * kPieceBytes, map, box_of(piece, token, head, item), full);
+      for (int piece = 0; piece < pieces; ++piece) copy_box(to + piece * kPieceBytes, map, box_of(piece, token, head, batch_index), full);
       if (values != nullptr) copy_bulk(shared.row_values[number], values, 64 * sizeof(float), full);
     }
     __syncwarp();
   }
 
-  // Returns whether some of a warpgroup's places of a step are hidden.
   __device__ __forceinline__ bool hides(const Tile& tile, int first, int w) const {
     const int own = tile.first + w * kApart, query = tile.is_of_queries ? own : first, key = tile.is_of_queries ? first : own;
     return key + kStep > shape.keys || !shape.band.all(query, query + kStep - 1, key, key + kStep - 1);
@@ -430,24 +402,23 @@ struct Producer {
     }
     if (tile.is_of_queries) {
       const int kv_head = head / shape.group;
-      load_stage(pair.first(), k_map, kPieces, first, kv_head, tile.item, descriptor, nullptr);
-      load_stage(pair.second(), v_map, kValuePieces, first, kv_head, tile.item, 0, nullptr);
+      load_stage(pair.first(), k_map, kPieces, first, kv_head, tile.batch_index, descriptor, nullptr);
+      load_stage(pair.second(), v_map, kValuePieces, first, kv_head, tile.batch_index, 0, nullptr);
     } else {
-      const int row = (tile.item * shape.heads() + head) * shape.query_steps() + first / kStep;
+      const int row = (tile.batch_index * shape.heads() + head) * shape.query_steps() + first / kStep;
       const float* const values = row_values + static_cast<long long>(row) * kStep;
-      load_stage(pair.first(), q_map, kPieces, first, head, tile.item, descriptor, values);
-      load_stage(pair.second(), d_out_map, kValuePieces, first, head, tile.item, row, values + shape.padded_rows());
+      load_stage(pair.first(), q_map, kPieces, first, head, tile.batch_index, descriptor, values);
+      load_stage(pair.second(), d_out_map, kValuePieces, first, head, tile.batch_index, row, values + shape.padded_rows());
     }
     pair.advance();
   }
 
-  // Loads all live steps of a tile. Without any, loads one without live places, so that consumers store zeros.
   __device__ __forceinline__ void load(const Tile& tile) {
     const int lane = threadIdx.x % 32;
     const int words = tile.is_of_queries ? shape.key_words() : shape.query_words(), end = tile.is_of_queries ? shape.keys : shape.queries;
     const int block_size = tile.is_of_queries ? kKeyBlock : kQueryBlock, heads = tile.is_of_queries ? 1 : shape.group;
     const int last = tile.first + kTile - 1;
-    int held = -1, held_head = tile.is_of_queries ? tile.head : tile.head * shape.group;  // a step that is loaded when it is known whether it is the last one
+    int held = -1, held_head = tile.is_of_queries ? tile.head : tile.head * shape.group;
     unsigned held_flags = 0;
     for (int g = 0; g < heads; ++g) {
       const int head = tile.is_of_queries ? tile.head : tile.head * shape.group + g;
@@ -455,8 +426,8 @@ struct Producer {
         unsigned long long mine[kConsumers];
         #pragma unroll
         for (int w = 0; w < kConsumers; ++w) {
-          mine[w] = tile.is_of_queries ? live.of_queries(tile.item, head, tile.first + w * kApart, base + lane)
-                                       : live.of_keys(tile.item, head, tile.first + w * kApart, base + lane);
+          mine[w] = tile.is_of_queries ? live.of_queries(tile.batch_index, head, tile.first + w * kApart, base + lane)
+                                       : live.of_keys(tile.batch_index, head, tile.first + w * kApart, base + lane);
         }
         for (unsigned any = __ballot_sync(0xffffffffu, (mine[0] | mine[1]) != 0); any != 0; any &= any - 1) {
           const int word = __ffs(static_cast<int>(any)) - 1;
@@ -480,7 +451,6 @@ struct Producer {
     load_step(tile, held_head, held, held_flags | kLast);
   }
 
-  // The counters are two words that are zero between launches.
   __device__ __forceinline__ void load_all(const Order& tiles, unsigned* counters) {
     const int count = tiles.count();
     for (int number = blockIdx.x; number < count;) {
@@ -502,19 +472,16 @@ struct Producer {
   }
 };
 
-using Scores = float[kStep / 8][4];  // 64 x 64 of them over a warpgroup
-using Weights = unsigned[kStep / 16][4];  // the same in 16 bits, as the left factor of a product
-constexpr int kSharing = 3 - kGroups;  // warpgroups that share the columns of their gradients
-using Sums = float[kHeadDim / kSharing / 8][4];  // of dQ or dK over a warpgroup
-using ValueSums = float[kValueDim / kSharing / 8][4];  // of dV
-using Factor = unsigned[kHeadDim / 16][4];  // 64 rows of an input in registers
+using Scores = float[kStep / 8][4];
+using Weights = unsigned[kStep / 16][4];
+constexpr int kSharing = 3 - kGroups;
+using Sums = float[kHeadDim / kSharing / 8][4];
+using ValueSums = float[kValueDim / kSharing / 8][4];
+using Factor = unsigned[kHeadDim / 16][4];
 
-// The places that are seen among 64 x 64, where some are hidden. A thread has two rows, and sees columns up to the row's last one that do not
-// come before its first one or are free.
 struct Places {
   int first[2], last[2], free;
 
-  // Rows are keys, and columns queries.
   __device__ __forceinline__ static Places of_keys(const Shape& shape, int row, int column, bool is_dead) {
     Places found;
     const Band band = shape.band;
@@ -539,7 +506,6 @@ struct Places {
     found.free = band.sinks - column;
     return found;
   }
-  // Sum i of tile j of this thread; columns are counted from the thread's own first one.
   __device__ __forceinline__ bool sees(int j, int i) const {
     const int column = j * 8 + i % 2;
     return (column <= last[i / 2]) & ((column >= first[i / 2]) | (column < free));
@@ -565,12 +531,11 @@ struct Consumer {
   const float* scale;
   Pair pair;
   unsigned held_parity = 0;
-  unsigned steps = 0;  // of which dS was stored, in all tiles so far
+  unsigned steps = 0;
 
   __device__ __forceinline__ unsigned lane() const { return threadIdx.x % 32; }
   __device__ __forceinline__ unsigned warp() const { return threadIdx.x / 32 % 4; }
   __device__ __forceinline__ unsigned char* held(int matrix) const { return memory + matrix * kHeldBytes; }
-  // This warpgroup's 64 rows of a resident matrix.
   __device__ __forceinline__ unsigned char* own_held(int matrix) const { return held(matrix) + (kGroups > 1 ? warpgroup * kPieceBytes : 0); }
   __device__ __forceinline__ unsigned char* at_stage(int number) const { return memory + kStagesAt + number * kStageBytes; }
   __device__ __forceinline__ unsigned char* at_gradients(unsigned number) const { return memory + kGradientsAt + number * kGradientBytes; }
@@ -583,21 +548,17 @@ struct Consumer {
   __device__ __forceinline__ void wait_full(int number, unsigned parity) const { barrier_wait(shared.full + number, parity); }
 
   __device__ __forceinline__ bool hides(unsigned descriptor) const { return (descriptor & kHiddenFor << warpgroup) != 0; }
-  // This thread's places of a step.
   __device__ __forceinline__ int first_row() const {
     return tiles.natural(static_cast<int>(shared.tile)).first + static_cast<int>(warpgroup * kApart + warp() * 16 + lane() / 4);
   }
   __device__ __forceinline__ int first_column(unsigned descriptor) const { return static_cast<int>((descriptor & ~63u) + lane() % 4 * 2); }
   __device__ __forceinline__ bool is_dead(unsigned descriptor) const { return (descriptor & kDeadFor << warpgroup) != 0; }
 
-  // Returns the byte of the lane's part of 8 x 8 matrices, 16 columns of 64 rows, in swizzled rows of 128 bytes; later columns lie at an
-  // exclusive or with their bytes.
   __device__ __forceinline__ unsigned matrix_row() const {
     const unsigned row = warp() * 16 + lane() % 16;
     return row * 128 + ((lane() / 16 ^ row % 8) << 4);
   }
 
-  // Loads this warpgroup's 64 rows of a resident matrix as fragments.
   __device__ __forceinline__ void load_factor(Factor& factor, int matrix) const {
     const unsigned at = matrix_row();
     #pragma unroll
@@ -606,7 +567,6 @@ struct Consumer {
     }
   }
 
-  // Starts the product of own rows of a resident matrix and the 64 rows of a stage.
   template <int kMatrix>
   __device__ __forceinline__ void begin_scores(Scores& scores, [[maybe_unused]] const Factor& factor, int number) const {
     const KMajor b(at_stage(number));
@@ -620,7 +580,6 @@ struct Consumer {
     warpgroup_commit();
   }
 
-  // Starts adding the product of 64 x 64 weights and the 64 rows of a stage, all of their columns.
   template <int kTiles>
   __device__ __forceinline__ void begin_sums(float (&sums)[kTiles][4], const Weights& weights, int number) const {
     const MnMajor b(at_stage(number), kPieceBytes);
@@ -630,7 +589,6 @@ struct Consumer {
     warpgroup_commit();
   }
 
-  // The 16 columns, among all, of a warpgroup's k-th 16 ones.
   template <int kTiles>
   __device__ __forceinline__ int column_of(int k) const {
     if constexpr (kSharing == 1) return k;
@@ -645,7 +603,6 @@ struct Consumer {
     for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
   }
 
-  // Follows a wait for products of these weights: else the compiler would overwrite them before the wait.
   __device__ __forceinline__ static void settle(Weights& weights) {
 #if !defined(SPARSEGEN_EMULATOR)
     #pragma unroll
@@ -653,15 +610,13 @@ struct Consumer {
 #endif
   }
 
-  // A pair of weights as floats.
   __device__ __forceinline__ static Vector<float, 2> to_floats(unsigned pair) {
     const float2 both = __half22float2(reinterpret_cast<const __half2&>(pair));
     return { {both.x, both.y} };
   }
 
-  // Rounds sums, and stores those inside the array; `place` is 64 rows of a resident matrix that no product reads any more.
   template <int kTiles>
-  __device__ __forceinline__ void store_rows(const float (&sums)[kTiles][4], float factor, unsigned char* place, const TensorMap& map, int token, int head, int item) const {
+  __device__ __forceinline__ void store_rows(const float (&sums)[kTiles][4], float factor, unsigned char* place, const TensorMap& map, int token, int head, int batch_index) const {
     const unsigned at = matrix_row();
     #pragma unroll
     for (int k = 0; k < kTiles / 2; ++k) {
@@ -679,13 +634,12 @@ struct Consumer {
     if (threadIdx.x % 128 == 0) {
       #pragma unroll
       for (int piece = 0; piece < kTiles * kSharing / 8; ++piece) {
-        store_box(map, box_at(piece * 64, token, head, item), place + piece * kGroups * kPieceBytes);
+        store_box(map, box_at(piece * 64, token, head, batch_index), place + piece * kGroups * kPieceBytes);
       }
       store_box_commit();
     }
   }
 
-  // Releases the resident matrices when all stores have read their staged rows.
   __device__ __forceinline__ void release_held() const {
     if (threadIdx.x % 128 == 0) {
       store_box_wait<0>();
@@ -711,10 +665,9 @@ struct Consumer {
   }
 };
 
-// The elementwise part of a step of 64 queries and a warpgroup's 64 keys.
 struct ColumnStep {
   const Consumer& consumer;
-  int pair;  // of its stages
+  int pair;
 
   __device__ __forceinline__ unsigned descriptor() const { return consumer.shared.descriptors[2 * pair]; }
   __device__ __forceinline__ const float* values(int stage) const { return consumer.shared.row_values[stage] + consumer.lane() % 4 * 2; }
@@ -739,7 +692,6 @@ struct ColumnStep {
       weights[j / 2][j % 2 * 2 + 1] = to_pair(p[2], p[3]);
     }
   }
-  // P, 2^kPShift times as large.
   __device__ __forceinline__ void weigh(const Scores& scores, float scale, Weights& weights) const {
     if (consumer.hides(descriptor())) {
       weigh<true>(scores, scale, weights);
@@ -747,7 +699,6 @@ struct ColumnStep {
       weigh<false>(scores, scale, weights);
     }
   }
-  // dS = P o (dP - delta); may take the place of P.
   __device__ __forceinline__ void differentiate(const Weights& weights, const Scores& dp, Weights& ds) const {
     constexpr float kUnshifted = 1.0f / (1 << kPShift);
     const float* const deltas = values(2 * pair + 1);
@@ -766,8 +717,6 @@ struct ColumnStep {
   }
 };
 
-// A warpgroup has 64 keys, and multiplies them with 64 queries in each step: S^T = K Q^T and dP^T = V dO^T come with keys as rows, so that
-// P^T and dS^T are left factors as they lie in registers. dV += P^T dO, dK += dS^T Q.
 __device__ __forceinline__ void Consumer::compute_keys() {
   const float score_scale = *scale * kLog2E;
   Sums dk;
@@ -791,8 +740,8 @@ __device__ __forceinline__ void Consumer::compute_keys() {
   };
   const auto step_of = [&](const Pair& of) { return ColumnStep{*this, of.number}; };
   const auto is_last = [&](const Pair& of) { return (step_of(of).descriptor() & kLast) != 0; };
-  Pair of = pair;  // the step's
-  const auto begin_step = [&] {  // until dS is there
+  Pair of = pair;
+  const auto begin_step = [&] {
     begin_q(of);
     begin_d_out(of);
     warpgroup_wait<1>();
@@ -826,11 +775,10 @@ __device__ __forceinline__ void Consumer::compute_keys() {
   pair = of;
   const Tile tile = tiles.natural(static_cast<int>(shared.tile));
   const int key = tile.first + static_cast<int>(warpgroup) * kApart;
-  store_rows(dv, 1.0f / (1 << kPShift), own_held(1), dv_map, key, tile.head, tile.item);
-  store_rows(dk, *scale, own_held(0), dk_map, key, tile.head, tile.item);
+  store_rows(dv, 1.0f / (1 << kPShift), own_held(1), dv_map, key, tile.head, tile.batch_index);
+  store_rows(dk, *scale, own_held(0), dk_map, key, tile.head, tile.batch_index);
 }
 
-// A warpgroup has 64 queries, and multiplies them with 64 keys in each step: S = Q K^T, dP = dO V^T, dQ += dS K.
 __device__ __forceinline__ void Consumer::compute_queries() {
   const Tile tile = tiles.natural(static_cast<int>(shared.tile));
   const int query = tile.first + static_cast<int>(warpgroup) * kApart;
@@ -848,7 +796,7 @@ __device__ __forceinline__ void Consumer::compute_queries() {
   #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int row = query + static_cast<int>(warp() * 16 + lane() / 4) + h * 8;
-    const float* const values = row_values + (static_cast<long long>(tile.item) * shape.heads() + tile.head) * shape.padded_queries() + row;
+    const float* const values = row_values + (static_cast<long long>(tile.batch_index) * shape.heads() + tile.head) * shape.padded_queries() + row;
     const bool is_there = row < shape.padded_queries();
     begins[h] = is_there ? __ldcg(values) - static_cast<float>(kPShift) : -INFINITY;
     delta[h] = is_there ? __ldcg(values + shape.padded_rows()) * static_cast<float>(1 << kPShift) : 0.0f;
@@ -887,14 +835,14 @@ __device__ __forceinline__ void Consumer::compute_queries() {
       }
     }
   };
-  Pair of = pair;  // the step's
+  Pair of = pair;
   begin_k(of);
   unsigned descriptor = shared.descriptors[of.first()];
   warpgroup_wait<0>();
   warpgroup_settle(scores);
   weigh_step(descriptor);
   int before_k = -1;
-  while ((descriptor & kLast) == 0) {  // the next scores are multiplied while dS is computed
+  while ((descriptor & kLast) == 0) {
     const Pair now = of;
     of.advance();
     begin_v(now);
@@ -925,24 +873,21 @@ __device__ __forceinline__ void Consumer::compute_queries() {
   release(of.first());
   of.advance();
   pair = of;
-  store_rows(dq, *scale, own_held(0), dq_map, query, tile.head, tile.item);
+  store_rows(dq, *scale, own_held(0), dq_map, query, tile.head, tile.batch_index);
 }
 
-// The gradients of attention's Q, K and V. Persistent kernel: all thread blocks prepare values of rows and the order of tiles, and meet; then
-// they compute tiles of 128 keys, with all queries that see any of them, and then tiles of queries. A producer warp loads live
-// steps; two consumer warpgroups multiply.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
     const __grid_constant__ TensorMap d_out_map, const __grid_constant__ TensorMap dq_map, const __grid_constant__ TensorMap dk_map,
-    const __grid_constant__ TensorMap dv_map, int queries, int keys, int kv_heads, int group, int items, int item_masks, int head_masks, unsigned* counters,
+    const __grid_constant__ TensorMap dv_map, int queries, int keys, int kv_heads, int group, int batch, int element_masks, int head_masks, unsigned* counters,
     float* row_values, float* dq_sums, unsigned* order, int* mask_ranks, const Element* __restrict__, const Element* __restrict__, const Element* __restrict__,
     const Element* __restrict__ out, const Element* __restrict__ d_out, const float* __restrict__ lse,
     const unsigned long long* __restrict__ mask, const float* __restrict__ scale, const int* __restrict__ band, Element*, Element*, Element* dq) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Memory& shared = *reinterpret_cast<Memory*>(memory + kMemoryAt);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
-  const Shape shape{items, kv_heads, group, queries, keys, shared.band};
-  const LiveBlocks live{shape, mask, item_masks, head_masks, mask_ranks};
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  const Shape shape{batch, kv_heads, group, queries, keys, shared.band};
+  const LiveBlocks live{shape, mask, element_masks, head_masks, mask_ranks};
   const Order tiles{shape, order};
   if (threadIdx.x == 0) {
     shared.init();
@@ -955,7 +900,7 @@ tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_con
   grid_sync(counters);
   if (tiles.is_sorted()) {
     sort_tiles(shape, live, tiles, order, reinterpret_cast<unsigned*>(memory + kStagesAt));
-    fence_shared_for_tensor_cores();  // TMA overwrites the counts
+    fence_shared_for_tensor_cores();
     grid_sync(counters);
   }
   if (warp >= kProducer / 32) {

@@ -11,21 +11,19 @@
 // lib/element.cuh.j2 (1)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-// Tunables.
-constexpr int kTileN = 256;  // columns of C per block
-constexpr int kRaster = 16;  // tiles of rows that come before the next columns
-constexpr int kTail = 2;  // the same in the last rows, at most kRaster
-constexpr bool kCounted = true;  // tiles come from a counter instead of by position
+constexpr int kTileN = 256;
+constexpr int kRaster = 16;
+constexpr int kTail = 2;
+constexpr bool kCounted = true;
 
-// Constants of the problem.
-constexpr bool kAByInner = true;  // A's stored tiles are contiguous along k
+constexpr bool kAByInner = true;
 constexpr bool kBByInner = false;
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 static_assert(kTail <= kRaster, "kTail divides up what kRaster would hold");
 
 // lib/persistent/copied_tiles.cuh.j2 (1)
 
-constexpr int kTileM = 64 * kConsumers;  // rows of a stored tile
+constexpr int kTileM = 64 * kConsumers;
 constexpr int kStages = stages_of(kTileN);
 constexpr int kStageBytes = stage_bytes(kTileN);
 
@@ -33,13 +31,11 @@ using Sums = float[kTileN / 8][4];
 
 // lib/persistent/tile_places.cuh.j2
 
-// A tile of C: 128 rows, with the stored tiles from begin to end.
 struct Tile {
   int row, column;
   int begin, end;
 };
 
-// The order of all tiles: rows with most stored tiles come first, or a long tile would run alone at the end.
 struct Tiles {
   const int* row_blocks;
   const int* offsets;
@@ -47,7 +43,6 @@ struct Tiles {
 
   __device__ __forceinline__ int count() const { return row_tiles * column_tiles; }
 
-  // Past the last tile: returns a valid tile that must not be loaded.
   __device__ __forceinline__ Tile at(int number) const {
     const TilePlace place = place_of_tile(number, row_tiles, column_tiles);
     const int rank = min(place.row, row_tiles - 1);
@@ -56,7 +51,6 @@ struct Tiles {
   }
 };
 
-// The producer warp: loads A's stored tiles in bulk and B's rows by TMA.
 struct Producer {
   unsigned char* tiles;
   Ring& ring;
@@ -89,7 +83,6 @@ struct Producer {
     stage.advance(kStages);
   }
 
-  // Loads all stored tiles of some rows. Without any, one dead stage makes consumers store zeros.
   __device__ __forceinline__ void load(const Tile& tile) {
     const int steps = tile.end - tile.begin, prefetch_at = min(kStages, max(steps, 1)) - 1;
     if (steps == 0) {
@@ -99,7 +92,7 @@ struct Producer {
     }
     int panel = panels[tile.begin];
     for (int step = 0; step < steps; ++step) {
-      const int next = panels[tile.begin + step + 1];  // the array has one more
+      const int next = panels[tile.begin + step + 1];
       load_step(tile, tile.begin + step, panel, 3, step == steps - 1);
       panel = next;
       if (step == prefetch_at) scheduler.prefetch();
@@ -109,8 +102,6 @@ struct Producer {
 
 // lib/persistent/tile_consumer.cuh.j2 (1)
 
-// C = A * B, of A the tiles of 128 x 64 elements that have nonzeros. Persistent kernel: a producer warp loads stored tiles and the rows of B
-// that these multiply; two consumer warpgroups multiply. The blocks of a cluster compute the same rows, and each multicasts half of A.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 tma_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap c_map, int m, int k, int n, int row_block_count,
     const int* __restrict__ row_blocks, const int* __restrict__ offsets, const int* __restrict__ panels,
@@ -120,7 +111,7 @@ tma_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ 
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const int cluster_columns = kTileN * static_cast<int>(kClusterBlocks);
   const Tiles tiles{row_blocks, offsets, row_block_count, (n + cluster_columns - 1) / cluster_columns};
   TileScheduler scheduler(shared.queue, counters);
@@ -152,5 +143,5 @@ tma_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ 
     consumer.compute_all(output);
     output.finish();
   }
-  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
+  cluster_meet();
 }

@@ -13,16 +13,14 @@
 // lib/element.cuh.j2 (2)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-// Tunables.
-constexpr int kTileN = 256;  // columns of the result per block
-constexpr int kRaster = 16;  // tiles of rows that come before the next columns
-constexpr int kTail = 2;  // the same in the last rows, at most kRaster
-constexpr bool kCounted = true;  // tiles come from a counter instead of by position
+constexpr int kTileN = 256;
+constexpr int kRaster = 16;
+constexpr int kTail = 2;
+constexpr bool kCounted = true;
 
-// Constants of the problem.
-constexpr int kRowBlock = 128;  // rows of the result in a block of the mask
-constexpr int kInnerBlock = 128;  // elements of the contraction in a block of the mask
-constexpr bool kAByInner = true;  // A is contiguous along the contraction
+constexpr int kRowBlock = 128;
+constexpr int kInnerBlock = 128;
+constexpr bool kAByInner = true;
 constexpr bool kBByInner = true;
 static_assert(sizeof(Element) == 2 || (kAByInner && kBByInner), "floats lie along the contraction");
 static_assert(kTail <= kRaster, "kTail divides up what kRaster would hold");
@@ -34,25 +32,23 @@ static_assert(kRowBlock % 64 == 0 && kInnerBlock % 64 == 0, "blocks are whole pi
 
 constexpr int kStages = stages_of(kTileN);
 constexpr int kStageBytes = stage_bytes(kTileN);
-constexpr int kPieces = kRowBlock / 64;  // pieces of 64 rows in a block of the mask
+constexpr int kPieces = kRowBlock / 64;
 
 using Sums = float[kTileN / 8][4];
 
 // lib/persistent/tile_places.cuh.j2
 
-// A tile of the result: the same columns for both warpgroups, and for each 64 rows with their rank in the mask.
 struct Tile {
-  int rows[kConsumers];  // in units of 64; kNoRows where there are none
+  int rows[kConsumers];
   int ranks[kConsumers];
-  unsigned long long first[kConsumers];  // the first word of the mask's rows, read ahead
+  unsigned long long first[kConsumers];
   int column;
-  int item = 0;  // of the batch
+  int batch_index = 0;
 };
 
-// The order of all tiles, one batch element after the other: rows with most live blocks come first, or a long tile would run alone at the end.
 struct Tiles {
-  MaskRows first_mask;  // of the first item
-  int rows;  // of the result, in units of 64
+  MaskRows first_mask;
+  int rows;
   int row_tiles, column_tiles;
 
   __device__ __forceinline__ Tiles(const MaskRows& of, int row_count, int column_count)
@@ -61,12 +57,11 @@ struct Tiles {
 
   __device__ __forceinline__ int count() const { return row_tiles * column_tiles; }
 
-  __device__ __forceinline__ MaskRows mask_of([[maybe_unused]] int item) const { return first_mask; }
+  __device__ __forceinline__ MaskRows mask_of([[maybe_unused]] int batch_index) const { return first_mask; }
 
-  // Past the last tile: returns a valid tile that must not be loaded.
   __device__ __forceinline__ Tile at(int number) const {
     Tile tile;
-    const MaskRows mask = mask_of(tile.item);
+    const MaskRows mask = mask_of(tile.batch_index);
     const TilePlace place = place_of_tile(number, row_tiles, column_tiles);
     tile.column = (place.column * static_cast<int>(kClusterBlocks) + static_cast<int>(cluster_rank())) * kTileN;
     #pragma unroll
@@ -81,7 +76,6 @@ struct Tiles {
   }
 };
 
-// The producer warp: loads tiles of A and B by TMA.
 struct Producer {
   unsigned char* tiles;
   Ring& ring;
@@ -89,7 +83,7 @@ struct Producer {
   const TensorMap& a_map;
   const TensorMap& b_map;
   Stage stage;
-  int ahead = 0;  // stages of this tile that were loaded
+  int ahead = 0;
 
   __device__ __forceinline__ void load_step(const Tile& tile, int at, unsigned live, bool last) {
     ring.wait_empty(stage);
@@ -98,17 +92,17 @@ struct Producer {
       unsigned char* const b = a + kConsumers * kPieceBytes;
       Barrier* const full = ring.full + stage.number;
       const unsigned rows = static_cast<unsigned>(tile.rows[0] | tile.rows[1] << 16);
-      const unsigned flags = live | (last ? kLast : 0) | static_cast<unsigned>(tile.item) << 16;
+      const unsigned flags = live | (last ? kLast : 0) | static_cast<unsigned>(tile.batch_index) << 16;
       store_vector(ring.descriptors[stage.number].element, StageDescriptor{ {flags, rows, static_cast<unsigned>(tile.column), 0} });
       barrier_arrive_expecting(full, live == 0 ? 0 : ((live & 1) + (live >> 1) + kTileN / 64) * kPieceBytes);
       #pragma unroll
       for (unsigned w = 0; w < kConsumers; ++w) {
         if ((live >> w & 1) == 0 || (kClusterBlocks == 2 && w != cluster_rank())) continue;
-        const auto first = kAByInner ? box_of(tile.item, at, tile.rows[w] * 64) : box_of(tile.item, tile.rows[w] * 64, at);
+        const auto first = kAByInner ? box_of(tile.batch_index, at, tile.rows[w] * 64) : box_of(tile.batch_index, tile.rows[w] * 64, at);
         copy_box_to_cluster(a + w * kPieceBytes, a_map, first, full, 3);
       }
       if (live != 0) {
-        copy_box(b, b_map, box_of(tile.item, at, tile.column), full);
+        copy_box(b, b_map, box_of(tile.batch_index, at, tile.column), full);
       }
     }
     __syncwarp();
@@ -116,11 +110,10 @@ struct Producer {
     if (++ahead == kStages || (last && ahead < kStages)) scheduler.prefetch();
   }
 
-  // Loads all live steps of a tile. Without any, one dead stage makes consumers store the epilogue of zeros.
   __device__ __forceinline__ void load(const Tile& tile, const MaskRows& mask) {
     const bool has_first = tile.rows[0] != kNoRows, has_second = tile.rows[1] != kNoRows;
     ahead = 0;
-    int held = -1;  // a step that is loaded when it is known whether it is the last one
+    int held = -1;
     unsigned held_live = 0;
     unsigned long long first = tile.first[0], second = tile.first[1];
     for (int number = 0;;) {
@@ -142,9 +135,6 @@ struct Producer {
 
 // lib/persistent/tile_consumer.cuh.j2 (1)
 
-// Y = scale * A * B with A's live blocks alone; the mask comes with the call. Persistent kernel: a producer warp
-// walks the mask's bits and loads live blocks; two consumer warpgroups multiply. The blocks of a cluster compute the same rows, and each
-// multicasts half of A.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap y_map,
     int m, int k, int n, unsigned* counters, float* __restrict__ parts, const Element* __restrict__, const Element* __restrict__,
@@ -155,7 +145,7 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const MaskRows rows(mask, (m + kRowBlock - 1) / kRowBlock, (k + kInnerBlock - 1) / kInnerBlock, false);
   const Tiles tiles(rows, m, n);
   TileScheduler scheduler(shared.queue, counters);
@@ -163,7 +153,7 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   Tile tile;
   if (warp == kProducer / 32) {
     wait_for_kernel_before();
-    let_next_kernel_begin();  // takes effect where blocks of this kernel end: all of them are resident
+    let_next_kernel_begin();
     tile = tiles.at(scheduler.cluster);
   } else if (threadIdx.x == kProducer + 32) {
     prefetch_map(a_map);
@@ -179,7 +169,7 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     if (warp == kProducer / 32) {
       Producer producer{memory, shared.ring, scheduler, a_map, b_map};
       for (int number = scheduler.cluster; number < tiles.count();) {
-        producer.load(tile, tiles.mask_of(tile.item));
+        producer.load(tile, tiles.mask_of(tile.batch_index));
         number = scheduler.next();
         tile = tiles.at(number);
       }
@@ -195,5 +185,5 @@ tma_dsd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     consumer.compute_all(output);
     output.finish();
   }
-  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
+  cluster_meet();
 }

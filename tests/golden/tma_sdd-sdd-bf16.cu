@@ -11,15 +11,13 @@
 
 // lib/element.cuh.j2 (2)
 
-// Tunables.
-constexpr int kTileN = 256;  // columns of the result per block
-constexpr int kRaster = 16;  // tiles of rows that come before the next columns
-constexpr bool kCounted = true;  // tiles come from a counter instead of by position
+constexpr int kTileN = 256;
+constexpr int kRaster = 16;
+constexpr bool kCounted = true;
 
-// Constants of the problem.
-constexpr int kRowBlock = 128;  // rows of the result in a block of the mask
-constexpr int kColumnBlock = 128;  // columns of the result in a block of the mask
-constexpr bool kBByInner = false;  // B is contiguous along the contraction
+constexpr int kRowBlock = 128;
+constexpr int kColumnBlock = 128;
+constexpr bool kBByInner = false;
 static_assert(sizeof(Element) == 2 || kBByInner, "floats lie along the contraction");
 static_assert(kRowBlock % 64 == 0 && kColumnBlock % 64 == 0, "blocks are whole pieces of 64 rows and columns");
 static_assert(kRaster <= 32, "each lane of a warp has a tile of rows");
@@ -28,67 +26,57 @@ static_assert(kRaster <= 32, "each lane of a warp has a tile of rows");
 
 // lib/tile/block_mask.cuh.j2
 
-constexpr int kPieces = kRowBlock / 64;  // pieces of 64 rows in a block of the mask
-constexpr int kNarrowN = kTileN < 128 ? kTileN : 128;  // columns of narrow tiles, which hold what is left of a row: a wide one would multiply unused columns
-constexpr int kUnit = 128;  // columns of the result that are live or dead together
-constexpr int kUnits = kTileN / kUnit;  // units in a tile
+constexpr int kPieces = kRowBlock / 64;
+constexpr int kNarrowN = kTileN < 128 ? kTileN : 128;
+constexpr int kUnit = 128;
+constexpr int kUnits = kTileN / kUnit;
 constexpr int kBlockUnits = kColumnBlock / kUnit;
 constexpr int kClusterUnits = kUnits * static_cast<int>(kClusterBlocks);
 static_assert(kUnits <= 4 && kColumnBlock % kUnit == 0, "a descriptor has room for four units");
 
-// A tile of the result: 64 rows for each warpgroup, and the columns of some live units.
 struct Tile {
-  int rows[kConsumers];  // in units of 64; kNoRows where there are none
+  int rows[kConsumers];
   bool narrow;
   int units;
-  unsigned live;  // bit 4 w + i: unit i lives in the rows of warpgroup w
-  unsigned long long columns;  // the units' numbers, 16 bits each
-  int item = 0;  // of the batch
+  unsigned live;
+  unsigned long long columns;
+  int batch_index = 0;
 };
 
-// The order of all tiles. A tile holds as many units as fit that are live in any of its 128 rows; the rest of a row may be a narrow tile.
-// Wide tiles come first, along groups of kRaster tiles of rows. All lanes of a producer warp walk through them together.
 struct Tiles {
-  MaskRows mask;  // of the group's item
-  int rows;  // of the result, in units of 64
-  int row_tiles, item_groups, groups;  // of an item, of all
-  // The group that the walk has reached. Each lane holds one of its tiles of rows: live units, first rows, tiles of this width.
+  MaskRows mask;
+  int rows;
+  int row_tiles, element_groups, groups;
   int group = -1, before = 0, in_group = 0;
   int units = 0, first_rows = 0, tiles = 0;
 
   __device__ __forceinline__ Tiles(const MaskRows& of, int row_count)
-      : mask(of), rows((row_count + 63) / 64), row_tiles((of.rows * kPieces + 1) / 2), item_groups((row_tiles + kRaster - 1) / kRaster),
-        groups(item_groups) {}
+      : mask(of), rows((row_count + 63) / 64), row_tiles((of.rows * kPieces + 1) / 2), element_groups((row_tiles + kRaster - 1) / kRaster),
+        groups(element_groups) {}
 
-  // Narrow tiles go through the same groups in a second pass.
   __device__ __forceinline__ int group_of_turn() const { return group < groups ? group : group - groups; }
-  __device__ __forceinline__ int item() const { return 0; }
-  // The first row tile of the group.
+  __device__ __forceinline__ int batch_index() const { return 0; }
   __device__ __forceinline__ int first_row_tile() const { return group_of_turn() * kRaster; }
 
   __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
   __device__ __forceinline__ static int from_lane(int mine, int lane) { return __shfl_sync(0xffffffffu, mine, lane); }
 
-  // Returns a word of the mask's bits for a warpgroup's rows.
   __device__ __forceinline__ unsigned long long word(int row_tile, int warpgroup, int number) const {
     return mask.word((row_tile * 2 + warpgroup) / kPieces, number);
   }
 
-  // Returns where 64 rows of a tile begin, in units of 64.
   __device__ __forceinline__ int rows_of(int row_tile, int warpgroup) const {
     const int piece = row_tile * 2 + warpgroup, rank = piece / kPieces;
     const int found = rank < mask.rows ? mask.order[rank] * kPieces + piece % kPieces : kNoRows;
     return found < rows ? found : kNoRows;
   }
 
-  // Returns how many of `count` units the cluster's first block computes: half of them, rounded up.
   __device__ __forceinline__ static int first_of(int count) {
     return (count + static_cast<int>(kClusterBlocks) - 1) / static_cast<int>(kClusterBlocks);
   }
 
   __device__ __forceinline__ static bool is_narrow(int count) { return kTileN > kNarrowN && first_of(count) * kUnit <= kNarrowN; }
 
-  // Goes on to the next group; returns false if there is none.
   __device__ __forceinline__ bool advance() {
     before += in_group;
     if (++group >= 2 * groups) return false;
@@ -109,12 +97,10 @@ struct Tiles {
     return true;
   }
 
-  // Walks to the tile of that number, which is larger than the last one. Returns false if there is none.
   __device__ __forceinline__ bool walk_to(Tile& tile, int number) {
     while (number >= before + in_group) {
       if (!advance()) return false;
     }
-    // First tiles of all rows come first, then all second tiles, and so on.
     int left = number - before, turn = 0;
     unsigned having = __ballot_sync(0xffffffffu, tiles > 0);
     while (left >= __popc(having)) {
@@ -126,7 +112,7 @@ struct Tiles {
     const unsigned there = static_cast<unsigned>(from_lane(first_rows, owner));
     tile.rows[0] = static_cast<int>(there & 0xffff), tile.rows[1] = static_cast<int>(there >> 16);
     tile.narrow = group >= groups;
-    tile.item = item();
+    tile.batch_index = batch_index();
     if (tile.narrow) turn = live / kClusterUnits;
     const int here = min(kClusterUnits, live - turn * kClusterUnits), first = first_of(here);
     const bool is_second = kClusterBlocks == 2 && cluster_rank() == 1;
@@ -135,7 +121,6 @@ struct Tiles {
     return true;
   }
 
-  // Finds the tile's units: the live ones of the row tile from the `skipped`-th on. Each lane holds two bits of a word.
   __device__ __forceinline__ void choose(Tile& tile, int row_tile, int skipped) const {
     tile.live = 0, tile.columns = 0;
     int chosen = 0;
@@ -165,7 +150,6 @@ struct Tiles {
   }
 };
 
-// The producer warp: loads tiles of A and B by TMA.
 struct Producer {
   unsigned char* tiles;
   Ring& ring;
@@ -176,7 +160,6 @@ struct Producer {
   bool narrow = false;
   int stages = stages_of(kTileN);
 
-  // Goes over to stages of narrow tiles, which lie elsewhere: waits until no consumer reads a wide one any more.
   __device__ __forceinline__ void relayout() {
     ring.signal(stage, kRelayout);
     stage.advance(stages);
@@ -190,7 +173,7 @@ struct Producer {
       unsigned char* const a = tiles + stage.number * (narrow ? stage_bytes(kNarrowN) : stage_bytes(kTileN));
       unsigned char* const b = a + kConsumers * kPieceBytes;
       Barrier* const full = ring.full + stage.number;
-      const unsigned flags = static_cast<unsigned>(tile.item) << 16 | tile.live << 8 | (last ? kLast : 0), rows = static_cast<unsigned>(tile.rows[0] | tile.rows[1] << 16);
+      const unsigned flags = static_cast<unsigned>(tile.batch_index) << 16 | tile.live << 8 | (last ? kLast : 0), rows = static_cast<unsigned>(tile.rows[0] | tile.rows[1] << 16);
       store_vector(ring.descriptors[stage.number].element,
                    StageDescriptor{ {flags, rows, static_cast<unsigned>(tile.columns), static_cast<unsigned>(tile.columns >> 32)} });
       const int pieces = (tile.rows[0] != kNoRows) + (tile.rows[1] != kNoRows) + tile.units * (kUnit / 64);
@@ -198,20 +181,19 @@ struct Producer {
       #pragma unroll
       for (unsigned w = 0; w < kConsumers; ++w) {
         if (tile.rows[w] == kNoRows || (kClusterBlocks == 2 && w != cluster_rank())) continue;
-        copy_box_to_cluster(a + w * kPieceBytes, a_map, box_of(tile.item, at, tile.rows[w] * 64), full, 3);
+        copy_box_to_cluster(a + w * kPieceBytes, a_map, box_of(tile.batch_index, at, tile.rows[w] * 64), full, 3);
       }
       for (int unit = 0; unit < tile.units; ++unit) {
         const int column = static_cast<int>(tile.columns >> 16 * unit & 0xffff) * kUnit;
         unsigned char* const to = b + unit * (kUnit / 64) * kPieceBytes;
         #pragma unroll
-        for (int j = 0; j < kUnit / 64; ++j) copy_box(to + j * kPieceBytes, b_map, box_of(tile.item, column + j * 64, at), full);
+        for (int j = 0; j < kUnit / 64; ++j) copy_box(to + j * kPieceBytes, b_map, box_of(tile.batch_index, column + j * 64, at), full);
       }
     }
     __syncwarp();
     stage.advance(stages);
   }
 
-  // Loads a tile, and looks up the next one when the ring is full and time is free. Returns false if there is none.
   __device__ __forceinline__ bool load(const Tile& tile, int inner, Tiles& all, Tile& next) {
     if (tile.narrow && !narrow) relayout();
     const int steps = (inner + kStep - 1) / kStep, prefetch_at = min(stages, steps) - 1;
@@ -229,7 +211,6 @@ struct Producer {
 
 // lib/persistent/stage_products.cuh.j2
 
-// A consumer warpgroup.
 struct Consumer {
   const unsigned char* tiles;
   Ring& ring;
@@ -249,7 +230,6 @@ struct Consumer {
     warpgroup_commit();
   }
 
-  // Computes a tile of at most kColumns columns.
   template <int kColumns>
   __device__ __forceinline__ void compute(unsigned flags) {
     constexpr int kStages = stages_of(kColumns);
@@ -259,15 +239,14 @@ struct Consumer {
     const int row = static_cast<int>(descriptor.element[1] >> 16 * warpgroup & 0xffff);
     const unsigned live = row == kNoRows ? 0 : descriptor.element[0] >> (8 + 4 * warpgroup) & 15;
     if (live == 0) return;
-    const int item = 0;
-    output.store(sums, item, row * 64, [&](int piece) {
+    const int batch_index = 0;
+    output.store(sums, batch_index, row * 64, [&](int piece) {
       const int unit = piece * kRowElements / kUnit;
       if ((live >> unit & 1) == 0) return kNowhere;
       return static_cast<int>(descriptor.element[2 + unit / 2] >> unit % 2 * 16 & 0xffff) * kUnit + piece * kRowElements % kUnit;
     });
   }
 
-  // Computes all tiles of at most kColumns columns, then the narrow ones.
   template <int kColumns>
   __device__ __forceinline__ void compute_all() {
     for (;;) {
@@ -285,7 +264,6 @@ struct Consumer {
   }
 };
 
-// Writes zeros to the dead blocks of the result; called by the warps without a role.
 __device__ __forceinline__ void write_zeros(const MaskRows& mask, int mask_columns, unsigned thread, unsigned threads, int m,
                                             int k, Element* __restrict__ y) {
   constexpr unsigned kChunk = 16 / sizeof(Element), kRowChunks = kColumnBlock / kChunk;
@@ -303,9 +281,6 @@ __device__ __forceinline__ void write_zeros(const MaskRows& mask, int mask_colum
   }
 }
 
-// Y = the live blocks of scale * A * B, zeros elsewhere; the mask comes with the call. Persistent kernel: a
-// producer warp walks the mask's bits and loads rows of A and the columns of B whose blocks are live; two consumer warpgroups multiply;
-// three warps write zeros. The blocks of a cluster compute the same rows, and each multicasts half of A.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap y_map,
     int m, int k, int n, unsigned* counters, const Element* __restrict__, const Element* __restrict__,
@@ -313,7 +288,7 @@ tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const int mask_columns = (k + kColumnBlock - 1) / kColumnBlock;
   const MaskRows rows(mask, (m + kRowBlock - 1) / kRowBlock, mask_columns, false);
   Tiles tiles(rows, m);
@@ -322,7 +297,7 @@ tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
   bool is_more = false;
   if (warp == kProducer / 32) {
     wait_for_kernel_before();
-    let_next_kernel_begin();  // takes effect where blocks of this kernel end: all of them are resident
+    let_next_kernel_begin();
     is_more = tiles.walk_to(tile, scheduler.cluster);
   } else if (threadIdx.x == kProducer + 32) {
     prefetch_map(a_map);
@@ -357,5 +332,5 @@ tma_sdd(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorM
     consumer.compute_all<kTileN>();
     output.finish();
   }
-  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
+  cluster_meet();
 }

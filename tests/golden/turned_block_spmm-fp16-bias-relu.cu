@@ -11,11 +11,10 @@
 // lib/element.cuh.j2 (1)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-// Tunables.
-constexpr int kTileM = 256;  // rows of C per thread block
-constexpr int kRaster = 8;  // tiles of rows that come before the next columns
-constexpr int kTail = 2;  // the same in the last rows, at most kRaster
-constexpr bool kCounted = false;  // tiles come from a counter instead of by position
+constexpr int kTileM = 256;
+constexpr int kRaster = 8;
+constexpr int kTail = 2;
+constexpr bool kCounted = false;
 static_assert(kTail <= kRaster, "kTail divides up what kRaster would hold");
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
@@ -25,33 +24,31 @@ static_assert(sizeof(Element) == 2, "elements have 16 bits");
 
 // lib/mma/tensor_core.cuh.j2 (1)
 
-constexpr int kRowBytes = 64;  // of a stored block of A
+constexpr int kRowBytes = 64;
 // lib/mma/warpgroup_rows.cuh.j2 (3)
 
-constexpr int kBlock = 32;  // rows and columns of a stored block of A
+constexpr int kBlock = 32;
 constexpr int kBlockBytes = kBlock * kBlock * 2;
-constexpr int kSteps = kBlock / 16;  // instructions per block
-constexpr int kBlocks = kTileM / kBlock;  // blocks in a panel of A: a tile's rows, 32 columns
-constexpr int kPanels = 2;  // panels in a stage
-constexpr int kTileN = 64 * kConsumers;  // columns of C per thread block, 64 for each warpgroup
-constexpr int kBoxBytes = kBlock * 128;  // a box of B: 32 rows of 64 columns
+constexpr int kSteps = kBlock / 16;
+constexpr int kBlocks = kTileM / kBlock;
+constexpr int kPanels = 2;
+constexpr int kTileN = 64 * kConsumers;
+constexpr int kBoxBytes = kBlock * 128;
 constexpr int kPanelBytes = kConsumers * kBoxBytes;
 constexpr int kStageBytes = kPanels * (kPanelBytes + kBlocks * kBlockBytes);
 constexpr int kStages = kRingBytes / kStageBytes < kMostStages ? kRingBytes / kStageBytes : kMostStages;
-constexpr int kMaskShift = 16;  // bits of a descriptor's flags before the masks of the stage's blocks
+constexpr int kMaskShift = 16;
 static_assert(kTileM % 64 == 0 && kBlocks <= 8, "a mask has 8 bits");
 
-using Sums = float[kTileM / 8][4];  // sums of 64 columns of C, which are the rows of the products
+using Sums = float[kTileM / 8][4];
 
 // lib/persistent/tile_places.cuh.j2
 
-// A tile of C, with the steps from begin to end.
 struct Tile {
   int row, column;
   int begin, end;
 };
 
-// The order of all tiles: rows with most work come first, or a long tile would run alone at the end.
 struct Tiles {
   const int* row_tiles;
   const int* offsets;
@@ -59,7 +56,6 @@ struct Tiles {
 
   __device__ __forceinline__ int count() const { return row_tile_count * column_tiles; }
 
-  // Past the last tile: returns a valid tile that must not be loaded.
   __device__ __forceinline__ Tile at(int number) const {
     const TilePlace place = place_of_tile(number, row_tile_count, column_tiles);
     const int rank = min(place.row, row_tile_count - 1);
@@ -68,10 +64,8 @@ struct Tiles {
   }
 };
 
-// The contents of a stage: the numbers of two panels, 8 bits for each that mark its stored blocks, and the number of the first of these.
 using Step = Vector<int, 4>;
 
-// The producer warp: loads A's stored blocks in bulk and B's rows by TMA.
 struct Producer {
   unsigned char* tiles;
   Ring& ring;
@@ -110,7 +104,6 @@ struct Producer {
     stage.advance(kStages);
   }
 
-  // Loads all stages of a tile. An empty tile gets one stage without blocks, so that consumers store its zeros.
   __device__ __forceinline__ void load(const Tile& tile) {
     const int count = tile.end - tile.begin, prefetch_at = min(kStages, max(count, 1)) - 1;
     if (count == 0) {
@@ -120,7 +113,7 @@ struct Producer {
     }
     Step step = step_of(tile.begin);
     for (int i = 0; i < count; ++i) {
-      const Step next = step_of(tile.begin + i + 1);  // the array has one more step
+      const Step next = step_of(tile.begin + i + 1);
       load_step(tile, step, i == count - 1);
       step = next;
       if (i == prefetch_at) scheduler.prefetch();
@@ -128,14 +121,12 @@ struct Producer {
   }
 };
 
-// A consumer warpgroup: multiplies 64 columns of B, as rows of its products, by the blocks of A in a stage.
 struct Consumer {
   const unsigned char* tiles;
   Ring& ring;
   unsigned warpgroup;
   Stage stage;
 
-  // Fragments of 16 columns of B per warp, by panel and 16 places of k.
   using Fragments = unsigned[kPanels][kSteps][4];
 
   __device__ __forceinline__ void load(Fragments& found) const {
@@ -148,9 +139,8 @@ struct Consumer {
     }
   }
 
-  // Multiplies one block at a time: ptxas serializes products of different widths that add to the same registers.
   __device__ __forceinline__ void multiply(Sums& sums, unsigned flags, const Fragments& fragments) const {
-    const unsigned masks = __shfl_sync(0xffffffffu, flags >> kMaskShift, 0);  // ptxas sees that it is the same for all lanes
+    const unsigned masks = __shfl_sync(0xffffffffu, flags >> kMaskShift, 0);
     const unsigned char* const b = tiles + stage.number * kStageBytes;
     RowsOperand a = rows_operand(b + kPanels * kPanelBytes, 8 * kRowBytes);
     warpgroup_begin();
@@ -171,7 +161,6 @@ struct Consumer {
     warpgroup_commit();
   }
 
-  // Computes and stores all tiles.
   __device__ __forceinline__ void compute_all(const Output& output, int rows, int columns) {
     for (;;) {
       unsigned flags = ring.wait_full(stage);
@@ -182,9 +171,9 @@ struct Consumer {
       #pragma unroll
       for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
       int held = -1;
-      for (;;) {  // one loop for all stages: ptxas serializes products if the first stage has code of its own
+      for (;;) {
         if (held >= 0) {
-          warpgroup_wait<0>();  // running products read the fragments that are loaded next
+          warpgroup_wait<0>();
           ring.release(held);
         }
         Fragments fragments;
@@ -204,9 +193,6 @@ struct Consumer {
   }
 };
 
-// C = A * B, of A the blocks of 32 x 32 elements that have nonzeros, with swapped operands (swap_ab). Persistent kernel: a producer warp loads
-// stored blocks and the rows of B that these multiply; two consumer warpgroups multiply. The blocks of a cluster compute the same rows, and
-// each multicasts half of A.
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 1)
 turned_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap c_map, int m, int k, int n, int row_tile_count,
     const int* __restrict__ row_tiles, const int* __restrict__ offsets, const int* __restrict__ steps,
@@ -216,7 +202,7 @@ turned_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   unsigned char* const outputs = memory + kRingBytes;
   Memory& shared = *reinterpret_cast<Memory*>(outputs + kOutputBytes);
-  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // ptxas sees that it is the same for all lanes
+  const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const int cluster_columns = kTileN * static_cast<int>(kClusterBlocks);
   const Tiles places{row_tiles, offsets, row_tile_count, (n + cluster_columns - 1) / cluster_columns};
   TileScheduler scheduler(shared.queue, counters);
@@ -248,5 +234,5 @@ turned_block_spmm(const __grid_constant__ TensorMap b_map, const __grid_constant
     consumer.compute_all(output, m, n);
     output.finish();
   }
-  cluster_meet();  // a block that ended would lose the tiles and arrivals that others still send it
+  cluster_meet();
 }

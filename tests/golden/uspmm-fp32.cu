@@ -10,12 +10,10 @@
 // lib/element.cuh.j2 (3)
 // lib/epilogue/gelu.cuh.j2 (1)
 
-// Tunables.
-constexpr int kVSize = 2;  // columns of B that a thread multiplies its element of A with
-constexpr int kNWarp = 8;  // warps for each of those columns
+constexpr int kVSize = 2;
+constexpr int kNWarp = 8;
 
-// Constants of the problem.
-constexpr bool kColumnsDivide = true;  // kVSize divides n
+constexpr bool kColumnsDivide = true;
 
 constexpr int kWarps = kNWarp * kVSize;
 constexpr int kThreads = kWarps * 32;
@@ -23,8 +21,6 @@ static_assert(kWarps <= 32, "a block has at most 32 warps");
 
 // lib/copy/vector.cuh.j2
 
-// C[m, n] = A[m, k] · B[k, n]. A block computes 32 rows (one per lane) by kVSize columns; its warps take turns at the
-// `width` places of the rows. Element (row, place) of A lies at place * m + row.
 extern "C" __global__ void __launch_bounds__(kThreads)
 uspmm(int m, int k, int n, int width, const Element* __restrict__ ellval, const unsigned* __restrict__ ellidx,
       const unsigned* __restrict__ filled, const Element* __restrict__ b,
@@ -34,7 +30,7 @@ uspmm(int m, int k, int n, int width, const Element* __restrict__ ellval, const 
   const int warp = threadIdx.y;
   const int row = blockIdx.x * 32 + lane;
   const int first_column = blockIdx.y * kVSize;
-  const bool has_nonzeros = filled[blockIdx.x] >> lane & 1u;  // else padding met a row of B that is not the row's own
+  const bool has_nonzeros = filled[blockIdx.x] >> lane & 1u;
 
   float sum[kVSize] = {};
   if (row < m) {
@@ -51,7 +47,6 @@ uspmm(int m, int k, int n, int width, const Element* __restrict__ ellval, const 
   for (int v = 0; v < kVSize; ++v) partial_sums[(warp * kVSize + v) * 32 + lane] = has_nonzeros ? sum[v] : 0.0f;
   __syncthreads();
 
-  // The first warps add up a column each.
   const int column = first_column + warp;
   if (warp >= kVSize || row >= m || (!kColumnsDivide && column >= n)) return;
   float x = 0.0f;

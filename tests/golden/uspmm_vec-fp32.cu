@@ -14,27 +14,25 @@
 
 using Index = unsigned short;
 
-// Tunables.
-constexpr int kTileN = 64;  // columns of C per block
-constexpr int kThreadsPerRow = 8;  // a set: threads that share rows of A
-constexpr int kVecSize = 2;  // neighbouring rows of a set
-constexpr int kStep = 4;  // places of those rows per load of A
-constexpr int kSplits = 1;  // warps that share the places of the same rows
-constexpr int kRowWarps = 8;  // warps with rows of their own
-constexpr int kRegisters = 64;  // per thread
+constexpr int kTileN = 64;
+constexpr int kThreadsPerRow = 8;
+constexpr int kVecSize = 2;
+constexpr int kStep = 4;
+constexpr int kSplits = 1;
+constexpr int kRowWarps = 8;
+constexpr int kRegisters = 64;
 
-// Constants of the problem.
-constexpr bool kColumnsDivide = true;  // kTileN divides n
+constexpr bool kColumnsDivide = true;
 
-constexpr int kChunk = 16 / sizeof(Element);  // elements of B per load
+constexpr int kChunk = 16 / sizeof(Element);
 constexpr int kChunksPerRow = kTileN / kChunk;
 constexpr int kChunksPerThread = kChunksPerRow / kThreadsPerRow;
-constexpr int kSets = 32 / kThreadsPerRow;  // of a warp
-constexpr int kSliceRows = kSets * kVecSize;  // of a warp
+constexpr int kSets = 32 / kThreadsPerRow;
+constexpr int kSliceRows = kSets * kVecSize;
 constexpr int kThreadsPerSplit = kRowWarps * 32;
 constexpr int kThreads = kThreadsPerSplit * kSplits;
 constexpr int kBlocksByRegisters = 65536 / (kThreads * kRegisters);
-constexpr int kResidentBlocks = kBlocksByRegisters < 32 ? kBlocksByRegisters : 32;  // that registers have room for
+constexpr int kResidentBlocks = kBlocksByRegisters < 32 ? kBlocksByRegisters : 32;
 static_assert(kChunksPerRow >= 1 && kChunksPerRow % kThreadsPerRow == 0, "a thread holds whole 16-byte chunks");
 static_assert(kStep * kVecSize <= 16, "a load holds at most 16 nonzeros");
 static_assert(kStep * kVecSize * sizeof(Element) >= 4 && kStep * kVecSize * sizeof(Index) >= 4, "loads have 4 bytes");
@@ -51,15 +49,12 @@ static_assert(kResidentBlocks >= 1, "a block's registers fit the register file")
 
 using Sums = float[kChunksPerThread][kChunk];
 
-// The chunks of a tile's row that a thread takes.
 __device__ __forceinline__ int chunk_of(int thread, int j) { return thread + j * kThreadsPerRow; }
 
-// B's tile in shared memory: k rows of kTileN columns, in units of 16 bytes, with an empty unit after every kChunk rows
-// so that the stores that transpose B meet in different banks. Stored indices say where a row's first unit lies.
 __device__ __forceinline__ int place_of(int row, int chunk) { return row * kChunksPerRow + row / kChunk + chunk; }
 
 struct Tile {
-  SharedAddress units;  // of this thread in row 0
+  SharedAddress units;
 
   __device__ __forceinline__ Tile(const unsigned char* tile, int thread) : units(shared_address(tile + thread * 16)) {}
 
@@ -85,7 +80,6 @@ __device__ __forceinline__ void load_tile(unsigned char* tile, const Element* __
   copy_async_wait<0>();
 }
 
-// Adds one nonzero times its row of the tile.
 __device__ __forceinline__ void multiply_add(const Tile& tile, unsigned index, float value, Sums& sums) {
   Packed<Element, kChunk> row[kChunksPerThread];
   tile.load(row, index);
@@ -96,7 +90,6 @@ __device__ __forceinline__ void multiply_add(const Tile& tile, unsigned index, f
   }
 }
 
-// One load of A: kStep places of kVecSize neighbouring rows, the rows of a place side by side.
 struct Nonzeros {
   Packed<Index, kStep * kVecSize> indices;
   Packed<Element, kStep * kVecSize> values;
@@ -109,11 +102,10 @@ __device__ __forceinline__ void multiply_add(const Tile& tile, const Nonzeros& n
   }
 }
 
-// The loads of A of one slice that a split takes, with the next one on its way.
 struct Stream {
   const Index* indices;
   const Element* values;
-  int left;  // steps, those of the other splits included
+  int left;
   Nonzeros next;
 
   __device__ __forceinline__ Nonzeros load() {
@@ -133,7 +125,7 @@ struct Stream {
   }
 
   __device__ __forceinline__ void multiply_add_all(const Tile& tile, Sums (&sums)[kVecSize]) {
-    while (left > 0) {  // two loads take turns in registers
+    while (left > 0) {
       Nonzeros after;
       if (left > kSplits) after = load();
       multiply_add(tile, next, sums);
@@ -145,8 +137,7 @@ struct Stream {
   }
 };
 
-// A thread's results leave it in units that are contiguous in C.
-constexpr int kUnit = kChunk;  // a chunk of a row
+constexpr int kUnit = kChunk;
 constexpr int kUnits = kVecSize * kChunksPerThread;
 
 __device__ __forceinline__ float& element_of(Sums (&sums)[kVecSize], int unit, int i) {
@@ -164,9 +155,6 @@ __device__ __forceinline__ void store_unit(Element* __restrict__ c, int m, int n
   if (row < m && (kColumnsDivide || column < n)) store_vector(to, out);
 }
 
-// C[m, n] = A[m, k] · B[k, n]. A warp computes a slice of kSliceRows rows by kTileN columns, and kSplits warps share
-// its places. Element (place, row) of a slice lies at ((place / kStep * kSets + row / kVecSize) * kStep + place % kStep)
-// * kVecSize + row % kVecSize.
 extern "C" __global__ void __launch_bounds__(kThreads, kResidentBlocks)
 uspmm_vec(int m, int k, int n, int steps, const Element* __restrict__ values, const Index* __restrict__ indices,
           const int* __restrict__ rest_offsets, const unsigned* __restrict__ filled, const Element* __restrict__ b,
@@ -180,7 +168,6 @@ uspmm_vec(int m, int k, int n, int steps, const Element* __restrict__ values, co
   const int first_column = blockIdx.y * kTileN;
   const int slices = (m + kSliceRows - 1) / kSliceRows;
 
-  // The first load of A is on its way while B's tile comes.
   int slice = blockIdx.x * kRowWarps + row_warp;
   Stream stream;
   stream.start(indices, values, slice, set, split, slice < slices ? steps : 0);
@@ -193,7 +180,6 @@ uspmm_vec(int m, int k, int n, int steps, const Element* __restrict__ values, co
     slice = block_slice + row_warp;
     const int first_row = slice * kSliceRows + set * kVecSize;
     Sums sums[kVecSize] = {};
-    // Padding of rows without nonzeros meets a row of B that is not their own: such sums are given up.
     const unsigned has_nonzeros = slice < slices ? filled[first_row / 32] >> first_row % 32 : 0u;
     stream.multiply_add_all(tile, sums);
     #pragma unroll

@@ -13,17 +13,15 @@
 
 // lib/element.cuh.j2 (1)
 
-// Tunables.
-constexpr int kTileM = 256;  // outputs per block, in units of 8 x 8
-constexpr int kTileN = 128;  // filters per block
-constexpr int kChannels = 64;  // of a window in shared memory, and of a tap's weights
+constexpr int kTileM = 256;
+constexpr int kTileN = 128;
+constexpr int kChannels = 64;
 constexpr int kWarpsM = 4, kWarpsN = 2;
-constexpr int kStages = 3;  // of weights; each is a tap
-constexpr int kResident = 1;  // blocks of a multiprocessor
+constexpr int kStages = 3;
+constexpr int kResident = 1;
 
-// Constants of the problem.
 // convolution/geometry.cuh.j2 (1)
-constexpr int kVectorX = 8, kVectorY = 8;  // elements that an access moves
+constexpr int kVectorX = 8, kVectorY = 8;
 
 // lib/tile/warp_tiles.cuh.j2
 // convolution/unit_tiles.cuh.j2
@@ -44,34 +42,30 @@ static_assert(kChannels % kProductStep == 0, "chunks are whole products");
 
 // convolution/window.cuh.j2 (1)
 
-// Windows of an item, two in turn; weights of a tap, kStages in turn; sums of each warp on their way out.
-constexpr int kItemElements = kItemUnits * kWindowElements, kTapElements = kTileN * kPixelPitch;
-constexpr int kRingBytes = (2 * kItemElements + kStages * kTapElements) * static_cast<int>(sizeof(Element));
-constexpr int kPassColumns = kWarpTileN < 32 ? kWarpTileN : 32, kOutPitch = kPassColumns + 8;  // floats
+constexpr int kRoundElements = kRoundUnits * kWindowElements, kTapElements = kTileN * kPixelPitch;
+constexpr int kRingBytes = (2 * kRoundElements + kStages * kTapElements) * static_cast<int>(sizeof(Element));
+constexpr int kPassColumns = kWarpTileN < 32 ? kWarpTileN : 32, kOutPitch = kPassColumns + 8;
 
-// All of shared memory but the rings, which lie before it.
 struct Shared {
   alignas(16) float out[kThreads / 32][16 * kOutPitch];
   UnitList list;
 };
 
-// A result's sizes, and which filters this block computes.
 struct Images {
-  int out_height, out_width, filters, group, first_filter;  // the latter of the group
+  int out_height, out_width, filters, group, first_filter;
 
   __device__ __forceinline__ int group_filters() const { return filters / kGroups; }
 };
 
 // convolution/result.cuh.j2 (7)
 
-// A thread's part of loading a tap's weights: the same channels of some filters.
 struct WeightLoader {
   static constexpr int kRowVectors = kChannels / kVectorX, kPassFilters = kThreads / kRowVectors;
   static constexpr int kCount = (kTileN + kPassFilters - 1) / kPassFilters;
   static_assert(kThreads % kRowVectors == 0, "a thread has the same channels in all rows");
   const Element* w;
   const Element* from;
-  int filters, group_channels, own, target;  // filters from this thread's first one on; its first channel
+  int filters, group_channels, own, target;
 
   __device__ __forceinline__ WeightLoader(const Images& images, int channels, const Element* all) : w(all), group_channels(channels) {
     const int row = static_cast<int>(threadIdx.x) / kRowVectors;
@@ -93,28 +87,26 @@ struct WeightLoader {
   }
 };
 
-// A place in the work on some listed units: an item, of it some channels, of these a tap.
 struct Cursor {
   const UnitList& list;
   int units, group_channels;
-  int item = 0, channel = 0, tap = 0;  // the first unit of an item; the first channel
+  int round = 0, channel = 0, tap = 0;
 
-  __device__ __forceinline__ Cursor(const UnitList& of, int count, int channels) : list(of), units(count), group_channels(channels) { begin_item(); }
+  __device__ __forceinline__ Cursor(const UnitList& of, int count, int channels) : list(of), units(count), group_channels(channels) { begin_round(); }
 
-  __device__ __forceinline__ bool is_done() const { return item >= units; }
+  __device__ __forceinline__ bool is_done() const { return round >= units; }
   __device__ __forceinline__ bool begins_window() const { return tap == 0; }
-  __device__ __forceinline__ int steps() const { return kTaps; }  // of a window
+  __device__ __forceinline__ int steps() const { return kTaps; }
 
-  __device__ __forceinline__ void begin_item() {
+  __device__ __forceinline__ void begin_round() {
   }
 
-  // To the next channels, or the next item.
   __device__ __forceinline__ void next_window() {
     channel += kChannels;
     tap = 0;
     if (channel < group_channels) return;
-    channel = 0, item += kItemUnits;
-    begin_item();
+    channel = 0, round += kRoundUnits;
+    begin_round();
   }
 
   __device__ __forceinline__ void advance() {
@@ -122,14 +114,13 @@ struct Cursor {
   }
 };
 
-// Adds the products of a warp's outputs and filters for the channels of a tap. `a` and `b` are where this lane's first rows lie.
 __device__ __forceinline__ void multiply_add(const Element* a, const Element* b, Sums& sums) {
   #pragma unroll
   for (int inner = 0; inner < kChannels; inner += kProductStep) {
     Factor<4> rows[kRowTiles];
     #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
-      constexpr int kLines = 16 / kUnit;  // of a unit, in 16 outputs
+      constexpr int kLines = 16 / kUnit;
       unsigned loaded[4];
       load_matrices(loaded, a + i * 16 / kPixels * kWindowElements + i * kLines % kUnit * kStrideRows * kWindowColumns * kPixelPitch + inner);
       rows[i].take(loaded);
@@ -149,7 +140,6 @@ __device__ __forceinline__ void multiply_add(const Element* a, const Element* b,
   }
 }
 
-// Stores a warp's sums by way of its own shared memory, so that the rings go on.
 __device__ __forceinline__ void store_sums(const Sums& sums, float* out, const Result& result, const Unit* units, int count, int first_row,
                                            int first_column) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -180,15 +170,12 @@ __device__ __forceinline__ void store_sums(const Sums& sums, float* out, const R
   }
 }
 
-// y = epilogue(convolution of x and w) for the units of which the mask asks for an output. As many blocks as the device
-// holds list these units themselves and share them. An item is kTileM outputs times kTileN filters of a group: for some channels
-// at a time, the pixels that the outputs read come to shared memory once, and all taps multiply them where they lie.
 extern "C" __global__ void __launch_bounds__(kThreads, kResident)
 window_conv(int image_count, int height, int width, int channels, int filters, int out_height, int out_width, int mask_rows,
             int mask_columns, const Element* __restrict__ x, const Element* __restrict__ w, const MaskWord* __restrict__ mask_words, const Element* __restrict__ bias, Element* __restrict__ y) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Element* const windows = reinterpret_cast<Element*>(memory);
-  Element* const stages = windows + 2 * kItemElements;
+  Element* const stages = windows + 2 * kRoundElements;
   Shared& shared = *reinterpret_cast<Shared*>(memory + kRingBytes);
   const OwnTile own = own_tile(filters);
   const int group_channels = channels / kGroups;
@@ -199,19 +186,18 @@ window_conv(int image_count, int height, int width, int channels, int filters, i
   const WeightLoader weights(images, group_channels, w);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = warp % kWarpsM * kWarpTileM, first_column = warp / kWarpsM * kWarpTileN;
-  // This lane's rows of fragments.
   const int own_window = first_row / kPixels * kWindowElements + window_pixel(first_row % kPixels + lane % 16) * kPixelPitch + lane / 16 * kChunk;
   const int own_weights = (first_column + lane / 16 * 8 + lane % 8) * kPixelPitch + lane / 8 % 2 * kChunk;
 
   const auto compute = [&](int listed) {
     Cursor now(shared.list, listed, group_channels), of_weights = now, of_windows = now;
-    int window = 1, behind = kStages;  // where this item's channels lie; the steps of the window before
+    int window = 1, behind = kStages;
     const auto load_window = [&](int into) {
       if (of_windows.is_done()) return;
       #pragma unroll 1
-      for (int i = 0; i < kItemUnits; ++i) {
-        if (of_windows.item + i >= listed) break;
-        pixels.load_window(windows + into * kItemElements + i * kWindowElements, shared.list.units[of_windows.item + i],
+      for (int i = 0; i < kRoundUnits; ++i) {
+        if (of_windows.round + i >= listed) break;
+        pixels.load_window(windows + into * kRoundElements + i * kWindowElements, shared.list.units[of_windows.round + i],
                             of_windows.channel);
       }
       of_windows.next_window();
@@ -229,7 +215,6 @@ window_conv(int image_count, int height, int width, int channels, int filters, i
     }
     Sums sums = {};
     for (int stage = 0; !now.is_done(); stage = stage + 1 == kStages ? 0 : stage + 1) {
-      // A window is on its way as long as the one before is multiplied, which may be shorter than the ring of weights.
       if (now.begins_window() && behind < kStages - 1) {
         copy_async_wait<0>();
       } else {
@@ -242,15 +227,15 @@ window_conv(int image_count, int height, int width, int channels, int filters, i
       }
       load_weights(stage == 0 ? kStages - 1 : stage - 1);
       copy_async_commit();
-      const int item = now.item;
+      const int round = now.round;
       constexpr bool is_needed = true;
       if (is_needed) {
-        multiply_add(windows + window * kItemElements + own_window + tap_pixel(now.tap) * kPixelPitch,
+        multiply_add(windows + window * kRoundElements + own_window + tap_pixel(now.tap) * kPixelPitch,
                      stages + stage * kTapElements + own_weights, sums);
       }
       now.advance();
-      if (now.item == item) continue;
-      store_sums(sums, shared.out[warp], result, shared.list.units + item, min(kItemUnits, listed - item), first_row, first_column);
+      if (now.round == round) continue;
+      store_sums(sums, shared.out[warp], result, shared.list.units + round, min(kRoundUnits, listed - round), first_row, first_column);
       #pragma unroll
       for (int i = 0; i < kRowTiles * kColumnTiles * 4; ++i) sums[i / (kColumnTiles * 4)][i / 4 % kColumnTiles][i % 4] = 0.0f;
     }

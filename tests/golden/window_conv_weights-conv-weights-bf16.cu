@@ -13,31 +13,29 @@
 
 // lib/element.cuh.j2 (2)
 
-// Tunables.
-constexpr int kTileM = 64;  // filters per block
-constexpr int kTileN = 32;  // channels per block
-constexpr int kTileTaps = 9;  // taps per block
-constexpr int kWarpsM = 2, kWarpsN = 2, kWarpsK = 2;  // the last share the outputs of a unit
-constexpr int kStages = 3;  // units in shared memory
-constexpr int kParts = 16;  // blocks that share the active units
-constexpr int kResident = 1;  // blocks of a multiprocessor
+constexpr int kTileM = 64;
+constexpr int kTileN = 32;
+constexpr int kTileTaps = 9;
+constexpr int kWarpsM = 2, kWarpsN = 2, kWarpsK = 2;
+constexpr int kStages = 3;
+constexpr int kParts = 16;
+constexpr int kResident = 1;
 
-// Constants of the problem.
 // convolution/geometry.cuh.j2 (1)
-constexpr int kVectorX = 8, kVectorY = 8;  // elements that a copy loads
+constexpr int kVectorX = 8, kVectorY = 8;
 
-constexpr int kUnit = 8;  // rows and columns of a unit
+constexpr int kUnit = 8;
 constexpr int kPixels = kUnit * kUnit;
 constexpr int kTaps = kRows * kColumns;
-constexpr int kItemUnits = 1;  // that a block takes in turn
-constexpr int kListUnits = 128;  // that are listed at a time
+constexpr int kRoundUnits = 1;
+constexpr int kListUnits = 128;
 constexpr int kThreads = 32 * kWarpsM * kWarpsN * kWarpsK;
-constexpr int kChunk = 16 / sizeof(Element);  // elements of 16 bytes
+constexpr int kChunk = 16 / sizeof(Element);
 constexpr int kChannels = kTileN;
 constexpr int kWarpTileM = kTileM / kWarpsM, kWarpTileN = kTileN / kWarpsN;
-constexpr int kRowTiles = kWarpTileM / 16, kColumnTiles = kWarpTileN / 8;  // of a warp, for a tap
-constexpr int kProductStep = 2 * kChunk;  // of the contraction, by one instruction
-constexpr int kAPitch = kTileM + kChunk;  // of the gradient's pixels
+constexpr int kRowTiles = kWarpTileM / 16, kColumnTiles = kWarpTileN / 8;
+constexpr int kProductStep = 2 * kChunk;
+constexpr int kAPitch = kTileM + kChunk;
 static_assert(kWarpTileM % 16 == 0 && kWarpTileN % 16 == 0, "warps take whole tiles of the instruction");
 static_assert(kPixels / kWarpsK % kProductStep == 0, "warps share the outputs of a unit in whole products");
 static_assert(kTaps % kTileTaps == 0, "blocks share the taps evenly");
@@ -62,27 +60,23 @@ static_assert(kTaps % kTileTaps == 0, "blocks share the taps evenly");
 
 // convolution/window.cuh.j2 (1)
 
-// A unit in shared memory: its pixels of dy, each with kTileM filters, and the window of x that they are convolved with.
 constexpr int kAElements = kPixels * kAPitch, kStageElements = kAElements + kWindowElements;
 using Sums = float[kTileTaps][kRowTiles][kColumnTiles][4];
 constexpr int kSums = kTileTaps * kRowTiles * kColumnTiles * 4;
 constexpr int kStageBytes = kStages * kStageElements * static_cast<int>(sizeof(Element));
-constexpr int kSumThreads = kThreads / kWarpsK;  // that hold the sums in the end
-constexpr int kSharedSums = (kWarpsK - 1) * kSums * kSumThreads * 4;  // bytes, in place of the stages
+constexpr int kSumThreads = kThreads / kWarpsK;
+constexpr int kSharedSums = (kWarpsK - 1) * kSums * kSumThreads * 4;
 constexpr int kRingBytes = kStageBytes > kSharedSums ? kStageBytes : kSharedSums;
 
-// All of shared memory but the stages, which lie before it.
 struct Shared {
   UnitList list;
-  unsigned before;  // blocks of the tile that came before this one
+  unsigned before;
 };
 
-// The gradient of the result, and which of its filters this block reads.
 struct Gradient {
   const Element* dy;
   int out_height, out_width, filters, first_filter, own_filters;
 
-  // Loads a unit's pixels, by all threads. Zeros stand for what lies outside of the image or of the mask.
   __device__ __forceinline__ void load_unit(Element* tile, const Unit& unit) const {
     constexpr int kPixelVectors = kTileM / kVectorY, kVectors = kPixels * kPixelVectors;
     load_all<kVectorY, kVectors>([&](int i) {
@@ -95,14 +89,12 @@ struct Gradient {
   }
 };
 
-// Fragments of 16 channels of a window: the pixels that a tap reads for the outputs from `output` on, along which the product runs.
 __device__ __forceinline__ void load_window(unsigned (&fragment)[4], const Element* window, int channel, int output) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int matrix = lane / 8, in_matrix = lane % 8;
   load_matrices_transposed(fragment, window + window_pixel(output + matrix % 2 * 8 + in_matrix) * kPixelPitch + channel + matrix / 2 * 8);
 }
 
-// Adds the products of a unit's outputs from `first` on, of as many as a warp takes.
 __device__ __forceinline__ void multiply_add(const Element* stage, int first, int first_tap, int first_row, int first_column, Sums& sums) {
   #pragma unroll
   for (int inner = 0; inner < kPixels / kWarpsK; inner += kProductStep) {
@@ -132,9 +124,6 @@ __device__ __forceinline__ void multiply_add(const Element* stage, int first, in
   }
 }
 
-// dw = for each tap the product of dy at the active outputs and of the pixels that the tap reads there. A block computes kTileM
-// filters, kTileN channels and kTileTaps taps over its share of the active units: all these taps read one window of pixels. The
-// last block of a tile adds up the parts, in order.
 extern "C" __global__ void __launch_bounds__(kThreads, kResident)
 window_conv_weights(int images, int height, int width, int channels, int filters, int out_height, int out_width, int mask_rows,
                     int mask_columns, unsigned* __restrict__ arrived, float* __restrict__ partial_sums, const Element* __restrict__ x,
@@ -142,7 +131,6 @@ window_conv_weights(int images, int height, int width, int channels, int filters
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
   Element* const stages = reinterpret_cast<Element*>(memory);
   Shared& shared = *reinterpret_cast<Shared*>(memory + kRingBytes);
-  // A tile is a group, of it some filters and some channels, and some taps.
   const int group_filters = filters / kGroups, group_channels = channels / kGroups;
   const int filter_tiles = (group_filters + kTileM - 1) / kTileM, channel_tiles = (group_channels + kTileN - 1) / kTileN;
   int rest = blockIdx.x;
@@ -160,7 +148,6 @@ window_conv_weights(int images, int height, int width, int channels, int filters
 
   Sums sums = {};
   const auto compute = [&](int listed) {
-    // Units come through a ring of stages: all but one are on their way while one is multiplied.
     const auto load_next = [&](int number) {
       if (number < listed) {
         Element* const stage = stages + number % kStages * kStageElements;
@@ -182,12 +169,10 @@ window_conv_weights(int images, int height, int width, int channels, int filters
   };
   each_list(mask, images, kParts, static_cast<int>(blockIdx.y), shared.list, compute, [](const Words&, int, int) {});
 
-  // Takes each sum of this thread with its number.
   const auto each_number = [&](auto take) {
     #pragma unroll
     for (int i = 0; i < kSums; ++i) take(sums[i / (kSums / kTileTaps)][i / (kColumnTiles * 4) % kRowTiles][i / 4 % kColumnTiles][i % 4], i);
   };
-  // Warps that multiplied other outputs add up their sums.
   float* const of_warps = reinterpret_cast<float*>(memory) + threadIdx.x % kSumThreads;
   if (warp_k > 0) {
     each_number([&](float sum, int i) { of_warps[((warp_k - 1) * kSums + i) * kSumThreads] = sum; });
@@ -198,7 +183,6 @@ window_conv_weights(int images, int height, int width, int channels, int filters
       each_number([&](float& sum, int i) { sum += of_warps[(other * kSums + i) * kSumThreads]; });
     }
   }
-  // Each part of a tile lies as its threads hold it.
   const long long part_sums = static_cast<long long>(gridDim.x) * kSums * kSumThreads;
   float* const of_tile = partial_sums + static_cast<long long>(blockIdx.x) * kSums * kSumThreads + threadIdx.x % kSumThreads;
   if (warp_k == 0) {

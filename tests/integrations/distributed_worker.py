@@ -15,8 +15,8 @@ import torch.distributed as dist
 from sparsegen.errors import ConfigError, DeviceMemoryError
 from sparsegen.integrations.torch.networks.distributed_network import DistributedNetwork
 from sparsegen.networks.model.images import stroke_images
+from sparsegen.networks.model.inputs import BitInputs
 from sparsegen.networks.model.radixnet import radixnet
-from sparsegen.networks.run.inputs import BitInputs
 from sparsegen.networks.sparse_network import SparseNetwork
 
 

@@ -21,11 +21,15 @@ from sparsegen import (  # noqa: E402
     masks,
 )
 from sparsegen.attention import steps  # noqa: E402
+from sparsegen.dispatch import decision  # noqa: E402
+from sparsegen.dispatch.decision import Decision  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import SparseAttention, SparsePattern, sparse_attention  # noqa: E402
+from sparsegen.integrations.torch.attention import attention_choice  # noqa: E402
 from sparsegen.integrations.torch.calls.prepared import Prepared  # noqa: E402
 from sparsegen.integrations.torch.pattern.carried_patterns import HELD  # noqa: E402
 from sparsegen.matrix.generators import random_rows  # noqa: E402
+from sparsegen.tuning_db.records import Called  # noqa: E402
 
 # Not whether a trace that knows no tensor's data can have a gradient by handle: it may leave the process.
 IN_THIS_PROCESS = ("test_schema", "test_autograd_registration", "test_faketensor")
@@ -305,3 +309,34 @@ def test_what_does_not_fit_is_refused(pattern: SparsePattern) -> None:
     with pytest.raises(OperandError, match="were not kept for the backward pass"):
         out.sum().backward()
     assert "heads=2, head_dim=12, queries=21, keys=29" in repr(layer)
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_the_way_of_being_called_says_which_kernels_run(
+    monkeypatch: pytest.MonkeyPatch, captures: bool
+) -> None:
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    way, ran, ready = Decision(from_host=True, on_device=False, why="a test"), [], []
+    monkeypatch.setattr(attention_choice, "decide_implementation", lambda *_: way)
+    monkeypatch.setattr(
+        attention_choice, "make_ready", lambda entrants: ready.extend(entrants.pair(Called.HOST))
+    )
+    monkeypatch.setattr(decision, "is_capturing", lambda: captures)
+    prepare = api.prepare
+
+    def seen(*arguments: Any, **options: Any) -> Any:
+        ran.append(options.get("operator", "spmm"))
+        return prepare(*arguments, **options)
+
+    pattern = SparsePattern(masks.sliding_window(32, 8))
+    q, k, v = (torch.randn(2, 32, 16).half() for _ in range(3))
+    expected = dense_attention(pattern, q.float(), k.float(), v.float(), 0.25)
+    sparse_attention(q, k, v, pattern)
+    monkeypatch.setattr(api, "prepare", seen)
+    for pass_ in ready:  # both, so that a capture finds prepared operators
+        pass_()
+    pattern.forget()
+    ran.clear()
+    torch.testing.assert_close(sparse_attention(q, k, v, pattern).float(), expected, rtol=1e-2, atol=1e-2)
+    assert len(ready) == 2
+    assert ran == (["sddmm", "sparse_softmax", "spmm"] if captures else ["sparse_attention"])

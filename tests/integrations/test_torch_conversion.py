@@ -17,7 +17,7 @@ from sparsegen import api  # noqa: E402
 from sparsegen.dispatch.dense_or_sparse import Faster  # noqa: E402
 from sparsegen.dispatch.pruned_times import LayerTime, TimeSource  # noqa: E402
 from sparsegen.errors import ConfigError, MatrixError, PruningError  # noqa: E402
-from sparsegen.integrations.torch import SparseLinear, convert  # noqa: E402
+from sparsegen.integrations.torch import QuantizedLinear, SparseLinear, convert  # noqa: E402
 from sparsegen.integrations.torch.models.conversion import ASSUMED_TOKENS  # noqa: E402
 from sparsegen.pruning.pruner import prune  # noqa: E402
 
@@ -183,3 +183,32 @@ def test_an_activation_that_hooks_see_stays() -> None:
     model = nn.Sequential(nn.Linear(16, 24), nn.ReLU())
     model[0].register_forward_hook(lambda *_: None)
     assert convert(model, sparsity=0.5, dense="never").converted[0].activation == "none"
+
+
+def test_values_are_rounded(place: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 40), nn.ReLU(), nn.Linear(40, 8, bias=False)).half().eval()
+    report = convert(model, sparsity=0.5, value_type="int4", group=32)
+    assert type(model[0]) is type(model[2]) is QuantizedLinear and type(model[1]) is nn.Identity
+    errors = [layer.rounding_error for layer in report.converted]
+    assert (
+        errors == [model[0].rounding_error, model[2].rounding_error]
+        and 0.01 < min(errors) < max(errors) < 0.2
+    )
+    assert f"2 rounded (error of their norm up to {max(errors):.2g})" in report.summary
+    assert "values rounded to int4, a scale for 32 columns" in str(report)
+    rounding = {"value_type": "int4", "group": "32"}
+    assert [layer["rounding"] for layer in report.to_dict()["converted"]] == [rounding] * 2
+    x = torch.randn(5, 64).half()
+    with torch.no_grad():
+        dense = nn.Sequential(model[0].to_dense(), nn.ReLU(), model[2].to_dense())
+        torch.testing.assert_close(model(x), dense(x), rtol=1e-2, atol=1e-2)
+    if place == "emulator":
+        assert model[0].why(5).startswith("the codes")
+    again = nn.Sequential(nn.Linear(64, 40), nn.ReLU(), nn.Linear(40, 8, bias=False)).half().eval()
+    convert(again, sparsity=0.6, value_type="int4", group=32)
+    again.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        assert torch.equal(again(x), model(x))
+    with pytest.raises(ConfigError, match="group = 32 is for codes"):
+        convert(nn.Sequential(nn.Linear(8, 8)), sparsity=0.5, group=32)

@@ -16,7 +16,14 @@ if not torch.cuda.is_available():
 pytest.importorskip("pycuda")
 
 from sparsegen.errors import OperandError  # noqa: E402
-from sparsegen.integrations.torch import BlockMaskTensor, DropoutLinear, draw_block_mask, dsd  # noqa: E402
+from sparsegen.integrations.torch import (  # noqa: E402
+    BlockMaskTensor,
+    DropoutLinear,
+    draw_block_mask,
+    dsd,
+    dsd_transposed,
+    sdd,
+)
 from sparsegen.integrations.torch.blocks import dropout, dropout_choice  # noqa: E402
 from sparsegen.masks import BlockMask, Drawn, MaskDraw  # noqa: E402
 from sparsegen.matrix.block_mask_draw import draw_blocks  # noqa: E402
@@ -239,6 +246,37 @@ def test_a_graph_captures_products_that_no_eager_call_ran(
     ((*_, made),) = decision.decisions()
     assert not made.from_host and made.on_device
     assert all(part.isfinite().all() and part.any() for part in results)
+
+
+def test_a_graph_replays_the_dense_way_on_the_mask_of_its_step() -> None:
+    """Dense products read the packed mask on the device: nothing waits for the host, and each replay sees new words."""
+    torch.manual_seed(0)
+    x, d, weight = (torch.randn(s, device="cuda").half() for s in ((TOKENS, IN), (TOKENS, OUT), (OUT, IN)))
+    state = torch.tensor([7, 0], device="cuda")
+
+    def step() -> tuple[Any, ...]:
+        mask = draw_block_mask((TOKENS, IN), 64, 0.4, state=state)
+        return (
+            dsd(x, weight, mask, dense="always"),
+            dsd_transposed(x, d, mask, dense="always"),
+            sdd(d, weight, mask, dense="always"),
+            mask.words,
+        )
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+        graph, results = captured(step, stream)
+        for _ in range(3):
+            graph.replay()
+    stream.synchronize()
+    *products, words = results
+    live = BlockMaskTensor((TOKENS, IN), (64, 64), words).expand()
+    kept = torch.where(live, x, 0)
+    for found, expected in zip(
+        products, (kept @ weight.t(), d.t() @ kept, torch.where(live, d @ weight, 0)), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-1)
 
 
 def test_compiled_with_inductor() -> None:

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from sparsegen.errors import MatrixError, OperandError  # noqa: E402
-from sparsegen.integrations.torch.models.example_inputs import (  # noqa: E402
+from sparsegen.integrations.torch.calls.example_inputs import (  # noqa: E402
     arguments_of,
     called,
     is_object,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from sparsegen import backends  # noqa: E402
+from sparsegen import backends, lookup  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, convert  # noqa: E402
 from sparsegen.integrations.torch.models import in_situ  # noqa: E402
+from sparsegen.tuning_db.pins import Pin, Pins  # noqa: E402
 
 
 class Model(nn.Module):
@@ -154,6 +156,77 @@ def test_the_clock_of_a_cpu_times_both_arrangements(
     assert model.training and all(module.training for module in model.children())
     assert "called from Python" in report.summary
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Kernels run, and what was raced is kept in a database of the test's own."""
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+    return tmp_path
+
+
+def converted(
+    monkeypatch: pytest.MonkeyPatch, sparse_us: dict[str, float], rows: int = 3, **options: Any
+) -> tuple[Any, int]:
+    """The report and the number of comparisons of converting an equal model anew."""
+    torch.manual_seed(0)
+    model = Model()
+    clock = FakeClock(model, sparse_us)
+    report = convert_by(monkeypatch, model, clock, example_inputs=torch.ones(rows, 16), **options)
+    return report, clock.compared
+
+
+def test_what_was_raced_outlives_the_process_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, emulated: Path
+) -> None:
+    times = {"q": 6.0, "k": 6.0, "up": 14.0}
+    first, compared = converted(monkeypatch, times)
+    again, compared_again = converted(monkeypatch, dict.fromkeys(times, 1.0))
+    assert compared > 2 and compared_again == 0, "whatever a clock would say now"
+    assert (
+        [layer.name for layer in again.converted] == [layer.name for layer in first.converted] == ["q", "k"]
+    )
+    assert (again.in_situ.dense_us, again.in_situ.final_us, again.in_situ.captured) == (30.0, 22.0, True)
+    assert {step.why for step in again.in_situ.steps} == {"raced before"}
+    matrix = pruned("q")
+    said = lookup(matrix, n=3, layout="column", epilogue="bias", device="emulator").explain()
+    assert "model called in a graph or behind a busy queue: sparse 22 µs, dense 30 µs: sparse wins" in said
+
+
+def pruned(name: str) -> Any:
+    """The pruned weight of a layer of `converted`."""
+    torch.manual_seed(0)
+    model = Model()
+    convert(model, sparsity=0.75, dense="never")
+    return model.get_submodule(name).pattern.matrix
+
+
+@pytest.mark.parametrize(
+    "change", [{"sparsity": 0.5}, {"capture": False}, {"rows": 5}], ids=["pattern", "capture", "inputs"]
+)
+def test_another_model_or_way_of_calling_is_raced_by_itself(
+    monkeypatch: pytest.MonkeyPatch, emulated: Path, change: dict[str, Any]
+) -> None:
+    times = {"q": 6.0, "k": 6.0, "up": 14.0}
+    _, compared = converted(monkeypatch, times)
+    assert converted(monkeypatch, times, **change)[1] == compared
+
+
+def test_pinned_layers_become_sparse_whatever_is_measured(
+    monkeypatch: pytest.MonkeyPatch, emulated: Path
+) -> None:
+    slow = {"q": 90.0, "k": 90.0, "up": 90.0}
+    report, _ = converted(monkeypatch, slow)
+    assert not report.converted
+    matrix = pruned("up")
+    choice = lookup(matrix, n=3, layout="column", epilogue="bias", device="emulator")
+    pin = Pin(choice.problem, matrix.fingerprint(), backends.emulator_device().key, choice.config, "a test")
+    Pins().with_pins([pin]).write(emulated / "pins.json")
+    monkeypatch.setenv("SPARSEGEN_PINS", str(emulated / "pins.json"))
+    report, _ = converted(monkeypatch, slow)
+    assert [layer.name for layer in report.converted] == ["up"]
+    assert "a test" in report.in_situ.steps[0].why and report.in_situ.final_us == 110.0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch._inductor import config  # noqa: E402
 
 from sparsegen.errors import ConfigError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, inductor  # noqa: E402
-from sparsegen.integrations.torch.inductor import _SparseProducts  # noqa: E402
+from sparsegen.integrations.torch.shipping.inductor import _SparseProducts  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

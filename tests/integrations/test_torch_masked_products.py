@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 from sparsegen import backends  # noqa: E402
 from sparsegen.dispatch import decision  # noqa: E402
 from sparsegen.dispatch.decision import Decision  # noqa: E402
@@ -16,9 +18,17 @@ from sparsegen.dispatch.options import Dense  # noqa: E402
 from sparsegen.errors import ConfigError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import BlockMaskTensor, dsd, dsd_transposed, sdd, sdd_into  # noqa: E402
 from sparsegen.integrations.torch.blocks import masked_products  # noqa: E402
+from sparsegen.integrations.torch.blocks.plain_products import PlainProduct  # noqa: E402
 from sparsegen.integrations.torch.calls import devices  # noqa: E402
 from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
 from sparsegen.integrations.torch.calls.prepared_operators import Operators  # noqa: E402
+from sparsegen.operators import (  # noqa: E402
+    Block,
+    DsdProblem,
+    DsdTransposedProblem,
+    DType,
+    SddProblem,
+)
 from sparsegen.tuning_db.records import Called, Task  # noqa: E402
 
 TOKENS, IN, OUT, BLOCK, SCALE = 40, 56, 24, (16, 32), 1.25
@@ -115,6 +125,47 @@ def test_dense_products_are_the_same_and_run_no_kernel(
         sdd(d, w, mask, dense="sometimes")
 
 
+def test_the_dense_way_is_one_launch_and_one_product() -> None:
+    """The mask stays packed: PyTorch allocates, multiplies, and does nothing else to elements."""
+    seen: list[str] = []
+
+    class Seen(TorchDispatchMode):  # type: ignore[misc]  # of PyTorch, which may be missing
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(function.overloadpacket.__name__)
+            return function(*args, **(kwargs or {}))
+
+    mask, given = some_mask(), tensors(torch.float32)
+    sizes = TOKENS, IN, OUT, DType.FLOAT32, Block(16, 32)
+    for kind, names in (
+        (DsdProblem, ("x", "w", "bias")),
+        (DsdTransposedProblem, ("x", "d")),
+        (SddProblem, ("d", "w")),
+    ):
+        product = PlainProduct(kind(*sizes), SCALE, backends.emulator_device())
+        seen.clear()
+        with Seen():
+            product(*(given[name] for name in names), mask.words)
+        assert seen.count("addmm") == 1
+        assert set(seen) <= {"addmm", "detach", "empty", "new_empty", "t"}
+
+
+@pytest.mark.parametrize("moved", ["rows apart", "not aligned", "columns first"])
+def test_the_dense_way_reads_x_where_it_lies(place: str, moved: str) -> None:
+    mask, given = some_mask(), tensors(torch.float16)
+    x = given["x"]
+    if moved == "rows apart":
+        given["x"] = torch.zeros(TOKENS, IN + 8).half()[:, :IN].copy_(x)
+    elif moved == "not aligned":
+        given["x"] = torch.zeros(TOKENS * IN + 1).half()[1:].view(TOKENS, IN).copy_(x)
+    else:
+        given["x"] = x.t().contiguous().t()
+    for call in (
+        lambda x: dsd(x, given["w"], mask, dense="always"),
+        lambda x: dsd_transposed(x, given["d"], mask, dense="always"),
+    ):
+        assert torch.equal(call(given["x"]), call(x))
+
+
 def test_a_product_runs_as_is_decided_for_its_way_of_being_called(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer may be open in a capture, differ by the way of being called, and hold for every call."""
     asked: list[Any] = []
@@ -130,8 +181,13 @@ def test_a_product_runs_as_is_decided_for_its_way_of_being_called(monkeypatch: p
     monkeypatch.setitem(devices._gpus, torch.device("cpu"), emulator)
     monkeypatch.setattr(masked_products, "decide", decide)
     ran: list[str] = []
-    plain = masked_products.plain
-    monkeypatch.setattr(masked_products, "plain", lambda *given: (ran.append("dense"), plain(*given))[1])
+
+    class Seen(masked_products.PlainProduct):  # type: ignore[misc]  # of PyTorch, which may be missing
+        def __call__(self, *given: Any) -> Any:
+            ran.append("dense")
+            return super().__call__(*given)
+
+    monkeypatch.setattr(masked_products, "PlainProduct", Seen)
     mask, given = some_mask(), tensors(torch.float16)
     for answers, captures, expected in (
         ([Decision.always(True, "")], [False, True], [[], []]),

@@ -14,6 +14,7 @@ from sparsegen.errors import OperandError, PruningError  # noqa: E402
 from sparsegen.integrations.torch import InSituTuning, SparseLinear, tune_model  # noqa: E402
 from sparsegen.integrations.torch.models import in_situ  # noqa: E402
 from sparsegen.integrations.torch.models.model_tuning import ModelPlan  # noqa: E402
+from sparsegen.operators import Quantization, ValueType  # noqa: E402
 from sparsegen.tuning.model import SearchState  # noqa: E402
 
 
@@ -73,6 +74,11 @@ def test_what_is_searched(model: Encoder) -> None:
     }
     shapes = {layer.name: layer.spec.shape for layer in plan.layers}
     assert shapes["q + k + v"] == (48, 16) and "full" not in shapes
+    rounded = ModelPlan(model.half(), torch.randn(6, 16).half(), rounding=Quantization(ValueType.INT8))
+    assert products(rounded) == {product for product in products(plan) if "+" not in product[0]}
+    assert {search.problem.value_type for search in rounded.searches} == {ValueType.INT8}
+    assert "zeros, int8, a scale a row, 6 tokens" in rounded.searches[0].in_words
+    model.float()
     alone = ModelPlan(model, torch.randn(6, 16), fuse=False, exclude=["q"])
     assert products(alone) == {
         *((name, 6, "bias") for name in ("k", "v", "up")),

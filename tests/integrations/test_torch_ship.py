@@ -27,6 +27,7 @@ from sparsegen.errors import (  # noqa: E402
 from sparsegen.integrations.torch import (  # noqa: E402
     MaskedConv2d,
     PointwiseConv2d,
+    QuantizedLinear,
     Shipped,
     SparseLinear,
     SparsePattern,
@@ -35,6 +36,7 @@ from sparsegen.integrations.torch import (  # noqa: E402
     ship,
 )
 from sparsegen.integrations.torch.pattern.shared_input import SharedInput, SharedPart  # noqa: E402
+from sparsegen.operators import Quantization, ScaleGroup, ValueType  # noqa: E402
 
 LOADER = """
 import sys
@@ -134,6 +136,16 @@ def test_an_exported_program_has_equal_bits_elsewhere(block: nn.Module, tmp_path
     assert all(torch.equal(value, before[name]) for name, value in block.state_dict().items())
     state = torch.export.load(tmp_path / "block" / "model.pt2").state_dict
     assert not [name for name in state if "values" in name or "row_offsets" in name], "weights are there once"
+
+
+def test_codes_and_scales_are_shipped(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    rounding = Quantization(ValueType.INT4, ScaleGroup.OF_32)
+    layers = [sparse(64, 48).half(), sparse(48, 16, bias=False).half()]
+    model = nn.Sequential(*(QuantizedLinear.from_sparse(layer, rounding) for layer in layers)).eval()
+    found = shipped(model, torch.randn(2, 3, 64).half(), tmp_path / "model", "exported")
+    assert [launch.problem.value_type for launch in found.launches] == [ValueType.INT4] * 2
+    loads_elsewhere(tmp_path / "model", "exported")
 
 
 @pytest.mark.long

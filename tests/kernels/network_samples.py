@@ -1,4 +1,4 @@
-"""Networks whose layers share no columns, for the families that take any pattern."""
+"""Networks that kernels of all families are run on, and the run, whose results are held against the reference."""
 
 from __future__ import annotations
 
@@ -6,11 +6,43 @@ import itertools
 
 import numpy as np
 
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
+from sparsegen.kernels import family_of
+from sparsegen.kernels.config import Config
+from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import CLIP, radixnet
-from sparsegen.operators import DType
+from sparsegen.operators import DType, Readout, SparseNetworkProblem
+from sparsegen.operators.sparse_network import Activation
+from sparsegen.render import render
+from sparsegen.system.numpy_types import Array
+from sparsegen.testing.kinds import Kind
+from sparsegen.testing.launches import run_and_compare
 from sparsegen.testing.matrices import csr
+from sparsegen.testing.variants import Variant
+
+
+def check_network(
+    toolchain: EmulatorToolchain,
+    config: Config,
+    matrix: CsrMatrix,
+    activation: Activation,
+    readout: Readout,
+    *,
+    dtype: DType = DType.FLOAT16,
+    inputs: int = 83,
+) -> Packed[Array]:
+    """Runs a variant under sanitizers and holds its results against the reference; returns the packed matrix."""
+    traits = (("dtype", dtype), ("activation", activation), ("readout", readout))
+    kind, family = Kind(SparseNetworkProblem, (("n", inputs),), traits), family_of(config)
+    problem = kind.problem(matrix)
+    source = render(family, problem, config)
+    kernel = toolchain.compile_sanitized(family.name, family.entry, source)
+    packed = family.pack(problem, config, matrix)
+    variant = Variant(family, config, kind, ("network",), source)
+    run_and_compare(variant, kernel, problem, matrix, packed, where=f"{config.settings}, {inputs} inputs")
+    return packed
 
 
 def unstructured(widths: tuple[int, ...], dtype: DType) -> CsrMatrix:

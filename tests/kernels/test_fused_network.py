@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from network_samples import check_network
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -13,10 +14,6 @@ from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
-from sparsegen.render import render
-from sparsegen.testing.kinds import Kind
-from sparsegen.testing.launches import run_and_compare
-from sparsegen.testing.variants import Variant
 
 FAMILY = family("fused_network")
 
@@ -27,18 +24,8 @@ def test_the_rest_goes_to_few_blocks(emulator_toolchain: EmulatorToolchain, left
     """All inputs are computed, once each: whole tiles of all blocks, and more or less than a piece for each."""
     matrix = radixnet(64, 3).stacked(DType.FLOAT16)
     inputs = 24 * device().multiprocessors + left
-    kind = Kind(
-        SparseNetworkProblem,
-        (("n", inputs),),
-        (("dtype", DType.FLOAT16), ("activation", Activation.RELU), ("readout", Readout.TOTALS)),
-    )
-    problem = kind.problem(matrix)
     chosen = FAMILY.config(inputs=24, warps=4, run=1, parts=2, rest=16, first_check=0, checks=1)
-    source = render(FAMILY, problem, chosen)
-    variant = Variant(FAMILY, chosen, kind, ("radixnet",), source)
-    packed = FAMILY.pack(problem, chosen, matrix)
-    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
-    run_and_compare(variant, kernel, problem, matrix, packed, where=f"{left} left")
+    check_network(emulator_toolchain, chosen, matrix, Activation.RELU, Readout.TOTALS, inputs=inputs)
 
 
 @pytest.mark.sanitizer
@@ -57,12 +44,6 @@ def test_runs_take_turns(
     """One pass or several in a layer, an even or odd number of layers, and biases as products."""
     matrix = radixnet(256, 9).stacked(DType.FLOAT16)
     dies = activation is Activation.DYING_RELU
-    kind = Kind(
-        SparseNetworkProblem,
-        (("n", each * device().multiprocessors),),
-        (("dtype", DType.FLOAT16), ("activation", activation), ("readout", Readout.NEURONS)),
-    )
-    problem = kind.problem(matrix)
     chosen = FAMILY.config(
         inputs=40,
         warps=warps,
@@ -73,11 +54,8 @@ def test_runs_take_turns(
         first_check=2 if dies else 0,
         checks=2 if dies else 1,
     )
-    source = render(FAMILY, problem, chosen)
-    variant = Variant(FAMILY, chosen, kind, ("radixnet",), source)
-    packed = FAMILY.pack(problem, chosen, matrix)
-    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
-    run_and_compare(variant, kernel, problem, matrix, packed, where=f"{warps} warps, runs of {run}")
+    inputs = each * device().multiprocessors
+    check_network(emulator_toolchain, chosen, matrix, activation, Readout.NEURONS, inputs=inputs)
 
 
 @pytest.mark.sanitizer
@@ -98,18 +76,9 @@ def test_tiles_in_a_ring(
     scattered = drawn.with_values(np.full(drawn.nnz, 1 / 8, np.float32))
     network = Network.of((*made.layers[:5], scattered, *made.layers[5:]), -0.25, 32.0)
     matrix = network.stacked(DType.FLOAT16)
-    kind = Kind(
-        SparseNetworkProblem,
-        (("n", inputs),),
-        (("dtype", DType.FLOAT16), ("activation", Activation.RELU), ("readout", readout)),
-    )
-    problem = kind.problem(matrix)
     chosen = FAMILY.config(
         inputs=96, warps=warps, run=run, parts=2, biases="multiplied", first_check=0, checks=1
     )
+    problem = SparseNetworkProblem(*matrix.shape, inputs, DType.FLOAT16, Activation.RELU, readout)
     assert not FAMILY.broken_constraints(problem, chosen, device())
-    source = render(FAMILY, problem, chosen)
-    variant = Variant(FAMILY, chosen, kind, ("radixnet",), source)
-    packed = FAMILY.pack(problem, chosen, matrix)
-    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
-    run_and_compare(variant, kernel, problem, matrix, packed, where=f"{warps} warps, runs of {run}")
+    check_network(emulator_toolchain, chosen, matrix, Activation.RELU, readout, inputs=inputs)

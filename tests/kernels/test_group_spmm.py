@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import sparsegen
 from sparsegen.backends.emulator import device
-from sparsegen.bench.patterns.generators import equal_rows, shared_rows
+from sparsegen.bench.patterns.generators import blocks, equal_rows, shared_rows
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.options import DispatchOptions
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import family
 from sparsegen.kernels.layouts.network_tiles import TILE, in_fragment
@@ -16,6 +20,9 @@ from sparsegen.kernels.spmm.group_tiles import group_tiles
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.settings import Settings
+from sparsegen.tuning.prediction.targets import named_target
+from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.shared_layers import shared_layers
 
 FAMILY = family("group_spmm")
 
@@ -68,3 +75,31 @@ def test_scope_in_words() -> None:
     ):
         with pytest.raises(ConfigError, match=sentence):
             FAMILY.require_valid(problem, FAMILY.config(), device())
+
+
+@pytest.mark.parametrize("name", ["nvidia-h100", "nvidia-h200"])
+@pytest.mark.parametrize(
+    ("matrix", "n", "wins"),
+    [
+        (shared_rows(4096, 4096, 16, 0.1, 1), 512, True),  # as measured (docs/internals/families.md)
+        (shared_rows(4096, 4096, 16, 0.05, 1), 512, True),
+        (shared_rows(4096, 4096, 16, 0.1, 1), 64, False),
+        (equal_rows(1024, 1024, 0.1, 1), 512, False),
+        (
+            blocks(1024, 1024, 16, 0.1, 1),
+            512,
+            False,
+        ),  # its rows share columns too, and other families have whole tiles
+        (blocks(1024, 1024, 64, 0.5, 1), 512, False),
+    ],
+)
+def test_it_is_found_untuned_where_it_wins(
+    matrix: CsrMatrix, n: int, wins: bool, name: str, tmp_path: Path
+) -> None:
+    target, options = named_target(name), DispatchOptions.of("nearest", "never", None, None)
+    assert target is not None
+    problem = SpmmProblem(*matrix.shape, n, DType.FLOAT16)
+    found = choose(
+        Workload.of(problem, matrix), target.device, shared_layers(tmp_path / "tuning.db"), options
+    )
+    assert (found.family is FAMILY) is wins

@@ -17,7 +17,7 @@ from sparsegen.errors import ConfigError
 from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import uniform_rows
-from sparsegen.operators import DType, Epilogue, Layout, QuantizedSpmmProblem, ScaleGroup, ValueType
+from sparsegen.operators import DType, Epilogue, Layout, QuantizedSpmmProblem, ScaleGroup, Symmetry, ValueType
 from sparsegen.render import render
 from sparsegen.testing.kinds import Kind
 from sparsegen.testing.launches import run_and_compare
@@ -59,6 +59,12 @@ def test_what_it_does_not_compute_is_said_in_words() -> None:
         FAMILY.require_valid(decoding(8, ValueType.INT8), QuantizedStreamConfig(ring_chunks=8, depth=4), H100)
 
 
+def test_zero_points_are_of_integers() -> None:
+    problem = replace(decoding(8, ValueType.E4M3), symmetry=Symmetry.ASYMMETRIC)
+    with pytest.raises(ConfigError, match=r"codes with zero points are integers \(e4m3 is not\)"):
+        FAMILY.require_valid(problem, QuantizedStreamConfig(), H100)
+
+
 def test_codes_take_a_bit_a_weight_and_their_bits() -> None:
     floor = 512 * 1024 / 8
     for kind, bits in ((ValueType.INT4, 4), (ValueType.E4M3, 8)):
@@ -73,6 +79,8 @@ def test_nvcc_compiles_it_without_spills(
     architecture: str, dtype: DType, kind: ValueType, tmp_path: Path
 ) -> None:
     device, problem = DEVICES[architecture], decoding(32, kind, dtype)
+    if kind is not ValueType.E4M3:
+        problem = replace(problem, symmetry=Symmetry.ASYMMETRIC)  # takes more registers
     config = FAMILY.heuristic(problem, Features.of(MATRIX), device)
     assert not FAMILY.broken_constraints(problem, config, device)
     (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, config))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from network_samples import layers_of, mixed, unstructured
+from network_samples import check_network, layers_of, mixed, unstructured
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -16,10 +16,6 @@ from sparsegen.kernels.network.resident_slices import Shape, resident_slices
 from sparsegen.kernels.network.staged_slices import NONE
 from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
-from sparsegen.render import render
-from sparsegen.testing.kinds import Kind
-from sparsegen.testing.launches import run_and_compare
-from sparsegen.testing.variants import Variant
 
 FAMILY = family("resident_network")
 
@@ -45,20 +41,9 @@ def test_networks_of_several_layers(
     readout: Readout,
     config: dict[str, Any],
 ) -> None:
-    traits = (("dtype", dtype), ("activation", activation), ("readout", readout))
-    kind = Kind(SparseNetworkProblem, (("n", 83),), traits)
-    kernel = None
-    for name, matrix in (
-        ("unstructured", unstructured((150, 300, 260, 260, 70), dtype)),
-        ("mixed", mixed(256, 9, dtype)),
-    ):
-        problem, chosen = kind.problem(matrix), FAMILY.config(**config)
-        source = render(FAMILY, problem, chosen)
-        kernel = kernel or emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
-        packed = FAMILY.pack(problem, chosen, matrix)
-        run_and_compare(
-            Variant(FAMILY, chosen, kind, (name,), source), kernel, problem, matrix, packed, where=name
-        )
+    chosen = FAMILY.config(**config)
+    for matrix in (unstructured((150, 300, 260, 260, 70), dtype), mixed(256, 9, dtype)):
+        check_network(emulator_toolchain, chosen, matrix, activation, readout, dtype=dtype)
 
 
 @pytest.mark.parametrize(

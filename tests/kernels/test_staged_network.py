@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from network_samples import mixed, unstructured
+from network_samples import check_network, mixed, unstructured
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -18,11 +18,7 @@ from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import CLIP
 from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
-from sparsegen.render import render
 from sparsegen.system.device_memory import WARP
-from sparsegen.testing.kinds import Kind
-from sparsegen.testing.launches import run_and_compare
-from sparsegen.testing.variants import Variant
 
 FAMILY = family("staged_network")
 
@@ -94,24 +90,9 @@ def test_networks_of_several_layers(
     readout: Readout,
     config: dict[str, Any],
 ) -> None:
-    kind = Kind(
-        SparseNetworkProblem,
-        (("n", 83),),
-        (("dtype", dtype), ("activation", activation), ("readout", readout)),
-    )
-    kernel = None
-    given = {"resident_blocks": 1, "first_check": 0, "checks": 1} | config
-    for name, matrix in (
-        ("unstructured", unstructured((150, 300, 260, 260, 70), dtype)),
-        ("mixed", mixed(256, 9, dtype)),
-    ):
-        problem, chosen = kind.problem(matrix), FAMILY.config(**given)
-        source = render(FAMILY, problem, chosen)
-        kernel = kernel or emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
-        packed = FAMILY.pack(problem, chosen, matrix)
-        run_and_compare(
-            Variant(FAMILY, chosen, kind, (name,), source), kernel, problem, matrix, packed, where=name
-        )
+    chosen = FAMILY.config(**({"resident_blocks": 1, "first_check": 0, "checks": 1} | config))
+    for matrix in (unstructured((150, 300, 260, 260, 70), dtype), mixed(256, 9, dtype)):
+        check_network(emulator_toolchain, chosen, matrix, activation, readout, dtype=dtype)
 
 
 def test_every_weight_stands_where_its_neuron_is_staged() -> None:

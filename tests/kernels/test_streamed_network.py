@@ -8,36 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from network_samples import check_network, mixed
 from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
-from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import CLIP, radixnet
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
-from sparsegen.render import render
 from sparsegen.settings import Settings
-from sparsegen.testing.kinds import Kind
-from sparsegen.testing.launches import run_and_compare
-from sparsegen.testing.matrices import csr
-from sparsegen.testing.variants import Variant
 
 FAMILY = family("streamed_network")
-
-
-def mixed(layers: int) -> CsrMatrix:
-    """The challenge's layers with other weights, by which some inputs die, and one whose rows share nothing."""
-    rng = np.random.default_rng(2)
-    made = radixnet(256, layers).layers
-    weights = [layer.with_values(rng.uniform(-0.05, 0.1, layer.nnz).astype(np.float32)) for layer in made]
-    pattern = rng.random((256, 256)) < 0.1
-    weights[2] = csr(np.where(pattern, rng.uniform(0, 0.08, pattern.shape), 0).astype(np.float32))
-    biases = [rng.uniform(-0.4, 0, 256).astype(np.float32) for _ in weights]
-    return Network.of(weights, biases, CLIP).stacked(DType.FLOAT16)
 
 
 @pytest.mark.sanitizer
@@ -81,19 +65,9 @@ def test_blocks_that_share_layers_give_the_same(
     readout: Readout,
     inputs: int,
 ) -> None:
-    matrix = mixed(7)
-    kind = Kind(
-        SparseNetworkProblem,
-        (("n", inputs),),
-        (("dtype", DType.FLOAT16), ("activation", activation), ("readout", readout)),
-    )
     chosen = FAMILY.config(**{"warps": 4, "run": 2, "stages": 3, "sharing": "layers"} | config)
-    problem = kind.problem(matrix)
-    source = render(FAMILY, problem, chosen)
-    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
-    packed = FAMILY.pack(problem, chosen, matrix)
-    variant = Variant(FAMILY, chosen, kind, ("mixed",), source)
-    run_and_compare(variant, kernel, problem, matrix, packed, where="mixed")
+    matrix = mixed(256, 7, DType.FLOAT16)
+    check_network(emulator_toolchain, chosen, matrix, activation, readout, inputs=inputs)
 
 
 def test_a_grid_that_waits_has_no_more_blocks_than_work_or_room() -> None:

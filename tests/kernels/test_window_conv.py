@@ -12,10 +12,11 @@ from tuning_samples import H100, MEASURED_RATES
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import by_predicted_time
-from sparsegen.kernels.convolution.masked_convolution import FILLING, filling_us
+from sparsegen.kernels.convolution.masked_convolution import live_share
 from sparsegen.kernels.convolution.mma_conv import MmaConvConfig
 from sparsegen.kernels.convolution.tile_conv import TileConvConfig
 from sparsegen.kernels.convolution.unit_lists import SEGMENT_WORDS
+from sparsegen.kernels.convolution.unit_tiles import FILLING
 from sparsegen.kernels.convolution.window_conv import FAMILY, WindowConvConfig
 from sparsegen.operators import Density, DType, ImageLayout, MaskOf
 
@@ -144,8 +145,15 @@ def test_zeros_are_written_between_products() -> None:
     p = replace(
         conv(360, 640, channels=96, filters=96, dtype=DType.FLOAT16, rest="filled"), density=Density(0.05)
     )
-    kept, by_input = replace(p, rest="kept"), replace(p, mask_of=MaskOf.INPUT)
-    assert filling_us(kept, MEASURED_RATES) == filling_us(by_input, MEASURED_RATES) == 0
-    assert filling_us(p, MEASURED_RATES) == pytest.approx(
-        FILLING * 0.95 * 360 * 640 * 96 * 2 / MEASURED_RATES.copy_bytes_per_us
-    )
+    device, config = replace(H100, rates=MEASURED_RATES), FAMILY.shapes[3]
+    vectors = FAMILY.filling_us(p, config, device, 8)
+    assert vectors == pytest.approx(FILLING * 0.95 * 360 * 640 * 96 * 2 / MEASURED_RATES.copy_bytes_per_us)
+    assert FAMILY.filling_us(replace(p, rest="kept"), config, device, 8) == 0
+    by_input = replace(p, mask_of=MaskOf.ANY_INPUT)  # what no live block reaches gets zeros too
+    dead = (1 - live_share(by_input)) / 0.95
+    assert FAMILY.filling_us(by_input, config, device, 8) == pytest.approx(dead * vectors)
+    free = replace(
+        device, rates=replace(MEASURED_RATES, copy_bytes_per_us=1e12)
+    )  # stores take the issue slots
+    one, eight = (FAMILY.filling_us(p, config, free, vector) for vector in (1, 8))
+    assert one == pytest.approx(8 * eight) and eight > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparsegen.networks.run.chunks import Chunk, chunks_of
+from sparsegen.networks.model.chunks import Chunk, chunks_of
 
 
 @pytest.mark.parametrize("is_spread", [False, True])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,8 @@ from sparsegen import SparseNetwork, backends
 from sparsegen.kernels import families, family
 from sparsegen.matrix.formats import as_csr
 from sparsegen.networks.exact import exact_run, float64_run
-from sparsegen.networks.exact.decisions import Levels
 from sparsegen.networks.exact.exact import inferred
-from sparsegen.networks.exact.float64_run import Float64Run
+from sparsegen.networks.exact.float64_run import Float64Run, Undecided
 from sparsegen.networks.exact.row_groups import GROUP, RowGroups
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import radixnet
@@ -26,11 +24,6 @@ from sparsegen.plan.executors import shared_executor
 from sparsegen.settings import Settings
 
 WIDTHS = (20, 37, 30, 33, 9, 24, 31, 5)
-
-
-@pytest.fixture
-def where(tmp_path: Path, emulator_settings: Settings) -> dict[str, Any]:
-    return {"device": "emulator", "db": tmp_path / "tuning.db"}
 
 
 def rectangular(highest_bias: float) -> Network:
@@ -95,27 +88,26 @@ def test_float64_in_rounds_and_segments(
     monkeypatch.setattr(float64_run, "NEURONS", 64 * network.neurons)  # 90 inputs in two rounds
     monkeypatch.setattr(float64_run, "SEGMENT_BYTES", 16_000)
     executor = shared_executor(backends.find_device("emulator"))
-    run = Float64Run(network, dtype, activation, Levels.of(network, activation), executor)
-    assert run.capacity == 64 and run.segments > 2
-    rows = np.full((110, 21), 7.0)  # the last element of a row belongs to nobody
+    run = Float64Run(network, dtype, activation, executor)
+    assert run.capacity == 64 and len(run.segments) > 2
+    numbers = np.random.default_rng(6).permutation(110)[:90]
+    right = inferred(network, activation, y0).any(axis=1)
+    np.testing.assert_array_equal(run.live(y0[numbers]), right[numbers])
+    rows = np.full((110, 21), 7.0)  # the last element of a row belongs to no input
     rows[:, :20] = y0
     y = executor.upload(dtype.to_storage(rows))
-    numbers = np.random.default_rng(6).permutation(110)[:90].astype(np.int32)
-    counts = executor.upload(np.array([-1, 90, -1, 0], np.int32))
-    undecided, lives = executor.upload(numbers), executor.upload(np.zeros(4, np.int32))
-    left = np.empty(4, np.int32)
-    for begin in (0, 64):
-        for segment in range(run.segments):
-            run.bound(segment, begin, counts, undecided, 21, lives)(0, y.address)
-            executor.download(counts, left)
-            if left[2] == 0:
-                break
-        assert left[:3].tolist() == [-1, 90, 0]
-    bits = np.empty(4, np.int32)
-    executor.download(lives, bits)
-    found = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little"))
-    right = np.flatnonzero(inferred(network, activation, y0).any(axis=1))
-    np.testing.assert_array_equal(found, np.intersect1d(right, numbers))
+    counts = np.zeros(float64_run.words_of(110), np.int32)
+    counts[:3] = -1, 90, -1
+    inputs = Undecided(executor.upload(counts), executor.upload(numbers.astype(np.int32)), 21)
+
+    def downloaded() -> Any:
+        executor.download(inputs.results, counts)
+        return counts
+
+    run.decide(inputs, 90, y, 0, downloaded)
+    assert downloaded()[:3].tolist() == [-1, 90, 0]
+    found = np.flatnonzero(float64_run.lives_of(counts, 110))
+    np.testing.assert_array_equal(found, np.intersect1d(np.flatnonzero(right), numbers))
     assert 0 < found.size < 90
 
 
@@ -126,13 +118,12 @@ def test_weights_beyond_the_share_of_memory_come_again(
     monkeypatch.setattr(float64_run, "SEGMENT_BYTES", 60_000)
     executor = shared_executor(backends.find_device("emulator"))
     monkeypatch.setattr(type(executor), "free_bytes", lambda self: 4 * 50_000)
-    levels = Levels.of(network, Activation.DYING_RELU)
-    run = Float64Run(network, DType.FLOAT16, Activation.DYING_RELU, levels, executor)
-    assert run.segments > 3
-    places = [executor.upload(np.zeros(4, np.int32)) for _ in range(3)]
-    for segment in (*range(run.segments), 0):
-        run.bound(segment, 0, places[0], places[1], 64, places[2])
-    assert 0 in run.kept and len(run.kept) < run.segments
+    run = Float64Run(network, DType.FLOAT16, Activation.DYING_RELU, executor)
+    assert len(run.segments) > 3
+    inputs = Undecided(*(executor.upload(np.zeros(8, np.int32)) for _ in range(2)), 64)
+    for segment in (*range(len(run.segments)), 0):
+        run.bound(segment, 0, inputs)
+    assert 0 in run.kept and len(run.kept) < len(run.segments)
 
 
 def ties(layers: int) -> tuple[Network, Any]:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sparsegen.errors import OperandError
+from sparsegen.networks.model.chunks import Chunk
 from sparsegen.networks.model.images import stroke_images
-from sparsegen.networks.run.chunks import Chunk
-from sparsegen.networks.run.inputs import BitInputs, ByteInputs, Inputs, NumberInputs, as_inputs
+from sparsegen.networks.model.inputs import BitInputs, ByteInputs, Inputs, NumberInputs, as_inputs
 from sparsegen.operators import DType
 
 

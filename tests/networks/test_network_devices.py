@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,16 +9,13 @@ import pytest
 
 from sparsegen.errors import ConfigError, DeviceUnavailableError, KernelFault
 from sparsegen.networks.model.images import stroke_images
+from sparsegen.networks.model.inputs import BitInputs, as_inputs
 from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.networks.packed import packing
 from sparsegen.networks.run import result_buffers, staging
-from sparsegen.networks.run.chunks import Chunk
-from sparsegen.networks.run.dealing import ChunkQueue
 from sparsegen.networks.run.device_run import DeviceRun
-from sparsegen.networks.run.inputs import BitInputs, as_inputs
 from sparsegen.networks.run.placement import Placement
 from sparsegen.networks.sparse_network import SparseNetwork
-from sparsegen.settings import Settings
 
 INPUTS = 70
 NARROW: dict[str, Any] = {
@@ -44,10 +40,9 @@ def growing_images() -> Any:
     return (rng.random((INPUTS, 64)) < np.linspace(0.05, 0.6, INPUTS)[:, None]).astype(np.uint8)
 
 
-@pytest.fixture
-def where(tmp_path: Path, emulator_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+@pytest.fixture(autouse=True)
+def emulators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARSEGEN_EMULATORS", "4")
-    return {"device": "emulator", "db": tmp_path / "tuning.db"}
 
 
 @pytest.mark.parametrize("bias", [-0.2, 0.05])
@@ -99,15 +94,6 @@ def test_devices_that_are_not_there_or_twice_there_are_told(where: dict[str, Any
     with pytest.raises(ConfigError, match="each of them once"):
         net.totals(y0, devices=["emulator", "emulator:0"])
     np.testing.assert_array_equal(net.totals(y0, devices=["emulator", "emulator:1"]), net.totals(y0))
-
-
-def test_a_queue_gives_each_chunk_once() -> None:
-    chunks = [Chunk(0, 4, 4, 4), Chunk(4, 6, 6, 6)]
-    queue = ChunkQueue(chunks)
-    assert [queue.take() for _ in range(3)] == [*chunks, None]
-    queue = ChunkQueue(chunks)
-    queue.empty()
-    assert queue.take() is None
 
 
 @pytest.mark.parametrize("planted", ["in front", "scattered", "every fourth"])

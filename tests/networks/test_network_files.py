@@ -19,7 +19,6 @@ from sparsegen.networks.files.challenge_files import (
     read_layer,
     write_categories,
     write_challenge,
-    write_images,
 )
 from sparsegen.networks.files.network_file import MOST_LAYERS, load_network, save_network
 from sparsegen.networks.model.images import stroke_images
@@ -61,7 +60,8 @@ def test_a_file_holds_any_network(tmp_path: Path) -> None:
 
 def test_images_and_categories_come_back(tmp_path: Path) -> None:
     images = stroke_images(7, 64)
-    write_images(images, tmp_path / "images.tsv")
+    ones = np.argwhere(images) + 1  # pixels that are on, both numbered from 1
+    (tmp_path / "images.tsv").write_text("".join(f"{image}\t{pixel}\t1\n" for image, pixel in ones))
     np.testing.assert_array_equal(read_images(tmp_path / "images.tsv", 64, count=7), images)
     write_categories(np.array([5, 0, 3]), tmp_path / "live.tsv")
     assert (tmp_path / "live.tsv").read_text() == "1\n4\n6\n"

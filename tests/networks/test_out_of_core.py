@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -11,17 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from general_layers import general_layers
 
 from sparsegen import backends
 from sparsegen.backends.emulator.executor import EmulatorExecutor, HostBuffer
 from sparsegen.errors import CompileError, ConfigError, DeviceMemoryError, OperandError, SavedOperatorError
 from sparsegen.networks.files.packed_file import is_packed, load_packed, save_packed
 from sparsegen.networks.model.images import stroke_images
+from sparsegen.networks.model.inputs import BitInputs
 from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.networks.packed import packing
 from sparsegen.networks.run import placement
 from sparsegen.networks.run.device_run import DeviceRun
-from sparsegen.networks.run.inputs import BitInputs
 from sparsegen.networks.run.packed_inference import PackedInference
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.settings import Settings
@@ -51,11 +51,6 @@ class Counting(EmulatorExecutor):
 
     def _freed(self, nbytes: int) -> None:
         self.living -= nbytes
-
-
-@pytest.fixture
-def where(tmp_path: Path, emulator_settings: Settings) -> dict[str, Any]:
-    return {"device": "emulator", "db": tmp_path / "tuning.db"}
 
 
 @pytest.fixture
@@ -116,11 +111,7 @@ def test_layers_of_other_widths_and_inputs_that_live(
 ) -> None:
     rng = np.random.default_rng(1)
     widths = (20, 37, 30, 64, 9, 41, 5, 30, 20, 35, 11, 25, 5)
-    layers = [
-        rng.standard_normal((after, before)).astype(np.float32) * (rng.random((after, before)) < 0.4)
-        for before, after in itertools.pairwise(widths)
-    ]
-    biases = [rng.standard_normal(after).astype(np.float32) for after in widths[1:]]
+    layers, biases = general_layers(widths, rng)
     net = SparseNetwork(layers, bias=biases, activation=activation, clip=9.0, **where)
     y0 = rng.standard_normal((50, 20)).astype(np.float32)
     right, active = net(y0)

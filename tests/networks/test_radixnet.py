@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from sparsegen.errors import ConfigError, MatrixError
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.networks.model.radixnet import (
     CONFIGURATIONS,
     base_layers,
     challenge_bias,
     radixnet,
-    same_topology,
 )
 
 
@@ -41,6 +44,25 @@ def test_bases_reach_every_neuron_from_every_input() -> None:
     for layer in radixnet(256, base_layers(256)).layers:
         reached = (layer.to_scipy() @ reached > 0).astype(float)
     assert reached.all()
+
+
+def column_sets(layers: Sequence[CsrMatrix]) -> list[bytes]:
+    """The rows of each column through all layers, which tell the radix neuron it stands for; in sorted order."""
+    found = [b""] * layers[0].shape[1]
+    for layer in layers:
+        by_column = layer.transposition()
+        for i, (begin, end) in enumerate(itertools.pairwise(by_column.row_offsets)):
+            found[i] += by_column.column_indices[begin:end].tobytes() + b"|"
+    return sorted(found)
+
+
+def same_topology(one: Sequence[CsrMatrix], other: Sequence[CsrMatrix]) -> bool:
+    """True if networks are equal up to each base's permutation of the neurons before it."""
+    base = base_layers(one[0].shape[1])
+    return len(one) == len(other) and all(
+        column_sets(one[start : start + base]) == column_sets(other[start : start + base])
+        for start in range(0, len(one), base)
+    )
 
 
 def test_seeds_differ_by_permutations_alone() -> None:

@@ -6,30 +6,21 @@ import copy
 import itertools
 import pickle
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from general_layers import general_layers
 
 import sparsegen
-from sparsegen import backends
 from sparsegen.errors import ConfigError, MatrixError, OperandError
-from sparsegen.networks.exact import exact
-from sparsegen.networks.exact.exact import bound, live_on
+from sparsegen.networks.exact.exact import bound
 from sparsegen.networks.model.images import stroke_images
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import radixnet
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators import DType, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation
-from sparsegen.plan.executors import shared_executor
-from sparsegen.settings import Settings
-
-
-@pytest.fixture
-def where(tmp_path: Path, emulator_settings: Settings) -> dict[str, Any]:
-    return {"device": "emulator", "db": tmp_path / "tuning.db"}
 
 
 def dense(network: Network, y: Any, *, relu: bool = True) -> Any:
@@ -81,12 +72,7 @@ def test_rows_that_share_no_columns_go_without_tiles(where: dict[str, Any], dtyp
 @pytest.mark.parametrize("activation", ["relu", "none"])
 def test_rectangular_layers_and_general_weights(where: dict[str, Any], activation: str) -> None:
     rng = np.random.default_rng(1)
-    widths = (20, 37, 30, 5)
-    layers = [
-        rng.standard_normal((after, before)).astype(np.float32) * (rng.random((after, before)) < 0.4)
-        for before, after in itertools.pairwise(widths)
-    ]
-    biases = [rng.standard_normal(after).astype(np.float32) for after in widths[1:]]
+    layers, biases = general_layers((20, 37, 30, 5), rng)
     net = SparseNetwork(layers, bias=biases, activation=activation, clip=9.0, **where)
     y0 = rng.standard_normal((11, 20)).astype(np.float32)
     y, _ = net(y0)
@@ -111,34 +97,6 @@ def test_near_ties_fall_where_float64_has_them(where: dict[str, Any]) -> None:
     np.testing.assert_array_equal(found, right)
     assert 0 < right.size < 21
     assert 0 < net.undecided < 21, "bounds decide some and leave others open"
-
-
-def test_a_device_computes_the_same_in_float64(emulator_settings: Settings) -> None:
-    network, inputs = near_ties(21)
-    executor = shared_executor(backends.find_device("emulator"))
-    found = live_on(network, Activation.DYING_RELU, inputs, executor)
-    np.testing.assert_array_equal(found, dense(network, inputs).any(axis=1))
-
-
-@pytest.mark.parametrize("activation", list(Activation))
-def test_a_device_merges_and_drops_inputs_of_any_network(
-    emulator_settings: Settings, monkeypatch: pytest.MonkeyPatch, activation: Activation
-) -> None:
-    monkeypatch.setattr(exact, "DEVICE_CHUNK", 32 * 37)  # 70 inputs in three chunks
-    rng = np.random.default_rng(3)
-    widths = (20, 37, 30, 33, 9, 24, 31, 5)
-    layers = [
-        rng.random((after, before)) * (rng.random((after, before)) < 0.4)
-        for before, after in itertools.pairwise(widths)
-    ]
-    low = -1.0 if activation is Activation.DYING_RELU else -2.0
-    network = Network.of(layers, [rng.uniform(low, 0, after) for after in widths[1:]], 4.0)
-    y0 = (rng.random((70, 20)) < np.linspace(0, 1, 70)[:, None]).astype(np.float32)
-    executor = shared_executor(backends.find_device("emulator"))
-    right = dense(network, y0, relu=activation is not Activation.NONE).any(axis=1)
-    np.testing.assert_array_equal(live_on(network, activation, y0, executor), right)
-    if activation is not Activation.NONE:
-        assert 0 < np.count_nonzero(right) < 70
 
 
 def test_bounds_bound(where: dict[str, Any]) -> None:

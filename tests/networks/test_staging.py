@@ -13,8 +13,8 @@ import pytest
 
 from sparsegen.backends.emulator.copies import HostPinnedMemory
 from sparsegen.errors import OperandError
+from sparsegen.networks.model.chunks import Chunk
 from sparsegen.networks.run import staging
-from sparsegen.networks.run.chunks import Chunk
 from sparsegen.networks.run.staging import Staging, Writers
 
 WIDTH, ROWS = 4, 16  # of inputs, in bytes, and how many a piece holds

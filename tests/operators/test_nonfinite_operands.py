@@ -23,14 +23,16 @@ def _expected(q: Any, k: Any, v: Any) -> Any:
     return np.array(rows)
 
 
-@pytest.mark.parametrize("way", ["steps", "fused"])
+@pytest.mark.parametrize("implementation", ["steps", "fused"])
 @pytest.mark.parametrize("unseen", [np.inf, np.nan])
-def test_keys_that_a_query_does_not_see_may_hold_anything(way: str, unseen: float) -> None:
+def test_keys_that_a_query_does_not_see_may_hold_anything(implementation: str, unseen: float) -> None:
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((64, HEAD)).astype(np.float16) for _ in range(3))
     wanted = _expected(q, k, v)
     k[50:] = unseen
-    op = sparsegen.prepare_attention(SEEN, head_dim=HEAD, dtype="float16", way=way, device="emulator")
+    op = sparsegen.prepare_attention(
+        SEEN, head_dim=HEAD, dtype="float16", implementation=implementation, device="emulator"
+    )
     np.testing.assert_allclose(op(q, k, v)[:50], wanted[:50], atol=2e-2)
 
 

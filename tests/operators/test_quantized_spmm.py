@@ -99,6 +99,34 @@ def test_prepare_takes_a_quantised_matrix(kind: ValueType, dtype: str) -> None:
     assert sparsegen.lookup(quantised, n=3, device="emulator").family.name == "quantized_stream_spmm"
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", [ValueType.INT8, ValueType.INT4])
+def test_zero_points(kind: ValueType, dtype: str, tmp_path: Path) -> None:
+    given = weights().with_values(np.abs(weights().values) + 1)
+    made = sparsegen.quantize(given, kind, group=64, dtype=dtype, symmetric=False)
+    assert made.rounding_error(given) < 0.6 * sparsegen.quantize(given, kind, group=64).rounding_error(given)
+    assert "scales and zero points of 64" in repr(made)
+    operator = sparsegen.prepare(made, n=3, device="emulator")
+    b = activations().astype(np.float32 if dtype == "bfloat16" else np.float16)
+    exact = b.astype(np.float64) @ made.dequantized().to_dense().T.astype(np.float64)
+    assert np.linalg.norm(operator(b) - exact) / np.linalg.norm(exact) < (
+        4e-3 if dtype == "bfloat16" else 4e-4
+    )
+    moved = operator(b, zero_points=(made.zero_points + 1).astype(b.dtype))
+    assert np.linalg.norm(moved - exact) > 1e-3 * np.linalg.norm(exact)
+    np.savez(tmp_path / "layer.npz", allow_pickle=False, **made.arrays())
+    found = sparsegen.load_quantized(tmp_path / "layer.npz")
+    assert repr(found) == repr(made)
+    np.testing.assert_array_equal(found.dequantized().values, made.dequantized().values)
+    np.savez(
+        tmp_path / "bad.npz", allow_pickle=False, **made.arrays() | {"zero_points": made.zero_points + 0.5}
+    )
+    with pytest.raises(MatrixError, match="zero points are codes"):
+        sparsegen.load_quantized(tmp_path / "bad.npz")
+    with pytest.raises(ConfigError, match="symmetry = symmetric, but the quantised matrix has asymmetric"):
+        sparsegen.prepare(made, n=3, symmetry="symmetric", device="emulator")
+
+
 def test_what_is_refused_is_named() -> None:
     quantised, matrix = sparsegen.quantize(weights(), "int4", group=128), weights()
     with pytest.raises(ConfigError, match=r"value_type = int8, but the quantised matrix has int4"):
@@ -108,11 +136,15 @@ def test_what_is_refused_is_named() -> None:
     with pytest.raises(MatrixError, match=r"beyond int4 .*sparsegen.quantize makes them of weights"):
         beyond = matrix.with_values(np.full(matrix.nnz, 100.0))
         sparsegen.prepare(beyond, operator="quantized_spmm", n=3, device="emulator")
-    with pytest.raises(OperandError, match=r"scales= of shape \(2, 64\) is needed"):
+    with pytest.raises(OperandError, match=r"needs scales= of shape \(2, 64\)"):
         codes = sparsegen.prepare(quantised.codes, operator="quantized_spmm", n=3, device="emulator")
         codes(activations())
     with pytest.raises(OperandError, match="bias= was given"):
         sparsegen.prepare(quantised, n=3, device="emulator")(activations(), bias=np.zeros(M, np.float16))
+    with pytest.raises(OperandError, match="zero_points= are for symmetry=asymmetric"):
+        sparsegen.prepare(quantised, n=3, zero_points=quantised.scales, device="emulator")
+    with pytest.raises(ConfigError, match="e4m3 is symmetric"):
+        sparsegen.quantize(matrix, "e4m3", symmetric=False)
     with pytest.raises(OperandError, match="pass new scales= to the call"):
         sparsegen.prepare(quantised, n=3, device="emulator").update_values(quantised.codes)
     with pytest.raises(ConfigError, match="group"):

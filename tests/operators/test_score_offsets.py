@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 import sparsegen
-from sparsegen.attention.choice import Way
+from sparsegen.attention.choice import AttentionImplementation
 from sparsegen.operators import DType, SoftmaxProblem
 from sparsegen.verify.bounds import worst_error
 
@@ -63,7 +63,13 @@ def test_fused_attention_with_shifted_scores(offset: float) -> None:
     k[..., 1] = np.sign(offset) * np.sqrt(abs(offset))
     scale = 0.25
     op = sparsegen.prepare_attention(
-        SEEN, head_dim=head_dim, heads=heads, dtype="float16", scale=scale, way=Way.FUSED, device="emulator"
+        SEEN,
+        head_dim=head_dim,
+        heads=heads,
+        dtype="float16",
+        scale=scale,
+        implementation=AttentionImplementation.FUSED,
+        device="emulator",
     )
     wide = [x.astype(np.float64)[0] for x in (q, k, v)]
     scores = np.where(SEEN.toarray() != 0, wide[0] @ wide[1].T, -np.inf) * scale

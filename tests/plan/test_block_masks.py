@@ -19,7 +19,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.bits import packed_rows
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, packed
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, draw_blocks, random_words, smallest
-from sparsegen.plan import block_masks
+from sparsegen.plan import plain_launcher
 from sparsegen.plan.block_masks import BlockMaskMaker, Given, Largest, as_signed, new_state, scratch_words
 from sparsegen.system.device_memory import Address
 from sparsegen.system.numpy_types import Array
@@ -209,7 +209,7 @@ def test_two_scratch_memories_take_turns(
     capability: tuple[int, int], starts_early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Draws may begin while the launch before them still reads its own."""
-    monkeypatch.setattr(block_masks, "compiled_kernels", lambda *_: [None])
+    monkeypatch.setattr(plain_launcher, "compiled_kernels", lambda *_: [None])
     executor = Refusing(capability)
     maker = BlockMaskMaker(BlockMaskLayout(70, 90), executor)  # type: ignore[arg-type]
     draws = [maker.bind_draw(MaskDraw(0.5), early=early) for early in (True, False)]

@@ -141,9 +141,14 @@ def test_reprs_are_lines() -> None:
     pruned = sparsegen.prune(np.random.default_rng(0).random((64, 64)), sparsity=0.5)
     attention = [
         sparsegen.prepare_attention(
-            MATRIX, head_dim=16, heads=heads, dtype="float16", way=way, device="emulator"
+            MATRIX,
+            head_dim=16,
+            heads=heads,
+            dtype="float16",
+            implementation=implementation,
+            device="emulator",
         )
-        for heads, way in ((None, "steps"), (2, "fused"))
+        for heads, implementation in ((None, "steps"), (2, "fused"))
     ]
     lines = (MATRIX, op, op.choice, network, network.network, pruned, pruned.report, *attention)
     for made in lines:

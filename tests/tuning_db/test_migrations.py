@@ -27,8 +27,8 @@ from sparsegen.operators import OPERATORS, ItemValues, SddmmProblem, SpmmProblem
 from sparsegen.tuning_db import migrations, schema_versions
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.conversion import problem_columns, problem_digest
-from sparsegen.tuning_db.models import BASES, CHECKED, KINDS, OUTCOMES, Base
-from sparsegen.tuning_db.records import Basis, MeasuredAs, Measurement, Outcome
+from sparsegen.tuning_db.models import BASES, CALLED, CHECKED, KINDS, OUTCOMES, TASKS, Base
+from sparsegen.tuning_db.records import Basis, Called, MeasuredAs, Measurement, Outcome, Task
 from sparsegen.tuning_db.store import Added, Store
 
 BATCH = SpmmProblem(128, 256, 64, batch=8, item_values=ItemValues.OWN)
@@ -64,6 +64,7 @@ def test_words_match_the_records() -> None:
     assert set(OUTCOMES) == set(Outcome) and set(CHECKED) < set(Outcome)
     assert set(KINDS) == set(MeasuredAs)
     assert set(BASES) == set(Basis)
+    assert set(CALLED) == set(Called) and set(TASKS) == set(Task)
 
 
 def test_opening_again_migrates_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +99,8 @@ def older(tmp_path: Path) -> tuple[Path, list[Measurement]]:
 def without_races(probes: str) -> str:
     """The table's definition as it was before probes said how calls came and what they timed."""
     lines = probes.splitlines()
-    kept = [line for line in lines if not re.search(r"^\s*(called|task) |ck_probes_(called|task)", line)]
+    added = r"^\s*(called|task|context) |ck_probes_(called|task)"
+    kept = [line for line in lines if not re.search(added, line)]
     return "\n".join(kept).replace("called, task, ", "")
 
 

@@ -44,7 +44,7 @@ def test_an_older_database_is_migrated_with_what_it_holds(postgres: str) -> None
                     "UPDATE problems SET fields = %(fields)s, digest = %(digest)s WHERE digest = %(today)s",
                     row,
                 )
-            connection.execute("ALTER TABLE probes DROP COLUMN called, DROP COLUMN task")
+            connection.execute("ALTER TABLE probes DROP COLUMN called, DROP COLUMN task, DROP COLUMN context")
             connection.execute(
                 "ALTER TABLE probes ADD CONSTRAINT uq_probes UNIQUE "
                 "(problem_id, matrix_id, device_id, variant_id, measured_as, measured_at)"

@@ -12,7 +12,7 @@ from sparsegen.dispatch.chosen import How
 from sparsegen.tuning_db.exchange import export_json, load
 from sparsegen.tuning_db.forgetting import Selection
 from sparsegen.tuning_db.layers import Layers, MemoryLayer
-from sparsegen.tuning_db.records import Outcome
+from sparsegen.tuning_db.records import Outcome, Task
 from sparsegen.tuning_db.sqlite_reader import open_sqlite
 from sparsegen.tuning_db.store import Store
 
@@ -20,7 +20,8 @@ OTHER = workload(n=96)
 
 
 def test_both_readers_and_memory_say_the_same(tmp_path: Path) -> None:
-    probes = [probe(10.0, 8.0), probe(9.0, 12.0, at=1), probe(5.0, 4.0, OTHER)]
+    model = replace(probe(9.0, 12.0, at=1), task=Task.MODEL, context=DIGEST)
+    probes = [probe(10.0, 8.0), model, probe(5.0, 4.0, OTHER)]
     checks = [checked(), checked(Outcome.WRONG, tile_n=32, at=1)]
     with Store.open(tmp_path / "tuning.db") as store:
         for one in probes:

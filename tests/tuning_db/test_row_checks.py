@@ -62,6 +62,7 @@ DAMAGE: list[tuple[str, str, Any]] = [
     ("measurements", "driver", b"\x00"),
     ("probes", "dense_us", -1.0),
     ("probes", "measured_as", "lukewarm"),
+    ("probes", "context", "no digest"),
     ("checks", "outcome", "splendid"),
     ("checks", "worst_error", "large"),
 ]

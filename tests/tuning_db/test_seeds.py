@@ -122,7 +122,7 @@ def test_predictions_are_not_packaged() -> None:
 def test_other_documents_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "export.json"
     file.write_text(dump(samples()))
-    with pytest.raises(ValueError, match="packaged results are sparsegen-seeds/1, not sparsegen-tuning"):
+    with pytest.raises(ValueError, match="packaged results are sparsegen-seeds/2, not sparsegen-tuning"):
         seed_file.write([file], tmp_path / "some.db")
     with pytest.raises(ValueError, match="not sparsegen-tuning"):
         seed_columns.unpack(json.loads(dump(samples())))

@@ -15,7 +15,6 @@ from sparsegen.backends.executor import CompiledKernel, Executor, LoadedKernel
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import empty_as_one
 from sparsegen.system.device_memory import WARP, Buffer
-from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 
 THREADS = 256
@@ -43,6 +42,11 @@ def compiled_kernels(executor: Executor, *names: tuple[str, str]) -> list[Loaded
             for name, kernel in zip(missing, pool.map(compiled, missing), strict=True):
                 known[name] = executor.load(kernel)
     return [known[name] for name in names]
+
+
+def is_loaded(executor: Executor, *names: tuple[str, str]) -> bool:
+    """True if `compiled_kernels` has nothing to load."""
+    return set(names) <= _loaded.get(executor, {}).keys()
 
 
 def plain_source(file: str) -> str:
@@ -79,9 +83,8 @@ class PlainKernels:
     def run(self, entry: str, warps: int, *arguments: Buffer | int) -> None:
         file, _, name = entry.partition(":")
         (kernel,) = compiled_kernels(self._executor, (file, name))
-        launch = Launch((ceil_div(warps * WARP, THREADS), 1, 1), (THREADS, 1, 1))
         if warps:
-            self._executor.launch(kernel, launch, arguments)
+            self._executor.launch(kernel, Launch.flat(warps * WARP, THREADS), arguments)
             self._kept += arguments
 
     def finish(self) -> None:

@@ -1,29 +1,14 @@
 // Y = X with blocks dropped and the others scaled: the mask is that of block_mask.cu for the same seed and step, made again
 // where it is needed, which costs less than to store and read it. Dropped blocks are not read. No X stands for ones.
-#if !defined(SPARSEGEN_EMULATOR)
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#endif
-
 constexpr int kRows = 4;  // of a thread, all in one block: sides are multiples of 16
 
 #include "early_start.cuh"
 #include "philox.cuh"
-
-__device__ __forceinline__ float times(float x, float scale) { return x * scale; }
-__device__ __forceinline__ __half times(__half x, float scale) { return __float2half_rn(__half2float(x) * scale); }
-__device__ __forceinline__ __nv_bfloat16 times(__nv_bfloat16 x, float scale) {
-  return __float2bfloat16_rn(__bfloat162float(x) * scale);
-}
+#include "vector.cuh"
 
 __device__ __forceinline__ float one(float) { return 1.0f; }
 __device__ __forceinline__ __half one(__half) { return __float2half_rn(1.0f); }
 __device__ __forceinline__ __nv_bfloat16 one(__nv_bfloat16) { return __float2bfloat16_rn(1.0f); }
-
-template <class T, int kWidth>
-struct alignas(sizeof(T) * kWidth) Vector {
-  T of[kWidth];
-};
 
 // A thread takes kWidth neighbours of kRows rows. The grid's y goes over groups of rows.
 template <class T, int kWidth>

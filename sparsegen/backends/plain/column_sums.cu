@@ -1,8 +1,6 @@
 // Sums of a matrix's columns, added in float32: the gradient of a bias. One launch in which each thread block has some columns of all
 // rows, so that sums are the same each time.
 #if !defined(SPARSEGEN_EMULATOR)
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #endif
 
@@ -10,6 +8,7 @@ constexpr int kThreads = 512, kWarp = 32, kAtOnce = 8;  // rows that a thread re
 constexpr unsigned kWholeWarp = 0xffffffffu;
 
 #include "early_start.cuh"
+#include "vector.cuh"
 
 __device__ __forceinline__ float number(float x) { return x; }
 __device__ __forceinline__ float number(__half x) { return __half2float(x); }
@@ -18,11 +17,6 @@ __device__ __forceinline__ float number(__nv_bfloat16 x) { return __bfloat162flo
 __device__ __forceinline__ void store(float* to, float x) { *to = x; }
 __device__ __forceinline__ void store(__half* to, float x) { *to = __float2half_rn(x); }
 __device__ __forceinline__ void store(__nv_bfloat16* to, float x) { *to = __float2bfloat16_rn(x); }
-
-template <class T, int kWidth>
-struct alignas(sizeof(T) * kWidth) Vector {
-  T of[kWidth];
-};
 
 // kLanes threads side by side have kWidth columns each; those of other rows are kLanes apart.
 template <class T, int kWidth, int kLanes>

@@ -70,21 +70,6 @@ extern "C" __global__ void layer(int rows, int inputs, int begin, int neurons, i
   to_error[at] = fmax(fmax(highest - neuron, neuron - lowest), 0.0);
 }
 
-// The same without an error, of a layer that is a matrix of its own, with its biases beside it.
-extern "C" __global__ void exact_layer(int rows, int inputs, int least, int dying, const int* offsets, const int* columns,
-                                       const float* values, const float* biases, const double* limit, const double* from,
-                                       double* to) {
-  int row, input;
-  if (!place(rows, inputs, row, input)) return;
-  double sum = 0;
-  for (int i = offsets[row]; i < offsets[row + 1]; ++i) {
-    sum += values[i] * from[static_cast<long long>(columns[i]) * inputs + input];
-  }
-  const double bias = biases[row];
-  sum += dying ? fmin(bias, 0.0) : bias;
-  to[static_cast<long long>(row) * inputs + input] = fmin(fmax(sum, least * *limit), *limit);
-}
-
 // The last layer's neurons as results, inputs first and after. terms: of each output.
 extern "C" __global__ void outputs(int rows, int inputs, int first, const float* terms, const double* neuron,
                                    const double* error, double* exact, float* magnitude) {

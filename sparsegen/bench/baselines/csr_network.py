@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen.backends.executor import Executor
-from sparsegen.backends.plain import THREADS, compiled_kernels
+from sparsegen.backends.plain import THREADS
 from sparsegen.bench.baseline.baseline import Baseline, Implementation, Stopwatch
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._layers import layers_of
@@ -23,6 +23,7 @@ from sparsegen.kernels.packed import empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Problem, Readout, SparseNetworkProblem
 from sparsegen.operators.sparse_network import Activation, largest
+from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.system.device_memory import WARP, Buffer
 from sparsegen.system.integers import ceil_div
 
@@ -57,7 +58,7 @@ class CsrNetwork(Baseline):
 def layer_by_layer(bench: Workbench) -> Implementation:
     """A launch for each layer, between two buffers of neurons in turn, and one that adds up totals."""
     problem, executor = bench.problem_as(SparseNetworkProblem), bench.executor
-    layer, totals = compiled_kernels(executor, (FILE, "csr_layer"), (FILE, "csr_totals"))
+    layer, totals = plain_launchers(executor, FILE, "csr_layer", "csr_totals")
     watch = Stopwatch()
     clip = min(float(bench.operand("clip")[0]), largest(problem.dtype))
     least = -clip if problem.activation is Activation.NONE else 0.0
@@ -80,10 +81,10 @@ def layer_by_layer(bench: Workbench) -> Implementation:
         kept += arrays
         sizes = [one.matrix.shape[0], problem.neurons, width, int(dying)]
         launch = Launch((ceil_div(max(1, width), THREADS), *grid), (THREADS, 1, 1))
-        bound = executor.bind(layer, launch, [*sizes, *arrays, limits, before, alive, after, lives])
+        bound = layer.bind(launch, *sizes, *arrays, limits, before, alive, after, lives)
         launches.append((bound, lives))
         before, alive = after, lives
-    adding = executor.bind(totals, Launch((1, *grid), (WARP, 1, 1)), [problem.neurons, before, result.buffer])
+    adding = totals.bind(Launch((1, *grid), (WARP, 1, 1)), problem.neurons, before, result.buffer)
 
     def run(kept: list[Buffer] = kept) -> None:  # which launches know by address alone
         executor.fill(flags[1], 0xFF)  # all inputs live at first

@@ -1,4 +1,4 @@
-"""cuSPARSE's SpMM: CSR by its algorithms, and blocks as Blocked-ELL and BSR."""
+"""cuSPARSE's SpMM: CSR and COO by their algorithms, and blocks as Blocked-ELL and BSR."""
 
 from __future__ import annotations
 
@@ -40,6 +40,32 @@ class CusparseCsr(Baseline):
         )
         arrays = offsets, columns, values
         calls = cusparse.csr_calls(cuda(bench), bench.problem_as(SpmmProblem), arrays, matrix.nnz, b)
+        yield from implementations_of(bench, calls, watch.lap())
+
+
+class CusparseCoo(CusparseCsr):
+    name = "cusparse-coo"
+
+    def implementations(self, bench: Workbench) -> Iterator[Implementation]:
+        handle, problem, matrix = cusparse.open_handle(), bench.problem_as(SpmmProblem), bench.matrix
+        b = dense_orders(bench)
+        watch = Stopwatch()
+        rows = np.repeat(np.arange(problem.m, dtype=np.int32), np.diff(matrix.row_offsets))
+        arrays = [bench.executor.upload(a) for a in (rows, matrix.column_indices, bench.encoded)]
+
+        def descriptor() -> ctypes.c_void_p:
+            made, long = ctypes.c_void_p(), ctypes.c_int64
+            checked(
+                handle.library, "cusparseCreateCoo", ctypes.byref(made),
+                *map(long, (problem.m, problem.k, matrix.nnz)), *(ctypes.c_void_p(a.address) for a in arrays),
+                cusparse.INDEX_32I, cusparse.BASE_ZERO, cusparse.DATA_TYPE[problem.dtype],
+            )  # fmt: skip
+            return made
+
+        calls = cusparse.products(
+            cuda(bench), handle, descriptor, problem, b, cusparse.COO_ALGORITHMS,
+            format_name="COO", stored_bytes=sum(a.nbytes for a in arrays), keep=arrays,
+        )  # fmt: skip
         yield from implementations_of(bench, calls, watch.lap())
 
 
@@ -134,4 +160,4 @@ class CusparseBsr(CusparseBlockedEll):
         yield from implementations_of(bench, calls, watch.lap())
 
 
-BASELINES = (CusparseCsr(), CusparseBlockedEll(), CusparseBsr())
+BASELINES = (CusparseCsr(), CusparseCoo(), CusparseBlockedEll(), CusparseBsr())

@@ -6,15 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from sparsegen.backends.executor import Executor
-from sparsegen.backends.plain import THREADS, compiled_kernels
 from sparsegen.bench.baselines._torch import import_torch, place
 from sparsegen.bench.baselines._torch_blocks import other_masks, window_size
 from sparsegen.bench.baselines._torch_conv import Given, TorchConvolution
 from sparsegen.bench.results.results import Kind
-from sparsegen.kernels.launch import Launch
 from sparsegen.operators import MaskedConv2dProblem
+from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.system.device_memory import Address
-from sparsegen.system.integers import ceil_div
 
 FILE = "tiles.cu"
 WIDEST = 16  # bytes that a thread copies
@@ -78,12 +76,10 @@ class Copier:
         nbytes = channels * tiles.element_size()
         each = WIDEST if nbytes % WIDEST == 0 else 2
         words = nbytes // each
-        [kernel] = compiled_kernels(executor, (FILE, f"{name}_{each}"))
-        launch = Launch((ceil_div(blocks * rows * columns * words, THREADS), 1, 1), (THREADS, 1, 1))
+        [kernel] = plain_launchers(executor, FILE, f"{name}_{each}")
         listed = Address(self._places.data_ptr(), self._places.nbytes)
-        self._bound = executor.bind(
-            kernel, launch, [blocks, rows, columns, *image, words, listed, None, None]
-        )
+        work = blocks * rows * columns * words
+        self._bound = kernel.bind(work, blocks, rows, columns, *image, words, listed, None, None)
 
     def __call__(self, read: int, written: int) -> None:
         """Copies from one address to another."""

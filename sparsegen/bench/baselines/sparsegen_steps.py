@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from sparsegen.attention.choice import Way as Attention
+from sparsegen.attention.choice import AttentionImplementation as Attention
 from sparsegen.attention.steps import at_once, prepare_attention
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.baseline.baseline import Baseline, Implementation, MissingError, Stopwatch
@@ -28,7 +28,7 @@ from sparsegen.verify.verifier import verifier
 
 
 class SparsegenSteps(Baseline):
-    """Our attention by `sparsegen.prepare_attention` with ``way="steps"``: any dtype, the scores in memory."""
+    """Our attention in steps (`sparsegen.prepare_attention`): any dtype, the scores in memory."""
 
     name, kind = "sparsegen-steps", Kind.OURS
     operators = (SparseAttentionProblem,)
@@ -63,7 +63,7 @@ class SparsegenSteps(Baseline):
                 head_dim=problem.k,
                 dtype=problem.dtype,
                 scale=float(bench.operand("scale")[0]),
-                way=Attention.STEPS,
+                implementation=Attention.STEPS,
                 device=bench.device,
                 db=bench.db,
             )

@@ -7,7 +7,7 @@ from sparsegen.operators import Problem
 
 
 def floor_of(problem: Problem, nnz: int, rates: Rates | None, computed: float = 1.0) -> Floor:
-    """The least time of a problem: its fewest bytes and useful FLOP over the measured rates.
+    """The least time of a problem, of five digits: its fewest bytes and useful FLOP over the measured rates.
 
     Args:
         computed: the part of its FLOP that its operands need; see `Problem.computed_share`.
@@ -20,7 +20,11 @@ def floor_of(problem: Problem, nnz: int, rates: Rates | None, computed: float = 
     return Floor(
         cost.bytes,
         flop,
-        memory_us=cost.bytes / rates.copy_bytes_per_s * 1e6,
-        compute_us=None if flop_rate is None else flop / flop_rate * 1e6,
+        memory_us=_rounded(cost.bytes / rates.copy_bytes_per_s * 1e6),
+        compute_us=None if flop_rate is None else _rounded(flop / flop_rate * 1e6),
         computed=computed,
     )
+
+
+def _rounded(us: float) -> float:
+    return float(f"{us:.5g}")

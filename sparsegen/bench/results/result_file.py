@@ -66,7 +66,7 @@ def dump(results: Results) -> str:
 def _row_dict(row: Row) -> Json:
     document = {f.name: getattr(row, f.name) for f in fields(row)}
     document["problem"] = problem_dict(row.problem)
-    document["features"] = asdict(row.features)
+    document["features"] = row.features.stored()
     document["floor"] = asdict(row.floor) | {"us": row.floor.us}
     if row.floor.computed == 1.0:
         del document["floor"]["computed"]

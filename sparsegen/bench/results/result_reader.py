@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparsegen.bench.results.results import (
+    DIGITS,
     BenchDevice,
     Cell,
     Floor,
@@ -136,7 +137,7 @@ _CELL: Mapping[str, Read[Any]] = {
     "detail": text(LONG),
     "reason": text(LONG),
     "variant": _variant,
-    "digest": text(64, HEX),
+    "digest": text(64, f"[0-9a-f]{{{DIGITS},64}}"),
     "preparation_ms": number,
     "memory_bytes": whole,
     "worst_error": number,

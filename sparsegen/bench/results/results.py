@@ -24,6 +24,7 @@ from sparsegen.operators import DType, Float8, ImageLayout, Layout, Problem
 TUNED, UNTUNED = "sparsegen", "sparsegen-untuned"  # our baselines: the recorded winner, plain dispatch
 DEFAULT, IN_GRAPH = "sparsegen-default", "sparsegen-graph"  # called as users call us: dense if that is faster
 WITHOUT = "sparsegen-without-"  # and what the packaged results were taken without (`bench.unseen`)
+DIGITS = 16  # of the digest of what ran
 TOOLCHAIN = "toolchain"  # key of our kernels' compiler among the versions
 
 
@@ -178,7 +179,7 @@ class Cell:
     Attributes:
         detail: the implementation that stands for it: algorithm and layout; for ours, the source of the choice.
         variant: our variant that ran.
-        digest: SHA-256 of our source and compiler.
+        digest: the first `DIGITS` or more of the SHA-256 of our source and compiler.
         reason: why there is no time; empty exactly when the status is OK.
         timing: there exactly when the status is OK.
         preparation_ms: conversion, packing and upload, once for a matrix; not part of the time.

@@ -11,7 +11,7 @@ import numpy as np
 
 from sparsegen.bench.baseline.baseline import Baseline, Explorer, MissingError, UnsupportedError
 from sparsegen.bench.baseline.inputs import Inputs
-from sparsegen.bench.results.results import Cell, ImplementationTime, Kind, Status, Timing
+from sparsegen.bench.results.results import DIGITS, Cell, ImplementationTime, Kind, Status, Timing
 from sparsegen.bench.run.server import (
     Check,
     Chosen,
@@ -261,11 +261,11 @@ class Runner:
             Status.OK,
             detail=chosen.detail + (f" (wrong, left out: {chosen.wrong})" if chosen.wrong else ""),
             variant=chosen.variant,
-            digest=chosen.digest,
+            digest=chosen.digest[:DIGITS],
             timing=summary(outcome.rounds),
             preparation_ms=round(chosen.preparation_ms, 3),
             memory_bytes=chosen.memory_bytes,
-            worst_error=chosen.worst_error,
+            worst_error=None if chosen.worst_error is None else float(f"{chosen.worst_error:.3g}"),
             tried=chosen.tried,
             implementations=outcome.tried or chosen.implementations,
         )

@@ -14,6 +14,8 @@ from sparsegen.bench.suites.listed import listed_cases
 from sparsegen.errors import SuiteError
 from sparsegen.tuning_db.json_reader import Node, parse_json
 
+DATA_FIELDS = ("source", "operator", "dtypes", "layout", "resnet", "batch_sizes", "images", "n")
+
 
 @dataclass(frozen=True, slots=True)
 class Suite:
@@ -72,7 +74,7 @@ def load_suite(name: str, data: Path | None = None) -> Suite:
 
 def _suite(name: str, document: dict[str, Node], data: Path | None) -> Suite:
     if "data" in document:
-        description = document["data"].fields(("source", "dtypes", "layout", "resnet", "batch_sizes", "n"))
+        description = document["data"].fields(DATA_FIELDS)
         cases = () if data is None else tuple(collection_cases(name, description, data))
         sources: tuple[str, ...] = (description["source"].text(1000),)
     else:

@@ -15,7 +15,7 @@ from sparsegen.bench.patterns.patterns import MatrixFile
 from sparsegen.errors import SuiteError
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.matrix.readers.smtx import read_smtx_shape
-from sparsegen.operators import Layout, SpmmProblem
+from sparsegen.operators import Layout, SddmmProblem, SpmmProblem
 from sparsegen.tuning_db.json_reader import Node
 
 SUFFIXES = (".smtx", ".smtx.gz")
@@ -26,7 +26,8 @@ def collection_cases(suite: str, description: dict[str, Node], data: Path) -> It
 
     Args:
         description: ``resnet`` (folders of this name hold ResNet-50), ``batch_sizes`` (name of its list, in
-            ``data`` or beside it), ``n`` (for all other matrices), and what every case has.
+            ``data`` or beside it), ``images`` (by which its sizes are multiplied), ``n`` (for all other matrices), and
+            what every case has. Of ``sddmm``, the gradient of the matrix, these are k.
 
     Raises:
         SuiteError: ``data`` is no folder or holds no ``.smtx`` file; ResNet-50 without its list, with a
@@ -35,6 +36,8 @@ def collection_cases(suite: str, description: dict[str, Node], data: Path) -> It
     """
     files = [(file, file.resolve()) for file in find_matrices(data)]
     dtypes, layout = dtypes_of(description["dtypes"]), Layout(description["layout"].text(40))
+    is_gradient = description["operator"].text(40) == SddmmProblem.operator
+    images = description["images"].integer(1, MAX_INDEX)
     resnet = description["resnet"].text(40)
     layers: dict[str, int] = {}
     if any(resnet in path.parts[:-1] for _, path in files):
@@ -46,14 +49,19 @@ def collection_cases(suite: str, description: dict[str, Node], data: Path) -> It
         if resnet in path.parts[:-1]:
             if name not in layers:
                 raise SuiteError(f"{listing}: there is no line 'LAYER,N' for {name}, the layer of {file}")
-            sizes = [layers[name]]
+            sizes = [images * layers[name]]
         rows, columns = read_smtx_shape(path)
         where = (file.relative_to(data).parent / name).as_posix()
         for n in sizes:
+            problem = (
+                SddmmProblem(rows, columns, n, dtypes[0])
+                if is_gradient
+                else SpmmProblem(rows, columns, n, dtypes[0], layout)
+            )
             yield Case(
                 suite=suite,
-                name=f"{where} n={n}",
-                problem=SpmmProblem(rows, columns, n, dtypes[0], layout),
+                name=f"{where} {'k' if is_gradient else 'n'}={n}",
+                problem=problem,
                 dtypes=dtypes,
                 pattern=MatrixFile(rows, columns, str(path)),
                 source=description["source"].text(1000),

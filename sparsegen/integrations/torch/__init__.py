@@ -11,6 +11,9 @@ sparse product; with SPARSEGEN_DEVICE=emulator the kernels run for CPU tensors t
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import ModuleType
+
 try:
     import torch  # noqa: F401
 except ImportError as error:
@@ -21,7 +24,7 @@ except ImportError as error:
         f"sparsegen.integrations.torch needs PyTorch: {install_command('torch')}"
     ) from error
 
-from sparsegen.integrations.torch import masks
+from sparsegen.integrations.torch.attention import masks
 from sparsegen.integrations.torch.attention.attention import SparseAttention, sparse_attention
 from sparsegen.integrations.torch.attention.block_attention import block_attention
 from sparsegen.integrations.torch.attention.flex_attention import flex_attention
@@ -57,7 +60,6 @@ from sparsegen.integrations.torch.convolution.masked_sequential import (
     masked_batch_norm,
     masked_sequential,
 )
-from sparsegen.integrations.torch.convolution.sparse_conv import SparseConv2d
 from sparsegen.integrations.torch.models.conversion import convert
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
 from sparsegen.integrations.torch.models.folding import fold_batch_norms
@@ -69,6 +71,8 @@ from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pointwise import PointwiseConv2d
 from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.pattern.products import linear, sampled_product, transposed_product
+from sparsegen.integrations.torch.pattern.quantized_linear import QuantizedLinear
+from sparsegen.integrations.torch.pattern.sparse_conv import SparseConv2d
 from sparsegen.integrations.torch.points.kernel_maps import KernelMap
 from sparsegen.integrations.torch.points.submanifold import SubmanifoldConv3d, submanifold_conv3d
 from sparsegen.integrations.torch.shipping.ship import Shipped, ship
@@ -92,6 +96,7 @@ __all__ = [
     "PointwiseConv2d",
     "PreparedLinear",
     "ProgramKind",
+    "QuantizedLinear",
     "Shipped",
     "SourcedConv2d",
     "SparseAttention",
@@ -137,3 +142,10 @@ __all__ = [
     "tune_model",
     "varlen_block_attention",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """The module ``inductor``, which loads PyTorch's compiler: imported when it is first asked for."""
+    if name != "inductor":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module("sparsegen.integrations.torch.shipping.inductor")

@@ -23,7 +23,7 @@ class BlockAttentionFamily(Family[P, C]):
     packed_names = ()
 
     def batch_size_names(self, problem: P) -> tuple[str, ...]:
-        return ("item_masks", "head_masks") if problem.has_mask else ()
+        return ("element_masks", "head_masks") if problem.has_mask else ()
 
     def scope(self, problem: P) -> Iterator[Constraint]:
         yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
@@ -60,8 +60,8 @@ def mask_sizes(problem: BlockAttentionProblem) -> dict[str, int]:
     if not problem.has_mask:
         return {}
     words, masks = problem.mask_layout.words, problem.masks
-    of_item = words * (problem.heads if masks.are_of_heads else 1)
+    of_element = words * (problem.heads if masks.are_of_heads else 1)
     return {
         "head_masks": words if masks.are_of_heads else 0,
-        "item_masks": of_item if masks.are_of_items else 0,
+        "element_masks": of_element if masks.are_of_items else 0,
     }

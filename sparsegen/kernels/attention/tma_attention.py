@@ -83,7 +83,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     template = "attention/tma_attention.cu.j2"
     entry = "tma_attention"
     mapped_names = ("q", "k", "v", "o")
-    size_names = ("queries", "keys", "kv_heads", "group", "items", "section")
+    size_names = ("queries", "keys", "kv_heads", "group", "batch", "section")
     scratch_names = ("counters", "part_memory")
     problem_type = BlockAttentionProblem
     config_type = TmaAttentionConfig
@@ -152,7 +152,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     def pack(
         self, problem: BlockAttentionProblem, config: TmaAttentionConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
-        sizes = {"items": problem.batch, "section": self._section(problem, config), **mask_sizes(problem)}
+        sizes = {"section": self._section(problem, config), **mask_sizes(problem)}
         counters, part_memory = self._split_bytes(problem, config) if config.rows == "split" else (0, 16)
         scratch = {"counters": COUNTER_BYTES + counters, "part_memory": part_memory}
         return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch=scratch)

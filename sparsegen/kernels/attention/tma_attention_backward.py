@@ -67,7 +67,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     entry = "tma_attention_backward"
     deterministic = False
     mapped_names = ("q", "k", "v", "do", "dq", "dk", "dv")
-    size_names = ("queries", "keys", "kv_heads", "group", "items")
+    size_names = ("queries", "keys", "kv_heads", "group", "batch")
     scratch_names = ("counters", "row_values", "dq_sums", "tile_order", "mask_ranks")
     problem_type = BlockAttentionBackwardProblem
     config_type = TmaAttentionBackwardConfig
@@ -143,7 +143,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     def pack(
         self, problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
-        sizes, masks_bytes = {"items": problem.batch, **mask_sizes(problem)}, 16
+        sizes, masks_bytes = mask_sizes(problem), 16
         if problem.has_mask:
             masks = problem.masks
             count = (problem.batch if masks.are_of_items else 1) * (

@@ -56,7 +56,7 @@ class HaloConvConfig(Config):
         "pipeline stages by which one consumer warpgroup runs ahead of the other",
         searched=(0, 3),
     )
-    deferred: int = tunable(0, (0, 1), "1: an item's outputs are stored beside the next one's products")
+    deferred: int = tunable(0, (0, 1), "1: a round's outputs are stored beside the next one's products")
     unit_cost: int = tunable(
         0,
         (0, 1, 2, 3),
@@ -95,7 +95,7 @@ BY_COSTS = replace(OTHERS[0], unit_cost=3)  # for masks of the input with many l
 # tenth. Where nothing is filled with zeros it pays from COST_ROUNDS waves of units on: 11 % faster with a tenth.
 SHARED_BY_COSTS = 0.3
 ENOUGH_ROUNDS = 6  # waves of units over all multiprocessors, from which on an uneven last wave costs little
-STAYING_ROUNDS = 7  # the same where weights stay in smaller items, too
+STAYING_ROUNDS = 7  # the same where weights stay in smaller rounds, too
 COST_ROUNDS = 3
 STRIDED_ROUNDS = 3  # the same with a stride of 2, where weights take as long to load as pixels
 
@@ -266,8 +266,8 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         p, rates = problem, device.expected_rates
         units = live_share(p) * units_of(p)
         parts = max(1, device.multiprocessors // max(1, p.filters // 64))
-        items = max(1.0, round_up(units, parts))
-        products = items * UNIT_OUTPUTS * p.filters * p.channels * p.taps
+        rounds = max(1.0, round_up(units, parts))
+        products = rounds * UNIT_OUTPUTS * p.filters * p.channels * p.taps
         computing = PRODUCTS * products / rates.tensor_products_per_us(p.dtype)
         moving = MOVED * p.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(computing, moving)

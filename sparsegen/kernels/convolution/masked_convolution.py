@@ -10,20 +10,15 @@ from typing import TypeVar
 from sparsegen.kernels.base import Constraint, Family
 from sparsegen.kernels.config import Config, Value
 from sparsegen.kernels.packed import Packed
-from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.bits import words_for
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import MaskedConv2dProblem, MaskedConv2dWeightsProblem, MaskOf, Rest
+from sparsegen.operators import MaskedConv2dProblem, MaskedConv2dWeightsProblem, MaskOf
 from sparsegen.operators.convolution.masked_conv2d import UNIT
 from sparsegen.system.integers import ceil_div
 
 UNIT_OUTPUTS = UNIT * UNIT
 LARGEST_COORDINATE = 1 << 31
 MOST_SCRATCH = 1 << 30  # bytes of partial sums
-# Time of writing zeros over a copy of as many bytes, for blocks that do it between their products: from four times of
-# `window_conv` on an H100, images of 32 to 128 channels with 5 and 20 % live.
-FILLING = 1.6
-
 C = TypeVar("C", bound=Config)
 
 
@@ -116,14 +111,6 @@ def window_sides(problem: MaskedConv2dProblem) -> tuple[int, int]:
     rows = (UNIT - 1) * p.stride.rows + (size.rows - 1) * p.dilation.rows + 1
     columns = (UNIT - 1) * p.stride.columns + (size.columns - 1) * p.dilation.columns + 1
     return rows, columns
-
-
-def filling_us(problem: MaskedConv2dProblem, rates: Rates) -> float:
-    """Microseconds of writing zeros where the mask leaves outputs out, which blocks do between their products."""
-    if problem.rest is not Rest.FILLED or problem.mask_of.is_of_input:
-        return 0.0
-    left_out = (1.0 - problem.density.share) * problem.result(0).nbytes
-    return FILLING * left_out / rates.copy_bytes_per_us
 
 
 def has_whole_units(problem: MaskedConv2dProblem) -> bool:

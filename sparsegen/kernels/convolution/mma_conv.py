@@ -9,7 +9,6 @@ from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Value, tunable
 from sparsegen.kernels.convolution.masked_convolution import (
     countable_outputs,
-    filling_us,
     geometry_constants,
     has_whole_units,
     result_constants,
@@ -104,8 +103,6 @@ class MmaConv(UnitTiles[MmaConvConfig]):
 
     def constants(self, problem: MaskedConv2dProblem, config: MmaConvConfig) -> Mapping[str, Value]:
         p, planes = problem, problem.layout.has_planes
-        # Outputs that follow one another are stored together where the mask asks for all of them, or for none.
-        together = p.mask_of.is_of_input or has_whole_units(p)
         return {
             **geometry_constants(p),
             "whole_units": has_whole_units(p),
@@ -116,26 +113,33 @@ class MmaConv(UnitTiles[MmaConvConfig]):
             "b_by_inner": True,
             "vector_x": self._vector(p),
             "vector_w": widest_vector(p.taps * p.group_channels, p.dtype),
-            "vector_y": (widest_vector(p.out_width, p.dtype) if together else 1)
-            if planes
-            else widest_vector(p.filters // p.groups.count, p.dtype),
+            "vector_y": self._stored(p),
         }
+
+    def _stored(self, problem: MaskedConv2dProblem) -> int:
+        """Outputs that follow one another and are stored together: where the mask asks for all of them, or for none."""
+        p = problem
+        if not p.layout.has_planes:
+            return widest_vector(p.filters // p.groups.count, p.dtype)
+        together = p.mask_of.is_of_input or has_whole_units(p)
+        return widest_vector(p.out_width, p.dtype) if together else 1
 
     def analytic_us(
         self, problem: MaskedConv2dProblem, features: Features, config: MmaConvConfig, device: Device
     ) -> float:
         p, c, rates = problem, config, device.expected_rates
-        items, inner = self.items(p, c, device), round_up(p.group_channels * p.taps, c.step)
-        computing = items * c.tile_m * c.tile_n * inner / (REACHED * rates.tensor_products_per_us(p.dtype))
-        loading = LOADED * items * (c.tile_m + c.tile_n) * inner * p.dtype.itemsize / device.l2_bytes_per_us
+        rounds, inner = self.rounds(p, c, device), round_up(p.group_channels * p.taps, c.step)
+        computing = rounds * c.tile_m * c.tile_n * inner / (REACHED * rates.tensor_products_per_us(p.dtype))
+        loading = LOADED * rounds * (c.tile_m + c.tile_n) * inner * p.dtype.itemsize / device.l2_bytes_per_us
         if self._vector(p) * p.dtype.itemsize < 8:
             loading *= NARROW
-        steps = self.items_of_block(p, c, device) * inner / c.step
+        steps = self.rounds_of_block(p, c, device) * inner / c.step
         vector_w = widest_vector(p.taps * p.group_channels, p.dtype)
         loads = ((self._vector(p), c.tile_m * c.step), (vector_w, c.tile_n * c.step))
         waiting = steps * step_us(p.dtype, loads, threads_of(c), c.stages, c.resident)
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + filling_us(p, rates) + max(computing, loading, moving, waiting)
+        filling = self.filling_us(p, c, device, self._stored(p))
+        return rates.launch_us + START_US + filling + max(computing, loading, moving, waiting)
 
     def fitted(self, problem: MaskedConv2dProblem, config: MmaConvConfig) -> MmaConvConfig:
         """The shape with the usual elements of a step: few for few channels, or for float32, which needs registers."""

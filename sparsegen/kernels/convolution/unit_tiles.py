@@ -19,8 +19,17 @@ from sparsegen.kernels.convolution.masked_convolution import (
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.warp_tiles import threads_of
 from sparsegen.matrix.features import Features
-from sparsegen.operators import MaskedConv2dProblem
+from sparsegen.operators import MaskedConv2dProblem, Rest
+from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
+
+# Time of filling units that are not live over a copy of as many bytes, for blocks that do it between their products:
+# from four times of `window_conv` on an H100, images of 32 to 128 channels with 5 and 20 % live.
+FILLING = 1.6
+# Instructions of a store that fills, by its SASS, and cycles to a warp's next one. Of 35 instructions, as before, it
+# took 65 cycles on an H200 (one warp filled 17 units in 40 µs); the shorter one has not been measured.
+STORE_INSTRUCTIONS, STORE_CYCLES = 12, 22
+SCHEDULERS = 4  # of a multiprocessor, which issue an instruction a cycle each
 
 
 class UnitTilesConfig(Config):
@@ -39,7 +48,7 @@ C = TypeVar("C", bound=UnitTilesConfig)
 class UnitTiles(MaskedConvolution[C]):
     """A persistent kernel: thread blocks find the live units of 8 × 8 outputs in the mask, and share them evenly.
 
-    A block has one tile of filters, and computes ``tile_m`` outputs of its units at a time: an item.
+    A block has one tile of filters, and computes ``tile_m`` outputs of its units at a time: a round.
     """
 
     source = (
@@ -73,16 +82,31 @@ class UnitTiles(MaskedConvolution[C]):
             shared_memory_bytes=self.shared_bytes(problem, config),
         )
 
-    def items_of_block(self, problem: MaskedConv2dProblem, config: C, device: Device) -> int:
-        """Expected items of the thread block with most."""
+    def filling_us(self, problem: MaskedConv2dProblem, config: C, device: Device, vector: int) -> float:
+        """Microseconds of filling the units that are not live, which warps do one by one between their products.
+
+        Args:
+            vector: outputs that a store writes.
+        """
+        if problem.rest is not Rest.FILLED:
+            return 0.0
+        rates, dead, warps = device.expected_rates, 1.0 - live_share(problem), threads_of(config) // WARP
+        of_warp = math.ceil(dead * units_of(problem) / (self._parts(problem, config, device) * warps))
+        stores = of_warp * ceil_div(UNIT_OUTPUTS * config.tile_n, WARP * vector)
+        issued = STORE_INSTRUCTIONS * warps * config.resident / SCHEDULERS
+        waiting = stores * max(STORE_CYCLES, issued) / rates.clock_mhz
+        return max(FILLING * dead * problem.result(0).nbytes / rates.copy_bytes_per_us, waiting)
+
+    def rounds_of_block(self, problem: MaskedConv2dProblem, config: C, device: Device) -> int:
+        """Expected rounds of the thread block with most."""
         outputs = live_share(problem) * units_of(problem) * UNIT_OUTPUTS
         return max(1, math.ceil(outputs / (config.tile_m * self._parts(problem, config, device))))
 
-    def items(self, problem: MaskedConv2dProblem, config: C, device: Device) -> float:
-        """Expected items of all multiprocessors, if each had as many as the one with most."""
+    def rounds(self, problem: MaskedConv2dProblem, config: C, device: Device) -> float:
+        """Expected rounds of all multiprocessors, if each had as many as the one with most."""
         outputs = live_share(problem) * units_of(problem) * UNIT_OUTPUTS
-        items = max(1, ceil_div(outputs, config.tile_m)) * filter_tiles(problem, config.tile_n)
-        return max(items, self.items_of_block(problem, config, device) * device.multiprocessors)
+        rounds = max(1, ceil_div(outputs, config.tile_m)) * filter_tiles(problem, config.tile_n)
+        return max(rounds, self.rounds_of_block(problem, config, device) * device.multiprocessors)
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> C:
         """Returns the shape with the least expected time; none is twice as wide as a group's filters."""

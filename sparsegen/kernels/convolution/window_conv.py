@@ -10,7 +10,6 @@ from sparsegen.kernels.config import Value, tunable
 from sparsegen.kernels.convolution.masked_convolution import (
     UNIT_OUTPUTS,
     countable_outputs,
-    filling_us,
     geometry_constants,
     has_whole_units,
     result_constants,
@@ -56,9 +55,9 @@ class WindowConv(UnitTiles[WindowConvConfig]):
 
     For some channels at a time the pixels that a tile's outputs read, their window, come to shared memory once by
     ``cp.async``, and all taps multiply them where they lie: a row of a fragment may begin at any pixel. Weights come
-    tap by tap in a ring of stages; two windows take turns, across items too. Pixels outside of the image are zeros, and
-    so are those outside of the mask where it says what counts of the input. float32 is split into two TF32 numbers, and
-    three of the four products are added.
+    tap by tap in a ring of stages; two windows take turns, across rounds too. Zeros stand for pixels outside of the
+    image and for those outside of the mask where it says what counts of the input. float32 is split into two TF32
+    numbers, and three of the four products are added.
     """
 
     name = "window_conv"
@@ -121,21 +120,22 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         self, problem: MaskedConv2dProblem, features: Features, config: WindowConvConfig, device: Device
     ) -> float:
         p, c, rates = problem, config, device.expected_rates
-        items, inner = self.items(p, c, device), round_up(p.group_channels, c.chunk)
+        rounds, inner = self.rounds(p, c, device), round_up(p.group_channels, c.chunk)
         is_float32 = p.dtype is DType.FLOAT32
-        products = items * c.tile_m * c.tile_n * inner * p.taps
+        products = rounds * c.tile_m * c.tile_n * inner * p.taps
         products *= BESIDE_FRAGMENTS + FRAGMENTS * (c.warps_m / c.tile_m + c.warps_n / c.tile_n)
         products *= (1 + CHUNK * (64 / c.chunk - 1)) * (UNEVEN if p.mask_of.is_of_input else 1)
         reached = REACHED_FLOAT32 if is_float32 else REACHED
         computing = products / (reached * rates.tensor_products_per_us(p.dtype))
         window = c.tile_m // UNIT_OUTPUTS * window_pixels(p)
-        loading = items * inner * (window + p.taps * c.tile_n) * p.dtype.itemsize / device.l2_bytes_per_us
+        loading = rounds * inner * (window + p.taps * c.tile_n) * p.dtype.itemsize / device.l2_bytes_per_us
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
         vector, chunks = widest_vector(p.group_channels, p.dtype), inner / c.chunk
         of_tap = step_us(p.dtype, [(vector, c.tile_n * c.chunk)], threads_of(c), c.stages, c.resident)
         of_window = step_us(p.dtype, [(vector, window * c.chunk)], threads_of(c), p.taps + 1, c.resident)
-        waiting = self.items_of_block(p, c, device) * chunks * (p.taps * of_tap + of_window)
-        return rates.launch_us + START_US + filling_us(p, rates) + max(computing, loading, moving, waiting)
+        waiting = self.rounds_of_block(p, c, device) * chunks * (p.taps * of_tap + of_window)
+        filling = self.filling_us(p, c, device, widest_vector(p.filters // p.groups.count, p.dtype))
+        return rates.launch_us + START_US + filling + max(computing, loading, moving, waiting)
 
     def fitted(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> WindowConvConfig:
         """The shape with no wider chunks than there are channels; 16 of float32, whose products need more registers."""

@@ -66,8 +66,22 @@ class LayerTiles:
         return replace(self, groups=own, rows=self.rows[order], places=self.places[order])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NetworkTiles:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TiledLayers:
+    """Tiles of all layers, for one block or for each of a cluster's: `NetworkTiles` and `ClusterTiles` say how."""
+
+    layers: Array
+    places: Array
+    general: Array
+    blocks: Array
+    inputs: Array
+    source: Array
+    positions: int
+    kinds: tuple[LayerKind, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class NetworkTiles(TiledLayers):
     """All layers, laid out for kernels that take ``pass_groups`` groups at a time.
 
     Groups are numbered through the network: those of layers in pairs first, each layer filled up to whole passes and
@@ -88,15 +102,7 @@ class NetworkTiles:
         kinds: kinds of layers, for `explain`.
     """
 
-    layers: Array
-    places: Array
     pairs: Array
-    general: Array
-    blocks: Array
-    inputs: Array
-    source: Array
-    positions: int
-    kinds: tuple[LayerKind, ...]
 
 
 def positions_of(problem: SparseNetworkProblem) -> int:

@@ -93,7 +93,7 @@ class CopiedTiles(Family[P, C]):
     )
 
     def batch_size_names(self, problem: P) -> tuple[str, ...]:
-        return ("items",) if problem.batch > 1 else ()
+        return ("batch",) if problem.batch > 1 else ()
 
     def scope(self, problem: P) -> Iterator[Constraint]:
         side, block = Side.of(problem), problem.block
@@ -183,8 +183,7 @@ class CopiedTiles(Family[P, C]):
         return _Array((inner, outer) if is_by_inner else (outer, inner), dtype)
 
     def pack(self, problem: P, config: C, matrix: CsrMatrix) -> Packed[Array]:
-        sizes = {"items": problem.batch} if problem.batch > 1 else {}
-        return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch={"counters": COUNTER_BYTES})
+        return Packed(arrays={}, sizes={}, nnz=matrix.nnz, scratch={"counters": COUNTER_BYTES})
 
     def launch(self, problem: P, config: C, sizes: Mapping[str, int], device: Device) -> Launch:
         side = Side.of(problem)

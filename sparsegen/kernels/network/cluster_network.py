@@ -27,7 +27,6 @@ from sparsegen.kernels.network.network_family import (
     first_that_fits,
     group_cycles,
     groups_of,
-    inputs_tunable,
     launch_of,
     living,
     run_for,
@@ -75,7 +74,12 @@ class ClusterNetworkConfig(Config):
     """One point of the tuning space of `ClusterNetwork`."""
 
     cluster: int = tunable(2, (2, 4, 8, 16), "blocks that share a tile's neurons", packs=True)
-    inputs: int = inputs_tunable(24, searched=(24, 40, 56))
+    inputs: int = tunable(
+        24,
+        (8, 24, 40, 56),
+        "inputs of a tile, which goes through all layers together",
+        searched=(24, 40, 56),
+    )
     warps: int = tunable(16, (4, 8, 16), "warps of a block", packs=True, searched=(8, 16))
     run: int = run_tunable(4, (1, 2, 4, 8), searched=(2, 4, 8))
     sending: str = tunable(

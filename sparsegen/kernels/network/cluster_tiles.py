@@ -16,6 +16,7 @@ from sparsegen.kernels.layouts.network_tiles import (
     LayerTiles,
     NetworkTiles,
     NumberedLayers,
+    TiledLayers,
     layers_in_tiles,
     passes_of,
     places_of_inputs,
@@ -47,8 +48,8 @@ def not_listed(cluster: int) -> int:
     return (1 << position_bits(cluster)) - 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ClusterTiles:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ClusterTiles(TiledLayers):
     """All layers for a cluster; what blocks have of their own has an axis of them in front.
 
     A destination is 16 bits: a place among the neurons that a block keeps (`position_bits`), the block's number in the
@@ -68,16 +69,8 @@ class ClusterTiles:
         kinds: kinds of layers, for `explain`.
     """
 
-    layers: Array
-    places: Array
     copies: Array
-    general: Array
-    blocks: Array
     kept: Array
-    inputs: Array
-    source: Array
-    positions: int
-    kinds: tuple[LayerKind, ...]
 
 
 def blocks_kept(problem: SparseNetworkProblem, cluster: int) -> int:

@@ -13,8 +13,8 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.network_tiles import network_tiles, positions_of
 from sparsegen.kernels.network.network_family import (
+    STORED_FRAGMENTS,
     TiledNetwork,
-    biases_tunable,
     checks_tunable,
     dies,
     dropped,
@@ -38,7 +38,6 @@ from sparsegen.operators.sparse_network import SparseNetworkProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
 MOST_NEURONS = 4096  # blocks have 8 bits
 CONTROL_BYTES = 1024
 TWO_BUFFERS = 56  # inputs of a tile, at most, which two buffers hold; more are in a ring
@@ -78,7 +77,12 @@ class FusedNetworkConfig(Config):
         "inputs at least in a tile that is not full: blocks take whole tiles, and few of them what is left; 0: all "
         "blocks take as many inputs",
     )
-    biases: str = biases_tunable()
+    biases: str = tunable(
+        "added",
+        ("added", "multiplied"),
+        "biases are what sums begin with, handed round by shuffles, or one more product, of their parts and what "
+        "these count",
+    )
     ahead: int = tunable(
         0,
         (0, 32),

@@ -13,7 +13,7 @@ from sparsegen.kernels.base import Constraint, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_batch_element
-from sparsegen.kernels.layouts.network_tiles import TILE
+from sparsegen.kernels.layouts.network_tiles import TILE, TiledLayers
 from sparsegen.kernels.layouts.tile_groups import SIDE
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
@@ -23,6 +23,7 @@ from sparsegen.operators.sparse_network import BIAS_COLUMNS, Activation, SparseN
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
+STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
 LEAST_FILLED = 1 / 8  # filled fraction of tiles; with rows that share no columns it is 1 / 16 or little more
 # Cycles of a multiprocessor for a group of 16 neurons with two tiles of weights: these and addresses, and each input of
 # the tile. Measured on an H100 with tiles of 8 inputs (4096 neurons) and of 56 (1024).
@@ -46,28 +47,6 @@ class Dropping(Protocol):
     def checks(self) -> int: ...
 
 
-class LaidOut(Protocol):
-    """Tiles of all layers, as `NetworkTiles` and `ClusterTiles` describe them."""
-
-    @property
-    def layers(self) -> Array: ...
-
-    @property
-    def general(self) -> Array: ...
-
-    @property
-    def blocks(self) -> Array: ...
-
-    @property
-    def inputs(self) -> Array: ...
-
-    @property
-    def source(self) -> Array: ...
-
-    @property
-    def positions(self) -> int: ...
-
-
 class Dropped(TypedDict):
     """The same for a heuristic's config."""
 
@@ -75,25 +54,10 @@ class Dropped(TypedDict):
     checks: int
 
 
-def inputs_tunable(default: int, searched: tuple[int, ...]) -> Any:
-    """Inputs of a tile in shared memory: an odd number of chunks of 8."""
-    doc = "inputs of a tile, which goes through all layers together"
-    return tunable(default, (8, 24, 40, 56), doc, searched=searched)
-
-
 def run_tunable(default: int, choices: tuple[int, ...], searched: tuple[int, ...] | None = None) -> Any:
     """Groups of a warp."""
     doc = "groups of 16 neurons that a warp takes one after another, keeping what they share"
     return tunable(default, choices, doc, searched=searched, packs=True)
-
-
-def biases_tunable() -> Any:
-    """Returns the tunable for how sums get their biases."""
-    doc = (
-        "biases are what sums begin with, handed round by shuffles, or one more product, of their parts and what "
-        "these count"
-    )
-    return tunable("added", ("added", "multiplied"), doc)
 
 
 def first_check_tunable(*searched: int) -> Any:
@@ -210,7 +174,7 @@ class TiledNetwork(Family[SparseNetworkProblem, C]):
     def packed(
         problem: SparseNetworkProblem,
         matrix: CsrMatrix,
-        tiles: LaidOut,
+        tiles: TiledLayers,
         own: Mapping[str, Array],
         scratch: Mapping[str, int],
         **sizes: int,

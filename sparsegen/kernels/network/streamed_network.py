@@ -14,6 +14,7 @@ from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_m
 from sparsegen.kernels.layouts.network_tiles import PAIR, network_tiles, positions_of
 from sparsegen.kernels.layouts.tile_groups import SIDE
 from sparsegen.kernels.network.network_family import (
+    STORED_FRAGMENTS,
     TiledNetwork,
     checks_tunable,
     dies,
@@ -37,7 +38,6 @@ from sparsegen.operators.sparse_network import SparseNetworkProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div, round_up
 
-STORED_FRAGMENTS = (9, 0)  # compute capability with stmatrix
 WIDEST_TILE = 64  # inputs
 LEAST_OF_A_BLOCK = 16
 MOST_BLOCKS = 256

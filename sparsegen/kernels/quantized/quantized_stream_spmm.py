@@ -19,7 +19,7 @@ from sparsegen.kernels.quantized.code_streams import AHEAD, TILES, chunk_codes, 
 from sparsegen.kernels.quantized.code_streams_device import DeviceCodeStreams
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.operators import DType, QuantizedSpmmProblem, ScaleGroup, ValueType
+from sparsegen.operators import DType, QuantizedSpmmProblem, ScaleGroup, Symmetry, ValueType
 from sparsegen.system.device_memory import WARP, Buffer, PlainDevice
 from sparsegen.system.integers import ceil_div, round_up
 from sparsegen.system.numpy_types import Array
@@ -69,7 +69,8 @@ class QuantizedStreamConfig(Config):
 class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
     """Warps decode codes to tensor-core fragments in registers. A is read once: a bit a weight, 4 or 8 a nonzero.
 
-    Codes become 16-bit elements exactly; sums are float32, and those of a group of columns are multiplied by its scale.
+    Codes become 16-bit elements exactly, less their zero points; sums are float32, and those of a group of columns are
+    multiplied by its scale.
     Zeros are multiplied like everything else, so that an infinity or NaN of B makes NaN in rows that have no nonzero
     there. Sums are added up in a fixed order: equal inputs give equal bits on every call.
     """
@@ -93,6 +94,10 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
 
     def scope(self, problem: QuantizedSpmmProblem) -> Iterator[Constraint]:
         yield from few_tokens(problem)
+        yield Constraint(
+            problem.symmetry is Symmetry.SYMMETRIC or problem.value_type is not ValueType.E4M3,
+            f"codes with zero points are integers ({problem.value_type} is not)",
+        )
 
     def constraints(
         self, problem: QuantizedSpmmProblem, config: QuantizedStreamConfig, device: Device
@@ -153,6 +158,7 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
             "dtype": problem.dtype.value,
             "epilogue": problem.epilogue.value,
             "value_type": problem.value_type.value,
+            "asymmetric": problem.symmetry is Symmetry.ASYMMETRIC,
             "bits": problem.value_type.bits,
             "group_columns": 0 if by_row else problem.scale_group.size(problem.k),
             "column_tiles": _column_tiles(problem),
@@ -302,7 +308,7 @@ def _kept_chunks(problem: QuantizedSpmmProblem) -> int:
 
 def _registers(problem: QuantizedSpmmProblem) -> int:
     sums = 8 * _column_tiles(problem) * (1 if problem.scale_group is ScaleGroup.ROW else 2)
-    return 72 + sums + 4 * _column_tiles(problem)
+    return 72 + sums + 4 * _column_tiles(problem) + (10 if problem.symmetry is Symmetry.ASYMMETRIC else 0)
 
 
 def _column_tiles(problem: QuantizedSpmmProblem) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -21,11 +22,17 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div, round_up
 
-# Fitted to 138 configs on 58 products on an H100, which these describe within 17 %: multiples of the L2's time for rows
-# of B and of the memory's for all, and microseconds of a step to the next tile.
+# Fitted to 138 configs on 58 products on an H100 whose rows share nothing, within 17 %: multiples of the L2's time for
+# rows of B and of the memory's for all, and microseconds of a step to the next tile.
 START_US = 5.3
 LOADS, MOVED = 0.46, 1.63
 STEP_US = 0.454
+
+# The same where rows share columns and tiles are known: 135 times of 5 products on an H200 within 8 %
+# (explore_shared_rows.json.xz). The loads of other warps hide a step's latency there, so that the longer one counts.
+SHARED_START_US = 2.13
+SHARED_LOADS, SHARED_MOVED = 0.703, 1.164
+SHARED_STEP_US = 0.668
 
 
 @dataclass(frozen=True)
@@ -123,19 +130,31 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
     def analytic_us(
         self, problem: SpmmProblem, features: Features, config: GroupSpmmConfig, device: Device
     ) -> float:
-        """Microseconds where rows share no more than the blocks that hold nonzeros say; a search finds out."""
+        """Microseconds; where rows are not known to share columns, as if they shared those of their blocks alone."""
         c, rates = config, device.expected_rates
+        steps, width = self._steps(problem, features), round_up(problem.n, c.tile_n)
+        tiles = ceil_div(problem.m, SIDE) * steps
+        products = tiles * TILE * width / rates.tensor_products_per_us(problem.dtype)
+        loads_us = tiles * SIDE * width * problem.dtype.itemsize / device.l2_bytes_per_us
+        memory_us = problem.cost(features.nnz).bytes / rates.copy_bytes_per_us
+        if features.shared_fill:
+            in_tiles = max(products, SHARED_LOADS * loads_us, SHARED_STEP_US * steps)
+            return rates.launch_us + SHARED_START_US + in_tiles + SHARED_MOVED * memory_us
+        in_tiles = max(products, LOADS * loads_us) + STEP_US * steps
+        return rates.launch_us + START_US + in_tiles + MOVED * memory_us
+
+    @staticmethod
+    def _steps(problem: SpmmProblem, features: Features) -> int:
+        """Tiles of a group of rows, as far as these are known to share columns."""
+        if features.shared_fill:
+            return max(
+                1, ceil_div(features.nnz, round(ceil_div(problem.m, SIDE) * TILE * features.shared_fill))
+            )
         # A group has at most the columns of its 16 by 16 blocks with nonzeros.
         in_blocks = features.row_mean / features.block_fill if features.block_fill else 0.0
         columns = min(problem.k, SIDE * features.row_mean, in_blocks)
         shared = problem.k * (1 - (1 - min(1.0, features.density)) ** SIDE)
-        steps = ceil_div(min(columns, shared), SIDE)
-        tiles = ceil_div(problem.m, SIDE) * steps
-        width = round_up(problem.n, c.tile_n)
-        products = tiles * TILE * width / rates.tensor_products_per_us(problem.dtype)
-        loaded = LOADS * tiles * SIDE * width * problem.dtype.itemsize / device.l2_bytes_per_us
-        moved = MOVED * problem.cost(features.nnz).bytes / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + max(products, loaded) + STEP_US * steps + moved
+        return math.ceil(min(columns, shared) / SIDE)
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> GroupSpmmConfig:
         """The narrowest tile that takes all columns, up to 64."""

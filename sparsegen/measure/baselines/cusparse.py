@@ -23,6 +23,7 @@ INDEX_32I, BASE_ZERO = 2, 0
 COLUMN_ORDER, ROW_ORDER = 1, 2
 NO_TRANSPOSE = 0
 CSR_ALGORITHMS = {"default": 0, "csr_alg1": 4, "csr_alg2": 6, "csr_alg3": 12}
+COO_ALGORITHMS = {"default": 0, "coo_alg1": 1, "coo_alg2": 2, "coo_alg3": 3, "coo_alg4": 5}
 
 Descriptor = Callable[[], ctypes.c_void_p]  # makes a new descriptor of the sparse matrix
 

@@ -13,20 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsegen.backends.executor import Executor
-from sparsegen.backends.plain import PlainKernels
 from sparsegen.errors import ConfigError
+from sparsegen.networks.model.inputs import Inputs
 from sparsegen.networks.model.network import Network
-from sparsegen.networks.run.inputs import Inputs
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation, largest
-from sparsegen.system.device_memory import WARP
-from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 
 CHUNK = 1 << 22  # neurons times inputs that are computed together on the host
-DEVICE_CHUNK = 1 << 26  # the same on a device, 16 bytes each
-MERGED_EVERY = 6  # layers
 MARGIN = 2.0  # unit roundoffs by which bounds lie apart from what they bound, at least
 SUM_MARGIN = 2.0**-16  # relative, for sums of up to 100 terms in float32 that tensor cores cut off
 
@@ -108,56 +102,6 @@ def exact_categories(
     if undecided.size:
         lives[~lives] = lives_in_float64(inputs.some(undecided))
     return Categories(may_live[lives], int(undecided.size))
-
-
-def live_on(network: Network, activation: Activation, y: Array, executor: Executor) -> Array:
-    """Computes which inputs live, in float64 by plain kernels on a device, layer by layer.
-
-    Now and then dead inputs are dropped, and one input stands for all whose neurons are all at the clip, as in
-    `inferred`. The device holds one layer at a time.
-
-    Args:
-        y: inputs × neurons.
-    """
-    lives = np.zeros(len(y), dtype=bool)
-    step = max(WARP, DEVICE_CHUNK // max(1, network.neurons))
-    with executor.entered():
-        device = PlainKernels(executor)
-        for start in range(0, len(y), step):
-            part = slice(start, start + step)
-            lives[part] = _live_together(network, activation, y[part], device)
-    return lives
-
-
-def _live_together(network: Network, activation: Activation, y: Array, device: PlainKernels) -> Array:
-    column, count = np.arange(len(y)), len(y)  # column of each input, -1 if it died; and their number
-    neurons = y.T.astype(np.float64)
-    here, limit = device.upload(neurons), device.upload(np.array([network.clip], np.float64))
-    traits = (-int(activation is Activation.NONE), int(activation is Activation.DYING_RELU))
-    for number, (layer, bias) in enumerate(zip(network.layers, network.biases, strict=True), start=1):
-        rows = layer.shape[0]
-        arrays = (layer.row_offsets.astype(np.int32), layer.column_indices, layer.values, bias)
-        given = [device.upload(array) for array in arrays]
-        there = device.filled(8 * rows * count)
-        warps = rows * ceil_div(count, WARP)
-        device.run("network.cu:exact_layer", warps, rows, count, *traits, *given, limit, here, there)
-        device.finish()
-        here = there
-        if number % MERGED_EVERY and number < len(network.layers):
-            continue
-        found = device.download(here, rows * count, np.float64).reshape(rows, count)
-        neurons, becomes = _merged(found, network.clip, activation)
-        column = np.where(column >= 0, becomes[column], -1)
-        if neurons.shape[1] < count:
-            count = neurons.shape[1]
-            if not count:
-                break
-            here = device.upload(neurons)
-    if not count:
-        return np.zeros(len(y), dtype=bool)
-    any_neuron: Array = np.asarray(neurons.any(axis=0))
-    lives: Array = (column >= 0) & any_neuron[column]
-    return lives
 
 
 def inferred(network: Network, activation: Activation, y: Array) -> Array:

@@ -139,19 +139,6 @@ def read_images(file: Path, neurons: int, *, count: int | None = None) -> Array:
     return found
 
 
-def write_images(images: Array, file: Path) -> None:
-    """Images × neurons, the ones of them.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
-    image, pixel = np.nonzero(images)
-    _write(
-        file,
-        "".join(f"{i}\t{p}\t1\n" for i, p in zip((image + 1).tolist(), (pixel + 1).tolist(), strict=True)),
-    )
-
-
 def read_categories(file: Path, inputs: int) -> Array:
     """int64, sorted: the inputs that live, numbered from zero.
 

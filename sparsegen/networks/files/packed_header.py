@@ -200,7 +200,7 @@ def _require_fitting(header: Node, packed: PackedNetwork) -> None:
             "readout": problem.readout,
             "neurons": problem.neurons,
             "inputs of a batch": problem.n,
-            "items": problem.batch,
+            "batch": problem.batch,
             "outputs": problem.outputs,
         } | {f"the size {name}": size for name, size in segment.sizes.items() if hasattr(problem, name)}
         wanted = {
@@ -210,7 +210,7 @@ def _require_fitting(header: Node, packed: PackedNetwork) -> None:
             "readout": packed.readout if is_last else Readout.NEURONS,
             "neurons": packed.neurons,
             "inputs of a batch": packed.plan.batch,
-            "items": 1,
+            "batch": 1,
             "outputs": packed.outputs if is_last else packed.neurons,
         } | {f"the size {name}": getattr(problem, name) for name in segment.sizes if hasattr(problem, name)}
         for name, value in told.items():

@@ -6,7 +6,6 @@ the challenge's networks was found on the published one of 1024 neurons and 120 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -89,34 +88,3 @@ def _layer(number: Array, radix_neurons: int, step: int) -> CsrMatrix:
     columns = np.sort(taken, axis=1).astype(np.int32)
     offsets = np.arange(width + 1) * FAN_IN
     return CsrMatrix((width, width), offsets, columns.ravel(), np.full(columns.size, WEIGHT, np.float32))
-
-
-def same_topology(one: Sequence[CsrMatrix], other: Sequence[CsrMatrix]) -> bool:
-    """True if two networks of the family are equal up to each base's permutation of the neurons before it.
-
-    A permutation is taken from the first layer of a base, and must hold in all of them.
-    """
-    if [layer.shape for layer in one] != [layer.shape for layer in other]:
-        return False
-    base = base_layers(one[0].shape[1])
-    return all(
-        _same_base(one[start : start + base], other[start : start + base])
-        for start in range(0, len(one), base)
-    )
-
-
-def _same_base(one: Sequence[CsrMatrix], other: Sequence[CsrMatrix]) -> bool:
-    """True if the columns of all layers together are those of the others in some order.
-
-    A column's rows through all layers of the base tell which radix neuron it stands for.
-    """
-    return _column_sets(one) == _column_sets(other)
-
-
-def _column_sets(layers: Sequence[CsrMatrix]) -> list[bytes]:
-    found = [b""] * layers[0].shape[1]
-    for layer in layers:
-        by_column = layer.transposition()
-        for i, (begin, end) in enumerate(zip(by_column.row_offsets, by_column.row_offsets[1:], strict=False)):
-            found[i] += by_column.column_indices[begin:end].tobytes() + b"|"
-    return sorted(found)

@@ -111,53 +111,32 @@ def planned(
         DeviceMemoryError: not even a layer and the smallest batch fit.
     """
     found: list[tuple[float, MemoryPlan]] = []
+    all_bytes = constant_bytes + layers * layer_bytes
     at_once = max(batch for batch in batches if batch <= most_whole)
-    if batch_bytes(at_once, False) + constant_bytes + layers * layer_bytes <= budget:
+    if batch_bytes(at_once, False) + all_bytes <= budget:
         batches = [
             batch for batch in batches if batch <= at_once
         ]  # larger ones are for layers that are copied
     for batch in batches:
-        whole = batch_bytes(batch, False)
-        if batch <= most_whole and whole + constant_bytes + layers * layer_bytes <= budget:
-            us = count * layers * layer_us + ceil_div(count, batch) * LAUNCH_US
+        turns, whole = ceil_div(count, batch), batch_bytes(batch, False)
+        if batch <= most_whole and whole + all_bytes <= budget:
             compute = batch * layers * layer_us
-            found.append(
-                (
-                    us,
-                    MemoryPlan(
-                        budget,
-                        batch,
-                        layers,
-                        1,
-                        1,
-                        constant_bytes + layers * layer_bytes,
-                        whole,
-                        compute,
-                        0.0,
-                    ),
-                )
-            )
+            made = MemoryPlan(budget, batch, layers, 1, 1, all_bytes, whole, compute, 0.0)
+            found.append((count * layers * layer_us + turns * LAUNCH_US, made))
             continue
         cut = batch_bytes(batch, True)
         fitting = ((budget - cut) // 2 - constant_bytes) // layer_bytes
         if fitting < 1:
             continue
-        segments = max(
-            2, ceil_div(layers, fitting)
-        )  # whole it did not fit, though both slots may be large enough
+        # Whole it did not fit, though both slots may be large enough.
+        segments = max(2, ceil_div(layers, fitting))
         own = ceil_div(layers, segments)
-        compute = batch * own * layer_us
-        nbytes = constant_bytes + own * layer_bytes
+        nbytes, compute = constant_bytes + own * layer_bytes, batch * own * layer_us
         copy = nbytes / HOST_BYTES_PER_US
-        us = (
-            ceil_div(count, batch)
-            * segments
-            * (max(compute, copy) + BETWEEN_SEGMENTS * batch * layer_us + LAUNCH_US)
-        )
-        made = MemoryPlan(
-            budget, batch, own, segments, 2, nbytes, cut, compute, copy if segments > 2 else 0.0
-        )
-        found.append((us, made))
+        of_segment = max(compute, copy) + BETWEEN_SEGMENTS * batch * layer_us + LAUNCH_US
+        copied = copy if segments > 2 else 0.0
+        made = MemoryPlan(budget, batch, own, segments, 2, nbytes, cut, compute, copied)
+        found.append((turns * segments * of_segment, made))
     if not found:
         raise too_small(budget, constant_bytes + layer_bytes, batches[0], batch_bytes(batches[0], True))
     return min(found, key=lambda one: one[0])[1]

@@ -222,7 +222,7 @@ class _Packing:
         wanted = self.wanted
         turns = max(1, min(TURNS, wanted.share * ceil_div(self.network.inputs, 8) // TURN_BYTES))
         step = granule(self.choice.config, wanted.devices[0])
-        return min(wanted.share, _rounded_up(ceil_div(wanted.share, turns), step))
+        return min(wanted.share, round_up(ceil_div(wanted.share, turns), step))
 
     def _layer_us(self) -> float:
         """Microseconds of a layer for an input."""
@@ -298,10 +298,6 @@ class _Packing:
             s for s in self.known.segments if s.layers == layers and s.problem.readout is problem.readout
         )
         return next(alike, None)
-
-
-def _rounded_up(count: int, step: int) -> int:
-    return round_up(count, step)
 
 
 def _weightless(problem: SparseNetworkProblem) -> CsrMatrix:

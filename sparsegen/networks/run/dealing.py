@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,33 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.backends.executor import Executor
+from sparsegen.networks.model.chunks import Chunk, chunks_of
+from sparsegen.networks.model.inputs import Inputs
 from sparsegen.networks.packed.packed_network import PackedNetwork
-from sparsegen.networks.run.chunks import Chunk, chunks_of
 from sparsegen.networks.run.device_run import DeviceRun
-from sparsegen.networks.run.inputs import Inputs
 from sparsegen.operators.sparse_network import Activation, Readout
 from sparsegen.system.numpy_types import Array
-
-
-class ChunkQueue:
-    """Chunks for any thread to take."""
-
-    def __init__(self, chunks: Sequence[Chunk]) -> None:
-        self._chunks, self._taken = chunks, 0
-        self._turn = threading.Lock()
-
-    def take(self) -> Chunk | None:
-        """The next chunk; None behind the last."""
-        with self._turn:
-            if self._taken == len(self._chunks):
-                return None
-            self._taken += 1
-            return self._chunks[self._taken - 1]
-
-    def empty(self) -> None:
-        """Withdraws the remaining chunks, after an error in one of them."""
-        with self._turn:
-            self._taken = len(self._chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +70,22 @@ class DeviceGroup:
             results = np.zeros(inputs.count, np.float32)
         else:
             results = np.zeros((inputs.count, packed.outputs), packed.dtype.storage)
-        queue = ChunkQueue(self.chunks(inputs.count, count) if chunks is None else chunks)
+        queue = deque(self.chunks(inputs.count, count) if chunks is None else chunks)
         with self._turn, ThreadPoolExecutor(count, thread_name_prefix="device") as pool:
             jobs = [pool.submit(self._infer_on, i, inputs, queue, results) for i in range(count)]
             told = [job.result() for job in jobs]
         return Dealt(results, tuple(one for one, _ in told), tuple(copies for _, copies in told))
 
-    def _infer_on(self, i: int, inputs: Inputs, queue: ChunkQueue, results: Array) -> tuple[int, int]:
+    def _infer_on(self, i: int, inputs: Inputs, queue: deque[Chunk], results: Array) -> tuple[int, int]:
         taken = 0
 
         def next_chunk() -> Chunk | None:
             nonlocal taken
-            chunk = queue.take()
-            taken += 0 if chunk is None else chunk.count
+            try:
+                chunk = queue.popleft()  # each is taken once: a deque is safe between threads
+            except IndexError:
+                return None
+            taken += chunk.count
             return chunk
 
         executor = self._executors[i]
@@ -116,5 +99,5 @@ class DeviceGroup:
                 return taken, run.weights.copies - before
         except BaseException:
             self._runs[i] = None  # the state of its work is unknown
-            queue.empty()
+            queue.clear()  # others stop after their chunk
             raise

@@ -11,23 +11,24 @@ from sparsegen import backends
 from sparsegen.backends.executor import Executor, LoadedKernel, Moment
 from sparsegen.kernels import family_of
 from sparsegen.kernels.packed import Packed
+from sparsegen.networks.model.chunks import Chunk
+from sparsegen.networks.model.inputs import Inputs, write_rows
 from sparsegen.networks.packed.packed_network import PackedNetwork
-from sparsegen.networks.run.chunks import Chunk
-from sparsegen.networks.run.inputs import Inputs, write_rows
 from sparsegen.networks.run.parked import Parked
 from sparsegen.networks.run.result_buffers import ResultBuffers
-from sparsegen.networks.run.row_kernels import RowKernels
 from sparsegen.networks.run.staging import Staging, Writers
 from sparsegen.networks.run.weight_slots import WeightSlots
 from sparsegen.operators.sparse_network import Activation, Readout
 from sparsegen.plan.binding import bind_launch, zeroed
 from sparsegen.plan.own_launch import Bound
+from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.plan.variants import RenderedVariant
-from sparsegen.system.device_memory import Address, Buffer
+from sparsegen.system.device_memory import WARP, Address, Buffer
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 
 NextChunk = Callable[[], Chunk | None]
+PART = 1024  # elements of a row that a warp copies, as in network_inputs.cu
 MOST_LAUNCHES = 256  # kept: batches are of one size but where inputs died
 
 
@@ -48,7 +49,9 @@ class DeviceRun:
         writers = Writers()
         self._staging = Staging(executor, self._stream, writers, most, self._row_bytes)
         self._kernels = self._loaded()
-        self._rows = RowKernels(executor, itemsize)
+        names = (f"{name}_{8 * itemsize}" for name in ("unpack", "find_alive", "gather"))
+        self._unpack, self._find_alive, self._gather = plain_launchers(executor, "network_inputs.cu", *names)
+        self._row_threads = WARP * ceil_div(packed.neurons, PART)  # that copy a row
         self.weights = WeightSlots(packed, executor, self._stream, self._staging)
         self._y: Buffer = executor.allocate(batch * self._row_bytes)
         self._bits = executor.allocate(batch * self._bit_bytes)
@@ -137,9 +140,8 @@ class DeviceRun:
             self._stream.hold_kernels(self._sent)
             packed = self._packed
             one = int(packed.dtype.to_storage(np.ones(1)).view(f"u{packed.dtype.itemsize}")[0])
-            self._rows.unpack(
-                chunk.count, packed.inputs, packed.neurons, self._bit_bytes, one, self._bits, self._y
-            )
+            sizes = (chunk.count, packed.inputs, packed.neurons, self._bit_bytes, one)
+            self._unpack.bind(self._row_threads * chunk.count, *sizes, self._bits, self._y)(0)
         else:
             rows = np.empty((chunk.count, inputs.row_bytes), np.uint8)
             write_rows(inputs, chunk, 0, chunk.count, rows)
@@ -183,7 +185,7 @@ class DeviceRun:
         if packed.activation is not Activation.DYING_RELU:
             self._y, self._z = self._z, self._y
             return numbers
-        self._rows.find_alive(count, packed.neurons, self._z, self._alive)
+        self._find_alive.bind(WARP * count, count, packed.neurons, self._z, self._alive)(0)
         alive = np.empty(count, np.int32)
         self._executor.download(Address(self._alive.address, alive.nbytes), alive)
         kept = np.flatnonzero(alive)
@@ -191,7 +193,8 @@ class DeviceRun:
             self._y, self._z = self._z, self._y
         elif kept.size:
             self._executor.overwrite(Address(self._kept.address, 4 * kept.size), kept.astype(np.int32))
-            self._rows.gather(kept.size, packed.neurons, self._kept, self._z, self._y)
+            arguments = (kept.size, packed.neurons, self._kept, self._z, self._y)
+            self._gather.bind(self._row_threads * kept.size, *arguments)(0)
         return numbers[kept]
 
     def _launch(self, level: int, weights: Packed[Buffer], count: int, to: Buffer) -> None:

@@ -8,9 +8,9 @@ import numpy as np
 
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
+from sparsegen.networks.model.chunks import Chunk
+from sparsegen.networks.model.inputs import as_inputs
 from sparsegen.networks.packed.packed_network import PackedNetwork
-from sparsegen.networks.run.chunks import Chunk
-from sparsegen.networks.run.inputs import as_inputs
 from sparsegen.networks.run.placement import Devices, Placement
 from sparsegen.operators.sparse_network import Readout
 from sparsegen.system.device_bound import DeviceBound

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import numpy as np
 
 from sparsegen.backends.executor import CopyStream, Executor, Moment, PinnedMemory
+from sparsegen.networks.model.chunks import Chunk
+from sparsegen.networks.model.inputs import Inputs, write_rows
 from sparsegen.networks.packed.packed_network import CHECKED_BYTES, Segment
-from sparsegen.networks.run.chunks import Chunk
-from sparsegen.networks.run.inputs import Inputs, write_rows
 from sparsegen.system.device_memory import Address
 from sparsegen.system.numpy_types import Array
 

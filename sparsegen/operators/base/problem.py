@@ -100,6 +100,13 @@ class Problem(ProblemFields):
         """
         return matrix.fingerprint()
 
+    # --- the dense way ---
+
+    @property
+    def dense_product(self) -> tuple[int, int, int] | None:
+        """Rows, contraction and columns of the dense product that may run instead; None without one."""
+        return None
+
     # --- its batch ---
 
     @property
@@ -306,22 +313,24 @@ class Problem(ProblemFields):
     def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
         """Fresh normal inputs, rounded to their dtypes, in storage form; with `own_values` where there are any."""
         own = self.own_values(nnz)
-        return {
-            spec.name: normal_numbers(rng, spec)
-            for spec in (*self.operands(nnz), *(() if own is None else (own,)))
-        }
+        specs = (*self.operands(nnz), *(() if own is None else (own,)))
+        return {spec.name: self.random_operand(spec, rng) for spec in specs}
+
+    def random_operand(self, spec: TensorSpec, rng: np.random.Generator) -> Array:
+        """One input of `random_operands`."""
+        return normal_numbers(rng, spec)
 
 
 @runtime_checkable
 class HasDense(Protocol):
     """A problem whose batch elements a dense product can compute too, so that it may run instead."""
 
-    def dense_result(self, torch: object, matrix: object, operands: Mapping[str, object], out: object) -> Any:
+    def dense_result(self, torch: Any, sparse: Any, operands: Mapping[str, Any], out: Any, /) -> Any:
         """The result for one item, by PyTorch.
 
         Args:
             torch: PyTorch.
-            matrix: the sparse one as a full tensor.
+            sparse: the sparse matrix as a full tensor; of masks that come with the call what keeps their live blocks.
             operands: tensors by name, of the problem's dtype.
             out: tensor for the result; None for a new one.
         """

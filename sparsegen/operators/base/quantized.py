@@ -1,4 +1,4 @@
-"""Weights of 8 and 4 bits: how their codes are stored, and which of them share a scale."""
+"""Weights of 8 and 4 bits: how their codes are stored, and which of them share a scale and a zero point."""
 
 from __future__ import annotations
 
@@ -95,14 +95,33 @@ class ScaleGroup(StrEnum):
         return max(1, ceil_div(columns, self.size(columns)))
 
 
-def scaled(codes: CsrMatrix, scales: Array, value_type: ValueType, group: ScaleGroup) -> Array:
-    """The values that codes and scales stand for, float32 (exact: codes have 8 bits at most and scales 11).
+class Symmetry(StrEnum):
+    """The code that stands for zero."""
+
+    SYMMETRIC = "symmetric"  # zero itself
+    ASYMMETRIC = "asymmetric"  # each scale has a zero point beside it, which is subtracted from its codes
+
+
+def scaled(
+    codes: CsrMatrix,
+    scales: Array,
+    value_type: ValueType,
+    group: ScaleGroup,
+    zero_points: Array | None = None,
+) -> Array:
+    """The values of the nonzeros, (code − zero point) · scale, float32.
+
+    They are exact: differences of codes have 8 bits and a sign at most, and scales 11.
 
     Args:
         scales: groups × rows, real numbers.
+        zero_points: likewise, whole numbers that are codes; None for symmetric ones.
     """
     rows, columns = codes.shape
     row = np.repeat(np.arange(rows), np.diff(codes.row_offsets))
-    of_code = scales[codes.column_indices // group.size(columns), row].astype(np.float32)
-    found: Array = value_type.rounded(codes.values) * of_code
+    place = codes.column_indices // group.size(columns), row
+    numbers = value_type.rounded(codes.values)
+    if zero_points is not None:
+        numbers = numbers - value_type.rounded(zero_points)[place]
+    found: Array = numbers * scales[place].astype(np.float32)
     return found

@@ -20,7 +20,14 @@ from sparsegen.operators.base.layout import Layout
 from sparsegen.operators.base.problem import LoneRow
 from sparsegen.operators.base.reference import DeviceReference
 from sparsegen.operators.base.tensor_spec import TensorSpec
-from sparsegen.operators.masked.masked_problem import MaskedOperator, MaskedProblem, live_elements, stored
+from sparsegen.operators.masked.masked_problem import (
+    LiveParts,
+    MaskedOperator,
+    MaskedProblem,
+    live_elements,
+    scaled_product,
+    stored,
+)
 from sparsegen.system.device_memory import PlainDevice
 from sparsegen.system.numpy_types import Array
 
@@ -111,6 +118,22 @@ class DsdProblem(MaskedProblem):
     def result(self, nnz: int) -> TensorSpec:
         return TensorSpec("y", self.of_batch((self.m, self.n)), self.dtype)
 
+    @property
+    def product_sizes(self) -> tuple[int, int, int]:
+        return self.m, self.k, self.n
+
+    def dense_result(self, torch: Any, live: LiveParts, operands: Mapping[str, Any], out: Any) -> Any:
+        x, w = live.of(operands["x"], operands["mask"]), operands["w"]
+        right = w if self.w_layout is Layout.ROW else w.t()
+        result = scaled_product(torch, x, right, operands, operands.get("bias"), out)
+        if self.epilogue is Epilogue.BIAS_RELU:
+            result.relu_()
+        if self.epilogue is Epilogue.BIAS_GELU:
+            result.copy_(torch.nn.functional.gelu(result))
+        if self.epilogue.has_residual:
+            result += operands["residual"]
+        return result
+
     def terms(self, matrix: CsrMatrix) -> Array:
         return np.full(1, self.k)
 
@@ -178,6 +201,15 @@ class DsdTransposedProblem(MaskedProblem):
     @property
     def result_layout(self) -> Layout:
         return self.y_layout
+
+    @property
+    def product_sizes(self) -> tuple[int, int, int]:
+        return self.k, self.m, self.n
+
+    def dense_result(self, torch: Any, live: LiveParts, operands: Mapping[str, Any], out: Any) -> Any:
+        x, d = live.of(operands["x"], operands["mask"]), operands["d"]
+        left, right = (x.t(), d) if self.y_layout is Layout.ROW else (d.t(), x)
+        return scaled_product(torch, left, right, operands, out=out)
 
     def terms(self, matrix: CsrMatrix) -> Array:
         return np.full(1, self.m)

@@ -7,7 +7,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -158,6 +158,16 @@ class MaskedOperator(Operator):
                 raise OperandError(f"mask: {error}") from error
 
 
+class LiveParts(Protocol):
+    """What keeps the live blocks of tensors, by the words of a mask (`sparsegen.plan.live_blocks.LiveBlocks`)."""
+
+    def of(self, x: Any, words: Any) -> Any: ...
+
+    def without_dead(self, y: Any, words: Any) -> Any: ...
+
+    def into(self, out: Any, x: Any, words: Any) -> Any: ...
+
+
 @dataclass(frozen=True, slots=True)
 class MaskedProblem(Problem):
     """A product with a mask over m × k elements in blocks, one for each element of a batch.
@@ -239,16 +249,15 @@ class MaskedProblem(Problem):
 
     def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
         """Masks at the expected density, the scale that makes up for it, and normal numbers."""
-        found = {}
-        for spec in self.operands(nnz):
-            if spec.name == "mask":
-                drawn = [self._random_mask(rng) for _ in range(self.batch)]
-                found["mask"] = np.stack(drawn).reshape(spec.shape)
-            elif spec.name == "scale":
-                found["scale"] = np.array([1.0 / self.density.share], np.float32)
-            else:
-                found[spec.name] = normal_numbers(rng, spec)
-        return found
+        return {spec.name: self.random_operand(spec, rng) for spec in self.operands(nnz)}
+
+    def random_operand(self, spec: TensorSpec, rng: np.random.Generator) -> Array:
+        """One of `random_operands`."""
+        if spec.name == "mask":
+            return np.stack([self._random_mask(rng) for _ in range(self.batch)]).reshape(spec.shape)
+        if spec.name == "scale":
+            return np.array([1.0 / self.density.share], np.float32)
+        return normal_numbers(rng, spec)
 
     def _random_mask(self, rng: np.random.Generator) -> Array:
         layout = self.mask_layout
@@ -275,6 +284,28 @@ class MaskedProblem(Problem):
     def in_words(self, density: float) -> str:
         """The problem for people; it knows its density itself."""
         return f"{self}, {self.density.share:.1%} of the blocks live"
+
+    # --- the dense way ---
+
+    @property
+    @abstractmethod
+    def product_sizes(self) -> tuple[int, int, int]:
+        """Rows, contraction and columns of the product of whole matrices."""
+
+    @property
+    def dense_product(self) -> tuple[int, int, int] | None:
+        is_dense = self.batch == 1 and self.factor_type is FactorType.SAME
+        return self.product_sizes if is_dense else None
+
+    @abstractmethod
+    def dense_result(self, torch: Any, live: LiveParts, operands: Mapping[str, Any], out: Any) -> Any:
+        """The result by PyTorch's product of whole matrices.
+
+        Args:
+            live: keeps live blocks.
+            operands: tensors by name, as stored; the scale a number or a tensor of one.
+            out: tensor for the result; None for a new one.
+        """
 
     # --- what it computes ---
 
@@ -381,6 +412,20 @@ class MaskedProblem(Problem):
         blocks = self.mask_of(operands).blocks()[rows][:, columns]
         words: Array = BlockMask.from_blocks(blocks, (self.block.rows, self.block.columns), shape).words
         return words
+
+
+def scaled_product(
+    torch: Any, left: Any, right: Any, operands: Mapping[str, Any], bias: Any = None, out: Any = None
+) -> Any:
+    """scale · left · right + bias, rounded once."""
+    scale = operands["scale"]
+    if not isinstance(scale, float):
+        left, scale = (left * scale).to(left.dtype), 1.0
+    if bias is None:
+        return torch.addmm(
+            left.new_empty(()), left, right, beta=0, alpha=scale, out=out
+        )  # nothing of it is read
+    return torch.addmm(bias, left, right, alpha=scale, out=out)
 
 
 def stored(array: Array, layout: Layout) -> Array:

@@ -20,7 +20,13 @@ from sparsegen.operators.base.problem import LoneRow
 from sparsegen.operators.base.reference import DeviceReference
 from sparsegen.operators.base.rest import Rest
 from sparsegen.operators.base.tensor_spec import TensorSpec
-from sparsegen.operators.masked.masked_problem import MaskedOperator, MaskedProblem, stored
+from sparsegen.operators.masked.masked_problem import (
+    LiveParts,
+    MaskedOperator,
+    MaskedProblem,
+    scaled_product,
+    stored,
+)
 from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
@@ -91,6 +97,17 @@ class SddProblem(MaskedProblem):
         written = self.density.share if self.rest is Rest.KEPT else 1.0
         moved = sum(spec.nbytes for spec in self.operands(nnz)) + round(written * self.result(nnz).nbytes)
         return Cost(flop=2 * self.live_elements * self.n * self.batch, bytes=moved)
+
+    @property
+    def product_sizes(self) -> tuple[int, int, int]:
+        return self.m, self.n, self.k
+
+    def dense_result(self, torch: Any, live: LiveParts, operands: Mapping[str, Any], out: Any) -> Any:
+        w, words = operands["w"], operands["mask"]
+        right = w.t() if self.w_layout is Layout.ROW else w
+        if self.rest is Rest.KEPT and out is not None:
+            return live.into(out, scaled_product(torch, operands["d"], right, operands), words)
+        return live.without_dead(scaled_product(torch, operands["d"], right, operands, out=out), words)
 
     def terms(self, matrix: CsrMatrix) -> Array:
         return np.full(1, self.n)

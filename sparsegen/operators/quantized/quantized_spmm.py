@@ -16,21 +16,29 @@ from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.epilogue import Epilogue
 from sparsegen.operators.base.fields import batch_size, size, trait
 from sparsegen.operators.base.layout import Layout
-from sparsegen.operators.base.operator import Operator
+from sparsegen.operators.base.named_operands import NamedOperandsOperator, not_taken
 from sparsegen.operators.base.problem import LoneRow, Problem
-from sparsegen.operators.base.quantized import QUANTIZED_OPERATOR, ScaleGroup, ValueType, scaled
+from sparsegen.operators.base.quantized import (
+    QUANTIZED_OPERATOR,
+    ScaleGroup,
+    Symmetry,
+    ValueType,
+    scaled,
+)
 from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
-from sparsegen.operators.spmm import fill_reference, missing_bias, product_reference
+from sparsegen.operators.quantized.quantization import Quantization
+from sparsegen.operators.spmm import fill_reference, product_reference
 from sparsegen.system.device_memory import PlainDevice
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 
 
-class QuantizedSparseOperator(Operator):
+class QuantizedSparseOperator(NamedOperandsOperator):
     """C = epilogue(A · B) for one sparse A, whose nonzeros are codes times the scales of their groups."""
 
     problem: QuantizedSpmmProblem
+    further = ("scales", "zero_points", "bias", "residual")
 
     def __call__(
         self,
@@ -38,6 +46,7 @@ class QuantizedSparseOperator(Operator):
         out: Any = None,
         stream: Any = None,
         scales: Any = None,
+        zero_points: Any = None,
         bias: Any = None,
         residual: Any = None,
     ) -> Any:
@@ -46,20 +55,11 @@ class QuantizedSparseOperator(Operator):
         Args:
             b: k × n (layout row) or n × k (layout column), contiguous, of the problem's dtype; C is m × n or n × m.
             scales: groups × m of b's kind; overrides those given to `prepare`.
+            zero_points: likewise, for an asymmetric problem: whole numbers that are codes.
             bias: m values of b's kind, for an epilogue with a bias; overrides the one given to `prepare`.
             residual: array of C's shape and b's kind, for an epilogue with a residual; another array than ``out``.
         """
-        given: dict[str, Any] = {"scales": scales, "bias": bias, "residual": residual}
-        names = [spec.name for spec in self.problem.operands(0)[1:]]
-        for name, array in given.items():
-            if name not in names and array is not None:
-                raise OperandError(
-                    f"{name}= was given, but the operator was prepared with epilogue={self.problem.epilogue}"
-                )
-            if name in names and array is None and name not in self.launcher.kept:
-                shape = {spec.name: spec.shape for spec in self.problem.operands(0)}[name]
-                raise OperandError(f"{name}= of shape {shape} is needed: it was not given to prepare")
-        return self._run((b, *(given[name] for name in names)), out, stream)
+        return self._run(self._with_further(b, scales, zero_points, bias, residual), out, stream)
 
     def update_values(self, values: Any) -> None:
         """Refuses new codes, which are packed; new scales come with each call.
@@ -74,7 +74,9 @@ class QuantizedSparseOperator(Operator):
 class QuantizedSpmmProblem(Problem):
     """C[m, n] = epilogue(A[m, k] · B[k, n]) with A sparse, A[i, j] = code[i, j] · scales[j / scale_group, i].
 
-    The matrix's values are the codes. The scales are an operand: new ones pack nothing anew.
+    The matrix's values are the codes. The scales are an operand: new ones pack nothing anew. Asymmetric codes have zero
+    points too, as many as scales: A[i, j] = (code[i, j] − zero_points[j / scale_group, i]) · scales[j / scale_group, i]
+    at the nonzeros, and zero elsewhere.
 
     Raises:
         ConfigError: a size out of range.
@@ -85,7 +87,7 @@ class QuantizedSpmmProblem(Problem):
     summary: ClassVar[str] = "C = A · B, A of codes and scales"
     matrix_sizes: ClassVar[tuple[str, str]] = ("m", "k")
     dense_sizes: ClassVar[tuple[str, ...]] = ("n",)
-    keeps: ClassVar[tuple[str, ...]] = ("scales", "bias")
+    keeps: ClassVar[tuple[str, ...]] = ("scales", "zero_points", "bias")
     multiplies_by_b: ClassVar[bool] = True
     operator_type: ClassVar[type[QuantizedSparseOperator]] = QuantizedSparseOperator
     reference_files: ClassVar[tuple[str, ...]] = ("reference.cu",)
@@ -99,6 +101,9 @@ class QuantizedSpmmProblem(Problem):
     batch: int = batch_size()
     value_type: ValueType = trait(ValueType.INT4, "how A's nonzeros are stored")
     scale_group: ScaleGroup = trait(ScaleGroup.OF_128, "columns of a row that share a scale")
+    symmetry: Symmetry = trait(
+        Symmetry.SYMMETRIC, "whether zero is the code of zero, or each scale has a zero point", unsaid=True
+    )
 
     @property
     def groups(self) -> int:
@@ -108,8 +113,26 @@ class QuantizedSpmmProblem(Problem):
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         shape = (self.k, self.n) if self.layout is Layout.ROW else (self.n, self.k)
         b = TensorSpec("b", self.of_batch(shape), self.dtype)
-        scales = TensorSpec("scales", (self.groups, self.m), self.dtype)
-        return (b, scales, *self.epilogue.operands(self.m, self.result(nnz)))
+        of_groups = [TensorSpec(name, (self.groups, self.m), self.dtype) for name in self._of_groups]
+        return (b, *of_groups, *self.epilogue.operands(self.m, self.result(nnz)))
+
+    @property
+    def rounding(self) -> Quantization:
+        """Rounding that makes such codes of weights."""
+        return Quantization(self.value_type, self.scale_group, self.symmetry is Symmetry.SYMMETRIC)
+
+    @property
+    def _of_groups(self) -> tuple[str, ...]:
+        return ("scales", "zero_points") if self.symmetry is Symmetry.ASYMMETRIC else ("scales",)
+
+    def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
+        """See `Problem.random_operands`; zero points are codes."""
+        found = Problem.random_operands(self, rng, nnz)
+        if "zero_points" in found:
+            kind = self.value_type
+            drawn = kind.rounded(rng.uniform(kind.smallest, kind.largest, (self.groups, self.m)))
+            found["zero_points"] = self.dtype.to_storage(drawn)
+        return found
 
     def result(self, nnz: int) -> TensorSpec:
         shape = (self.m, self.n) if self.layout is Layout.ROW else (self.n, self.m)
@@ -124,9 +147,11 @@ class QuantizedSpmmProblem(Problem):
         return self.value_type
 
     def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Scales and a bias, if they are given; see `Problem.kept`."""
+        """Scales, zero points and a bias, if they are given; see `Problem.kept`."""
         if "bias" in given and not self.epilogue.has_bias:
-            raise missing_bias(self)
+            raise not_taken(self, "bias")
+        if "zero_points" in given and self.symmetry is Symmetry.SYMMETRIC:
+            raise OperandError("zero_points= are for symmetry=asymmetric: say so, or leave them out")
         return dict(given)
 
     def cost(self, nnz: int) -> Cost:
@@ -135,16 +160,17 @@ class QuantizedSpmmProblem(Problem):
         matrix = matrix_bytes(self.m, self.k, nnz, 0) + ceil_div(nnz * self.value_type.bits, 8)
         return Cost(flop=2 * nnz * self.n * self.batch, bytes=matrix + dense)
 
-    def weights(self, matrix: CsrMatrix, scales: Array) -> Array:
-        """The values of A's nonzeros; see `scaled`."""
-        return scaled(matrix, scales, self.value_type, self.scale_group)
+    def weights(self, matrix: CsrMatrix, operands: Mapping[str, Array]) -> Array:
+        """The values of A's nonzeros, by scales and zero points as real numbers; see `scaled`."""
+        zero_points = operands.get("zero_points")
+        return scaled(matrix, operands["scales"], self.value_type, self.scale_group, zero_points)
 
     def element_reference(
         self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
     ) -> Reference:
         """See `sparsegen.operators.spmm.product_reference`."""
-        scales = self.dtype.from_storage(operands["scales"])
-        exact = matrix.with_values(self.weights(matrix, scales))
+        real = {name: self.dtype.from_storage(operands[name]) for name in self._of_groups}
+        exact = matrix.with_values(self.weights(matrix, real))
         return product_reference(self, exact, operands, threads)
 
     def terms(self, matrix: CsrMatrix) -> Array:
@@ -159,7 +185,7 @@ class QuantizedSpmmProblem(Problem):
     def _fill(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
     ) -> None:
-        fill_reference(self, matrix, self.weights(matrix, operands["scales"]), operands, device, into)
+        fill_reference(self, matrix, self.weights(matrix, operands), operands, device, into)
 
     def lone_row(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
@@ -171,7 +197,7 @@ class QuantizedSpmmProblem(Problem):
         by_rows = self.layout is Layout.ROW
         given = {
             "b": operands["b"][:, columns] if by_rows else operands["b"][columns],
-            "scales": operands["scales"][:, row : row + 1],
+            **{name: operands[name][:, row : row + 1] for name in self._of_groups},
         }
         if self.epilogue.has_bias:
             given["bias"] = operands["bias"][row : row + 1]

@@ -14,7 +14,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import TensorMap
-from sparsegen.operators import Layout, SpmmProblem
+from sparsegen.operators import Layout, QuantizedSpmmProblem, SpmmProblem
 from sparsegen.plan.binding import BoundVariant, launch_arguments
 from sparsegen.system.integers import round_up
 from sparsegen.system.numpy_types import Array
@@ -74,7 +74,7 @@ class ShippedLaunch:
         weight: uint8: the packed arrays, one behind the other.
     """
 
-    problem: SpmmProblem
+    problem: SpmmProblem | QuantizedSpmmProblem
     family: str
     config: Mapping[str, object]
     entry: str
@@ -85,11 +85,14 @@ class ShippedLaunch:
     weight: Array
 
 
-def shipped_launch(bound: BoundVariant, devices: Sequence[Device]) -> ShippedLaunch:
+def shipped_launch(
+    bound: BoundVariant, devices: Sequence[Device], kept: Mapping[str, Array] | None = None
+) -> ShippedLaunch:
     """The launch of a variant, for devices that need not be here.
 
     Args:
         devices: one of each architecture.
+        kept: operands that are part of the weight, in storage form by name: scales, zero points.
 
     Raises:
         ConfigError: the variant cannot run on one of them.
@@ -98,10 +101,13 @@ def shipped_launch(bound: BoundVariant, devices: Sequence[Device]) -> ShippedLau
     """
     rendered, packed = bound.compiled.rendered, bound.packed
     family, config, problem = rendered.family, rendered.config, rendered.problem
-    if not isinstance(problem, SpmmProblem) or not _is_of_linear_layer(problem):
+    if not isinstance(problem, SpmmProblem | QuantizedSpmmProblem) or not _is_of_linear_layer(problem):
         raise OperandError(f"{problem}: products of linear layers are shipped, and no others yet")
-    places, weight = _behind_one_another(bound.downloaded())
-    operands = {spec.name: spec for spec in problem.operands(packed.nnz)}
+    constant = {
+        name: np.ascontiguousarray(array).view(np.uint8).ravel() for name, array in (kept or {}).items()
+    }
+    places, weight = _behind_one_another(bound.downloaded() | constant)
+    operands = {spec.name: spec for spec in problem.operands(packed.nnz) if spec.name not in constant}
     result = problem.result(packed.nnz)
     numbers = {name: number for number, name in enumerate(operands)} | {result.name: RESULT}
     given = _places("scratch", packed.scratch) | {
@@ -110,6 +116,7 @@ def shipped_launch(bound: BoundVariant, devices: Sequence[Device]) -> ShippedLau
     }
     maps: list[ShippedMap] = []
     arguments: list[ShippedArgument] = []
+    given |= {name: places.pop(name) for name in constant}
     laid_out = Packed(arrays=places, sizes=packed.sizes, nnz=packed.nnz)
     for argument in launch_arguments(family, problem, config, laid_out, given):
         match argument:
@@ -135,7 +142,7 @@ def shipped_launch(bound: BoundVariant, devices: Sequence[Device]) -> ShippedLau
     )
 
 
-def _is_of_linear_layer(problem: SpmmProblem) -> bool:
+def _is_of_linear_layer(problem: SpmmProblem | QuantizedSpmmProblem) -> bool:
     return problem.layout is Layout.COLUMN and problem.batch == 1 and not problem.epilogue.has_residual
 
 

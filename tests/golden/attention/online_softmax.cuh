@@ -1,23 +1,17 @@
-// The reference of each of a lane's queries: a score that weights are relative to, at most kSlack powers of two below the largest so far,
-// and the lane's part of the sum of weights.
 struct Totals {
   float reference[kRowTiles][2];
   float sum[kRowTiles][2];
 };
 
-// Returns the exponents' offset for a reference. Rounded only here: all weights of a row use the same offset.
 __device__ __forceinline__ float subtrahend(float reference, float factor) {
   return reference == kLowest ? 0.0f : __fmul_rn(reference, factor);
 }
 
-// Raises the references to the largest scores, and rescales the sums (Milakov and Gimelshein).
 __device__ __forceinline__ void refer_to(const float (&largest)[kRowTiles][2], float factor, Totals& totals, Sums& sums) {
   #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) {
     #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // By what was subtracted and is to be, as rounded, so that large scores do not make the steps differ; where no key
-      // was seen yet the power must be zero, not NaN.
       const float from = totals.reference[i][half] == kLowest ? kLowest : subtrahend(totals.reference[i][half], factor);
       const float shrinking = fast_exp2(from - subtrahend(largest[i][half], factor));
       totals.reference[i][half] = largest[i][half];
@@ -31,8 +25,6 @@ __device__ __forceinline__ void refer_to(const float (&largest)[kRowTiles][2], f
   }
 }
 
-// Turns scores into weights. References stay until a warp meets a score that is much larger, so that most steps leave the
-// sums alone.
 __device__ __forceinline__ void weigh(Scores& scores, float factor, Totals& totals, Sums& sums) {
   float largest[kRowTiles][2];
   bool outgrown = false;

@@ -1,4 +1,3 @@
-// What turns two elements into their product with the sign of a scale.
 struct Sign {
   unsigned kept, turned;
 

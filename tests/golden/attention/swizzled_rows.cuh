@@ -1,14 +1,12 @@
-// Rows in shared memory are swizzled blocks of up to 128 bytes.
 constexpr int least_power(int least) {
   int power = 1;
   while (power < least) power *= 2;
   return power;
 }
 constexpr int kRowBytes = block_row_bytes(least_power(kPaddedWidth) * 2);
-constexpr int kBlocks = (kPaddedWidth * 2 + kRowBytes - 1) / kRowBytes;  // of a row
+constexpr int kBlocks = (kPaddedWidth * 2 + kRowBytes - 1) / kRowBytes;
 constexpr int kKeyBlockBytes = kTileN * kRowBytes;
 
-// The offset of a chunk of a row from the start of a tile whose blocks of rows have kBlockBytes.
 template <int kBlockBytes>
 __device__ __forceinline__ unsigned place_of(unsigned row, unsigned chunk) {
   constexpr unsigned kRowChunks = kRowBytes / 16;

@@ -1,7 +1,6 @@
 using Scores = float[kRowTiles][kKeyTiles][4];
 using Sums = float[kRowTiles][kWidthTiles][4];
 
-// Scores of a warp's queries and a tile of keys. `place` is where the lane finds its row, in bytes.
 template <class Queries>
 __device__ __forceinline__ void score(const Queries& queries, const unsigned char* keys, unsigned place, Scores& scores) {
   #pragma unroll
@@ -32,7 +31,6 @@ __device__ __forceinline__ void score(const Queries& queries, const unsigned cha
   }
 }
 
-// Adds the products of a warp's weights, as they lie in the sums of scores, and a tile of V.
 __device__ __forceinline__ void add_values(const Scores& weights, const unsigned char* values, unsigned place, Sums& sums) {
   #pragma unroll
   for (int step = 0; step < kTileN / 16; ++step) {

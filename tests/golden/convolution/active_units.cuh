@@ -2,9 +2,8 @@
 
 // convolution/unit_share.cuh.j2
 
-constexpr int kSegmentWords = 1024;  // words of 32 units of a row that are counted together: they fit in shared memory, however large the images
+constexpr int kSegmentWords = 1024;
 
-// The place of the `rank`-th set bit.
 __device__ __forceinline__ int bit_of_rank(unsigned word, int rank) {
   int place = 0;
   #pragma unroll
@@ -15,20 +14,17 @@ __device__ __forceinline__ int bit_of_rank(unsigned word, int rank) {
   return place;
 }
 
-// A unit of 8 x 8 outputs.
 struct Unit {
-  int image, row, column;  // the last two in units
+  int image, row, column;
 };
 
-// A block's list of active units, and the words that it is made from.
 struct UnitList {
   Unit units[kListUnits];
-  unsigned active[kSegmentWords];  // bits of active units
-  int before[kSegmentWords];  // active units before a word
+  unsigned active[kSegmentWords];
+  int before[kSegmentWords];
   int of_warp[kThreads / 32];
 };
 
-// Words of all images: rows of units, from left to right.
 struct Words {
   const UnitMask& mask;
   int row_words;
@@ -39,7 +35,6 @@ struct Words {
   }
 };
 
-// By all threads: finds the active units of a segment's words, and returns how many there are. Ends with a __syncthreads.
 __device__ __forceinline__ int count_units(const Words& words, int first_word, int count, UnitList& list) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int i = threadIdx.x; i < count; i += kThreads) {
@@ -73,13 +68,11 @@ __device__ __forceinline__ int count_units(const Words& words, int first_word, i
   return total;
 }
 
-// By all threads: writes the block's units `first` to `first + count - 1` of a segment of `word_count` words to the list. A __syncthreads
-// must follow.
 __device__ __forceinline__ void list_units(const Words& words, int first_word, int word_count, const Share& share, int first, int count,
                                            UnitList& list) {
   for (int i = threadIdx.x; i < count; i += kThreads) {
     const int wanted = share.number(first + i);
-    int low = 0, high = word_count;  // the last word that begins with `wanted` or earlier
+    int low = 0, high = word_count;
     while (high - low > 1) {
       const int middle = (low + high) / 2;
       if (list.before[middle] <= wanted) low = middle; else high = middle;
@@ -89,8 +82,6 @@ __device__ __forceinline__ void list_units(const Words& words, int first_word, i
   }
 }
 
-// By all threads: finds the active units segment by segment and lists a block's share, as many at a time as the list holds. `compute`
-// gets how many these are and ends with a __syncthreads; `end_segment` gets a segment's words, of which all are done then.
 template <class Compute, class EndSegment>
 __device__ __forceinline__ void each_list(const UnitMask& mask, int images, int parts, int own, UnitList& list, const Compute& compute,
                                           const EndSegment& end_segment) {

@@ -1,12 +1,10 @@
 using MaskWord = unsigned long long;
 
-// The mask of blocks: 64 columns of blocks in a word, rows of words, images.
 struct Mask {
   const MaskWord* words;
-  int row_words;  // words of a row
-  int rows;  // of blocks, of an image
+  int row_words;
+  int rows;
 
-  // Returns whether a row of blocks has a live one among the columns `first` to `last`.
   __device__ __forceinline__ bool has_live(int image, int row, int first, int last) const {
     const MaskWord* const line = words + (static_cast<long long>(image) * rows + row) * row_words;
     for (int number = first / 64; number <= last / 64; ++number) {
@@ -19,27 +17,21 @@ struct Mask {
   }
 };
 
-// Blocks along an axis, from the first to the last; none if the last one is before the first.
 struct Blocks {
   int first, last;
 };
 
-// The pixels that the outputs of a unit read along an axis of an image.
 template <int kTapCount, int kStride, int kPadding, int kDilation, int kBlock>
 struct Axis {
-  // Outputs that follow one another meet all blocks between the first and the last, unless a stride passes over blocks.
   static constexpr int kParts = kStride <= kBlock ? 1 : kUnit;
   static constexpr int kPartOutputs = kUnit / kParts;
   int outputs, pixels;
 
-  // Groups of taps that are looked up one by one: one if the pixels of all taps follow one another, as those of an output do or those of
-  // a whole unit.
   __device__ __forceinline__ int groups(int first_output) const {
     constexpr bool kOfOutput = kDilation == 1 && kTapCount >= kStride, kOfUnit = kStride == 1 && kDilation <= kUnit;
     return kOfOutput || (kOfUnit && first_output + kUnit <= outputs) ? 1 : kTapCount;
   }
 
-  // That the taps `first_tap` to `last_tap` of a part's outputs meet, whose pixels are kStep apart.
   template <int kStep>
   __device__ __forceinline__ Blocks blocks(int first_output, int part, int first_tap, int last_tap) const {
     const int begin = first_output + part * kPartOutputs, end = min(begin + kPartOutputs, outputs);
@@ -53,15 +45,14 @@ struct Axis {
     return groups == 1 ? blocks<1>(first_output, part, 0, kTapCount - 1) : blocks<kStride>(first_output, part, group, group);
   }
 };
-using RowAxis = Axis<1, 1, 0, 1, kBlockRows>;  // the mask lies over the outputs
+using RowAxis = Axis<1, 1, 0, 1, kBlockRows>;
 using ColumnAxis = Axis<1, 1, 0, 1, kBlockColumns>;
 
-// The active units.
 struct UnitMask {
   Mask mask;
   RowAxis down;
   ColumnAxis along;
-  int unit_rows, unit_columns;  // of an image
+  int unit_rows, unit_columns;
 
   __device__ __forceinline__ bool is_active(int image, int unit_row, int unit_column) const {
     bool found = false;
@@ -77,12 +68,11 @@ struct UnitMask {
     return found;
   }
 
-  // Bits for 32 units from a column on, a multiple of 32. Blocks are whole units.
   __device__ __forceinline__ unsigned active_units(int image, int unit_row, int unit_column) const {
     constexpr int kBlockUnits = kBlockColumns / kUnit;
     const MaskWord* const line = mask.words + (static_cast<long long>(image) * mask.rows + unit_row * kUnit / kBlockRows) * mask.row_words;
     const int first = unit_column / kBlockUnits;
-    MaskWord blocks = line[first / 64] >> first % 64;  // from the first one on, as many as 32 units meet
+    MaskWord blocks = line[first / 64] >> first % 64;
     if (32 % kBlockUnits != 0 && first % 64 != 0 && first / 64 + 1 < mask.row_words) blocks |= line[first / 64 + 1] << (64 - first % 64);
     unsigned found = 0;
     #pragma unroll
@@ -95,7 +85,6 @@ struct UnitMask {
   }
 };
 
-// The active units of images, by the mask of a call.
 __device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_rows, int mask_columns, [[maybe_unused]] int height,
                                               [[maybe_unused]] int width, int out_height, int out_width) {
   const RowAxis down{out_height, out_height};
@@ -105,12 +94,11 @@ __device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_ro
 (2) from (1):
 @@
 -
--  // Bits for 32 units from a column on, a multiple of 32. Blocks are whole units.
 -  __device__ __forceinline__ unsigned active_units(int image, int unit_row, int unit_column) const {
 -    constexpr int kBlockUnits = kBlockColumns / kUnit;
 -    const MaskWord* const line = mask.words + (static_cast<long long>(image) * mask.rows + unit_row * kUnit / kBlockRows) * mask.row_words;
 -    const int first = unit_column / kBlockUnits;
--    MaskWord blocks = line[first / 64] >> first % 64;  // from the first one on, as many as 32 units meet
+-    MaskWord blocks = line[first / 64] >> first % 64;
 -    if (32 % kBlockUnits != 0 && first % 64 != 0 && first / 64 + 1 < mask.row_words) blocks |= line[first / 64 + 1] << (64 - first % 64);
 -    unsigned found = 0;
 -    #pragma unroll
@@ -123,15 +111,14 @@ __device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_ro
 -  }
 (3) from (2):
 @@
-+using TapWord = unsigned long long;  // a bit for each tap of the filter
++using TapWord = unsigned long long;
 @@
--using RowAxis = Axis<1, 1, 0, 1, kBlockRows>;  // the mask lies over the outputs
+-using RowAxis = Axis<1, 1, 0, 1, kBlockRows>;
 -using ColumnAxis = Axis<1, 1, 0, 1, kBlockColumns>;
 +using RowAxis = Axis<kRows, kStrideRows, kPaddingRows, kDilationRows, kBlockRows>;
 +using ColumnAxis = Axis<kColumns, kStrideColumns, kPaddingColumns, kDilationColumns, kBlockColumns>;
 @@
 +
-+  // Returns the taps of a unit that meet a live block.
 +  __device__ __forceinline__ TapWord taps(int image, int unit_row, int unit_column) const {
 +    TapWord found = 0;
 +    for (int tap = 0; tap < kRows * kColumns; ++tap) {
@@ -158,7 +145,6 @@ __device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_ro
 (4) from (2):
 @@
 +
-+  // Returns whether the kernel computes an output of an active unit.
 +  __device__ __forceinline__ bool computes(int image, int row, int column) const {
 +    return mask.has_live(image, row / kBlockRows, column / kBlockColumns, column / kBlockColumns);
 +  }

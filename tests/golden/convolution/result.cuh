@@ -1,7 +1,5 @@
 // lib/barrier/finished.cuh.j2 (2)
 
-// A block's work: a tile of filters of a group, for its part of the active units. Blocks take the tiles in turn, so that
-// neighbours read the same pixels.
 struct OwnTile {
   int group, first_filter, part, parts;
 };
@@ -12,14 +10,12 @@ __device__ __forceinline__ OwnTile own_tile(int filters) {
   return {tile / group_tiles, tile % group_tiles * kTileN, static_cast<int>(blockIdx.x) / tiles, static_cast<int>(gridDim.x) / tiles};
 }
 
-// The result, with what the epilogue adds to the sums.
 struct Result {
   const Images& images;
   const UnitMask& mask;
   const Element* bias;
   Element* y;
 
-  // Stores outputs of a unit that follow one another: of one pixel for some filters.
   __device__ __forceinline__ void store(const Unit& unit, int pixel, int filter, bool is_active, const Vector<float, kVectorY>& sums) const {
     const int row = unit.row * kUnit + pixel / kUnit, column = unit.column * kUnit + pixel % kUnit;
     if (row >= images.out_height || column >= images.out_width || images.first_filter + filter >= images.group_filters()) return;
@@ -37,11 +33,9 @@ struct Result {
     store_vector(y + at, found);
   }
 
-  // Finds the pixel and the filter of a line of outputs in shared memory, or of a unit.
   __device__ __forceinline__ static int pixel_of(int line, int along) { return line; }
   __device__ __forceinline__ static int filter_of(int line, int along) { return along; }
 
-  // Stores a tile of sums, by all threads.
   __device__ __forceinline__ void store_tile(const float* out, const Unit* units, int count) const {
     constexpr int kLineVectors = kOutLine / kVectorY;
     for (int i = threadIdx.x; i < kOutLines * kLineVectors; i += kThreads) {
@@ -63,23 +57,27 @@ struct Result {
 +      value += to_float(added.element[e]);
 @@
 +
-+  // Fills a unit that is not active, by a warp.
 +  __device__ __forceinline__ void fill(const Unit& unit) const {
 +    constexpr int kLines = kPixels, kLineVectors = kTileN / kVectorY;
-+    for (int i = static_cast<int>(threadIdx.x) % 32; i < kLines * kLineVectors; i += 32) {
-+      const int line = i / kLineVectors, along = i % kLineVectors * kVectorY;
-+      store(unit, pixel_of(line, along), filter_of(line, along), false, {});
++    constexpr int kAlong = kLineVectors < 32 ? kLineVectors : 32, kPassLines = 32 / kAlong;
++    static_assert(32 % kAlong == 0 && kLines % kPassLines == 0, "lanes share lines evenly");
++    const int lane = static_cast<int>(threadIdx.x) % 32;
++    for (int line = lane / kAlong; line < kLines; line += kPassLines) {
++      #pragma unroll
++      for (int vector = lane % kAlong; vector < kLineVectors; vector += kAlong) {
++        const int along = vector * kVectorY;
++        store(unit, pixel_of(line, along), filter_of(line, along), false, {});
++      }
 +    }
 +  }
 +
-+  // By all threads: fills the units of a segment that are not active. Blocks share them.
 +  __device__ __forceinline__ void fill_rest(const Words& words, int first_word, int count, const UnitList& list, const OwnTile& own) const {
++    constexpr int kWarps = kThreads / 32, kWordUnits = 32;
 +    const int warp = static_cast<int>(threadIdx.x) / 32;
-+    for (int i = own.part * (kThreads / 32) + warp; i < count; i += own.parts * (kThreads / 32)) {
-+      for (int bit = 0; bit < 32; ++bit) {
-+        const Unit unit = words.unit(first_word + i, bit);
-+        if (unit.column < mask.unit_columns && (list.active[i] >> bit & 1) == 0) fill(unit);
-+      }
++    for (int i = own.part * kWarps + warp; i < count * kWordUnits; i += own.parts * kWarps) {
++      if (list.active[i / kWordUnits] >> i % kWordUnits & 1) continue;
++      const Unit unit = words.unit(first_word + i / kWordUnits, i % kWordUnits);
++      if (unit.column < mask.unit_columns) fill(unit);
 +    }
 +  }
 (3) from (1):
@@ -95,9 +93,6 @@ struct Result {
 @@
 -  const Element* bias;
 -  const Element* residual;
-@@
--  // Stores outputs of a unit that follow one another: of one pixel for some filters.
-+  // Stores outputs of a unit that follow one another: of one pixel for some filters, or of one filter for some pixels.
 @@
 -    const long long at = (unit.image * out_plane + in_plane) * images.filters + of_all;
 +    const long long at = (static_cast<long long>(unit.image) * images.filters + of_all) * out_plane + in_plane;
@@ -132,7 +127,6 @@ struct Result {
 (7) from (1):
 @@
 -
--  // Stores a tile of sums, by all threads.
 -  __device__ __forceinline__ void store_tile(const float* out, const Unit* units, int count) const {
 -    constexpr int kLineVectors = kOutLine / kVectorY;
 -    for (int i = threadIdx.x; i < kOutLines * kLineVectors; i += kThreads) {
@@ -143,7 +137,6 @@ struct Result {
 -  }
 (8) from (2):
 @@
--  // Stores a tile of sums, by all threads.
 -  __device__ __forceinline__ void store_tile(const float* out, const Unit* units, int count) const {
 -    constexpr int kLineVectors = kOutLine / kVectorY;
 -    for (int i = threadIdx.x; i < kOutLines * kLineVectors; i += kThreads) {

@@ -1,5 +1,3 @@
-// By all threads, behind a __syncthreads and before the next: units that need the same taps follow one another, so that an item
-// needs few others.
 __device__ __forceinline__ void sort_by_taps(UnitList& list, int count) {
   constexpr int kOwn = (kListUnits + kThreads - 1) / kThreads;
   Unit units[kOwn];

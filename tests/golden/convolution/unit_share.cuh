@@ -1,20 +1,18 @@
-// A block's share of the active units: kItemUnits in each round, and of what is left at the end as many as the others.
 struct Share {
   int total, parts, own;
 
-  __device__ __forceinline__ int rounds() const { return total / (kItemUnits * parts); }
+  __device__ __forceinline__ int rounds() const { return total / (kRoundUnits * parts); }
 
   __device__ __forceinline__ int rest_begin(int part) const {
-    const int rest = total - rounds() * kItemUnits * parts;
-    return rest * part / parts;  // parts are few thousands
+    const int rest = total - rounds() * kRoundUnits * parts;
+    return rest * part / parts;
   }
 
-  __device__ __forceinline__ int count() const { return rounds() * kItemUnits + rest_begin(own + 1) - rest_begin(own); }
+  __device__ __forceinline__ int count() const { return rounds() * kRoundUnits + rest_begin(own + 1) - rest_begin(own); }
 
-  // Returns the number of the block's i-th unit among all.
   __device__ __forceinline__ int number(int i) const {
-    const int round = i / kItemUnits;
-    return round < rounds() ? (round * parts + own) * kItemUnits + i % kItemUnits
-                            : rounds() * parts * kItemUnits + rest_begin(own) + i - rounds() * kItemUnits;
+    const int round = i / kRoundUnits;
+    return round < rounds() ? (round * parts + own) * kRoundUnits + i % kRoundUnits
+                            : rounds() * parts * kRoundUnits + rest_begin(own) + i - rounds() * kRoundUnits;
   }
 };

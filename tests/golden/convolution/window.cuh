@@ -1,27 +1,21 @@
 constexpr int kWindowRows = (kUnit - 1) * kStrideRows + (kRows - 1) * kDilationRows + 1;
 constexpr int kWindowColumns = (kUnit - 1) * kStrideColumns + (kColumns - 1) * kDilationColumns + 1;
 constexpr int kWindowPixels = kWindowRows * kWindowColumns;
-// Pixels lie 16 bytes further apart than their channels take: eight that follow one another meet different banks.
 constexpr int kPixelPitch = kChannels + kChunk;
 constexpr int kWindowElements = kWindowPixels * kPixelPitch;
 
-// Returns the pixel of a window that the first tap of an output reads; outputs of a unit are counted row by row.
 __device__ constexpr int window_pixel(int output) {
   return output / kUnit * kStrideRows * kWindowColumns + output % kUnit * kStrideColumns;
 }
 
-// How far behind it another tap reads.
 __device__ constexpr int tap_pixel(int tap) {
   return tap / kColumns * kDilationRows * kWindowColumns + tap % kColumns * kDilationColumns;
 }
 
-// The source of windows: images, of which a group's channels are read.
 struct Windows {
   const Element* x;
-  int height, width, channels, group_channels, first_channel;  // the latter of the group, among all
+  int height, width, channels, group_channels, first_channel;
 
-  // Loads kChannels channels of a unit's window from `channel` of the group on, by all threads. Zeros stand for what lies outside
-  // of the image, and behind the group's last channel.
   __device__ __forceinline__ void load_window(Element* window, const Unit& unit, int channel) const {
     constexpr int kPixelVectors = kChannels / kVectorX, kVectors = kWindowPixels * kPixelVectors;
     const int top = unit.row * kUnit * kStrideRows - kPaddingRows, left = unit.column * kUnit * kStrideColumns - kPaddingColumns;
@@ -38,9 +32,7 @@ struct Windows {
 };
 (2) from (1):
 @@
--  // of the image, and behind the group's last channel.
 -  __device__ __forceinline__ void load_window(Element* window, const Unit& unit, int channel) const {
-+  // of the image or of the mask, and behind the group's last channel.
 +  __device__ __forceinline__ void load_window(Element* window, const Unit& unit, int channel, const UnitMask& mask) const {
 @@
 +      is_there = is_there && mask.mask.has_live(unit.image, row / kBlockRows, column / kBlockColumns, column / kBlockColumns);

@@ -17,7 +17,6 @@
         }
         meet();
         if (begin == 0 && kAlignedRows && neurons > 0 && threadIdx.x == 0 && team_warp == 0) {
-          // The next tile comes while this one is computed: both at once would take longer.
           const int following = first + start + count;
           const int some = min(kInputs, behind - following);
           if (some > 0) prefetch_l2(y + static_cast<long long>(following) * neurons, some * neurons * sizeof(Element));
@@ -78,7 +77,6 @@
 +        if (threadIdx.x % 32 == 0 && team_warp < kWarps) result[id] = 0.0f;
 +      }
 +      if (tiles == 1 && alive_here > 8 * (chunks - 1)) {
-+        // So few died that the tile stays as it is; the dead give zeros.
 +        is_resident = true;
 +        alive_count = count;
 +        continue;

@@ -1,11 +1,9 @@
-// A warp's part of its run of groups in layers of pairs: the weights of this pass, and of the next one while they are loaded.
 struct Run {
   unsigned weights[kRun][2][4];
-  float bias[kBiases];  // of row lane % 16 of group 2 i, from lane 16 on of group 2 i + 1
-  unsigned place[kRun];  // of row lane % 16, and the group's two blocks in bits 16 to 23 and above
+  float bias[kBiases];
+  unsigned place[kRun];
 };
 
-// The begin of a warp's run of groups in layers of pairs.
 struct Cursor {
   const Element* values;
   const unsigned* places;
@@ -13,21 +11,18 @@ struct Cursor {
   __device__ __forceinline__ Cursor(const Network& net, int group)
       : values(net.values + static_cast<long long>(group) * kPair), places(net.places + static_cast<long long>(group) * 16) {}
 
-  // To the next run of this warp, in this layer or the next.
   __device__ __forceinline__ void advance() { values += kPassGroups * kPair, places += kPassGroups * 16; }
 };
 
-// Weights of group i of the run there.
 __device__ __forceinline__ void load_weights(Run& run, int i, const Cursor& at, unsigned lane) {
   load_fragment(run.weights[i][0], at.values + i * kPair, lane);
   load_fragment(run.weights[i][1], at.values + i * kPair + kTile, lane);
 }
 
-// A run of groups for kTiles times 8 inputs; with kLast the weights make room for those of the next run.
 template <int kTiles, int kKind, bool kLast>
 __device__ __forceinline__ void run_part(const unsigned char* from, const Rows& rows, Run& run, const Cursor& next) {
   const unsigned lane = threadIdx.x % 32;
-  const unsigned* const places = next.places - kPassGroups * 16;  // of this run
+  const unsigned* const places = next.places - kPassGroups * 16;
   unsigned left[kTiles][2], right[kTiles][2];
   from += lane % 16 * kPitch + lane / 16 * 16;
   load_block(left, from + (run.place[0] >> 16 & 0xffu) * kBlockBytes);
@@ -53,7 +48,6 @@ __device__ __forceinline__ void run_part(const unsigned char* from, const Rows& 
   }
 }
 
-// The next group's bias and places, loaded ahead beside its weights.
 struct Ahead {
   Vector<unsigned, 2> bias[kBiases];
   unsigned place[kRun];
@@ -77,7 +71,6 @@ struct Ahead {
   }
 };
 
-// A whole run there.
 __device__ __forceinline__ void load_run(Run& run, const Cursor& at, unsigned lane) {
   Ahead beside;
   beside.load(at, lane);
@@ -88,11 +81,9 @@ __device__ __forceinline__ void load_run(Run& run, const Cursor& at, unsigned la
   }
 }
 
-// Returns how many of kTiles belong to the first part of a tile.
 template <int kTiles>
 constexpr int kFirstPart = kParts == 1 || kTiles == 1 ? kTiles : (kTiles + 1) / 2;
 
-// A layer of pairs. `next` is the warp's run in it, and moves on to that in the next such layer.
 template <int kTiles, int kKind>
 __device__ __forceinline__ void pairs_layer(const unsigned char* from, const Rows& rows, int passes, Run& run, Cursor& next,
                                             Rounds& rounds) {
@@ -115,7 +106,6 @@ __device__ __forceinline__ void pairs_layer(const unsigned char* from, const Row
   }
 }
 
-// A layer of groups with any number of tiles.
 template <int kTiles>
 __device__ __forceinline__ void general_layer(const unsigned char* from, const Rows& rows, int first, int groups,
                                               const Network& net, Rounds& rounds) {
@@ -144,13 +134,11 @@ __device__ __forceinline__ void general_layer(const unsigned char* from, const R
   if constexpr (kFirst < kTiles) rounds.arrive(1);
 }
 
-// Layers `begin` to `end` of a tile that lies in `from`; returns where it lies then.
 template <int kTiles>
 __device__ __forceinline__ unsigned char* all_layers(unsigned char* from, unsigned char* to, int begin, int end,
                                                      const Network& net, Rounds& rounds, unsigned limit) {
   constexpr int kFirst = kFirstPart<kTiles>;
   const unsigned lane = threadIdx.x % 32;
-  // Layers of pairs follow each other in memory, whatever is between them: the next one is always on its way.
   int layer = begin;
   while (layer < end && net.layers[layer].element[0] == kGeneral) ++layer;
   Cursor next(net, (layer < end ? net.layers[layer].element[1] : 0) + static_cast<int>(threadIdx.x / 32) * kRun);
@@ -188,8 +176,8 @@ __device__ __forceinline__ unsigned char* all_layers(unsigned char* from, unsign
 -  __device__ __forceinline__ void advance() { values += kPassGroups * kPair, places += kPassGroups * 16; }
 +  __device__ __forceinline__ void advance() { values += kPassGroups * kPair, places += kPassGroups * 32; }
 @@
--  const unsigned* const places = next.places - kPassGroups * 16;  // of this run
-+  const unsigned* const places = next.places - kPassGroups * 32;  // of this run
+-  const unsigned* const places = next.places - kPassGroups * 16;
++  const unsigned* const places = next.places - kPassGroups * 32;
 @@
 -    rows.store(run.place[i] & 0xffffu, places + i * 16, sums);
 +    rows.store(run.place[i] & 0xffffu, places + i * 32, sums);
@@ -203,12 +191,11 @@ __device__ __forceinline__ unsigned char* all_layers(unsigned char* from, unsign
 +    rows.store_parts(places[lane], places, sums);
 (3) from (1):
 @@
--  float bias[kBiases];  // of row lane % 16 of group 2 i, from lane 16 on of group 2 i + 1
-+  unsigned bias[kBiases][2];  // a fragment: of rows lane / 4 and lane / 4 + 8 parts of group 2 i, or of group 2 i + 1
+-  float bias[kBiases];
++  unsigned bias[kBiases][2];
 @@
 +  unsigned parts[2] = {bias_parts(0), bias_parts(1)};
 @@
-+// Loads what group i of the run there needs beside its weights.
 +__device__ __forceinline__ void load_beside(Run& run, int i, const Cursor& at, unsigned lane) {
 +  run.place[i] = __ldcg(at.places + i * 16 + lane % 16);
 +  if (i % 2 == 0 && kRun > 1) return;
@@ -224,7 +211,6 @@ __device__ __forceinline__ unsigned char* all_layers(unsigned char* from, unsign
 @@
 +    if (kLast) load_beside(run, i, next, lane);
 @@
--// The next group's bias and places, loaded ahead beside its weights.
 -struct Ahead {
 -  Vector<unsigned, 2> bias[kBiases];
 -  unsigned place[kRun];

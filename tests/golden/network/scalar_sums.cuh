@@ -1,8 +1,7 @@
-constexpr bool kDying = false;  // an input without a live neuron stays so
-constexpr float kUnit = 0x1p-11f;  // roundoff
+constexpr bool kDying = false;
+constexpr float kUnit = 0x1p-11f;
 constexpr float kLargest = 65504.0f;
 
-// A row's bias from its three parts.
 __device__ __forceinline__ float joined_bias(const Element* parts) {
   const auto part = load_vector<4>(parts);
   const float bias =
@@ -10,15 +9,13 @@ __device__ __forceinline__ float joined_bias(const Element* parts) {
   return kDying ? fminf(bias, 0.0f) : bias;
 }
 
-// What sums are clipped to.
 __device__ __forceinline__ float limit_of(float clip) { return to_float(to_element(fminf(clip, kLargest))); }
 
-// A neuron of a sum.
 __device__ __forceinline__ Element activated(float sum, float limit) {
   const float least = 0.0f;
   return to_element(fminf(fmaxf(sum, least), limit));
 }
 (2) from (1):
 @@
--constexpr bool kDying = false;  // an input without a live neuron stays so
-+constexpr bool kDying = true;  // an input without a live neuron stays so
+-constexpr bool kDying = false;
++constexpr bool kDying = true;

@@ -1,4 +1,3 @@
-// A block of 16 neurons for kTiles times 8 inputs, as operand B.
 template <int kTiles>
 __device__ __forceinline__ void load_block(unsigned (&block)[kTiles][2], const unsigned char* from) {
   #pragma unroll
@@ -10,7 +9,6 @@ __device__ __forceinline__ void load_block(unsigned (&block)[kTiles][2], const u
   if constexpr (kTiles % 2 == 1) load_matrices_transposed(block[kTiles - 1], from + (kTiles - 1) * 16);
 }
 
-// 16 neurons to the rows where the next layer reads them; `to` is the lane's.
 template <int kTiles>
 __device__ __forceinline__ void store_neurons(unsigned char* to, const float (&sums)[kTiles][4], unsigned limit) {
   unsigned neurons[kTiles][2];
@@ -27,7 +25,6 @@ __device__ __forceinline__ void store_neurons(unsigned char* to, const float (&s
   if constexpr (kTiles % 2 == 1) store_matrices(to + (kTiles - 1) * 16, neurons[kTiles - 1]);
 }
 
-// The places of a tile's neurons: rows of all chunks.
 struct Neurons {
   unsigned char* first;
 
@@ -35,9 +32,7 @@ struct Neurons {
   __device__ __forceinline__ unsigned char* at(int row, int chunk) const { return first + row * kPitch + chunk * 16; }
 };
 
-// A tile of `count` inputs, one a row of `stride` elements: calls put(neuron, chunk, eight inputs of each of kSome neurons)
-// for all neurons below `positions`, of which those from `stride` on are zero. `warp` of `warps` takes its share of them.
-constexpr int kSome = 4;  // neurons that a lane reads at once, where rows are aligned to them
+constexpr int kSome = 4;
 template <bool kAligned, typename Put>
 __device__ __forceinline__ void read_tile(const Element* inputs, int stride, int positions, int count, int chunks, int warp,
                                           int warps, Put put) {
@@ -74,10 +69,9 @@ __device__ __forceinline__ void read_tile(const Element* inputs, int stride, int
   }
 }
 
-// The first `rows` neurons of each input to its row of the result, of which `result` is the first element of the first input's.
 __device__ __forceinline__ void write_neurons(const Neurons& neurons, int rows, int outputs, int chunks, int count,
                                               const int* ids, Element* result) {
-  constexpr int kSome = 2;  // rows of a lane
+  constexpr int kSome = 2;
   const int lanes = (rows + 32 * kSome - 1) / (32 * kSome);
   #pragma unroll 2
   for (int unit = threadIdx.x / 32; unit < lanes * chunks; unit += kWarps) {
@@ -101,7 +95,6 @@ __device__ __forceinline__ void write_neurons(const Neurons& neurons, int rows, 
 (2) from (1):
 @@
 +
-+// Returns a bit for each of a tile's inputs, set if it has a neuron other than zero.
 +__device__ __forceinline__ unsigned long long alive_inputs(const Neurons& neurons, int rows, int chunks, int count,
 +                                                           Control& control) {
 +  const int lane = threadIdx.x % 32;
@@ -130,10 +123,9 @@ __device__ __forceinline__ void write_neurons(const Neurons& neurons, int rows, 
 +  return count < 64 ? alive & (1ull << count) - 1 : alive;
 +}
 @@
--// The first `rows` neurons of each input to its row of the result, of which `result` is the first element of the first input's.
 -__device__ __forceinline__ void write_neurons(const Neurons& neurons, int rows, int outputs, int chunks, int count,
 -                                              const int* ids, Element* result) {
--  constexpr int kSome = 2;  // rows of a lane
+-  constexpr int kSome = 2;
 -  const int lanes = (rows + 32 * kSome - 1) / (32 * kSome);
 -  #pragma unroll 2
 -  for (int unit = threadIdx.x / 32; unit < lanes * chunks; unit += kWarps) {
@@ -155,7 +147,6 @@ __device__ __forceinline__ void write_neurons(const Neurons& neurons, int rows, 
 -  }
 +// network/totals.cuh.j2
 +
-+// The same of neurons in shared memory.
 +template <class Put>
 +__device__ __forceinline__ void add_up(const Neurons& neurons, int rows, int chunks, const Put& put) {
 +  const auto eight = [&](int row, int chunk) { return load_vector<8>(reinterpret_cast<const Element*>(neurons.at(row, chunk))); };

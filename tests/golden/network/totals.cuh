@@ -1,5 +1,3 @@
-// By all threads: the sum of `rows` neurons of each input. eight(row, chunk) loads a neuron of the 8 inputs of a chunk, and
-// put(input, total) takes each sum.
 template <class Eight, class Put>
 __device__ __forceinline__ void add_up(int rows, int chunks, const Eight& eight, const Put& put) {
   const int lane = threadIdx.x % 32;

@@ -1,13 +1,11 @@
-// Tunables.
-constexpr int kTileM = 64;  // points per block
-constexpr int kTileN = 64;  // filters per block
-constexpr int kStep = 32;  // channels of a tap in a stage
+constexpr int kTileM = 64;
+constexpr int kTileN = 64;
+constexpr int kStep = 32;
 constexpr int kWarpsM = 2, kWarpsN = 2;
 constexpr int kStages = 3;
 
-// Constants of the problem.
-constexpr int kTaps = 27;  // of a filter
-constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can load
+constexpr int kTaps = 27;
+constexpr int kVectorA = 4, kVectorB = 4;
 
 // lib/tile/warp_tiles.cuh.j2
 // lib/tile/stage_tiles.cuh.j2 (1)
@@ -24,8 +22,6 @@ constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can load
 
 // lib/mma/tile_products.cuh.j2 (1)
 
-// Copies rows of kRow elements to shared memory, kPitch apart: all threads together. `from(row)` is where a row's elements
-// begin, or null for a row of zeros; elements from `valid` on are zeros too. `any` is some address that copies may name.
 template <int kRows, int kRow, int kPitch, int kVector, class From>
 __device__ __forceinline__ void load_rows(Element* shared, const Element* any, int valid, From from) {
   constexpr int kAcross = kRow / kVector;
@@ -37,8 +33,6 @@ __device__ __forceinline__ void load_rows(Element* shared, const Element* any, i
   });
 }
 
-// Multiplies steps that a ring of stages loads: all but one are on their way while one is multiplied. `load(step, stage)`
-// starts the copies of a step. All threads call it together; it ends with the stages free.
 template <class Load>
 __device__ __forceinline__ void multiply_steps(Element* stages, int steps, int first_row, int first_column, Sums& sums, Load load) {
   #pragma unroll
@@ -58,10 +52,10 @@ __device__ __forceinline__ void multiply_steps(Element* stages, int steps, int f
 }
 (2) from (1):
 @@
--constexpr int kTaps = 27;  // of a filter
--constexpr int kVectorA = 4, kVectorB = 4;  // elements that a copy can load
-+constexpr int kTaps = 15;  // of a filter
-+constexpr int kVectorA = 8, kVectorB = 8;  // elements that a copy can load
+-constexpr int kTaps = 27;
+-constexpr int kVectorA = 4, kVectorB = 4;
++constexpr int kTaps = 15;
++constexpr int kVectorA = 8, kVectorB = 8;
 @@
 -// lib/mma/tensor_core.cuh.j2 (3)
 +// lib/mma/tensor_core.cuh.j2 (1)
@@ -70,15 +64,8 @@ __device__ __forceinline__ void multiply_steps(Element* stages, int steps, int f
 +// lib/mma/tile_products.cuh.j2 (2)
 (3) from (2):
 @@
--constexpr int kTileM = 64;  // points per block
--constexpr int kTileN = 64;  // filters per block
--constexpr int kStep = 32;  // channels of a tap in a stage
-+constexpr int kTileM = 64;  // filters per block
-+constexpr int kTileN = 64;  // channels per block
-+constexpr int kStep = 32;  // live pairs of points in a stage
-@@
--constexpr int kTaps = 15;  // of a filter
-+constexpr int kTaps = 27;  // of a filter
+-constexpr int kTaps = 15;
++constexpr int kTaps = 27;
 @@
 -// lib/tile/stage_tiles.cuh.j2 (1)
 +// lib/tile/stage_tiles.cuh.j2 (2)

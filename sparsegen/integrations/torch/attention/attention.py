@@ -8,29 +8,30 @@ IV and VII). Where no gradient may be asked for, the forward pass may be one fus
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sparsegen import arguments
-from sparsegen.attention.choice import Way
-from sparsegen.attention.steps import at_once
 from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.attention.attention_choice import fused_runs
+from sparsegen.integrations.torch.attention.attention_passes import (
+    Turns,
+    by_fused,
+    by_steps,
+    padded,
+    room_for_weights,
+)
 from sparsegen.integrations.torch.attention.attention_steps import Steps, steps
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype
 from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
 from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
 from sparsegen.integrations.torch.pattern.carried_patterns import HELD
-from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern
+from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pattern_module import PatternModule
 from sparsegen.matrix.csr import MAX_INDEX
-from sparsegen.system.integers import round_up
-
-PADDING = 8  # elements: rows of weights begin at multiples of 16 bytes, whatever the dtype
-_padded = partial(round_up, step=PADDING)
 
 
 def sparse_attention(
@@ -166,20 +167,13 @@ def _attention_of(
     _check(pattern, q, k, v)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     out = torch.zeros_like(q)
-    weights = _weights(q, pattern, heads=q.shape[0] if keeps_weights else 0)
+    weights = room_for_weights(q, pattern, heads=q.shape[0] if keeps_weights else 0)
     if not out.numel() or not pattern.nnz:
         return out, weights
-    if not keeps_weights and pattern.attention_way(q.shape[0], q) is Way.FUSED:
-        _fused(pattern, q, k, v, scale, out)
-        return out, weights
-    turns = Turns(q.shape[0], pattern.nnz, q.element_size())
-    run = steps(pattern, q, scale, turns.heads)
-    reused = None if keeps_weights else _weights(q, pattern, heads=turns.heads)
-    for turn, part in enumerate(turns.parts()):
-        own = turns.of(weights, turn) if reused is None else turns.of(reused, 0)
-        run.scores(q[part], k[part], own)
-        run.softmax(own, own)
-        run.weighted(v[part], own, out[part])
+    if not keeps_weights and fused_runs(pattern, q, scale):
+        by_fused(pattern, q, k, v, scale, out)
+    else:
+        by_steps(pattern, q, k, v, scale, out, weights if keeps_weights else None)
     return out, weights
 
 
@@ -197,7 +191,7 @@ def _backward_of(
         return dq, dk, dv
     turns = Turns(q.shape[0], pattern.nnz, q.element_size())
     run: Steps = steps(pattern, q, scale, turns.heads)
-    buffer = _weights(q, pattern, heads=turns.heads)
+    buffer = room_for_weights(q, pattern, heads=turns.heads)
     for turn, part in enumerate(turns.parts()):
         # Views made anew, for `Prepared` takes a tensor that it knows for unchanged.
         own, gradient = turns.of(weights, turn), turns.of(buffer, 0)
@@ -207,52 +201,6 @@ def _backward_of(
         run.weighted(k[part], gradient, dq[part])
         run.weighted_transposed(q[part], gradient, dk[part])
     return dq, dk, dv
-
-
-class Turns:
-    """All heads, in turns of as many as run at once, and where the weights of each turn lie.
-
-    A turn's weights follow each other, head after head, from a multiple of `PADDING` on: they fit where there is room
-    for each head's alone, rounded up to `PADDING`.
-
-    Attributes:
-        heads: heads of a turn; see `sparsegen.attention.steps.at_once`.
-    """
-
-    def __init__(self, heads: int, nnz: int, itemsize: int) -> None:
-        self._all, self._nnz = heads, nnz
-        self.heads = at_once(heads, nnz * itemsize)
-
-    def parts(self) -> Iterator[slice]:
-        """The heads of each turn."""
-        return (slice(first, first + self.heads) for first in range(0, self._all, self.heads))
-
-    def of(self, weights: Tensor, turn: int) -> Tensor:
-        """A turn's weights, heads × nonzeros."""
-        used = self.heads * self._nnz
-        return weights.view(-1)[turn * _padded(used) :][:used].view(self.heads, self._nnz)
-
-
-def _weights(like: Tensor, pattern: SparsePattern, *, heads: int) -> Tensor:
-    """Buffer for the weights of ``heads`` heads, in `Turns`; padding is zero."""
-    made = like.new_empty((heads, _padded(pattern.nnz)))
-    if made.numel():
-        size = Turns(heads, pattern.nnz, like.element_size()).heads
-        used, turns = size * pattern.nnz, heads // size
-        flat = made.view(-1)
-        flat[: turns * _padded(used)].view(turns, -1)[:, used:] = 0
-        flat[turns * _padded(used) :] = 0
-    return made
-
-
-def _fused(pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor, scale: float, out: Tensor) -> None:
-    """Attention of contiguous heads × rows × head_dim in one launch."""
-    heads = q.shape[0]
-    prepared = pattern.prepared(Product.ATTENTION, q.shape[-1], q, scale=scale, batch=heads)
-    assert prepared is not None  # kernels run for such tensors: the way says so
-    if heads == 1:  # a batch of one has no dimension for it
-        q, k, v, out = q[0], k[0], v[0], out[0]
-    prepared(q, k, v, out=out)
 
 
 def _check(pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -296,7 +244,7 @@ _attention = DirectOperator(
     _attention_of,
     fake=lambda q, k, v, scale, keeps, pattern: (
         q.new_empty(q.shape),
-        q.new_empty((q.shape[0] if keeps else 0, _padded(pattern.nnz))),
+        q.new_empty((q.shape[0] if keeps else 0, padded(pattern.nnz))),
     ),
     tensors=3,
     backward=_backward,

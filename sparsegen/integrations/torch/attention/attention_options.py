@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Any, TypeVar
 
 import torch
@@ -18,16 +18,11 @@ from sparsegen.operators.attention.span import Band, Span
 from sparsegen.operators.masked.masked_problem import BLOCK_SIDES, Block, Density
 
 P = TypeVar("P", bound=BlockAttentionProblem)
-SCHEMA = (
-    "Tensor? words, Tensor? numbers, Tensor? bits, Tensor? slopes, Tensor? sink_logits, float scale, float softcap, "
-    "bool causal, bool from_start, int window, int sinks, int block_rows, int block_columns, float density, "
-    "bool deterministic"
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Tensors of a call beside Q, K and V, in the order of `SCHEMA`; None for those that there are not.
+    """Tensors of a call beside Q, K and V; None for those that there are not.
 
     Attributes:
         words: of masks, items × heads × words.
@@ -50,7 +45,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class AttentionOptions:
-    """All of a call but its tensors, in the order of `SCHEMA`; see `block_attention`.
+    """All of a call but its tensors; see `block_attention`.
 
     Attributes:
         softcap: 0 for none.
@@ -125,6 +120,13 @@ class AttentionOptions:
             batch=batch,
             **shared,
         )
+
+
+# What the custom operators of both passes take behind their own tensors: the fields of `Beside`, then the options.
+SCHEMA = ", ".join(
+    f"{str(field.type).replace(' | None', '?')} {field.name}"
+    for field in (*fields(Beside), *fields(AttentionOptions))
+)
 
 
 def masks_of(are_of_items: bool, are_of_heads: bool) -> MasksOf:

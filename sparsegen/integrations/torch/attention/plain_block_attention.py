@@ -23,7 +23,8 @@ from sparsegen.integrations.torch.attention.attention_options import (
 )
 from sparsegen.integrations.torch.blocks.mask_launches import blocks_of
 from sparsegen.integrations.torch.blocks.partial_blocks import PartialBlocks
-from sparsegen.integrations.torch.pattern.plain import CHUNK, WIDE
+from sparsegen.integrations.torch.calls.wide import WIDE, widened
+from sparsegen.integrations.torch.pattern.plain import CHUNK
 from sparsegen.matrix.block_mask import grid
 
 
@@ -102,11 +103,11 @@ class _Part:
 
     def of_queries(self, tensor: Tensor) -> Tensor:
         """The part's rows of Q, O or a gradient of one, heads × queries × head_dim, wide."""
-        return _wide(tensor[self.place])
+        return widened(tensor[self.place])
 
     def of_keys(self, tensor: Tensor) -> Tensor:
         """The part's rows of K or V, keys × head_dim, wide."""
-        return _wide(tensor[self.item, self.kv_head])
+        return widened(tensor[self.item, self.kv_head])
 
     def scores(
         self, q: Tensor, k: Tensor, more: Beside, options: AttentionOptions
@@ -163,7 +164,3 @@ def _of(tensor: Tensor, item: int, heads: slice) -> Tensor:
 def _weights(scores: Tensor, sums: Tensor) -> Tensor:
     """The softmax; zeros for queries that see nothing."""
     return (scores - sums[..., None]).exp().masked_fill(sums[..., None].isneginf(), 0)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.detach().to(tensor.dtype if tensor.dtype in WIDE else torch.float32)

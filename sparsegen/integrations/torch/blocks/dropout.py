@@ -20,16 +20,16 @@ from sparsegen.integrations.torch.blocks.dropout_choice import masked_products_p
 from sparsegen.integrations.torch.blocks.dropped_blocks import dropped
 from sparsegen.integrations.torch.blocks.mask_launches import independent
 from sparsegen.integrations.torch.blocks.masked_products import dsd
-from sparsegen.integrations.torch.blocks.monte_carlo import MonteCarloDropout
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype
+from sparsegen.integrations.torch.calls.layer_weights import keep_hooks, own_parameters
+from sparsegen.integrations.torch.calls.monte_carlo import MonteCarloDropout, checked_probability
 from sparsegen.integrations.torch.calls.tensor_checks import (
     checked_device,
     require_parameter_dtype,
     require_real,
     require_tensors,
 )
-from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks, own_parameters
 from sparsegen.matrix.block_mask_draw import MaskDraw
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators import Block
@@ -48,7 +48,7 @@ def block_dropout(x: Tensor, p: float = 0.5, block: object = 128, training: bool
     Raises:
         OperandError: no floating-point tensor, p out of range, or a block that is none.
     """
-    p, sides = checked_p(p), checked_block(block)
+    p, sides = checked_probability(p), checked_block(block)
     require_tensors(x=x)
     require_real(x, "x")
     if not x.dim():
@@ -100,7 +100,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
             ConfigError: a word for ``dense`` that is none.
         """
         self.dense = Dense.parse(dense)
-        self.p, self.block = checked_p(p), checked_block(block)
+        self.p, self.block = checked_probability(p), checked_block(block)
         self.activation = Activation.parse(activation)
         self.own_seed = arguments.flag(own_seed, "own_seed", OperandError)
         self._state: Tensor | None = None
@@ -202,18 +202,6 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         own = ", own_seed=True" if self.own_seed else ""
         own += "" if self.dense is Dense.AUTO else f", dense={self.dense}"
         return f"{super().extra_repr()}, p={self.p}, block={block}, activation={self.activation}{own}"
-
-
-def checked_p(p: object) -> float:
-    """A probability to drop.
-
-    Raises:
-        OperandError: it is outside [0, 1).
-    """
-    found = arguments.number(p, "p", OperandError)
-    if not 0 <= found < 1:
-        raise OperandError(f"p = {found} is outside [0, 1)")
-    return found
 
 
 def checked_block(block: object) -> tuple[int, int]:

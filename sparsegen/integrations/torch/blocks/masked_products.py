@@ -24,7 +24,7 @@ from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.blocks.column_sums import column_sums
-from sparsegen.integrations.torch.blocks.plain_products import drawn_words, plain
+from sparsegen.integrations.torch.blocks.plain_products import PlainProduct, drawn_words
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.direct import PLAIN, Context, DirectOperator
 from sparsegen.integrations.torch.calls.either import chosen
@@ -205,7 +205,7 @@ def _launch_sdd(
     layout, w = _weight(weight)
     if not n:
         problem = problem_of(SddProblem, (m, k, 1), d, words, *mask, rest=rest)
-        return partial(plain, problem, mask[0])
+        return PlainProduct(problem, mask[0], kernel_device(d))
     problem = problem_of(SddProblem, (m, k, n), d, words, *mask, w_layout=layout, rest=rest)
     return _launch(problem, mask[0], (d, weight, words), {"d": 0, "w": (1, w), "mask": 2}, (m, k), dense)
 
@@ -264,9 +264,10 @@ def _launch(
     """Returns the function that computes the problem: our kernel, or PyTorch's own product where that takes less time,
     or without a device of ours.
     """
-    policy, first, own = Dense.parse(dense), tensors[0], partial(plain, problem, scale)
+    policy, first = Dense.parse(dense), tensors[0]
     assert first is not None
     device = kernel_device(first)
+    own = PlainProduct(problem, scale, device)
     if device is None or policy is Dense.ALWAYS:
         return own
     operator = partial(operators.get, problem, device, captures=False, scale=scale)

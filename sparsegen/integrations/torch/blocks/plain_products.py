@@ -6,54 +6,53 @@ import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch.blocks.block_masks import new_state
-from sparsegen.integrations.torch.blocks.mask_launches import blocks_of, draw_on, expanded
-from sparsegen.integrations.torch.pattern.plain import WIDE
+from sparsegen.integrations.torch.blocks.mask_launches import draw_on
+from sparsegen.integrations.torch.blocks.where_live import LiveTensorBlocks
+from sparsegen.integrations.torch.calls.wide import WIDE
+from sparsegen.kernels.base import Device
 from sparsegen.matrix.block_mask_draw import MaskDraw
-from sparsegen.operators import DsdProblem, DsdTransposedProblem, Epilogue, MaskedProblem, Rest, SddProblem
+from sparsegen.operators import DsdProblem, Layout, MaskedProblem, SddProblem
 
 
-def plain(
-    problem: MaskedProblem,
-    scale: float,
-    first: Tensor,
-    second: Tensor,
-    *rest: Tensor | None,
-    out: Tensor | None = None,
-) -> Tensor:
-    """The product of tensors of the problem; on the CPU 16-bit numbers are multiplied and summed as float32.
+class PlainProduct:
+    """The product of tensors of one problem: one launch that makes the dead blocks zeros, and PyTorch's product.
 
-    Args:
-        first, second: the dense operands in their order, W as out × in features.
-        rest: a bias, if the operator takes one, and the mask's words.
-        out: the result's tensor; by default a new one.
+    On the CPU 16-bit numbers are multiplied and summed as float32.
     """
-    *biases, words = rest
-    assert words is not None
-    wide = first.dtype if first.is_cuda or first.dtype in WIDE else torch.float32
-    left, right = first.detach().to(wide), second.detach().to(wide)
-    if isinstance(problem, SddProblem):
-        dead = out.to(wide) if out is not None and problem.rest is Rest.KEPT else None
-        result = where_live(problem, words, _product(left, right, scale), dead)
-    elif isinstance(problem, DsdTransposedProblem):
-        result = _product(right.t(), where_live(problem, words, left), scale)
-    else:
-        assert isinstance(problem, DsdProblem)
-        bias = biases[0] if biases else None
-        added = None if bias is None else bias.detach().to(wide)
-        result = _product(where_live(problem, words, left), right.t(), scale, added)
-        if problem.epilogue is Epilogue.BIAS_RELU:
-            result = result.relu_()
-    return result.to(first.dtype) if out is None else out.copy_(result)
 
+    def __init__(self, problem: MaskedProblem, scale: float, device: Device | None) -> None:
+        """
+        Args:
+            device: where our kernels run for its tensors; None without one.
+        """
+        self._problem, self._scale = problem, scale
+        block = problem.block.rows, problem.block.columns
+        self._live = LiveTensorBlocks((problem.m, problem.k), block, device)
+        self._names = tuple(spec.name for spec in problem.dense_operands())
+        has_w_by_rows = isinstance(problem, DsdProblem | SddProblem) and problem.w_layout is Layout.ROW
+        self._turns_weight = has_w_by_rows
 
-def where_live(problem: MaskedProblem, words: Tensor, given: Tensor, dead: Tensor | None = None) -> Tensor:
-    """A matrix over which the problem's mask lies, with zeros or with another one's elements in dead blocks."""
-    live, sides, shape = blocks_of(words, problem.mask_layout), _sides(problem), (problem.m, problem.k)
-    if any(size % side for size, side in zip(shape, sides, strict=True)):
-        return torch.where(expanded(live, sides, shape), given, 0 if dead is None else dead)
-    tiles = live.shape[0], sides[0], live.shape[1], sides[1]
-    other = 0 if dead is None else dead.reshape(tiles)
-    return torch.where(live[:, None, :, None], given.reshape(tiles), other).reshape(shape)
+    def __call__(
+        self, first: Tensor, second: Tensor, *rest: Tensor | None, out: Tensor | None = None
+    ) -> Tensor:
+        """
+        Args:
+            first, second: the dense operands in their order, W as out × in features.
+            rest: a bias, if the operator takes one, and the mask's words.
+            out: the result's tensor, contiguous; by default a new one.
+        """
+        *biases, words = rest
+        wide = first.dtype if first.is_cuda or first.dtype in WIDE else torch.float32
+        second = second.t() if self._turns_weight else second
+        dense = dict(zip(self._names, (first.detach().to(wide), second.detach().to(wide)), strict=True))
+        given = {**dense, "mask": words, "scale": self._scale}
+        if biases and biases[0] is not None:
+            given["bias"] = biases[0].detach().to(wide)
+        if out is None or out.dtype is wide:
+            result: Tensor = self._problem.dense_result(torch, self._live, given, out)
+            return result.to(first.dtype)
+        widened = self._problem.dense_result(torch, self._live, given, out.to(wide))
+        return out.copy_(widened)
 
 
 def drawn_words(problem: MaskedProblem, device: torch.device) -> Tensor:
@@ -62,14 +61,3 @@ def drawn_words(problem: MaskedProblem, device: torch.device) -> Tensor:
     generator.manual_seed(0)
     draw = MaskDraw(1 - problem.density.share)
     return draw_on(new_state(device, generator), problem.mask_layout, draw)
-
-
-def _product(left: Tensor, right: Tensor, scale: float, bias: Tensor | None = None) -> Tensor:
-    """scale · left · right + bias, rounded once."""
-    if bias is None:
-        return torch.addmm(left.new_zeros(()), left, right, beta=0, alpha=scale)
-    return torch.addmm(bias, left, right, alpha=scale)
-
-
-def _sides(problem: MaskedProblem) -> tuple[int, int]:
-    return problem.block.rows, problem.block.columns

@@ -43,7 +43,7 @@ class Operators:
             self._captured.append(launch)
 
     def get(self, problem: Problem, device: Device, captures: bool, **kept: Any) -> Any:
-        """The operator of a problem, prepared unless it is there.
+        """The operator of a problem that runs a variant, prepared unless it is there.
 
         Args:
             captures: a CUDA graph captures the call.
@@ -52,7 +52,8 @@ class Operators:
         key = problem, device.backend, device.index, *kept.items()
         with self._lock:
             if key not in self.found:
-                self.found[key] = _Prepared(api.prepare(problem=problem, device=device, **kept))
+                operator = api.prepare(problem=problem, device=device, dense="never", **kept)
+                self.found[key] = _Prepared(operator)
                 free = [old for old, prepared in self.found.items() if not prepared.was_captured]
                 for old in free[: max(0, len(self.found) - MOST_PREPARED)]:
                     del self.found[old]

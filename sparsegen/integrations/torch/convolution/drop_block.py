@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import ConfigError, OperandError
-from sparsegen.integrations.torch.blocks.dropout import checked_p
-from sparsegen.integrations.torch.blocks.monte_carlo import MonteCarloDropout
+from sparsegen.integrations.torch.calls.layer_weights import conv_options, keep_hooks, own_parameters
+from sparsegen.integrations.torch.calls.monte_carlo import MonteCarloDropout, checked_probability
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution.masked_conv import masked_conv2d
-from sparsegen.integrations.torch.pattern.layer_weights import conv_options, keep_hooks, own_parameters
 from sparsegen.operators import MaskBlock, MaskOf
 from sparsegen.system.integers import ceil_div
 
@@ -58,7 +57,7 @@ class DropBlockConv2d(MonteCarloDropout, nn.Conv2d):
             OperandError: p out of range.
             ConfigError: a block that is none, or padding by other than zeros.
         """
-        self.p, self.block = checked_p(p), MaskBlock.named(block, "block")
+        self.p, self.block = checked_probability(p), MaskBlock.named(block, "block")
         self.dense = Dense.parse(dense)
         super().__init__(in_channels, out_channels, kernel_size, **options)
         if self.padding_mode != "zeros":

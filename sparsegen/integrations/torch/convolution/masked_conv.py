@@ -14,6 +14,8 @@ from sparsegen.errors import ConfigError, OperandError
 from sparsegen.integrations.torch.calls.autocast import cast_like_dense
 from sparsegen.integrations.torch.calls.direct import Asked, asked
 from sparsegen.integrations.torch.calls.launches import calls, kind_of
+from sparsegen.integrations.torch.calls.layer_weights import conv_options, keep_hooks, own_parameters
+from sparsegen.integrations.torch.calls.reach import padding_in_numbers
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution import masked_conv_operators
 from sparsegen.integrations.torch.convolution.conv_call import ConvCall, check
@@ -25,8 +27,6 @@ from sparsegen.integrations.torch.convolution.conv_choice import (
 )
 from sparsegen.integrations.torch.convolution.conv_problem import memory_format
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
-from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
-from sparsegen.integrations.torch.pattern.layer_weights import conv_options, keep_hooks, own_parameters
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators import (
     Density,

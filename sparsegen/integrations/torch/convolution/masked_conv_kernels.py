@@ -14,6 +14,7 @@ from torch.nn import functional
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.launches import Place, Result, launch_of
 from sparsegen.integrations.torch.calls.prepared_operators import operators
+from sparsegen.integrations.torch.calls.wide import WIDE
 from sparsegen.integrations.torch.convolution.conv_problem import (
     Side,
     memory_format,
@@ -21,7 +22,6 @@ from sparsegen.integrations.torch.convolution.conv_problem import (
     problem_of,
     sides_of,
 )
-from sparsegen.integrations.torch.pattern.plain import WIDE
 from sparsegen.kernels import families_of
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.bits import WORD_BITS

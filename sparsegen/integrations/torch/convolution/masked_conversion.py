@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError, OperandError
+from sparsegen.integrations.torch.calls.layer_weights import is_made_of_others
+from sparsegen.integrations.torch.calls.reach import padding_in_numbers, reach_of
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution.masked_conv import MaskedConv2d
-from sparsegen.integrations.torch.convolution.masked_sequential import reach_of
-from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
-from sparsegen.integrations.torch.pattern.layer_weights import is_made_of_others
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.matrix.spatial_mask import both, require_blocks, resize
 

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from sparsegen import arguments
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.integrations.torch.calls.autocast import cast_like_dense
+from sparsegen.integrations.torch.calls.layer_weights import is_called_with_more
+from sparsegen.integrations.torch.calls.reach import reach_of
 from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
 from sparsegen.integrations.torch.calls.weight_state import WeightState, unchanged, weight_state
 from sparsegen.integrations.torch.convolution.conv_problem import pixels_of
 from sparsegen.integrations.torch.convolution.masked_conv import masked_conv2d
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
-from sparsegen.integrations.torch.convolution.padding import padding_in_numbers
-from sparsegen.integrations.torch.pattern.layer_weights import is_called_with_more
-from sparsegen.matrix.spatial_mask import Reach, both, dilate, resize
+from sparsegen.matrix.spatial_mask import both, dilate, resize
 from sparsegen.operators import Density
 
 # They map zero to zero, so that the part outside the mask stays zero.
@@ -219,14 +219,6 @@ def masked_sequential(*layers: nn.Module, **options: Any) -> MaskedSequential:
     return MaskedSequential(*layers, **options)
 
 
-def reach_of(layer: nn.Module) -> Reach:
-    """Returns the input pixels that an output pixel of a convolution or a pool reads."""
-    pair = {name: _pair(getattr(layer, name)) for name in ("kernel_size", "stride")}
-    dilation = _pair(getattr(layer, "dilation", 1))
-    padding = padding_in_numbers(layer.padding, pair["kernel_size"], dilation)
-    return Reach(pair["kernel_size"], pair["stride"], padding, dilation)
-
-
 def masked_batch_norm(x: Tensor, live: Tensor, norm: nn.BatchNorm2d) -> Tensor:
     """A batch norm of the live pixels alone; the others are zero.
 
@@ -279,10 +271,6 @@ def _follow(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor) -> None:
         share = norm.momentum if norm.momentum is not None else 1.0 / norm.num_batches_tracked
         norm.running_mean.add_((mean - norm.running_mean) * share)
         norm.running_var.add_((variance - norm.running_var) * share)
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    return (value[0], value[1]) if isinstance(value, tuple | list) else (value, value)
 
 
 def _require_known(number: int, layer: nn.Module) -> None:

@@ -9,8 +9,8 @@ from itertools import pairwise
 from torch import nn
 
 from sparsegen.integrations.torch.calls.activations import Activation
+from sparsegen.integrations.torch.calls.layer_weights import has_own_hooks
 from sparsegen.integrations.torch.models.model_trace import ActivationSite
-from sparsegen.integrations.torch.pattern.layer_weights import has_own_hooks
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.shared_input import SharedInput, SharedPart
 

@@ -17,8 +17,8 @@ from sparsegen.dispatch.dense_or_sparse import Faster
 from sparsegen.dispatch.pruned_times import LayerTime, TimeSource
 from sparsegen.errors import PruningError
 from sparsegen.integrations.torch.calls.devices import DTYPES
+from sparsegen.integrations.torch.calls.layer_weights import current_weight, is_made_of_others
 from sparsegen.integrations.torch.models.conversion_report import DenseLayer
-from sparsegen.integrations.torch.pattern.layer_weights import current_weight, is_made_of_others
 from sparsegen.integrations.torch.pattern.pointwise import Convertible, is_convertible, is_pointwise
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix

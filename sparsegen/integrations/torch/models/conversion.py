@@ -23,7 +23,9 @@ from sparsegen.integrations.torch.pattern.pointwise import (
     Convertible,
     PointwiseConv2d,
 )
+from sparsegen.integrations.torch.pattern.quantized_linear import QuantizedLinear
 from sparsegen.kernels.base import Device
+from sparsegen.operators import Quantization, ScaleGroup, ValueType
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.request import PatternName
 
@@ -46,6 +48,9 @@ def convert(
     example_inputs: object = None,
     fuse: bool = True,
     capture: bool = True,
+    value_type: ValueType | str | None = None,
+    group: ScaleGroup | str | int | None = None,
+    symmetric: bool = True,
     device: Device | str | None = None,
     db: str | Path | None = None,
 ) -> ConversionReport:
@@ -73,20 +78,26 @@ def convert(
         example_inputs: a tensor, a tuple of positional arguments, or a dict of named ones, to call the model with. Then
             it is decided inside the model which layers become sparse, in place of single products' times (`in_situ`):
             like layers together, where the whole model gets faster with them, on a GPU as a captured CUDA graph, with
-            weights that do not train. So a converted model is never slower than the dense one was. Layers that read
-            one tensor, such as Q, K and V, then share a launch where the model is faster so.
+            weights that do not train. So a converted model is never slower than the dense one was. The database keeps
+            the times: an equal model is not timed again. Layers whose variants are pinned become sparse. Layers that
+            read one tensor, such as Q, K and V, then share a launch where the model is faster so.
         fuse: ReLU and exact GELU modules that get the result of a sparse layer and nothing else become part of it
             (`SparseLinear.activation`), and ``torch.nn.Identity`` takes their places: those right behind it in a
             ``torch.nn.Sequential``, and with example inputs all that a call shows, where the model is faster so.
             Without ``fuse`` none do, and no launch is shared.
         capture: time the model as a CUDA graph with the example inputs. Without, calls from Python are timed, in which
             a layer's time on the host counts too: for models that will be called so.
+        value_type, group, symmetric: round the linear layers' weights to codes and scales (`QuantizedLinear`), for
+            inference; see `sparsegen.quantize`. 1 × 1 convolutions keep theirs. Without example inputs no estimate
+            leaves a layer dense: each races its codes, the unquantised values and a dense product at its first call
+            with a number of tokens.
         device, db: see `sparsegen.prepare`, for the times; the layers look into this database too.
 
     Raises:
         PruningError: a request that cannot be met, or a model without a linear layer that could be sparse.
         MatrixError: NaN or infinity in a weight that is to be pruned. The model is then as it was.
         OperandError: example inputs that are none of these, or with ``dense="always"``.
+        ConfigError: an unknown type of codes or group, or scales that a layer's dtype does not hold.
     """
     arguments.instance(model, nn.Module, "model", PruningError)
     exclude = arguments.texts(exclude, "exclude", PruningError)
@@ -96,17 +107,19 @@ def convert(
     captures = arguments.flag(capture, "capture", PruningError)
     if example_inputs is not None and policy is Dense.ALWAYS:
         raise OperandError("example_inputs decide between dense and sparse, and dense = always is decided")
+    rounding = Quantization.parse(value_type, group, symmetric)
     candidates = Candidates(model, exclude)
     pruned = candidates.pruned(pattern, sparsity, scope=scope, block=block, nm=nm)
     asked = ASSUMED_TOKENS if tokens is None else (tokens,)
     times = candidates.times(pruned.report, asked, device, db)
-    if policy is Dense.AUTO and example_inputs is None:
+    if policy is Dense.AUTO and example_inputs is None and rounding is None:
         candidates.leave_slower(times, asked)
     ready = {
         name: _on_pattern(
             module,
             SparsePattern(pruned.matrices[name], run_dense=policy, db=db),
             torch.tensor(pruned.matrices[name].values),
+            rounding,
         )
         for name, module in candidates.layers.items()
     }
@@ -153,6 +166,7 @@ def conversion_report(
             times.get(name, ()),
             layer.activation,
             together.get(name, ()),
+            *_rounded(layer),
         )
         for name, layer in ready.items()
         if name not in left
@@ -178,6 +192,11 @@ def _together(model: nn.Module, names: Collection[str]) -> dict[str, tuple[str, 
     return found
 
 
+def _rounded(layer: SparseLinear) -> tuple[Quantization | None, float | None]:
+    """Rounding of a layer's values, and the error of their norm; None of one whose values were not rounded."""
+    return (layer.rounding, layer.rounding_error) if isinstance(layer, QuantizedLinear) else (None, None)
+
+
 def _why_not(name: str, found: InSitu) -> str:
     """Explains why a layer stays dense that was tried inside the model."""
     if name in found.uncalled:
@@ -186,7 +205,10 @@ def _why_not(name: str, found: InSitu) -> str:
     return f"the model is no faster with it sparse: {step.sparse_us:.1f} µs, dense {step.dense_us:.1f} µs"
 
 
-def _on_pattern(module: Convertible, pattern: SparsePattern, values: Tensor) -> SparseLinear:
+def _on_pattern(
+    module: Convertible, pattern: SparsePattern, values: Tensor, rounding: Quantization | None
+) -> SparseLinear:
     if isinstance(module, nn.Conv2d):
         return PointwiseConv2d.on_convolution(module, pattern, values)
-    return SparseLinear.on_pattern(module, pattern, values)
+    layer = SparseLinear.on_pattern(module, pattern, values)
+    return layer if rounding is None else QuantizedLinear.from_sparse(layer, rounding)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from sparsegen.dispatch.pruned_times import LayerTime
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.models.in_situ import InSitu
+from sparsegen.operators import Quantization
 from sparsegen.system.json_object import Json
 
 NAMES_SHOWN = 3  # names shown of layers that stay dense for one reason
@@ -23,6 +24,8 @@ class ConvertedLayer:
             kernels.
         activation: activation that is part of it.
         one_launch: names of the layers that share a launch, this one among them; empty where it has its own.
+        rounding: what its values were rounded to; None where they were not.
+        rounding_error: error of their norm.
     """
 
     name: str
@@ -31,6 +34,8 @@ class ConvertedLayer:
     times: tuple[LayerTime, ...]
     activation: Activation = Activation.NONE
     one_launch: tuple[str, ...] = ()
+    rounding: Quantization | None = None
+    rounding_error: float | None = None
 
     @property
     def sparsity(self) -> float:
@@ -93,6 +98,8 @@ class ConversionReport:
         activations = sum(layer.activation is not Activation.NONE for layer in self.converted)
         if activations:
             said += f", {activations} with their activation"
+        if errors := [layer.rounding_error for layer in self.converted if layer.rounding_error is not None]:
+            said += f", {len(errors)} rounded (error of their norm up to {max(errors):.2g})"
         launches = self.shared_launches
         if launches:
             said += (
@@ -119,7 +126,7 @@ class ConversionReport:
             out_features, in_features = layer.shape
             lines.append(
                 f"  {layer.name}: {out_features} × {in_features}, {layer.sparsity:.1%} sparse"
-                f"{_with(layer.activation)}{self._said(layer)}"
+                f"{_with(layer.activation)}{_rounded(layer)}{self._said(layer)}"
             )
         lines += [f"  {self.said_of_pruning}"] if self.pruned_again else []
         lines += [f"  {', '.join(names)} read one tensor: one launch" for names in self.shared_launches]
@@ -156,6 +163,8 @@ class ConversionReport:
                     "sparsity": layer.sparsity,
                     "activation": layer.activation,
                     "one_launch": list(layer.one_launch),
+                    "rounding": None if layer.rounding is None else asdict(layer.rounding),
+                    "rounding_error": layer.rounding_error,
                     "times": [time.to_dict() for time in layer.times],
                 }
                 for layer in self.converted
@@ -167,3 +176,10 @@ class ConversionReport:
 
 def _with(activation: Activation) -> str:
     return "" if activation is Activation.NONE else f", with {activation}"
+
+
+def _rounded(layer: ConvertedLayer) -> str:
+    if layer.rounding is None:
+        return ""
+    error = "" if layer.rounding_error is None else f" (error of their norm {layer.rounding_error:.2g})"
+    return f", values rounded to {layer.rounding}{error}"

@@ -10,7 +10,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from sparsegen import arguments
 from sparsegen.errors import OperandError
-from sparsegen.integrations.torch.pattern.layer_weights import has_own_hooks, is_made_of_others
+from sparsegen.integrations.torch.calls.layer_weights import has_own_hooks, is_made_of_others
 
 
 def fold_batch_norms(model: nn.Module) -> tuple[str, ...]:

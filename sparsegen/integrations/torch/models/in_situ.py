@@ -1,37 +1,36 @@
-"""Choice of a model's sparse layers, decided inside the model: by the time of the whole model with and without them."""
+"""Choice of a model's sparse layers, decided inside the model: by the time of the whole model with and without them.
+
+Each trial is a race of two arrangements (`sparsegen.measure.decision.decide_model`), which the tuning database keeps:
+the same conversion of an equal model, in this process or another, times nothing again.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
 from sparsegen import backends
+from sparsegen.dispatch.decision import Decision
+from sparsegen.integrations.torch.calls.example_inputs import arguments_of
 from sparsegen.integrations.torch.calls.results import agree
 from sparsegen.integrations.torch.models.arrangement import PLAIN, Arranger, Form
-from sparsegen.integrations.torch.models.example_inputs import arguments_of
+from sparsegen.integrations.torch.models.model_clock import ROUNDS, Arrange, ModelClock, Run, TorchClock
+from sparsegen.integrations.torch.models.model_facts import ModelFacts
 from sparsegen.integrations.torch.models.model_trace import trace
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pointwise import Convertible
 from sparsegen.kernels.base import Device
-from sparsegen.measure.l2 import L2
-from sparsegen.measure.race import in_turn, on_default_stream
-from sparsegen.plan.executors import shared_executor
+from sparsegen.measure.decision import Times, decide_model
 from sparsegen.tuning_db.records import Called
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 11  # rounds of both arrangements in turn
-WARMUP = 3  # calls before one is captured: the first ones prepare, probe and check
-GAIN = 0.005  # share of the model's time that a group has to save: less is noise
 DENSITY_STEP = 0.05  # layers whose densities round to the same multiple are decided together
-
-Run = Callable[[], Any]
-Arrange = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,8 @@ class Step:
     Attributes:
         dense_us, sparse_us: microseconds of the whole model, with all that was decided before, timed in turn.
         kept: true if they became sparse.
-        form: form in which they did, or in which the model took least.
+        form: form in which they did, or the last in which they were tried.
+        why: the reason in words.
     """
 
     layers: tuple[str, ...]
@@ -49,6 +49,7 @@ class Step:
     sparse_us: float
     kept: bool
     form: Form = PLAIN
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,69 +74,6 @@ class InSitu:
     def kept(self) -> tuple[str, ...]:
         """The layers that became sparse."""
         return tuple(name for step in self.steps if step.kept for name in step.layers)
-
-
-class ModelClock(Protocol):
-    """Times two arrangements of one model in turn."""
-
-    @property
-    def captured(self) -> bool:
-        """True if CUDA graphs are timed."""
-
-    def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
-        """Median microseconds of ``run`` after each; which was arranged last is not said."""
-
-
-class TorchClock:
-    """Replays captured graphs on a GPU; calls a model that cannot be captured, or that is on a CPU.
-
-    A graph's launches find the L2 as the model itself leaves it. Of a call, the host's time counts too.
-
-    Args:
-        device: device of the model; for one on the CPU the emulator's, whose clock is the host's.
-        captures: capture graphs if that is possible.
-    """
-
-    def __init__(self, device: Device, captures: bool = True) -> None:
-        self.captured = device.backend == "cuda" and captures
-        self._device = device
-
-    def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
-        """See `ModelClock`."""
-        replays: list[Run] = []
-        if self.captured:
-            try:
-                replays = [self._graph(run, arrange) for arrange in (first, second)]
-            except RuntimeError:  # a model that looks at its data: it is called from Python for good
-                torch.cuda.synchronize()
-                self.captured = False
-        called, runs, before = Called.DEVICE, replays, list[Arrange]()
-        executor = shared_executor(self._device)
-        with on_default_stream(executor):
-            if not self.captured:
-                called, runs, before = Called.HOST, [run, run], [first, second]
-                for arrange in before:
-                    arrange()
-                    for _ in range(WARMUP):
-                        run()
-            times = in_turn(
-                *(runs, executor, called, L2.WARM), rounds=ROUNDS, samples=1, warmup=0, before=before
-            )
-        return times[0], times[1]
-
-    @staticmethod
-    def _graph(run: Run, arrange: Arrange) -> Run:
-        arrange()
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARMUP):
-                run()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            run()
-        return graph.replay
 
 
 def decide(
@@ -184,7 +122,8 @@ def decide(
             seen = trace(model, dense, run)
             if fuse:
                 arranger = Arranger(model, dense, sparse, seen.sites, seen.shared)
-            trials = _Trials(arranger, run, clock or TorchClock(_device_of(model), capture))
+            facts = ModelFacts(model, example_inputs, sparse, seen.tokens, captures=capture)
+            trials = _Trials(arranger, run, clock or TorchClock(_device_of(model), capture), facts)
             for group in _groups(arranger, seen.tokens):
                 trials.group(group)
             found = trials.end()
@@ -201,44 +140,65 @@ def decide(
 class _Trials:
     """One arrangement of a model after another, each beside the best so far."""
 
-    def __init__(self, arranger: Arranger, run: Run, clock: ModelClock) -> None:
-        self._arranger, self._run, self._clock = arranger, run, clock
+    def __init__(self, arranger: Arranger, run: Run, clock: ModelClock, facts: ModelFacts) -> None:
+        self._arranger, self._run, self._clock, self._facts = arranger, run, clock, facts
+        self._pinned: dict[str, Form] = {}
         self._kept: dict[str, Form] = {}
         self._steps: list[Step] = []
+        self._called = Called.DEVICE if clock.captured else Called.HOST
 
     def group(self, names: tuple[str, ...]) -> None:
-        """Try a group in all its forms, and keep the best if the model gets faster."""
+        """Try a group in all its forms, and keep the best if the model gets faster; what is pinned is kept."""
         best: Step | None = None
-        for form in self._forms(names):
-            kept = best is not None and best.kept
-            there = self._with(names, best.form) if best is not None and kept else self._kept
-            before, after = self._clock.compare(
-                self._run, self._arranged(there), self._arranged(self._with(names, form))
-            )
-            if best is None or not kept:
-                step = Step(names, before, after, after < before * (1 - GAIN), form)
-                if best is None or step.kept or step.sparse_us < best.sparse_us:
-                    best = step
-            elif after * (1 - GAIN) <= before:  # the simpler form, unless the other one saves more than noise
-                best = replace(best, sparse_us=after, form=form)
+        pinned = self._facts.pinned(names)
+        for form in (PLAIN,) if pinned else self._forms(names):
+            if best is not None and best.kept:
+                # The simpler form, unless the other one saves more than noise.
+                decision, times = self._raced(self._with(names, best.form), self._with(names, form))
+                if not decision.on_device:
+                    best = replace(best, sparse_us=times.other_us, form=form, why=decision.why)
+                continue
+            decision, times = self._raced(self._with(names, form), self._kept, pinned)
+            step = Step(names, times.other_us, times.ours_us, decision.on_device, form, decision.why)
+            best = step
         if best is not None:
             self._steps.append(best)
             if best.kept:
                 self._kept = self._with(names, best.form)
+            if pinned:
+                self._pinned |= dict.fromkeys(names, PLAIN)
 
     def end(self) -> InSitu:
-        """Leave the model as it is fastest: all that was kept, or nothing where all together does not pay."""
+        """Leave the model as it is fastest: all that was kept, or what is pinned where all together does not pay."""
         before = after = self._steps[0].dense_us if self._steps else 0.0
-        if self._kept:
-            before, after = self._clock.compare(self._run, self._arranged({}), self._arranged(self._kept))
-            if after >= before:
-                self._kept, after = {}, before
-                self._steps = [replace(step, kept=False) for step in self._steps]
+        for kept in (self._kept, self._pinned):
+            self._kept, after = kept, before
+            if not kept:
+                break
+            decision, times = self._raced(kept, {})
+            before, after = times.other_us, times.ours_us
+            if decision.on_device:
+                break
+        self._steps = [replace(step, kept=step.layers[0] in self._kept) for step in self._steps]
         self._arranger.arrange(self._kept)
         for name, layer in self._arranger.sparse.items():
             if name not in self._kept or self._kept[name].one_launch:
                 layer.pattern.forget()  # drops what only trials ran
-        return InSitu(before, after, self._clock.captured, tuple(self._steps), ())
+        return InSitu(before, after, self._called is Called.DEVICE, tuple(self._steps), ())
+
+    def _raced(
+        self, ours: Mapping[str, Form], other: Mapping[str, Form], pinned: str = ""
+    ) -> tuple[Decision, Times]:
+        """The decision between an arrangement and a simpler one, by a race or by why the first is pinned."""
+
+        def timed() -> Times:
+            times = self._clock.compare(self._run, self._arranged(other), self._arranged(ours))
+            return Times(times[1], times[0], Called.DEVICE if self._clock.captured else Called.HOST)
+
+        layer, context = self._facts.race(ours, other)
+        decision, times = decide_model(layer, context, timed, ROUNDS, pinned)
+        self._called = times.called
+        return decision, times
 
     def _forms(self, names: tuple[str, ...]) -> Iterator[Form]:
         """The forms that give what the plain one gives, those that save most first."""
@@ -298,4 +258,4 @@ def _groups(arranger: Arranger, tokens: Mapping[str, tuple[int, ...]]) -> list[t
 
 def _likeness(layer: SparseLinear) -> tuple[Any, ...]:
     density = round((1 - layer.pattern.sparsity) / DENSITY_STEP)
-    return layer.pattern.shape, density, layer.bias is None, layer.values.dtype
+    return layer.pattern.shape, density, layer.bias is None, layer.dtype

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import MatrixError, OperandError
-from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks
+from sparsegen.integrations.torch.calls.layer_weights import keep_hooks
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pointwise import Convertible, PointwiseConv2d, is_convertible

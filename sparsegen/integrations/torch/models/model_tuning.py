@@ -15,16 +15,17 @@ from sparsegen.dispatch.pruned_times import LayerTime, layer_time
 from sparsegen.errors import OperandError, PruningError
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
+from sparsegen.integrations.torch.calls.example_inputs import arguments_of
 from sparsegen.integrations.torch.models.arrangement import Arranger
 from sparsegen.integrations.torch.models.candidates import obstacles
 from sparsegen.integrations.torch.models.conversion import conversion_report
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, DenseLayer
-from sparsegen.integrations.torch.models.example_inputs import arguments_of
 from sparsegen.integrations.torch.models.in_situ import decide
 from sparsegen.integrations.torch.models.model_trace import Run, Trace, trace
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
+from sparsegen.integrations.torch.pattern.quantized_linear import QuantizedLinear
 from sparsegen.kernels.base import Device
-from sparsegen.operators import Layout, SpmmProblem, member
+from sparsegen.operators import Layout, Quantization, ScaleGroup, ValueType, member
 from sparsegen.pruning.pruned_layers import LEAST_SPARSITY, PrunedLayer, pruned_layers
 from sparsegen.pruning.torch_weights import TorchWeights
 from sparsegen.settings import Settings
@@ -32,7 +33,14 @@ from sparsegen.system.json_object import Json
 from sparsegen.tuning.engines.dealing import Watch
 from sparsegen.tuning.engines.engine import Engine, SetUp
 from sparsegen.tuning.engines.local import LocalEngine
-from sparsegen.tuning.model import SearchOutcome, SearchState, run_searches, share
+from sparsegen.tuning.model import (
+    LayerProblem,
+    SearchOutcome,
+    SearchState,
+    product_with,
+    run_searches,
+    share,
+)
 from sparsegen.tuning.report import Budget, Effort
 from sparsegen.tuning_db.layers import Layers
 from sparsegen.tuning_db.seeds_reader import seeds
@@ -93,6 +101,9 @@ def tune_model(
     seconds: float | None = None,
     again: bool = False,
     baselines: bool = True,
+    value_type: ValueType | str | None = None,
+    group: ScaleGroup | str | int | None = None,
+    symmetric: bool = True,
     db: str | Path | None = None,
 ) -> InSituTuning:
     """Tune a pruned model for what it computes with example inputs, and make it sparse where it gets faster, in place.
@@ -112,6 +123,8 @@ def tune_model(
         effort, trials, seconds: limits of each search, see `sparsegen.tune`.
         again: search also where that was finished.
         baselines: also time dense and vendor routines in each search.
+        value_type, group, symmetric: round the weights to codes and scales, as `convert` does; no launches are then
+            shared.
         db: database to record in, and for the layers' look-ups; default SPARSEGEN_DB, else the user's own.
 
     Raises:
@@ -131,6 +144,7 @@ def tune_model(
         exclude=arguments.texts(exclude, "exclude", PruningError),
         fuse=arguments.flag(fuse, "fuse", PruningError),
         capture=arguments.flag(capture, "capture", PruningError),
+        rounding=Quantization.parse(value_type, group, symmetric),
     )
     anew, compares = arguments.flag(again, "again"), arguments.flag(baselines, "baselines")
     with closing(LocalEngine([plan.device], SetUp(place))) as engine, Store.open(place) as store:
@@ -158,9 +172,11 @@ class ModelPlan:
         exclude: Sequence[str] = (),
         fuse: bool = True,
         capture: bool = True,
+        rounding: Quantization | None = None,
     ) -> None:
         """See `tune_model`, whose errors these are."""
         positional, named = arguments_of(example_inputs)
+        self._rounding = rounding
         self._model, self._inputs = model, example_inputs
         self._fuse, self._capture = fuse, capture
         self._left = {
@@ -182,13 +198,13 @@ class ModelPlan:
         self._seen = _traced(model, self._dense, lambda: model(*positional, **named))
         sparse = {name: SparseLinear.from_dense(layer) for name, layer in self._dense.items()}
         arranger = Arranger(model, self._dense, sparse, self._seen.sites, self._seen.shared)
-        shared = arranger.shared if fuse else ()
+        shared = arranger.shared if fuse and rounding is None else ()
         self._activations = {n: s.activation for s in arranger.sites for n in s.layers} if fuse else {}
         self._weights = _weights(self._dense, shared)
         self.layers = pruned_layers(self._weights, least_sparsity=0.0).layers
         self.searches = share(self._products())
 
-    def _products(self) -> Iterator[tuple[PrunedLayer, SpmmProblem]]:
+    def _products(self) -> Iterator[tuple[PrunedLayer, LayerProblem]]:
         """Yields all products of the model, in all forms that are tried."""
         for layer in self.layers:
             first, *_ = names = layer.name.split(JOINT)
@@ -198,8 +214,7 @@ class ModelPlan:
             for epilogue in dict.fromkeys(epilogue_of(kind, has_bias=has_bias) for kind in kinds):
                 for n in dict.fromkeys(self._seen.tokens.get(first, ())):
                     if n:
-                        m, k = layer.features.m, layer.features.k
-                        yield layer, SpmmProblem(m, k, n, dtype, Layout.COLUMN, epilogue)
+                        yield layer, product_with(layer, n, dtype, Layout.COLUMN, epilogue, self._rounding)
 
     def tune(
         self,
@@ -231,6 +246,8 @@ class ModelPlan:
         if was_interrupted:
             return InSituTuning(outcomes, None)
         sparse = {name: SparseLinear.from_dense(layer, db=place) for name, layer in self._dense.items()}
+        if self._rounding is not None:
+            sparse = {name: QuantizedLinear.from_sparse(la, self._rounding) for name, la in sparse.items()}
         found = decide(self._model, self._dense, sparse, self._inputs, fuse=self._fuse, capture=self._capture)
         tokens = tuple(dict.fromkeys(n for counts in self._seen.tokens.values() for n in counts if n))
         report = conversion_report(self._model, sparse, self._left, tokens, self._times(store, tokens), found)
@@ -245,7 +262,12 @@ class ModelPlan:
                 epilogue = epilogue_of(Activation.NONE, has_bias=dense.bias is not None)
                 dtype = DTYPES[dense.weight.dtype]
                 found[layer.name] = tuple(
-                    layer_time(layer, n, dtype, Layout.COLUMN, self.device, database, epilogue)
+                    layer_time(
+                        layer,
+                        product_with(layer, n, dtype, Layout.COLUMN, epilogue, self._rounding),
+                        self.device,
+                        database,
+                    )
                     for n in tokens
                 )
         return found

@@ -15,9 +15,9 @@ import torch.distributed as dist
 from sparsegen.errors import ConfigError, SavedOperatorError
 from sparsegen.kernels.base import Device
 from sparsegen.networks.files.packed_header import header_of, packed_of
+from sparsegen.networks.model.chunks import Chunk
+from sparsegen.networks.model.inputs import Inputs, as_inputs
 from sparsegen.networks.packed.packed_network import PackedNetwork
-from sparsegen.networks.run.chunks import Chunk
-from sparsegen.networks.run.inputs import Inputs, as_inputs
 from sparsegen.networks.run.packed_inference import PackedInference
 from sparsegen.networks.sparse_network import SparseNetwork
 from sparsegen.operators.sparse_network import Readout

@@ -11,25 +11,26 @@ from torch import Tensor, nn
 
 from sparsegen import api, arguments
 from sparsegen.dispatch.options import Dense, OnMiss
-from sparsegen.errors import ConfigError, DeviceUnavailableError, MatrixError, OperandError, PruningError
+from sparsegen.errors import DeviceUnavailableError, MatrixError, OperandError, PruningError
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_autocast
-from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
+from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.calls.direct import Asked, asked
-from sparsegen.integrations.torch.calls.tensor_checks import no_tensor, require_parameter_dtype
-from sparsegen.integrations.torch.pattern.layer_weights import (
+from sparsegen.integrations.torch.calls.layer_weights import (
     current_bias,
     current_weight,
     keep_hooks,
     trains,
 )
+from sparsegen.integrations.torch.calls.tensor_checks import no_tensor, require_parameter_dtype
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pattern_module import PatternModule, csr_tensor
 from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.pattern.products import linear, linear_asked, linear_at_once
 from sparsegen.integrations.torch.pattern.shared_input import Part
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import describe
-from sparsegen.operators import ScaleGroup, ValueType, quantize
+from sparsegen.operators import Quantization, QuantizedMatrix, ScaleGroup, ValueType
 from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.request import PatternName
 from sparsegen.tuning_db.records import MeasuredAs
@@ -81,9 +82,13 @@ class SparseLinear(PatternModule):
         self.out_features, self.in_features = pattern.shape
         self.activation = Activation.parse(activation)
         self._shared: Part | None = None
-        self.values = nn.Parameter(torch.zeros(pattern.nnz, device=device, dtype=dtype))
+        self._hold_values(device, dtype)
         zeros = torch.zeros(self.out_features, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
+
+    def _hold_values(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        """Values of zeros, as a parameter."""
+        self.values = nn.Parameter(torch.zeros(self.pattern.nnz, device=device, dtype=dtype))
 
     @classmethod
     def from_dense(
@@ -162,6 +167,11 @@ class SparseLinear(PatternModule):
         return layer.train(dense.training)
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Element type of the weight."""
+        return self.values.dtype
+
+    @property
     def weight(self) -> Tensor:
         """The weight for code that reads that of a ``torch.nn.Linear``: a CSR tensor over the very values.
 
@@ -192,6 +202,7 @@ class SparseLinear(PatternModule):
         db: str | Path | None = None,
         value_type: ValueType | str | None = None,
         group: ScaleGroup | str | int = ScaleGroup.ROW,
+        symmetric: bool = True,
     ) -> PreparedLinear:
         """The layer for inference with one number of tokens: its weights are packed for a kernel, and not followed.
 
@@ -201,28 +212,23 @@ class SparseLinear(PatternModule):
             tokens: tokens of a call, over all leading dimensions.
             on_miss, probe, l2, db: see `sparsegen.prepare`.
             dense: likewise; default the pattern's ``run_dense``. Quantised weights have no dense product.
-            value_type, group: round the weights to codes and scales; see `sparsegen.quantize`.
+            value_type, group, symmetric: round the weights to codes and scales; see `sparsegen.quantize`, and
+                `QuantizedLinear` for a layer that has a state and takes any number of tokens.
 
         Raises:
             DeviceUnavailableError: no kernel runs for this layer's dtype, or on its device.
             ConfigError: a group without a type of codes.
         """
-        where = kernel_device(self.values)
+        where = kernel_device_of(self.row_offsets.device) if self.dtype in DTYPES else None
         if where is None:
             raise DeviceUnavailableError(
-                f"no kernel runs for {self.values.dtype} on {self.values.device}: move the layer to a GPU with .cuda() "
+                f"no kernel runs for {self.dtype} on {self.row_offsets.device}: move the layer to a GPU with .cuda() "
                 "in float32, float16 or bfloat16"
             )
-        weight: Any = self.pattern.matrix.with_values(self.values.detach().float().cpu().numpy())
-        dtype = DTYPES[self.values.dtype]
-        if value_type is not None:
-            weight = quantize(weight, value_type, group=group, dtype=dtype)
-        elif not (isinstance(group, str) and group == ScaleGroup.ROW):
-            raise ConfigError(f"group = {group!r:.80} is for codes: give value_type= too, or leave it out")
         operator = api.prepare(
-            weight,
+            self._to_prepare(Quantization.parse(value_type, group, symmetric)),
             n=tokens,
-            dtype=dtype,
+            dtype=DTYPES[self.dtype],
             layout="column",
             epilogue=epilogue_of(self.activation, has_bias=self.bias is not None),
             on_miss=on_miss,
@@ -235,6 +241,11 @@ class SparseLinear(PatternModule):
         if self.bias is None:
             return PreparedLinear(operator, None, self.activation)
         return PreparedLinear(operator, self.bias.detach())
+
+    def _to_prepare(self, rounding: Quantization | None) -> CsrMatrix | QuantizedMatrix:
+        """The weight, rounded or as it is."""
+        weight = self.pattern.matrix.with_values(self.values.detach().float().cpu().numpy())
+        return weight if rounding is None else rounding.of(weight, DTYPES[self.dtype])
 
     def shares(self, part: Part | None) -> None:
         """Be one launch with other layers that read the same tensor (`SharedInput`), or with none again."""
@@ -264,6 +275,10 @@ class SparseLinear(PatternModule):
             part = self._shared(x)
             if part is not None:
                 return part
+        return self._own_result(x)
+
+    def _own_result(self, x: Tensor) -> Tensor:
+        """The result of this layer's own product."""
         # PyTorch's way to an attribute takes longer, and is for what stands in a parameter's place.
         own: dict[str, Any] = self._parameters
         values, bias = own.get("values"), own.get("bias")

@@ -17,10 +17,8 @@ import torch
 from torch import Tensor
 
 from sparsegen import api, arguments
-from sparsegen.attention.choice import Request, Way, choose_way
-from sparsegen.attention.steps import at_once
 from sparsegen.dispatch.chosen import Choice
-from sparsegen.dispatch.options import Dense, OnMiss
+from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.call_plans import LaunchPlan, Plan, Plans
 from sparsegen.integrations.torch.calls.dense_products import DensePlan, DensePrepared, SharedWeight
@@ -91,7 +89,6 @@ class SparsePattern:
         self._weights: WeakValueDictionary[tuple[torch.dtype, torch.device], SharedWeight] = (
             WeakValueDictionary()
         )
-        self._ways: dict[tuple[Any, ...], Way] = {}
         self._places: dict[tuple[torch.device, bool], tuple[Tensor, Tensor, Tensor]] = {}
         self._index_tensors: tuple[Tensor, Tensor] | None = None
         self._lock = threading.Lock()
@@ -266,26 +263,6 @@ class SparsePattern:
             return DensePlan(prepared, like, bias) if prepared.is_product else None
         launcher = prepared.launcher
         return None if launcher is None else LaunchPlan(prepared, launcher, torch.Size(shape), like, bias)
-
-    def attention_way(self, heads: int, like: Tensor) -> Way:
-        """Returns the implementation of attention without gradients for ``heads`` heads of tensors like this one, ... ×
-        rows × head_dim.
-
-        It is the choice of `sparsegen.prepare_attention` at the first call; the steps if PyTorch's own products run.
-        """
-        where = kernel_device(like)
-        if where is None:
-            return Way.STEPS
-        key = (heads, like.shape[-1], like.dtype, where.backend, where.index)
-        with self._lock:
-            if key not in self._ways:
-                together = at_once(heads, self.nnz * like.element_size())
-                dtype = DTYPES[like.dtype]
-                wanted = Request(
-                    self.matrix, heads, together, like.shape[-1], dtype, OnMiss.NEAREST, where, None
-                )
-                self._ways[key] = choose_way(wanted, None).way
-            return self._ways[key]
 
     def forget(self) -> None:
         """Free all that was prepared, which no captured graph may use any more; later calls prepare anew."""

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
+from sparsegen.integrations.torch.calls.wide import WIDE, widened
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 
 CHUNK = 1 << 24  # elements of an intermediate
-WIDE = (torch.float32, torch.float64)  # types that PyTorch's sparse product takes
 
 
 def product(pattern: SparsePattern, x: Tensor, values: Tensor, *, transposed: bool = False) -> Tensor:
@@ -32,7 +32,7 @@ def product(pattern: SparsePattern, x: Tensor, values: Tensor, *, transposed: bo
 def sampled(pattern: SparsePattern, y: Tensor, x: Tensor) -> Tensor:
     """(Yᵀ · X) at the pattern, in CSR order."""
     rows, columns, _ = pattern.places(x.device)
-    left, right = (_wide(t).t().contiguous() for t in (y, x))
+    left, right = (widened(t).t().contiguous() for t in (y, x))
     step = max(1, CHUNK // max(1, x.shape[0]))
     parts = [
         (left[rows[i : i + step]] * right[columns[i : i + step]]).sum(1) for i in range(0, pattern.nnz, step)
@@ -46,7 +46,7 @@ def softmax(pattern: SparsePattern, values: Tensor, scale: float) -> Tensor:
     The scale meets differences from the largest value alone, so that shifted values give the same result.
     """
     rows, _, _ = pattern.places(values.device)
-    wide = _wide(values) * math.copysign(1, scale) if scale else _wide(values) * 0
+    wide = widened(values) * math.copysign(1, scale) if scale else widened(values) * 0
     largest = wide.new_full((pattern.shape[0],), -torch.inf).scatter_reduce(0, rows, wide, "amax")
     powers = ((wide - largest[rows]) * abs(scale)).exp()
     sums = wide.new_zeros(pattern.shape[0]).index_add(0, rows, powers)
@@ -56,10 +56,6 @@ def softmax(pattern: SparsePattern, values: Tensor, scale: float) -> Tensor:
 def softmax_backward(pattern: SparsePattern, y: Tensor, dy: Tensor, scale: float) -> Tensor:
     """The gradient of `softmax` with respect to the values, where it gave y."""
     rows, _, _ = pattern.places(y.device)
-    wide, gradient = _wide(y), _wide(dy)
+    wide, gradient = widened(y), widened(dy)
     sums = wide.new_zeros(pattern.shape[0]).index_add(0, rows, wide * gradient)
     return (scale * wide * (gradient - sums[rows])).to(y.dtype)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.detach().to(tensor.dtype if tensor.dtype in WIDE else torch.float32)

@@ -7,13 +7,13 @@ from typing import Any, TypeAlias, TypeGuard
 from torch import Tensor, nn
 
 from sparsegen.errors import OperandError
-from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
-from sparsegen.integrations.torch.pattern.layer_weights import (
+from sparsegen.integrations.torch.calls.layer_weights import (
     current_weight,
     keep_hooks,
     own_parameter,
     trains,
 )
+from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.system.integers import ceil_div

@@ -25,7 +25,7 @@ from sparsegen.integrations.torch.calls.tensor_checks import (
     require_real,
     require_tensors,
 )
-from sparsegen.integrations.torch.pattern.plain import WIDE
+from sparsegen.integrations.torch.calls.wide import widened
 from sparsegen.integrations.torch.points.kernel_maps import KernelMap
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import MAX_INDEX
@@ -220,25 +220,21 @@ def _pairs(words: Tensor) -> list[tuple[Tensor, Tensor]]:
     return KernelMap(0, (1, 1, 1), words).pairs()
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.detach().to(tensor.dtype if tensor.dtype in WIDE else torch.float32)
-
-
 def _plain_conv(x: Tensor, weight: Tensor, words: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
     """Computes the convolution by PyTorch alone, tap by tap; 16-bit numbers are multiplied and summed as float32."""
-    wide, filters = _wide(x), _wide(weight).flatten(1, 3)
+    wide, filters = widened(x), widened(weight).flatten(1, 3)
     found = wide.new_zeros(x.shape[0], weight.shape[0])
     with torch.autocast(x.device.type, enabled=False):  # sums stay wide
         for tap, (outputs, inputs) in enumerate(_pairs(words)):
             found.index_add_(0, outputs, wide[inputs] @ filters[:, tap].t())
     if bias is not None:
-        found += _wide(bias)
+        found += widened(bias)
     return (found.relu() if relu else found).to(x.dtype)
 
 
 def _plain_weights(x: Tensor, dy: Tensor, words: Tensor, filter_size: tuple[int, ...]) -> Tensor:
     """Computes the gradient by the weights by PyTorch alone, tap by tap."""
-    wide, gradient = _wide(x), _wide(dy)
+    wide, gradient = widened(x), widened(dy)
     found = [gradient[outputs].t() @ wide[inputs] for outputs, inputs in _pairs(words)]
     return torch.stack(found, 1).reshape(dy.shape[1], *filter_size, x.shape[1]).to(x.dtype)
 

@@ -20,7 +20,7 @@ from sparsegen.errors import (
     one_line,
 )
 from sparsegen.integrations.torch.calls.devices import kernel_device_of
-from sparsegen.integrations.torch.models.example_inputs import arguments_of
+from sparsegen.integrations.torch.calls.example_inputs import arguments_of
 from sparsegen.integrations.torch.shipping.layer_calls import noted_calls, sparse_layers, stood_in
 from sparsegen.integrations.torch.shipping.libraries import LIBRARY, require_stable_interface, write_library
 from sparsegen.integrations.torch.shipping.shipped_products import ShippedProduct, shipped_products

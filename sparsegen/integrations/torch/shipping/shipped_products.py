@@ -15,6 +15,8 @@ from sparsegen.errors import DeviceUnavailableError
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.calls.dense_products import DensePrepared
 from sparsegen.integrations.torch.pattern.pattern import Product
+from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
+from sparsegen.integrations.torch.pattern.quantized_linear import QuantizedLinear
 from sparsegen.integrations.torch.shipping.layer_calls import Compute, LayerCall
 from sparsegen.kernels.base import Device
 from sparsegen.plan.shipping.launches import ShippedLaunch, shipped_launch
@@ -83,6 +85,8 @@ def shipped_products(
 
 def _product(call: LayerCall, devices: Sequence[Device]) -> ShippedProduct:
     layer = call.layer
+    if isinstance(layer, QuantizedLinear) and (codes := layer.of_codes(call.tokens, call.dtype)) is not None:
+        return _product_of_codes(call, codes, devices)
     values, bias, pattern = layer.values, layer.bias, layer.pattern
     if call.together is not None:
         pattern = call.together.pattern
@@ -106,4 +110,17 @@ def _product(call: LayerCall, devices: Sequence[Device]) -> ShippedProduct:
         launch = shipped_launch(variant_launcher(prepared.operator).prepared, devices)
     packed = torch.from_numpy(launch.weight).to(values.device)
     left = layer.activation if bias is None else Activation.NONE
+    return ShippedProduct(launch, packed, added, left, call.dtype)
+
+
+def _product_of_codes(call: LayerCall, prepared: PreparedLinear, devices: Sequence[Device]) -> ShippedProduct:
+    """The product of a call that multiplies by codes; scales and zero points are part of the weight."""
+    operator, bias = prepared.operator, call.layer.bias
+    launcher = variant_launcher(operator)
+    kept = {name: launcher.kept_operand(name) for name in ("scales", "zero_points")}
+    constant = {name: array for name, array in kept.items() if array is not None}
+    launch = shipped_launch(launcher.prepared, devices, constant)
+    packed = torch.from_numpy(launch.weight).to(call.layer.row_offsets.device)
+    added = None if bias is None else bias.detach().clone()
+    left = call.layer.activation if bias is None else Activation.NONE
     return ShippedProduct(launch, packed, added, left, call.dtype)

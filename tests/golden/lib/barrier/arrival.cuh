@@ -1,5 +1,3 @@
-// Counts this subwarp of kThreads, or warp, where it takes part; returns how many came before. What it wrote is seen by all
-// that come later, and what the earlier ones wrote is seen by it. All threads of the warp call it together.
 template <int kThreads = 32>
 __device__ __forceinline__ unsigned count_arrival(unsigned* counter, unsigned thread, bool takes_part = true) {
   unsigned before = 0;
@@ -17,7 +15,6 @@ __device__ __forceinline__ unsigned count_arrival(unsigned* counter, unsigned th
 (2) from (1):
 @@
 +
-+// Returns to all threads of a warp how many have arrived so far, without counting it; what these wrote is visible then.
 +__device__ __forceinline__ unsigned arrivals_so_far(unsigned* counter, unsigned thread) {
 +  unsigned found = 0;
 +  if (thread == 0) {

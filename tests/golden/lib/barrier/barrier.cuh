@@ -1,6 +1,5 @@
 using Barrier = unsigned long long;
 
-// By one thread, before the block's next __syncthreads: a phase takes that many arrivals.
 __device__ __forceinline__ void barrier_init(Barrier* barrier, unsigned arrivals) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::barrier_init(barrier, arrivals);
@@ -10,7 +9,6 @@ __device__ __forceinline__ void barrier_init(Barrier* barrier, unsigned arrivals
 #endif
 }
 
-// One arrival; what this thread did to memory before is seen by whoever waits for the phase.
 __device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::barrier_arrive(barrier);
@@ -20,8 +18,6 @@ __device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
 #endif
 }
 
-// Waits until the phase of that parity (0 for the first, then 1, 0, ...) is complete. A barrier that was just made counts
-// as having completed one of parity 1.
 __device__ __forceinline__ void barrier_wait(Barrier* barrier, unsigned parity) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::barrier_wait(barrier, parity);
@@ -40,7 +36,6 @@ __device__ __forceinline__ void barrier_wait(Barrier* barrier, unsigned parity) 
 #endif
 }
 
-// One arrival, which comes when all of this thread's asynchronous copies so far have landed.
 __device__ __forceinline__ void copy_async_arrive(Barrier* barrier) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::copy_async_arrive(barrier);

@@ -1,4 +1,3 @@
-// Returns whether the phase of that parity is complete; if so, this thread sees what `barrier_wait` would make visible.
 __device__ __forceinline__ bool barrier_is_complete(Barrier* barrier, unsigned parity) {
 #if defined(SPARSEGEN_EMULATOR)
   return sparsegen::emulator::barrier_is_complete(barrier, parity);

@@ -1,4 +1,3 @@
-// One arrival, after which the phase also waits for that many bytes of bulk copies.
 __device__ __forceinline__ void barrier_arrive_expecting(Barrier* barrier, unsigned bytes) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::barrier_arrive(barrier, bytes);
@@ -8,7 +7,6 @@ __device__ __forceinline__ void barrier_arrive_expecting(Barrier* barrier, unsig
 #endif
 }
 
-// Before the __syncthreads that follows barrier_init: makes the barriers visible to TMA.
 __device__ __forceinline__ void barrier_init_fence() {
 #if !defined(SPARSEGEN_EMULATOR)
   asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");

@@ -1,5 +1,3 @@
-// By all lanes of a warp: whether this one is chosen, the same one every time. Behind threadIdx.x % 32 == 0, each copy of a box would go
-// through a loop over lanes that might differ: some 30 instructions.
 __device__ __forceinline__ bool is_elected() {
 #if defined(SPARSEGEN_EMULATOR)
   return threadIdx.x % 32 == 0;

@@ -1,7 +1,5 @@
 #define SPARSEGEN_GRID_TOGETHER
 
-// Waits for all threads of the grid, which is one of blocks along x; what each of them wrote before is seen by all. The top bit
-// of the counter, whose other bits are zero between kernels, turns when the last block has come.
 __device__ __forceinline__ void grid_sync(unsigned* counter) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::cluster_sync();

@@ -1,4 +1,3 @@
-// One arrival; what this thread, and those of its block that it waited for, did to memory is seen by whoever waits for it.
 __device__ __forceinline__ void grid_arrive(unsigned* counter) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::grid_arrive(counter);
@@ -7,7 +6,6 @@ __device__ __forceinline__ void grid_arrive(unsigned* counter) {
 #endif
 }
 
-// Waits until `arrivals` have arrived since the counter was zero; fewer than 2³¹ arrive in all.
 __device__ __forceinline__ void grid_wait(unsigned* counter, unsigned arrivals) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::grid_wait(counter, arrivals);
@@ -19,7 +17,6 @@ __device__ __forceinline__ void grid_wait(unsigned* counter, unsigned arrivals) 
 #endif
 }
 
-// Makes the stores of other threads to global memory that this thread has seen visible to its later bulk copies.
 __device__ __forceinline__ void fence_before_bulk_reads() {
 #if !defined(SPARSEGEN_EMULATOR)
   asm volatile("fence.proxy.async.global;\n" ::: "memory");

@@ -1,4 +1,3 @@
-// Waits for kThreads threads, whole warps, that come to the barrier of that number, 1 to 15.
 template <int kThreads>
 __device__ __forceinline__ void meet_at(int number) {
 #if defined(SPARSEGEN_EMULATOR)

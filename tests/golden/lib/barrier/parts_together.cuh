@@ -1,21 +1,17 @@
-// The counters of such sums, which are zero between launches.
 struct PartCounters {
-  unsigned arrived;  // blocks that wrote their parts
-  unsigned taken;  // slices of the sums that warps add up, or have added up
-  unsigned left;  // blocks that are done
+  unsigned arrived;
+  unsigned taken;
+  unsigned left;
   unsigned unused[5];
 };
 
-// For some warps of each of kBlocks blocks. A block that has written its parts waits a while for the others, never for good: blocks
-// that have left cost time alone, because the last one to come adds up all slices that no other block takes.
 template <int kBlocks>
 struct PartsTogether {
-  static constexpr int kPatience = 40;  // times that a block looks whether all have come, within some 25 us
+  static constexpr int kPatience = 40;
 
   PartCounters& counters;
-  unsigned thread;  // counted from the first of these warps
+  unsigned thread;
 
-  // After a block's parts are written: whether those of all blocks are. `meet` is a barrier of these warps, `came` lies in shared memory.
   template <class Meet>
   __device__ __forceinline__ bool are_complete(unsigned* came, const Meet& meet) const {
     __threadfence();
@@ -34,7 +30,6 @@ struct PartsTogether {
     return *came == kBlocks;
   }
 
-  // By a warp: calls `add_up` for slices of that many, each of which one warp of all blocks takes.
   template <class AddUp>
   __device__ __forceinline__ void each_slice(unsigned slices, const AddUp& add_up) const {
     for (;;) {
@@ -44,7 +39,6 @@ struct PartsTogether {
     }
   }
 
-  // The last thing that a block does with the counters.
   template <class Meet>
   __device__ __forceinline__ void leave(const Meet& meet) const {
     meet();

@@ -1,4 +1,3 @@
-// All threads of a warpgroup give back the registers above kRegisters, for the other warpgroups.
 template <int kRegisters>
 __device__ __forceinline__ void give_registers() {
 #if !defined(SPARSEGEN_EMULATOR)
@@ -6,7 +5,6 @@ __device__ __forceinline__ void give_registers() {
 #endif
 }
 
-// All threads of a warpgroup wait until each of them has kRegisters.
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {
 #if !defined(SPARSEGEN_EMULATOR)

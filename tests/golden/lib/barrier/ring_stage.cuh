@@ -1,4 +1,3 @@
-// A stage of a ring, and the parity of its barriers' phase.
 template <int kStages>
 struct Stage {
   int number = 0;

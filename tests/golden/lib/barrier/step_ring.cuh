@@ -1,8 +1,6 @@
-// By all threads: `load(stage)` starts the copies of the next step, commits them and says whether there was a step; `use(stage)`
-// reads one that has come. All stages but one are on their way while one is used.
 template <class Load, class Use>
 __device__ __forceinline__ void each_step(const Load& load, const Use& use) {
-  int filled = 0;  // steps that were loaded
+  int filled = 0;
   bool is_more = true;
   #pragma unroll
   for (int stage = 0; stage < kStages - 1; ++stage) {

@@ -1,7 +1,6 @@
 constexpr unsigned kClusterBlocks = 1;
 #define SPARSEGEN_CLUSTER_BLOCKS 1
 
-// The block's number in its cluster.
 __device__ __forceinline__ unsigned cluster_rank() {
 #if defined(SPARSEGEN_EMULATOR)
   return sparsegen::emulator::cluster_rank();
@@ -12,7 +11,6 @@ __device__ __forceinline__ unsigned cluster_rank() {
 #endif
 }
 
-// Waits for all threads of the cluster that have not ended; what each of them wrote to shared memory before is seen by all.
 __device__ __forceinline__ void cluster_sync() {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::cluster_sync();
@@ -21,7 +19,6 @@ __device__ __forceinline__ void cluster_sync() {
 #endif
 }
 
-// The same, but what they wrote is not waited for.
 __device__ __forceinline__ void cluster_meet() {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::cluster_sync();

@@ -1,5 +1,3 @@
-// One arrival at the barrier that a block of the cluster, which has not ended, has where this one has `barrier`. What this
-// thread wrote before is not seen by that block: a release that reached so far would wait for all of the thread's accesses.
 __device__ __forceinline__ void barrier_arrive_at(Barrier* barrier, unsigned rank) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::barrier_arrive_at(barrier, rank);
@@ -12,7 +10,6 @@ __device__ __forceinline__ void barrier_arrive_at(Barrier* barrier, unsigned ran
 #endif
 }
 
-// Copies bytes, as both addresses a multiple of 16, to this place in every block of the cluster, and tells the barrier of each.
 __device__ __forceinline__ void copy_bulk_to_cluster(void* shared, const void* global, unsigned bytes, Barrier* barrier) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::copy_bulk_to_cluster(shared, global, bytes, barrier, kClusterBlocks);

@@ -1,4 +1,3 @@
-// The 16 bytes that a block of the cluster, which has not ended, has where this one has `shared`.
 __device__ __forceinline__ float4 load_from_cluster(const float4* shared, unsigned rank) {
 #if defined(SPARSEGEN_EMULATOR)
   return *static_cast<const float4*>(sparsegen::emulator::map_shared(shared, rank, sizeof(float4)));

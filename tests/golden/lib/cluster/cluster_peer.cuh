@@ -1,14 +1,12 @@
-// A place in the shared memory of a block of the cluster.
 struct RemotePlace {
 #if defined(SPARSEGEN_EMULATOR)
-  void* shared;  // where this block has it
+  void* shared;
   unsigned rank;
 #else
   unsigned address;
 #endif
 };
 
-// That which a block of the cluster, which has not ended, has where this one has `shared`.
 __device__ __forceinline__ RemotePlace remote_place(void* shared, unsigned rank) {
 #if defined(SPARSEGEN_EMULATOR)
   return {shared, rank};
@@ -20,7 +18,6 @@ __device__ __forceinline__ RemotePlace remote_place(void* shared, unsigned rank)
 #endif
 }
 
-// A place in this block's shared memory, whose address is made once.
 struct SharedPlace {
 #if defined(SPARSEGEN_EMULATOR)
   const unsigned char* shared;
@@ -39,7 +36,6 @@ __device__ __forceinline__ SharedPlace shared_place(const void* shared) {
 #endif
 }
 
-// Loads the 16 bytes that lie `bytes` behind it.
 __device__ __forceinline__ Vector<unsigned, 4> load_behind(const SharedPlace& place, unsigned bytes) {
 #if defined(SPARSEGEN_EMULATOR)
   return load_vector<4>(reinterpret_cast<const unsigned*>(place.shared + bytes));
@@ -52,7 +48,6 @@ __device__ __forceinline__ Vector<unsigned, 4> load_behind(const SharedPlace& pl
 #endif
 }
 
-// Writes 16 bytes `bytes` behind that place, asynchronously, and counts them at the block's barrier (st.async).
 __device__ __forceinline__ void send_behind(const RemotePlace& place, unsigned bytes, const Vector<unsigned, 4>& sent,
                                             const RemotePlace& barrier) {
 #if defined(SPARSEGEN_EMULATOR)

@@ -1,5 +1,3 @@
-// Writes them, asynchronously, to the place that a block of the cluster has where `shared` is this block's, and tells its
-// barrier 16 bytes (st.async).
 __device__ __forceinline__ void send_to(void* shared, const Vector<unsigned, 4>& sent, Barrier* barrier, unsigned rank) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::store_vector_at(shared, sent.element, barrier, rank);
@@ -14,7 +12,6 @@ __device__ __forceinline__ void send_to(void* shared, const Vector<unsigned, 4>&
 #endif
 }
 
-// Writes them there without a word to a barrier: they are there when the cluster has met.
 __device__ __forceinline__ void put_at(void* shared, const Vector<unsigned, 4>& sent, unsigned rank) {
 #if defined(SPARSEGEN_EMULATOR)
   store_vector(static_cast<unsigned*>(sparsegen::emulator::map_shared(shared, rank, sizeof(sent))), sent);
@@ -28,7 +25,6 @@ __device__ __forceinline__ void put_at(void* shared, const Vector<unsigned, 4>& 
 #endif
 }
 
-// The same of a word.
 __device__ __forceinline__ void put_word_at(void* shared, unsigned word, unsigned rank) {
 #if defined(SPARSEGEN_EMULATOR)
   *static_cast<unsigned*>(sparsegen::emulator::map_shared(shared, rank, sizeof(word))) = word;

@@ -1,4 +1,3 @@
-// Writes a word to the place that a block of the cluster has where `shared` is this block's, and tells its barrier 4 bytes.
 __device__ __forceinline__ void store_word_at(unsigned* shared, unsigned word, Barrier* barrier, unsigned rank) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::store_word_at(shared, word, barrier, rank);

@@ -1,4 +1,3 @@
-// Copies kBytes (4, 8 or 16); with valid == false the destination is filled with zeros and the source is not read.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(void* shared, const void* global, bool valid = true) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async moves 4, 8 or 16 bytes");
@@ -15,7 +14,6 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, boo
 #endif
 }
 
-// Closes the group of all copies issued since the last one.
 __device__ __forceinline__ void copy_async_commit() {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::copy_async_commit();
@@ -24,7 +22,6 @@ __device__ __forceinline__ void copy_async_commit() {
 #endif
 }
 
-// Waits until at most kPending of this thread's groups are still on their way.
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait() {
 #if defined(SPARSEGEN_EMULATOR)

@@ -1,4 +1,3 @@
-// Copies bytes, as both addresses a multiple of 16, and tells the barrier.
 __device__ __forceinline__ void copy_bulk(void* shared, const void* global, unsigned bytes, Barrier* barrier) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::copy_bulk(shared, global, bytes, barrier);

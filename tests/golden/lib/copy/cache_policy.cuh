@@ -10,7 +10,6 @@ __device__ __forceinline__ CachePolicy evict_first() {
 #endif
 }
 
-// As copy_async<16>.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool valid, CachePolicy policy) {
 #if defined(SPARSEGEN_EMULATOR)
   copy_async<16>(shared, global, valid);

@@ -1,4 +1,3 @@
-// Copies kVector elements, or puts zeros in their place.
 template <int kVector>
 __device__ __forceinline__ void load_elements(Element* shared, const Element* global, bool valid) {
   if constexpr (kVector * sizeof(Element) >= 4) {
@@ -8,11 +7,10 @@ __device__ __forceinline__ void load_elements(Element* shared, const Element* gl
   }
 }
 
-// A part of what a thread loads.
 struct Piece {
   Element* shared;
-  const Element* global;  // readable even if the elements are not valid
-  bool valid;  // otherwise zeros take the elements' place
+  const Element* global;
+  bool valid;
   bool exists = true;
 };
 
@@ -21,8 +19,6 @@ struct Pieces {
   static constexpr int value = kCount;
 };
 
-// Loads piece(0) to piece(kCount - 1), of kVector elements each. Those that cp.async does not move are all on their way before
-// the first one is stored.
 template <int kVector, int kCount, class Each>
 __device__ __forceinline__ void load_pieces(const Each& piece) {
   if constexpr (kVector * sizeof(Element) >= 4) {
@@ -47,10 +43,9 @@ __device__ __forceinline__ void load_pieces(const Each& piece) {
   }
 }
 
-// Loads piece(0) to piece(kAll - 1) by all threads of the block.
 template <int kVector, int kAll, class Each>
 __device__ __forceinline__ void load_all(const Each& piece) {
-  constexpr int kOwn = kAll / kThreads, kTogether = kOwn < 8 ? kOwn : 8;  // of each thread; at once
+  constexpr int kOwn = kAll / kThreads, kTogether = kOwn < 8 ? kOwn : 8;
   const auto load_own = [&](auto count, int first) {
     load_pieces<kVector, decltype(count)::value>([&](int i) { return piece((first + i) * kThreads + static_cast<int>(threadIdx.x)); });
   };

@@ -1,4 +1,3 @@
-// As load_vector of 4, 8 or 16 bytes, but the line is kept by the L2 alone.
 template <int kCount, typename T>
 __device__ __forceinline__ Vector<T, kCount> load_once(const T* from) {
   constexpr int kBytes = static_cast<int>(sizeof(Vector<T, kCount>));

@@ -1,17 +1,14 @@
-// kCount elements of T, which is as wide as a word or half as wide.
 template <typename T, int kCount>
 struct Packed {
   static_assert(kCount * sizeof(T) % 4 == 0, "elements fill whole words");
   Vector<unsigned, kCount * sizeof(T) / 4> words;
 };
 
-// The kCount elements that start at the given address, which must be aligned to all of them (or to 16 bytes).
 template <int kCount, typename T>
 __device__ __forceinline__ Packed<T, kCount> load_packed(const T* from) {
   return {load_vector<kCount * sizeof(T) / 4>(reinterpret_cast<const unsigned*>(from))};
 }
 
-// Unsigned element i.
 template <typename T, int kCount>
 __device__ __forceinline__ unsigned unpack(const Packed<T, kCount>& packed, int i) {
   if constexpr (sizeof(T) == 4) return packed.words.element[i];
@@ -19,11 +16,10 @@ __device__ __forceinline__ unsigned unpack(const Packed<T, kCount>& packed, int 
 #if defined(SPARSEGEN_EMULATOR)
   return i % 2 ? word >> 16 : word & 0xffffu;
 #else
-  return __byte_perm(word, 0, i % 2 ? 0x4432 : 0x4410);  // a mask would be merged with what scales the element
+  return __byte_perm(word, 0, i % 2 ? 0x4432 : 0x4410);
 #endif
 }
 
-// Element i as a float.
 template <int kCount>
 __device__ __forceinline__ float unpack_float(const Packed<Element, kCount>& packed, int i) {
   return __uint_as_float(packed.words.element[i]);

@@ -1,4 +1,3 @@
-// Two floats rounded to elements, the first in the low half.
 __device__ __forceinline__ unsigned to_pair(float low, float high) {
   const __half2 pair = __floats2half2_rn(low, high);
   return reinterpret_cast<const unsigned&>(pair);

@@ -1,14 +1,12 @@
-// By one thread: starts to load `bytes` of memory into the L2; they and the address are multiples of 16.
 __device__ __forceinline__ void prefetch_l2(const void* from, unsigned bytes) {
 #if defined(SPARSEGEN_EMULATOR)
   const volatile unsigned char* const memory = static_cast<const volatile unsigned char*>(from);
-  static_cast<void>(memory[0] + memory[bytes - 1]);  // which must be there to be read
+  static_cast<void>(memory[0] + memory[bytes - 1]);
 #else
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(from), "r"(bytes) : "memory");
 #endif
 }
 
-// By each thread: asks for the line of memory there.
 __device__ __forceinline__ void prefetch_line(const void* from) {
 #if defined(SPARSEGEN_EMULATOR)
   static_cast<void>(*static_cast<const volatile unsigned char*>(from));

@@ -12,7 +12,6 @@ __device__ __forceinline__ SharedAddress shared_address(const unsigned char* sha
 #endif
 }
 
-// The 16 bytes at an address that is aligned to them.
 __device__ __forceinline__ Vector<unsigned, 4> load_shared_16(SharedAddress address) {
 #if defined(SPARSEGEN_EMULATOR)
   return load_vector<4>(reinterpret_cast<const unsigned*>(address));

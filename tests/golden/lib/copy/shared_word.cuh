@@ -16,7 +16,6 @@ __device__ __forceinline__ void store_shared_4(SharedAddress address, unsigned w
 #endif
 }
 
-// The address that lies behind by the sum of the products of four pairs of bytes.
 __device__ __forceinline__ SharedAddress advance(SharedAddress address, unsigned counts, unsigned strides) {
 #if defined(SPARSEGEN_EMULATOR)
   return address + __dp4a(counts, strides, 0u);
@@ -25,8 +24,6 @@ __device__ __forceinline__ SharedAddress advance(SharedAddress address, unsigned
 #endif
 }
 
-// A word of four bytes: byte i is byte (kSelector >> 4 i) & 7 of the eight in `low` and `high`, or with bit 3 of that
-// nibble set eight copies of the byte's highest bit.
 template <unsigned kSelector>
 __device__ __forceinline__ unsigned permute_bytes(unsigned low, unsigned high) {
 #if defined(SPARSEGEN_EMULATOR)
@@ -38,8 +35,6 @@ __device__ __forceinline__ unsigned permute_bytes(unsigned low, unsigned high) {
 #endif
 }
 
-// The same word of all lanes, which the compiler does not know any more: a constant stays in its register, instead of being
-// made anew wherever it is used.
 __device__ __forceinline__ unsigned kept(unsigned word) {
 #if defined(SPARSEGEN_EMULATOR)
   return word;

@@ -1,6 +1,3 @@
-// Returns the slot's contents where bit kBit is set, else zero; `slot` becomes the next bit's. Slots are 1 << kShift bytes apart, so that the
-// bit, shifted, is the distance. A predicated addition would stay in one register, and there wait until the load before has read
-// it: longer than all else that a bit costs.
 template <int kBit, int kShift>
 __device__ __forceinline__ unsigned take_slot(unsigned bits, SharedAddress& slot) {
 #if defined(SPARSEGEN_EMULATOR)

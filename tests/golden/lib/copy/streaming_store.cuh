@@ -1,4 +1,3 @@
-// As store_vector of 2 to 16 bytes, but the L2 gives these lines up before others.
 template <int kCount, typename T>
 __device__ __forceinline__ void store_streaming(T* to, const Vector<T, kCount>& vector) {
   constexpr int kBytes = static_cast<int>(sizeof(vector));

@@ -6,7 +6,6 @@ struct alignas(64) TensorMap {
 };
 #endif
 
-// The first element of a box: its coordinates, the innermost one first.
 template <int kRank>
 struct BoxStart {
   int at[kRank];
@@ -22,14 +21,12 @@ sparsegen::emulator::Coordinates all_coordinates(const BoxStart<kRank>& first) {
 }
 #endif
 
-// So that the first copy does not wait for the map itself.
 __device__ __forceinline__ void prefetch_map(const TensorMap& map) {
 #if !defined(SPARSEGEN_EMULATOR)
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
 #endif
 }
 
-// Copies the box to shared memory, a multiple of 128 bytes, zeros where it leaves the array, and tells the barrier all its bytes.
 __device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<2> first, Barrier* barrier) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::copy_box(shared, map, all_coordinates(first), barrier);
@@ -41,7 +38,6 @@ __device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, Box
 #endif
 }
 
-// Copies the box from shared memory, behind fence_shared_for_tensor_cores; what leaves the array is dropped.
 __device__ __forceinline__ void store_box(const TensorMap& map, BoxStart<2> first, const void* shared) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::store_box(map, all_coordinates(first), shared);
@@ -52,7 +48,6 @@ __device__ __forceinline__ void store_box(const TensorMap& map, BoxStart<2> firs
 #endif
 }
 
-// Closes the group of all boxes that this thread stored since the last one.
 __device__ __forceinline__ void store_box_commit() {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::store_box_commit();
@@ -61,7 +56,6 @@ __device__ __forceinline__ void store_box_commit() {
 #endif
 }
 
-// Waits until at most kPending of this thread's groups have still to be read from shared memory; 0 before it ends.
 template <int kPending>
 __device__ __forceinline__ void store_box_wait() {
 #if defined(SPARSEGEN_EMULATOR)
@@ -81,9 +75,7 @@ __device__ __forceinline__ void store_box_wait() {
 -               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1])
 +               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2])
 @@
--// Copies the box from shared memory, behind fence_shared_for_tensor_cores; what leaves the array is dropped.
 -__device__ __forceinline__ void store_box(const TensorMap& map, BoxStart<2> first, const void* shared) {
-+// Copies the box to shared memory, a multiple of 128 bytes, zeros where it leaves the array, and tells the barrier all its bytes.
 +__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<4> first, Barrier* barrier) {
 @@
 -  sparsegen::emulator::store_box(map, all_coordinates(first), shared);
@@ -96,7 +88,6 @@ __device__ __forceinline__ void store_box_wait() {
 +               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2]), "r"(first.at[3])
 @@
 -
--// Closes the group of all boxes that this thread stored since the last one.
 -__device__ __forceinline__ void store_box_commit() {
 -#if defined(SPARSEGEN_EMULATOR)
 -  sparsegen::emulator::store_box_commit();
@@ -105,7 +96,6 @@ __device__ __forceinline__ void store_box_wait() {
 -#endif
 -}
 -
--// Waits until at most kPending of this thread's groups have still to be read from shared memory; 0 before it ends.
 -template <int kPending>
 -__device__ __forceinline__ void store_box_wait() {
 -#if defined(SPARSEGEN_EMULATOR)
@@ -127,7 +117,6 @@ __device__ __forceinline__ void store_box_wait() {
 -#endif
 -}
 -
--// Copies the box to shared memory, a multiple of 128 bytes, zeros where it leaves the array, and tells the barrier all its bytes.
 (4) from (1):
 @@
 -__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<2> first, Barrier* barrier) {
@@ -148,7 +137,6 @@ __device__ __forceinline__ void store_box_wait() {
 +               "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2]), "r"(first.at[3])
 (5) from (1):
 @@
-+// The same to the same place of those blocks of the cluster whose bits are set, and tells the barrier of each.
 +__device__ __forceinline__ void copy_box_to_cluster(void* shared, const TensorMap& map, BoxStart<2> first, Barrier* barrier,
 +                                                    unsigned short blocks) {
 +#if defined(SPARSEGEN_EMULATOR)

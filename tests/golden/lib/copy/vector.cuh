@@ -5,7 +5,6 @@ struct alignas(vector_alignment(kCount * sizeof(T))) Vector {
   T element[kCount];
 };
 
-// The vector of kCount elements that starts at the given address, which must be aligned to it.
 template <int kCount, typename T>
 __device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
   return *reinterpret_cast<const Vector<T, kCount>*>(from);

@@ -1,4 +1,3 @@
-// 16 bytes to global memory by one instruction: nvcc makes four of some plain stores of such vectors.
 __device__ __forceinline__ void store_whole(unsigned* to, const Vector<unsigned, 4>& vector) {
 #if defined(SPARSEGEN_EMULATOR)
   store_vector(to, vector);

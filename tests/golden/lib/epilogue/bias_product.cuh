@@ -1,5 +1,3 @@
-// Adds to a 16 x 8 tile of sums the product of 16 rows and 8 columns of 8 elements. Lane 4 g + t holds the word t of rows g
-// and g + 8 and of column g, and the sums as of `mma`.
 __device__ __forceinline__ void mma_short(float (&sum)[4], const unsigned (&a)[2], unsigned b) {
 #if defined(SPARSEGEN_EMULATOR)
   const unsigned whole_a[4] = {a[0], a[1], 0, 0}, whole_b[2] = {b, 0};
@@ -11,13 +9,11 @@ __device__ __forceinline__ void mma_short(float (&sum)[4], const unsigned (&a)[2
 #endif
 }
 
-// The weights of the parts of biases, 1, 2^-11 and 2^-22, in the first four of 8 elements or in the others, for all columns.
 __device__ __forceinline__ unsigned bias_parts(unsigned which) {
   const unsigned word = threadIdx.x % 4 - 2 * which;
   return word == 0 ? 0x10003c00u : word == 1 ? 0x0004u : 0;
 }
 
-// Every sum starts at its row's bias: of a fragment those parts that `parts` counts.
 template <int kTiles>
 __device__ __forceinline__ void start_sums(float (&sums)[kTiles][4], const unsigned (&bias)[2], unsigned parts) {
   float first[4] = {};

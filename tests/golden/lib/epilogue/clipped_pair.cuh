@@ -1,4 +1,3 @@
-// Two sums after the activation, which ends at `limit` (twice in a word), the first one in the lower half.
 __device__ __forceinline__ unsigned clipped_pair(float low, float high, unsigned limit) {
 #if defined(SPARSEGEN_EMULATOR)
   const float most = __half2float(reinterpret_cast<const __half2&>(limit).x);

@@ -1,19 +1,17 @@
-constexpr int kOutputs = 2;  // pieces that a warpgroup stages at a time
+constexpr int kOutputs = 2;
 constexpr int kOutputBytes = kConsumers * kOutputs * kPieceBytes;
-constexpr int kNowhere = -1;  // the column of a piece that is not stored
+constexpr int kNowhere = -1;
 
 struct Output {
   const TensorMap& map;
-  unsigned char* pieces;  // of this warpgroup
-  int barrier;  // its number
+  unsigned char* pieces;
+  int barrier;
   float scale;
   const Element* bias;
   int m, n;
 
-  // Stores sums, 64 rows of an item's result from the given one on; `column_of` says for each kRowElements columns of them where they
-  // begin.
   template <int kTiles, class ColumnOf>
-  __device__ __forceinline__ void store(const float (&sums)[kTiles][4], int item, int first_row, ColumnOf column_of) const {
+  __device__ __forceinline__ void store(const float (&sums)[kTiles][4], int batch_index, int first_row, ColumnOf column_of) const {
     constexpr int kPieces = kTiles * 8 / kRowElements, kAtOnce = kPieces < kOutputs ? kPieces : kOutputs;
     #pragma unroll
     for (int piece = 0; piece < kPieces; piece += kAtOnce) {
@@ -22,7 +20,7 @@ struct Output {
       #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int column = column_of(piece + i);
-        if (column != kNowhere) stage_piece(sums, (piece + i) * (kRowElements / 8), pieces + i * kPieceBytes, item, first_row, column);
+        if (column != kNowhere) stage_piece(sums, (piece + i) * (kRowElements / 8), pieces + i * kPieceBytes, batch_index, first_row, column);
       }
       fence_shared_for_tensor_cores();
       meet_at<128>(barrier);
@@ -30,20 +28,18 @@ struct Output {
         #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const int column = column_of(piece + i);
-          if (column != kNowhere) store_box(map, box_of(item, column, first_row), pieces + i * kPieceBytes);
+          if (column != kNowhere) store_box(map, box_of(batch_index, column, first_row), pieces + i * kPieceBytes);
         }
         store_box_commit();
       });
     }
   }
 
-  // Before the block ends.
   __device__ __forceinline__ void finish() const {
     by_one_thread([] { store_box_wait<0>(); });
   }
 
  private:
-  // By all threads of the warpgroup: the same one does it every time.
   template <class Do>
   __device__ __forceinline__ static void by_one_thread(const Do& act) {
     if (threadIdx.x / 32 % 4 == 0) {
@@ -51,20 +47,18 @@ struct Output {
     }
   }
 
-  // A sum as it is stored.
-  __device__ __forceinline__ float finished(float x, [[maybe_unused]] int item, [[maybe_unused]] int row, [[maybe_unused]] int column) const {
+  __device__ __forceinline__ float finished(float x, [[maybe_unused]] int batch_index, [[maybe_unused]] int row, [[maybe_unused]] int column) const {
     x *= scale;
     x += (row < m ? to_float(bias[row]) : 0.0f);
     x = fmaxf(x, 0.0f);
     return x;
   }
 
-  // Column tiles of sums, which are 64 rows and kRowElements columns of the result that begin with the given ones.
   template <int kTiles>
-  __device__ __forceinline__ void stage_piece(const float (&sums)[kTiles][4], int first_tile, unsigned char* place, int item, int first_row, int first_column) const {
+  __device__ __forceinline__ void stage_piece(const float (&sums)[kTiles][4], int first_tile, unsigned char* place, int batch_index, int first_row, int first_column) const {
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     #pragma unroll
-    for (int j = 0; j < 4; ++j) {  // 16 columns
+    for (int j = 0; j < 4; ++j) {
       unsigned fragments[4];
       #pragma unroll
       for (int q = 0; q < 4; ++q) {
@@ -73,7 +67,7 @@ struct Output {
         for (int e = 0; e < 2; ++e) {
           const int row = first_row + static_cast<int>(warp * 16 + q % 2 * 8 + lane / 4);
           const int column = first_column + j * 16 + q / 2 * 8 + static_cast<int>(lane % 4) * 2 + e;
-          pair[e] = finished(sums[first_tile + j * 2 + q / 2][q % 2 * 2 + e], item, row, column);
+          pair[e] = finished(sums[first_tile + j * 2 + q / 2][q % 2 * 2 + e], batch_index, row, column);
         }
         fragments[q] = to_pair(pair[0], pair[1]);
       }
@@ -84,8 +78,8 @@ struct Output {
 };
 (2) from (1):
 @@
--          if (column != kNowhere) store_box(map, box_of(item, column, first_row), pieces + i * kPieceBytes);
-+          if (column != kNowhere) store_box(map, box_of(item, first_row, column), pieces + i * kPieceBytes);
+-          if (column != kNowhere) store_box(map, box_of(batch_index, column, first_row), pieces + i * kPieceBytes);
++          if (column != kNowhere) store_box(map, box_of(batch_index, first_row, column), pieces + i * kPieceBytes);
 @@
 -    x = fmaxf(x, 0.0f);
 @@
@@ -111,9 +105,9 @@ struct Output {
 (5) from (3):
 @@
 -    if (row < m && column < n) x += to_float(residual[static_cast<long long>(row) * n + column]);
-+    if (row < m && column < n) x += to_float(residual[(static_cast<long long>(item) * m + row) * n + column]);
++    if (row < m && column < n) x += to_float(residual[(static_cast<long long>(batch_index) * m + row) * n + column]);
 @@
--    for (int j = 0; j < 4; ++j) {  // 16 columns
+-    for (int j = 0; j < 4; ++j) {
 -      unsigned fragments[4];
 +    for (int j = 0; j < kRowElements / 8; ++j) {
 @@
@@ -125,9 +119,9 @@ struct Output {
 @@
 -          const int row = first_row + static_cast<int>(warp * 16 + q % 2 * 8 + lane / 4);
 -          const int column = first_column + j * 16 + q / 2 * 8 + static_cast<int>(lane % 4) * 2 + e;
--          pair[e] = finished(sums[first_tile + j * 2 + q / 2][q % 2 * 2 + e], item, row, column);
+-          pair[e] = finished(sums[first_tile + j * 2 + q / 2][q % 2 * 2 + e], batch_index, row, column);
 +          const int column = first_column + j * 8 + static_cast<int>(lane % 4) * 2 + e;
-+          pair.element[e] = finished(sums[first_tile + j][half * 2 + e], item, first_row + static_cast<int>(row_there), column);
++          pair.element[e] = finished(sums[first_tile + j][half * 2 + e], batch_index, first_row + static_cast<int>(row_there), column);
 @@
 -        fragments[q] = to_pair(pair[0], pair[1]);
 +        store_vector(reinterpret_cast<float*>(place + row_there * 128 + (chunk ^ swizzle<128>(row_there)) * 16 + lane % 2 * 8), pair);
@@ -141,7 +135,7 @@ struct Output {
 -  const Element* residual;
 @@
 -    x += (column < n ? to_float(bias[column]) : 0.0f);
--    if (row < m && column < n) x += to_float(residual[(static_cast<long long>(item) * m + row) * n + column]);
+-    if (row < m && column < n) x += to_float(residual[(static_cast<long long>(batch_index) * m + row) * n + column]);
 (7) from (2):
 @@
 -    x += (row < m ? to_float(bias[row]) : 0.0f);

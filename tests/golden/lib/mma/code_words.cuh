@@ -1,4 +1,3 @@
-// The low word of two that are shifted right by bits % 32.
 __device__ __forceinline__ unsigned shift_right(unsigned low, unsigned high, unsigned bits) {
 #if defined(SPARSEGEN_EMULATOR)
   return static_cast<unsigned>((static_cast<unsigned long long>(high) << 32 | low) >> bits % 32);
@@ -7,7 +6,6 @@ __device__ __forceinline__ unsigned shift_right(unsigned low, unsigned high, uns
 #endif
 }
 
-// The same for up to 32 bits.
 __device__ __forceinline__ unsigned shift_right_clamped(unsigned low, unsigned high, unsigned bits) {
 #if defined(SPARSEGEN_EMULATOR)
   return static_cast<unsigned>((static_cast<unsigned long long>(high) << 32 | low) >> (bits < 32 ? bits : 32));
@@ -16,7 +14,6 @@ __device__ __forceinline__ unsigned shift_right_clamped(unsigned low, unsigned h
 #endif
 }
 
-// A word of four bytes: byte i is byte (selectors >> 4 i) & 7 of the eight in `low` and `high`.
 __device__ __forceinline__ unsigned permute(unsigned low, unsigned high, unsigned selectors) {
 #if defined(SPARSEGEN_EMULATOR)
   return sparsegen::emulator::permute_bytes(low, high, selectors);
@@ -27,7 +24,6 @@ __device__ __forceinline__ unsigned permute(unsigned low, unsigned high, unsigne
 #endif
 }
 
-// x · factor + term of both pairs of elements, each rounded once.
 __device__ __forceinline__ unsigned multiply_add_pair(unsigned x, unsigned factor, unsigned term) {
 #if defined(SPARSEGEN_EMULATOR)
   unsigned result = 0;
@@ -51,12 +47,10 @@ __device__ __forceinline__ unsigned multiply_add_pair(unsigned x, unsigned facto
 #endif
 }
 
-// The byte that holds a weight's code, of the four that make two registers: the even ones the first, the odd ones the second.
 __device__ __forceinline__ unsigned byte_of(unsigned weight) { return weight % 2 * 2 + weight / 2; }
 
-constexpr unsigned kNoCodes = 0x08080808;  // four codes of zero
+constexpr unsigned kNoCodes = 0x08080808;
 
-// In the lowest bits of the fraction of 1024 codes are numbers; 8 of these stands for zero.
 struct Magic {
   unsigned fraction;
 
@@ -72,12 +66,8 @@ struct Magic {
 -  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
 +  asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
 @@
--constexpr unsigned kNoCodes = 0x08080808;  // four codes of zero
-+constexpr unsigned kNoCodes = 0x80808080;  // four codes of zero
-@@
--// In the lowest bits of the fraction of 1024 codes are numbers; 8 of these stands for zero.
-+// In the lowest bits of the fraction of 128 halves of codes are numbers: 16 times the upper one, and the lower one; 128 of
-+// these stands for zero.
+-constexpr unsigned kNoCodes = 0x08080808;
++constexpr unsigned kNoCodes = 0x80808080;
 @@
 -  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
 +  __device__ __forceinline__ void keep() { fraction = kept(0x43004300u); }
@@ -93,14 +83,11 @@ struct Magic {
 +    second = to_pair(codes >> 8);
 (3) from (1):
 @@
--// x · factor + term of both pairs of elements, each rounded once.
 -__device__ __forceinline__ unsigned multiply_add_pair(unsigned x, unsigned factor, unsigned term) {
-+constexpr unsigned kNoCodes = 0;  // four codes of zero
++constexpr unsigned kNoCodes = 0;
 +
-+// The byte that holds a weight's code, of the four that make two registers.
 +__device__ __forceinline__ unsigned byte_of(unsigned weight) { return weight; }
 +
-+// The two numbers in the low half of a word.
 +__device__ __forceinline__ unsigned to_pair(unsigned codes) {
 @@
 -  for (unsigned shift = 0; shift < 32; shift += 16) {
@@ -126,12 +113,10 @@ struct Magic {
 -  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
 +  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, low; }\n" : "=r"(result) : "r"(codes));
 @@
--// The byte that holds a weight's code, of the four that make two registers: the even ones the first, the odd ones the second.
 -__device__ __forceinline__ unsigned byte_of(unsigned weight) { return weight % 2 * 2 + weight / 2; }
 -
--constexpr unsigned kNoCodes = 0x08080808;  // four codes of zero
+-constexpr unsigned kNoCodes = 0x08080808;
 -
--// In the lowest bits of the fraction of 1024 codes are numbers; 8 of these stands for zero.
 @@
 -  unsigned fraction;
 -
@@ -147,17 +132,13 @@ struct Magic {
 -  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
 +  asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
 @@
--constexpr unsigned kNoCodes = 0x08080808;  // four codes of zero
-+constexpr unsigned kNoCodes = 0;  // four codes of zero
-@@
--// In the lowest bits of the fraction of 1024 codes are numbers; 8 of these stands for zero.
+-constexpr unsigned kNoCodes = 0x08080808;
++constexpr unsigned kNoCodes = 0;
 @@
 -  unsigned fraction;
-+  __device__ __forceinline__ void keep() {}
-@@
--  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
 -
-+  // Sign, exponent and fraction at their places make a number that is 2^120 times too small.
+-  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
++  __device__ __forceinline__ void keep() {}
 @@
 -    first = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
 -    second = multiply_add_pair((codes >> 8 & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);

@@ -1,4 +1,3 @@
-// A fragment of kWords words.
 template <int kWords>
 struct Factor {
   unsigned high[kWords];
@@ -20,7 +19,6 @@ __device__ __forceinline__ void add_product(float (&sum)[4], const Factor<4>& a,
 +    for (int i = 0; i < kWords; ++i) split_tf32(words[i], high[i], low[i]);
 @@
 -  mma(sum, a.high, b.high);
-+  // The tensor cores cut off what does not fit their sums; added up here, these are rounded.
 +  float part[4] = {};
 +  mma(part, a.low, b.high);
 +  mma(part, a.high, b.low);

@@ -1,5 +1,3 @@
-// 8 x 8 matrices of 16-bit elements (or 8 x 4 of 32 bits) from shared memory: lane i gives the address of row i % 8,
-// 16 bytes, of matrix i / 8, and gets of each matrix the word (lane / 4, lane % 4).
 __device__ __forceinline__ void load_matrices(unsigned (&fragment)[4], const void* row) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::load_matrices(fragment, row, false);
@@ -11,7 +9,6 @@ __device__ __forceinline__ void load_matrices(unsigned (&fragment)[4], const voi
 #endif
 }
 
-// The same of two matrices; lanes 16 to 31 repeat the addresses of the first 16.
 __device__ __forceinline__ void load_matrices(unsigned (&fragment)[2], const void* row) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::load_matrices(fragment, row, false);
@@ -23,7 +20,6 @@ __device__ __forceinline__ void load_matrices(unsigned (&fragment)[2], const voi
 #endif
 }
 
-// The same, each matrix transposed on its way.
 __device__ __forceinline__ void load_matrices_transposed(unsigned (&fragment)[4], const void* row) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::load_matrices(fragment, row, true);
@@ -46,8 +42,6 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&fragment)[2]
 #endif
 }
 
-// Adds to a 16 x 8 tile of sums the product of 16 rows and 8 columns, 32 bytes of each. Lane 4 g + t holds the words t
-// and t + 4 of rows g and g + 8 and of column g, and the sums (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
 __device__ __forceinline__ void mma(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::mma_16bit<Element>(sum, a, b);
@@ -63,7 +57,6 @@ __device__ __forceinline__ void mma(float (&sum)[4], const unsigned (&a)[4], con
 +  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 { %0, %1, %2, %3}, { %4, %5, %6, %7}, { %8, %9}, { %0, %1, %2, %3};\n"
 (3) from (1):
 @@
--// The same, each matrix transposed on its way.
 -__device__ __forceinline__ void load_matrices_transposed(unsigned (&fragment)[4], const void* row) {
 -#if defined(SPARSEGEN_EMULATOR)
 -  sparsegen::emulator::load_matrices(fragment, row, true);
@@ -94,7 +87,6 @@ __device__ __forceinline__ void mma(float (&sum)[4], const unsigned (&a)[4], con
 +  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 { %0, %1, %2, %3}, { %4, %5, %6, %7}, { %8, %9}, { %0, %1, %2, %3};\n"
 @@
 +
-+// A float as the sum of two TF32 numbers of 11 bits each: 2^-22 of it at most is lost.
 +__device__ __forceinline__ void split_tf32(unsigned number, unsigned& high, unsigned& low) {
 +  constexpr unsigned kKept = 0xffffe000u;
 +  high = (number + 0x1000u) & kKept;

@@ -1,10 +1,8 @@
-// A fragment of 16 rows of A from a place of the contraction on.
 __device__ __forceinline__ void load_a(unsigned (&fragment)[4], const Element* a, int row, int inner) {
   const unsigned lane = threadIdx.x % 32, matrix = lane / 8, in_matrix = lane % 8;
   load_matrices(fragment, a + (row + matrix % 2 * 8 + in_matrix) * kAPitch + inner + matrix / 2 * kChunk);
 }
 
-// Fragments of 16 columns of B, 8 and 8, from a place of the contraction on.
 __device__ __forceinline__ void load_b(unsigned (&fragment)[4], const Element* b, int column, int inner) {
   const unsigned lane = threadIdx.x % 32, matrix = lane / 8, in_matrix = lane % 8;
   load_matrices(fragment, b + (column + matrix / 2 * 8 + in_matrix) * kBPitch + inner + matrix % 2 * kChunk);
@@ -44,7 +42,6 @@ __device__ __forceinline__ void load_b(unsigned (&fragment)[4], const Element* b
 (6) from (2):
 @@
 -
--// Fragments of 16 columns of B, 8 and 8, from a place of the contraction on.
 -__device__ __forceinline__ void load_b(unsigned (&fragment)[4], const Element* b, int column, int inner) {
 -  const unsigned lane = threadIdx.x % 32, matrix = lane / 8, in_matrix = lane % 8;
 -  load_matrices_transposed(fragment, b + (inner + matrix % 2 * 8 + in_matrix) * kBPitch + column + matrix / 2 * 8);

@@ -20,7 +20,6 @@ __device__ __forceinline__ void multiply_add(const Element* stage, int first_row
         for (int e = 0; e < 2; ++e) split_tf32(both[half * 2 + e], b[e], b_low[e]);
         #pragma unroll
         for (int i = 0; i < kRowTiles; ++i) {
-          // The tensor cores cut off what does not fit their sums; added up here, these are rounded.
           float part[4] = {};
           mma(part, a_low[i], b);
           mma(part, a[i], b_low);
@@ -45,7 +44,6 @@ __device__ __forceinline__ void multiply_add(const Element* stage, int first_row
 -        for (int e = 0; e < 2; ++e) split_tf32(both[half * 2 + e], b[e], b_low[e]);
 -        #pragma unroll
 -        for (int i = 0; i < kRowTiles; ++i) {
--          // The tensor cores cut off what does not fit their sums; added up here, these are rounded.
 -          float part[4] = {};
 -          mma(part, a_low[i], b);
 -          mma(part, a[i], b_low);

@@ -1,8 +1,6 @@
 // lib/mma/warpgroup_groups.cuh.j2
 
 #if !defined(SPARSEGEN_EMULATOR)
-// The descriptor of a matrix in rows of 128 swizzled bytes, 8 of which follow one another. Where k runs along the rows
-// the first stride has no meaning; else it leads from 64 elements of a row of the other direction to the next 64.
 __device__ __forceinline__ unsigned long long matrix_descriptor(const void* start, unsigned block_stride) {
   const unsigned long long address = static_cast<unsigned>(__cvta_generic_to_shared(start));
   constexpr unsigned long long kGroupStride = 8 * 128, kSwizzle128 = 1ull << 62;
@@ -11,8 +9,6 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(const void* star
 }
 #endif
 
-// Starts adding the product of 64 rows of A and 256 columns of B, 16 places of k, to sums that lie over the warpgroup
-// as those of mma do over a warp: 16 rows for each warp. Without `add` the product takes the sums' place.
 __device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* a, const void* b, bool add = true) {
 #if defined(SPARSEGEN_EMULATOR)
   if (!add) {
@@ -107,9 +103,6 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* 
 +      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, 16)), "r"(static_cast<unsigned>(add)));
 (3) from (1):
 @@
--// Starts adding the product of 64 rows of A and 256 columns of B, 16 places of k, to sums that lie over the warpgroup
-+// Starts adding the product of 64 rows of A and 192 columns of B, 16 places of k, to sums that lie over the warpgroup
-@@
 -__device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* a, const void* b, bool add = true) {
 +__device__ __forceinline__ void warpgroup_mma(float (&sums)[24][4], const void* a, const void* b, bool add = true) {
 @@
@@ -145,9 +138,6 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* 
 -        "+f"(sums[31][0]), "+f"(sums[31][1]), "+f"(sums[31][2]), "+f"(sums[31][3])
 +        "+f"(sums[23][0]), "+f"(sums[23][1]), "+f"(sums[23][2]), "+f"(sums[23][3])
 (4) from (3):
-@@
--// Starts adding the product of 64 rows of A and 192 columns of B, 16 places of k, to sums that lie over the warpgroup
-+// Starts adding the product of 64 rows of A and 128 columns of B, 32 places of k, to sums that lie over the warpgroup
 @@
 -__device__ __forceinline__ void warpgroup_mma(float (&sums)[24][4], const void* a, const void* b, bool add = true) {
 +__device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* a, const void* b, bool add = true) {
@@ -187,9 +177,6 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* 
 +      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, 16)), "r"(static_cast<unsigned>(add)));
 (5) from (2):
 @@
--// Starts adding the product of 64 rows of A and 256 columns of B, 16 places of k, to sums that lie over the warpgroup
-+// Starts adding the product of 64 rows of A and 256 columns of B, 8 places of k, to sums that lie over the warpgroup
-@@
 -  sparsegen::emulator::wgmma_16bit<Element, 32>(sums, {a, true}, {b, true});
 +  sparsegen::emulator::wgmma_tf32<32>(sums, {a, true}, {b, true});
 @@
@@ -210,8 +197,6 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* 
 -      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 { "
 +      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 { "
 @@
-+// Starts adding the product of 64 rows of A and 128 columns of B, 16 places of k, to sums that lie over the warpgroup
-+// as those of mma do over a warp: 16 rows for each warp. Without `add` the product takes the sums' place.
 +__device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* a, const void* b, bool add = true) {
 +#if defined(SPARSEGEN_EMULATOR)
 +  if (!add) {
@@ -268,9 +253,6 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* 
 +      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e5m2.e4m3 { "
 (9) from (7):
 @@
--// Starts adding the product of 64 rows of A and 256 columns of B, 16 places of k, to sums that lie over the warpgroup
-+// Starts adding the product of 64 rows of A and 256 columns of B, 8 places of k, to sums that lie over the warpgroup
-@@
 -  sparsegen::emulator::wgmma_16bit<Element, 32>(sums, {a, true}, {b, false, kBBlockBytes});
 +  sparsegen::emulator::wgmma_tf32<32>(sums, {a, true}, {b, true});
 @@
@@ -283,9 +265,6 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* 
 -      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, kBBlockBytes)), "r"(static_cast<unsigned>(add)));
 +      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, 16)), "r"(static_cast<unsigned>(add)));
 @@
--// Starts adding the product of 64 rows of A and 128 columns of B, 16 places of k, to sums that lie over the warpgroup
-+// Starts adding the product of 64 rows of A and 128 columns of B, 8 places of k, to sums that lie over the warpgroup
-@@
 -  sparsegen::emulator::wgmma_16bit<Element, 16>(sums, {a, true}, {b, false, kBBlockBytes});
 +  sparsegen::emulator::wgmma_tf32<16>(sums, {a, true}, {b, true});
 @@
@@ -297,36 +276,28 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[32][4], const void* 
 @@
 -      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, kBBlockBytes)), "r"(static_cast<unsigned>(add)));
 +      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, 16)), "r"(static_cast<unsigned>(add)));
-(10) from (7):
+(10) from (9):
 @@
--  sparsegen::emulator::wgmma_16bit<Element, 32>(sums, {a, true}, {b, false, kBBlockBytes});
+-  sparsegen::emulator::wgmma_tf32<32>(sums, {a, true}, {b, true});
 +  sparsegen::emulator::wgmma_16bit<Element, 32>(sums, {a, true}, {b, true});
 @@
--      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 { "
+-      "wgmma.mma_async.sync.aligned.m64n256k8.f32.tf32.tf32 { "
 +      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 { "
 @@
--      "}, %128, %129, add, 1, 1, 0, 1;\n"
+-      "}, %128, %129, add, 1, 1;\n"
 +      "}, %128, %129, add, 1, 1, 0, 0;\n"
 @@
--      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, kBBlockBytes)), "r"(static_cast<unsigned>(add)));
-+      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, 16)), "r"(static_cast<unsigned>(add)));
-@@
--  sparsegen::emulator::wgmma_16bit<Element, 16>(sums, {a, true}, {b, false, kBBlockBytes});
+-  sparsegen::emulator::wgmma_tf32<16>(sums, {a, true}, {b, true});
 +  sparsegen::emulator::wgmma_16bit<Element, 16>(sums, {a, true}, {b, true});
 @@
--      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 { "
+-      "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 { "
 +      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 { "
 @@
--      "}, %64, %65, add, 1, 1, 0, 1;\n"
+-      "}, %64, %65, add, 1, 1;\n"
 +      "}, %64, %65, add, 1, 1, 0, 0;\n"
-@@
--      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, kBBlockBytes)), "r"(static_cast<unsigned>(add)));
-+      : "l"(matrix_descriptor(a, 16)), "l"(matrix_descriptor(b, 16)), "r"(static_cast<unsigned>(add)));
 (11) from (4):
 @@
 -
--// Starts adding the product of 64 rows of A and 128 columns of B, 32 places of k, to sums that lie over the warpgroup
--// as those of mma do over a warp: 16 rows for each warp. Without `add` the product takes the sums' place.
 -__device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const void* a, const void* b, bool add = true) {
 -#if defined(SPARSEGEN_EMULATOR)
 -  if (!add) {

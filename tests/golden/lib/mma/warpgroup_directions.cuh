@@ -1,11 +1,9 @@
-// A matrix in shared memory in rows of 128 swizzled bytes, 8 of which follow one another: along k (K-major), or along the other
-// direction (MN-major), of which the next 64 elements lie `block_stride` bytes further.
 template <bool kIsKMajor>
 struct SharedOperand {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::SwizzledMatrix matrix;
 #else
-  unsigned low;  // half of the descriptor; the other one is the same for all
+  unsigned low;
 #endif
 
   __device__ __forceinline__ explicit SharedOperand(const unsigned char* start, [[maybe_unused]] unsigned block_stride = 16) {
@@ -16,7 +14,6 @@ struct SharedOperand {
 #endif
   }
 
-  // Returns the matrix `bytes` further, a multiple of 16.
   __device__ __forceinline__ SharedOperand moved(unsigned bytes) const {
     SharedOperand found = *this;
 #if defined(SPARSEGEN_EMULATOR)
@@ -39,8 +36,6 @@ struct SharedOperand {
 using KMajor = SharedOperand<true>;
 using MnMajor = SharedOperand<false>;
 
-// Starts adding the product of 64 rows of A and 64 columns of B, 16 places of k, to sums that lie over the
-// warpgroup as those of mma do over a warp. Without `add` the product takes the sums' place.
 __device__ __forceinline__ void warpgroup_mma(float (&sums)[8][4], KMajor a, KMajor b, bool add = true) {
 #if defined(SPARSEGEN_EMULATOR)
   if (!add) {
@@ -73,8 +68,6 @@ __device__ __forceinline__ void warpgroup_mma(float (&sums)[8][4], KMajor a, KMa
 #endif
 }
 
-// Starts adding the product of 64 rows of A, of which each warp has 16 as fragments of mma, and 128 columns of B, 16 places of k, to sums that lie over the
-// warpgroup as those of mma do over a warp. Without `add` the product takes the sums' place.
 __device__ __forceinline__ void warpgroup_mma(float (&sums)[16][4], const unsigned (&a)[4], MnMajor b, bool add = true) {
 #if defined(SPARSEGEN_EMULATOR)
   if (!add) {

@@ -1,5 +1,3 @@
-// A matrix in shared memory as the tensor cores take it: groups of 8 rows lie `group_stride` bytes apart. The swizzle goes by
-// addresses, so that a matrix may begin at any row of a larger one.
 #if defined(SPARSEGEN_EMULATOR)
 using RowsOperand = sparsegen::emulator::SwizzledRows;
 #else
@@ -16,7 +14,6 @@ __device__ __forceinline__ RowsOperand rows_operand(const unsigned char* start, 
 #endif
 }
 
-// Returns the matrix `bytes` further, a multiple of 16.
 __device__ __forceinline__ RowsOperand moved(RowsOperand operand, unsigned bytes) {
 #if defined(SPARSEGEN_EMULATOR)
   return {operand.start + bytes, operand.row_bytes, operand.group_stride};
@@ -25,8 +22,6 @@ __device__ __forceinline__ RowsOperand moved(RowsOperand operand, unsigned bytes
 #endif
 }
 
-// Starts adding the product of 64 rows of A and 64 rows of B, 16 places of k, to sums that lie over the warpgroup
-// as those of mma do over a warp: 16 rows for each warp.
 __device__ __forceinline__ void warpgroup_mma_rows(float (&sums)[8][4], RowsOperand a, RowsOperand b) {
 #if defined(SPARSEGEN_EMULATOR)
   sparsegen::emulator::wgmma_16bit<Element, 8>(sums, a, b);
@@ -60,9 +55,6 @@ __device__ __forceinline__ void warpgroup_mma_rows(float (&sums)[8][4], RowsOper
 -      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 { "
 +      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 { "
 (3) from (1):
-@@
--// Starts adding the product of 64 rows of A and 64 rows of B, 16 places of k, to sums that lie over the warpgroup
-+// Starts adding the product of 64 rows of A, 16 for each warp as fragments of mma, and 32 rows of B, 16 places of k, to sums that lie over the warpgroup
 @@
 -__device__ __forceinline__ void warpgroup_mma_rows(float (&sums)[8][4], RowsOperand a, RowsOperand b) {
 +__device__ __forceinline__ void warpgroup_mma_rows(float (&sums)[4][4], const unsigned (&a)[4], RowsOperand b) {

@@ -28,20 +28,18 @@
 
 // lib/persistent/tile_ring.cuh.j2 (1)
 
-[[maybe_unused]] constexpr int kBBlockBytes = kPieceBytes;  // from 64 columns of B to the next 64, where B is contiguous along columns
+[[maybe_unused]] constexpr int kBBlockBytes = kPieceBytes;
 
 // lib/mma/warpgroup.cuh.j2 (1)
 
 // lib/persistent/tile_scheduler.cuh.j2 (1)
 
-// In shared memory, behind the stages and the staged pieces of the result.
 struct Memory {
   Ring ring;
   TileQueue queue;
 };
 
-// The coordinates of a box in the array of a batch element.
-__device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int outer) { return box_at(inner, outer); }
+__device__ __forceinline__ auto box_of([[maybe_unused]] int batch_index, int inner, int outer) { return box_at(inner, outer); }
 
 // lib/epilogue/tile_output.cuh.j2 (1)
 (2) from (1):
@@ -83,8 +81,8 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int
 -// lib/mma/warpgroup.cuh.j2 (1)
 +// lib/mma/warpgroup.cuh.j2 (5)
 @@
--__device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int outer) { return box_at(inner, outer); }
-+__device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int outer) { return box_at(inner, outer, item); }
+-__device__ __forceinline__ auto box_of([[maybe_unused]] int batch_index, int inner, int outer) { return box_at(inner, outer); }
++__device__ __forceinline__ auto box_of([[maybe_unused]] int batch_index, int inner, int outer) { return box_at(inner, outer, batch_index); }
 @@
 -// lib/epilogue/tile_output.cuh.j2 (1)
 +// lib/epilogue/tile_output.cuh.j2 (5)
@@ -146,7 +144,7 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int item, int inner, int
 -// lib/mma/warpgroup.cuh.j2 (11)
 +// lib/mma/warpgroup.cuh.j2 (6)
 @@
-+  unsigned came[kConsumers];  // parts of a tile that had come before
++  unsigned came[kConsumers];
 @@
 -// lib/epilogue/tile_output.cuh.j2 (7)
 +// lib/epilogue/tile_output.cuh.j2 (4)

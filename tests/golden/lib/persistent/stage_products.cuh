@@ -1,5 +1,3 @@
-// A warpgroup multiplies all stages of a tile, of which the first is loaded and has these flags. `multiply(add)` starts the product of
-// `stage`; it runs until the product of the next stage is started, and only then its stage is released.
 template <int kRingStages, class Sums, class Multiply>
 __device__ __forceinline__ void multiply_stages(Ring& ring, Stage& stage, Sums& sums, unsigned flags, const Multiply& multiply) {
   multiply(false);

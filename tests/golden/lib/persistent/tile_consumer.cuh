@@ -1,6 +1,5 @@
 // lib/persistent/stage_products.cuh.j2
 
-// A consumer warpgroup.
 struct Consumer {
   const unsigned char* tiles;
   Ring& ring;
@@ -18,12 +17,10 @@ struct Consumer {
     warpgroup_commit();
   }
 
-  // A tile whose stages are all live for both warpgroups.
   __device__ __forceinline__ void multiply_all(Sums& sums, unsigned flags) {
     multiply_stages<kStages>(ring, stage, sums, flags, [&](bool add) { multiply(sums, add); });
   }
 
-  // A tile in which some stages are dead for this warpgroup: runs of live stages stay pipelined.
   __device__ __forceinline__ void multiply_some(Sums& sums, unsigned flags) {
     #pragma unroll
     for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
@@ -56,7 +53,6 @@ struct Consumer {
     }
   }
 
-  // Computes and stores all tiles.
   __device__ __forceinline__ void compute_all(const Output& output) {
     for (;;) {
       const unsigned flags = ring.wait_full(stage);
@@ -69,8 +65,8 @@ struct Consumer {
       } else {
         multiply_some(sums, flags);
       }
-      const int item = 0;
-      if (row != kNoRows) output.store(sums, item, row * 64, [&](int piece) { return column + piece * kRowElements; });
+      const int batch_index = 0;
+      if (row != kNoRows) output.store(sums, batch_index, row * 64, [&](int piece) { return column + piece * kRowElements; });
     }
   }
 };
@@ -90,13 +86,10 @@ struct Consumer {
 -    warpgroup_commit();
 -  }
 -
--  // A tile whose stages are all live for both warpgroups.
 -  __device__ __forceinline__ void multiply_all(Sums& sums, unsigned flags) {
 -    multiply_stages<kStages>(ring, stage, sums, flags, [&](bool add) { multiply(sums, add); });
 -  }
 -
--  // A tile in which some stages are dead for this warpgroup: runs of live stages stay pipelined.
-+  // A tile in which some stages are dead for this warpgroup.
 @@
 -    #pragma unroll
 -    for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
@@ -142,8 +135,8 @@ struct Consumer {
 +      multiply_some(sums, flags);
 (3) from (1):
 @@
--      const int item = 0;
-+      const int item = static_cast<int>(flags >> 16);
+-      const int batch_index = 0;
++      const int batch_index = static_cast<int>(flags >> 16);
 (4) from (1):
 @@
 +  const Parts& whole;

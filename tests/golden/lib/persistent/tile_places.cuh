@@ -1,11 +1,9 @@
 struct TilePlace {
-  int row, column;  // in tiles
+  int row, column;
 };
 
-// Numbers run down kRaster tiles of rows before they go to the next columns, so that these tiles share B in the L2. The last group is kTail
-// high: rows come longest first, and clusters would end unevenly if a few of them had all of the shortest rows.
 __device__ __forceinline__ TilePlace place_of_tile(int number, int row_tiles, int column_tiles) {
-  if constexpr (kRaster == 1) {  // row by row: one division suffices
+  if constexpr (kRaster == 1) {
     const int row = number / column_tiles;
     return {row, number - row * column_tiles};
   }

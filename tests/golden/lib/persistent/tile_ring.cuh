@@ -1,13 +1,13 @@
-constexpr int kRowElements = 128 / sizeof(Element);  // elements in a row of 128 bytes, the widest that TMA swizzles
-constexpr int kStep = kRowElements;  // places of the contraction in a stage
-constexpr int kProducts = 4;  // instructions per stage; each takes 32 bytes of the contraction
-constexpr int kPieceBytes = 64 * 128;  // 64 rows of A, 64 columns of B, or 64 rows of the result
+constexpr int kRowElements = 128 / sizeof(Element);
+constexpr int kStep = kRowElements;
+constexpr int kProducts = 4;
+constexpr int kPieceBytes = 64 * 128;
 constexpr int kRingBytes = 24 * kPieceBytes;
 constexpr int kMostStages = 8;
-constexpr int kConsumers = 2;  // warpgroups
-constexpr int kProducer = 128 * kConsumers;  // the first thread of the third warpgroup, whose first warp is the producer
+constexpr int kConsumers = 2;
+constexpr int kProducer = 128 * kConsumers;
 constexpr int kThreads = kProducer + 128;
-[[maybe_unused]] constexpr int kNoRows = 0xffff;  // a warpgroup without rows: the last tile may be half a tile
+[[maybe_unused]] constexpr int kNoRows = 0xffff;
 
 __host__ __device__ constexpr int stage_bytes(int columns) { return (kConsumers + columns / 64) * kPieceBytes; }
 __host__ __device__ constexpr int stages_of(int columns) {
@@ -16,14 +16,11 @@ __host__ __device__ constexpr int stages_of(int columns) {
 
 // lib/persistent/arriving_lanes.cuh.j2
 
-// What the producer tells consumers of a stage. Word 0: flags (bit w: warpgroup w multiplies the stage), from bit 16 on the batch element.
-// Word 1: the first row of the result for each warpgroup, in units of 64, 16 bits each. Words 2 and 3: its columns.
 using StageDescriptor = Vector<unsigned, 4>;
-constexpr unsigned kLast = 4;  // the last stage of its tile
-constexpr unsigned kEnd = 8;  // an empty stage behind the last tile
-[[maybe_unused]] constexpr unsigned kRelayout = 16;  // an empty stage; later stages have the size of narrow tiles
+constexpr unsigned kLast = 4;
+constexpr unsigned kEnd = 8;
+[[maybe_unused]] constexpr unsigned kRelayout = 16;
 
-// A position in the ring. Each stage has a parity of its own, because their number changes where tiles become narrow.
 struct Stage {
   int number = 0;
   unsigned parities = 0;
@@ -35,13 +32,11 @@ struct Stage {
   }
 };
 
-// Lies in shared memory.
 struct Ring {
   StageDescriptor descriptors[kMostStages];
   Barrier full[kMostStages];
   Barrier empty[kMostStages];
 
-  // By one thread, before the cluster meets.
   __device__ __forceinline__ void init() {
     for (int stage = 0; stage < kMostStages; ++stage) {
       barrier_init(full + stage, 1);
@@ -49,10 +44,8 @@ struct Ring {
     }
   }
 
-  // The producer warp waits until consumers have released the stage.
   __device__ __forceinline__ void wait_empty(const Stage& stage) { barrier_wait(empty + stage.number, stage.parity() ^ 1); }
 
-  // The producer warp hands over a stage that holds flags and no tiles.
   __device__ __forceinline__ void signal(const Stage& stage, unsigned flags) {
     wait_empty(stage);
     if (threadIdx.x % 32 == 0) {
@@ -62,13 +55,11 @@ struct Ring {
     __syncwarp();
   }
 
-  // Consumers wait until the stage is loaded, and get its flags.
   __device__ __forceinline__ unsigned wait_full(const Stage& stage) {
     barrier_wait(full + stage.number, stage.parity());
     return descriptors[stage.number].element[0];
   }
 
-  // A consumer warp is done with the stage. Every block of the cluster is told: their producers multicast into this block's stage.
   __device__ __forceinline__ void release(int stage) {
     const unsigned lane = threadIdx.x % 32;
     __syncwarp();
@@ -83,5 +74,5 @@ struct Ring {
 };
 (2) from (1):
 @@
--constexpr int kStep = kRowElements;  // places of the contraction in a stage
-+constexpr int kStep = 128;  // places of the contraction in a stage
+-constexpr int kStep = kRowElements;
++constexpr int kStep = 128;

@@ -1,17 +1,14 @@
-constexpr int kSlots = 16;  // more than the blocks of a cluster can be apart, which the ring's stages bound: no number is overwritten unread
+constexpr int kSlots = 16;
 
-// Lies in shared memory: the first block of a cluster sends numbers of tiles to the other one.
 struct TileQueue {
   Barrier full[kSlots];
   unsigned numbers[kSlots];
 
-  // By one thread, before the cluster meets.
   __device__ __forceinline__ void init() {
     for (int slot = 0; slot < kSlots; ++slot) barrier_init(full + slot, 1);
   }
 };
 
-// Used by the producer warps of a cluster, whose first tile has the cluster's number. The two counters are zero between launches.
 struct TileScheduler {
   TileQueue& queue;
   unsigned* counters;
@@ -23,7 +20,6 @@ struct TileScheduler {
       : queue(queue), counters(counters), clusters(static_cast<int>(gridDim.x / kClusterBlocks)),
         cluster(static_cast<int>(blockIdx.x / kClusterBlocks)) {}
 
-  // Requests the next number, once per tile, so early that `next` need not wait for memory.
   __device__ __forceinline__ void prefetch() {
     if constexpr (kCounted) {
       if (cluster_rank() == 0) {
@@ -37,7 +33,6 @@ struct TileScheduler {
     }
   }
 
-  // Returns the number of the next tile.
   __device__ __forceinline__ int next() {
     if (kCounted && cluster_rank() == 1) {
       const int slot = taken % kSlots;
@@ -48,10 +43,9 @@ struct TileScheduler {
     }
     ++taken;
     if constexpr (kCounted) return static_cast<int>(fetched);
-    return taken * clusters + (taken % 2 == 0 ? cluster : clusters - 1 - cluster);  // back and forth: long tiles come first in a round
+    return taken * clusters + (taken % 2 == 0 ? cluster : clusters - 1 - cluster);
   }
 
-  // The last cluster to finish resets the counters for the next launch.
   __device__ __forceinline__ void finish() {
     if constexpr (kCounted) {
       if (cluster_rank() == 0 && threadIdx.x % 32 == 0) {

@@ -1,5 +1,3 @@
-// Adds kCount neighbouring floats to global memory, at an address aligned to all of them; nothing comes back. From compute
-// capability 9.0 on they are one request. Subnormal numbers count as zero.
 template <int kCount>
 __device__ __forceinline__ void add_to_global(float* sums, const float (&x)[kCount]) {
 #if defined(SPARSEGEN_EMULATOR)

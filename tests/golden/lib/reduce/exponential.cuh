@@ -1,4 +1,3 @@
-// 2^x to a relative error of some 2^-22; zero where it is below 2^-126.
 __device__ __forceinline__ float fast_exp2(float x) {
 #if defined(SPARSEGEN_EMULATOR)
   return exp2f(x);

@@ -1,15 +1,10 @@
-// Returns the place of float4 i of a lane's sums.
 __device__ __forceinline__ float (&sums_of(Sums& sums, int i))[4] { return sums[i / kColumnTiles][i % kColumnTiles]; }
 
-// Sums of a strip of 32 rows that several blocks have parts of. Each writes its part, the last to come adds up all of them
-// in their order: the result does not depend on who that is. No warp waits for another block. The counters are zero again
-// then. Returns whether this warp came last and `sums` are the whole.
 __device__ __forceinline__ bool add_up_parts(Sums& sums, float* parts, unsigned* counters, unsigned group, unsigned strip,
                                              unsigned lane, unsigned steps, unsigned total) {
   const unsigned first = block_of(group * steps, total), last = block_of((group + 1) * steps - 1, total);
   const unsigned count = last - first + 1;
   if (count == 1) return true;
-  // Going through the steps either the block or the group rises by one: their sum is a number of the pair.
   const auto part_of = [&](unsigned block) {
     return reinterpret_cast<float4*>(parts + (static_cast<long long>(block + group) * kWarpsM + strip) * kPartFloats) + lane;
   };
@@ -24,7 +19,7 @@ __device__ __forceinline__ bool add_up_parts(Sums& sums, float* parts, unsigned*
     float(&sum)[4] = sums_of(sums, i);
     sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
   }
-  constexpr unsigned kAtOnce = kColumnTiles < 4 ? 4 / kColumnTiles : 1;  // parts that are loaded before one is added
+  constexpr unsigned kAtOnce = kColumnTiles < 4 ? 4 / kColumnTiles : 1;
   for (unsigned block = first; block <= last; block += kAtOnce) {
     float4 theirs[kAtOnce][2 * kColumnTiles];
     #pragma unroll

@@ -1,36 +1,32 @@
 // lib/reduce/four_sums.cuh.j2
 
-// The work of all blocks: of each tile as many places of the contraction, tile by tile.
 struct Shares {
   long long work;
-  int places;  // of a tile
-  int blocks;  // that share the work
+  int places;
+  int blocks;
 
   __device__ __forceinline__ Shares(int tiles, int tile_places)
       : work(static_cast<long long>(tiles) * tile_places), places(tile_places), blocks(static_cast<int>(gridDim.x)) {}
 
   __device__ __forceinline__ long long begin(int block) const { return work * block / blocks; }
 
-  // Returns the block that has a place of the work.
   __device__ __forceinline__ int owner(long long place) const { return static_cast<int>(((place + 1) * blocks - 1) / work); }
 };
 
-// Sums of tiles of which several blocks have parts. A block has at most two such tiles, its first and its last one.
 struct Parts {
   const Shares& shares;
   float4* parts;
   unsigned* counters;
   unsigned* came;
   unsigned warpgroup;
-  int barrier;  // of the warpgroup
+  int barrier;
 
   __device__ __forceinline__ float4* slot(int block, int tile) const {
-    constexpr int kOwn = kTileN / 8 * 128;  // vectors of a warpgroup
+    constexpr int kOwn = kTileN / 8 * 128;
     const bool is_first = shares.begin(block) / shares.places == tile;
     return parts + (((2ll * block + (is_first ? 0 : 1)) * kConsumers + warpgroup) * kOwn + threadIdx.x % 128);
   }
 
-  // Stores this block's part of a tile. The last warpgroup to arrive adds up all parts in their order and gets true; its `sums` are complete.
   __device__ __forceinline__ bool add_up(Sums& sums, int tile) const {
     const long long begin = static_cast<long long>(tile) * shares.places;
     const int first = shares.owner(begin), last = shares.owner(begin + shares.places - 1);

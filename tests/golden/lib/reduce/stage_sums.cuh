@@ -4,9 +4,8 @@ __device__ __forceinline__ void clear(float (&sums)[kTiles][4]) {
   for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
 }
 
-constexpr int kMostPartTiles = 16;  // of 8 columns, whose sums of a stage find room in registers beside all sums
+constexpr int kMostPartTiles = 16;
 
-// Adds the sums of a stage to all sums, from one of their column tiles on.
 template <int kTiles, int kPartTiles>
 __device__ __forceinline__ void add_part(float (&sums)[kTiles][4], int first, const float (&part)[kPartTiles][4]) {
   #pragma unroll
@@ -16,7 +15,6 @@ __device__ __forceinline__ void add_part(float (&sums)[kTiles][4], int first, co
   }
 }
 
-// Adds the products of a stage, both matrices of which lie along the contraction.
 template <int kTiles>
 __device__ __forceinline__ void add_stage(float (&sums)[kTiles][4], const unsigned char* a, const unsigned char* b) {
   constexpr int kPartTiles = kTiles < kMostPartTiles ? kTiles : kMostPartTiles;

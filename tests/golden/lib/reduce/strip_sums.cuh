@@ -1,5 +1,3 @@
-// Adds the sums of a subwarp's kCount threads: each step halves the nonzeros that a thread holds while there are several,
-// so that thread t ends with the totals of nonzeros t * kKept to t * kKept + kKept - 1, first in its array.
 template <int kHeld, int kCount>
 __device__ __forceinline__ void reduce(float (&sum)[kStrip], int thread, unsigned lanes) {
   if constexpr (kCount > 1) {

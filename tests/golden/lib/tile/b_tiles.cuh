@@ -5,11 +5,10 @@ constexpr int kBRowChunks = kBColumns / kChunk;
 constexpr int kRowsPerPass = kLoaders / kBRowChunks;
 static_assert(kLoaders % kBRowChunks == 0, "a row's chunks go to different threads");
 
-// A thread's part in loading tiles of B to shared memory: the same 16-byte chunk of every kRowsPerPass-th row.
 struct BLoader {
-  const Element* source;  // of the first row, for the first tile
-  unsigned tile_row, target;  // of the tile; in bytes
-  int row, column;  // of the source in B as it is stored
+  const Element* source;
+  unsigned tile_row, target;
+  int row, column;
 
   __device__ __forceinline__ void start(unsigned thread, const Element* b, int row_length, int first_row, int first_column) {
     const unsigned chunk = thread % kBRowChunks;
@@ -21,7 +20,6 @@ struct BLoader {
         tile_row * kBRowBytes + swizzle<kBRowBytes, kBSwizzle>(tile_row) * 16, chunk * 16);
   }
 
-  // Sends the copies of the tile whose first row of B is `first_k`; zeros stand for what lies outside of B.
   __device__ __forceinline__ void load(unsigned char* tile, int first_k, int k, int n) const {
     constexpr bool kRowsDivide = kDividesK, kColumnsDivide = kDividesN;
     const int rows = k - first_k, row_length = n, this_column = column;
@@ -39,7 +37,7 @@ struct BLoader {
 (2) from (1):
 @@
 -constexpr int kBRows = kTileK, kBColumns = kTileN, kBSwizzle = 1;
-+constexpr int kBRows = kTileN, kBColumns = kTileK, kBSwizzle = 1;  // B is n x k row-major here
++constexpr int kBRows = kTileN, kBColumns = kTileK, kBSwizzle = 1;
 @@
 -    constexpr bool kRowsDivide = kDividesK, kColumnsDivide = kDividesN;
 -    const int rows = k - first_k, row_length = n, this_column = column;

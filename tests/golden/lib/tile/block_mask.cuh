@@ -1,12 +1,9 @@
-// The live bits of rows of blocks in words of 64, and which row each rank is. The whole buffer holds both, then both of the
-// transposed mask (sparsegen/matrix/block_mask.py).
 struct MaskRows {
   const unsigned long long* bits;
   const int* order;
-  int rows, words;  // words of a row
-  long long item_words;  // from one item of a batch to the next
+  int rows, words;
+  long long element_words;
 
-  // A mask of rows x columns blocks, of which this is the half by rows or the half by columns.
   __device__ __forceinline__ MaskRows(const unsigned long long* mask, int row_count, int column_count, bool by_columns) {
     const int row_words = (column_count + 63) / 64, column_words = (row_count + 63) / 64;
     const unsigned long long* const half =
@@ -15,14 +12,13 @@ struct MaskRows {
     words = by_columns ? column_words : row_words;
     bits = half;
     order = reinterpret_cast<const int*>(half + static_cast<long long>(rows) * words);
-    item_words = static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 + static_cast<long long>(column_count) * column_words +
+    element_words = static_cast<long long>(row_count) * row_words + (row_count + 1) / 2 + static_cast<long long>(column_count) * column_words +
                  (column_count + 1) / 2;
   }
 
-  // The mask of another item, of the first one's.
-  __device__ __forceinline__ MaskRows of_item(int item) const {
+  __device__ __forceinline__ MaskRows of_element(int batch_index) const {
     MaskRows found = *this;
-    found.bits += item * item_words, found.order += 2 * item * item_words;
+    found.bits += batch_index * element_words, found.order += 2 * batch_index * element_words;
     return found;
   }
 

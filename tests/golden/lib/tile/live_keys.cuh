@@ -1,28 +1,24 @@
-constexpr int kNowhere = -1;  // of a piece that there is not
+constexpr int kNowhere = -1;
 constexpr unsigned kEveryPiece = (1u << kPieces) - 1;
 
-// Query i sees key j where least <= j - i <= most, or where j < sinks and j - i <= most.
 struct Band {
   int least, most, sinks;
 
   __device__ __forceinline__ explicit Band(const int* words) : least(words[0]), most(words[1]), sinks(words[2]) {}
 };
 
-// The queries of a tile: pieces of kPieceRows of them, which may be anywhere.
 struct Queries {
   int first[kPieces];
   int ranks[kPieces];
 };
 
-// The live blocks of keys of a tile, the last one first. Each lane holds a word of 64 of them for each piece.
 struct LiveKeys {
   unsigned long long bits[kPieces];
-  unsigned long long rest = 0;  // of the word that is walked, of any piece
-  unsigned words = 0;  // the lanes whose words are still to come
-  int strip = 0;  // of 32 words
+  unsigned long long rest = 0;
+  unsigned words = 0;
+  int strip = 0;
   int lane_of_rest = 0;
 
-  // Looks up a strip of words.
   __device__ __forceinline__ void load(const Queries& queries, const MaskRows& mask, const Band& band, int query_count, int key_count, int which) {
     const int word = which * 32 + static_cast<int>(threadIdx.x % 32);
     unsigned long long any = 0;
@@ -45,7 +41,6 @@ struct LiveKeys {
     words = __ballot_sync(0xffffffffu, any != 0);
   }
 
-  // Returns how many live blocks the strip has.
   __device__ __forceinline__ int count() const {
     unsigned long long any = 0;
     #pragma unroll
@@ -56,7 +51,6 @@ struct LiveKeys {
     return found;
   }
 
-  // The next live block of the strip, and for which pieces it is live; -1 if there is none.
   __device__ __forceinline__ int take(unsigned& pieces) {
     if (rest == 0) {
       if (words == 0) return -1;
@@ -80,7 +74,6 @@ struct LiveKeys {
   }
 
  private:
-  // The blocks of a word that lie before block number `count`.
   __device__ __forceinline__ static unsigned long long before(int count, int word) {
     const int there = count - 64 * word;
     return there <= 0 ? 0 : there >= 64 ? ~0ull : (1ull << there) - 1;

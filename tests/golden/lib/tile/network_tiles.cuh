@@ -1,10 +1,9 @@
-constexpr int kTile = 256;  // values
-constexpr int kPair = 2 * kTile + 64;  // values of a group in a layer of pairs: two tiles and the biases
-constexpr int kUnit = 64;  // values that places of general groups are counted in
-constexpr int kGeneral = 0, kPairs = 1, kChains = 2, kTwins = 3;  // kinds of layers
+constexpr int kTile = 256;
+constexpr int kPair = 2 * kTile + 64;
+constexpr int kUnit = 64;
+constexpr int kGeneral = 0, kPairs = 1, kChains = 2, kTwins = 3;
 constexpr unsigned kAll = 0xffffffffu;
 
-// The network as it was packed.
 struct Network {
   const Vector<int, 4>* layers;
   const unsigned* places;
@@ -13,7 +12,6 @@ struct Network {
   const Element* values;
 };
 
-// A row's bias from its three parts.
 __device__ __forceinline__ float joined_bias(const Vector<unsigned, 2>& parts) {
   const __half2 first = reinterpret_cast<const __half2&>(parts.element[0]);
   const __half2 last = reinterpret_cast<const __half2&>(parts.element[1]);
@@ -27,7 +25,6 @@ __device__ __forceinline__ void load_fragment(unsigned (&fragment)[4], const Ele
   for (int i = 0; i < 4; ++i) fragment[i] = words.element[i];
 }
 
-// Every sum starts at its row's bias, which lane first + row has.
 template <int kTiles>
 __device__ __forceinline__ void start_sums(float (&sums)[kTiles][4], float bias, unsigned first) {
   const unsigned row = threadIdx.x % 32 / 4 + first;

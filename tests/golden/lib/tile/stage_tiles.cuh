@@ -1,4 +1,3 @@
-// Rows in shared memory, with 16 bytes behind each so that the rows of a fragment meet different banks.
 constexpr int kARow = kStep, kARows = kTileM, kAPitch = kARow + kChunk;
 constexpr int kBRow = kStep, kBRows = kTileN, kBPitch = kBRow + kChunk;
 constexpr int kAElements = kARows * kAPitch, kStageElements = kAElements + kBRows * kBPitch;

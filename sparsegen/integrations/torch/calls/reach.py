@@ -1,8 +1,13 @@
-"""The padding of convolutions, which PyTorch takes as numbers and as words."""
+"""Pixels that convolutions and pools read; padding, which PyTorch takes as numbers and as words."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import nn
+
 from sparsegen.errors import ConfigError
+from sparsegen.matrix.spatial_mask import Reach
 
 
 def padding_in_numbers(
@@ -24,3 +29,15 @@ def padding_in_numbers(
             "torch.nn.ZeroPad2d before a convolution of padding=0"
         )
     return both[0] // 2, both[1] // 2
+
+
+def reach_of(layer: nn.Module) -> Reach:
+    """Returns the input pixels that an output pixel of a convolution or a pool reads."""
+    pair = {name: _pair(getattr(layer, name)) for name in ("kernel_size", "stride")}
+    dilation = _pair(getattr(layer, "dilation", 1))
+    padding = padding_in_numbers(layer.padding, pair["kernel_size"], dilation)
+    return Reach(pair["kernel_size"], pair["stride"], padding, dilation)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value[0], value[1]) if isinstance(value, tuple | list) else (value, value)

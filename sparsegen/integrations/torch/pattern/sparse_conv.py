@@ -9,14 +9,14 @@ from torch.nn import functional
 from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import ConfigError, OperandError, PruningError
-from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
-from sparsegen.integrations.torch.convolution.masked_sequential import reach_of
-from sparsegen.integrations.torch.pattern.layer_weights import (
+from sparsegen.integrations.torch.calls.layer_weights import (
     current_bias,
     current_weight,
     keep_hooks,
     trains,
 )
+from sparsegen.integrations.torch.calls.reach import reach_of
+from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.matrix.spatial_mask import Reach
 from sparsegen.pruning.pruner import prune

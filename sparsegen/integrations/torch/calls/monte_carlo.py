@@ -31,3 +31,15 @@ class MonteCarloDropout(nn.Module):
     def drops(self) -> bool:
         """True if the next call drops, if its probability is above zero."""
         return self.training or self.drops_in_evaluation
+
+
+def checked_probability(p: object) -> float:
+    """A probability to drop.
+
+    Raises:
+        OperandError: it is outside [0, 1).
+    """
+    found = arguments.number(p, "p", OperandError)
+    if not 0 <= found < 1:
+        raise OperandError(f"p = {found} is outside [0, 1)")
+    return found

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import numpy as np
 
 from sparsegen.errors import OperandError
-from sparsegen.networks.run.chunks import Chunk
+from sparsegen.networks.model.chunks import Chunk
 from sparsegen.operators import DType
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
@@ -105,18 +105,26 @@ class BitInputs:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ByteInputs:
-    """Inputs of zeros and ones as bytes or truth values, inputs × neurons; their rows are bits."""
+class _ArrayInputs:
+    """Inputs of an array, inputs × neurons."""
 
-    bytes: Array
+    array: Array
 
     @property
     def count(self) -> int:
-        return len(self.bytes)
+        return len(self.array)
 
     @property
     def neurons(self) -> int:
-        return int(self.bytes.shape[1])
+        return int(self.array.shape[1])
+
+    def some(self, numbers: Array) -> Self:
+        return replace(self, array=self.array[numbers])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByteInputs(_ArrayInputs):
+    """Inputs of zeros and ones as bytes or truth values; their rows are bits."""
 
     @property
     def are_bits(self) -> bool:
@@ -127,29 +135,17 @@ class ByteInputs:
         return ceil_div(self.neurons, 8)
 
     def write(self, part: Chunk, rows: Array) -> None:
-        rows[:] = np.packbits(part.rows_of(self.bytes), axis=2, bitorder="little").reshape(rows.shape)
+        rows[:] = np.packbits(part.rows_of(self.array), axis=2, bitorder="little").reshape(rows.shape)
 
     def values(self) -> Array:
-        return self.bytes
-
-    def some(self, numbers: Array) -> ByteInputs:
-        return ByteInputs(self.bytes[numbers])
+        return self.array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NumberInputs:
-    """Inputs of any numbers that a dtype holds, inputs × neurons; their rows are in its storage form."""
+class NumberInputs(_ArrayInputs):
+    """Inputs of any numbers that a dtype holds; their rows are in its storage form."""
 
-    numbers: Array
     dtype: DType
-
-    @property
-    def count(self) -> int:
-        return len(self.numbers)
-
-    @property
-    def neurons(self) -> int:
-        return int(self.numbers.shape[1])
 
     @property
     def are_bits(self) -> bool:
@@ -160,16 +156,13 @@ class NumberInputs:
         return self.neurons * self.dtype.itemsize
 
     def write(self, part: Chunk, rows: Array) -> None:
-        given = np.ascontiguousarray(part.rows_of(self.numbers)).reshape(part.count, self.neurons)
+        given = np.ascontiguousarray(part.rows_of(self.array)).reshape(part.count, self.neurons)
         held = self.dtype.to_storage(given)
         require_finite(self.dtype.from_storage(held), given, self.dtype, part.numbers)
         rows[:] = held.view(np.uint8)
 
     def values(self) -> Array:
-        return self.dtype.rounded(self.numbers)
-
-    def some(self, numbers: Array) -> NumberInputs:
-        return NumberInputs(self.numbers[numbers], self.dtype)
+        return self.dtype.rounded(self.array)
 
 
 def require_finite(held: Array, given: Array, dtype: DType, inputs: Array | None = None) -> None:

@@ -1,0 +1,83 @@
+"""Clock of whole models: two arrangements of one model, timed in turn by the clock that times all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from sparsegen.kernels.base import Device
+from sparsegen.measure.l2 import L2
+from sparsegen.measure.race import in_turn, on_default_stream
+from sparsegen.plan.executors import shared_executor
+from sparsegen.tuning_db.records import Called
+
+ROUNDS = 11  # rounds of both arrangements in turn
+WARMUP = 3  # calls before one is captured: the first ones prepare, probe and check
+
+Run = Callable[[], object]
+Arrange = Callable[[], None]
+
+
+class ModelClock(Protocol):
+    """Times two arrangements of one model in turn."""
+
+    @property
+    def captured(self) -> bool:
+        """True if CUDA graphs are timed."""
+
+    def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
+        """Median microseconds of ``run`` after each; which was arranged last is not said."""
+
+
+class TorchClock:
+    """Replays captured graphs on a GPU; calls a model that cannot be captured, or that is on a CPU.
+
+    A graph's launches find the L2 as the model itself leaves it. Of a call, the host's time counts too.
+
+    Args:
+        device: device of the model; for one on the CPU the emulator's, whose clock is the host's.
+        captures: capture graphs if that is possible.
+    """
+
+    def __init__(self, device: Device, captures: bool = True) -> None:
+        self.captured = device.backend == "cuda" and captures
+        self._device = device
+
+    def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
+        """See `ModelClock`."""
+        replays: list[Run] = []
+        if self.captured:
+            try:
+                replays = [self._graph(run, arrange) for arrange in (first, second)]
+            except RuntimeError:  # a model that looks at its data: it is called from Python for good
+                torch.cuda.synchronize()
+                self.captured = False
+        called, runs, before = Called.DEVICE, replays, list[Arrange]()
+        executor = shared_executor(self._device)
+        with on_default_stream(executor):
+            if not self.captured:
+                called, runs, before = Called.HOST, [run, run], [first, second]
+                for arrange in before:
+                    arrange()
+                    for _ in range(WARMUP):
+                        run()
+            times = in_turn(
+                *(runs, executor, called, L2.WARM), rounds=ROUNDS, samples=1, warmup=0, before=before
+            )
+        return times[0], times[1]
+
+    @staticmethod
+    def _graph(run: Run, arrange: Arrange) -> Run:
+        arrange()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARMUP):
+                run()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+        return graph.replay

@@ -1,0 +1,89 @@
+"""Facts that a model's time depends on, by which a race of it is found again in the tuning database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
+from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
+from sparsegen.integrations.torch.models.arrangement import Form
+from sparsegen.integrations.torch.pattern.linear import SparseLinear
+from sparsegen.measure.decision import ModelLayer, digest_of
+from sparsegen.operators import Layout, SpmmProblem
+
+
+class ModelFacts:
+    """A model as it is when its conversion begins, and what look-ups say of the layers that may become sparse.
+
+    Two models are taken for one if their modules have the same names, types and descriptions, their tensors and inputs
+    the same shapes and dtypes, and their layers the same patterns and variants, with the same release of PyTorch.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        example_inputs: object,
+        sparse: Mapping[str, SparseLinear],
+        tokens: Mapping[str, tuple[int, ...]],
+        *,
+        captures: bool,
+    ) -> None:
+        """Take a model with all its layers dense.
+
+        Args:
+            sparse: the layers that may become sparse.
+            tokens: numbers of tokens of the layers that are called, see `Trace`.
+            captures: time CUDA graphs if that is possible.
+
+        Raises:
+            DatabaseError, PinsError: see `sparsegen.lookup`.
+        """
+        self._tokens = tokens
+        self._layers = {name: _looked_up(sparse[name], counts) for name, counts in tokens.items()}
+        modules = [f"{name} {type(m).__qualname__} {m.extra_repr()}" for name, m in model.named_modules()]
+        leaves, structure = pytree.tree_flatten(example_inputs)
+        given = [
+            *model.named_parameters(),
+            *model.named_buffers(),
+            *((str(structure), leaf) for leaf in leaves),
+        ]
+        self._model = digest_of(torch.__version__, captures, *modules, *(_described(*one) for one in given))
+
+    def pinned(self, names: tuple[str, ...]) -> str:
+        """Returns why layers are pinned, all of them; empty if some are not."""
+        layers = [self._layers[name] for name in names]
+        why = [layer.pinned for layer in layers if layer is not None and layer.pinned]
+        return why[0] if len(why) == len(names) else ""
+
+    def race(self, ours: Mapping[str, Form], other: Mapping[str, Form]) -> tuple[ModelLayer | None, str]:
+        """Returns what a race of two arrangements is recorded with: a sparse layer, and the context."""
+        first = next(name for name in ours if other.get(name) != ours[name])
+        arrangements = [
+            [
+                f"{name} {form} {self._tokens[name]} {self._layers[name]}"
+                for name, form in sorted(forms.items())
+            ]
+            for forms in (ours, other)
+        ]
+        return self._layers[first], digest_of(self._model, *arrangements)
+
+
+def _looked_up(layer: SparseLinear, tokens: tuple[int, ...]) -> ModelLayer | None:
+    """The layer's own product; None where no kernel of ours runs, so that nothing is recorded."""
+    device, count = kernel_device(layer.values), max(tokens, default=0)
+    if device is None or not count:
+        return None
+    epilogue = epilogue_of(Activation.NONE, has_bias=layer.bias is not None)
+    m, k = layer.pattern.shape
+    problem = SpmmProblem(m, k, count, DTYPES[layer.values.dtype], Layout.COLUMN, epilogue)
+    return ModelLayer.of(problem, layer.pattern.matrix, device, layer.pattern.db)
+
+
+def _described(name: str, value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{name} {tuple(value.shape)} {value.stride()} {value.dtype} {value.device}"
+    return f"{name} {value!r}"

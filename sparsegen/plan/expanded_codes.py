@@ -1,0 +1,81 @@
+"""The full weight of packed codes by one launch, into memory of the caller's."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparsegen.backends.plain import THREADS, compiled_kernels
+from sparsegen.errors import OperandError
+from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.lane_stream import ORDERS_AT_ONCE
+from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
+from sparsegen.kernels.tensor_map import TensorMap
+from sparsegen.operators import QuantizedSpmmProblem, Symmetry
+from sparsegen.plan.binding import BoundVariant
+from sparsegen.plan.own_launch import Bound, OwnLaunch
+from sparsegen.system.device_memory import WARP, Buffer
+from sparsegen.system.integers import ceil_div, round_up
+from sparsegen.system.numpy_types import Array
+
+FILE = "code_stream_weights.cu"
+
+
+class ExpandedCodes(OwnLaunch):
+    """Writes m × k weights, row-major and with their zeros, from what a variant of `quantized_stream_spmm` reads.
+
+    ``bound(stream, address of the weights)``; an address that 16 bytes divide. Each weight is rounded once, to the
+    problem's dtype.
+    """
+
+    def __init__(self, variant: BoundVariant, scales: Array, zero_points: Array | None) -> None:
+        """
+        Args:
+            scales, zero_points: groups × m, as real numbers; the latter for an asymmetric problem.
+
+        Raises:
+            OperandError: a variant of another family.
+            CompileError, DeviceUnavailableError, LaunchError: the kernel cannot be compiled or loaded.
+        """
+        super().__init__(variant.executor)
+        rendered, packed = variant.compiled.rendered, variant.packed
+        problem, config = rendered.problem, rendered.config
+        if not isinstance(problem, QuantizedSpmmProblem) or not isinstance(config, QuantizedStreamConfig):
+            raise OperandError(f"codes are expanded that {FAMILY.name} packed, not {config.family_name}")
+        executor, warps, sizes = variant.executor, config.warps_m * config.warps_k, packed.sizes
+        asymmetric = problem.symmetry is Symmetry.ASYMMETRIC
+        with executor.entered():
+            entry = f"expand_{problem.value_type}_{problem.dtype}"
+            (self._kernel,) = compiled_kernels(executor, (FILE, entry))
+            given = scales if zero_points is None else zero_points
+            of_groups = [executor.upload(np.ascontiguousarray(a, dtype=np.float32)) for a in (scales, given)]
+            executor.synchronize()  # calls may come on other streams
+        self._shape = problem.m, problem.k
+        streams = sizes["used_blocks"] * warps
+        self._launch = Launch((ceil_div(streams * WARP, THREADS), 1, 1), (THREADS, 1, 1))
+        self._arguments: list[Buffer | int | TensorMap | None] = [
+            *(problem.m, problem.k, sizes["used_blocks"], sizes["groups"] * sizes["steps"], sizes["steps"]),
+            *(
+                config.warps_m,
+                config.warps_k,
+                round_up(warps, ORDERS_AT_ONCE),
+                config.ring_chunks - config.depth,
+            ),
+            *(problem.scale_group.size(problem.k), int(config.row_order == "balanced"), int(asymmetric)),
+            *(packed.arrays[name] for name in ("masks", "orders", "starts", "values", "rows")),
+            *of_groups,
+            None,
+        ]
+
+    def weights(self) -> Array:
+        """The weights on the host, uint16 [m, k], as their 16-bit elements are stored."""
+        full = self.executor.allocate(2 * self._shape[0] * self._shape[1] or 1)
+        found = np.empty(self._shape, dtype=np.uint16)
+        with self.executor.entered():
+            self.bound()(0, full.address)
+            self.executor.synchronize()
+            if found.size:
+                self.executor.download(full, found)
+        return found
+
+    def _bind(self) -> Bound:
+        return self.executor.bind(self._kernel, self._launch, self._arguments)

@@ -1,0 +1,108 @@
+"""Live blocks of dense matrices copied and scaled on a device, by masks that stay packed, in one launch."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from sparsegen.backends.executor import Executor
+from sparsegen.backends.plain import compiled_kernels, is_loaded
+from sparsegen.errors import MatrixError
+from sparsegen.kernels.launch import Launch
+from sparsegen.matrix.block_mask import grid
+from sparsegen.operators import DType
+from sparsegen.plan.block_masks import may_start_early
+from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
+
+ROWS = 4  # rows of a thread, as in where_live.cu
+MOST_THREADS = 128
+VECTOR_BYTES = 16
+MOST_BLOCKS = 65535  # blocks of a grid along y, and matrices of a batch along z
+FILE = "where_live.cu"
+
+
+class Dead(StrEnum):
+    """Fate of the result's dead blocks."""
+
+    ZERO = "zero"
+    KEPT = "kept"
+
+
+@dataclass(frozen=True, slots=True)
+class WhereLive:
+    """Y = scale · X where the block of an element is live, for matrices that lie one behind the other.
+
+    Attributes:
+        shape: rows and columns of a matrix, one of each at the least.
+        block: rows and columns of a block, of any size.
+        strides: elements from a row of X to the next one, and of Y; by default those of contiguous matrices.
+        is_aligned: true if both addresses are multiples of 16 bytes.
+        batch: number of matrices, each with a mask of its own.
+    """
+
+    shape: tuple[int, int]
+    block: tuple[int, int]
+    dtype: DType
+    strides: tuple[int, int] | None = None
+    is_aligned: bool = True
+    batch: int = 1
+    scale: float = 1.0
+    dead: Dead = Dead.ZERO
+
+    @property
+    def width(self) -> int:
+        """Neighbours that one access moves: a vector of 16 bytes if no row and no block cuts one, else one."""
+        width = VECTOR_BYTES // self.dtype.itemsize
+        sides = self.shape[1], self.block[1], *(self.strides or ())
+        return width if self.is_aligned and not any(side % width for side in sides) else 1
+
+    @property
+    def entry(self) -> str:
+        """Name of the kernel."""
+        return f"where_live_{self.dtype}_{self.width}"
+
+    @property
+    def groups(self) -> int:
+        """Groups of rows that a thread takes at once, within rows of blocks."""
+        return ceil_div(self.shape[0], self.block[0]) * ceil_div(self.block[0], ROWS)
+
+    @property
+    def launch(self) -> Launch:
+        """The launch's sizes: threads of a block have neighbours, so that small matrices want few."""
+        across = ceil_div(self.shape[1], self.width)
+        threads = min(MOST_THREADS, WARP * ceil_div(across, WARP))
+        return Launch((ceil_div(across, threads), min(self.groups, MOST_BLOCKS), self.batch), (threads, 1, 1))
+
+    @property
+    def sizes(self) -> list[int]:
+        """The kernel's arguments before the addresses."""
+        layout, strides = grid(self.shape, self.block), self.strides or (self.shape[1], self.shape[1])
+        words = layout.row_words, layout.row_order_at, layout.words
+        (scale,) = struct.unpack("<i", struct.pack("<f", self.scale))
+        return [*self.shape, *self.block, *strides, *words, self.groups, int(self.dead is Dead.ZERO), scale]
+
+    def is_loaded(self, executor: Executor) -> bool:
+        """True if `bind_where_live` loads nothing, so that it can be called while a CUDA graph is captured."""
+        return is_loaded(executor, (FILE, self.entry))
+
+
+def bind_where_live(executor: Executor, what: WhereLive) -> Callable[..., None]:
+    """A launch for one thread to start many times: ``bound(stream, mask, x, y)``, addresses all.
+
+    The mask is the buffer of a `BlockMask`, or as many as matrices, one behind the other. X may be Y. An address of 0
+    for X says that Y holds it, scaled already: its live blocks stay as they are, and only dead ones are written.
+
+    Raises:
+        MatrixError: more matrices than `MOST_BLOCKS`.
+        CompileError, DeviceUnavailableError: the kernel cannot be compiled.
+    """
+    if what.batch > MOST_BLOCKS:
+        raise MatrixError(
+            f"a launch takes at most {MOST_BLOCKS} matrices, got {what.batch}; pass them in parts"
+        )
+    (kernel,) = compiled_kernels(executor, (FILE, what.entry))
+    launch = replace(what.launch, starts_early=may_start_early(executor))
+    return executor.bind(kernel, launch, [*what.sizes, None, None, None])

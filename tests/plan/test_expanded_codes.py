@@ -1,0 +1,77 @@
+"""The full weight of packed codes: bit for bit what codes, scales and zero points stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import sparsegen
+from sparsegen import backends
+from sparsegen.backends.executor import Executor
+from sparsegen.errors import OperandError
+from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.operators import DType, Quantization, QuantizedSpmmProblem, ScaleGroup, ValueType
+from sparsegen.plan.binding import BoundVariant
+from sparsegen.plan.expanded_codes import ExpandedCodes
+from sparsegen.plan.packing import pack
+from sparsegen.plan.variants import compile_variant
+from sparsegen.testing.matrices import csr, matrices
+
+CONFIGS = (
+    QuantizedStreamConfig(blocks=8, warps_m=1, depth=1),
+    QuantizedStreamConfig(blocks=16, warps_m=2, warps_k=4, ring_chunks=16, depth=6, row_order="balanced"),
+)
+ROUNDINGS = (
+    (Quantization(ValueType.INT4, ScaleGroup.OF_32, symmetric=False), DType.FLOAT16),
+    (Quantization(ValueType.INT4), DType.BFLOAT16),
+    (Quantization(ValueType.INT8, ScaleGroup.OF_64, symmetric=False), DType.BFLOAT16),
+    (Quantization(ValueType.INT8), DType.FLOAT16),
+    (Quantization(ValueType.E4M3, ScaleGroup.OF_128), DType.FLOAT16),
+    (Quantization(ValueType.E4M3), DType.BFLOAT16),
+)
+
+
+@pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    opened = backends.open_executor(backends.find_device(request.param))
+    yield opened
+    opened.close()
+
+
+def drifting() -> CsrMatrix:
+    """A matrix whose lanes drift apart and are brought together again."""
+    rng = np.random.default_rng(0)
+    live = rng.random((64, 3000)) < np.linspace(0.02, 1, 64)[:, None]
+    return csr((rng.standard_normal((64, 3000)) * live).astype(np.float32))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["one warp", "balanced"])
+@pytest.mark.parametrize(("rounding", "dtype"), ROUNDINGS, ids=str)
+def test_weights_have_equal_bits(
+    executor: Executor, rounding: Quantization, dtype: DType, config: QuantizedStreamConfig
+) -> None:
+    toolchain = backends.toolchain(executor.device)
+    names = ("odd_shape", "empty_rows", "aligned_shape", "no_nonzeros")
+    for matrix in (*(matrices()[name] for name in names), drifting()):
+        made = rounding.of(matrix, dtype)
+        problem = QuantizedSpmmProblem(
+            *matrix.shape, 8, dtype, value_type=rounding.value_type, scale_group=rounding.group,
+            symmetry=rounding.symmetry,
+        )  # fmt: skip
+        compiled = compile_variant(config, problem, toolchain)
+        packed = pack(FAMILY, problem, config, made.codes, executor)
+        variant = BoundVariant(compiled, packed, executor)
+        expand = ExpandedCodes(variant, made.scales, made.zero_points)
+        found = expand.weights()
+        expected = dtype.to_storage(made.dequantized().to_dense()).view(np.uint16)
+        expected = np.where(expected == 0x8000, 0, expected)
+        np.testing.assert_array_equal(np.where(found == 0x8000, 0, found), expected)
+
+
+def test_other_families_are_refused(executor: Executor) -> None:
+    operator = sparsegen.prepare(drifting(), n=4, family="csr_spmm", device="emulator")
+    with pytest.raises(OperandError, match="quantized_stream_spmm packed"):
+        ExpandedCodes(operator.launcher.prepared, np.zeros((1, 64)), None)
