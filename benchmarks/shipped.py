@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -104,13 +105,13 @@ def families_row(device: Device, place: torch.device) -> dict[str, Any]:
     for name, family in kernels.families().items():
         if family.problem_type is SpmmProblem and family.computes(problem):
             operators[name] = prepare(matrix, problem=problem, family=name, dense="never", device=device)
-            launches[name] = shipped_launch(variant_launcher(operators[name]).prepared, [device])
+            launches[name] = shipped_launch(variant_launcher(operators[name]), [device])
     linear = getattr(torch.ops, loaded_library(list(launches.values()))).linear
     x = torch.randn(n, k, dtype=torch.float16)
     bias = torch.linspace(-1, 1, m, dtype=torch.float16)
     unequal = []
     for number, (name, launch) in enumerate(launches.items()):
-        weight = torch.from_numpy(launch.weight).to(place)
+        weight = torch.from_numpy(launch.packed).to(place)
         wanted = torch.from_numpy(operators[name](x.numpy(), bias=bias.numpy()))
         found = [linear(x.to(place), weight, bias.to(place), number).cpu() for _ in range(3)]
         if not all(torch.equal(one, wanted) for one in found):
@@ -131,14 +132,11 @@ def shipped_row(
         shipped = ship(model, x, folder, program=program)
         found["ship_s"] = round(time.perf_counter() - began, 2)
         found["families"] = sorted({launch.family for launch in shipped.launches})
-        if program == "compiled":
-            file = str(folder / "model.pt2")
-            loaded: Any = torch._inductor.aoti_load_package(file, run_single_threaded=True)
-        else:
-            loaded = torch.export.load(folder / "model.pt2").module()
+        load = runpy.run_path(str(folder / "load.py"))["load"]
+        loaded = load(run_single_threaded=True) if program == "compiled" else load()
         found["equal_bits_here"] = torch.equal(loaded(x), wanted)
         torch.save({"x": x.cpu(), "y": wanted.cpu(), "place": str(place)}, folder / "example.pt")
-        found |= elsewhere(folder, program)
+        found |= elsewhere(folder)
         if place.type == "cuda":
             found |= times(lambda: model(x), lambda: loaded(x), place, ("own", "shipped"))
     return found
@@ -182,12 +180,12 @@ def perceptron(sizes: Sizes) -> nn.Sequential:
     return nn.Sequential(*made).requires_grad_(False).eval()
 
 
-def elsewhere(folder: Path, program: str) -> dict[str, Any]:
+def elsewhere(folder: Path) -> dict[str, Any]:
     """Seconds and bits of a process that has PyTorch on its path, and not sparsegen."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARSEGEN_")}
     paths = [path for path in sys.path if path and not Path(path, "sparsegen").is_dir()]
     environment["PYTHONPATH"] = os.pathsep.join(paths)
-    command = [sys.executable, str(READER), str(folder), program]
+    command = [sys.executable, str(READER), str(folder)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=100
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import importlib.util
 import json
+import runpy
 import sys
 import time
 from pathlib import Path
@@ -15,18 +16,13 @@ import torch
 SECONDS = 60.0  # after which a process that hangs says where, and ends
 
 
-def main(folder: Path, program: str) -> dict[str, Any]:
+def main(folder: Path) -> dict[str, Any]:
     assert importlib.util.find_spec("sparsegen") is None, "sparsegen is on the path of what should do without"
     example = torch.load(folder / "example.pt")
     x, wanted = (example[name].to(example["place"]) for name in ("x", "y"))
     _synchronize(x)
     began = time.perf_counter()
-    torch.ops.load_library(folder / "kernels.so")
-    model: Any
-    if program == "compiled":
-        model = torch._inductor.aoti_load_package(str(folder / "model.pt2"))
-    else:
-        model = torch.export.load(folder / "model.pt2").module()
+    model = runpy.run_path(str(folder / "load.py"))["load"]()
     loaded = time.perf_counter()
     with torch.no_grad():
         result = model(x)
@@ -47,4 +43,4 @@ def _synchronize(x: torch.Tensor) -> None:
 
 if __name__ == "__main__":
     faulthandler.dump_traceback_later(SECONDS, exit=True)
-    print(json.dumps(main(Path(sys.argv[1]), sys.argv[2])))
+    print(json.dumps(main(Path(sys.argv[1]))))

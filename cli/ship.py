@@ -72,9 +72,9 @@ def command(
     from sparsegen.integrations.torch.shipping.ship import ship
 
     found = ship(loaded, inputs, output, archs=archs, program=program)
-    table = Table("product", "family", "weight", box=None, padding=(0, 2, 0, 0))
+    table = Table("problem", "family", "packed", box=None, padding=(0, 2, 0, 0))
     for launch in found.launches:
-        table.add_row(str(launch.problem), launch.family, f"{launch.weight.nbytes} bytes")
+        table.add_row(str(launch.problem), launch.family, f"{launch.packed.nbytes} bytes")
     data = {"folder": str(output), **found.to_dict()}
     emit(as_json, data, table, str(found), Copied("To load it:", *found.how_to_load.splitlines()))
     note_emulator([where], as_json=as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -29,34 +30,35 @@ from sparsegen.integrations.torch import (  # noqa: E402
     PointwiseConv2d,
     QuantizedLinear,
     Shipped,
+    SparseAttention,
     SparseLinear,
     SparsePattern,
+    block_attention,
     convert,
     linear,
+    masks,
     ship,
 )
+from sparsegen.integrations.torch.attention import attention  # noqa: E402
 from sparsegen.integrations.torch.pattern.shared_input import SharedInput, SharedPart  # noqa: E402
 from sparsegen.operators import Quantization, ScaleGroup, ValueType  # noqa: E402
 
 LOADER = """
 import sys
 sys.modules["sparsegen"] = None  # an import of it raises ImportError
-import torch
-folder, program = sys.argv[1:]
-torch.ops.load_library(folder + "/kernels.so")
-if program == "compiled":
-    model = torch._inductor.aoti_load_package(folder + "/model.pt2")
-else:
-    model = torch.export.load(folder + "/model.pt2").module()
-x, wanted = torch.load(folder + "/example.pt")
+import runpy, torch
+(folder,) = sys.argv[1:]
+model = runpy.run_path(folder + "/load.py")["load"]()
+inputs, wanted = torch.load(folder + "/example.pt")
 with torch.no_grad():
     for _ in range(2):
-        found = model(*x)
+        found = model(*inputs)
         assert torch.equal(found, wanted), (found - wanted).abs().max()
     try:
-        model(*(one[:1] for one in x))
+        model(*(one[:1] for one in inputs))
     except (RuntimeError, AssertionError):
         print("equal bits, and other shapes are refused")
+print(*(name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules))
 """
 
 
@@ -92,21 +94,22 @@ class Block(nn.Module):
         return x + self.down(self.always_dense(self.up(self.norm(mixed))))
 
 
-def shipped(model: nn.Module, x: Tensor, folder: Path, program: str) -> Shipped:
+def shipped(model: nn.Module, inputs: Tensor | tuple[Tensor, ...], folder: Path, program: str) -> Shipped:
     """A shipped model with an example beside it."""
+    args = inputs if isinstance(inputs, tuple) else (inputs,)
     with torch.no_grad():
-        wanted = model(x)
-    found = ship(model, x, folder, program=program)
+        wanted = model(*args)
+    found = ship(model, inputs, folder, program=program)
     with torch.no_grad():
-        assert torch.equal(model(x), wanted), "the model was changed"
-    torch.save(((x,), wanted), folder / "example.pt")
+        assert torch.equal(model(*args), wanted), "the model was changed"
+    torch.save((args, wanted), folder / "example.pt")
     return found
 
 
-def loads_elsewhere(folder: Path, program: str) -> None:
-    """Raises AssertionError where a process without sparsegen gets other bits."""
+def loads_elsewhere(folder: Path) -> list[str]:
+    """The compilers of PyTorch that a process without sparsegen imports; raises AssertionError for other bits."""
     done = subprocess.run(
-        [sys.executable, "-c", LOADER, str(folder), program],
+        [sys.executable, "-c", LOADER, str(folder)],
         cwd=folder,
         env={"PATH": "/usr/bin:/bin"},
         capture_output=True,
@@ -114,7 +117,9 @@ def loads_elsewhere(folder: Path, program: str) -> None:
         timeout=300,
         check=False,
     )
-    assert done.stdout.endswith("equal bits, and other shapes are refused\n"), done.stdout + done.stderr
+    told = done.stdout.splitlines()
+    assert told[:1] == ["equal bits, and other shapes are refused"], done.stdout + done.stderr
+    return told[1].split()
 
 
 @pytest.fixture
@@ -126,7 +131,7 @@ def block() -> nn.Module:
 def test_an_exported_program_has_equal_bits_elsewhere(block: nn.Module, tmp_path: Path) -> None:
     before = {name: value.clone() for name, value in block.state_dict().items()}
     found = shipped(block, torch.randn(2, 5, 32), tmp_path / "block", "exported")
-    loads_elsewhere(tmp_path / "block", "exported")
+    loads_elsewhere(tmp_path / "block")
     assert len(found.launches) == 3 and found.dense == 1, "q, k and v are one launch"
     assert sorted(launch.problem.m for launch in found.launches) == [32, 48, 48]
     assert found.architectures == ("cpu",)
@@ -153,7 +158,7 @@ def test_a_compiled_program_has_equal_bits_elsewhere(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(sparse(32, 48), nn.ReLU(), sparse(48, 16)).eval()
     shipped(model, torch.randn(7, 32), tmp_path / "model", "compiled")
-    loads_elsewhere(tmp_path / "model", "compiled")
+    assert loads_elsewhere(tmp_path / "model") == [], "it loads without PyTorch's compilers, in a moment"
 
 
 def test_images_autocast_and_halves(tmp_path: Path) -> None:
@@ -172,7 +177,7 @@ def test_images_autocast_and_halves(tmp_path: Path) -> None:
     torch.manual_seed(0)
     found = shipped(Images().eval(), torch.randn(2, 16, 3, 3), tmp_path / "images", "exported")
     assert {launch.problem.dtype.value for launch in found.launches} == {"bfloat16"}
-    loads_elsewhere(tmp_path / "images", "exported")
+    loads_elsewhere(tmp_path / "images")
 
 
 def test_a_layer_called_with_two_numbers_of_tokens_has_two_launches(tmp_path: Path) -> None:
@@ -187,7 +192,7 @@ def test_a_layer_called_with_two_numbers_of_tokens_has_two_launches(tmp_path: Pa
     torch.manual_seed(0)
     found = shipped(Twice().eval(), torch.randn(9, 32), tmp_path / "twice", "exported")
     assert [launch.problem.n for launch in found.launches] == [9, 3]
-    loads_elsewhere(tmp_path / "twice", "exported")
+    loads_elsewhere(tmp_path / "twice")
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not here")
@@ -219,12 +224,15 @@ class Functional(nn.Module):
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: nn.Sequential(nn.Linear(16, 16)).eval(), OperandError, r"no sparse layer: call .*convert"),
+        (
+            lambda: nn.Sequential(nn.Linear(16, 16)).eval(),
+            OperandError,
+            r"no sparse layer, .*convert it first",
+        ),
         (lambda: nn.Sequential(sparse(16, 16)).train(), OperandError, r"call model\.eval\(\)"),
         (lambda: sparse(16, 16, run_dense="always").eval(), OperandError, "dense products take less time"),
         (lambda: sparse(16, 16).double().eval(), DeviceUnavailableError, "no kernel runs for torch.float64"),
-        (lambda: Functional().eval(), OperandError, r"calls sparsegen\.linear_carried"),
-        (lambda: MaskedConv2d(3, 3, 3).eval(), OperandError, "no sparse layer"),
+        (lambda: Functional().eval(), OperandError, r"calls sparsegen\.linear, which cannot"),
     ],
 )
 def test_models_that_cannot_be_shipped(make: Any, error: type, message: str, tmp_path: Path) -> None:
@@ -235,6 +243,98 @@ def test_models_that_cannot_be_shipped(make: Any, error: type, message: str, tmp
         ship(model, torch.randn(4, 16, dtype=kind), tmp_path / "out", program="exported")
     assert list(tmp_path.glob("*out*")) == [], "nothing is left of it"
     assert {name for name, _ in model.named_parameters()} == {name for name, _ in make().named_parameters()}
+
+
+class Masked(nn.Module):
+    """Convolutions whose mask comes with the call."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        options = {"padding": 1, "mask_block": 4, "dense": "never"} | options
+        self.first, self.second = MaskedConv2d(8, 16, 3, **options), MaskedConv2d(16, 8, 3, **options)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x, mask)), mask)
+
+
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+def test_masked_convolutions_take_another_mask_with_each_call(memory: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Masked().eval(), torch.randn(2, 8, 16, 16).to(memory_format=memory)
+    found = shipped(model, (x, torch.rand(2, 4, 4) < 0.5), tmp_path / "masked", "exported")
+    assert [launch.problem.operator for launch in found.launches] == ["masked_conv2d"] * 2
+    loads_elsewhere(tmp_path / "masked")
+    loaded = runpy.run_path(str(tmp_path / "masked" / "load.py"))["load"]()
+    other = torch.rand(2, 4, 4) < 0.2
+    with torch.no_grad():
+        assert torch.equal(loaded(x, other), model(x, other))
+
+
+class Attending(nn.Module):
+    """Attention over the blocks with the largest scores of the call, and what masks nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(64, 3 * 2 * 64)
+
+    def forward(self, x: Tensor, scores: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).reshape(1, 64, 3, 2, 64).permute(2, 0, 3, 1, 4)
+        mask = masks.topk_blocks(scores, 2, (16, 16))
+        out, lse = block_attention(q, k, v, mask, causal=True, return_lse=True)
+        return block_attention(out, k, v, softcap=5.0) + lse[..., None].exp().half()
+
+
+def test_attention_by_blocks_takes_another_mask_with_each_call(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Attending().eval().half(), torch.randn(1, 64, 64).half()
+    found = shipped(model, (x, torch.rand(2, 4, 4)), tmp_path / "attending", "exported")
+    assert [launch.problem.operator for launch in found.launches] == ["block_attention"] * 2
+    assert {spec.name for spec in found.launches[0].operands} == {"q", "k", "v", "mask"}, (
+        "the scale is packed"
+    )
+    loads_elsewhere(tmp_path / "attending")
+
+
+class Fixed(nn.Module):
+    """Attention over a fixed pattern, in one launch or in steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = SparseAttention(torch.rand(16, 16) < 0.3, 2, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x + 1, x - 1)
+
+
+def test_attention_over_a_pattern_is_shipped_where_it_is_one_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model, x = Fixed().eval(), torch.randn(2, 16, 64).half()
+    monkeypatch.setattr(attention, "fused_runs", lambda *_: False)
+    with pytest.raises(OperandError, match="several launches"):
+        ship(model, x, tmp_path / "steps", program="exported")
+    monkeypatch.setattr(attention, "fused_runs", lambda *_: True)
+    found = shipped(model, x, tmp_path / "fused", "exported")
+    assert [launch.problem.operator for launch in found.launches] == ["sparse_attention"]
+    loads_elsewhere(tmp_path / "fused")
+
+
+def test_what_pytorch_computes_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DeviceUnavailableError, match=r"block_attention: no kernel runs for torch\.float32"):
+        ship(Attending().eval(), (torch.randn(1, 64, 64), torch.rand(2, 4, 4)), tmp_path / "wide")
+
+
+def test_layers_with_one_kernel_have_it_once(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    kept = torch.rand(64, 64) < 0.2
+    layers = (SparseLinear.from_dense(nn.Linear(64, 64), kept, run_dense="never") for _ in range(32))
+    found = ship(nn.Sequential(*layers).eval(), torch.randn(4, 64), tmp_path / "deep", program="exported")
+    binaries = {target.digest: target.binary for launch in found.launches for target in launch.targets}
+    library = (tmp_path / "deep" / "kernels.so").read_bytes()
+    assert len(found.launches) == 32 and len(binaries) == 1
+    assert [library.count(binary) for binary in binaries.values()] == [1]
+    assert len(library) < sum(map(len, binaries.values())) + 300_000
 
 
 def test_a_missing_compiler_and_other_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +383,7 @@ def test_a_converted_model_from_a_file_is_shipped_by_the_command(tmp_path: Path)
     told = json.loads(done.stdout)
     assert told["folder"] == str(tmp_path / "out") and len(told["launches"]) == 2
     again = CliRunner().invoke(cli, [*words, str(tmp_path / "other")])
-    assert "torch.ops.load_library(" in again.stdout and "2 launches for cpu" in again.stdout
+    assert '/load.py")["load"]()' in again.stdout and "2 launches for cpu" in again.stdout
     with torch.no_grad():
         torch.save(((x,), model(x)), tmp_path / "out" / "example.pt")
-    loads_elsewhere(tmp_path / "out", "exported")
+    loads_elsewhere(tmp_path / "out")

@@ -72,8 +72,7 @@ def shipped(
 ) -> Iterator[tuple[Any, dict[str, ShippedLaunch]]]:
     """The operator of a library with all of them, and the launches by their families."""
     launches = {
-        name: shipped_launch(variant_launcher(one).prepared, [emulator_device()])
-        for name, one in operators.items()
+        name: shipped_launch(variant_launcher(one), [emulator_device()]) for name, one in operators.items()
     }
     folder, listed = tmp_path_factory.mktemp("library"), list(launches.values())
     write_library(listed, folder)
@@ -90,7 +89,7 @@ def operands(problem: SpmmProblem) -> tuple[Any, Any]:
 def test_bits_are_equal(name: str, shipped: Any, operators: dict[str, SparseOperator]) -> None:
     operator, launches = shipped
     x, bias = operands(FAMILIES[name])
-    weight = torch.from_numpy(launches[name].weight)
+    weight = torch.from_numpy(launches[name].packed)
     number = list(launches).index(name)
     for _ in range(2):  # scratch memory is as the first launch left it
         found = operator(x, weight, bias, number)
@@ -102,17 +101,17 @@ def test_pytorch_finds_no_fault_with_the_operator(shipped: Any) -> None:
     operator, launches = shipped
     name = next(iter(launches))
     x, bias = operands(FAMILIES[name])
-    torch.library.opcheck(operator.default, (x, torch.from_numpy(launches[name].weight), bias, 0))
+    torch.library.opcheck(operator.default, (x, torch.from_numpy(launches[name].packed), bias, 0))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda x, w, b: (x[1:], w, b, 0), "expected 24 tokens of 128 features"),
-        (lambda x, w, b: (x.double(), w, b, 0), "another dtype"),
-        (lambda x, w, b: (x, w[1:], b, 0), "belongs to another launch"),
-        (lambda x, w, b: (x, w, None, 0), "bias: expected one"),
-        (lambda x, w, b: (x, w, b[1:], 0), "another size"),
+        (lambda x, w, b: (x[1:], w, b, 0), "b: expected 24 × 128, as in the example inputs"),
+        (lambda x, w, b: (x.double(), w, b, 0), "b: expected the dtype"),
+        (lambda x, w, b: (x, w[1:], b, 0), "belong to another launch"),
+        (lambda x, w, b: (x, w, None, 0), "another number of operands"),
+        (lambda x, w, b: (x, w, b[1:], 0), "bias: expected 96"),
         (lambda x, w, b: (x, w, b, 1000), "there is none of this number"),
     ],
 )
@@ -121,14 +120,14 @@ def test_other_operands_are_refused(change: Any, message: str, shipped: Any) -> 
     name = next(iter(launches))
     x, bias = operands(FAMILIES[name])
     with pytest.raises(RuntimeError, match=message):
-        operator(*change(x, torch.from_numpy(launches[name].weight), bias))
+        operator(*change(x, torch.from_numpy(launches[name].packed), bias))
 
 
 def test_threads_may_call_at_the_same_time(shipped: Any) -> None:
     operator, launches = shipped
     name = next(name for name, launch in launches.items() if launch.scratch_bytes)
     x, bias = operands(FAMILIES[name])
-    weight, number = torch.from_numpy(launches[name].weight), list(launches).index(name)
+    weight, number = torch.from_numpy(launches[name].packed), list(launches).index(name)
     inputs = [x * (i + 1) for i in range(8)]
     wanted = [operator(one, weight, bias, number) for one in inputs]
     with ThreadPoolExecutor(4) as pool:
@@ -140,7 +139,7 @@ def test_misaligned_and_strided_operands_are_copied(shipped: Any) -> None:
     operator, launches = shipped
     name = next(iter(launches))
     x, bias = operands(FAMILIES[name])
-    weight = torch.from_numpy(launches[name].weight)
+    weight = torch.from_numpy(launches[name].packed)
     wanted = operator(x, weight, bias, 0)
     shifted = torch.empty(x.numel() + 1, dtype=x.dtype)[1:].view(N, K).copy_(x)
     assert torch.equal(operator(shifted, weight, bias, 0), wanted)
@@ -157,12 +156,14 @@ def test_tensor_maps_and_scratch_are_among_what_is_shipped(shipped: Any) -> None
 
 
 def test_a_variant_that_another_gpu_cannot_run_is_refused(operators: dict[str, SparseOperator]) -> None:
-    bound = variant_launcher(operators["tma_block_spmm"]).prepared
+    launcher = variant_launcher(operators["tma_block_spmm"])
     with pytest.raises(ConfigError, match=r"tma_block_spmm .* cannot run on NVIDIA A100"):
-        shipped_launch(bound, [emulator_device(), find_target("a100").device])
+        shipped_launch(launcher, [emulator_device(), find_target("a100").device])
 
 
-def test_products_of_other_layers_are_refused(matrix: CsrMatrix) -> None:
-    operator = sparsegen.prepare(matrix, n=N, device="emulator", family="csr_spmm")
-    with pytest.raises(OperandError, match="products of linear layers"):
-        shipped_launch(variant_launcher(operator).prepared, [emulator_device()])
+def test_results_that_are_written_in_parts_are_refused() -> None:
+    operator = sparsegen.prepare(
+        operator="sdd", m=64, k=64, n=64, block="16x16", dtype="float16", rest="kept", device="emulator"
+    )
+    with pytest.raises(OperandError, match="written in parts"):
+        shipped_launch(variant_launcher(operator), [emulator_device()])

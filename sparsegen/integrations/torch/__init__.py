@@ -75,6 +75,7 @@ from sparsegen.integrations.torch.pattern.quantized_linear import QuantizedLinea
 from sparsegen.integrations.torch.pattern.sparse_conv import SparseConv2d
 from sparsegen.integrations.torch.points.kernel_maps import KernelMap
 from sparsegen.integrations.torch.points.submanifold import SubmanifoldConv3d, submanifold_conv3d
+from sparsegen.integrations.torch.shipping.kernels_folder import ship_operators
 from sparsegen.integrations.torch.shipping.ship import Shipped, ship
 from sparsegen.plan.shipping.program import ProgramKind
 
@@ -133,6 +134,7 @@ __all__ = [
     "sdd",
     "sdd_into",
     "ship",
+    "ship_operators",
     "sparse_attention",
     "submanifold_conv3d",
     "to_counts",

@@ -10,17 +10,18 @@ import numpy as np
 from sparsegen import backends
 from sparsegen.backends.cuda.tensor_maps import DATA_TYPES
 from sparsegen.errors import ConfigError, OperandError
-from sparsegen.kernels.base import Device
+from sparsegen.kernels.base import Device, cuda_architecture
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import TensorMap
-from sparsegen.operators import Layout, QuantizedSpmmProblem, SpmmProblem
+from sparsegen.operators import Problem, TensorSpec
 from sparsegen.plan.binding import BoundVariant, launch_arguments
+from sparsegen.plan.variant_launcher import VariantLauncher
 from sparsegen.system.integers import round_up
 from sparsegen.system.numpy_types import Array
 
 ALIGNMENT = 256  # bytes of what lies behind one another, as of device memory
-RESULT = -1  # in the place of an operand's number, as in launch.h
+RESULT = -1  # in the place of an operand's number, as in launch.h; further results count down
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class ShippedTarget:
 
 @dataclass(frozen=True, slots=True)
 class ShippedMap:
-    """A tensor map, and the number of its array among the operands, or `RESULT`."""
+    """A tensor map, and the number of its array among the operands, or from `RESULT` down among the results."""
 
     array: int
     map: TensorMap
@@ -65,58 +66,66 @@ class ShippedArgument:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShippedLaunch:
-    """The product of a linear layer with a number of tokens.
+    """A problem that is computed with operands of each call, such as the product of a linear layer for some tokens.
 
     Attributes:
         entry: name of the kernel function.
         targets: one for each architecture.
+        operands, results: what calls bring and get, in order.
         scratch_bytes: bytes of all scratch memory, one part behind the other.
-        weight: uint8: the packed arrays, one behind the other.
+        packed: uint8: the packed arrays and the operands that are kept, one behind the other.
     """
 
-    problem: SpmmProblem | QuantizedSpmmProblem
+    problem: Problem
     family: str
     config: Mapping[str, object]
     entry: str
     targets: tuple[ShippedTarget, ...]
+    operands: tuple[TensorSpec, ...]
+    results: tuple[TensorSpec, ...]
     arguments: tuple[ShippedArgument, ...]
     maps: tuple[ShippedMap, ...]
     scratch_bytes: int
-    weight: Array
+    packed: Array
 
 
-def shipped_launch(
-    bound: BoundVariant, devices: Sequence[Device], kept: Mapping[str, Array] | None = None
-) -> ShippedLaunch:
+def architecture_of(device: Device) -> str:
+    """Name of the architecture of a device's kernels, such as ``sm_90a``; ``cpu`` for the emulator's."""
+    return "cpu" if device.backend == "emulator" else cuda_architecture(device.compute_capability)
+
+
+def shipped_launch(launcher: VariantLauncher, devices: Sequence[Device]) -> ShippedLaunch:
     """The launch of a variant, for devices that need not be here.
 
     Args:
         devices: one of each architecture.
-        kept: operands that are part of the weight, in storage form by name: scales, zero points.
 
     Raises:
         ConfigError: the variant cannot run on one of them.
-        OperandError: another product than that of a linear layer without a gradient.
+        OperandError: a result that is written in parts.
         CompileError, DeviceUnavailableError: see `Toolchain.compile`.
     """
+    bound = launcher.prepared
     rendered, packed = bound.compiled.rendered, bound.packed
     family, config, problem = rendered.family, rendered.config, rendered.problem
-    if not isinstance(problem, SpmmProblem | QuantizedSpmmProblem) or not _is_of_linear_layer(problem):
-        raise OperandError(f"{problem}: products of linear layers are shipped, and no others yet")
-    constant = {
-        name: np.ascontiguousarray(array).view(np.uint8).ravel() for name, array in (kept or {}).items()
-    }
-    places, weight = _behind_one_another(bound.downloaded() | constant)
-    operands = {spec.name: spec for spec in problem.operands(packed.nnz) if spec.name not in constant}
-    result = problem.result(packed.nnz)
-    numbers = {name: number for number, name in enumerate(operands)} | {result.name: RESULT}
-    given = _places("scratch", packed.scratch) | {
-        name: ShippedArgument("operand", numbers[name], spec.nbytes)
-        for name, spec in (operands | {result.name: result}).items()
+    if bound.result.is_updated:
+        raise OperandError(f"{problem}: a result that is written in parts cannot be shipped")
+    written = tuple(spec for spec in bound.operands if spec.is_written)
+    read = [spec for spec in bound.operands if not spec.is_written]
+    kept = {spec.name: launcher.kept_operand(spec.name) for spec in read}
+    operands = tuple(spec for spec in read if kept[spec.name] is None)
+    results = (bound.result, *written)
+    own = {name: _bytes_of(array) for name, array in kept.items() if array is not None}
+    places, together = _behind_one_another(bound.downloaded() | own)
+    numbers = {spec.name: number for number, spec in enumerate(operands)}
+    numbers |= {spec.name: RESULT - number for number, spec in enumerate(results)}
+    given = _places("scratch", packed.scratch) | {name: places[name] for name in own}
+    given |= {
+        spec.name: ShippedArgument("operand", numbers[spec.name], spec.nbytes)
+        for spec in (*operands, *results)
     }
     maps: list[ShippedMap] = []
     arguments: list[ShippedArgument] = []
-    given |= {name: places.pop(name) for name in constant}
     laid_out = Packed(arrays=places, sizes=packed.sizes, nnz=packed.nnz)
     for argument in launch_arguments(family, problem, config, laid_out, given):
         match argument:
@@ -128,22 +137,20 @@ def shipped_launch(
             case ShippedArgument():
                 arguments.append(argument)
             case _:
-                raise AssertionError(f"a parameter of a linear layer without a place: {argument!r}")
+                raise AssertionError(f"a parameter of {family.name} without a place: {argument!r}")
     return ShippedLaunch(
         problem=problem,
         family=family.name,
         config=config.to_dict(),
         entry=bound.compiled.kernel.entry,
         targets=tuple(_target(bound, device) for device in devices),
+        operands=operands,
+        results=results,
         arguments=tuple(arguments),
         maps=tuple(maps),
         scratch_bytes=_end(given[name] for name in packed.scratch),
-        weight=weight,
+        packed=together,
     )
-
-
-def _is_of_linear_layer(problem: SpmmProblem | QuantizedSpmmProblem) -> bool:
-    return problem.layout is Layout.COLUMN and problem.batch == 1 and not problem.epilogue.has_residual
 
 
 def _target(bound: BoundVariant, device: Device) -> ShippedTarget:
@@ -180,10 +187,14 @@ def _end(places: Iterable[ShippedArgument]) -> int:
     return sum(round_up(max(1, place.nbytes), ALIGNMENT) for place in places)
 
 
+def _bytes_of(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
 def _behind_one_another(arrays: Mapping[str, Array]) -> tuple[dict[str, ShippedArgument], Array]:
     """Arrays of bytes as one array, and where each lies in it."""
     places = _places("packed", {name: array.nbytes for name, array in arrays.items()})
-    found = np.zeros(_end(places.values()), dtype=np.uint8)
+    found = np.zeros(max(ALIGNMENT, _end(places.values())), dtype=np.uint8)
     for name, place in places.items():
         found[place.value : place.value + place.nbytes] = arrays[name]
     return places, found

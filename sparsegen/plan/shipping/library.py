@@ -1,6 +1,6 @@
 """Compiles a shared library of launches with the host's C++ compiler: no CUDA toolkit, and none of PyTorch's objects.
 
-It registers one operator with PyTorch's stable interface (torch/csrc/stable, PyTorch 2.10 and later), has cubins of
+It registers its operators with PyTorch's stable interface (torch/csrc/stable, PyTorch 2.10 and later), has cubins of
 every architecture in it, and finds NVIDIA's driver and the current stream when it is first called.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from sparsegen.backends import emulator
 from sparsegen.backends.compiler_process import run_compiler
 from sparsegen.backends.emulator.host_compiler import host_compiler
-from sparsegen.operators import DType
+from sparsegen.operators import DType, WordType
 from sparsegen.plan.shipping.launches import ShippedLaunch
 from sparsegen.render.sources import environment
 from sparsegen.settings import Settings
@@ -24,7 +24,10 @@ SOURCES = ("cpu.cpp", "driver.cpp", "gpu.cpp", "operators.cpp")
 OPTIONS = ("-std=c++20", "-O2", "-fPIC", "-pthread", "-fvisibility=hidden", "-shared")
 TABLE = "launches.cpp"
 SECONDS = 300.0  # most that the compiler may take
-SCALAR_TYPES = {DType.FLOAT16: 5, DType.FLOAT32: 6, DType.BFLOAT16: 15}  # c10/core/ScalarType.h
+SCALAR_TYPES = {  # c10/core/ScalarType.h; words of masks come as int64, which all of PyTorch takes
+    **{DType.FLOAT16: 5, DType.FLOAT32: 6, DType.BFLOAT16: 15},
+    **{WordType.INT32: 3, WordType.UINT64: 4},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +53,12 @@ class PyTorchHeaders:
 
 
 def namespace_of(launches: Sequence[ShippedLaunch]) -> str:
-    """The namespace of a library's operator, which tells it from those of all other models."""
+    """The namespace of a library's operators, which tells them from those of all other models."""
     digest = hashlib.sha256()
     for launch in launches:
-        facts = (launch.problem, launch.family, launch.config, launch.arguments, launch.maps)
+        facts = (launch.problem, launch.family, launch.config, launch.operands, launch.arguments, launch.maps)
         digest.update(repr((facts, [(t.capability, t.digest, t.launch) for t in launch.targets])).encode())
-        digest.update(launch.weight.data)
+        digest.update(launch.packed.data)
     for source in sorted(NATIVE.iterdir()):
         digest.update(source.read_bytes())
     return f"sparsegen_shipped_{digest.hexdigest()[:16]}"

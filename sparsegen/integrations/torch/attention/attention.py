@@ -26,10 +26,13 @@ from sparsegen.integrations.torch.attention.attention_passes import (
 )
 from sparsegen.integrations.torch.attention.attention_steps import Steps, steps
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype
+from sparsegen.integrations.torch.calls.devices import kernel_device
 from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
+from sparsegen.integrations.torch.calls.prepared import Prepared
+from sparsegen.integrations.torch.calls.prepared_calls import PreparedCall
 from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
 from sparsegen.integrations.torch.pattern.carried_patterns import HELD
-from sparsegen.integrations.torch.pattern.pattern import SparsePattern
+from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern
 from sparsegen.integrations.torch.pattern.pattern_module import PatternModule
 from sparsegen.matrix.csr import MAX_INDEX
 
@@ -175,6 +178,34 @@ def _attention_of(
     else:
         by_steps(pattern, q, k, v, scale, out, weights if keeps_weights else None)
     return out, weights
+
+
+def prepared(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, keeps_weights: bool, pattern: SparsePattern
+) -> PreparedCall | None:
+    """The kernel of the operator ``attention``, whose arguments these are; None where PyTorch computes it.
+
+    Raises:
+        OperandError: it runs in several steps, or nothing lives.
+    """
+    if kernel_device(q) is None:
+        return None
+    heads, _, head_dim = q.shape
+    if keeps_weights or not (q.numel() and pattern.nnz) or not fused_runs(pattern, q, scale):
+        raise OperandError(
+            f"sparse attention over {pattern.nnz} places runs in several launches here, which cannot be shipped: one "
+            "launch can, as can block_attention with a mask of blocks"
+        )
+    found = pattern.prepared(Product.ATTENTION, head_dim, q, scale=scale, batch=heads)
+    assert isinstance(found, Prepared)  # the choice says so
+    return PreparedCall(
+        found.operator,
+        lambda inputs: dict(zip("qkv", inputs[:3], strict=True)),
+        lambda written, inputs: (
+            next(iter(written.values())).reshape(inputs[0].shape),
+            room_for_weights(inputs[0], pattern, heads=0),
+        ),
+    )
 
 
 def _backward_of(

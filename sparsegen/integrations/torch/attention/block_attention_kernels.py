@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache, partial
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from sparsegen.integrations.torch.attention.attention_options import (
 from sparsegen.integrations.torch.calls.devices import kernel_device
 from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.prepared import aligned, array_of, is_capturing
+from sparsegen.integrations.torch.calls.prepared_calls import PreparedCall
 from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.kernels import families_of
 from sparsegen.kernels.base import Device
@@ -62,6 +63,32 @@ class _Forward:
         given |= Beside(*more).given()
         launch(self.problem, self.operator, given, {"lse": lse}, stored(out, order))
         return out, lse
+
+
+def prepared(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> PreparedCall | None:
+    """The kernel of the operator ``block_attention``, whose arguments these are; None where PyTorch computes it.
+
+    Args:
+        q, k, v: may have no data, as all tensors.
+    """
+    more, options = Beside(*inputs[:BESIDE]), AttentionOptions(*inputs[BESIDE:])
+    check(q, k, v, more, options)
+    found = _kernel(BlockAttentionProblem, q, k, more, options)
+    if found is None:
+        return None
+    problem, operator = found
+
+    def operands(given: Sequence[Any]) -> dict[str, Tensor]:
+        dense = {name: stored(tensor, problem.order) for name, tensor in zip("qkv", given[:3], strict=True)}
+        return dense | Beside(*given[3 : 3 + BESIDE]).given()
+
+    def results(written: Mapping[str, Tensor], given: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        batch, heads, tokens, head_dim = given[0].shape
+        by_heads = problem.order is TokenOrder.HEADS
+        out = written["o"].reshape(batch, *((heads, tokens) if by_heads else (tokens, heads)), head_dim)
+        return out if by_heads else out.transpose(1, 2), written["lse"].reshape(batch, heads, tokens)
+
+    return PreparedCall(operator, operands, results)
 
 
 def _backward_of(*inputs: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:

@@ -1,4 +1,4 @@
-"""Launches of the kernels that make masks of blocks and drop them, on tensors; without a device of ours by NumPy."""
+"""Launches of the kernels that make masks of blocks and drop them, on tensors; without a device of ours by PyTorch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from sparsegen.integrations.torch.blocks import plain_masks
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device, kernel_device_of
 from sparsegen.integrations.torch.calls.plain_launches import PlainLaunches, stream_of
 from sparsegen.integrations.torch.calls.prepared import aligned
@@ -94,9 +94,7 @@ def pack_on(live: Tensor) -> Tensor:
     lead, layout = live.shape[:-2], BlockMaskLayout(*live.shape[-2:])
     device, masks = kernel_device_of(live.device), math.prod(lead)
     if device is None:
-        each = live.cpu().numpy().reshape(-1, layout.rows, layout.columns)
-        made = np.array([packed(one) for one in each], dtype=np.uint64).reshape(*lead, layout.words)
-        return torch.from_numpy(made).to(live.device)
+        return plain_masks.packed_blocks(live)
     live = live.contiguous()
     words = torch.empty((*lead, layout.words), dtype=torch.uint64, device=live.device)
     if masks:
@@ -111,14 +109,9 @@ def largest_on(scores: Tensor, among: Largest, live: int) -> Tensor:
     """
     lead, layout = scores.shape[:-2], BlockMaskLayout(*scores.shape[-2:])
     device, masks = kernel_device_of(scores.device), math.prod(lead)
-    scores = scores.detach().float().contiguous()
     if device is None:
-        lines = scores if among is Largest.ROWS else scores.flatten(-2)
-        lines = lines.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-        ordered, places = lines.sort(dim=-1, descending=True, stable=True)
-        kept = ordered[..., :live] > -torch.inf
-        found = torch.zeros_like(lines, dtype=torch.bool).scatter(-1, places[..., :live], kept)
-        return pack_on(found.reshape(scores.shape))
+        return plain_masks.largest_blocks(scores, among, live)
+    scores = scores.detach().float().contiguous()
     words = torch.empty((*lead, layout.words), dtype=torch.uint64, device=scores.device)
     if masks:
         launch = _here.launch(device, layout, (among, live), masks=masks)

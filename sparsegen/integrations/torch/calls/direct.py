@@ -8,7 +8,8 @@ any of these, its own function can be called.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, TypeAlias
@@ -25,6 +26,10 @@ _profiles = torch._C._autograd._profiler_enabled
 PLAIN = (Tensor, nn.Parameter)  # subclasses have a say in what is done with them
 
 Function = Callable[..., Any]
+StandIn = Callable[
+    [str, tuple[Any, ...], Function], Any
+]  # takes an operator's name, its inputs, and the operator
+_stand_ins: list[StandIn] = []  # of a program that is exported; no context variable, which Dynamo cannot read
 Context: TypeAlias = Any  # autograd's, which takes any attribute
 
 
@@ -66,6 +71,16 @@ def asked(*tensors: Tensor | None) -> Asked:
 def may_run_at_once(*tensors: Tensor | None) -> bool:
     """True if a call with these tensors needs nothing but its result."""
     return asked(*tensors) is Asked.NOTHING
+
+
+@contextmanager
+def standing_in(stand_in: StandIn) -> Iterator[None]:
+    """A function computes what operators would by the dispatcher while a program is exported inside the block."""
+    _stand_ins.append(stand_in)
+    try:
+        yield
+    finally:
+        _stand_ins.remove(stand_in)
 
 
 @dataclass(frozen=True)
@@ -135,7 +150,7 @@ class DirectOperator:
             backward, remember: its gradient, as `torch.library.register_autograd` takes them; both or none.
             held: encoding of the last argument, if it is an object: `schema` has ``int NAME`` for it.
         """
-        self._function, self._tensors, self._held = function, tensors, held
+        self._name, self._function, self._tensors, self._held = name, function, tensors, held
         self._operator, self._portable = self._defined(name, schema, fake, backward, remember), None
         if held is not None:
             places = schema[: schema.rindex(", int ")]
@@ -232,6 +247,11 @@ class DirectOperator:
 
         What is written for another process carries the object itself.
         """
+        if _stand_ins and torch.compiler.is_exporting():
+            return _stand_ins[-1](self._name, inputs, self._by_dispatcher)
+        return self._by_dispatcher(*inputs)
+
+    def _by_dispatcher(self, *inputs: Any) -> Any:
         if self._transformed is not None and _transform() is not None:
             return self._transformed(*inputs)
         if self._held is None:

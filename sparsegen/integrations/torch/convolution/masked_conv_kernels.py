@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.launches import Place, Result, launch_of
+from sparsegen.integrations.torch.calls.prepared_calls import PreparedCall
 from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.calls.wide import WIDE
 from sparsegen.integrations.torch.convolution.conv_problem import (
@@ -49,21 +50,56 @@ def launch_convolution(
     """Returns the function that computes the operator ``masked_conv2d``, whose arguments these are, for tensors like
     these.
     """
-    sides, (groups, mask_of, density, relu, *earlier) = rest[:4], rest[4:]  # the dispatcher passes no default
-    problem = problem_of(x, weight, bias, sides, groups, mask_of, density, relu)
+    problem = _problem(x, weight, bias, rest)
     device = kernel_device(x)
     if device is None:
         return partial(_plain, problem)
-    if any(earlier):
-        problem = replace(problem, given=Given.EARLIER)
     operator = operators.get(problem, device, captures=False)
+    return launch_of(operator, problem, (x, weight, bias, words), *_places(problem))
+
+
+def prepared(
+    x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, *rest: Any
+) -> PreparedCall | None:
+    """The kernel of the operator ``masked_conv2d``, whose arguments these are; None where PyTorch computes it.
+
+    Args:
+        words: may have no data, as all tensors.
+    """
+    problem, device = _problem(x, weight, bias, rest), kernel_device(x)
+    if device is None:
+        return None
+    places, result = _places(problem)
+    return PreparedCall(
+        operators.get(problem, device, captures=False),
+        lambda inputs: {name: _seen(inputs, place) for name, place in places.items()},
+        lambda written, _: result.viewed(next(iter(written.values()))),
+    )
+
+
+def _problem(x: Tensor, weight: Tensor, bias: Tensor | None, rest: Sequence[Any]) -> MaskedConv2dProblem:
+    """The problem of the operator's arguments; ``rest`` are those after the tensors."""
+    sides, (groups, mask_of, density, relu, *earlier) = rest[:4], rest[4:]  # the dispatcher passes no default
+    problem = problem_of(x, weight, bias, sides, groups, mask_of, density, relu)
+    return replace(problem, given=Given.EARLIER) if any(earlier) else problem
+
+
+def _places(problem: MaskedConv2dProblem) -> tuple[dict[str, Place], Result]:
+    """Places of operands among x, weight, bias and words, and the result."""
     by_pixels = None if problem.layout.has_planes else _by_pixels
     places: dict[str, Place] = {"x": (0, by_pixels), "w": (1, _by_pixels), "mask": 3}
-    if bias is not None:
+    if problem.epilogue is not ConvEpilogue.NONE:
         places["bias"] = 2
     shape = problem.batch, problem.filters, problem.out_height, problem.out_width
-    result = Result(shape, torch.contiguous_format if problem.layout.has_planes else torch.channels_last)
-    return launch_of(operator, problem, (x, weight, bias, words), places, result)
+    order = torch.contiguous_format if problem.layout.has_planes else torch.channels_last
+    return places, Result(shape, order)
+
+
+def _seen(inputs: Sequence[Any], place: Place) -> Tensor:
+    """The operand at a place, as the operator takes it."""
+    at, view = place if isinstance(place, tuple) else (place, None)
+    tensor: Tensor = inputs[at]
+    return tensor if view is None else view(tensor)
 
 
 def _by_pixels(images: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ from sparsegen.integrations.torch.calls.autocast import autocast_dtype
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.direct import Asked, asked
 from sparsegen.integrations.torch.calls.either import Compute, chosen
+from sparsegen.integrations.torch.calls.layer_weights import keep_hooks
 from sparsegen.integrations.torch.calls.weight_state import WeightState, unchanged, weight_state
-from sparsegen.integrations.torch.pattern.layer_weights import keep_hooks
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear

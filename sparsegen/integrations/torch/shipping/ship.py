@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from sparsegen import arguments
 from sparsegen.errors import (
@@ -20,12 +22,15 @@ from sparsegen.errors import (
     one_line,
 )
 from sparsegen.integrations.torch.calls.devices import kernel_device_of
+from sparsegen.integrations.torch.calls.direct import StandIn, standing_in
 from sparsegen.integrations.torch.calls.example_inputs import arguments_of
-from sparsegen.integrations.torch.shipping.layer_calls import noted_calls, sparse_layers, stood_in
-from sparsegen.integrations.torch.shipping.libraries import LIBRARY, require_stable_interface, write_library
+from sparsegen.integrations.torch.shipping.layer_calls import Compute, LayerCall, noted_calls, stood_in
+from sparsegen.integrations.torch.shipping.libraries import require_stable_interface, write_library
+from sparsegen.integrations.torch.shipping.loader import LOADER, write_loader
+from sparsegen.integrations.torch.shipping.operator_calls import OperatorCalls, ShippedCall, stand_in_of
 from sparsegen.integrations.torch.shipping.shipped_products import ShippedProduct, shipped_products
-from sparsegen.kernels.base import Device, cuda_architecture
-from sparsegen.plan.shipping.launches import ShippedLaunch
+from sparsegen.kernels.base import Device
+from sparsegen.plan.shipping.launches import ShippedLaunch, architecture_of
 from sparsegen.plan.shipping.library import namespace_of
 from sparsegen.plan.shipping.program import ProgramKind
 from sparsegen.system.publish import publish_folder, reported
@@ -55,14 +60,8 @@ class Shipped:
 
     @property
     def how_to_load(self) -> str:
-        """The lines of Python that load it."""
-        library, program = self.folder / LIBRARY, self.folder / PROGRAM
-        loads = (
-            f'model = torch._inductor.aoti_load_package("{program}")'
-            if self.kind is ProgramKind.COMPILED
-            else f'model = torch.export.load("{program}").module()'
-        )
-        return f'torch.ops.load_library("{library}")\n{loads}'
+        """The line of Python that loads it."""
+        return f'model = runpy.run_path("{self.folder / LOADER}")["load"]()'
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; those of the file ``shipped.json`` beside the program."""
@@ -78,7 +77,7 @@ class Shipped:
                     "family": launch.family,
                     "config": dict(launch.config),
                     "problem": {"operator": launch.problem.operator, **launch.problem.to_dict()},
-                    "weight_bytes": launch.weight.nbytes,
+                    "packed_bytes": launch.packed.nbytes,
                 }
                 for launch in self.launches
             ],
@@ -103,16 +102,16 @@ def ship(
     """Write a converted model for inference into a folder that plain PyTorch runs, without sparsegen and its database.
 
     The folder has the exported program with the packed weights (``model.pt2``), the library of its kernels
-    (``kernels.so``), which registers one operator by PyTorch's stable interface, and what is in them
-    (``shipped.json``). It takes inputs of the shapes of the example inputs alone. The kernels are those that this
-    process runs, so that products have equal bits; products that are dense here stay so. PyTorch 2.10 or later
+    (``kernels.so``), which registers operators by PyTorch's stable interface, what loads both (``load.py``), and what
+    is in them (``shipped.json``). It takes inputs of the shapes of the example inputs alone. The kernels are those that
+    this process runs, so that products have equal bits; products that are dense here stay so. PyTorch 2.10 or later
     loads it:
 
-        torch.ops.load_library("folder/kernels.so")
-        model = torch._inductor.aoti_load_package("folder/model.pt2")
+        model = runpy.run_path("folder/load.py")["load"]()
 
     Args:
-        model: with sparse layers (`convert`), in evaluation, on the device that it is shipped for. It stays as it is.
+        model: with sparse layers (`convert`), masked convolutions or attention by blocks, in evaluation, on the device
+            that it is shipped for. It stays as it is.
         example_inputs: a tensor, a tuple of positional arguments, or a dict of named ones.
         output: a folder that is not there yet.
         archs: further GPUs that the library gets kernels for, such as ``"sm_80"`` or ``"h100"``; see
@@ -121,8 +120,8 @@ def ship(
             `torch.export`; ``torch.export.load("folder/model.pt2").module()`` runs it.
 
     Raises:
-        OperandError: a model without sparse layers or in training, one that `torch.export` cannot trace or that calls
-            other operators of sparsegen, or example inputs that are none. What the model raises is passed on.
+        OperandError: a model that runs no kernel or is in training, one that `torch.export` cannot trace or that calls
+            further operators of sparsegen, or example inputs that are none. What the model raises is passed on.
         DeviceUnavailableError: no kernel runs for the model's dtype and device, or there is no C++ compiler.
         ConfigError: an architecture that a layer's kernel cannot run on.
         CompileError: the library, or AOTInductor, did not compile; the message says what else can be shipped.
@@ -135,37 +134,68 @@ def ship(
     wanted = arguments.texts(archs, "archs", ConfigError)
     args, kwargs = arguments_of(example_inputs)
     _require_ready(model, folder)
-    devices = _devices(model, wanted)
-    products = shipped_products(noted_calls(model, args, kwargs), devices)
-    different = list(dict.fromkeys(products.values()))
-    launches = [p for p in different if p.launch is not None]
+    place = _place(model, args, kwargs)
+    devices = _devices(place, wanted)
+    found = _Launched.of(model, args, kwargs, devices, place)
+    launches = [one.launch for one in found.different if one.launch is not None]
     if not launches:
         raise OperandError(
-            "no sparse layer of the model runs a kernel with these inputs: dense products take less time, and "
-            "torch.export alone ships those"
+            "the model runs no kernel with these inputs: it has no sparse layer, or dense products take less time; "
+            "convert it first (sparsegen.integrations.torch.convert), or ship it by torch.export alone"
         )
-    shipped = _shipped(folder, kind, launches, len(different) - len(launches), devices)
-    numbers = {product: number for number, product in enumerate(launches)}
+    architectures = tuple(architecture_of(device) for device in devices)
+    dense = len(found.different) - len(launches)
+    shipped = Shipped(folder, kind, namespace_of(launches), tuple(launches), dense, architectures)
     with reported(folder), publish_folder(folder) as work:
-        write_library(shipped.launches, work)
-        computed = {
-            call: product.computed_by(shipped.namespace, numbers.get(product, 0))
-            for call, product in products.items()
-        }
-        with stood_in(computed):
-            exported = _exported(model, args, kwargs)
+        write_library(launches, work)
+        exported = found.exported(shipped.namespace, model, args, kwargs)
         _write_program(exported, kind, work / PROGRAM)
+        write_loader(work, kind)
         (work / FACTS).write_text(json.dumps(shipped.to_dict(), indent=1) + "\n", encoding="utf-8")
     return shipped
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """All that a program of a model launches: for each call of a layer or of an operator."""
+
+    layers: Mapping[LayerCall, ShippedProduct]
+    operators: Mapping[Hashable, ShippedCall]
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        devices: Sequence[Device],
+        place: torch.device,
+    ) -> _Launched:
+        """Run the model, which prepares its kernels, and trace it: operators with data of the call show there alone."""
+        layers = shipped_products(noted_calls(model, args, kwargs), devices)
+        calls = OperatorCalls()
+        _exported(model, args, kwargs, {call: one.shape_alone for call, one in layers.items()}, calls.note)
+        return cls(layers, calls.shipped(devices, place))
+
+    @property
+    def different(self) -> list[ShippedProduct | ShippedCall]:
+        """Each once, in the order of launches."""
+        return list(dict.fromkeys([*self.layers.values(), *self.operators.values()]))
+
+    def exported(
+        self, namespace: str, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """The program, which calls a library that is loaded."""
+        launches = [one for one in self.different if one.launch is not None]
+        numbers = {one: number for number, one in enumerate(launches)}
+        layers = {call: one.computed_by(namespace, numbers.get(one, 0)) for call, one in self.layers.items()}
+        operators = {key: one.computed_by(namespace, numbers[one]) for key, one in self.operators.items()}
+        return _exported(model, args, kwargs, layers, stand_in_of(operators))
 
 
 def _require_ready(model: nn.Module, folder: Path) -> None:
     """Raises what `ship` says of the model, PyTorch and the folder."""
     require_stable_interface()
-    if not sparse_layers(model):
-        raise OperandError(
-            "the model has no sparse layer: call sparsegen.integrations.torch.convert(model, ...) first"
-        )
     if model.training:
         raise OperandError("the model is in training, and is shipped for inference: call model.eval() first")
     with reported(folder):
@@ -173,53 +203,47 @@ def _require_ready(model: nn.Module, folder: Path) -> None:
             raise OutputExistsError("it is there already; choose another name, or remove it", path=folder)
 
 
-def _devices(model: nn.Module, archs: Sequence[str]) -> list[Device]:
+def _place(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
+    """The model's device: that of its first parameter or buffer, or without any of the first tensor that it gets."""
+    state: Iterable[Any] = [*model.parameters(), *model.buffers(), *tree_leaves((args, dict(kwargs)))]
+    return next((one.device for one in state if isinstance(one, torch.Tensor)), torch.device("cpu"))
+
+
+def _devices(place: torch.device, archs: Sequence[str]) -> list[Device]:
     """One device of each architecture, the model's own first."""
-    layer = sparse_layers(model)[0]
-    own = kernel_device_of(layer.values.device)
-    found = {} if own is None else {_architecture(own): own}
+    own = kernel_device_of(place)
+    found = {} if own is None else {architecture_of(own): own}
     for arch in archs:
         device = find_target(arch).device
-        found.setdefault(_architecture(device), device)
+        found.setdefault(architecture_of(device), device)
     return list(found.values())
 
 
-def _architecture(device: Device) -> str:
-    return "cpu" if device.backend == "emulator" else cuda_architecture(device.compute_capability)
-
-
-def _shipped(
-    folder: Path, kind: ProgramKind, products: Sequence[ShippedProduct], dense: int, devices: Sequence[Device]
-) -> Shipped:
-    launches = tuple(p.launch for p in products if p.launch is not None)
-    return Shipped(
-        folder, kind, namespace_of(launches), launches, dense, tuple(_architecture(d) for d in devices)
-    )
-
-
-def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The program of a model whose sparse layers are stood in for.
+def _exported(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    layers: Mapping[LayerCall, Compute],
+    stand_in: StandIn,
+) -> Any:
+    """The program of a model whose sparse layers and operators are stood in for.
 
     Raises:
-        OperandError: it cannot be traced, or calls an operator of sparsegen's that is not shipped.
+        OperandError: it cannot be traced.
     """
-    try:
-        with torch.no_grad():
-            found = torch.export.export(model, args, dict(kwargs), strict=False)
-    except OperandError:
-        raise
-    except Exception as error:  # PyTorch's errors of tracing have no root of their own
-        reason = one_line(str(error).strip().partition("\n")[0])
-        raise OperandError(
-            f"torch.export cannot trace the model: {type(error).__name__}: {reason}"
-        ) from error
-    left = {str(node.target) for node in found.graph.nodes if str(node.target).startswith("sparsegen.")}
-    if left:
-        raise OperandError(
-            f"the model calls {', '.join(sorted(left))}, which cannot be shipped yet: sparse linear layers and 1 × 1 "
-            "convolutions can"
-        )
-    return found
+    with ExitStack() as stack:
+        stack.enter_context(stood_in(layers))
+        stack.enter_context(standing_in(stand_in))
+        stack.enter_context(torch.no_grad())
+        try:
+            return torch.export.export(model, args, dict(kwargs), strict=False)
+        except OperandError:
+            raise
+        except Exception as error:  # PyTorch's errors of tracing have no root of their own
+            reason = one_line(str(error).strip().partition("\n")[0])
+            raise OperandError(
+                f"torch.export cannot trace the model: {type(error).__name__}: {reason}"
+            ) from error
 
 
 def _write_program(exported: Any, kind: ProgramKind, path: Path) -> None:

@@ -52,6 +52,12 @@ class ShippedProduct:
         operator = getattr(torch.ops, namespace).linear
         return partial(self._compute, lambda x, weight, bias: operator(x, weight, bias, number))
 
+    @property
+    def shape_alone(self) -> Compute:
+        """The function that gives a tensor of the result's shape and dtype, without its numbers."""
+        width = self.weight.shape[0] if self.launch is None else self.launch.problem.m
+        return lambda x: x.new_empty((*x.shape[:-1], width), dtype=self.dtype)
+
     def _compute(self, linear: Any, x: Tensor) -> Tensor:
         x = x if x.dtype == self.dtype else x.to(self.dtype)  # as autocast did
         y = self.activation.of(linear(x.reshape(-1, x.shape[-1]), self.weight, self.bias))
@@ -107,8 +113,8 @@ def _product(call: LayerCall, devices: Sequence[Device]) -> ShippedProduct:
         return ShippedProduct(None, weight, added, layer.activation, call.dtype)
     with prepared.turn:
         prepared.follower.follow(values)
-        launch = shipped_launch(variant_launcher(prepared.operator).prepared, devices)
-    packed = torch.from_numpy(launch.weight).to(values.device)
+        launch = shipped_launch(variant_launcher(prepared.operator), devices)
+    packed = torch.from_numpy(launch.packed).to(values.device)
     left = layer.activation if bias is None else Activation.NONE
     return ShippedProduct(launch, packed, added, left, call.dtype)
 
@@ -116,11 +122,8 @@ def _product(call: LayerCall, devices: Sequence[Device]) -> ShippedProduct:
 def _product_of_codes(call: LayerCall, prepared: PreparedLinear, devices: Sequence[Device]) -> ShippedProduct:
     """The product of a call that multiplies by codes; scales and zero points are part of the weight."""
     operator, bias = prepared.operator, call.layer.bias
-    launcher = variant_launcher(operator)
-    kept = {name: launcher.kept_operand(name) for name in ("scales", "zero_points")}
-    constant = {name: array for name, array in kept.items() if array is not None}
-    launch = shipped_launch(launcher.prepared, devices, constant)
-    packed = torch.from_numpy(launch.weight).to(call.layer.row_offsets.device)
+    launch = shipped_launch(variant_launcher(operator), devices)
+    packed = torch.from_numpy(launch.packed).to(call.layer.row_offsets.device)
     added = None if bias is None else bias.detach().clone()
     left = call.layer.activation if bias is None else Activation.NONE
     return ShippedProduct(launch, packed, added, left, call.dtype)

@@ -1,4 +1,4 @@
-// Launches as a shipped library knows them: all but the addresses of operands, weights and result.
+// Launches as a shipped library knows them: all but the addresses of operands, packed arrays and results.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@ namespace shipped {
 inline constexpr int kMostDimensions = 5;  // of a tensor map
 inline constexpr int kMostArguments = 32;
 inline constexpr int kMostMaps = 4;
-inline constexpr int kResult = -1;  // in the place of an operand's number
+inline constexpr int kResult = -1;  // in the place of an operand's number; further results count down
 
 /// What a parameter of a kernel is.
 enum class Source : std::uint8_t {
-    operand,  // its address; that of the result with the number kResult
-    packed,   // an address so many bytes behind that of the weight
+    operand,  // its address; those of results with the numbers from kResult down
+    packed,   // an address so many bytes behind that of the packed arrays
     scratch,  // an address so many bytes behind that of the scratch memory
     size,     // a 32-bit integer
     map,      // the tensor map of this number, by value
@@ -28,7 +28,7 @@ struct Argument {
 
 /// An operand or the result as TMA sees it: sizes, box and steps in elements, strides in bytes, innermost first.
 struct Map {
-    int array;  // the operand's number, or kResult
+    int array;  // the operand's number, or a result's
     int type;   // CUtensorMapDataType
     unsigned item_bytes, rank;
     std::uint64_t sizes[kMostDimensions], strides[kMostDimensions];
@@ -58,15 +58,20 @@ struct Target {
 };
 inline constexpr int kCpu = 0;
 
-/// The product of a linear layer.
+/// An operand or a result, contiguous; its dtype as PyTorch numbers them.
+struct Array {
+    const char* name;
+    std::int32_t dtype;
+    std::span<const std::int64_t> sizes;
+};
+
+/// A problem with operands of each call, such as the product of a linear layer.
 struct Launch {
     std::span<const Target> targets;
     std::span<const Argument> arguments;
     std::span<const Map> maps;
-    std::size_t scratch_bytes, weight_bytes;
-    std::int64_t tokens, in_features, out_features;
-    std::int32_t dtype;  // as PyTorch numbers them
-    bool has_bias;
+    std::size_t scratch_bytes, packed_bytes;
+    std::span<const Array> operands, results;
 };
 
 /// All launches of this library, by number.
@@ -74,9 +79,8 @@ std::span<const Launch> launches();
 
 /// Addresses of one call.
 struct Addresses {
-    void* operands[2];  // X and the bias
-    void* result;
-    void* weight;
+    std::span<void* const> operands, results;
+    void* packed;
 };
 
 /// Runs a launch on this machine's CPU, and waits for it.
@@ -98,7 +102,8 @@ struct Parameters {
     template <class Encode>
     void fill(const Launch& launch, const Addresses& addresses, void* scratch, Encode&& encode) {
         const auto array = [&](std::int64_t number) {
-            return number == kResult ? addresses.result : addresses.operands[number];
+            return number <= kResult ? addresses.results[static_cast<std::size_t>(kResult - number)]
+                                     : addresses.operands[static_cast<std::size_t>(number)];
         };
         for (std::size_t i = 0; i < launch.arguments.size(); ++i) {
             const auto& [source, value] = launch.arguments[i];
@@ -108,7 +113,7 @@ struct Parameters {
                     values[i] = reinterpret_cast<std::uint64_t>(array(value));
                     break;
                 case Source::packed:
-                    values[i] = reinterpret_cast<std::uint64_t>(addresses.weight) + static_cast<std::uint64_t>(value);
+                    values[i] = reinterpret_cast<std::uint64_t>(addresses.packed) + static_cast<std::uint64_t>(value);
                     break;
                 case Source::scratch:
                     values[i] = reinterpret_cast<std::uint64_t>(scratch) + static_cast<std::uint64_t>(value);

@@ -1,4 +1,4 @@
-// The operator of a shipped library, registered with PyTorch by its stable interface.
+// The operators of a shipped library, registered with PyTorch by its stable interface.
 #include <dlfcn.h>
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
@@ -9,6 +9,8 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "launch.h"
 
@@ -49,38 +51,54 @@ const Launch& launch_of(std::int64_t number) {
     return launches()[static_cast<std::size_t>(number)];
 }
 
-const Launch& checked(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, std::int64_t number) {
-    const Launch& launch = launch_of(number);
-    std::int32_t dtype = 0;
-    aoti_torch_get_dtype(x.get(), &dtype);
-    expect(dtype == launch.dtype, "x: another dtype than the model was shipped for");
-    if (x.dim() != 2 || x.size(0) != launch.tokens || x.size(1) != launch.in_features) {
-        throw std::runtime_error("x: expected " + std::to_string(launch.tokens) + " tokens of " +
-                                 std::to_string(launch.in_features) +
-                                 " features, as in the example inputs that the model was shipped with");
+std::string sizes_of(const Array& array) {
+    std::string found;
+    for (const std::int64_t size : array.sizes) {
+        found += (found.empty() ? "" : " × ") + std::to_string(size);
     }
-    expect(weight.numel() == static_cast<std::int64_t>(launch.weight_bytes), "weight: it belongs to another launch");
-    expect(bias.has_value() == launch.has_bias, launch.has_bias ? "bias: expected one" : "bias: expected none");
-    if (bias.has_value()) {
-        aoti_torch_get_dtype(bias->get(), &dtype);
-        expect(dtype == launch.dtype && bias->numel() == launch.out_features, "bias: another size or dtype");
-    }
-    const int device = x.get_device_index();
-    expect(weight.get_device_index() == device && (!bias.has_value() || bias->get_device_index() == device),
-           "x, weight and bias are not all on one device");
-    return launch;
+    return found;
 }
 
-/// Uninitialised memory for a result. No size of X is read: tracing knows some by name alone.
-Tensor result_like(const Tensor& x, const Launch& launch) {
-    const std::array<std::int64_t, 2> sizes{launch.tokens, launch.out_features}, strides{launch.out_features, 1};
+/// Holds a tensor against what the kernel was compiled for.
+void check(const Tensor& tensor, const Array& array, int device) {
+    std::int32_t dtype = 0;
+    aoti_torch_get_dtype(tensor.get(), &dtype);
+    bool fits = tensor.dim() == static_cast<std::int64_t>(array.sizes.size());
+    for (std::size_t i = 0; fits && i < array.sizes.size(); ++i) {
+        fits = tensor.size(static_cast<std::int64_t>(i)) == array.sizes[i];
+    }
+    if (!fits || dtype != array.dtype) {
+        throw std::runtime_error(std::string(array.name) + ": expected " + (fits ? "the dtype" : sizes_of(array)) +
+                                 ", as in the example inputs that the model was shipped with");
+    }
+    if (tensor.get_device_index() != device) {
+        throw std::runtime_error(std::string(array.name) + ": it is on another device than the packed arrays");
+    }
+}
+
+/// Uninitialised memory for a result. No size of an operand is read: tracing knows some by name alone.
+Tensor made(const Array& array, const Tensor& like) {
+    std::array<std::int64_t, kMostDimensions> strides{};
+    const std::size_t dimensions = array.sizes.size();
+    expect(dimensions <= strides.size(), "a result of too many dimensions");
+    for (std::size_t i = dimensions; i-- > 0;) {
+        strides[i] = i + 1 == dimensions ? 1 : strides[i + 1] * array.sizes[i + 1];
+    }
     std::int32_t device_type = 0;
-    aoti_torch_get_device_type(x.get(), &device_type);
-    AtenTensorHandle made = nullptr;
-    expect(aoti_torch_empty_strided(sizes.size(), sizes.data(), strides.data(), launch.dtype, device_type,
-                                    x.get_device_index(), &made) == AOTI_TORCH_SUCCESS,
+    aoti_torch_get_device_type(like.get(), &device_type);
+    AtenTensorHandle found = nullptr;
+    expect(aoti_torch_empty_strided(static_cast<std::int64_t>(dimensions), array.sizes.data(), strides.data(),
+                                    array.dtype, device_type, like.get_device_index(), &found) == AOTI_TORCH_SUCCESS,
            "no memory for the result");
-    return Tensor(made);
+    return Tensor(found);
+}
+
+std::vector<Tensor> results_of(const Launch& launch, const Tensor& like) {
+    std::vector<Tensor> found;
+    for (const Array& array : launch.results) {
+        found.push_back(made(array, like));
+    }
+    return found;
 }
 
 /// A tensor as kernels read it: contiguous, at an address that vectors divide.
@@ -104,49 +122,73 @@ void* current_stream(int device) {
 }
 
 template <class Run>
-Tensor computed(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, std::int64_t number,
-                Run&& run) {
-    const Launch& launch = checked(x, weight, bias, number);
-    const Tensor result = result_like(x, launch);
-    const Tensor operand = aligned(x);
-    const std::optional<Tensor> added = bias.has_value() ? std::optional(aligned(*bias)) : std::nullopt;
-    run(Addresses{{operand.data_ptr(), added.has_value() ? added->data_ptr() : nullptr},
-                  result.data_ptr(),
-                  weight.data_ptr()});
-    return result;
+std::vector<Tensor> computed(const std::vector<Tensor>& operands, const Tensor& packed, std::int64_t number, Run&& run) {
+    const Launch& launch = launch_of(number);
+    expect(packed.numel() == static_cast<std::int64_t>(launch.packed_bytes),
+           "the packed arrays belong to another launch");
+    expect(operands.size() == launch.operands.size() && operands.size() <= kMostArguments,
+           "another number of operands than the launch takes");
+    std::vector<Tensor> held, results = results_of(launch, packed);
+    std::array<void*, kMostArguments> read{}, written{};
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+        check(operands[i], launch.operands[i], packed.get_device_index());
+        held.push_back(aligned(operands[i]));
+        read[i] = held.back().data_ptr();
+    }
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        written[i] = results[i].data_ptr();
+    }
+    run(Addresses{{read.data(), operands.size()}, {written.data(), results.size()}, packed.data_ptr()});
+    return results;
 }
 
-Tensor linear_on_cpu(Tensor x, Tensor weight, std::optional<Tensor> bias, std::int64_t launch) {
-    return computed(x, weight, bias, launch, [&](const Addresses& addresses) {
+std::vector<Tensor> launch_on_cpu(std::vector<Tensor> operands, Tensor packed, std::int64_t launch) {
+    return computed(operands, packed, launch, [&](const Addresses& addresses) {
         run_on_cpu(static_cast<std::size_t>(launch), addresses);
     });
 }
 
-Tensor linear_on_gpu(Tensor x, Tensor weight, std::optional<Tensor> bias, std::int64_t launch) {
-    const int device = x.get_device_index();
+std::vector<Tensor> launch_on_gpu(std::vector<Tensor> operands, Tensor packed, std::int64_t launch) {
+    const int device = packed.get_device_index();
     const torch::stable::accelerator::DeviceGuard guard(device);
-    return computed(x, weight, bias, launch, [&](const Addresses& addresses) {
+    return computed(operands, packed, launch, [&](const Addresses& addresses) {
         run_on_gpu(static_cast<std::size_t>(launch), device, current_stream(device), addresses);
     });
 }
 
 /// What tensors without data give.
-Tensor linear_without_data(Tensor x, Tensor, std::optional<Tensor>, std::int64_t launch) {
-    return result_like(x, launch_of(launch));
+std::vector<Tensor> launch_without_data(std::vector<Tensor>, Tensor packed, std::int64_t launch) {
+    return results_of(launch_of(launch), packed);
+}
+
+using Launcher = std::vector<Tensor>(std::vector<Tensor>, Tensor, std::int64_t);
+
+/// The product of a linear layer: a launch with X, a bias or none, and one result.
+template <Launcher* kLauncher>
+Tensor linear(Tensor x, Tensor packed, std::optional<Tensor> bias, std::int64_t launch) {
+    std::vector<Tensor> operands{std::move(x)};
+    if (bias.has_value()) {
+        operands.push_back(*std::move(bias));
+    }
+    return kLauncher(std::move(operands), std::move(packed), launch).front();
 }
 
 }  // namespace
 }  // namespace shipped
 
 STABLE_TORCH_LIBRARY(SHIPPED_NAMESPACE, library) {
-    library.def("linear(Tensor x, Tensor weight, Tensor? bias, int launch) -> Tensor");
+    library.def("launch(Tensor[] operands, Tensor packed, int launch) -> Tensor[]");
+    library.def("linear(Tensor x, Tensor packed, Tensor? bias, int launch) -> Tensor");
 }
 STABLE_TORCH_LIBRARY_IMPL(SHIPPED_NAMESPACE, CPU, library) {
-    library.impl("linear", TORCH_BOX(&shipped::linear_on_cpu));
+    library.impl("launch", TORCH_BOX(&shipped::launch_on_cpu));
+    library.impl("linear", TORCH_BOX(&shipped::linear<shipped::launch_on_cpu>));
 }
 STABLE_TORCH_LIBRARY_IMPL(SHIPPED_NAMESPACE, CUDA, library) {
-    library.impl("linear", TORCH_BOX(&shipped::linear_on_gpu));
+    library.impl("launch", TORCH_BOX(&shipped::launch_on_gpu));
+    library.impl("linear", TORCH_BOX(&shipped::linear<shipped::launch_on_gpu>));
 }
 STABLE_TORCH_LIBRARY_IMPL(SHIPPED_NAMESPACE, Meta, library) {
-    library.impl("linear", TORCH_BOX(&shipped::linear_without_data));
+    library.impl("launch", TORCH_BOX(&shipped::launch_without_data));
+    library.impl("linear", TORCH_BOX(&shipped::linear<shipped::launch_without_data>));
 }

@@ -1,0 +1,14 @@
+"""Loads the model beside this file with PyTorch alone: ``model = runpy.run_path("FOLDER/load.py")["load"]()``."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FOLDER = Path(__file__).parent
+
+
+def load() -> Any:
+    """The model, which takes tensors of the example inputs' shapes; ``torch.compile`` takes it too."""
+    torch.ops.load_library(FOLDER / "kernels.so")
+    return torch.export.load(FOLDER / "model.pt2").module()
