@@ -73,7 +73,7 @@ def prepared(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> PreparedCall | No
     """
     more, options = Beside(*inputs[:BESIDE]), AttentionOptions(*inputs[BESIDE:])
     check(q, k, v, more, options)
-    found = _kernel(BlockAttentionProblem, q, k, more, options)
+    found = _kernel(BlockAttentionProblem, q, k, v, more, options)
     if found is None:
         return None
     problem, operator = found
