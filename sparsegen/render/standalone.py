@@ -162,6 +162,8 @@ def _require_known(family: AnyFamily, problem: Problem) -> None:
         raise ConfigError(f"no standalone source with factors of 8 bits ({problem.multiplied})")
     if isinstance(problem, BlockAttentionProblem) and problem.has_options:
         raise ConfigError("no standalone source of attention with partial blocks, changed scores or sinks")
+    if isinstance(problem, BlockAttentionProblem) and problem.value_columns != problem.head_dim:
+        raise ConfigError("no standalone source of attention whose values have other columns than its keys")
 
 
 # --- what the templates are told ---------------------------------------------------------------------------

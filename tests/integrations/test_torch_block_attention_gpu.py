@@ -16,6 +16,7 @@ pytest.importorskip("pycuda")
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention, masks  # noqa: E402
 
 BATCH, HEADS, KV_HEADS, QUERIES, KEYS, BLOCK = 2, 4, 2, 320, 512, 64
+REPLAYS = 1000
 TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
@@ -38,7 +39,7 @@ def some_live(seed: int) -> Any:
     return torch.rand(shape, device="cuda", generator=generator) < 0.4
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("span", [{}, {"causal": True}, {"causal": True, "window": 100, "sinks": 9}], ids=str)
 def test_results_and_gradients(span: dict[str, Any], dtype: Any, head_dim: int) -> None:
@@ -73,7 +74,7 @@ def test_a_graph_follows_the_mask_in_its_buffer() -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         captured = step(mask)
-    for number in range(50):
+    for number in range(REPLAYS):
         other = BlockMaskTensor.from_blocks(some_live(number), BLOCK)
         mask.words.view(torch.int64).copy_(other.words.view(torch.int64))
         graph.replay()

@@ -84,6 +84,8 @@ def test_partial_blocks_changes_of_scores_and_sinks(
         {"masks": "heads", "head_dim": 256, "block": "128x128"},
         {"masks": "nobody", "head_dim": 192, "span": "causal:90+20", "order": "tokens", "sinks": "heads"},
         {"masks": "all", "head_dim": 144, "block": "32x64", "partial_blocks": 9, "dtype": "bfloat16"},
+        {"masks": "heads", "head_dim": 192, "value_dim": 128},
+        {"masks": "nobody", "head_dim": 96, "value_dim": 48, "span": "causal", "order": "tokens"},
     ],
     ids=str,
 )
@@ -104,9 +106,11 @@ def test_wide_heads(options: dict[str, Any], emulator_toolchain: EmulatorToolcha
         ("single", 128),
     ],
 )
-def test_nvcc_lets_products_overlap(warpgroups: str, head_dim: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", ["whole", "split"])
+def test_nvcc_lets_products_overlap(warpgroups: str, head_dim: int, rows: str, tmp_path: Path) -> None:
     problem = problem_of(head_dim=head_dim)
-    (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, FAMILY.config(warpgroups=warpgroups)))
+    config = FAMILY.config(warpgroups=warpgroups, rows=rows)
+    (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, config))
     target = "-gencode=arch=compute_90a,code=sm_90a"
     command = ["nvcc", "-cubin", "-std=c++17", target, "-Xptxas", "-v", "kernel.cu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

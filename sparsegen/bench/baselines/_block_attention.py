@@ -47,7 +47,7 @@ class BlockHeads:
 
     def _by_heads(self, stored: Any, heads: int, tokens: int) -> Any:
         p = self.problem
-        whole = stored.reshape(p.batch, *p.order.shape(heads, tokens, p.head_dim))
+        whole = stored.reshape(p.batch, *p.order.shape(heads, tokens, -1))
         return whole if p.order is TokenOrder.HEADS else whole.transpose(1, 2)
 
     @cached_property

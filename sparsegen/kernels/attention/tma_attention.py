@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparsegen.kernels.attention.block_attention import (
     ROW_BYTES,
@@ -33,7 +34,8 @@ WIDE = 128  # columns from which on they leave room for the scores of half a sta
 NOTES_BYTES = 2048  # barriers and what the producer says of stages and tiles
 MOST_STAGES = 10
 SHARED_BYTES = 226 * 1024
-COUNTER_BYTES = 8
+COUNTER_BYTES = 64
+MOST_ROOMS = 1 << 16  # of parts of long rows, times the queries of a tile
 CACHED_BYTES = 36 << 20  # bytes of keys and values that stay in the L2 together
 REACHED = {
     64: 0.58,
@@ -42,6 +44,8 @@ REACHED = {
     256: 0.45,
 }  # fraction of the tensor cores' rate, by columns of a row in shared memory
 START_US, TILE_US = 4.0, 1.5
+LONG = 1.5  # times the mean number of live blocks, above which a row is split
+PLAN_US = 6.0  # all blocks count live blocks and meet twice; estimated from the gradients' preparation
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,12 @@ class TmaAttentionConfig(Config):
     )
     queries: str = tunable("shared", ("shared", "registers"), "where the tensor cores take queries from")
     section: int = tunable(16, (8, 16, 32), "MiB of keys and values of the heads that are processed together")
+    rows: str = tunable(
+        "whole",
+        ("whole", "split"),
+        "whether tiles that see more than 1.5 times the mean number of keys are split over thread blocks and merged",
+        packs=True,
+    )
 
 
 class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfig]):
@@ -74,7 +84,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     entry = "tma_attention"
     mapped_names = ("q", "k", "v", "o")
     size_names = ("queries", "keys", "kv_heads", "group", "batch", "section")
-    scratch_names = ("counters",)
+    scratch_names = ("counters", "part_memory")
     problem_type = BlockAttentionProblem
     config_type = TmaAttentionConfig
 
@@ -83,6 +93,10 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         yield Constraint(
             problem.head_dim % 16 == 0 and problem.head_dim <= WIDEST,
             f"head_dim ({problem.head_dim}) is a multiple of 16 up to {WIDEST}",
+        )
+        yield Constraint(
+            problem.value_columns % 16 == 0 and problem.value_columns <= problem.head_dim,
+            f"value_dim ({problem.value_columns}) is a multiple of 16 up to head_dim ({problem.head_dim})",
         )
 
     def constraints(
@@ -103,6 +117,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         return {
             "dtype": problem.dtype.value,
             "head_dim": problem.head_dim,
+            "value_dim": problem.value_columns,
             "has_mask": problem.has_mask,
             **option_constants(problem),
             "block_rows": self._block(problem)[0],
@@ -110,12 +125,14 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
             "tile_queries": QUERIES[config.warpgroups],
             "stage_keys": self._stage_keys(problem, config),
             "stages": self._stages(problem, config),
+            "rooms": MOST_ROOMS // QUERIES[config.warpgroups],
         }
 
     def tensor_map(self, problem: BlockAttentionProblem, config: TmaAttentionConfig, name: str) -> TensorMap:
         of_keys = name in ("k", "v")
         heads, tokens = (problem.kv_heads, problem.keys) if of_keys else (problem.heads, problem.queries)
-        row_bytes = problem.head_dim * problem.dtype.itemsize
+        columns = problem.value_columns if name in ("v", "o") else problem.head_dim
+        row_bytes = columns * problem.dtype.itemsize
         of_token, of_head = (
             (row_bytes, tokens * row_bytes)
             if problem.order is TokenOrder.HEADS
@@ -126,7 +143,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         return TensorMap(
             array=name,
             dtype=problem.dtype,
-            sizes=(problem.head_dim, tokens, heads, problem.batch),
+            sizes=(columns, tokens, heads, problem.batch),
             strides=(of_token, of_head, heads * tokens * row_bytes),
             box=(CHUNK, rows, 1, 1),
             swizzle=Swizzle.BYTES_128,
@@ -136,7 +153,9 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         self, problem: BlockAttentionProblem, config: TmaAttentionConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
         sizes = {"section": self._section(problem, config), **mask_sizes(problem)}
-        return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch={"counters": COUNTER_BYTES})
+        counters, part_memory = self._split_bytes(problem, config) if config.rows == "split" else (0, 16)
+        scratch = {"counters": COUNTER_BYTES + counters, "part_memory": part_memory}
+        return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch=scratch)
 
     def launch(
         self,
@@ -145,6 +164,8 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         sizes: Mapping[str, int],
         device: Device,
     ) -> Launch:
+        if config.rows == "split":
+            return Launch((device.multiprocessors, 1, 1), (THREADS, 1, 1), SHARED_BYTES, together=True)
         blocks = max(1, min(self._tiles(problem, config), device.multiprocessors))
         return Launch((blocks, 1, 1), (THREADS, 1, 1), SHARED_BYTES, starts_early=True)
 
@@ -157,11 +178,13 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         of 64 x 64 live take 0.54 (64 columns) and 0.64 (128) of the time, 32 x 32 and 16 x 64 0.56 to 0.86.
         """
         has_small = problem.has_mask and problem.block.rows < SHARED_ROWS and problem.head_dim <= WIDE
-        if not has_small:
-            return self.config_type()
-        return self.config_type(
-            warpgroups="single", queries="registers" if problem.head_dim <= CHUNK else "shared"
-        )
+        whole = self.config_type()
+        if has_small:
+            whole = replace(
+                whole, warpgroups="single", queries="registers" if problem.head_dim <= CHUNK else "shared"
+            )
+        split = replace(whole, rows="split")
+        return min((whole, split), key=lambda config: self.analytic_us(problem, features, config, device))
 
     def analytic_us(
         self,
@@ -176,7 +199,41 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         products = cost.flop / 2 * self._columns(problem) / problem.head_dim
         rounds = max(1.0, tiles / device.multiprocessors)
         moved = cost.bytes / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + max(moved, rounds * TILE_US + products / rate)
+        start, longest = rates.launch_us + START_US, self._longest_share(problem, features, tiles)
+        if config.rows == "split":
+            parts = min(self._rooms(problem, config), longest * tiles * device.multiprocessors)
+            moved += 2 * parts * self._room_bytes(problem, config) / rates.copy_bytes_per_us
+            start, longest = start + PLAN_US, min(longest, LONG / tiles)
+        alone = TILE_US + longest * products / rate * device.multiprocessors
+        return start + max(moved, rounds * TILE_US + products / rate, alone)
+
+    @staticmethod
+    def _longest_share(problem: BlockAttentionProblem, features: Features, tiles: int) -> float:
+        """Expected share of all products that the longest of some tiles has, which one block computes.
+
+        Rows of blocks: the mean and as many deviations as the largest of so many normal numbers has.
+        """
+        band, mean = problem.band, max(features.row_mean, 1.0)
+        in_span = min(problem.keys, band.most - band.least + 1 + band.sinks)
+        spread = 1.0 + features.row_cov * math.sqrt(2.0 * math.log(max(1, tiles)))
+        share = problem.density.share if problem.has_mask else 1.0
+        return min(1.0, min(share * spread, 1.0) * in_span / mean / max(1, tiles))
+
+    @staticmethod
+    def _room_bytes(problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
+        """Bytes of a part of a long row: sums, and of each lane two references and two sums of weights."""
+        return QUERIES[config.warpgroups] // 16 * 32 * (problem.value_columns // 8 + 1) * 16
+
+    def _rooms(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
+        """Parts of long rows at most: of tiles above 1.5 times the mean never more than four thirds of all tiles."""
+        tiles = self._tiles(problem, config)
+        return min(MOST_ROOMS // QUERIES[config.warpgroups], ceil_div(4 * tiles, 3))
+
+    def _split_bytes(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> tuple[int, int]:
+        """Bytes of the list of parts and the lengths of tiles, and of the parts and their counters."""
+        most, warps = MOST_ROOMS // QUERIES[config.warpgroups], QUERIES[config.warpgroups] // 16
+        of_parts = self._rooms(problem, config) * self._room_bytes(problem, config)
+        return 16 * most + 4 * self._tiles(problem, config), 4 * most * warps + of_parts
 
     @staticmethod
     def _columns(problem: BlockAttentionProblem) -> int:
@@ -201,7 +258,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     @staticmethod
     def _section(problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
         """Query heads whose keys and values are processed together: all if the L2 holds them."""
-        of_head = 2 * problem.keys * problem.head_dim * problem.dtype.itemsize
+        of_head = problem.keys * (problem.head_dim + problem.value_columns) * problem.dtype.itemsize
         heads = problem.batch * problem.kv_heads
         if heads * of_head <= CACHED_BYTES:
             return heads * problem.group

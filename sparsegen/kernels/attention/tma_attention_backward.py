@@ -23,15 +23,17 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import BlockAttentionBackwardProblem, TokenOrder
 from sparsegen.system.integers import ceil_div, round_up
 
-TILE = 128  # keys or queries
+NARROW, TILE, WIDE_TILE = 128, 128, 64  # keys or queries of a tile, up to 128 columns and above
 STEP = 64  # queries or keys of a stage, rows of a box
-HEAD_DIMS = (64, 128)
-STEPS_AHEAD = {64: 4, 128: 3}  # pairs of stages, by head_dim
+HEAD_DIMS = (64, 128, 192, 256)
+NARROWER_VALUES = (192, 128)  # columns of Q and K, and of V, where they differ
+STEPS_AHEAD = {64: 4, 128: 3, 192: 3, 256: 2}  # pairs of stages, by head_dim
 NOTES_BYTES = 3 * 1024  # barriers, values of rows, what the producer says of stages
 COUNTER_BYTES = 64
 FEW_ROUNDS = 4  # rounds of tiles over the multiprocessors, below which the last one leaves many idle
 REACHED = {(1, 64): 0.44, (1, 128): 0.54, (2, 64): 0.43, (2, 128): 0.61}  # fraction of the tensor cores' rate
 PRODUCTS = {1: 5, 2: 7}  # products for each live place
+WIDE_PRODUCTS = 11  # where both warpgroups compute the scores of the same rows
 START_US, TILE_US = 10.0, 3.0
 
 
@@ -79,7 +81,13 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         yield from super().scope(problem)
         yield Constraint(
             problem.head_dim in HEAD_DIMS,
-            f"head_dim ({problem.head_dim}) is {' or '.join(map(str, HEAD_DIMS))}",
+            f"head_dim ({problem.head_dim}) is {', '.join(map(str, HEAD_DIMS[:-1]))} or {HEAD_DIMS[-1]}",
+        )
+        yield Constraint(
+            problem.value_columns == problem.head_dim
+            or (problem.head_dim, problem.value_columns) == NARROWER_VALUES,
+            f"value_dim ({problem.value_columns}) is head_dim ({problem.head_dim}), or of head_dim "
+            f"{NARROWER_VALUES[0]} {NARROWER_VALUES[1]}",
         )
         yield Constraint(
             not problem.has_mask or (problem.block.rows % STEP == 0 and problem.block.columns % STEP == 0),
@@ -90,6 +98,10 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         self, problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig, device: Device
     ) -> Iterator[Constraint]:
         yield from self.scope(problem)
+        yield Constraint(
+            config.passes == 2 or problem.head_dim <= NARROW,
+            f"sums of one pass (head_dim {problem.head_dim}) fit the registers up to {NARROW} columns",
+        )
         needed = self._shared_bytes(problem, config) if problem.head_dim in HEAD_DIMS else 0
         yield from device_constraints(device, needed)
 
@@ -100,10 +112,13 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             "dtype": problem.dtype.value,
             "entry": self.entry,
             "head_dim": problem.head_dim,
+            "value_dim": problem.value_columns,
             "has_mask": problem.has_mask,
             **option_constants(problem),
             "query_block": problem.block.rows if problem.has_mask else TILE,
             "key_block": problem.block.columns if problem.has_mask else TILE,
+            "tile": self._tile(problem),
+            "pairs": STEPS_AHEAD[problem.head_dim],
             "tokens_first": problem.order is TokenOrder.TOKENS,
         }
 
@@ -112,13 +127,14 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     ) -> TensorMap:
         of_keys = name in ("k", "v", "dk", "dv")
         heads, tokens = (problem.kv_heads, problem.keys) if of_keys else (problem.heads, problem.queries)
-        row = problem.head_dim * problem.dtype.itemsize
+        columns = problem.value_columns if name in ("v", "do", "dv") else problem.head_dim
+        row = columns * problem.dtype.itemsize
         by_heads = problem.order is TokenOrder.HEADS
         places, box = ((tokens, heads), (STEP, 1)) if by_heads else ((heads, tokens), (1, STEP))
         return TensorMap(
             array=name,
             dtype=problem.dtype,
-            sizes=(problem.head_dim, *places, problem.batch),
+            sizes=(columns, *places, problem.batch),
             strides=(row, row * places[0], row * heads * tokens),
             box=(ROW_BYTES // problem.dtype.itemsize, *box, 1),
             swizzle=Swizzle.BYTES_128,
@@ -164,7 +180,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         self, problem: BlockAttentionBackwardProblem, features: Features, device: Device
     ) -> tuple[TmaAttentionBackwardConfig, ...]:
         """One pass, whose sums of dQ in the L2 come in any order."""
-        return (self.config_type(passes=1),)
+        return (self.config_type(passes=1),) if problem.head_dim <= NARROW else ()
 
     def analytic_us(
         self,
@@ -179,7 +195,8 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             passes, 64 if problem.head_dim <= 64 else 128
         ]  # others are not computed, and get a time
         rate = reached * rates.tensor_products_per_us(problem.dtype)
-        products = cost.flop / 2 / PRODUCTS[1] * PRODUCTS[passes]
+        computed = PRODUCTS[passes] if problem.head_dim <= NARROW else WIDE_PRODUCTS
+        products = cost.flop / 2 / PRODUCTS[1] * computed
         rounds = max(1.0, tiles / device.multiprocessors)
         products *= ceil_div(tiles, device.multiprocessors) / rounds if rounds < FEW_ROUNDS else 1.0
         sums = 4 * problem.batch * problem.heads * problem.queries * problem.head_dim if passes == 1 else 0
@@ -189,14 +206,20 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     @staticmethod
     def _tiles(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> tuple[int, int]:
         """Tiles of keys, and of queries."""
-        of_keys = problem.batch * problem.kv_heads * ceil_div(problem.keys, TILE)
-        of_queries = problem.batch * problem.heads * ceil_div(problem.queries, TILE)
+        tile = TmaAttentionBackward._tile(problem)
+        of_keys = problem.batch * problem.kv_heads * ceil_div(problem.keys, tile)
+        of_queries = problem.batch * problem.heads * ceil_div(problem.queries, tile)
         return of_keys, of_queries if config.passes == 2 else 0
+
+    @staticmethod
+    def _tile(problem: BlockAttentionBackwardProblem) -> int:
+        """Keys or queries of a tile; of wide heads warpgroups share 64, and halve the gradients' columns."""
+        return TILE if problem.head_dim <= NARROW else WIDE_TILE
 
     @staticmethod
     def _shared_bytes(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> int:
         ahead, row = STEPS_AHEAD[problem.head_dim], problem.head_dim * problem.dtype.itemsize
-        held, stages = 2 * TILE * row, 2 * ahead * STEP * row
+        held, stages = 2 * TmaAttentionBackward._tile(problem) * row, 2 * ahead * STEP * row
         gradients = 2 * TILE * TILE if config.passes == 1 else 0
         return held + stages + gradients + NOTES_BYTES
 

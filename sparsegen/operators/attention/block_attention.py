@@ -18,7 +18,7 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.partial_blocks import expanded, words_of_block
 from sparsegen.operators.attention.operands import SOFTCAP, random_partial_blocks, random_slopes
 from sparsegen.operators.attention.reference import attention_of
-from sparsegen.operators.attention.scores import NO_ROOM, HeadScores, Room
+from sparsegen.operators.attention.scores import AS_KEYS, NO_ROOM, HeadScores, Room, ValueColumns
 from sparsegen.operators.attention.span import FULL, Band, Span, kept_band
 from sparsegen.operators.attention.traits import MasksOf, ScoreChange, SinkLogits, TokenOrder
 from sparsegen.operators.base.cost import Cost
@@ -136,6 +136,7 @@ class BlockAttentionProblem(Problem):
     )
     scores: ScoreChange = trait(ScoreChange.PLAIN, "what becomes of scores", near=True, unsaid=True)
     sinks: SinkLogits = trait(SinkLogits.NONE, "learned logits in the sum", near=True, unsaid=True)
+    value_dim: ValueColumns = parameter(AS_KEYS, "columns of V and O, of a head; 0: those of Q and K")
     batch: int = batch_size()
 
     # --- its sizes ---
@@ -144,6 +145,11 @@ class BlockAttentionProblem(Problem):
     def heads(self) -> int:
         """Query heads of a batch element."""
         return self.kv_heads * self.group
+
+    @property
+    def value_columns(self) -> int:
+        """Columns of V and O, of a head."""
+        return self.value_dim.count or self.head_dim
 
     @property
     def has_mask(self) -> bool:
@@ -260,7 +266,8 @@ class BlockAttentionProblem(Problem):
 
     def dense(self, name: str, heads: int, tokens: int, *, is_written: bool = False) -> TensorSpec:
         """Q, K, V, O or the gradient of one."""
-        shape = self.order.shape(heads, tokens, self.head_dim)
+        columns = self.value_columns if name[-1] in "vo" else self.head_dim
+        shape = self.order.shape(heads, tokens, columns)
         return TensorSpec(name, self.of_batch(shape), self.dtype, 16, is_written=is_written)
 
     def of_call(self) -> tuple[TensorSpec, ...]:
@@ -382,10 +389,10 @@ class BlockAttentionProblem(Problem):
         return words
 
     def cost(self, nnz: int) -> Cost:
-        """Two products of length head_dim for each live place; every array once."""
+        """A product of length head_dim and one of V's columns for each live place; every array once."""
         live = self.batch * self.heads * round(self.live_share * self.queries * self.keys)
         moved = sum(spec.nbytes for spec in (*self.operands(nnz), self.result(nnz)))
-        return Cost(flop=4 * live * self.head_dim, bytes=moved)
+        return Cost(flop=2 * live * (self.head_dim + self.value_columns), bytes=moved)
 
     # --- what it computes ---
 
@@ -411,7 +418,7 @@ class BlockAttentionProblem(Problem):
         """O and the LSE of a batch element."""
         q, k, v = (self.by_heads(operands[name]) for name in ("q", "k", "v"))
         sees, scores = self.sees(operands), self.scores_of_heads(operands)
-        exact, magnitude = np.zeros(q.shape), np.zeros(q.shape)
+        exact, magnitude = (np.zeros((*q.shape[:2], self.value_columns)) for _ in range(2))
         lse, lse_magnitude = np.zeros(q.shape[:2]), np.zeros(q.shape[:2])
 
         def attend(place: tuple[int, int]) -> None:

@@ -21,7 +21,7 @@ from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.system.numpy_types import Array
 from sparsegen.system.threads import in_threads
 
-PRODUCTS = 5  # products of length head_dim for each live place: scores, dP, dQ, dK, dV
+OF_KEYS, OF_VALUES = 3, 2  # products for each live place: scores, dQ, dK of head_dim columns; dP, dV of V's
 
 
 class BlockAttentionBackwardOperator(Operator):
@@ -123,7 +123,9 @@ class BlockAttentionBackwardProblem(BlockAttentionProblem):
             self.alone._references(one, 1) for _, one in self.batch_elements(self.without_pattern, found)
         ]
         o, lse = (np.stack([pair[i].exact for pair in given]) for i in range(2))
-        found["o"] = self.dtype.to_storage(o.reshape(found["q"].shape).astype(np.float32))
+        found["o"] = self.dtype.to_storage(
+            o.reshape(self.dense("o", self.heads, self.queries).shape).astype(np.float32)
+        )
         found["lse"] = lse.reshape(self.statistics("lse").shape).astype(np.float32)
         found["do"] = normal_numbers(rng, self.dense("do", self.heads, self.queries))
         for spec in self._written():
@@ -131,10 +133,11 @@ class BlockAttentionBackwardProblem(BlockAttentionProblem):
         return found
 
     def cost(self, nnz: int) -> Cost:
-        """Five products of length head_dim for each live place; every array once."""
+        """Five products for each live place; every array once."""
         live = self.batch * self.heads * round(self.live_share * self.queries * self.keys)
         moved = sum(spec.nbytes for spec in (*self.operands(nnz), self.result(nnz)))
-        return Cost(flop=2 * PRODUCTS * live * self.head_dim, bytes=moved)
+        columns = OF_KEYS * self.head_dim + OF_VALUES * self.value_columns
+        return Cost(flop=2 * live * columns, bytes=moved)
 
     # --- what it computes ---
 
@@ -170,7 +173,9 @@ class BlockAttentionBackwardProblem(BlockAttentionProblem):
         sees, scores = self.sees(operands), self.scores_of_heads(operands)
         of_queries = {name: np.zeros(q.shape) for name in ("exact", "magnitude")}
         of_keys = {
-            (name, part): np.zeros(k.shape) for name in ("dk", "dv") for part in ("exact", "magnitude")
+            (name, part): np.zeros(like.shape)
+            for name, like in (("dk", k), ("dv", v))
+            for part in ("exact", "magnitude")
         }
 
         def differentiate(of_key: int) -> None:

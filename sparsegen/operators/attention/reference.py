@@ -103,7 +103,7 @@ def gradients_of(
         found: Array = np.linalg.norm(rows, axis=1)
         return found
 
-    scale, dot = scores.scale, 4.0 * np.sqrt(q.shape[1] + 2.0)
+    scale, dot = scores.scale, 4.0 * np.sqrt(max(q.shape[1], v.shape[1]) + 2.0)
     of_exponents = dot * np.abs(scale) * norms(q)[:, None] * norms(k) + 16.0 * (
         1.0 + rounded + np.abs(reference)
     )

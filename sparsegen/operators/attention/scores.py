@@ -47,6 +47,38 @@ NO_ROOM = Room()
 
 
 @dataclass(frozen=True, slots=True)
+class ValueColumns(Parameter):
+    """Columns of V and O for a head; 0 for as many as Q and K have."""
+
+    count: int = 0
+
+    @classmethod
+    def parse(cls, value: Any) -> Self:
+        """The columns that a whole number from 0 on stands for."""
+        if isinstance(value, cls):
+            return value
+        try:
+            found = int(value) if isinstance(value, str) else arguments.whole(value, "value_dim")
+        except (ValueError, ConfigError):
+            found = -1
+        if not 0 <= found <= MOST_ROOM:
+            raise NoValueError(
+                f"no columns of values: write a whole number, 0 (as many as keys have) to {MOST_ROOM}"
+            )
+        return cls(found)
+
+    def __str__(self) -> str:
+        return str(self.count)
+
+    @property
+    def json(self) -> float:
+        return self.count
+
+
+AS_KEYS = ValueColumns()
+
+
+@dataclass(frozen=True, slots=True)
 class HeadScores:
     """Scores of a query head, in float64.
 

@@ -13,6 +13,7 @@ from sparsegen.integrations.torch.calls.devices import DTYPES
 from sparsegen.integrations.torch.calls.tensor_checks import require_real
 from sparsegen.matrix.block_mask import grid
 from sparsegen.operators import BlockAttentionProblem, MasksOf, Room, ScoreChange, SinkLogits, TokenOrder
+from sparsegen.operators.attention.scores import ValueColumns
 from sparsegen.operators.attention.span import Band, Span
 from sparsegen.operators.masked.masked_problem import BLOCK_SIDES, Block, Density
 
@@ -85,7 +86,7 @@ class AttentionOptions:
             return "the operator takes softcap= or slopes=, and not both"
         return None
 
-    def problem(self, kind: type[P], q: Tensor, k: Tensor, more: Beside) -> P:
+    def problem(self, kind: type[P], q: Tensor, k: Tensor, v: Tensor, more: Beside) -> P:
         """The operator's problem for tensors that were checked, of a dtype that kernels know.
 
         Args:
@@ -101,6 +102,8 @@ class AttentionOptions:
             shared["scores"] = ScoreChange.ALIBI
         if more.sink_logits is not None:
             shared["sinks"] = SinkLogits.HEADS
+        if v.shape[3] != head_dim:
+            shared["value_dim"] = ValueColumns(v.shape[3])
         if words is not None:
             masks = masks_of(words.shape[0] > 1, words.shape[1] > 1)
             shared |= {"block": Block.parse(self.block), "density": Density.parse(self.density)}
@@ -148,6 +151,14 @@ def empty_like(tensor: Tensor, order: TokenOrder) -> Tensor:
     return tensor.new_empty_strided((batch, heads, tokens, head_dim), strides)
 
 
+def result_like(q: Tensor, v: Tensor) -> Tensor:
+    """Room for O: q's shape and order in memory, and v's columns."""
+    columns = v.shape[3]
+    return empty_like(
+        q if columns == q.shape[3] else q[..., :1].expand(*q.shape[:3], columns), memory_order(q)
+    )
+
+
 def statistics_like(q: Tensor) -> Tensor:
     """Room for a number for each query, such as its log-sum-exp: float32, of float64 as wide."""
     return q.new_empty(q.shape[:3], dtype=q.dtype if q.dtype is torch.float64 else torch.float32)
@@ -182,8 +193,9 @@ def check_operands(q: Tensor, k: Tensor, v: Tensor, more: Beside) -> None:
     if k.shape[0] != batch or k.shape[3] != head_dim:
         wanted = f"{batch} × any heads × any keys × {head_dim}"
         raise OperandError(f"k: expected shape {wanted}, as q has, got {tuple(k.shape)}")
-    if v.shape != k.shape:
-        raise OperandError(f"v: expected k's shape {tuple(k.shape)}, got {tuple(v.shape)}")
+    if v.shape[:3] != k.shape[:3] or not v.shape[3]:
+        wanted = " × ".join(map(str, k.shape[:3]))
+        raise OperandError(f"v: expected shape {wanted} × any columns, as k has, got {tuple(v.shape)}")
     if (heads % k.shape[1]) if k.shape[1] else heads:
         raise OperandError(
             f"k: its heads ({k.shape[1]}) do not divide q's ({heads}): as many query heads share each of them"

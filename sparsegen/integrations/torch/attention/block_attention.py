@@ -22,6 +22,7 @@ from sparsegen.integrations.torch.attention.attention_options import (
     check_operands,
     empty_like,
     memory_order,
+    result_like,
     sink_gradient_like,
     statistics_like,
 )
@@ -67,9 +68,9 @@ def block_attention(
 
     Args:
         q: batch × heads × queries × head_dim.
-        k, v: batch × heads of keys × keys × head_dim; equally many query heads share each of theirs (GQA, MQA). Strides
-            are free: kernels read both batch × heads × tokens and batch × tokens × heads where they lie in memory
-            without gaps, as Q does; other strides are copied.
+        k, v: batch × heads of keys × keys × head_dim; v may have columns of another number. Equally many query heads
+            share each of theirs (GQA, MQA). Strides are free: kernels read both batch × heads × tokens and batch ×
+            tokens × heads where they lie in memory without gaps, as Q does; other strides are copied.
         mask: over queries × keys, a mask for all, or several: one for each query head, or batch × heads of them, where
             1 stands for a mask that all share. By default all blocks live.
         causal: no query sees a key after its own position.
@@ -92,8 +93,8 @@ def block_attention(
             `torch.use_deterministic_algorithms` or SPARSEGEN_DETERMINISTIC asks for it.
 
     Returns:
-        O, of q's shape, dtype and order in memory, and with ``return_lse`` the LSE, batch × heads × queries, float32
-        (float64 for float64), without a gradient.
+        O, of q's shape with v's columns, q's dtype and order in memory, and with ``return_lse`` the LSE, batch ×
+        heads × queries, float32 (float64 for float64), without a gradient.
 
     Raises:
         OperandError: shapes, dtypes, devices or a mask that do not fit, by name.
@@ -221,7 +222,7 @@ def _refuse(ctx: Context, *_: object) -> None:
 
 def _fake(q: Tensor, k: Tensor, v: Tensor, *more: Any) -> tuple[Tensor, Tensor]:
     check_operands(q, k, v, Beside(*more[: kernels.BESIDE]))
-    return empty_like(q, memory_order(q)), statistics_like(q)
+    return result_like(q, v), statistics_like(q)
 
 
 def _fake_backward(

@@ -18,6 +18,7 @@ from sparsegen.integrations.torch.attention.attention_options import (
     check_grid,
     check_operands,
     empty_like,
+    result_like,
     sink_gradient_like,
     statistics_like,
 )
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 def _forward_of(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> Callable[..., tuple[Tensor, Tensor]]:
     more, options = Beside(*inputs[:BESIDE]), AttentionOptions(*inputs[BESIDE:])
     check(q, k, v, more, options)
-    found = _kernel(BlockAttentionProblem, q, k, more, options)
+    found = _kernel(BlockAttentionProblem, q, k, v, more, options)
     return partial(_plainly, plain.attention, options, 3) if found is None else _Forward(*found)
 
 
@@ -55,7 +56,7 @@ class _Forward:
     operator: Any
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor | None) -> tuple[Tensor, Tensor]:
-        order, out, lse = self.problem.order, empty_like(q, self.problem.order), statistics_like(q)
+        order, out, lse = self.problem.order, result_like(q, v), statistics_like(q)
         given = {name: stored(tensor, order) for name, tensor in (("q", q), ("k", k), ("v", v))}
         if is_capturing(q):
             operators.keep(self)
@@ -72,7 +73,7 @@ def prepared(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> PreparedCall | No
     """
     more, options = Beside(*inputs[:BESIDE]), AttentionOptions(*inputs[BESIDE:])
     check(q, k, v, more, options)
-    found = _kernel(BlockAttentionProblem, q, k, more, options)
+    found = _kernel(BlockAttentionProblem, q, k, v, more, options)
     if found is None:
         return None
     problem, operator = found
@@ -91,9 +92,9 @@ def prepared(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> PreparedCall | No
 
 
 def _backward_of(*inputs: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
-    (_, q, k, *_), more = inputs[:6], Beside(*inputs[6 : 6 + BESIDE])
+    (_, q, k, v, *_), more = inputs[:6], Beside(*inputs[6 : 6 + BESIDE])
     options = AttentionOptions(*inputs[6 + BESIDE :])
-    found = _kernel(BlockAttentionBackwardProblem, q, k, more, options)
+    found = _kernel(BlockAttentionBackwardProblem, q, k, v, more, options)
     return partial(_plainly, plain.attention_backward, options, 6) if found is None else _Backward(*found)
 
 
@@ -189,6 +190,7 @@ def _kernel(
     kind: type[P],
     q: Tensor,
     k: Tensor,
+    v: Tensor,
     more: Beside,
     options: AttentionOptions,
 ) -> tuple[P, Any] | None:
@@ -200,7 +202,7 @@ def _kernel(
     if why is not None:
         _say_once(f"{why} yet")
         return None
-    problem = options.problem(kind, q, k, more)
+    problem = options.problem(kind, q, k, v, more)
     if not has_kernel(problem, device):
         return None
     kept = {"scale": options.scale, "deterministic": options.deterministic or None}

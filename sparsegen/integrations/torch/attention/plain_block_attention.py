@@ -17,6 +17,7 @@ from sparsegen.integrations.torch.attention.attention_options import (
     Beside,
     empty_like,
     memory_order,
+    result_like,
     sink_gradient_like,
     statistics_like,
 )
@@ -31,7 +32,7 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, more: Beside, options: AttentionOptions
 ) -> tuple[Tensor, Tensor]:
     """O and the log-sum-exp of the scores of each query, of operands that were checked."""
-    out, lse = empty_like(q, memory_order(q)), statistics_like(q)
+    out, lse = result_like(q, v), statistics_like(q)
     with torch.autocast(q.device.type, enabled=False):  # sums stay wide
         for part in _parts(q, k, more, options):
             keys, values = part.of_keys(k), part.of_keys(v)
