@@ -131,7 +131,7 @@ def probed_as(wanted: MeasuredAs | None) -> MeasuredAs:
 
 
 def zeroing_us(problem: Problem, device: Device) -> float:
-    """Microseconds beside a dense product of the launch that makes dead blocks zeros, of masks that come with the call."""
+    """Microseconds of the launch beside a dense product that makes dead blocks zeros, for masks of the call."""
     if problem.has_pattern or problem.dense_product is None:
         return 0.0
     rates = device.expected_rates

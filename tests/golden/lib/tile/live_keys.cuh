@@ -54,12 +54,7 @@ struct LiveKeys {
   __device__ __forceinline__ int take(unsigned& pieces) {
     if (rest == 0) {
       if (words == 0) return -1;
-      lane_of_rest = 31 - __clz(static_cast<int>(words));
-      words ^= 1u << lane_of_rest;
-      unsigned long long any = 0;
-      #pragma unroll
-      for (int i = 0; i < kPieces; ++i) any |= bits[i];
-      rest = __shfl_sync(0xffffffffu, any, lane_of_rest);
+      begin_word();
     }
     const int bit = 63 - __clzll(static_cast<long long>(rest));
     rest ^= 1ull << bit;
@@ -74,6 +69,15 @@ struct LiveKeys {
   }
 
  private:
+  __device__ __forceinline__ void begin_word() {
+    lane_of_rest = 31 - __clz(static_cast<int>(words));
+    words ^= 1u << lane_of_rest;
+    unsigned long long any = 0;
+    #pragma unroll
+    for (int i = 0; i < kPieces; ++i) any |= bits[i];
+    rest = __shfl_sync(0xffffffffu, any, lane_of_rest);
+  }
+
   __device__ __forceinline__ static unsigned long long before(int count, int word) {
     const int there = count - 64 * word;
     return there <= 0 ? 0 : there >= 64 ? ~0ull : (1ull << there) - 1;
