@@ -60,7 +60,7 @@ class DenseCalls(ABC):
         }
 
     @abstractmethod
-    def _computed(self, operands: Mapping[str, Any], out: Any) -> Any:
+    def _computed(self, operands: Mapping[str, object], out: object) -> object:
         """The result for tensors by name, past all checks."""
 
     @property
@@ -112,7 +112,7 @@ class DenseCalls(ABC):
                 contexts.enter_context(torch.cuda.stream(external))
             return self._computed(given, out)
 
-    def _cupy(self, cupy: Any, operands: tuple[object, ...], out: Any, stream: Any) -> Any:
+    def _cupy(self, cupy: Any, operands: tuple[object, ...], out: object, stream: object) -> object:
         """Runs on CuPy's current stream, with tensors over the same memory."""
         torch = self._torch
         handle = stream_handle(cupy.cuda.get_current_stream() if stream is None else stream)
@@ -121,7 +121,7 @@ class DenseCalls(ABC):
             result = self.run(seen, None if out is None else torch.from_dlpack(out), None)
             return cupy.from_dlpack(result) if out is None else out
 
-    def _numpy(self, operands: tuple[Any, ...], out: Any, stream: Any) -> Array:
+    def _numpy(self, operands: tuple[object, ...], out: Any, stream: object) -> Array:
         if stream is not None:
             raise OperandError(
                 "stream= has no meaning for NumPy arrays: the call returns when the result is there"
@@ -139,10 +139,10 @@ class DenseCalls(ABC):
         check_numpy(out, self._result)[...] = computed.float().cpu().numpy()
         return out  # type: ignore[no-any-return]
 
-    def _sent(self, array: Array, spec: TensorSpec) -> Any:
+    def _sent(self, array: Array, spec: TensorSpec) -> object:
         return self._torch.as_tensor(array, device=self._place).to(self._type_of(spec))
 
-    def _type_of(self, spec: TensorSpec) -> Any:
+    def _type_of(self, spec: TensorSpec) -> object:
         return getattr(self._torch, str(spec.dtype))
 
     def _check(self, array: object, spec: TensorSpec) -> None:

@@ -46,8 +46,9 @@ class MaskedDenseLauncher(DenseCalls):
         return f"dense: PyTorch's product with dead blocks set to zero\n{self.choice.explain()}"
 
     def update_values(self, values: object) -> None:
-        """
+        """Refuses new values.
+
         Raises:
-            OperandError: always: a mask has no values.
+            OperandError: always: a mask has none.
         """
         raise OperandError("masks come with every call, and have no values to update")

@@ -178,13 +178,11 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         of 64 x 64 live take 0.54 (64 columns) and 0.64 (128) of the time, 32 x 32 and 16 x 64 0.56 to 0.86.
         """
         has_small = problem.has_mask and problem.block.rows < SHARED_ROWS and problem.head_dim <= WIDE
-        whole = self.config_type()
+        config = self.config_type()
         if has_small:
-            whole = replace(
-                whole, warpgroups="single", queries="registers" if problem.head_dim <= CHUNK else "shared"
-            )
-        split = replace(whole, rows="split")
-        return min((whole, split), key=lambda config: self.analytic_us(problem, features, config, device))
+            in_registers = problem.head_dim <= CHUNK
+            config = replace(config, warpgroups="single", queries="registers" if in_registers else "shared")
+        return config
 
     def analytic_us(
         self,
@@ -209,7 +207,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
 
     @staticmethod
     def _longest_share(problem: BlockAttentionProblem, features: Features, tiles: int) -> float:
-        """Expected share of all products that the longest of some tiles has, which one block computes.
+        """Estimates the share of all products that the longest of some tiles has, which one block computes.
 
         Rows of blocks: the mean and as many deviations as the largest of so many normal numbers has.
         """

@@ -9,7 +9,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -48,19 +48,19 @@ class PagedAttentionOperator(Operator):
 
     def __call__(
         self,
-        q: Any,
-        k_pages: Any,
-        v_pages: Any,
-        page_table: Any,
-        lengths: Any,
-        pages: Any = None,
-        counts: Any = None,
-        out: Any = None,
-        stream: Any = None,
-        scale: Any = None,
-        tree: Any = None,
-        lse: Any = None,
-    ) -> Any:
+        q: object,
+        k_pages: object,
+        v_pages: object,
+        page_table: object,
+        lengths: object,
+        pages: object = None,
+        counts: object = None,
+        out: object = None,
+        stream: object = None,
+        scale: object = None,
+        tree: object = None,
+        lse: object = None,
+    ) -> object:
         """Attend; see `Operator` for ``out``, ``stream``, the result and the errors. Kernels trust numbers of pages.
 
         Args:
@@ -207,7 +207,7 @@ class PagedAttentionProblem(Problem):
         shape = self.order.shape(self.heads, self.queries, self.head_dim)
         return TensorSpec(name, self.of_batch(shape), self.dtype, 16)
 
-    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def kept(self, given: Mapping[str, object]) -> dict[str, object]:
         """The scale, by default 1 / √head_dim, the tree, by default the causal one, and room for the LSE."""
         tree = np.asarray(given.get("tree", causal_tree(self.queries)))
         wanted = (self.queries, ceil_div(self.queries, WORD))

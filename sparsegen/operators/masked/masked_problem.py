@@ -119,7 +119,7 @@ class MaskedOperator(Operator):
 
     problem: MaskedProblem
 
-    def _words(self, mask: Any) -> Any:
+    def _words(self, mask: Any) -> object:
         """The mask's buffer, of whatever library.
 
         Raises:
@@ -161,11 +161,11 @@ class MaskedOperator(Operator):
 class LiveParts(Protocol):
     """Keeps the live blocks of tensors, by the words of a mask (`sparsegen.plan.live_blocks.LiveBlocks`)."""
 
-    def of(self, x: Any, words: Any) -> Any: ...
+    def of(self, x: object, words: object) -> Any: ...
 
-    def without_dead(self, y: Any, words: Any) -> Any: ...
+    def without_dead(self, y: object, words: object) -> Any: ...
 
-    def into(self, out: Any, x: Any, words: Any) -> Any: ...
+    def into(self, out: object, x: object, words: object) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)

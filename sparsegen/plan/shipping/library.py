@@ -24,9 +24,14 @@ SOURCES = ("cpu.cpp", "driver.cpp", "gpu.cpp", "operators.cpp")
 OPTIONS = ("-std=c++20", "-O2", "-fPIC", "-pthread", "-fvisibility=hidden", "-shared")
 TABLE = "launches.cpp"
 SECONDS = 300.0  # most that the compiler may take
-SCALAR_TYPES = {  # c10/core/ScalarType.h; words of masks come as int64, which all of PyTorch takes
-    **{DType.FLOAT16: 5, DType.FLOAT32: 6, DType.BFLOAT16: 15},
-    **{WordType.INT32: 3, WordType.UINT64: 4},
+SCALAR_TYPES: dict[
+    object, int
+] = {  # c10/core/ScalarType.h; words of masks come as int64, which all of PyTorch takes
+    DType.FLOAT16: 5,
+    DType.FLOAT32: 6,
+    DType.BFLOAT16: 15,
+    WordType.INT32: 3,
+    WordType.UINT64: 4,
 }
 
 

@@ -21,5 +21,5 @@ class PreparedCall:
     """
 
     operator: Any
-    operands: Callable[[Sequence[Any]], Mapping[str, Tensor]]
-    results: Callable[[Mapping[str, Tensor], Sequence[Any]], Any]
+    operands: Callable[[Sequence[Tensor]], Mapping[str, Tensor]]
+    results: Callable[[Mapping[str, Tensor], Sequence[Tensor]], object]

@@ -10,7 +10,7 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -83,7 +83,7 @@ def _devices(operators: Mapping[str, Operator], archs: Sequence[str]) -> list[De
     wrong = [key for key in operators if not str(key).isidentifier() or keyword.iskeyword(key)]
     if not operators or wrong:
         raise OperandError(f"operators: expected some, by names of functions, got {wrong or 'none'}")
-    own = {one.device for one in operators.values()}
+    own = {cast(Device, one.device) for one in operators.values()}
     if len(own) > 1:
         raise OperandError("operators: expected those of one device, got " + ", ".join(d.name for d in own))
     found = {architecture_of(device): device for device in own}

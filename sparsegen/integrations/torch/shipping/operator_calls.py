@@ -25,7 +25,9 @@ PREPARED: Mapping[str, Callable[..., PreparedCall | None]] = {
     "block_attention": block_attention_kernels.prepared,
     "masked_conv2d": masked_conv_kernels.prepared,
 }
-PLAIN: Mapping[str, Callable[..., Any]] = {  # what a program computes by PyTorch: masks, which take no time
+PLAIN: Mapping[
+    str, Callable[..., object]
+] = {  # what a program computes by PyTorch: masks, which take no time
     "pack_block_mask": plain_masks.packed_blocks,
     "pack_largest_blocks": lambda scores, among, live: plain_masks.largest_blocks(
         scores, Largest(among), live
@@ -45,11 +47,11 @@ class ShippedCall:
     packed: Tensor
     prepared: PreparedCall
 
-    def computed_by(self, namespace: str, number: int) -> Callable[[Sequence[Any]], Any]:
+    def computed_by(self, namespace: str, number: int) -> Callable[[Sequence[object]], object]:
         """The function that computes it in a program, of the operator's inputs; see `ShippedProduct`."""
         operator = getattr(torch.ops, namespace).launch
 
-        def compute(inputs: Sequence[Any]) -> Any:
+        def compute(inputs: Sequence[object]) -> object:
             given = self.prepared.operands(inputs)
             operands = [_stored(given[spec.name], spec.shape) for spec in self.launch.operands]
             results = operator(operands, self.packed, number)
@@ -69,7 +71,7 @@ class OperatorCalls:
     def __init__(self) -> None:
         self.noted: dict[Hashable, tuple[str, tuple[Any, ...]]] = {}
 
-    def note(self, name: str, inputs: tuple[Any, ...], operator: Callable[..., Any]) -> Any:
+    def note(self, name: str, inputs: tuple[object, ...], operator: Callable[..., object]) -> object:
         """A stand-in (`standing_in`) that notes a call and leaves it to the operator."""
         if name in PLAIN:
             return PLAIN[name](*inputs)
@@ -108,10 +110,10 @@ class OperatorCalls:
         return found
 
 
-def stand_in_of(computed: Mapping[Hashable, Callable[[Sequence[Any]], Any]]) -> Callable[..., Any]:
+def stand_in_of(computed: Mapping[Hashable, Callable[[Sequence[object]], object]]) -> Callable[..., object]:
     """A stand-in (`standing_in`) that computes calls by functions of their inputs."""
 
-    def stand_in(name: str, inputs: tuple[Any, ...], operator: Callable[..., Any]) -> Any:
+    def stand_in(name: str, inputs: tuple[object, ...], operator: Callable[..., object]) -> object:
         if name in PLAIN:
             return PLAIN[name](*inputs)
         compute = computed.get(_key(name, inputs))
@@ -125,7 +127,7 @@ def stand_in_of(computed: Mapping[Hashable, Callable[[Sequence[Any]], Any]]) -> 
     return stand_in
 
 
-def _key(name: str, inputs: tuple[Any, ...]) -> Hashable:
+def _key(name: str, inputs: tuple[object, ...]) -> Hashable:
     tensors = tuple(one for one in inputs if isinstance(one, Tensor))
     rest = tuple(
         Tensor if isinstance(one, Tensor) else tuple(one) if isinstance(one, list) else one for one in inputs

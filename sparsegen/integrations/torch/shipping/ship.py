@@ -7,7 +7,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -63,7 +62,7 @@ class Shipped:
         """The line of Python that loads it."""
         return f'model = runpy.run_path("{self.folder / LOADER}")["load"]()'
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """JSON values; those of the file ``shipped.json`` beside the program."""
         return {
             "format": FORMAT,
@@ -93,7 +92,7 @@ class Shipped:
 
 def ship(
     model: nn.Module,
-    example_inputs: Any,
+    example_inputs: object,
     output: str | Path,
     *,
     archs: Sequence[str] = (),
@@ -166,8 +165,8 @@ class _Launched:
     def of(
         cls,
         model: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
         devices: Sequence[Device],
         place: torch.device,
     ) -> _Launched:
@@ -183,8 +182,8 @@ class _Launched:
         return list(dict.fromkeys([*self.layers.values(), *self.operators.values()]))
 
     def exported(
-        self, namespace: str, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+        self, namespace: str, model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> object:
         """The program, which calls a library that is loaded."""
         launches = [one for one in self.different if one.launch is not None]
         numbers = {one: number for number, one in enumerate(launches)}
@@ -203,9 +202,9 @@ def _require_ready(model: nn.Module, folder: Path) -> None:
             raise OutputExistsError("it is there already; choose another name, or remove it", path=folder)
 
 
-def _place(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
+def _place(model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> torch.device:
     """The model's device: that of its first parameter or buffer, or without any of the first tensor that it gets."""
-    state: Iterable[Any] = [*model.parameters(), *model.buffers(), *tree_leaves((args, dict(kwargs)))]
+    state: Iterable[object] = [*model.parameters(), *model.buffers(), *tree_leaves((args, dict(kwargs)))]
     return next((one.device for one in state if isinstance(one, torch.Tensor)), torch.device("cpu"))
 
 
@@ -221,11 +220,11 @@ def _devices(place: torch.device, archs: Sequence[str]) -> list[Device]:
 
 def _exported(
     model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
     layers: Mapping[LayerCall, Compute],
     stand_in: StandIn,
-) -> Any:
+) -> object:
     """The program of a model whose sparse layers and operators are stood in for.
 
     Raises:
@@ -246,7 +245,7 @@ def _exported(
             ) from error
 
 
-def _write_program(exported: Any, kind: ProgramKind, path: Path) -> None:
+def _write_program(exported: object, kind: ProgramKind, path: Path) -> None:
     """Raises CompileError where AOTInductor cannot compile it."""
     if kind is ProgramKind.EXPORTED:
         torch.export.save(exported, path)

@@ -19,6 +19,7 @@ from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.pattern.quantized_linear import QuantizedLinear
 from sparsegen.integrations.torch.shipping.layer_calls import Compute, LayerCall
 from sparsegen.kernels.base import Device
+from sparsegen.operators import QuantizedSpmmProblem, SpmmProblem
 from sparsegen.plan.shipping.launches import ShippedLaunch, shipped_launch
 from sparsegen.plan.variant_launcher import variant_launcher
 
@@ -55,7 +56,10 @@ class ShippedProduct:
     @property
     def shape_alone(self) -> Compute:
         """The function that gives a tensor of the result's shape and dtype, without its numbers."""
-        width = self.weight.shape[0] if self.launch is None else self.launch.problem.m
+        width = self.weight.shape[0]
+        if self.launch is not None:  # whose weight is packed
+            assert isinstance(self.launch.problem, SpmmProblem | QuantizedSpmmProblem)
+            width = self.launch.problem.m
         return lambda x: x.new_empty((*x.shape[:-1], width), dtype=self.dtype)
 
     def _compute(self, linear: Any, x: Tensor) -> Tensor:
