@@ -22,6 +22,7 @@ from sparsegen.bench.results.summary import Mean, SuiteSummary, geometric, stand
 from sparsegen.errors import SparsegenError
 from sparsegen.operators import DType, SddmmProblem, SpmmProblem
 
+FEW_COMMANDS = 3  # stand below a table; of more the raw files tell
 PRODUCTS = (SpmmProblem.operator, SddmmProblem.operator)  # whose suites stand side by side
 UNITED = 20  # rows of a folder, more than which are shown for each n
 DECODING = ("llm", "llm-uneven", "spmv")
@@ -54,14 +55,12 @@ def whole(folder: Path, kind: str = "bench") -> Results:
 
 
 def origin(files: Sequence[Results]) -> str:
-    """Describes the source of the figures: device, dates, protocol, states of the source, commands."""
+    """Describes the source of the figures: device, dates, protocol, states of the source, commands if they are few."""
     results = merge(files)
     commands = dict.fromkeys(f"`{invocation.command}`" for invocation in results.invocations)
     states = dict.fromkeys(row.state or OLDER for row in results.rows)
-    return (
-        f"\n\n{measured_on(results)}; measured by {', '.join(map(short, states))}; "
-        f"made by {', '.join(commands)}."
-    )
+    made_by = ", ".join(commands) if len(commands) <= FEW_COMMANDS else "the commands that the raw files name"
+    return f"\n\n{measured_on(results)}; measured by {', '.join(map(short, states))}; made by {made_by}."
 
 
 def short(state: str) -> str:
