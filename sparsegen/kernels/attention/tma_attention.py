@@ -209,7 +209,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     def _longest_share(problem: BlockAttentionProblem, features: Features, tiles: int) -> float:
         """Estimates the share of all products that the longest of some tiles has, which one block computes.
 
-        Rows of blocks: the mean and as many deviations as the largest of so many normal numbers has.
+        Rows of blocks: the mean and as many deviations as the largest of that number of normal numbers has.
         """
         band, mean = problem.band, max(features.row_mean, 1.0)
         in_span = min(problem.keys, band.most - band.least + 1 + band.sinks)
