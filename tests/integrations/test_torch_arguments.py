@@ -53,7 +53,7 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]], dict[str
         lambda **given: integration.SparseLinear.from_dense(dense()).prepared(**given),
         lambda: {"tokens": 4},
         {"tokens": (*WHOLE, 0), "on_miss": WORD, "dense": WORD, "probe": FLAG, "l2": WORD, "db": PLACE}
-        | {"value_type": WORD, "group": WORD},
+        | {"value_type": WORD, "group": WORD, "symmetric": FLAG},
     ),
     "SparseAttention": (
         integration.SparseAttention,
@@ -66,7 +66,7 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]], dict[str
         {
             "model": OBJECTS, "pattern": WORD, "sparsity": (*NUMBER, 1, np.nan), "scope": WORD,
             "exclude": TEXTS, "tokens": (*WHOLE, 0), "dense": WORD, "example_inputs": (7, "x", [1], (), object()),
-            "fuse": FLAG, "capture": FLAG,
+            "fuse": FLAG, "capture": FLAG, "value_type": WORD, "group": WORD, "symmetric": FLAG,
             "device": DEVICE, "db": PLACE,
         },
     ),

@@ -150,7 +150,7 @@ def test_codes_and_scales_are_shipped(tmp_path: Path) -> None:
     model = nn.Sequential(*(QuantizedLinear.from_sparse(layer, rounding) for layer in layers)).eval()
     found = shipped(model, torch.randn(2, 3, 64).half(), tmp_path / "model", "exported")
     assert [launch.problem.value_type for launch in found.launches] == [ValueType.INT4] * 2
-    loads_elsewhere(tmp_path / "model", "exported")
+    loads_elsewhere(tmp_path / "model")
 
 
 @pytest.mark.long
