@@ -67,7 +67,8 @@ USUAL: dict[tuple[str, str], tuple[Any, ...]] = {
         for operator in ("block_attention", "block_attention_backward")
         for name, values in {
             "dtype": (DType.FLOAT16, DType.BFLOAT16),
-            "head_dim": (64, 128),
+            "head_dim": (64, 128, 192),
+            "value_dim": ("0", "128"),
             "block": ("128x128", "64x64", "64x128", "128x64"),
             "kv_heads": (2, 1, 7),
             "group": (1, 2, 3),
