@@ -11,6 +11,7 @@ import pytest
 from wrong_values import DEVICE, FLAG, NUMBER, PAIR, PLACE, TEXTS, WHOLE, WORD
 
 from sparsegen.errors import SparsegenError
+from sparsegen.operators import Quantization, ValueType
 
 torch = pytest.importorskip("torch")
 integration = pytest.importorskip("sparsegen.integrations.torch")
@@ -18,6 +19,7 @@ integration = pytest.importorskip("sparsegen.integrations.torch")
 OBJECTS = (7, "x", None, [1], {}, object(), np.ones((8, 8)))
 WHERE = ("nowhere", 0.5, [1], {}, object())  # PyTorch takes whole numbers for GPUs
 MASKS = (7, "x", [1], {}, object(), np.ones(3))
+ROUNDING = Quantization(ValueType.INT8)
 
 
 def model() -> Any:
@@ -54,6 +56,19 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]], dict[str
         lambda: {"tokens": 4},
         {"tokens": (*WHOLE, 0), "on_miss": WORD, "dense": WORD, "probe": FLAG, "l2": WORD, "db": PLACE}
         | {"value_type": WORD, "group": WORD, "symmetric": FLAG},
+    ),
+    "QuantizedLinear": (
+        integration.QuantizedLinear,
+        lambda: {"pattern": pattern(), "rounding": ROUNDING},
+        {
+            "pattern": OBJECTS, "rounding": (*OBJECTS, "int4"), "bias": FLAG, "activation": WORD, "device": WHERE,
+            "dtype": ("float32", 7, [1], object()),
+        },
+    ),
+    "QuantizedLinear.from_sparse": (
+        integration.QuantizedLinear.from_sparse,
+        lambda: {"layer": integration.SparseLinear.from_dense(dense()), "rounding": ROUNDING},
+        {"layer": OBJECTS, "rounding": (*OBJECTS, "int4")},
     ),
     "SparseAttention": (
         integration.SparseAttention,

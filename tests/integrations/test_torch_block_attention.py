@@ -476,7 +476,7 @@ def bad(**changes: Any) -> Any:
         ({"q": torch.randn(4, 40, 16)}, r"q: expected batch × heads × tokens × head_dim, got .*q\[None\]"),
         ({"q": [1.0]}, "q: expected a torch.Tensor, got list"),
         ({"q": torch.ones(2, 4, 40, 16, dtype=torch.int64)}, "q: expected floating-point numbers"),
-        ({"k": torch.randn(2, 3, 56, 16)}, r"v: expected k's shape"),
+        ({"k": torch.randn(2, 3, 56, 16)}, r"v: expected shape 2 × 3 × 56 × any columns, as k has"),
         ({"k": torch.randn(2, 3, 56, 16), "v": torch.randn(2, 3, 56, 16)}, r"its heads \(3\) do not divide q's \(4\)"),
         ({"k": torch.randn(2, 2, 56, 8)}, "k: expected shape 2 × any heads × any keys × 16"),
         ({"v": torch.randn(2, 2, 56, 16).half()}, "v: expected torch.float32 on cpu, got torch.float16"),
