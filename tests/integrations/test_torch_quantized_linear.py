@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 import sparsegen
 from sparsegen.dispatch.decision import Decision
 from sparsegen.errors import ConfigError, OperandError
-from sparsegen.integrations.torch import QuantizedLinear, SparseLinear, SparsePattern
-from sparsegen.integrations.torch.pattern import quantized_linear
 from sparsegen.operators import Quantization, ScaleGroup, ValueType
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+from sparsegen.integrations.torch import QuantizedLinear, SparseLinear, SparsePattern  # noqa: E402
+from sparsegen.integrations.torch.pattern import quantized_linear  # noqa: E402
 
 ROUNDINGS = [
     Quantization(ValueType.INT4, ScaleGroup.OF_32),
