@@ -48,7 +48,7 @@ def main() -> None:
         axes.set_title("")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.figure.savefig(PICTURE, metadata={"Date": None}, bbox_inches="tight")
-    PICTURE.write_text(compact(PICTURE.read_text()))
+    PICTURE.write_text(compact(PICTURE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -165,7 +165,14 @@ ROWS = {
     "quantize": Row(
         sparsegen.quantize,
         {"matrix": CSR, "value_type": "int8"},
-        {"matrix": MATRIX, "value_type": WORD, "group": (*WORD, 16), "dtype": (*WORD, "float32")},
+        {
+            "matrix": MATRIX,
+            "value_type": WORD,
+            "group": (*WORD, 16),
+            "dtype": (*WORD, "float32"),
+            "symmetric": FLAG,
+            "calibration": ("x", [[1.0, "a"]], np.ones(3), np.full((2, 8), np.nan), object()),
+        },
     ),
     "load_quantized": Row(
         sparsegen.load_quantized, {"path": "none.npz"}, {"path": PLACE}, free=("module",)

@@ -258,7 +258,7 @@ RIGHT = {
         ),
         {"passes": 1},
         {
-            "a column of the mask shifted": ("ranks_of(item, head)[shape.query_blocks() + column]", "column"),
+            "a column of the mask shifted": ("ranks_of(batch_index, head)[shape.query_blocks() + column]", "column"),
             "no row's sum": ("kUnshifted, -delta.element[i])", "kUnshifted, 0.0f)"),
             "dS of the step before": ("steps - ago, number", "steps - ago - 1, number"),
             "a step's sums left out": ("add_query_sums(dq, row_before);", ""),
@@ -328,7 +328,7 @@ RIGHT = {
             "another row's bits": ("row = (first_query + lane / 4) % kBlockRows", "row = lane / 4"),
             "the first word of bits": ("__ldg(own + 8 * kRowWords + word)", "__ldg(own + word)"),
             "another head's partial blocks": (
-                "own = head_masks == 0 ? 0 : head % item_heads",
+                "own = head_masks == 0 ? 0 : head % element_heads",
                 "own = 0",
             ),
             "partial blocks that are full": (
@@ -336,9 +336,9 @@ RIGHT = {
                 "if (false) hide_partial",
             ),
             "keys of another row": ("e % 2 - e / 2 * 8)", "e % 2)"),
-            "another head's slope": ("slopes + head % item_heads", "slopes"),
+            "another head's slope": ("slopes + head % element_heads", "slopes"),
             "a sink that takes no part": ("(sink > -INFINITY ? fast_exp2(sink - largest) : 0.0f)", "0.0f"),
-            "another head's sink": ("sink_logits + head % item_heads", "sink_logits"),
+            "another head's sink": ("sink_logits + head % element_heads", "sink_logits"),
         },
         many_keys,
     ),
@@ -354,7 +354,7 @@ RIGHT = {
         {
             "another query's bits": ("words + query * kWords", "words"),
             "partial blocks that are full": ("return words == nullptr || ", "return true || "),
-            "another head's partial blocks": ("numbers + (mask_number(item, head)", "numbers + (0"),
+            "another head's partial blocks": ("numbers + (mask_number(batch_index, head)", "numbers + (0"),
             "another head's slope": (
                 "consumer.fall(row / consumer.shape.query_steps() % consumer.shape.heads())",
                 "consumer.fall(0)",

@@ -13,7 +13,7 @@ from sparsegen.bench.baseline.baseline import MissingError, UnsupportedError
 from sparsegen.bench.baseline.inputs import Inputs, InputsMaker
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import EqualRows, Independent
-from sparsegen.bench.results.results import Status
+from sparsegen.bench.results.results import DIGITS, Status
 from sparsegen.bench.run.config_set import Base, ConfigSet, config_sets
 from sparsegen.bench.run.run import run
 from sparsegen.errors import ConfigError
@@ -157,5 +157,5 @@ def test_a_run_of_configs() -> None:
         and len(grid.implementations) == 2
         and all(one.us for one in grid.implementations)
     ), grid
-    assert grid.variant == grid.implementations[0].variant and len(grid.digest) == 64
+    assert grid.variant == grid.implementations[0].variant and len(grid.digest) == DIGITS
     assert other.status is Status.UNSUPPORTED and other.reason == "csr_sddmm computes sddmm", other

@@ -43,7 +43,6 @@ constexpr int kThreads = kProducer + 128;
 
 // lib/barrier/early_start.cuh.j2
 
-
 // lib/barrier/register_budget.cuh.j2
 
 // lib/reduce/exponential.cuh.j2

@@ -35,15 +35,15 @@ def test_every_tile_of_filters_has_as_many_blocks(family: UnitTiles[Any], filter
 
 
 @each_family
-def test_items_hold_every_output_of_every_tile_of_filters(family: UnitTiles[Any]) -> None:
+def test_rounds_hold_every_output_of_every_tile_of_filters(family: UnitTiles[Any]) -> None:
     p = conv(filters=320)
     for shape in family.shapes:
-        items = family.items(p, shape, H100)
+        rounds = family.rounds(p, shape, H100)
         blocks = family.launch(p, shape, {}, H100).grid[0]
         tiles = filter_tiles(p, shape.tile_n)
         least = units_of(p) * UNIT_OUTPUTS / shape.tile_m * tiles
         of_block = math.ceil(least / blocks)
-        assert least <= items < max(least + tiles, (of_block + 1) * H100.multiprocessors)
+        assert least <= rounds < max(least + tiles, (of_block + 1) * H100.multiprocessors)
 
 
 @each_family

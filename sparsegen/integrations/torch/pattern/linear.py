@@ -275,10 +275,6 @@ class SparseLinear(PatternModule):
             part = self._shared(x)
             if part is not None:
                 return part
-        return self._own_result(x)
-
-    def _own_result(self, x: Tensor) -> Tensor:
-        """The result of this layer's own product."""
         # PyTorch's way to an attribute takes longer, and is for what stands in a parameter's place.
         own: dict[str, Any] = self._parameters
         values, bias = own.get("values"), own.get("bias")

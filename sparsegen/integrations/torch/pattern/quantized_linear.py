@@ -237,7 +237,10 @@ class QuantizedLinear(SparseLinear):
             self._forget()
             self._state = [weight_state(tensor) for tensor in held]
 
-    def _own_result(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
+        """See `SparseLinear.forward`."""
+        if not isinstance(x, Tensor) or x.is_nested:
+            return super().forward(x)
         cast = autocast_dtype(x.device)
         given = x if cast is None else x.to(cast)
         if given.dim() > 1 and given.numel() and asked(given, self.scales, self.bias) is Asked.NOTHING:
@@ -246,7 +249,7 @@ class QuantizedLinear(SparseLinear):
             if compute is not None:
                 y = compute(flat)
                 return y if given.dim() == 2 else y.reshape(*given.shape[:-1], self.out_features)
-        return super()._own_result(x)
+        return super().forward(x)
 
     def _compute(self, x: Tensor) -> Compute | None:
         """Multiplication for the tokens of x; None where only the unquantised values take it."""
