@@ -258,7 +258,10 @@ RIGHT = {
         ),
         {"passes": 1},
         {
-            "a column of the mask shifted": ("ranks_of(batch_index, head)[shape.query_blocks() + column]", "column"),
+            "a column of the mask shifted": (
+                "ranks_of(batch_index, head)[shape.query_blocks() + column]",
+                "column",
+            ),
             "no row's sum": ("kUnshifted, -delta.element[i])", "kUnshifted, 0.0f)"),
             "dS of the step before": ("steps - ago, number", "steps - ago - 1, number"),
             "a step's sums left out": ("add_query_sums(dq, row_before);", ""),

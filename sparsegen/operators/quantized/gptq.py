@@ -51,8 +51,8 @@ def compensated(
     m, k = csr.shape
     try:
         inputs = np.asarray(calibration, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise MatrixError(f"calibration: expected numbers, samples × {k}: {error}") from error
+    except (TypeError, ValueError) as refused:
+        raise MatrixError(f"calibration: expected numbers, samples × {k}: {refused}") from refused
     if inputs.ndim != 2 or inputs.shape[1] != k or not np.isfinite(inputs).all():
         raise MatrixError(f"expected a finite calibration of samples × {k}, got one of shape {inputs.shape}")
     order = np.argsort(-np.square(inputs).sum(axis=0), kind="stable")
