@@ -241,6 +241,10 @@ class QuantizedLinear(SparseLinear):
         """See `SparseLinear.forward`."""
         if not isinstance(x, Tensor) or x.is_nested:
             return super().forward(x)
+        if self._shared is not None:
+            part = self._shared(x)
+            if part is not None:
+                return part
         cast = autocast_dtype(x.device)
         given = x if cast is None else x.to(cast)
         if given.dim() > 1 and given.numel() and asked(given, self.scales, self.bias) is Asked.NOTHING:
