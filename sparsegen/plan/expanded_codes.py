@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsegen.backends.plain import THREADS, compiled_kernels
 from sparsegen.errors import OperandError
-from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.lane_stream import ORDERS_AT_ONCE
 from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.operators import QuantizedSpmmProblem, Symmetry
 from sparsegen.plan.binding import BoundVariant
 from sparsegen.plan.own_launch import Bound, OwnLaunch
+from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.system.device_memory import WARP, Buffer
-from sparsegen.system.integers import ceil_div, round_up
+from sparsegen.system.integers import round_up
 from sparsegen.system.numpy_types import Array
 
 FILE = "code_stream_weights.cu"
@@ -45,13 +44,13 @@ class ExpandedCodes(OwnLaunch):
         asymmetric = problem.symmetry is Symmetry.ASYMMETRIC
         with executor.entered():
             entry = f"expand_{problem.value_type}_{problem.dtype}"
-            (self._kernel,) = compiled_kernels(executor, (FILE, entry))
+            (self._kernel,) = plain_launchers(executor, FILE, entry)
             given = scales if zero_points is None else zero_points
             of_groups = [executor.upload(np.ascontiguousarray(a, dtype=np.float32)) for a in (scales, given)]
             executor.synchronize()  # calls may come on other streams
         self._shape = problem.m, problem.k
         streams = sizes["used_blocks"] * warps
-        self._launch = Launch((ceil_div(streams * WARP, THREADS), 1, 1), (THREADS, 1, 1))
+        self._threads = streams * WARP
         self._arguments: list[Buffer | int | TensorMap | None] = [
             *(problem.m, problem.k, sizes["used_blocks"], sizes["groups"] * sizes["steps"], sizes["steps"]),
             *(
@@ -78,4 +77,4 @@ class ExpandedCodes(OwnLaunch):
         return found
 
     def _bind(self) -> Bound:
-        return self.executor.bind(self._kernel, self._launch, self._arguments)
+        return self._kernel.bind(self._threads, *self._arguments)

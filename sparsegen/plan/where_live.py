@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sparsegen.backends.executor import Executor
-from sparsegen.backends.plain import compiled_kernels, is_loaded
+from sparsegen.backends.plain import is_loaded
 from sparsegen.errors import MatrixError
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.block_mask import grid
 from sparsegen.operators import DType
 from sparsegen.plan.block_masks import may_start_early
+from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
@@ -103,6 +104,6 @@ def bind_where_live(executor: Executor, what: WhereLive) -> Callable[..., None]:
         raise MatrixError(
             f"a launch takes at most {MOST_BLOCKS} matrices, got {what.batch}; pass them in parts"
         )
-    (kernel,) = compiled_kernels(executor, (FILE, what.entry))
+    (kernel,) = plain_launchers(executor, FILE, what.entry)
     launch = replace(what.launch, starts_early=may_start_early(executor))
-    return executor.bind(kernel, launch, [*what.sizes, None, None, None])
+    return kernel.bind(launch, *what.sizes, None, None, None)
