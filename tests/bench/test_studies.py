@@ -156,6 +156,17 @@ def test_decode(studies: Studies) -> None:
     assert all(0 < error < 4e-3 for row in rows for error in row["errors"].values())
 
 
+def test_generation(studies: Studies) -> None:
+    rows, output = studies.run("generation", "--tiny")
+    assert [row["model"] for row in rows][:2] == ["dense float16", "sparse float16"] and "batch 2" in output
+    assert all(0 < error < 4e-3 for row in rows for error in row["errors"].values())
+    of_dense = {row["model"]: row["logits_error"] for row in rows}
+    assert of_dense["sparse float16"] < of_dense["sparse int8"] < of_dense["sparse int4"] < 1
+    assert rows[0]["linear_bytes"] == 2 * 2 * sum(
+        m * k for m, k in ((256, 128), (128, 128), (384, 128), (128, 192))
+    )
+
+
 def test_where_live(studies: Studies) -> None:
     rows, output = studies.run("where_live", "--tiny")
     (row,) = rows

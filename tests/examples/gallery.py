@@ -17,7 +17,7 @@ from sparsegen import kernels
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROOT = EXAMPLES.parent
 # Longer than an example of the gallery, for GPUs or with packages of their own; who changes them runs them.
-PROGRAMS = ("decode", "masked_cnn", "structured_dropout", "train_pruned_mlp")
+PROGRAMS = ("masked_cnn", "structured_dropout", "train_pruned_mlp")
 
 
 def sources() -> dict[str, str]:
