@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch.blocks.block_masks import new_state
-from sparsegen.integrations.torch.blocks.mask_launches import draw_on
+from sparsegen.integrations.torch.blocks.mask_launches import launch_draw
 from sparsegen.integrations.torch.blocks.where_live import LiveTensorBlocks
 from sparsegen.integrations.torch.calls.wide import WIDE
 from sparsegen.kernels.base import Device
@@ -63,4 +63,5 @@ def drawn_words(problem: MaskedProblem, device: torch.device) -> Tensor:
     generator = torch.Generator(device)
     generator.manual_seed(0)
     draw = MaskDraw(1 - problem.density.share)
-    return draw_on(new_state(device, generator), problem.mask_layout, draw)
+    state = new_state(device, generator)
+    return launch_draw(state, problem.mask_layout, draw)(state)
