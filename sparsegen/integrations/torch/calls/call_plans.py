@@ -38,7 +38,7 @@ class Plan(Protocol):
     def prepared(self) -> Any:
         """The prepared operator that it calls. The pattern may drop it, and then the plan with it."""
 
-    def run(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor | None:
+    def run(self, x: Tensor, values: Tensor, bias: Tensor | None, /) -> Tensor | None:
         """The result; None, and nothing done, where the tensors are not as they were when the plan was made."""
 
 
@@ -170,7 +170,7 @@ class SampledPlan:
         self._empty = empty_tensors(torch, out_shape, x.dtype, x.device)
         self._stream: Callable[[int], int] = current_stream_of(torch)
 
-    def run(self, y: Tensor, x: Tensor, bias: None = None) -> Tensor | None:
+    def run(self, y: Tensor, x: Tensor, bias: Tensor | None, /) -> Tensor | None:
         """See `Plan.run`; of any strides."""
         index = self._index
         if x.get_device() != index or y.get_device() != index or x.dtype is not y.dtype:

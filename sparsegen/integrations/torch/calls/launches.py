@@ -65,7 +65,7 @@ class Calls:
         first, known = tensors[0], self.known
         assert first is not None
         key = what, first.shape, first.is_cuda or _host_backend(first), *map(type, tensors)
-        given = (*filter(_IS_GIVEN, tensors),)
+        given: tuple[Any, ...] = (*filter(_IS_GIVEN, tensors),)
         latest = known.get(key)
         if latest is not None and latest[0].check(*given):
             return latest[1]

@@ -41,7 +41,7 @@ class PackedMask:
         """
         if not may_run_at_once(mask):
             return cls(mask, words_of(mask))
-        pack = calls.target(cls, (mask,), packing_of, (mask,))
+        pack = calls.target(packing_of, (mask,), packing_of, (mask,))
         return cls(mask, pack(mask))
 
 

@@ -266,10 +266,9 @@ class SparsePattern:
 
     def sampled_plan(self, prepared: Prepared | DensePrepared, y: Tensor, x: Tensor) -> Plan | None:
         """The same of a sampled product of two tensors."""
-        launcher = prepared.launcher if isinstance(prepared, Prepared) else None
-        if launcher is None:
+        if isinstance(prepared, DensePrepared) or prepared.launcher is None:
             return None
-        return SampledPlan(prepared, launcher, torch.Size((self.nnz,)), y, x)
+        return SampledPlan(prepared, prepared.launcher, torch.Size((self.nnz,)), y, x)
 
     def forget(self) -> None:
         """Free all that was prepared, which no captured graph may use any more; later calls prepare anew."""
