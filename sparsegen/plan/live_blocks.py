@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sparsegen.errors import LaunchError
@@ -45,12 +46,15 @@ class LiveBlocks:
         """
         self._shape, self._block, self._device = shape, block, device
         self._bound = _Bound()
+        torch = sys.modules["torch"]  # whose tensors come
+        self._like = partial(torch.empty_like, memory_format=torch.contiguous_format)
+        self._stream = current_stream_of(torch)
 
     def of(self, x: Tensor, words: Tensor) -> Tensor:
         """A new matrix: X's live blocks, and zeros."""
         if x.stride(1) != 1:
             x = x.contiguous()
-        return self._written(x.new_empty(self._shape), x, words, Dead.ZERO)
+        return self._written(self._like(x), x, words, Dead.ZERO)
 
     def without_dead(self, y: Tensor, words: Tensor) -> Tensor:
         """Y, contiguous, whose dead blocks become zeros where it lies."""
@@ -71,8 +75,7 @@ class LiveBlocks:
         launch = self._bound.by_kind.get(kind) or self._launch(y, *kind)
         if launch is None:
             return self.elsewhere(y, x, words, dead)
-        stream = current_stream_of(sys.modules["torch"])(y.get_device()) if y.is_cuda else 0
-        launch(stream, words.data_ptr(), source, to)
+        launch(self._stream(y.get_device()) if y.is_cuda else 0, words.data_ptr(), source, to)
         return y
 
     def _launch(self, y: Tensor, step: int, is_aligned: bool, dead: Dead) -> Launched | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,14 @@ from sparsegen import arguments
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.integrations.torch.blocks.mask_launches import (
     blocks_of,
-    draw_on,
-    drop_on,
     expanded,
     largest_on,
+    launch_draw,
+    launch_drop,
     pack_on,
 )
 from sparsegen.integrations.torch.calls.direct import Context, DirectOperator, may_run_at_once
+from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.tensor_checks import checked_device, require_tensors
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, checked_blocks, grid
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw
@@ -274,11 +275,11 @@ def mask_of(
         early: true if the state is older than the kernel before; see `BlockMaskMaker.bind_draw`. The mask is the same.
     """
     if may_run_at_once(state):
-        _check_state(state)
-        layout, density = _drawing(shape, block, draw)
-        words = draw_on(state, layout, draw, early=early)
+        what = mask_of, shape, block, draw.p, draw.drawn, early
+        drawn = calls.target(what, (state,), _drawing, (state, shape, block, draw, early))
+        mask: BlockMaskTensor = drawn(state)
         torch.autograd.graph.increment_version(state)
-        return BlockMaskTensor.unchecked(shape, block, words, density)
+        return mask
     layout = grid(shape, block)
     words = torch.ops.sparsegen.draw_block_mask(
         state, layout.rows, layout.columns, draw.p, str(draw.drawn), early
@@ -286,11 +287,14 @@ def mask_of(
     return BlockMaskTensor(shape, block, words, draw.density(layout))
 
 
-@lru_cache(maxsize=1024)
-def _drawing(shape: tuple[int, int], block: tuple[int, int], draw: MaskDraw) -> tuple[BlockMaskLayout, float]:
-    """Layout and density of masks like this, which take longer to work out than a launch."""
+def _drawing(
+    state: Tensor, shape: tuple[int, int], block: tuple[int, int], draw: MaskDraw, early: bool
+) -> Callable[[Tensor], BlockMaskTensor]:
+    """Returns the function that draws masks like this; layout and density take longer to work out than a launch."""
+    _check_state(state)
     layout = grid(shape, block)
-    return layout, draw.density(layout)
+    density, launch = draw.density(layout), launch_draw(state, layout, draw, early=early)
+    return lambda state: BlockMaskTensor.unchecked(shape, block, launch(state), density)
 
 
 def new_state(device: torch.device | str | None = None, generator: torch.Generator | None = None) -> Tensor:
@@ -308,7 +312,7 @@ def new_state(device: torch.device | str | None = None, generator: torch.Generat
 )
 def _draw(state: Tensor, rows: int, columns: int, p: float, drawn: str, early: bool = False) -> Tensor:
     _check_state(state)
-    return draw_on(state, BlockMaskLayout(rows, columns), MaskDraw(p, Drawn(drawn)), early=early)
+    return launch_draw(state, BlockMaskLayout(rows, columns), MaskDraw(p, Drawn(drawn)), early=early)(state)
 
 
 def _check_state(state: Tensor) -> None:
@@ -356,7 +360,7 @@ pack_largest = DirectOperator(
 drop_blocks = DirectOperator(
     "block_dropout",
     "(Tensor x, Tensor state, float p, int block_rows, int block_columns) -> Tensor",
-    lambda x, state, p, block_rows, block_columns: drop_on(x, state, p, (block_rows, block_columns)),
+    calls.of(2, launch_drop),
     fake=lambda x, *_: x.new_empty(x.shape),
     tensors=2,
     backward=_drop_backward,

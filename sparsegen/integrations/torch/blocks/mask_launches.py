@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch.blocks import plain_masks
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device, kernel_device_of
-from sparsegen.integrations.torch.calls.plain_launches import PlainLaunches, stream_of
+from sparsegen.integrations.torch.calls.plain_launches import current_stream, stream_of
 from sparsegen.integrations.torch.calls.prepared import aligned
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.bits import WORD_BITS
 from sparsegen.matrix.block_mask import BlockMaskLayout, grid, packed
 from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
+from sparsegen.plan.arrays import empty_tensors
 from sparsegen.plan.block_dropout import bind_block_dropout
 from sparsegen.plan.block_masks import BlockMaskMaker, Given, Largest
 from sparsegen.plan.executors import made_here, shared_executor
+from sparsegen.plan.own_launch import Bound, OwnBinding
 
 Key = tuple[str, int, BlockMaskLayout, int]
 What = MaskDraw | Given | tuple[Largest, int]
@@ -68,30 +70,37 @@ def independent(p: float) -> MaskDraw:
     return MaskDraw(p)
 
 
-@lru_cache(maxsize=1024)
-def _words_of(layout: BlockMaskLayout) -> int:
-    """Words of a mask's buffer; to add them up takes longer than a launch."""
-    return layout.words
-
-
 _here = _Makers()
-_drops = PlainLaunches(bind_block_dropout)
 
 
-def draw_on(state: Tensor, layout: BlockMaskLayout, draw: MaskDraw, *, early: bool = False) -> Tensor:
-    """The buffer of the mask that a state names, where the state lies; one is added to its step.
+def launch_draw(
+    state: Tensor, layout: BlockMaskLayout, draw: MaskDraw, *, early: bool = False
+) -> Callable[[Tensor], Tensor]:
+    """Returns the function that gives the buffer of the mask that such a state names, where the state lies; one is
+    added to its step.
 
     Args:
         early: see `BlockMaskMaker.bind_draw`.
     """
     device = kernel_device_of(state.device)
     if device is None:
-        seed, step = (int(word) & (1 << 64) - 1 for word in state.tolist())
-        words = torch.from_numpy(packed(draw_blocks(layout, draw, seed, step))).to(state.device)
-        state[1] += 1
+        return partial(_drawn_by_numpy, layout, draw)
+    own = OwnBinding(shared_executor(device), lambda _: _here.launch(device, layout, draw, early))
+    bound, stream = own.bound, current_stream(state)
+    empty = empty_tensors(torch, (layout.words,), torch.uint64, state.device)
+
+    def launch(state: Tensor) -> Tensor:
+        words: Tensor = empty()
+        bound()(stream(), state.data_ptr(), words.data_ptr())
         return words
-    words = torch.empty(_words_of(layout), dtype=torch.uint64, device=state.device)
-    _here.launch(device, layout, draw, early)(stream_of(state), state.data_ptr(), words.data_ptr())
+
+    return launch
+
+
+def _drawn_by_numpy(layout: BlockMaskLayout, draw: MaskDraw, state: Tensor) -> Tensor:
+    seed, step = (int(word) & (1 << 64) - 1 for word in state.tolist())
+    words = torch.from_numpy(packed(draw_blocks(layout, draw, seed, step))).to(state.device)
+    state[1] += 1
     return words
 
 
@@ -125,40 +134,70 @@ def largest_on(scores: Tensor, among: Largest, live: int) -> Tensor:
     return words
 
 
-def drop_on(x: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tensor:
-    """X, a matrix, without the blocks that the mask of a state drops, the others divided by the share that is left."""
-    shape, draw = (x.shape[0], x.shape[1]), independent(p)
-    device = kernel_device(x)
+def launch_drop(
+    x: Tensor, state: Tensor, p: float, block_rows: int, block_columns: int
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Returns the function that gives matrices like X without the blocks that the mask of a state drops, the others
+    divided by the share that is left.
+    """
+    bound, live = _dropping(x, p, (block_rows, block_columns))
+    if bound is None:
+        return lambda x, state: torch.where(live(state), x / live.density, 0)
+    stream, empty = current_stream(x), empty_tensors(torch, x.shape, x.dtype, x.device)
+
+    def launch(x: Tensor, state: Tensor) -> Tensor:
+        x, y = aligned(x), empty()
+        bound()(stream(), state.data_ptr(), x.data_ptr(), y.data_ptr())
+        result: Tensor = y
+        return result
+
+    return launch
+
+
+def launch_factors(
+    like: Tensor, state: Tensor, p: float, block_rows: int, block_columns: int
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Returns the function that gives the factors by which `launch_drop` drops blocks: 0, or 1 over the share left."""
+    bound, live = _dropping(like, p, (block_rows, block_columns))
+    if bound is None:
+        return lambda like, state: live(state).to(like.dtype) / live.density
+    stream, empty = current_stream(like), empty_tensors(torch, like.shape, like.dtype, like.device)
+
+    def launch(like: Tensor, state: Tensor) -> Tensor:
+        factors: Tensor = empty()
+        bound()(stream(), state.data_ptr(), 0, factors.data_ptr())
+        return factors
+
+    return launch
+
+
+def _dropping(x: Tensor, p: float, block: tuple[int, int]) -> tuple[Callable[[], Bound] | None, LiveElements]:
+    """The launch that drops blocks of matrices like this one, if there is one, and what else tells live elements."""
+    shape, device = (x.shape[0], x.shape[1]), kernel_device(x)
+    live = LiveElements(shape, block, independent(p))
     if device is None:
-        live, density = _drawn(state, shape, block, draw)
-        return torch.where(live, x / density, 0)
-    x = aligned(x)
-    y = torch.empty_like(x)
-    launch = _drops.of(device, shape, block, p, DTYPES[x.dtype])
-    launch(stream_of(x), state.data_ptr(), x.data_ptr(), y.data_ptr())
-    return y
+        return None, live
+    return OwnBinding(
+        shared_executor(device), bind_block_dropout, shape, block, p, DTYPES[x.dtype]
+    ).bound, live
 
 
-def multiplier_on(like: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tensor:
-    """Returns the factors, like this matrix, by which `drop_on` drops blocks: 0, or 1 over the share left."""
-    shape, draw = (like.shape[0], like.shape[1]), independent(p)
-    device = kernel_device(like)
-    if device is None:
-        live, density = _drawn(state, shape, block, draw)
-        return live.to(like.dtype) / density
-    y = torch.empty(shape, dtype=like.dtype, device=like.device)
-    launch = _drops.of(device, shape, block, p, DTYPES[like.dtype])
-    launch(stream_of(like), state.data_ptr(), 0, y.data_ptr())
-    return y
+class LiveElements:
+    """The live elements of matrices by masks that states name, which stay as they are; without a kernel of ours.
 
+    Attributes:
+        density: their expected share.
+    """
 
-def _drawn(
-    state: Tensor, shape: tuple[int, int], block: tuple[int, int], draw: MaskDraw
-) -> tuple[Tensor, float]:
-    """Returns the live elements of the mask of a state, which stays as it is, and their expected share."""
-    layout = grid(shape, block)
-    live = blocks_of(draw_on(state.clone(), layout, draw), layout)
-    return expanded(live, block, shape), draw.density(layout)
+    def __init__(self, shape: tuple[int, int], block: tuple[int, int], draw: MaskDraw) -> None:
+        self._shape, self._block, self._draw = shape, block, draw
+        self._layout = grid(shape, block)
+        self.density = draw.density(self._layout)
+
+    def __call__(self, state: Tensor) -> Tensor:
+        """bool, one for each element."""
+        words = launch_draw(state, self._layout, self._draw)(state.clone())
+        return expanded(blocks_of(words, self._layout), self._block, self._shape)
 
 
 def blocks_of(words: Tensor, layout: BlockMaskLayout) -> Tensor:

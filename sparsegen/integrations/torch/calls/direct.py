@@ -236,6 +236,12 @@ class DirectOperator:
             return self._function(*inputs)
         return self.apply(*inputs) if what is Asked.GRADIENT else self.dispatched(*inputs)
 
+    def by(self, what: Asked, *inputs: Any) -> Any:
+        """The same where it is known what is asked of the call, or of several with these tensors among them."""
+        if what is Asked.NOTHING:
+            return self._function(*inputs)
+        return self.apply(*inputs) if what is Asked.GRADIENT else self.dispatched(*inputs)
+
     def launched_by(self, launch: Function, what: Asked, *inputs: object) -> Any:
         """The same of an operator with a gradient, by what is known to compute it.
 
