@@ -152,7 +152,7 @@ def _regular(
 
 @cache
 def _subsets(rows: int) -> tuple[tuple[Array, Array], ...]:
-    """Of each number of rows the subsets of as many kinds: for each, and each kind in it, the number of the subset
+    """Subsets of as many kinds as rows, for each number of rows: of each, and each kind in it, the number of the subset
     without it, and the kind.
     """
     found = []

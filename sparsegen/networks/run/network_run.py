@@ -1,4 +1,4 @@
-"""What every way of inferring a network on one device has in common: callers in turn, and words on their way back."""
+"""The part that all ways of inferring a network on one device share: callers in turn, and words on their way back."""
 
 from __future__ import annotations
 
