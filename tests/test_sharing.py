@@ -84,7 +84,7 @@ def test_two_processes_have_a_file_each(tmp_path: Path) -> None:
 
 
 class Process:
-    """As much of xdist's process as its scheduler calls."""
+    """The part of a process of xdist that its scheduler calls."""
 
     shutting_down = False
 
