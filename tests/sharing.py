@@ -88,6 +88,12 @@ def scheduler(config: pytest.Config, log: Any, *, has_gpu: bool) -> Any:
             super().remove_node(node)
             return unfinished[0][1] if unfinished else None
 
+        def _reschedule(self, node: Any) -> None:
+            if (
+                node in self.registered_collections
+            ):  # another process that takes a dead one's place may still collect
+                super()._reschedule(node)
+
         def schedule(self) -> None:
             is_new_here = self.collection is not None  # a process in the place of one that died
             super().schedule()

@@ -6,9 +6,11 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from sharing import DISTRIBUTION, scope_of, visible_devices
+from sharing import DISTRIBUTION, scheduler, scope_of, visible_devices
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -79,3 +81,41 @@ def test_two_processes_have_a_file_each(tmp_path: Path) -> None:
     for worker, file, _ in map(str.split, ran):
         workers[file].add(worker)
     assert len(ran) == 16 and {len(found) for found in workers.values()} == {1}
+
+
+class Process:
+    """The part of a process of xdist that its scheduler calls."""
+
+    shutting_down = False
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+        self.gateway = SimpleNamespace(id="gw")
+
+    def send_runtest_some(self, numbers: list[int]) -> None:
+        self.given += numbers
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_processes_die_together() -> None:
+    """One that takes a dead one's place may have collected no tests yet when another has."""
+    tests = [f"tests/test_{file}.py::test_{i}" for file in ("api", "render", "errors") for i in range(4)]
+    option = SimpleNamespace(loadscopereorder=False)
+    config: Any = SimpleNamespace(getvalue=lambda name: ["popen", "popen"], rootpath=ROOT, option=option)
+    shared = scheduler(config, None, has_gpu=False)
+    first, second, third, fourth = (Process() for _ in range(4))
+    for node in (first, second):
+        shared.add_node(node)
+        shared.add_node_collection(node, tests)
+    shared.schedule()
+    dead = [shared.remove_node(node) for node in (first, second)]
+    for node in (third, fourth):
+        shared.add_node(node)
+    for node in (third, fourth):
+        shared.add_node_collection(node, tests)
+        shared.schedule()
+        assert node.given
+    given = [tests[number] for number in third.given + fourth.given]
+    assert len({*given, *dead}) == len(given) + 2, "no test twice, and none again at which a process died"

@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsegen.errors import MatrixError
 from sparsegen.kernels.layouts.ell import interleave_classes
-from sparsegen.kernels.network.bank_order import steps_apart
+from sparsegen.kernels.network.bank_order import balanced_teams, steps_apart
 from sparsegen.kernels.network.staged_slices import NONE, PARTS, bias_sources
 from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.operators.sparse_network import SparseNetworkProblem
@@ -46,10 +46,11 @@ class ResidentSlices:
     """All layers, or one of them, in the kernel's format.
 
     A slice is a neuron for each group of a warp, or one neuron whose weights all groups share, if it has many. Slices
-    of a layer are dealt such that all warps have as many chunks, and those of a warp follow one another.
+    of a layer are dealt such that all warps have as many chunks. Those of a warp follow one another, layer after layer,
+    so that it asks for its next weights while it waits for the others; of each layer it has one at least.
 
     Attributes:
-        slices: int64, layers × warps: the number of slices of each warp.
+        layer, warp: int64, of each slice its layer and who takes it.
         chunks: int64, of each slice its chunks; they are as many as the neuron with most weights has.
         is_shared: bool, of each slice.
         rows: int32, slices × groups: the neuron in its layer, or -1.
@@ -58,7 +59,8 @@ class ResidentSlices:
         biases: int32, slices × groups × 4: of each part of a bias the nonzero's number, or -1.
     """
 
-    slices: Array
+    layer: Array
+    warp: Array
     chunks: Array
     is_shared: Array
     rows: Array
@@ -79,7 +81,7 @@ def resident_slices(problem: SparseNetworkProblem, matrix: CsrMatrix, shape: Sha
         return _of_layer(problem, matrix, biases, layer, shape)
 
     with ThreadPoolExecutor() as pool:  # NumPy leaves the interpreter to others
-        parts = list(pool.map(of_layer, range(problem.layers)))
+        parts = list(pool.map(of_layer, range(max(1, problem.layers))))
     chunk = shape.groups * shape.steps
     places = chunk * sum(int(part.chunks.sum()) for part in parts)
     if places > MAX_INDEX:
@@ -87,14 +89,18 @@ def resident_slices(problem: SparseNetworkProblem, matrix: CsrMatrix, shape: Sha
             f"slices with {places} places for {matrix.nnz} nonzeros are more than 32-bit numbers reach ({MAX_INDEX}); "
             "split the network"
         )
+
+    def joined(name: str) -> Array:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    order = np.argsort(joined("warp"), kind="stable")
+    chunks = joined("chunks")
+    in_order = np.argsort(np.repeat(np.argsort(order), chunks), kind="stable")  # chunks of these slices
     return ResidentSlices(
-        np.concatenate([np.zeros(0, np.int64), *(part.slices for part in parts)]),
-        np.concatenate([np.zeros(0, np.int64), *(part.chunks for part in parts)]),
-        np.concatenate([np.zeros(0, bool), *(part.is_shared for part in parts)]),
-        np.concatenate([np.zeros((0, shape.groups), np.int32), *(part.rows for part in parts)]),
-        np.concatenate([*(part.index for part in parts), np.zeros(chunk, np.uint16)]),
-        np.concatenate([*(part.source for part in parts), np.full(chunk, NONE, np.int32)]),
-        np.concatenate([np.zeros((0, shape.groups, PARTS), np.int32), *(part.biases for part in parts)]),
+        *(joined(name)[order] for name in ("layer", "warp", "chunks", "is_shared", "rows")),
+        np.append(joined("index").reshape(-1, chunk)[in_order], np.zeros(chunk, np.uint16)),
+        np.append(joined("source").reshape(-1, chunk)[in_order], np.full(chunk, NONE, np.int32)),
+        joined("biases")[order],
     )
 
 
@@ -113,9 +119,10 @@ def _of_layer(
     # Neurons with about as many weights are in a slice; those with so many that a warp had more than its share of the
     # layer have one for themselves.
     share = max(lengths.sum() / (groups * shape.warps), SHARED_ROUNDS * groups)
-    order = np.argsort(-lengths, kind="stable")
-    shared = int((lengths > share).sum()) if groups > 1 else 0
-    slices = shared + ceil_div(count - shared, groups)
+    is_long = lengths > share if groups > 1 else np.zeros(count, dtype=bool)
+    order = np.concatenate((np.flatnonzero(is_long), _in_teams(row, columns, lengths, ~is_long, shape)))
+    shared = int(is_long.sum())
+    slices = max(shape.warps, shared + ceil_div(count - shared, groups))
     slot_of = np.empty(count, np.int64)  # slice and group of each neuron
     slot_of[order[:shared]] = np.arange(shared) * groups
     slot_of[order[shared:]] = shared * groups + np.arange(count - shared)
@@ -137,32 +144,55 @@ def _of_layer(
     kind = columns % shape.classes
     in_shared = is_shared[slice_of]
     step = np.empty(row.size, np.int64)
-    step[~in_shared] = steps_apart(
-        slot[row[~in_shared]] // shape.classes,
-        slot[row[~in_shared]] % shape.classes,
-        kind[~in_shared],
-        slices * groups // shape.classes,
-        np.repeat(chunks * steps, groups // shape.classes),
-        shape.classes,
-    )
+    team, of_team = np.divmod(slot[row[~in_shared]], shape.classes)
+    of_teams = np.repeat(chunks * steps * ~is_shared, groups // shape.classes)
+    apart = steps_apart(team, of_team, kind[~in_shared], of_teams.size, of_teams, shape.classes)
+    step[~in_shared] = apart.step
     own = np.searchsorted(row[in_shared], np.arange(count + 1))
     turn_in_row = interleave_classes(own, kind[in_shared], shape.classes, np.zeros(count, np.int64))
     step[in_shared], group[in_shared] = turn_in_row // groups, turn_in_row % groups
 
-    chunk = (np.cumsum(chunks) - chunks)[slice_of] + step // steps
+    first_chunk = np.cumsum(chunks) - chunks
     places = _rotated if shape.rotated else _group_by_group
-    of_index, of_weight = places(chunk, group, step % steps, shape)
     index = np.zeros(int(chunks.sum()) * groups * steps, np.uint16)
-    index[of_index] = columns
     source = np.full(index.size, NONE, np.int32)
+    filled = apart.team * shape.classes + apart.row  # padding has an index too, which meets no other bank
+    of_index, _ = places(
+        first_chunk[filled // groups] + apart.left // steps, filled % groups, apart.left % steps, shape
+    )
+    index[of_index] = np.minimum(apart.kind, problem.neurons - 1)
+    of_index, of_weight = places(first_chunk[slice_of] + step // steps, group, step % steps, shape)
+    index[of_index] = columns
     source[of_weight] = numbers + offsets[0]
     rows = np.full((slices, groups), NONE, np.int32)
     rows.reshape(-1)[slot] = np.arange(count)
     own = np.full((slices, groups, PARTS), NONE, np.int32)
     own.reshape(-1, PARTS)[slot] = biases[here]
-    return ResidentSlices(
-        np.bincount(turn, minlength=shape.warps), chunks, is_shared, rows, index, source, own
-    )
+    number = np.full(slices, layer, np.int64)
+    return ResidentSlices(number, turn[to], chunks, is_shared, rows, index, source, own)
+
+
+def _in_teams(row: Array, columns: Array, lengths: Array, chosen: Array, shape: Shape) -> Array:
+    """The chosen neurons, those with most chunks first, in teams that read and write different banks at a time.
+
+    Args:
+        row, columns: of each weight.
+        lengths, chosen: of each neuron its weights, and whether it is chosen.
+    """
+    classes, neurons = shape.classes, np.flatnonzero(chosen)
+    chunks, kind = ceil_div(lengths[neurons], shape.steps), neurons % classes
+    # A neuron of each class in turn: a team writes to different banks.
+    order = np.lexsort((kind, chunks))
+    alike = np.flatnonzero(np.diff(chunks[order] * classes + kind[order], prepend=-1))
+    turn = np.empty(order.size, np.int64)
+    turn[order] = np.arange(order.size) - np.repeat(alike, np.diff(alike, append=order.size))
+    order = np.lexsort((kind, turn, -chunks))
+    neurons, chunks = neurons[order], chunks[order]
+    counts = np.bincount(row * classes + columns % classes, minlength=lengths.size * classes)
+    whole = neurons.size // classes * classes
+    of_neurons = counts.reshape(-1, classes)[neurons[:whole]]
+    neurons[:whole] = neurons[balanced_teams(of_neurons, chunks[:whole] * shape.steps, classes)]
+    return neurons
 
 
 def _group_by_group(chunk: Array, group: Array, step: Array, shape: Shape) -> tuple[Array, Array]:
