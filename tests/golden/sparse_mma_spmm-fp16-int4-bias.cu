@@ -29,7 +29,7 @@ constexpr int kVectorBytes = 32 * 16;
 constexpr int kUnitBytes = kVectors * kVectorBytes;
 constexpr int kScales = kUnitColumns / kGroupColumns;
 constexpr int kStageBytes = kUnitBytes + kScales * kStripRows * 2;
-constexpr int kFragmentBytes = 32 * 16;
+constexpr int kGap = 16;
 constexpr int kStepsAhead = kColumnTiles <= 2 ? kSteps : 1;
 constexpr int kPitch = kStripRows + 4;
 constexpr int kPartFloats = kTokens * kPitch;
@@ -45,6 +45,8 @@ static_assert(kStages >= 2, "a unit is copied while another one is multiplied");
 // lib/copy/shared_address.cuh.j2
 
 // lib/copy/shared_word.cuh.j2
+
+// lib/mma/tensor_core.cuh.j2 (1)
 
 // lib/mma/sparse_tensor_core.cuh.j2 (1)
 
@@ -66,65 +68,67 @@ struct Codes {
   }
 };
 
-__device__ __forceinline__ void copy_activations(unsigned char* fragments, const Element* b, int first_k, int steps, int k, int n,
-                                                 unsigned warp, unsigned lane) {
-  constexpr int kAtOnce = 4;
-  const bool is_odd = lane % 2 != 0;
-  const int count = steps * kColumnTiles;
-  for (int first = static_cast<int>(warp) * kAtOnce; first < count; first += kWarps * kAtOnce) {
-    Vector<unsigned, 4> words[kAtOnce];
-    #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int token = (first + i) % kColumnTiles * 8 + static_cast<int>(lane / 4);
-      const int column = first_k + (first + i) / kColumnTiles * 32 + static_cast<int>(lane % 4) * 8;
+struct Activations {
+  unsigned char* rows;
+  const Element* b;
+  int row_bytes;
+  int columns;
+  int k, n;
+
+  __device__ __forceinline__ void copy(int unit, unsigned lane) const {
+    #pragma unroll 1
+    for (int i = static_cast<int>(lane); i < n * (kUnitColumns / 8); i += 32) {
+      const int token = i / (kUnitColumns / 8), column = unit * kUnitColumns + i % (kUnitColumns / 8) * 8;
+      unsigned char* const to = rows + token * row_bytes + column * 2;
       const Element* const from = b + static_cast<long long>(token) * k + column;
-      words[i] = {};
-      if (first + i < count && token < n && column < k) words[i] = load_vector<4>(reinterpret_cast<const unsigned*>(from));
-    }
-    #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const unsigned(&own)[4] = words[i].element;
-      const unsigned x = __shfl_xor_sync(0xffffffffu, is_odd ? own[0] : own[1], 1);
-      const unsigned y = __shfl_xor_sync(0xffffffffu, is_odd ? own[2] : own[3], 1);
-      Vector<unsigned, 4> fragment;
-      fragment.element[0] = is_odd ? x : own[0], fragment.element[1] = is_odd ? y : own[2];
-      fragment.element[2] = is_odd ? own[1] : x, fragment.element[3] = is_odd ? own[3] : y;
-      if (first + i < count) {
-        store_vector(reinterpret_cast<unsigned*>(fragments + (first + i) * kFragmentBytes + lane * 16), fragment);
-      }
+      copy_async<16>(to, column < columns ? from : b, column < columns);
     }
   }
-}
+};
+
+struct Turns {
+  int units;
+  int layers;
+
+  __device__ __forceinline__ int first(unsigned warp) const { return static_cast<int>(warp) * layers; }
+  __device__ __forceinline__ int step(int unit) const { return ((unit + 1) & (layers - 1)) == 0 ? (kWarps - 1) * layers + 1 : 1; }
+  __device__ __forceinline__ int column(int unit) const { return unit >> (layers - 1); }
+};
 
 struct Ring {
+  Turns turns;
+  Activations activations;
   unsigned char* stages;
   const unsigned char* source;
   long long next_strip;
   int strip, unit;
-  int units, strips;
+  int first_strip;
+  int strips;
   CachePolicy policy = evict_first();
 
-  __device__ __forceinline__ void copy(int offset, const Element* scales, int first_unit, int shift, int groups, int m, unsigned lane) {
+  __device__ __forceinline__ void copy(int offset, const Element* scales, int first_unit, int groups, int m, unsigned lane) {
     if (strip < strips) {
       unsigned char* const to = stages + offset;
       #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
         copy_async_16(to + i * kVectorBytes + lane * 16, source + i * kVectorBytes, true, policy);
       }
-      const int first_group = (first_unit + (unit >> shift)) * kScales;
+      const int first_group = (first_unit + turns.column(unit)) * kScales;
       const int group = first_group + static_cast<int>(lane / 4), row = strip * kStripRows + static_cast<int>(lane % 4) * 8;
       if (lane < 4 * kScales) {
         const bool inside = group < groups && row < m;
         copy_async<16>(to + kUnitBytes + lane * 16, scales + (inside ? static_cast<long long>(group) * m + row : 0), inside);
       }
-      unit += kWarps, source += kWarps * kUnitBytes;
+      if (strip == first_strip && (unit & (turns.layers - 1)) == 0) activations.copy(turns.column(unit), lane);
+      const int step = turns.step(unit);
+      unit += step, source += step * kUnitBytes;
       find_strip();
     }
     copy_async_commit();
   }
 
   __device__ __forceinline__ void find_strip() {
-    for (; unit >= units; strip += static_cast<int>(gridDim.x)) unit -= units, source += next_strip;
+    for (; unit >= turns.units; strip += static_cast<int>(gridDim.x)) unit -= turns.units, source += next_strip;
   }
 };
 
@@ -156,59 +160,62 @@ sparse_mma_spmm(int m, int k, int n, int layers, const unsigned char* __restrict
   const int first_unit = across * part / kParts, width = across * (part + 1) / kParts - first_unit;
   const int strips = (m + kStripRows - 1) / kStripRows;
   const int most_width = (across + kParts - 1) / kParts;
-  unsigned char* const activations = memory;
-  unsigned char* const rings = activations + static_cast<long long>(most_width) * kSteps * kColumnTiles * kFragmentBytes;
-  float* const warp_sums = reinterpret_cast<float*>(rings + kWarps * kStages * kStageBytes);
-
   Ring ring;
+  ring.turns = {width * layers, layers};
+  ring.activations = {memory, b + first_unit * kUnitColumns, most_width * kUnitColumns * 2 + kGap, k - first_unit * kUnitColumns, k, n};
+  unsigned char* const rings = memory + n * ring.activations.row_bytes;
+  float* const warp_sums = reinterpret_cast<float*>(rings + kWarps * kStages * kStageBytes);
   ring.stages = rings + warp * (kStages * kStageBytes);
-  ring.units = width * layers, ring.strips = strips;
-  ring.strip = ring.units > 0 ? static_cast<int>(blockIdx.x) : strips;
-  ring.unit = static_cast<int>(warp);
+  ring.first_strip = static_cast<int>(blockIdx.x), ring.strips = strips;
+  ring.strip = width > 0 ? ring.first_strip : strips;
+  ring.unit = ring.turns.first(warp);
   const long long strip_units = static_cast<long long>(across) * layers;
-  ring.next_strip = (strip_units * gridDim.x - ring.units) * kUnitBytes;
+  ring.next_strip = (strip_units * gridDim.x - ring.turns.units) * kUnitBytes;
   ring.source = units + (strip_units * blockIdx.x + first_unit * layers + ring.unit) * kUnitBytes + lane * 16;
-  if (ring.units > 0) ring.find_strip();
+  if (width > 0) ring.find_strip();
   const int groups = max(1, (k + kGroupColumns - 1) / kGroupColumns);
-  const auto copy_unit = [&](int offset) { ring.copy(offset, scales, first_unit, layers - 1, groups, m, lane); };
+  const auto copy_unit = [&](int offset) { ring.copy(offset, scales, first_unit, groups, m, lane); };
   #pragma unroll 1
   for (int stage = 0; stage < kStages - 1; ++stage) copy_unit(stage * kStageBytes);
-  copy_activations(activations, b, first_unit * kUnitColumns, width * kSteps, k, n, warp, lane);
-  __syncthreads();
-
   Magic magic;
   magic.keep();
   const auto finish = [&](float x, int row, int column, float row_bias) {
     x += row_bias;
     c[static_cast<long long>(column) * m + row] = to_element(x);
   };
-  const SharedAddress own_stages = shared_address(ring.stages), own_activations = shared_address(activations) + lane * 16;
+  const SharedAddress own_stages = shared_address(ring.stages) + lane * 16;
+  const unsigned char* rows[kColumnTiles];
+  #pragma unroll
+  for (int j = 0; j < kColumnTiles; ++j) {
+    rows[j] = memory + min(j * 8 + static_cast<int>(lane % 8), n - 1) * ring.activations.row_bytes + lane / 8 * 16;
+  }
   int offset = 0, free_offset = (kStages - 1) * kStageBytes;
   int buffer = 0;
-  int unit = static_cast<int>(warp);
+  int unit = ring.turns.first(warp);
   for (int strip = static_cast<int>(blockIdx.x); strip < strips; strip += static_cast<int>(gridDim.x)) {
     const int own_row = strip * kStripRows + static_cast<int>(lane);
     const float row_bias = own_row < m ? to_float(bias[own_row]) : 0.0f;
     Sums sums = {};
     Sums of_group = {};
-    for (; unit < ring.units; unit += kWarps) {
+    for (; unit < ring.turns.units; unit += ring.turns.step(unit)) {
       copy_async_wait<kStages - 2>();
       __syncwarp();
-      const SharedAddress here = own_stages + offset + lane * 16;
+      const SharedAddress here = own_stages + offset;
       Codes codes;
       #pragma unroll
       for (int i = 0; i < kVectors - 1; ++i) codes.vectors[i] = load_shared_16(here + i * kVectorBytes);
       const auto metadata = load_shared_16(here + (kVectors - 1) * kVectorBytes);
       copy_unit(free_offset);
-      const SharedAddress fragments = own_activations + (unit >> (layers - 1)) * (kSteps * kColumnTiles * kFragmentBytes);
+      const int first_byte = ring.turns.column(unit) * (kUnitColumns * 2);
       Sums& to = of_group;
-      Vector<unsigned, 4> columns[kStepsAhead][kColumnTiles];
+      unsigned columns[kStepsAhead][kColumnTiles][4];
       #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         if (step % kStepsAhead == 0) {
           #pragma unroll
-          for (int i = 0; i < kStepsAhead * kColumnTiles; ++i) {
-            columns[i / kColumnTiles][i % kColumnTiles] = load_shared_16(fragments + (step * kColumnTiles + i) * kFragmentBytes);
+          for (int i = 0; i < kStepsAhead; ++i) {
+            #pragma unroll
+            for (int j = 0; j < kColumnTiles; ++j) load_matrices(columns[i][j], rows[j] + first_byte + (step + i) * 64);
           }
         }
         unsigned upper[4], lower[4];
@@ -216,7 +223,7 @@ sparse_mma_spmm(int m, int k, int n, int layers, const unsigned char* __restrict
         codes.expand(magic, 1, step, lower);
         #pragma unroll
         for (int j = 0; j < kColumnTiles; ++j) {
-          const unsigned(&right)[4] = columns[step % kStepsAhead][j].element;
+          const unsigned(&right)[4] = columns[step % kStepsAhead][j];
           mma_sparse<0>(to[0][j], upper, right, metadata.element[step]);
           mma_sparse<1>(to[1][j], lower, right, metadata.element[step]);
         }
@@ -227,7 +234,7 @@ sparse_mma_spmm(int m, int k, int n, int layers, const unsigned char* __restrict
       free_offset = offset;
       offset = offset == (kStages - 1) * kStageBytes ? 0 : offset + kStageBytes;
     }
-    unit -= ring.units;
+    unit -= ring.turns.units;
 
     float* const sums_here = warp_sums + buffer * (kWarps * kPartFloats);
     #pragma unroll

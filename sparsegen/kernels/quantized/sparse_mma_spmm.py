@@ -17,15 +17,22 @@ from sparsegen.kernels.layouts.limits import (
     shared_memory_fits,
 )
 from sparsegen.kernels.packed import Packed, empty_as_one
-from sparsegen.kernels.quantized.two_four import LANES, STRIP, VECTOR, pack, unit_vectors, units_across
+from sparsegen.kernels.quantized.two_four import (
+    LANES,
+    STRIP,
+    UNIT_COLUMNS,
+    VECTOR,
+    pack,
+    unit_vectors,
+    units_across,
+)
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, QuantizedSpmmProblem, ScaleGroup, Symmetry, ValueType
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 
-UNIT_COLUMNS, STEPS, TILES = 128, 4, 2
-PITCH = STRIP + 4  # floats of a token's sums
+PITCH, GAP = STRIP + 4, 16  # floats from a token's sums to the next one's; bytes behind a token's activations
 FIRST_WITH_E4M3 = (8, 9)
 LEAST_DENSITY = 1 / 4
 WORTH_PARTS = 0.9  # blocks that share rows must use the device so much better than one for all columns
@@ -106,7 +113,7 @@ class SparseMmaSpmm(Family[QuantizedSpmmProblem, SparseMmaConfig]):
     @staticmethod
     def _shared_bytes(problem: QuantizedSpmmProblem, config: SparseMmaConfig) -> int:
         c, tiles = config, _column_tiles(problem)
-        activations = ceil_div(units_across(problem.k), c.parts) * STEPS * tiles * LANES * VECTOR
+        activations = problem.n * (ceil_div(units_across(problem.k), c.parts) * UNIT_COLUMNS * 2 + GAP)
         scales = 0 if problem.scale_group is ScaleGroup.ROW else UNIT_COLUMNS // problem.scale_group.size(0)
         stage = unit_vectors(problem.value_type.bits) * LANES * VECTOR + scales * STRIP * 2
         sums = 2 * 8 * tiles * PITCH * 4

@@ -8,9 +8,6 @@ vectors of 16 bytes for each of a warp's 32 lanes:
 - *metadata*, the last vector: a word for each step, which serves both tiles, as lanes 2 and 3 of a quad hold what
   the second one reads.
 
-A product's four q stands for the columns' four 4 (q mod 2) + q / 2 of a step, so that a lane's activations are 16 bytes
-that lie together, but for what it exchanges with its neighbour.
-
 Any matrix is the sum of two such ones, its *layers*: where some four columns hold more than two nonzeros, a strip has
 two units for each 128 columns, one behind the other. A code of zero fills fours with fewer.
 """
@@ -105,8 +102,8 @@ def _fours(
 
 
 # Axes of `_fours`: strip, tile, half, row of 8, unit, layer, step, and a four's three bits, the highest one first: the
-# lane's lowest bit, the half of the step's columns, the lane's other bit; then the place in the four.
-_STRIP, _TILE, _HALF, _G, _UNIT, _LAYER, _STEP, _T0, _K_HALF, _T1, _PLACE = range(11)
+# half of the step's columns, and two of the lane that has it; then the place in the four.
+_STRIP, _TILE, _HALF, _G, _UNIT, _LAYER, _STEP, _K_HALF, _T1, _T0, _PLACE = range(11)
 _LANE = (_G, _T1, _T0)
 
 
@@ -122,7 +119,7 @@ def _code_bytes(kept: Array, bits: int, paired: bool) -> Array:
         found: Array = low | high << 4
         return found
     inner = (_HALF, _PLACE) if paired else (_PLACE, _HALF)
-    shape = (*kept.shape[:_STEP], 2, 2, *kept.shape[_T0:])
+    shape = (*kept.shape[:_STEP], 2, 2, *kept.shape[_K_HALF:])
     # Steps in twos: a vector has two of them.
     apart = kept.reshape(shape)
     later = {axis: axis + (axis > _STEP) for axis in range(11)}
