@@ -37,7 +37,7 @@ from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variants import compile_variant
 from sparsegen.system.device_memory import Buffer
 
-LAYERS = ((14336, 4096), (4096, 14336), (28672, 8192), (4096, 4096))
+LAYERS = ((14336, 4096), (28672, 8192), (4096, 14336), (4096, 4096))
 TOKENS = (8, 1, 16)
 FORMATS = (Quantization(ValueType.INT4, ScaleGroup.OF_128), Quantization(ValueType.E4M3, ScaleGroup.ROW))
 PAIRS = np.array([(a, b) for b in range(4) for a in range(b)])
@@ -108,6 +108,10 @@ class TwoFour:
             scratch={"parts": sums, "counters": 4 * strips},
         )
 
+    def where(self, n: int) -> dict[str, Any]:
+        """What a row is of."""
+        return {"m": self.m, "k": self.k, "n": n, "format": str(self.rounding)}
+
     def configs(self, n: int) -> list[SparseMmaConfig]:
         """The configs tried that are valid."""
         problem = replace(self.problem, n=n)
@@ -157,35 +161,39 @@ def compile_all(one: TwoFour, configs: Sequence[SparseMmaConfig], n: int, pool: 
         future.result()
 
 
-def measure(
-    one: TwoFour, configs: Sequence[SparseMmaConfig], b: Any, others: dict[str, Run], rows: Rows
-) -> list[SparseMmaConfig]:
-    """Times configs on a layer, then the best ones beside others; returns them, the fastest first."""
-    n = b.shape[0]
+def ranked(
+    one: TwoFour, configs: Sequence[SparseMmaConfig], b: Any, rows: Rows
+) -> dict[SparseMmaConfig, Run]:
+    """The launches of the configs that are right, the fastest first."""
     runs = checked(one, configs, b, one.exact(b))
-    first = dict(zip(runs, times_in_turn(list(runs.values()), l2=L2.COLD, rounds=7), strict=True))
-    ranked = sorted(first, key=lambda config: first[config])
-    beside = {str(config.settings): runs[config] for config in ranked[:BEST]} | others
+    times = dict(zip(runs, times_in_turn(list(runs.values()), l2=L2.COLD, rounds=7), strict=True))
+    order = sorted(times, key=lambda config: times[config])
+    rows += [
+        {**one.where(b.shape[0]), "what": str(c.settings), "us": us, "rounds": 7} for c, us in times.items()
+    ]
+    click.echo(f"{one.where(b.shape[0])}, the heuristic's {times.get(configs[0], 0.0):.1f}")
+    click.echo("  " + ", ".join(f"{times[c]:.1f} {list(c.to_dict().values())}" for c in order))
+    return {config: runs[config] for config in order}
+
+
+def compare(
+    one: TwoFour, n: int, ours: dict[SparseMmaConfig, Run], others: dict[str, Run], rows: Rows
+) -> None:
+    """Times the first few configs beside others."""
+    beside = {str(config.settings): run for config, run in list(ours.items())[:BEST]} | others
     times = dict(zip(beside, times_in_turn(list(beside.values()), l2=L2.COLD), strict=True))
-    where = {"m": one.m, "k": one.k, "n": n, "format": str(one.rounding)}
-    rows += [{**where, "what": str(c.settings), "us": us, "rounds": 7} for c, us in first.items()]
-    rows += [{**where, "what": name, "us": us} for name, us in times.items()]
-    click.echo(f"{one.m}x{one.k}x{n} {one.rounding}; of the heuristic {first.get(configs[0], 0.0):.1f}")
+    rows += [{**one.where(n), "what": name, "us": us} for name, us in times.items()]
     for name, us in times.items():
         click.echo(f"  {us:6.1f} {name}")
-    if len(first) > 2 * BEST:
-        click.echo("  " + ", ".join(f"{first[c]:.1f} {list(c.to_dict().values())}" for c in ranked))
-    return ranked
 
 
-def dense_of(m: int, k: int) -> tuple[dict[str, Callable[[Any], Run]], Any]:
-    """Dense products of a layer's shape by name, compiled for all tokens, and activations."""
+def dense_of(m: int, k: int) -> dict[str, Callable[[Any], Run]]:
+    """Dense products of a layer's shape by name, compiled for all tokens."""
     weight = torch.randn((m, k), dtype=torch.float16, device="cuda") / k**0.5
     dense = {"float16": dense_ways(weight)["float16"]} | peer_ways(weight, ("humming_w4",))
-    b = torch.randn((max(TOKENS), k), dtype=torch.float16, device="cuda")
     for n in TOKENS:
-        working(dense, b[:n])
-    return dense, b
+        working(dense, weight[:n].clone())
+    return dense
 
 
 def bits_beside(one: TwoFour, b: Any, pool: ThreadPoolExecutor) -> dict[str, Run]:
@@ -210,24 +218,22 @@ def main(seconds: float) -> None:
                 click.echo(f"no time for {m} x {k}")
                 begun[m, k].cancel()
                 continue
+            b = torch.randn((max(TOKENS), k), dtype=torch.float16, device="cuda")
+            ours: dict[SparseMmaConfig, Run] = {}
             for rounding in FORMATS:
                 one = TwoFour(m, k, rounding, device, compiler)
                 configs = one.configs(8)
-                compile_all(one, configs, 8, pool)
-                click.echo(f"{m} x {k} {rounding}, compiled after {time.monotonic() - began:.1f} s")
-                dense, b = begun[m, k].result()
-                click.echo(f"dense products after {time.monotonic() - began:.1f} s")
-                ranked: list[SparseMmaConfig] = []
                 for n in TOKENS:
-                    tokens = b[:n]
                     if n != 8:
-                        configs = list(dict.fromkeys((one.configs(n)[0], *ranked[:MORE])))
-                        configs = [c for c in configs if c in one.configs(n)]
-                        compile_all(one, configs, n, pool)
-                    others = working(dense, tokens)
+                        valid = one.configs(n)
+                        configs = [c for c in dict.fromkeys((valid[0], *list(ours)[:MORE])) if c in valid]
+                    compile_all(one, configs, n, pool)
+                    click.echo(f"after {time.monotonic() - began:.1f} s")
+                    ours = ranked(one, configs, b[:n], rows)
+                    others = working(begun[m, k].result(), b[:n])
                     if n == 8 and m * k < BESIDE_BITS and rounding.value_type is ValueType.INT4:
-                        others |= bits_beside(one, tokens, pool)
-                    ranked = measure(one, configs, tokens, others, rows)
+                        others |= bits_beside(one, b[:n], pool)
+                    compare(one, n, ours, others, rows)
             write_results(device, "two_four", rows)
 
 
