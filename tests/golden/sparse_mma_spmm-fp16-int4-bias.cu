@@ -31,6 +31,7 @@ constexpr int kScales = kUnitColumns / kGroupColumns;
 constexpr int kStageBytes = kUnitBytes + kScales * kStripRows * 2;
 constexpr int kGap = 16;
 constexpr int kStepsAhead = kColumnTiles <= 2 ? kSteps : 1;
+constexpr int kBuffers = kColumnTiles <= 2 ? 2 : 1;
 constexpr int kPitch = kStripRows + 4;
 constexpr int kPartFloats = kTokens * kPitch;
 static_assert(sizeof(Element) == 2, "elements have 16 bits");
@@ -248,7 +249,7 @@ sparse_mma_spmm(int m, int k, int n, int layers, const unsigned char* __restrict
       }
     }
     __syncthreads();
-    buffer ^= 1;
+    buffer = (buffer + 1) % kBuffers;
     #pragma unroll
     for (int first = 0; first < kTokens; first += kWarps) {
       const int column = first + static_cast<int>(warp);
@@ -258,6 +259,7 @@ sparse_mma_spmm(int m, int k, int n, int layers, const unsigned char* __restrict
       for (int i = 0; i < kWarps; ++i) x += sums_here[i * kPartFloats + column * kPitch + lane];
       if (own_row < m) finish(x, own_row, column, row_bias);
     }
+    if constexpr (kBuffers == 1) __syncthreads();
   }
   copy_async_wait<0>();
 }

@@ -116,7 +116,7 @@ class SparseMmaSpmm(Family[QuantizedSpmmProblem, SparseMmaConfig]):
         activations = problem.n * (ceil_div(units_across(problem.k), c.parts) * UNIT_COLUMNS * 2 + GAP)
         scales = 0 if problem.scale_group is ScaleGroup.ROW else UNIT_COLUMNS // problem.scale_group.size(0)
         stage = unit_vectors(problem.value_type.bits) * LANES * VECTOR + scales * STRIP * 2
-        sums = 2 * 8 * tiles * PITCH * 4
+        sums = (2 if tiles <= 2 else 1) * 8 * tiles * PITCH * 4
         return activations + c.warps * (c.stages * stage + sums)
 
     def skips_zeros(self, problem: QuantizedSpmmProblem, config: SparseMmaConfig) -> bool:
