@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
@@ -16,22 +17,25 @@ from sparsegen.kernels.layouts.limits import (
     resident_blocks_fit,
     shared_memory_fits,
 )
-from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.kernels.packed import Memory, Packed, empty_as_one
 from sparsegen.kernels.quantized.two_four import (
     LANES,
     STRIP,
     UNIT_COLUMNS,
     VECTOR,
     pack,
+    pack_there,
     unit_vectors,
     units_across,
 )
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, QuantizedSpmmProblem, ScaleGroup, Symmetry, ValueType
+from sparsegen.system.device_memory import Buffer, PlainDevice
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 
+M = TypeVar("M", bound=Memory)
 PITCH, GAP = STRIP + 4, 16  # floats from a token's sums to the next one's; bytes behind a token's activations
 FIRST_WITH_E4M3 = (8, 9)
 LEAST_DENSITY = 1 / 4
@@ -139,20 +143,14 @@ class SparseMmaSpmm(Family[QuantizedSpmmProblem, SparseMmaConfig]):
     def pack(
         self, problem: QuantizedSpmmProblem, config: SparseMmaConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
-        kind, strips = problem.value_type, ceil_div(problem.m, STRIP)
-        paired = kind is ValueType.E4M3 and problem.dtype is DType.FLOAT16
-        zero = int(kind.to_codes([0.0])[0])
-        units, layers = pack(matrix, kind.to_codes(matrix.values), zero, bits=kind.bits, paired=paired)
-        sums = strips * config.parts * STRIP * 8 * _column_tiles(problem) * 4
-        return Packed(
-            arrays={"units": empty_as_one(units)},
-            sizes={"layers": layers},
-            nnz=matrix.nnz,
-            scratch={
-                "parts": sums if config.parts > 1 else 4,
-                "counters": 4 * max(1, strips if config.parts > 1 else 1),
-            },
-        )
+        units, layers = pack(matrix, *_codes(problem, matrix), **_order(problem))
+        return _packed(problem, config, matrix, empty_as_one(units), layers)
+
+    def pack_on(
+        self, problem: QuantizedSpmmProblem, config: SparseMmaConfig, matrix: CsrMatrix, device: PlainDevice
+    ) -> Packed[Buffer]:
+        units, layers = pack_there(device, matrix, *_codes(problem, matrix), **_order(problem))
+        return _packed(problem, config, matrix, units, layers)
 
     def launch(
         self,
@@ -199,6 +197,31 @@ class SparseMmaSpmm(Family[QuantizedSpmmProblem, SparseMmaConfig]):
         tried = ((8, 12), (8, 8), (8, 6), (8, 4), (4, 8), (8, 3), (4, 4), (8, 2), (4, 3), (4, 2))
         some = (SparseMmaConfig(warps=warps, parts=parts, stages=stages) for warps, stages in tried)
         return next((config for config in some if self.is_valid(problem, config, device)), None)
+
+
+def _codes(problem: QuantizedSpmmProblem, matrix: CsrMatrix) -> tuple[Array, int]:
+    """The nonzeros' codes, and that of zero."""
+    kind = problem.value_type
+    return kind.to_codes(matrix.values), int(kind.to_codes([0.0])[0])
+
+
+def _order(problem: QuantizedSpmmProblem) -> dict[str, Any]:
+    """How codes lie in words, as the instructions that convert them want it; see `two_four.pack`."""
+    paired = problem.value_type is ValueType.E4M3 and problem.dtype is DType.FLOAT16
+    return {"bits": problem.value_type.bits, "paired": paired}
+
+
+def _packed(
+    problem: QuantizedSpmmProblem, config: SparseMmaConfig, matrix: CsrMatrix, units: M, layers: int
+) -> Packed[M]:
+    strips, shared = ceil_div(problem.m, STRIP), config.parts > 1
+    sums = strips * config.parts * STRIP * 8 * _column_tiles(problem) * 4
+    return Packed(
+        arrays={"units": units},
+        sizes={"layers": layers},
+        nnz=matrix.nnz,
+        scratch={"parts": sums if shared else 4, "counters": 4 * max(1, strips if shared else 1)},
+    )
 
 
 def _blocks_over_rows(problem: QuantizedSpmmProblem, config: SparseMmaConfig, device: Device) -> int:

@@ -21,6 +21,7 @@ import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.two_four import is_two_four
+from sparsegen.system.device_memory import Buffer, PlainDevice
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 
@@ -68,6 +69,20 @@ def pack(matrix: CsrMatrix, codes: Array, zero: int, *, bits: int, paired: bool)
         for _ in pool.map(lay_out, range(0, strips, at_once)):
             pass
     return found.reshape(strips, across * layers, unit_vectors(bits), LANES, VECTOR), layers
+
+
+def pack_there(
+    device: PlainDevice, matrix: CsrMatrix, codes: Array, zero: int, *, bits: int, paired: bool
+) -> tuple[Buffer, int]:
+    """Send a matrix and lay it out; see `pack`."""
+    layers, across = 1 if is_two_four(matrix) else 2, units_across(matrix.shape[1])
+    m, strips = matrix.shape[0], ceil_div(matrix.shape[0], STRIP)
+    nbytes = strips * across * layers * unit_vectors(bits) * LANES * VECTOR
+    units = device.filled(nbytes, zero * (0x11 if bits == 4 else 1) if nbytes else 0)
+    pattern = device.upload(matrix.row_offsets), device.upload(matrix.column_indices)
+    sizes = (m, strips, across, layers, bits, int(paired), zero)
+    device.run("two_four.cu:two_four_units", strips * across, *sizes, *pattern, device.upload(codes), units)
+    return units, layers
 
 
 def _fours(
