@@ -23,6 +23,7 @@ from sparsegen.kernels.quantized.two_four import (
     STRIP,
     UNIT_COLUMNS,
     VECTOR,
+    is_paired,
     pack,
     pack_there,
     unit_vectors,
@@ -206,9 +207,8 @@ def _codes(problem: QuantizedSpmmProblem, matrix: CsrMatrix) -> tuple[Array, int
 
 
 def _order(problem: QuantizedSpmmProblem) -> dict[str, Any]:
-    """How codes lie in words, as the instructions that convert them want it; see `two_four.pack`."""
-    paired = problem.value_type is ValueType.E4M3 and problem.dtype is DType.FLOAT16
-    return {"bits": problem.value_type.bits, "paired": paired}
+    """How codes lie in words; see `pack`."""
+    return {"bits": problem.value_type.bits, "paired": is_paired(problem.value_type, problem.dtype)}
 
 
 def _packed(

@@ -21,6 +21,7 @@ import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.two_four import is_two_four
+from sparsegen.operators import DType, ValueType
 from sparsegen.system.device_memory import Buffer, PlainDevice
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
@@ -39,6 +40,11 @@ def unit_vectors(bits: int) -> int:
 def units_across(k: int) -> int:
     """Units that k columns take in one layer, at least 1."""
     return max(1, ceil_div(k, UNIT_COLUMNS))
+
+
+def is_paired(kind: ValueType, dtype: DType) -> bool:
+    """True if the two codes of a four lie together, as the instruction that converts to halves takes two neighbours."""
+    return kind is ValueType.E4M3 and dtype is DType.FLOAT16
 
 
 def pack(matrix: CsrMatrix, codes: Array, zero: int, *, bits: int, paired: bool) -> tuple[Array, int]:
