@@ -2,11 +2,11 @@
 
     python -m benchmarks.two_four
 
-Layers of large language models times 1, 8 and 16 tokens; activations are float16. Configs of `sparse_mma_spmm` are
-checked against float64 and timed; the best ones are then timed in turn with cuBLAS (float16), with the library humming
-where it is installed (4-bit weights in groups of 128), and with a bit a weight for the same pattern
-(`quantized_stream_spmm`). With a cold L2 full of dirty lines, in microseconds. Rows of a weight repeat those of the
-first 1024, which saves time and changes no kernel's work.
+Layers of large language models times 1, 8 and 16 tokens; activations are float16. Configs of
+`quantized_sparse_mma_spmm` are checked against float64 and timed; the best ones are then timed in turn with cuBLAS
+(float16), with the library humming where it is installed (4-bit weights in groups of 128), and with a bit a weight for
+the same pattern (`quantized_stream_spmm`). With a cold L2 full of dirty lines, in microseconds. Rows of a weight repeat
+those of the first 1024, which saves time and changes no kernel's work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sparsegen.backends import find_device, toolchain
 from sparsegen.backends.executor import Toolchain
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.packed import Packed
-from sparsegen.kernels.quantized.sparse_mma_spmm import FAMILY, SparseMmaConfig
+from sparsegen.kernels.quantized.quantized_sparse_mma_spmm import FAMILY, QuantizedSparseMmaConfig
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.l2 import L2
 from sparsegen.operators import DType, Layout, Quantization, QuantizedSpmmProblem, ScaleGroup, ValueType
@@ -42,7 +42,7 @@ TOKENS = (8, 1, 16)
 FORMATS = (Quantization(ValueType.INT4, ScaleGroup.OF_128), Quantization(ValueType.E4M3, ScaleGroup.ROW))
 PAIRS = np.array([(a, b) for b in range(4) for a in range(b)])
 TRIED = tuple(
-    SparseMmaConfig(warps=warps, stages=stages, resident_blocks=resident, parts=parts)
+    QuantizedSparseMmaConfig(warps=warps, stages=stages, resident_blocks=resident, parts=parts)
     for warps, stages, resident in (
         (8, 4, 1),
         (8, 8, 1),
@@ -93,32 +93,33 @@ class TwoFour:
             scale_group=self.rounding.group,
         )
         self.scales = torch.rand((self.problem.groups, self.m), device="cuda").half() * 0.01 + 0.001
-        part = FAMILY.pack(replace(self.problem, m=self.part.shape[0]), SparseMmaConfig(), self.part)
-        units = np.tile(part.arrays["units"], (self.m // self.part.shape[0], 1, 1, 1, 1))
-        self.units = shared_executor(self.device).upload(units)
+        part = FAMILY.pack(replace(self.problem, m=self.part.shape[0]), QuantizedSparseMmaConfig(), self.part)
+        times = self.m // self.part.shape[0]
+        self.arrays = {
+            name: shared_executor(self.device).upload(np.tile(array, (times, *(1,) * (array.ndim - 1))))
+            for name, array in part.arrays.items()
+        }
 
-    def packed_for(self, problem: QuantizedSpmmProblem, config: SparseMmaConfig) -> Packed[Buffer]:
+    def packed_for(self, problem: QuantizedSpmmProblem, config: QuantizedSparseMmaConfig) -> Packed[Buffer]:
         """The packed weight with scratch memory for a problem and a config."""
-        strips = self.m // 32
-        sums = 4 * 32 * strips * config.parts * 8 * -(-problem.n // 8)
         return Packed(
-            arrays={"units": self.units},
+            arrays=self.arrays,
             sizes={"layers": 1},
             nnz=self.m * self.k // 2,
-            scratch={"parts": sums, "counters": 4 * strips},
+            scratch=FAMILY.scratch(problem, config),
         )
 
     def where(self, n: int) -> dict[str, Any]:
         """What a row is of."""
         return {"m": self.m, "k": self.k, "n": n, "format": str(self.rounding)}
 
-    def configs(self, n: int) -> list[SparseMmaConfig]:
+    def configs(self, n: int) -> list[QuantizedSparseMmaConfig]:
         """The configs tried that are valid."""
         problem = replace(self.problem, n=n)
         heuristic = FAMILY.heuristic(problem, problem.features(self.part), self.device)
         return [c for c in dict.fromkeys((heuristic, *TRIED)) if FAMILY.is_valid(problem, c, self.device)]
 
-    def run(self, config: SparseMmaConfig, b: Any) -> tuple[Run, Any]:
+    def run(self, config: QuantizedSparseMmaConfig, b: Any) -> tuple[Run, Any]:
         """What launches a config, and its result."""
         problem = replace(self.problem, n=b.shape[0])
         packed = self.packed_for(problem, config)
@@ -138,8 +139,8 @@ class TwoFour:
 
 
 def checked(
-    one: TwoFour, configs: Sequence[SparseMmaConfig], b: Any, exact: Any
-) -> dict[SparseMmaConfig, Run]:
+    one: TwoFour, configs: Sequence[QuantizedSparseMmaConfig], b: Any, exact: Any
+) -> dict[QuantizedSparseMmaConfig, Run]:
     """The launches of configs whose results are right; of others it is printed."""
     found = {}
     for config in configs:
@@ -154,7 +155,9 @@ def checked(
     return found
 
 
-def compile_all(one: TwoFour, configs: Sequence[SparseMmaConfig], n: int, pool: ThreadPoolExecutor) -> None:
+def compile_all(
+    one: TwoFour, configs: Sequence[QuantizedSparseMmaConfig], n: int, pool: ThreadPoolExecutor
+) -> None:
     """Compiles configs at once."""
     problem = replace(one.problem, n=n)
     for future in [pool.submit(compile_variant, config, problem, one.compiler) for config in configs]:
@@ -162,8 +165,8 @@ def compile_all(one: TwoFour, configs: Sequence[SparseMmaConfig], n: int, pool: 
 
 
 def ranked(
-    one: TwoFour, configs: Sequence[SparseMmaConfig], b: Any, rows: Rows
-) -> dict[SparseMmaConfig, Run]:
+    one: TwoFour, configs: Sequence[QuantizedSparseMmaConfig], b: Any, rows: Rows
+) -> dict[QuantizedSparseMmaConfig, Run]:
     """The launches of the configs that are right, the fastest first."""
     runs = checked(one, configs, b, one.exact(b))
     times = dict(zip(runs, times_in_turn(list(runs.values()), l2=L2.COLD, rounds=7), strict=True))
@@ -177,7 +180,7 @@ def ranked(
 
 
 def compare(
-    one: TwoFour, n: int, ours: dict[SparseMmaConfig, Run], others: dict[str, Run], rows: Rows
+    one: TwoFour, n: int, ours: dict[QuantizedSparseMmaConfig, Run], others: dict[str, Run], rows: Rows
 ) -> None:
     """Times the first few configs beside others."""
     beside = {str(config.settings): run for config, run in list(ours.items())[:BEST]} | others
@@ -219,7 +222,7 @@ def main(seconds: float) -> None:
                 begun[m, k].cancel()
                 continue
             b = torch.randn((max(TOKENS), k), dtype=torch.float16, device="cuda")
-            ours: dict[SparseMmaConfig, Run] = {}
+            ours: dict[QuantizedSparseMmaConfig, Run] = {}
             for rounding in FORMATS:
                 one = TwoFour(m, k, rounding, device, compiler)
                 configs = one.configs(8)

@@ -513,7 +513,7 @@ RIGHT = {
         narrow_end,
     ),
     "quantized_spmm of two in four columns": PlantedBugs(
-        family("sparse_mma_spmm"),
+        family("quantized_sparse_mma_spmm"),
         Kind(
             QuantizedSpmmProblem,
             (("n", 5),),
@@ -533,7 +533,7 @@ RIGHT = {
             "metadata of the other tile": ("mma_sparse<1>(to[1]", "mma_sparse<0>(to[1]"),
             "scales of the first group": ("step / (kSteps / kScales) * kStripRows", "0"),
             "activations of the first unit": ("rows[j] + first_byte", "rows[j]"),
-            "the strip before": ("source += next_strip", "source += 0"),
+            "the strip before": ("values += next_strip * kValueBytes", "values += 0"),
             "one part": ("i < kParts; ++i", "i < 1; ++i"),
         },
         many_strips,

@@ -7,6 +7,7 @@ import numpy as np
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.system.integers import ceil_div
 
+LEAST_DENSITY = 1 / 4  # with fewer nonzeros more than half of two values for every four columns are zeros
 AT_ONCE = 1 << 18  # nonzeros that are looked at together: they fit in a cache
 
 

@@ -6,10 +6,10 @@ import numpy as np
 
 from sparsegen.errors import OperandError
 from sparsegen.kernels.layouts.lane_stream import ORDERS_AT_ONCE
+from sparsegen.kernels.layouts.two_four import STRIP, is_paired, units_across
 from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.quantized.quantized_sparse_mma_spmm import QuantizedSparseMmaConfig
 from sparsegen.kernels.quantized.quantized_stream_spmm import QuantizedStreamConfig
-from sparsegen.kernels.quantized.sparse_mma_spmm import SparseMmaConfig
-from sparsegen.kernels.quantized.two_four import STRIP, is_paired, units_across
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.operators import QuantizedSpmmProblem, Symmetry
 from sparsegen.plan.binding import BoundVariant
@@ -45,7 +45,7 @@ class ExpandedCodes(OwnLaunch):
             )
         if isinstance(config, QuantizedStreamConfig):
             file, warps, arguments = _of_streams(problem, config, packed)
-        elif isinstance(config, SparseMmaConfig):
+        elif isinstance(config, QuantizedSparseMmaConfig):
             file, warps, arguments = _of_units(problem, packed)
         else:
             raise OperandError(f"{config.family_name} packs codes in a way that is not known here")
@@ -55,7 +55,7 @@ class ExpandedCodes(OwnLaunch):
             (self._kernel,) = plain_launchers(executor, file, entry)
             given = (
                 [scales]
-                if isinstance(config, SparseMmaConfig)
+                if isinstance(config, QuantizedSparseMmaConfig)
                 else [scales, scales if zero_points is None else zero_points]
             )
             of_groups = [executor.upload(np.ascontiguousarray(a, dtype=np.float32)) for a in given]
@@ -103,7 +103,7 @@ def _of_streams(
 
 
 def _of_units(problem: QuantizedSpmmProblem, packed: Packed[Buffer]) -> tuple[str, int, list[Buffer | int]]:
-    """The same for what `sparse_mma_spmm` packed, which has no zero points."""
+    """The same for what `quantized_sparse_mma_spmm` packed, which has no zero points."""
     strips, across = ceil_div(problem.m, STRIP), units_across(problem.k)
     order = int(is_paired(problem.value_type, problem.dtype))
     sizes = (
@@ -115,4 +115,4 @@ def _of_units(problem: QuantizedSpmmProblem, packed: Packed[Buffer]) -> tuple[st
         order,
         problem.scale_group.size(problem.k),
     )
-    return "two_four_weights.cu", strips * across, [*sizes, packed.arrays["units"]]
+    return "two_four_weights.cu", strips * across, [*sizes, packed.arrays["codes"], packed.arrays["metadata"]]

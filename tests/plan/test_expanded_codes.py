@@ -13,7 +13,7 @@ from sparsegen.backends.executor import Executor
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config
-from sparsegen.kernels.quantized import sparse_mma_spmm
+from sparsegen.kernels.quantized import quantized_sparse_mma_spmm
 from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, Quantization, QuantizedSpmmProblem, ScaleGroup, ValueType, quantized_as
@@ -66,8 +66,10 @@ def test_weights_of_two_in_four_columns(executor: Executor, rounding: Quantizati
     """Of one layer, and of two: a matrix that is full."""
     some = np.random.default_rng(0).standard_normal((70, 300)).astype(np.float32)
     for matrix in (csr(some * (np.arange(300) % 4 < 2)), csr(some), matrices()["odd_shape"]):
-        family = sparse_mma_spmm.FAMILY
-        require_equal_bits(executor, family, sparse_mma_spmm.SparseMmaConfig(), rounding, dtype, matrix)
+        family = quantized_sparse_mma_spmm.FAMILY
+        require_equal_bits(
+            executor, family, quantized_sparse_mma_spmm.QuantizedSparseMmaConfig(), rounding, dtype, matrix
+        )
 
 
 def require_equal_bits(

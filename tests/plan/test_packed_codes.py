@@ -12,9 +12,9 @@ from sparsegen.backends.executor import Executor
 from sparsegen.errors import MatrixError
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config
-from sparsegen.kernels.quantized import code_streams, sparse_mma_spmm
+from sparsegen.kernels.quantized import code_streams, quantized_sparse_mma_spmm
+from sparsegen.kernels.quantized.quantized_sparse_mma_spmm import QuantizedSparseMmaConfig
 from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
-from sparsegen.kernels.quantized.sparse_mma_spmm import SparseMmaConfig
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.generators import random_rows
 from sparsegen.operators import DType, QuantizedSpmmProblem, ValueType
@@ -55,7 +55,9 @@ def test_two_four_units(executor: Executor, kind: ValueType, dtype: DType) -> No
     two_of_four = csr(np.where(ranks < 2, rng.integers(-7, 8, ranks.shape), 0).astype(np.float32))
     for matrix in (*matrices().values(), two_of_four):
         problem = QuantizedSpmmProblem(*matrix.shape, 8, dtype, value_type=kind)
-        require_equal(sparse_mma_spmm.FAMILY, problem, SparseMmaConfig(parts=2), matrix, executor)
+        require_equal(
+            quantized_sparse_mma_spmm.FAMILY, problem, QuantizedSparseMmaConfig(parts=2), matrix, executor
+        )
 
 
 def require_equal(

@@ -1,4 +1,4 @@
-// Packs a matrix in compressed sparse rows for sparse_mma_spmm; the format is told in sparsegen/kernels/quantized/two_four.py.
+// Packs a matrix in compressed sparse rows for quantized_sparse_mma_spmm; the format is told in sparsegen/kernels/layouts/two_four.py.
 #include "row_parts.cuh"
 
 constexpr int kUnitRows = 32, kUnitColumns = 128, kVectorBytes = 32 * 16, kFours = 32;
@@ -12,15 +12,16 @@ __device__ __forceinline__ int code_place(int row, int four, int place, int bits
   return (((tile * 2 + step / 2) * 32 + lane) * 16 + byte) * 8;
 }
 
-// Units [strips, units across, layers, vectors, lanes, 16 bytes], which hold codes of zero at the start: a warp for the layers of
-// one, a lane for a row. Rows share words; differences from what is there add up to what must be there, in any order.
+// Codes [strips, units across, layers, vectors, lanes, 16 bytes], zero's at the start, and metadata, of one vector, which are zero: a
+// warp for the layers of a unit, a lane for a row. Rows share words; differences from what is there add up to what must be there.
 extern "C" __global__ void two_four_units(int m, int strips, int across, int layers, int bits, int is_paired, int zero,
-                                          const int* offsets, const int* columns, const unsigned char* codes, unsigned* units) {
+                                          const int* offsets, const int* columns, const unsigned char* codes, unsigned* packed, unsigned* metadata) {
   const int number = warp_number(), lane = threadIdx.x % 32;
   if (number >= strips * across) return;
   const int row = number / across * kUnitRows + lane, first = number % across * kUnitColumns;
-  const int unit_words = (bits * 4 / 8 + 1) * kVectorBytes / 4;
-  unsigned* const own = units + static_cast<long long>(number) * layers * unit_words;
+  const int unit_words = bits * 4 / 8 * kVectorBytes / 4;
+  unsigned* const own = packed + static_cast<long long>(number) * layers * unit_words;
+  unsigned* const own_metadata = metadata + static_cast<long long>(number) * layers * (kVectorBytes / 4);
   const int end = row < m ? offsets[row + 1] : 0;
   int nonzero = row < m ? lower_bound(columns, offsets[row], end, first) : 0;
   for (int four = 0; four < kFours; ++four) {
@@ -35,10 +36,8 @@ extern "C" __global__ void two_four_units(int m, int strips, int across, int lay
     }
     const int owner = lane % 8 * 4 + lane / 16 * 2 + four / 4 % 2;
     for (int layer = 0; layer < layers; ++layer) {
-      const int word = (layer + 1) * unit_words - kVectorBytes / 4 + owner * 4 + four / 8;
-      const int shift = lane / 8 % 2 * 16 + four % 4 * 4;
-      const unsigned filled = static_cast<unsigned>(zero) * (bits == 4 ? 0x11111111u : 0x01010101u) >> shift & 0xfu;
-      atomicAdd(own + word, (places[layer] - filled) << shift);
+      const int word = layer * (kVectorBytes / 4) + owner * 4 + four / 8;
+      atomicAdd(own_metadata + word, places[layer] << (lane / 8 % 2 * 16 + four % 4 * 4));
     }
   }
 }

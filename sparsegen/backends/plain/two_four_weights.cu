@@ -1,5 +1,5 @@
-// The full weight, with its zeros, of what was packed for sparse_mma_spmm: for products with many tokens, which read it once. The
-// format is told in sparsegen/kernels/quantized/two_four.py.
+// The full weight, with its zeros, of what was packed for quantized_sparse_mma_spmm: for products with many tokens, which read it once. The
+// format is told in sparsegen/kernels/layouts/two_four.py.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -21,12 +21,14 @@ __device__ __forceinline__ int code_place(int row, int four, int place, int is_p
 // A warp for the layers of a unit; a lane writes 8 neighbouring columns of a row at a time. scales are [groups, m].
 template <class Code, class Element>
 __device__ __forceinline__ void expand(int m, int k, int strips, int across, int layers, int is_paired, int group_columns,
-                                       const unsigned* __restrict__ units, const float* __restrict__ scales,
+                                       const unsigned* __restrict__ codes, const unsigned* __restrict__ metadata,
+                                       const float* __restrict__ scales,
                                        unsigned short* __restrict__ full) {
-  constexpr int kUnitWords = (Code::kBits * 4 / 8 + 1) * kVectorBytes / 4;
+  constexpr int kVectorWords = kVectorBytes / 4, kUnitWords = Code::kBits * 4 / 8 * kVectorWords;
   const int number = warp_number(), lane = threadIdx.x % 32;
   if (number >= strips * across) return;
-  const unsigned* const own = units + static_cast<long long>(number) * layers * kUnitWords;
+  const unsigned* const own = codes + static_cast<long long>(number) * layers * kUnitWords;
+  const unsigned* const own_metadata = metadata + static_cast<long long>(number) * layers * kVectorWords;
   for (int i = 0; i < 16; ++i) {
     const int inside = i / 4 * 8 + lane / 4, row = number / across * kUnitRows + inside;
     const int first = i % 4 * 32 + lane % 4 * 8, column = number % across * kUnitColumns + first;
@@ -38,8 +40,7 @@ __device__ __forceinline__ void expand(int m, int k, int strips, int across, int
       #pragma unroll
       for (int part = 0; part < 2; ++part) {
         const int four = first / 4 + part, owner = inside % 8 * 4 + inside / 16 * 2 + four / 4 % 2;
-        const unsigned metadata = words[kUnitWords - kVectorBytes / 4 + owner * 4 + four / 8];
-        const unsigned places = metadata >> (inside / 8 % 2 * 16 + four % 4 * 4);
+        const unsigned places = own_metadata[layer * kVectorWords + owner * 4 + four / 8] >> (inside / 8 % 2 * 16 + four % 4 * 4);
         #pragma unroll
         for (int place = 0; place < 2; ++place) {
           const int at = code_place<Code>(inside, four, place, is_paired);
@@ -66,8 +67,9 @@ __device__ __forceinline__ void expand(int m, int k, int strips, int across, int
 
 #define SPARSEGEN_TWO_FOUR_WEIGHTS(name, Code, Element)                                                                   \
   extern "C" __global__ void name(int m, int k, int strips, int across, int layers, int is_paired, int group_columns,    \
-                                  const unsigned* units, const float* scales, unsigned short* full) {                    \
-    expand<Code, Element>(m, k, strips, across, layers, is_paired, group_columns, units, scales, full);                  \
+                                  const unsigned* codes, const unsigned* metadata, const float* scales,                  \
+                                  unsigned short* full) {                                                                \
+    expand<Code, Element>(m, k, strips, across, layers, is_paired, group_columns, codes, metadata, scales, full);        \
   }
 
 SPARSEGEN_TWO_FOUR_WEIGHTS(expand_int4_float16, Int4, Float16)

@@ -11,7 +11,7 @@ import numpy as np
 from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.two_four import is_two_four
+from sparsegen.matrix.two_four import LEAST_DENSITY, is_two_four
 from sparsegen.operators.base.checked_rows import some_columns
 from sparsegen.operators.base.cost import Cost, matrix_bytes
 from sparsegen.operators.base.dtype import DType
@@ -114,7 +114,8 @@ class QuantizedSpmmProblem(Problem):
 
     def features(self, matrix: CsrMatrix) -> Features:
         """Returns the matrix's features; whether it has 2:4 sparsity is found once for each pattern."""
-        return replace(Features.of(matrix), two_four=is_two_four(matrix))
+        found = Features.of(matrix)
+        return replace(found, two_four=found.density >= LEAST_DENSITY and is_two_four(matrix))
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         shape = (self.k, self.n) if self.layout is Layout.ROW else (self.n, self.k)
