@@ -110,7 +110,7 @@ class TwoFour:
         )
 
     def where(self, n: int) -> dict[str, Any]:
-        """What a row is of."""
+        """Returns the fields that name a row."""
         return {"m": self.m, "k": self.k, "n": n, "format": str(self.rounding)}
 
     def configs(self, n: int) -> list[QuantizedSparseMmaConfig]:
@@ -120,7 +120,7 @@ class TwoFour:
         return [c for c in dict.fromkeys((heuristic, *TRIED)) if FAMILY.is_valid(problem, c, self.device)]
 
     def run(self, config: QuantizedSparseMmaConfig, b: Any) -> tuple[Run, Any]:
-        """What launches a config, and its result."""
+        """Returns the launch of a config, and its result."""
         problem = replace(self.problem, n=b.shape[0])
         packed = self.packed_for(problem, config)
         bound = bind_variant(config, problem, packed, shared_executor(self.device), self.compiler)

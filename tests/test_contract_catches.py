@@ -75,7 +75,7 @@ def narrow_tiles() -> CsrMatrix:
 
 
 def many_strips() -> CsrMatrix:
-    """Codes of more than two in some four columns: strips of 32 rows, of which each block has several."""
+    """Returns codes, more than two in some four columns, in several strips of 32 rows for each block."""
     rng = np.random.default_rng(0)
     codes = rng.integers(1, 8, (300, 700)) * rng.choice([-1, 1], (300, 700))
     return csr(np.where(rng.random((300, 700)) < 0.5, codes, 0).astype(np.float32))

@@ -42,7 +42,7 @@ DEVICES = {
 
 
 def two_of_four(m: int, k: int, kind: ValueType = ValueType.INT4) -> CsrMatrix:
-    """Codes of which every four columns have two."""
+    """Returns codes, two in every four columns."""
     rng = np.random.default_rng(0)
     codes = kind.rounded(rng.uniform(1, kind.largest, (m, k)) * rng.choice([-1, 1], (m, k)))
     ranks = rng.permuted(np.tile(np.arange(4), (m, k // 4, 1)), axis=-1).reshape(m, k)

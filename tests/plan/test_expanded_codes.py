@@ -63,7 +63,7 @@ def test_weights_have_equal_bits(
 
 @pytest.mark.parametrize(("rounding", "dtype"), [pair for pair in ROUNDINGS if pair[0].symmetric], ids=str)
 def test_weights_of_two_in_four_columns(executor: Executor, rounding: Quantization, dtype: DType) -> None:
-    """Of one layer, and of two: a matrix that is full."""
+    """Matrices of one layer, and full ones, which have two, are expanded."""
     some = np.random.default_rng(0).standard_normal((70, 300)).astype(np.float32)
     for matrix in (csr(some * (np.arange(300) % 4 < 2)), csr(some), matrices()["odd_shape"]):
         family = quantized_sparse_mma_spmm.FAMILY

@@ -171,7 +171,7 @@ class SparseMma(Family[P, C]):
         return found
 
     def _fitting(self, problem: P, parts: int, device: Device) -> C | None:
-        """The config with so many parts and as many warps and stages as there is room for, if there is one."""
+        """Returns the first valid config with ``parts``, of most warps and stages; None if there is none."""
         tried = ((8, 12), (8, 8), (8, 6), (8, 4), (4, 8), (8, 3), (4, 4), (8, 2), (4, 3), (4, 2))
         base = replace(self.config_type(), parts=parts)
         some = (replace(base, warps=warps, stages=stages) for warps, stages in tried)

@@ -38,7 +38,7 @@ WEIGHTS_AT_ONCE = 1 << 22  # that a thread lays out at a time, about 6 bytes eac
 
 
 def code_vectors(bits: int) -> int:
-    """Vectors of a lane in a unit that its 64 codes of so many bits take."""
+    """Returns the vectors that a lane's 64 codes of a unit take."""
     return 64 * bits // 8 // VECTOR
 
 

@@ -97,7 +97,7 @@ def _codes(problem: QuantizedSpmmProblem, matrix: CsrMatrix) -> tuple[Array, int
 
 
 def _order(problem: QuantizedSpmmProblem) -> dict[str, Any]:
-    """How codes lie in words; see `pack`."""
+    """Returns the order of codes in words; see `pack`."""
     return {"bits": problem.value_type.bits, "paired": is_paired(problem.value_type, problem.dtype)}
 
 
