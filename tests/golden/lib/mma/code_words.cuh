@@ -49,7 +49,7 @@ __device__ __forceinline__ unsigned multiply_add_pair(unsigned x, unsigned facto
 
 __device__ __forceinline__ unsigned byte_of(unsigned weight) { return weight % 2 * 2 + weight / 2; }
 
-constexpr unsigned kNoCodes = 0x08080808;
+[[maybe_unused]] constexpr unsigned kNoCodes = 0x08080808;
 
 struct Magic {
   unsigned fraction;
@@ -66,8 +66,8 @@ struct Magic {
 -  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
 +  asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
 @@
--constexpr unsigned kNoCodes = 0x08080808;
-+constexpr unsigned kNoCodes = 0x80808080;
+-[[maybe_unused]] constexpr unsigned kNoCodes = 0x08080808;
++[[maybe_unused]] constexpr unsigned kNoCodes = 0x80808080;
 @@
 -  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
 +  __device__ __forceinline__ void keep() { fraction = kept(0x43004300u); }
@@ -84,7 +84,7 @@ struct Magic {
 (3) from (1):
 @@
 -__device__ __forceinline__ unsigned multiply_add_pair(unsigned x, unsigned factor, unsigned term) {
-+constexpr unsigned kNoCodes = 0;
++[[maybe_unused]] constexpr unsigned kNoCodes = 0;
 +
 +__device__ __forceinline__ unsigned byte_of(unsigned weight) { return weight; }
 +
@@ -115,7 +115,7 @@ struct Magic {
 @@
 -__device__ __forceinline__ unsigned byte_of(unsigned weight) { return weight % 2 * 2 + weight / 2; }
 -
--constexpr unsigned kNoCodes = 0x08080808;
+-[[maybe_unused]] constexpr unsigned kNoCodes = 0x08080808;
 -
 @@
 -  unsigned fraction;
@@ -132,8 +132,8 @@ struct Magic {
 -  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
 +  asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
 @@
--constexpr unsigned kNoCodes = 0x08080808;
-+constexpr unsigned kNoCodes = 0;
+-[[maybe_unused]] constexpr unsigned kNoCodes = 0x08080808;
++[[maybe_unused]] constexpr unsigned kNoCodes = 0;
 @@
 -  unsigned fraction;
 -
