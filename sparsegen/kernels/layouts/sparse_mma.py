@@ -34,12 +34,10 @@ if TYPE_CHECKING:  # a look-up of spmm imports no other operator
 
 PITCH, GAP = STRIP + 4, 16  # floats from a token's sums to the next one's; bytes behind a token's activations
 FEW_TILES = 2  # of 8 columns of C, up to which sums of two strips are kept
-WORTH_PARTS = 0.9  # blocks that share rows must use the device so much better than one for all columns
-START_US = 5.0
-UNIT_CYCLES, TILE_CYCLES = (
-    45.0,
-    12.0,
-)  # of a multiprocessor for a unit with 8 columns of C, and for each 8 more
+WORTH_PARTS = 0.8  # blocks that share rows must use the device so much better than one for all columns
+# Fitted to an H200 (docs/notes/decode.md): of a multiprocessor for a unit with 8 columns of C, and for each 8 more.
+START_US = 6.5
+UNIT_CYCLES, TILE_CYCLES = 100.0, 65.0
 PARTS = (1, 2, 4, 8, 16)
 
 
@@ -171,8 +169,8 @@ class SparseMma(Family[P, C]):
         return found
 
     def _fitting(self, problem: P, parts: int, device: Device) -> C | None:
-        """Returns the first valid config with ``parts``, of most warps and stages; None if there is none."""
-        tried = ((8, 12), (8, 8), (8, 6), (8, 4), (4, 8), (8, 3), (4, 4), (8, 2), (4, 3), (4, 2))
+        """Returns the first valid config with ``parts``; None if there is none."""
+        tried = ((8, 4), (4, 8), (8, 3), (4, 4), (8, 2), (4, 3), (4, 2))
         base = replace(self.config_type(), parts=parts)
         some = (replace(base, warps=warps, stages=stages) for warps, stages in tried)
         return next((config for config in some if self.is_valid(problem, config, device)), None)
