@@ -71,13 +71,13 @@ class PartialBlocks:
             elements: bool, ... × queries × keys. There is room for the bits of all blocks: a bit for each place.
         """
         shape = int(elements.shape[-2]), int(elements.shape[-1])
-        dead = _tiles(~elements, block)
-        live = _tiles(elements, block).flatten(-2).any(-1)
+        dead = tiles(~elements, block)
+        live = tiles(elements, block).flatten(-2).any(-1)
         lead = dead.shape[:-2]
         count = lead.numel()
         numbers = torch.arange(count, dtype=torch.int32, device=elements.device).view(lead)
         numbers = numbers.where(dead.flatten(-2).any(-1), FULL)
-        return live, cls(shape, block, numbers, _packed(~dead.reshape(count, *block)))
+        return live, cls(shape, block, numbers, packed_bits(~dead.reshape(count, *block)))
 
     @classmethod
     def of_function(
@@ -114,7 +114,7 @@ class PartialBlocks:
         q, k = q.clamp_(max=shape[0] - 1), k.clamp_(max=shape[1] - 1)
         found = sees(item[:, None, None], head[:, None, None], q[:, :, None], k[:, None, :])
         numbers = torch.where(flat, order, FULL).to(torch.int32).view(partial.shape)
-        return cls(shape, block, numbers, _packed(found.expand(room, *block)))
+        return cls(shape, block, numbers, packed_bits(found.expand(room, *block)))
 
     def rows(self, item: int, head: int, queries: slice) -> Tensor:
         """bool, some queries × keys: what the blocks of a mask let live; all of full ones.
@@ -137,7 +137,7 @@ def grid_sides(blocks: Tensor) -> tuple[int, int]:
     return int(blocks.shape[-2]), int(blocks.shape[-1])
 
 
-def _tiles(elements: Tensor, block: tuple[int, int]) -> Tensor:
+def tiles(elements: Tensor, block: tuple[int, int]) -> Tensor:
     """Bools by blocks, ... × rows × columns × their queries × their keys; false past the ends."""
     rows, columns = (ceil_div(size, side) for size, side in zip(elements.shape[-2:], block, strict=True))
     missing = 0, columns * block[1] - elements.shape[-1], 0, rows * block[0] - elements.shape[-2]
@@ -145,7 +145,7 @@ def _tiles(elements: Tensor, block: tuple[int, int]) -> Tensor:
     return padded.unflatten(-1, (columns, block[1])).unflatten(-3, (rows, block[0])).transpose(-3, -2)
 
 
-def _packed(places: Tensor) -> Tensor:
+def packed_bits(places: Tensor) -> Tensor:
     """Words (uint64, blocks × words of a block) of bools, blocks × queries × keys."""
     weights = torch.tensor([1 << i for i in range(8)], dtype=torch.uint8, device=places.device)
     groups = places.reshape(places.shape[0], -1, 8)
