@@ -73,6 +73,16 @@ def both(*, unites: bool) -> MaskSource:
     return MaskSource("joined_mask.cu", "both_masks", (int(unites), None, None))
 
 
+def listed(slots: int, more_slots: int) -> MaskSource:
+    """The columns of one or two lists for each row: ``(counts, columns, more counts, more columns, mask)``, int32.
+    Addresses of 0 stand for no second list.
+
+    Args:
+        slots, more_slots: places for columns of a row; counts above them count as many.
+    """
+    return MaskSource("joined_mask.cu", "listed", (slots, more_slots, None, None, None, None))
+
+
 def window(shape: tuple[int, int], block: tuple[int, int], band: Band) -> MaskSource:
     """The blocks of queries × keys in which a query sees a key: ``(mask,)``."""
     return MaskSource("joined_mask.cu", "window", (*shape, *block, band.least, band.most, band.sinks))

@@ -1,4 +1,4 @@
-"""Scores of blocks by the pooled tokens of Q and K, on a device, in two launches: one reads Q and K, the other multiplies."""
+"""Scores of blocks by the pooled tokens of Q and K, on a device: a launch reads these, another multiplies."""
 
 from __future__ import annotations
 

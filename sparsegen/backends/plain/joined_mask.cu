@@ -1,4 +1,4 @@
-// Masks of blocks by other masks, of one or two of which words are put together, and by places alone; see block_mask.cuh.
+// Masks of blocks by other masks, whose words are put together, by lists of columns, and by places alone; see block_mask.cuh.
 #include "block_mask.cuh"
 
 constexpr int kRowsAt = kBand * (kMostLines / 32 + 1);  // of a band's own rows in the pool, behind where make_band turns them
@@ -91,6 +91,39 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     clear_rows(shape, pool);
     join_rows(shape, band, 0, true, left + before, pool);
     join_rows(shape, band, 0, unites != 0, right + before, pool);
+    make_band(shape, band, source, scratch, pool);
+  });
+}
+
+// The columns that a list names, to a band's rows: of each row as many as are counted, at most `slots`.
+__device__ void list_columns(const Shape& shape, int band, int slots, const int* counts, const int* columns, unsigned* pool) {
+  const int warp = threadIdx.x / kWarp, row = band * kBand + warp;
+  const int count = row < shape.rows ? min(counts[row], slots) : 0;
+  for (int i = threadIdx.x % kWarp; i < count; i += kWarp) {
+    const int column = columns[static_cast<long long>(row) * slots + i];
+    if (column < 0 || column >= shape.columns) continue;
+    atomicOr(pool + kRowsAt + warp * 2 * shape.row_words + column / 32, 1u << column % 32);
+  }
+  __syncthreads();
+}
+
+// The blocks of one or two lists of columns; without the second one its counts are none.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    listed(int rows, int columns, int slots, int more_slots, const int* counts, const int* indices, const int* more_counts,
+           const int* more_indices, Word* scratch, Word* mask) {
+  SPARSEGEN_SHARED(unsigned, pool, kPool);
+  SPARSEGEN_SHARED(unsigned, told, 1);
+  SPARSEGEN_SHARED(Word, own, kOwnWords);
+  const Shape shape(rows, columns);
+  scratch = shape.is_own() ? cleared(shape, own) : scratch + own_mask() * shape.scratch_words();
+  const long long lines = own_mask() * rows;
+  const Joined source{pool + kRowsAt, 2 * shape.row_words, 0, columns};
+  finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(), [&](int band) {
+    clear_rows(shape, pool);
+    list_columns(shape, band, slots, counts + lines, indices + lines * slots, pool);
+    if (more_counts != nullptr) {
+      list_columns(shape, band, more_slots, more_counts + lines, more_indices + lines * more_slots, pool);
+    }
     make_band(shape, band, source, scratch, pool);
   });
 }

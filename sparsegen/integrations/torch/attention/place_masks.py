@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from sparsegen import arguments
 from sparsegen.errors import OperandError
-from sparsegen.integrations.torch.attention.document_masks import find_documents
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.blocks.mask_operators import pack_dilated_union, pack_window
 from sparsegen.integrations.torch.blocks.partial_blocks import PartialBlocks
+from sparsegen.integrations.torch.blocks.place_operators import (
+    find_documents,
+    mark_branches,
+    mark_places,
+)
 from sparsegen.integrations.torch.calls.tensor_checks import checked_device, require_tensors
-from sparsegen.matrix.block_mask import checked_blocks, grid
+from sparsegen.matrix.block_mask import checked_blocks
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.matrix.partial_blocks import SIDE_OF_BITS
 from sparsegen.operators.attention.span import OPEN, Band
@@ -137,15 +140,7 @@ def tree_blocks(
     if parents.dim() not in (1, 2) or not parents.shape[-1]:
         raise OperandError(f"parents: expected tokens or batch × tokens, got shape {tuple(parents.shape)}")
     context = arguments.whole(context, "context", OperandError, least=0, most=MAX_INDEX)
-    tokens = parents.shape[-1]
-    own = torch.arange(tokens, device=parents.device)
-    reached = (parents[..., None] == own) | (own[:, None] == own)
-    for _ in range(max(1, (tokens - 1).bit_length())):  # branches twice as long with each
-        wide = reached.float()
-        reached = wide @ wide > 0
-    if parents.dim() == 2:
-        reached = reached[:, None]
-    elements = functional.pad(reached, (context, 0), value=True)
+    elements = mark_branches(parents, context)
     return from_elements(elements, block, density=density), elements
 
 
@@ -168,10 +163,7 @@ def from_elements(elements: Tensor, block: Side, *, density: float = 0.5) -> Blo
             f"{tuple(elements.shape)}"
         )
     shape, block = checked_blocks((elements.shape[-2], elements.shape[-1]), block)
-    layout = grid(shape, block)
-    missing = 0, layout.columns * block[1] - shape[1], 0, layout.rows * block[0] - shape[0]
-    tiles = functional.pad(elements, missing).unflatten(-1, (layout.columns, block[1]))
-    live = tiles.any(-1).unflatten(-2, (layout.rows, block[0])).any(-2)
+    live, _, _ = mark_places(elements, *block, False)
     return BlockMaskTensor.from_blocks(live, block, shape, density=density)
 
 

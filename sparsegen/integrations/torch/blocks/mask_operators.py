@@ -57,6 +57,20 @@ def _both(left: Tensor, right: Tensor, rows: int, columns: int, unites: bool) ->
     return make_on(source, device, left.device, lead, layout, left.data_ptr(), right.data_ptr())
 
 
+def _listed(
+    counts: Tensor, indices: Tensor, more_counts: Tensor | None, more_indices: Tensor | None, columns: int
+) -> Tensor:
+    device, lists = kernel_device_of(counts.device), (counts, indices, more_counts, more_indices)
+    if device is None:
+        return plain_masks.listed(*lists, columns)
+    own = [None if part is None else part.int().contiguous() for part in lists]
+    more_slots = 0 if more_indices is None else more_indices.shape[-1]
+    source = mask_sources.listed(indices.shape[-1], more_slots)
+    at = [0 if part is None else part.data_ptr() for part in own]
+    layout = BlockMaskLayout(counts.shape[-1], columns)
+    return make_on(source, device, counts.device, counts.shape[:-1], layout, *at)
+
+
 def _window(sizes: tuple[int, ...], place: torch.device) -> Tensor:
     shape, block, band = (sizes[0], sizes[1]), (sizes[2], sizes[3]), Band(*sizes[4:])
     device = kernel_device_of(place)
@@ -118,6 +132,16 @@ pack_both = DirectOperator(
     tensors=2,
 )
 """The buffers of the unions or intersections of masks, whose leading dimensions broadcast."""
+pack_listed = DirectOperator(
+    "pack_listed_blocks",
+    "(Tensor counts, Tensor indices, Tensor? more_counts, Tensor? more_indices, int columns) -> Tensor",
+    _listed,
+    fake=lambda counts, *rest: _like(
+        counts, BlockMaskLayout(counts.shape[-1], rest[-1]), tuple(counts.shape[:-1])
+    ),
+    tensors=4,
+)
+"""The buffers of the masks of the columns that one or two lists name for each row."""
 pack_window = DirectOperator(
     "pack_window",
     "(int[] sizes, Device device) -> Tensor",

@@ -78,6 +78,26 @@ def both_masks(left: Tensor, right: Tensor, rows: int, columns: int, unites: boo
     return packed_blocks(a | b if unites else a & b)
 
 
+def listed(
+    counts: Tensor, indices: Tensor, more_counts: Tensor | None, more_indices: Tensor | None, columns: int
+) -> Tensor:
+    """The buffers of the masks of the columns that one or two lists name for each row."""
+    live = listed_blocks(counts, indices, columns)
+    if more_counts is not None and more_indices is not None:
+        live = live | listed_blocks(more_counts, more_indices, columns)
+    return packed_blocks(live)
+
+
+def listed_blocks(counts: Tensor, indices: Tensor, columns: int) -> Tensor:
+    """bool, ... × rows × columns of blocks: those that counts and indices list."""
+    is_used = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
+    is_used = is_used & (indices >= 0) & (indices < columns)
+    # Unused indices may be anything, and are sent to a column of their own.
+    places = torch.where(is_used, indices.long(), columns)
+    live = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool, device=indices.device)
+    return live.scatter(-1, places, True)[..., :-1].contiguous()
+
+
 def window(shape: tuple[int, int], block: tuple[int, int], band: Band, place: torch.device) -> Tensor:
     """The buffer of the mask of the blocks in which a band lets a query see a key."""
     (queries, keys), layout = shape, grid(shape, block)

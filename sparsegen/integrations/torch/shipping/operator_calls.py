@@ -11,9 +11,8 @@ from torch import Tensor
 
 from sparsegen.errors import DeviceUnavailableError, OperandError
 from sparsegen.integrations.torch.attention import attention, block_attention_kernels
-from sparsegen.integrations.torch.attention.document_masks import plain_documents
 from sparsegen.integrations.torch.attention.pooled_scores import plain_pooled_scores
-from sparsegen.integrations.torch.blocks import plain_masks
+from sparsegen.integrations.torch.blocks import plain_masks, plain_places
 from sparsegen.integrations.torch.calls.launches import kind_of
 from sparsegen.integrations.torch.calls.prepared_calls import PreparedCall
 from sparsegen.integrations.torch.convolution import masked_conv_kernels
@@ -39,7 +38,10 @@ PLAIN: Mapping[
     "pack_dilated_union": plain_masks.dilated_union,
     "pack_both_masks": plain_masks.both_masks,
     "pack_window": plain_masks.window_of_sizes,
-    "document_blocks": plain_documents,
+    "pack_listed_blocks": plain_masks.listed,
+    "document_blocks": plain_places.document_blocks,
+    "mark_places": plain_places.mark_places,
+    "mark_branches": plain_places.mark_branches,
     "pooled_block_scores": plain_pooled_scores,
 }
 
