@@ -193,6 +193,14 @@ def test_a_mask_of_scores_compiles_whole(place: str) -> None:
     torch.testing.assert_close(compiled(q, k, v), attend(q, k, v))
 
 
+def window(size: int) -> Any:
+    return masks.window_blocks(SHAPE, BLOCK, window=size)
+
+
+def several(count: int) -> Any:
+    return masks.topk_blocks(scores(count), 1, BLOCK, SHAPE)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -220,6 +228,26 @@ def test_a_mask_of_scores_compiles_whole(place: str) -> None:
         (
             lambda: masks.document_blocks(torch.ones(4).long(), 16, torch.ones(1, 4).long()),
             "key_ids: expected tokens",
+        ),
+        (
+            lambda: masks.document_blocks(torch.ones(48).long(), 24),
+            "block: partial blocks have sides that are multiples of 16, not 24 × 24",
+        ),
+        (
+            lambda: masks.pooled_scores(torch.ones(1, 2, 4, 8), torch.ones(1, 2, 4, 8, device="meta"), 16),
+            "k: expected it on cpu, got meta",
+        ),
+        (
+            lambda: masks.from_counts(torch.ones(4).int(), torch.ones(4, 4, device="meta").int(), 1, (4, 4)),
+            "indices: expected them on cpu, got meta",
+        ),
+        (
+            lambda: window(3) & BlockMaskTensor(SHAPE, BLOCK, window(3).words.to("meta")),
+            "mask: expected it on cpu, got meta",
+        ),
+        (
+            lambda: BlockMaskTensor(SHAPE, BLOCK, window(3).words.expand(2, -1)) | several(3),
+            "masks whose numbers broadcast can be put together, not a mask of 2 × 90",
         ),
         (lambda: masks.tree_blocks(torch.ones(4), 3, 16), "parents: expected integers"),
         (lambda: masks.tree_blocks(torch.ones(4).long(), -1, 16), "context = -1 is below 0"),

@@ -141,6 +141,8 @@ def pooled_scores(
         raise OperandError(
             f"k: expected {q.shape[0]} × a divisor of {heads} heads × any keys × {q.shape[3]}, got {tuple(k.shape)}"
         )
+    if q.device != k.device:
+        raise OperandError(f"k: expected it on {q.device}, got {k.device}")
     how = member(Pooling, pooling, "pooling", OperandError)
     _, sides = checked_blocks((q.shape[2], k.shape[2]), block)
     factor = q.shape[3] ** -0.5 if scale is None else arguments.factor(scale, "scale", OperandError)

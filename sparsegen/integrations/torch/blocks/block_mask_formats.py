@@ -70,13 +70,15 @@ def from_counts(
         density: the share of live blocks that is expected.
 
     Raises:
-        OperandError: no tensors of integers.
+        OperandError: no tensors of integers, or on two devices.
         MatrixError: tensors of other sizes. What they hold is not checked.
     """
     for name, tensor in (("counts", counts), ("indices", indices)):
         require_tensors(**{name: tensor})
         if tensor.is_floating_point() or tensor.is_complex():
             raise OperandError(f"{name}: expected integers, got {tensor.dtype}")
+    if counts.device != indices.device:
+        raise OperandError(f"indices: expected them on {counts.device}, got {indices.device}")
     shape, block = checked_blocks(shape, block)
     layout = grid(shape, block)
     fits = counts.dim() > 0 and counts.shape[-1] == layout.rows and indices.shape[:-1] == counts.shape

@@ -163,6 +163,14 @@ class BlockMaskTensor:
         arguments.instance(other, BlockMaskTensor, "mask", OperandError)
         if (self.shape, self.block) != (other.shape, other.block):
             raise OperandError(f"masks of one shape and block can be put together, not {self} and {other}")
+        if self.words.device != other.words.device:
+            raise OperandError(f"mask: expected it on {self.words.device}, got {other.words.device}")
+        try:
+            torch.broadcast_shapes(self.lead, other.lead)
+        except RuntimeError as error:
+            raise OperandError(
+                f"masks whose numbers broadcast can be put together, not {self} and {other}"
+            ) from error
 
     def __repr__(self) -> str:
         return f"<BlockMaskTensor: {self}, on {self.words.device}>"
