@@ -11,26 +11,28 @@ import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch.blocks import plain_masks
+from sparsegen.integrations.torch.blocks.plain_masks import blocks_of
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device, kernel_device_of
 from sparsegen.integrations.torch.calls.plain_launches import current_stream, stream_of
 from sparsegen.integrations.torch.calls.prepared import aligned
 from sparsegen.kernels.base import Device
-from sparsegen.matrix.bits import WORD_BITS
 from sparsegen.matrix.block_mask import BlockMaskLayout, grid, packed
 from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
 from sparsegen.plan.arrays import empty_tensors
 from sparsegen.plan.block_dropout import bind_block_dropout
-from sparsegen.plan.block_masks import BlockMaskMaker, Given, Largest
+from sparsegen.plan.block_masks import BlockMaskMaker
 from sparsegen.plan.executors import made_here, shared_executor
+from sparsegen.plan.mask_sources import Given, Largest, MaskSource, given, largest
 from sparsegen.plan.own_launch import Bound, OwnBinding
 
 Key = tuple[str, int, BlockMaskLayout, int]
-What = MaskDraw | Given | tuple[Largest, int]
+What = MaskDraw | MaskSource
+MOST_LAUNCHES = 4096  # that a thread keeps: thresholds and the like may be new in every call
 
 
 class _Makers(threading.local):
-    """Makers of the calling thread, one for each device and layout, with their launches. None is dropped: graphs may
-    use any.
+    """Makers of the calling thread, one for each device and layout, with their launches. No maker is dropped: graphs
+    may use its memory.
     """
 
     def __init__(self) -> None:
@@ -54,12 +56,10 @@ class _Makers(threading.local):
                 if key not in self.makers:
                     self.makers[key] = BlockMaskMaker(layout, executor, masks)
                 maker = self.makers[key]
-                if isinstance(what, Given):
-                    return maker.bind_finish(what)
-                if isinstance(what, MaskDraw):
-                    return maker.bind_draw(what, early=early)
-                return maker.bind_largest(*what)
+                return maker.bind_draw(what, early=early) if isinstance(what, MaskDraw) else maker.bind(what)
 
+            if len(self.launches) >= MOST_LAUNCHES:
+                self.launches.clear()
             found = self.launches[key, what, early] = made_here(executor, bind)
         return found
 
@@ -68,6 +68,12 @@ class _Makers(threading.local):
 def independent(p: float) -> MaskDraw:
     """Blocks dropped with probability p, independently; to check p takes longer than a launch."""
     return MaskDraw(p)
+
+
+@lru_cache(maxsize=1024)
+def _words_of(layout: BlockMaskLayout) -> int:
+    """Words of a mask's buffer; to add them up takes longer than a launch."""
+    return layout.words
 
 
 _here = _Makers()
@@ -104,34 +110,52 @@ def _drawn_by_numpy(layout: BlockMaskLayout, draw: MaskDraw, state: Tensor) -> T
     return words
 
 
+def make_on(
+    source: MaskSource,
+    device: Device,
+    place: torch.device,
+    lead: tuple[int, ...],
+    layout: BlockMaskLayout,
+    *at: int,
+) -> Tensor:
+    """The buffers of the masks of a source, ... × words.
+
+    Args:
+        place: where they lie, which is the device's.
+        at: the addresses of what the source takes.
+    """
+    masks = math.prod(lead)
+    words = torch.empty((*lead, _words_of(layout)), dtype=torch.uint64, device=place)
+    if masks:
+        _here.launch(device, layout, source, masks=masks)(stream_of(words), *at, words.data_ptr())
+    return words
+
+
 def pack_on(live: Tensor) -> Tensor:
     """The buffers of the masks of live blocks (bools, ... × rows × columns of blocks), where they lie."""
-    lead, layout = live.shape[:-2], BlockMaskLayout(*live.shape[-2:])
-    device, masks = kernel_device_of(live.device), math.prod(lead)
+    device = kernel_device_of(live.device)
     if device is None:
         return plain_masks.packed_blocks(live)
     live = live.contiguous()
-    words = torch.empty((*lead, layout.words), dtype=torch.uint64, device=live.device)
-    if masks:
-        launch = _here.launch(device, layout, Given.BOOLS, masks=masks)
-        launch(stream_of(live), live.data_ptr(), words.data_ptr())
-    return words
+    source, layout = given(Given.BOOLS), BlockMaskLayout(*live.shape[-2:])
+    return make_on(source, device, live.device, live.shape[:-2], layout, live.data_ptr())
 
 
 def largest_on(scores: Tensor, among: Largest, live: int) -> Tensor:
     """Makes the masks of the ``live`` blocks with the largest scores (... × rows × columns of blocks) on their device;
     of equal ones the first. Blocks with -inf or NaN never live.
     """
-    lead, layout = scores.shape[:-2], BlockMaskLayout(*scores.shape[-2:])
-    device, masks = kernel_device_of(scores.device), math.prod(lead)
+    device = kernel_device_of(scores.device)
     if device is None:
         return plain_masks.largest_blocks(scores, among, live)
+    return of_scores(largest(among, live), device, scores)
+
+
+def of_scores(source: MaskSource, device: Device, scores: Tensor, *at: int) -> Tensor:
+    """The masks of a source that takes scores, ... × rows × columns of blocks, and what lies at other addresses."""
     scores = scores.detach().float().contiguous()
-    words = torch.empty((*lead, layout.words), dtype=torch.uint64, device=scores.device)
-    if masks:
-        launch = _here.launch(device, layout, (among, live), masks=masks)
-        launch(stream_of(scores), scores.data_ptr(), words.data_ptr())
-    return words
+    layout = BlockMaskLayout(*scores.shape[-2:])
+    return make_on(source, device, scores.device, scores.shape[:-2], layout, scores.data_ptr(), *at)
 
 
 def launch_drop(
@@ -198,17 +222,6 @@ class LiveElements:
         """bool, one for each element."""
         words = launch_draw(state, self._layout, self._draw)(state.clone())
         return expanded(blocks_of(words, self._layout), self._block, self._shape)
-
-
-def blocks_of(words: Tensor, layout: BlockMaskLayout) -> Tensor:
-    """bool, ... × rows × columns of blocks, of the buffers of masks, ... × words."""
-    lead, signed = words.shape[:-1], words.view(torch.int64)
-    bits = signed[..., : layout.row_order_at].reshape(*lead, layout.rows, layout.row_words)
-    order = signed[..., layout.row_order_at : layout.column_bits_at].contiguous().view(torch.int32)
-    places = torch.arange(WORD_BITS, device=words.device)
-    ranked = ((bits[..., None] >> places) & 1).reshape(*lead, layout.rows, -1)[..., : layout.columns].bool()
-    rows = order[..., : layout.rows, None].long().expand(ranked.shape)
-    return torch.empty_like(ranked).scatter_(-2, rows, ranked)
 
 
 def expanded(blocks: Tensor, block: tuple[int, int], shape: tuple[int, int]) -> Tensor:
