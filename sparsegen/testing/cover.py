@@ -23,20 +23,23 @@ def shown(variant: Variant) -> frozenset[tuple[Any, ...]]:
     branch. Lines that differ in rendered numbers alone, as instructions of several shapes do, count as one, and a list
     by its members: a signature has not to be shown with every combination of its parameters.
     """
-    lines = (re.sub(r"//.*", "", line).strip() for line in variant.source.splitlines())
     return frozenset(
         [
             *variant.kind.traits,
             ("batch", variant.kind.batch > 1),
             *(("matrix", name) for name in variant.matrices),
-            *(
-                ("line", part)
-                for line in lines
-                if line and not line.startswith(CONSTANTS)
-                for part in NUMBER.sub("#", line).split(", ")
-            ),
+            *(part for line in set(variant.source.splitlines()) for part in _parts(line)),
         ]
     )
+
+
+@cache  # variants of a family differ in few lines
+def _parts(line: str) -> tuple[tuple[str, str], ...]:
+    """Returns the features that a line of code is counted as."""
+    code = re.sub(r"//.*", "", line).strip()
+    if not code or code.startswith(CONSTANTS):
+        return ()
+    return tuple(("line", part) for part in NUMBER.sub("#", code).split(", "))
 
 
 def cover(items: Sequence[Item], shows: Callable[[Item], frozenset[Any]]) -> list[Item]:
