@@ -1,10 +1,11 @@
-"""Few variants that show all there is to see of a family's code."""
+"""Few variants that show all there is to see of a family's code, and more that show what goes together."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import combinations
 from typing import Any, TypeVar
 
 from sparsegen.kernels.base import AnyFamily
@@ -62,3 +63,19 @@ def cover(items: Sequence[Item], shows: Callable[[Item], frozenset[Any]]) -> lis
 def short_ring(family: AnyFamily) -> tuple[Variant, ...]:
     """Few variants of a family's sample that show every line of code, trait and matrix that any of them has."""
     return tuple(cover(sample(family), shown))
+
+
+def together(variant: Variant) -> frozenset[Any]:
+    """Returns what else variants show: every choice of a tunable, and every two traits together."""
+    config = variant.config
+    choices = ((tunable.name, getattr(config, tunable.name)) for tunable in type(config).tunables())
+    return frozenset([*choices, *combinations(sorted(variant.kind.traits), 2)])
+
+
+@cache
+def long_ring(family: AnyFamily) -> tuple[Variant, ...]:
+    """The short ring, and as many more variants as show all that any of the sample shows `together`."""
+    short = short_ring(family)
+    known = frozenset[Any]().union(*map(together, short))
+    more = cover(sample(family), lambda variant: together(variant) - known)
+    return tuple(variant for variant in sample(family) if variant in {*short, *more})
