@@ -63,13 +63,13 @@ struct Magic {
 };
 (2) from (1):
 @@
--  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
+-1 329fbd
 +  asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
 @@
--[[maybe_unused]] constexpr unsigned kNoCodes = 0x08080808;
+-1 b33696
 +[[maybe_unused]] constexpr unsigned kNoCodes = 0x80808080;
 @@
--  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
+-1 2bc780
 +  __device__ __forceinline__ void keep() { fraction = kept(0x43004300u); }
 +
 +  __device__ __forceinline__ unsigned to_pair(unsigned codes) const {
@@ -77,27 +77,19 @@ struct Magic {
 +    return multiply_add_pair(high, 0x3f803f80u, (codes & 0x000f000fu) | fraction);
 +  }
 @@
--    first = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
--    second = multiply_add_pair((codes >> 8 & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
+-2 765b41
 +    first = to_pair(codes);
 +    second = to_pair(codes >> 8);
-(3) from (1):
+(3) from (2):
 @@
--__device__ __forceinline__ unsigned multiply_add_pair(unsigned x, unsigned factor, unsigned term) {
+-1 5c5a8c
 +[[maybe_unused]] constexpr unsigned kNoCodes = 0;
 +
 +__device__ __forceinline__ unsigned byte_of(unsigned weight) { return weight; }
 +
 +__device__ __forceinline__ unsigned to_pair(unsigned codes) {
 @@
--  for (unsigned shift = 0; shift < 32; shift += 16) {
--    const auto number = [shift](unsigned word) {
--      const unsigned short bits = static_cast<unsigned short>(word >> shift);
--      Element element;
--      memcpy(&element, &bits, sizeof bits);
--      return to_float(element);
--    };
--    const Element rounded = to_element(number(x) * number(factor) + number(term));
+-8 741cb8
 +  for (int i = 0; i < 2; ++i) {
 +    const unsigned code = codes >> 8 * i & 0xffu;
 +    const unsigned short bits = static_cast<unsigned short>((code & 0x80u) << 8 | (code & 0x7fu) << 7);
@@ -105,42 +97,28 @@ struct Magic {
 +    memcpy(&number, &bits, sizeof bits);
 +    number = to_element(to_float(number) * 256.0f);
 @@
--    memcpy(&stored, &rounded, sizeof stored);
--    result |= static_cast<unsigned>(stored) << shift;
+-2 6e108a
 +    memcpy(&stored, &number, sizeof stored);
 +    result |= static_cast<unsigned>(stored) << 16 * i;
 @@
--  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
+-1 9d5daa
 +  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, low; }\n" : "=r"(result) : "r"(codes));
 @@
--__device__ __forceinline__ unsigned byte_of(unsigned weight) { return weight % 2 * 2 + weight / 2; }
--
--[[maybe_unused]] constexpr unsigned kNoCodes = 0x08080808;
--
+-4 0b4e56
 @@
--  unsigned fraction;
--
--  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
+-8 f64238
 +  __device__ __forceinline__ void keep() {}
 @@
--    first = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
--    second = multiply_add_pair((codes >> 8 & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
-+    first = to_pair(codes);
+-1 885550
 +    second = to_pair(codes >> 16);
-(4) from (1):
+(4) from (2):
 @@
--  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
-+  asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
-@@
--[[maybe_unused]] constexpr unsigned kNoCodes = 0x08080808;
+-1 cad866
 +[[maybe_unused]] constexpr unsigned kNoCodes = 0;
 @@
--  unsigned fraction;
--
--  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
+-8 f64238
 +  __device__ __forceinline__ void keep() {}
 @@
--    first = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
--    second = multiply_add_pair((codes >> 8 & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
+-2 8bc0f5
 +    first = multiply_add_pair((codes << 8 & 0x80008000u) | (codes << 4 & 0x07f007f0u), 0x7b807b80u, 0x80008000u);
 +    second = multiply_add_pair((codes & 0x80008000u) | (codes >> 4 & 0x07f007f0u), 0x7b807b80u, 0x80008000u);

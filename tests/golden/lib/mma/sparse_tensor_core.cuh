@@ -12,5 +12,5 @@ __device__ __forceinline__ void mma_sparse(float (&sum)[4], const unsigned (&a)[
 }
 (2) from (1):
 @@
--      "mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 { %0, %1, %2, %3}, { %4, %5, %6, %7}, "
+-1 253496
 +      "mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.bf16.bf16.f32 { %0, %1, %2, %3}, { %4, %5, %6, %7}, "

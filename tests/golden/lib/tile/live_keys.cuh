@@ -85,9 +85,9 @@ struct LiveKeys {
 };
 (2) from (1):
 @@
--  int ranks[kPieces];
+-1 2cf8a7
 @@
--  __device__ __forceinline__ void load(const Queries& queries, const MaskRows& mask, const Band& band, int query_count, int key_count, int which) {
+-1 9969a5
 +  __device__ __forceinline__ void load(const Queries& queries, const Band& band, int query_count, int key_count, int which) {
 @@
--        if (seen != 0) seen &= mask.word(queries.ranks[i], word);
+-1 7744e9
