@@ -302,6 +302,8 @@ PROBLEMS: dict[str, Problem] = {
     ),
     "sdd-fp32-batch": SddProblem(M, K, 64, block=Block(64, 64), batch=4),
     "sdd-fp16-kept": SddProblem(M, K, 64, DType.FLOAT16, rest=Rest.KEPT),
+    "sdd-fp16-small": SddProblem(M, K, 64, DType.FLOAT16, Block(16, 32), w_layout=Layout.COLUMN),
+    "sdd-bf16-small": SddProblem(M, K, 64, DType.BFLOAT16, Block(32, 32), batch=4, rest=Rest.KEPT),
     "conv-fp16-bias-relu": MaskedConv2dProblem(
         M, K, 64, 64, DType.FLOAT16, rest=Rest.KEPT, epilogue=ConvEpilogue.BIAS_RELU
     ),

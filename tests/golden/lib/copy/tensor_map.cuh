@@ -135,7 +135,27 @@ __device__ __forceinline__ void store_box_wait() {
 -               "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "r"(first.at[0]), "r"(first.at[1])
 +  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, { %2, %3, %4, %5 }], [%1];\n" ::"l"(&map),
 +               "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2]), "r"(first.at[3])
-(5) from (1):
+(5) from (3):
+@@
+-__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<4> first, Barrier* barrier) {
++__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<2> first, Barrier* barrier) {
+@@
+-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4, %5, %6 }], [%2];\n" ::"r"(
++  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4 }], [%2];\n" ::"r"(
+@@
+-               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2]), "r"(first.at[3])
++               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1])
+(6) from (3):
+@@
+-__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<4> first, Barrier* barrier) {
++__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<3> first, Barrier* barrier) {
+@@
+-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4, %5, %6 }], [%2];\n" ::"r"(
++  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4, %5 }], [%2];\n" ::"r"(
+@@
+-               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2]), "r"(first.at[3])
++               "l"(&map), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2])
+(7) from (1):
 @@
 +__device__ __forceinline__ void copy_box_to_cluster(void* shared, const TensorMap& map, BoxStart<2> first, Barrier* barrier,
 +                                                    unsigned short blocks) {
@@ -150,7 +170,7 @@ __device__ __forceinline__ void store_box_wait() {
 +#endif
 +}
 +
-(6) from (5):
+(8) from (7):
 @@
 -__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<2> first, Barrier* barrier) {
 +__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<3> first, Barrier* barrier) {

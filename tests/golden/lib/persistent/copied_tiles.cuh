@@ -12,7 +12,7 @@
 
 // lib/cluster/cluster_store.cuh.j2
 
-// lib/copy/tensor_map.cuh.j2 (5)
+// lib/copy/tensor_map.cuh.j2 (7)
 
 // lib/barrier/early_start.cuh.j2
 
@@ -70,8 +70,8 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int batch_index, int inn
 +// lib/epilogue/tile_output.cuh.j2 (4)
 (5) from (1):
 @@
--// lib/copy/tensor_map.cuh.j2 (5)
-+// lib/copy/tensor_map.cuh.j2 (6)
+-// lib/copy/tensor_map.cuh.j2 (7)
++// lib/copy/tensor_map.cuh.j2 (8)
 @@
 -// lib/copy/store_matrices.cuh.j2
 -
@@ -128,7 +128,7 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int batch_index, int inn
 -// lib/cluster/cluster.cuh.j2 (2)
 +// lib/cluster/cluster.cuh.j2 (1)
 @@
--// lib/copy/tensor_map.cuh.j2 (5)
+-// lib/copy/tensor_map.cuh.j2 (7)
 +// lib/copy/tensor_map.cuh.j2 (1)
 @@
 -// lib/mma/warpgroup.cuh.j2 (1)
