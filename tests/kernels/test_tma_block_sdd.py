@@ -44,15 +44,17 @@ def test_scope(problem: SddProblem, sentence: str) -> None:
         ({"density": Density(1.0), "block": Block(32, 32), "dtype": DType.BFLOAT16}, (256, 256)),
         ({"density": Density(0.6), "block": Block(32, 16), "w_layout": Layout.COLUMN}, (128, 512)),
         ({"density": Density(0.7), "block": Block(16, 32), "batch": 2}, (256, 128)),
+        ({"density": Density(0.4), "m": 600, "k": 1032}, (256, 256, 2)),
+        ({"density": Density(0.9), "w_layout": Layout.COLUMN, "batch": 2}, (64, 256, 2)),
         ({"density": Density(0.01), "m": 600, "k": 1032}, (64, 128)),  # tiles without a live block
     ],
-    ids=("all", "kept", "large-blocks", "high-blocks", "batch", "sparse"),
+    ids=("all", "kept", "large-blocks", "high-blocks", "batch", "pairs", "unequal-pairs", "sparse"),
 )
 def test_tiles_are_walked_until_all_blocks_are_computed(
-    emulator_toolchain: EmulatorToolchain, changed: dict[str, Any], tile: tuple[int, int]
+    emulator_toolchain: EmulatorToolchain, changed: dict[str, Any], tile: tuple[int, ...]
 ) -> None:
     problem = replace(SDD, **{"m": 170, "k": 328, "n": 136, **changed})
-    config = FOUND.config(tile_m=tile[0], tile_n=tile[1])
+    config = FOUND.config(**dict(zip(("tile_m", "tile_n", "cluster"), tile, strict=False)))
     assert not FOUND.broken_constraints(problem, config, H100)
     source = render(FOUND, problem, config)
     kernel = emulator_toolchain.compile_sanitized(FOUND.name, FOUND.entry, source)

@@ -40,6 +40,9 @@ class TmaBlockSddConfig(Config):
 
     tile_m: int = tunable(256, (64, 128, 256), "rows of the result per thread block")
     tile_n: int = tunable(512, (128, 256, 512), "columns of the result per thread block")
+    cluster: int = tunable(
+        1, (1, 2), "thread blocks with the same columns that share their loads (multicast)"
+    )
 
 
 class TmaBlockSdd(Family[SddProblem, TmaBlockSddConfig]):
@@ -162,8 +165,9 @@ class TmaBlockSdd(Family[SddProblem, TmaBlockSddConfig]):
 
     def _tiles(self, problem: SddProblem, config: TmaBlockSddConfig) -> int:
         """The number of tiles of a batch element."""
-        side = Side.of(problem)
-        return ceil_div(side.mask_rows, self._blocks(side, config)[0]) * ceil_div(side.columns, config.tile_n)
+        side, cluster = Side.of(problem), config.cluster
+        row_tiles = cluster * ceil_div(side.mask_rows, cluster * self._blocks(side, config)[0])
+        return row_tiles * ceil_div(side.columns, config.tile_n)
 
     @staticmethod
     def _blocks(side: Side, config: TmaBlockSddConfig) -> tuple[int, int]:
