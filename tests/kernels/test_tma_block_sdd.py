@@ -75,3 +75,13 @@ def test_small_results_have_small_tiles() -> None:
     problem = replace(SDD, m=1024, k=1024, n=1024)
     found = FOUND.heuristic(problem, problem.features(problem.without_pattern), H100)
     assert FOUND.launch(problem, found, {}, H100).grid[0] >= 64
+
+
+def test_tiles_are_larger_the_fewer_blocks_are_live() -> None:
+    def area(density: float) -> int:
+        problem = replace(SDD, m=16384, k=16384, density=Density(density))
+        found = FOUND.heuristic(problem, problem.features(problem.without_pattern), H100)
+        return int(found.tile_m * found.tile_n)
+
+    assert area(0.1) == 256 * 512
+    assert area(0.1) > area(0.22)
