@@ -164,7 +164,11 @@ def tell(path: Path) -> None:
 @click.command()
 @click.option("--device", "name", default="cuda", show_default=True)
 @click.option("--tiny", is_flag=True, help="a small row alone, for a test")
-@click.option("--told", type=click.Path(path_type=Path, exists=True), help="A file of times; none are taken.")
+@click.option(
+    "--told",
+    type=click.Path(path_type=Path, exists=True),
+    help="A file of these kernels' times; none are taken.",
+)
 def main(name: str, tiny: bool, told: Path | None) -> None:
     if told is not None:
         tell(told)
