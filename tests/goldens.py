@@ -314,6 +314,15 @@ PROBLEMS: dict[str, Problem] = {
     ),
     "sdd-fp32-batch": SddProblem(M, K, 64, block=Block(64, 64), batch=4),
     "sdd-fp16-kept": SddProblem(M, K, 64, DType.FLOAT16, rest=Rest.KEPT),
+    "dsd-fp16-small": DsdProblem(M, K, 64, DType.FLOAT16, Block(16, 16), epilogue=Epilogue.BIAS_GELU),
+    "dsd-bf16-small-column": DsdProblem(
+        M, K, 64, DType.BFLOAT16, Block(32, 16), w_layout=Layout.COLUMN, batch=4
+    ),
+    "dsd-transposed-fp16-small": DsdTransposedProblem(
+        M, K, 64, DType.FLOAT16, Block(32, 16), y_layout=Layout.COLUMN
+    ),
+    "sdd-fp16-small": SddProblem(M, K, 64, DType.FLOAT16, Block(16, 32), w_layout=Layout.COLUMN),
+    "sdd-bf16-small": SddProblem(M, K, 64, DType.BFLOAT16, Block(32, 32), batch=4, rest=Rest.KEPT),
     "conv-fp16-bias-relu": MaskedConv2dProblem(
         M, K, 64, 64, DType.FLOAT16, rest=Rest.KEPT, epilogue=ConvEpilogue.BIAS_RELU
     ),

@@ -34,6 +34,7 @@ Traits = tuple[tuple[str, StrEnum], ...]
 BATCH = 3  # batch elements; an odd number, so that neither begins where vectors do
 BLOCKS = (
     "16x16",
+    "32x16",
     "32x64",
     "64x16",
     "64x64",
@@ -111,7 +112,11 @@ class Kind:
 
     @cache  # noqa: B019 - there are a few thousand
     def is_computed(self, family: AnyFamily) -> bool:
-        """True if the family computes such a problem of the smallest matrix, or of one of whole chunks."""
+        """True if the family computes such a problem of the smallest matrix, or of one of whole chunks; before blocks
+        are drawn, with some.
+        """
+        if issubclass(self.problem_type, MaskedProblem) and not self.parameters:
+            return any(replace(self, parameters=(("block", b),)).is_computed(family) for b in BLOCKS)
         return any(
             family.computes(self.problem(matrices()[name])) for name in ("one_element", "aligned_shape")
         )

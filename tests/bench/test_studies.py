@@ -174,6 +174,17 @@ def test_where_live(studies: Studies) -> None:
     assert sum(row["least_bytes"].values()) == 2 * 2 * 48 * 56
 
 
+def test_what_the_choice_loses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    file = ROOT / "benchmarks" / "results" / "nvidia-h200-sm90" / "where_live.json.xz"
+    script = importlib.import_module("benchmarks.where_live")
+    done = CliRunner().invoke(script.main, ["--told", str(file)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    *rows, last = done.output.splitlines()
+    assert len([row for row in rows if row.startswith("Row(")]) == 3 * 32
+    assert "estimates alone take" in last
+
+
 def test_mask_times(studies: Studies) -> None:
     rows, output = studies.run("mask_times", "--tiny")
     assert [row["tokens"] for row in rows] == [256] and "share=0.5" in output

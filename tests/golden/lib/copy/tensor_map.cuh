@@ -109,6 +109,12 @@ __device__ __forceinline__ void store_box_wait() {
 +               "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "r"(first.at[0]), "r"(first.at[1]), "r"(first.at[2]), "r"(first.at[3])
 (5) from (1):
 @@
+-27 6b1105
+(6) from (2):
+@@
+-11 a626e3
+(7) from (1):
+@@
 +__device__ __forceinline__ void copy_box_to_cluster(void* shared, const TensorMap& map, BoxStart<2> first, Barrier* barrier,
 +                                                    unsigned short blocks) {
 +#if defined(SPARSEGEN_EMULATOR)
@@ -122,7 +128,7 @@ __device__ __forceinline__ void store_box_wait() {
 +#endif
 +}
 +
-(6) from (5):
+(8) from (7):
 @@
 -1 73f42d
 +__device__ __forceinline__ void copy_box(void* shared, const TensorMap& map, BoxStart<3> first, Barrier* barrier) {

@@ -12,7 +12,7 @@
 
 // lib/cluster/cluster_store.cuh.j2
 
-// lib/copy/tensor_map.cuh.j2 (5)
+// lib/copy/tensor_map.cuh.j2 (7)
 
 // lib/barrier/early_start.cuh.j2
 
@@ -70,8 +70,8 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int batch_index, int inn
 +// lib/epilogue/tile_output.cuh.j2 (4)
 (5) from (1):
 @@
--1 7f1e2a
-+// lib/copy/tensor_map.cuh.j2 (6)
+-1 a7b7a8
++// lib/copy/tensor_map.cuh.j2 (8)
 @@
 -4 0e4abc
 @@
@@ -122,7 +122,7 @@ __device__ __forceinline__ auto box_of([[maybe_unused]] int batch_index, int inn
 -1 8716ed
 +// lib/cluster/cluster.cuh.j2 (1)
 @@
--1 7f1e2a
+-1 a7b7a8
 +// lib/copy/tensor_map.cuh.j2 (1)
 @@
 -1 0b5dc9
