@@ -292,14 +292,22 @@ __device__ __forceinline__ void prepare_rows(const Shape& shape, const Element* 
 }
 
 __device__ __forceinline__ void sort_tiles(const Shape& shape, const LiveBlocks& live, const Order& tiles, unsigned* order, unsigned* histogram) {
-  const int section = tiles.section(), all_heads = shape.batch * shape.kv_heads, sections = (all_heads + section - 1) / section;
+  constexpr int kLastRounds = 2;
+  const int section = tiles.section(), all_heads = shape.batch * shape.kv_heads;
   const int words = max(shape.query_words(), shape.key_words());
   const int most = max(shape.group * shape.query_blocks(), shape.key_blocks());
-  for (int job = blockIdx.x; job < sections * kPasses; job += gridDim.x) {
-    const bool of_queries = job >= sections;
-    const int number = of_queries ? job - sections : job, per_head = of_queries ? shape.query_tiles() * shape.group : shape.key_tiles();
+  const auto sections_before_last = [&](bool of_queries, int per_head) {
+    const int last_tiles = of_queries || kPasses == 1 ? kLastRounds * static_cast<int>(gridDim.x) : 1;
+    return max(0, all_heads * per_head - last_tiles) / (section * per_head);
+  };
+  const int query_tiles = shape.query_tiles() * shape.group, key_tiles = shape.key_tiles();
+  const int key_sections = sections_before_last(false, key_tiles) + 1, jobs = key_sections + (kPasses == 2 ? sections_before_last(true, query_tiles) + 1 : 0);
+  for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
+    const bool of_queries = job >= key_sections;
+    const int number = of_queries ? job - key_sections : job, per_head = of_queries ? query_tiles : key_tiles;
+    const bool is_last = job == key_sections - 1 || job == jobs - 1;
     const int base = of_queries ? tiles.key_tiles() : 0;
-    const int first = base + number * section * per_head, last = base + min((number + 1) * section, all_heads) * per_head;
+    const int first = base + number * section * per_head, last = base + (is_last ? all_heads : (number + 1) * section) * per_head;
     const auto bucket_of = [&](int at) {
       const Tile tile = tiles.natural(at);
       int count = 0;
@@ -348,12 +356,14 @@ struct Producer {
   const float* row_values;
   Pair pair;
   unsigned held_parity = 1;
+  unsigned number = 0;
+  int steps = 0;
 
   __device__ __forceinline__ auto box_of(int piece, int token, int head, int batch_index) const {
     return box_at(piece * 64, token, head, batch_index);
   }
 
-  __device__ __forceinline__ void load_held(const Tile& tile, unsigned number) {
+  __device__ __forceinline__ void load_held(const Tile& tile) {
     barrier_wait(&shared.held_empty, held_parity);
     held_parity ^= 1;
     if (is_elected()) {
@@ -395,6 +405,8 @@ struct Producer {
   }
 
   __device__ __forceinline__ void load_step(const Tile& tile, int head, int first, unsigned flags) {
+    if (steps == kPairs || (steps < kPairs && (flags & kLast) != 0)) load_held(tile);
+    ++steps;
     unsigned descriptor = static_cast<unsigned>(first) | flags;
     #pragma unroll
     for (int w = 0; w < kConsumers; ++w) {
@@ -453,13 +465,11 @@ struct Producer {
 
   __device__ __forceinline__ void load_all(const Order& tiles, unsigned* counters) {
     const int count = tiles.count();
-    for (int number = blockIdx.x; number < count;) {
-      const unsigned found = tiles.at(number);
-      const Tile tile = tiles.natural(static_cast<int>(found));
-      load_held(tile, found);
-      load(tile);
-      if (threadIdx.x % 32 == 0) number = static_cast<int>(gridDim.x + atomicAdd(counters, 1u));
-      number = __shfl_sync(0xffffffffu, number, 0);
+    for (int next = blockIdx.x; next < count;) {
+      number = tiles.at(next), steps = 0;
+      load(tiles.natural(static_cast<int>(number)));
+      if (threadIdx.x % 32 == 0) next = static_cast<int>(gridDim.x + atomicAdd(counters, 1u));
+      next = __shfl_sync(0xffffffffu, next, 0);
     }
     barrier_wait(&shared.held_empty, held_parity);
     if (threadIdx.x % 32 == 0) {
@@ -741,32 +751,37 @@ __device__ __forceinline__ void Consumer::compute_keys() {
   const auto step_of = [&](const Pair& of) { return ColumnStep{*this, of.number}; };
   const auto is_last = [&](const Pair& of) { return (step_of(of).descriptor() & kLast) != 0; };
   Pair of = pair;
-  const auto begin_step = [&] {
-    begin_q(of);
-    begin_d_out(of);
-    warpgroup_wait<1>();
-    warpgroup_settle(scores);
+  const auto differentiate = [&] {
     step_of(of).weigh(scores, score_scale, weights);
     begin_sums(dv, weights, of.second());
     warpgroup_wait<1>();
     warpgroup_settle(dp);
     step_of(of).differentiate(weights, dp, ds);
-  };
-  begin_step();
-  begin_sums(dk, ds, of.first());
-  warpgroup_wait<0>();
-  settle(weights);
-  settle(ds);
-  while (!is_last(of)) {
-    release(of.first());
-    release(of.second());
-    of.advance();
-    begin_step();
-    begin_sums(dk, ds, of.first());
     warpgroup_wait<0>();
     settle(weights);
+  };
+  begin_q(of);
+  begin_d_out(of);
+  warpgroup_wait<1>();
+  warpgroup_settle(scores);
+  differentiate();
+  while (!is_last(of)) {
+    const Pair now = of;
+    of.advance();
+    begin_sums(dk, ds, now.first());
+    begin_q(of);
+    warpgroup_wait<1>();
     settle(ds);
+    release(now.first());
+    release(now.second());
+    begin_d_out(of);
+    warpgroup_wait<1>();
+    warpgroup_settle(scores);
+    differentiate();
   }
+  begin_sums(dk, ds, of.first());
+  warpgroup_wait<0>();
+  settle(ds);
   warpgroup_settle(dk);
   warpgroup_settle(dv);
   release(of.first());
@@ -895,14 +910,14 @@ tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_con
     barrier_init_fence();
   }
   __syncthreads();
-  prepare_rows(shape, out, d_out, lse, row_values, *scale);
   live.find_ranks();
   grid_sync(counters);
   if (tiles.is_sorted()) {
     sort_tiles(shape, live, tiles, order, reinterpret_cast<unsigned*>(memory + kStagesAt));
     fence_shared_for_tensor_cores();
-    grid_sync(counters);
   }
+  prepare_rows(shape, out, d_out, lse, row_values, *scale);
+  grid_sync(counters);
   if (warp >= kProducer / 32) {
     give_registers<24>();
     if (warp == kProducer / 32) {
