@@ -215,7 +215,7 @@ struct Tile {
 
 struct Order {
   const Shape& shape;
-  const unsigned* sorted;
+  unsigned* sorted;
 
   __device__ __forceinline__ int key_tiles() const { return shape.batch * shape.kv_heads * shape.key_tiles(); }
   __device__ __forceinline__ int query_tiles() const { return kPasses == 2 ? shape.batch * shape.heads() * shape.query_tiles() : 0; }
@@ -238,7 +238,9 @@ struct Order {
     tile.batch_index = of / heads, tile.head = of % heads, tile.first = number % per_head * kTile;
     return tile;
   }
-  __device__ __forceinline__ unsigned at(int number) const { return is_sorted() ? sorted[number] : static_cast<unsigned>(number); }
+  __device__ __forceinline__ unsigned at(int number) const {
+    return is_sorted() ? sorted[number] : static_cast<unsigned>(number);
+  }
 };
 
 __device__ __forceinline__ void prepare_rows(const Shape& shape, const Element* __restrict__ out, const Element* __restrict__ d_out,
@@ -385,6 +387,16 @@ struct Producer {
     __syncwarp();
   }
 
+  __device__ __forceinline__ void tell(unsigned what) {
+    barrier_wait(&shared.held_empty, held_parity);
+    held_parity ^= 1;
+    if (is_elected()) {
+      shared.tile = what;
+      barrier_arrive(&shared.held_full);
+    }
+    __syncwarp();
+  }
+
   __device__ __forceinline__ void load_stage(int number, const TensorMap& map, int pieces, int token, int head, int batch_index, unsigned descriptor, const float* values) {
     barrier_wait(shared.empty + number, pair.parity ^ 1);
     if (is_elected()) {
@@ -471,10 +483,8 @@ struct Producer {
       if (threadIdx.x % 32 == 0) next = static_cast<int>(gridDim.x + atomicAdd(counters, 1u));
       next = __shfl_sync(0xffffffffu, next, 0);
     }
-    barrier_wait(&shared.held_empty, held_parity);
+    tell(kNoTile);
     if (threadIdx.x % 32 == 0) {
-      shared.tile = kNoTile;
-      barrier_arrive(&shared.held_full);
       __threadfence();
       if (atomicAdd(counters + 1, 1u) == gridDim.x - 1) counters[0] = 0, counters[1] = 0;
     }
@@ -537,7 +547,6 @@ struct Consumer {
   const TensorMap& dv_map;
   const TensorMap& dq_map;
   const float* row_values;
-  float* dq_sums;
   const float* scale;
   Pair pair;
   unsigned held_parity = 0;
@@ -927,7 +936,7 @@ tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_con
     }
   } else {
     take_registers<240>();
-    Consumer consumer{memory, shared, warp / 4, shape, tiles, dk_map, dv_map, dq_map, row_values, dq_sums, scale};
+    Consumer consumer{memory, shared, warp / 4, shape, tiles, dk_map, dv_map, dq_map, row_values, scale};
     consumer.compute_all();
   }
 }
