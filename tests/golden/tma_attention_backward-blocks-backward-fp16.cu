@@ -6,7 +6,7 @@
 // Problem: dtype=float16 entry=tma_attention_backward head_dim=128 value_dim=128 has_mask=true
 //   has_partial=false scores=plain has_sinks=false query_block=128 key_block=128 tile=128 pairs=3
 //   tokens_first=false
-// Config: passes=2
+// Config: passes=2 warpgroups=together
 
 // lib/emulation.cuh.j2
 
@@ -50,9 +50,10 @@ constexpr int kStageBytes = kPieces * kPieceBytes;
 constexpr int kHeldBytes = kGroups * kStageBytes;
 constexpr int kPairs = 3;
 constexpr int kStages = 2 * kPairs;
-constexpr int kGradientBytes = kPasses == 1 ? 128 * 128 : 0;
+constexpr int kGradientBytes = kPasses == 1 ? kTile * 128 : 0;
 constexpr int kConsumers = 2;
-constexpr int kProducer = 128 * kConsumers;
+constexpr int kRings = 2 / kConsumers;
+constexpr int kProducer = 256;
 constexpr int kThreads = kProducer + 128;
 constexpr int kStagesAt = 2 * kHeldBytes;
 constexpr int kGradientsAt = kStagesAt + kStages * kStageBytes;
@@ -84,7 +85,7 @@ struct Band {
   }
 };
 
-struct Memory {
+struct alignas(16) Memory {
   float row_values[kStages][64];
   Barrier full[kStages], empty[kStages];
   Barrier held_full, held_empty;
@@ -299,7 +300,7 @@ __device__ __forceinline__ void sort_tiles(const Shape& shape, const LiveBlocks&
   const int words = max(shape.query_words(), shape.key_words());
   const int most = max(shape.group * shape.query_blocks(), shape.key_blocks());
   const auto sections_before_last = [&](bool of_queries, int per_head) {
-    const int last_tiles = of_queries || kPasses == 1 ? kLastRounds * static_cast<int>(gridDim.x) : 1;
+    const int last_tiles = of_queries || kPasses == 1 ? kLastRounds * kRings * static_cast<int>(gridDim.x) : 1;
     return max(0, all_heads * per_head - last_tiles) / (section * per_head);
   };
   const int query_tiles = shape.query_tiles() * shape.group, key_tiles = shape.key_tiles();
@@ -447,7 +448,7 @@ struct Producer {
     for (int g = 0; g < heads; ++g) {
       const int head = tile.is_of_queries ? tile.head : tile.head * shape.group + g;
       for (int base = 0; base < words; base += 32) {
-        unsigned long long mine[kConsumers];
+        unsigned long long mine[2] = {0, 0};
         #pragma unroll
         for (int w = 0; w < kConsumers; ++w) {
           mine[w] = tile.is_of_queries ? live.of_queries(tile.batch_index, head, tile.first + w * kApart, base + lane)
@@ -475,18 +476,18 @@ struct Producer {
     load_step(tile, held_head, held, held_flags | kLast);
   }
 
-  __device__ __forceinline__ void load_all(const Order& tiles, unsigned* counters) {
+  __device__ __forceinline__ void load_all(const Order& tiles, int worker, unsigned* counters) {
     const int count = tiles.count();
-    for (int next = blockIdx.x; next < count;) {
+    for (int next = worker; next < count;) {
       number = tiles.at(next), steps = 0;
       load(tiles.natural(static_cast<int>(number)));
-      if (threadIdx.x % 32 == 0) next = static_cast<int>(gridDim.x + atomicAdd(counters, 1u));
+      if (threadIdx.x % 32 == 0) next = static_cast<int>(gridDim.x * kRings + atomicAdd(counters, 1u));
       next = __shfl_sync(0xffffffffu, next, 0);
     }
     tell(kNoTile);
     if (threadIdx.x % 32 == 0) {
       __threadfence();
-      if (atomicAdd(counters + 1, 1u) == gridDim.x - 1) counters[0] = 0, counters[1] = 0;
+      if (atomicAdd(counters + 1, 1u) == gridDim.x * kRings - 1) counters[0] = 0, counters[1] = 0;
     }
     __syncwarp();
   }
@@ -494,7 +495,7 @@ struct Producer {
 
 using Scores = float[kStep / 8][4];
 using Weights = unsigned[kStep / 16][4];
-constexpr int kSharing = 3 - kGroups;
+constexpr int kSharing = kConsumers / kGroups;
 using Sums = float[kHeadDim / kSharing / 8][4];
 using ValueSums = float[kValueDim / kSharing / 8][4];
 using Factor = unsigned[kHeadDim / 16][4];
@@ -540,6 +541,7 @@ struct Is {
 struct Consumer {
   unsigned char* memory;
   Memory& shared;
+  unsigned ring;
   unsigned warpgroup;
   const Shape& shape;
   const Order& tiles;
@@ -649,7 +651,7 @@ struct Consumer {
       store_matrices(place + column / 4 * kGroups * kPieceBytes + (at ^ column % 4 * 32), words);
     }
     fence_shared_for_tensor_cores();
-    meet_at<128>(1 + static_cast<int>(warpgroup));
+    meet_at<128>(1 + static_cast<int>(ring + warpgroup));
     if (threadIdx.x % 128 == 0) {
       #pragma unroll
       for (int piece = 0; piece < kTiles * kSharing / 8; ++piece) {
@@ -908,14 +910,14 @@ tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_con
     const Element* __restrict__ out, const Element* __restrict__ d_out, const float* __restrict__ lse,
     const unsigned long long* __restrict__ mask, const float* __restrict__ scale, const int* __restrict__ band, Element*, Element*, Element* dq) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
-  Memory& shared = *reinterpret_cast<Memory*>(memory + kMemoryAt);
+  Memory* const memories = reinterpret_cast<Memory*>(memory + kRings * kMemoryAt);
   const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
-  const Shape shape{batch, kv_heads, group, queries, keys, shared.band};
+  const Shape shape{batch, kv_heads, group, queries, keys, memories->band};
   const LiveBlocks live{shape, mask, element_masks, head_masks, mask_ranks};
   const Order tiles{shape, order};
   if (threadIdx.x == 0) {
-    shared.init();
-    shared.band = Band{band[0], band[1], band[2]};
+    for (int i = 0; i < kRings; ++i) memories[i].init();
+    memories->band = Band{band[0], band[1], band[2]};
     barrier_init_fence();
   }
   __syncthreads();
@@ -929,14 +931,16 @@ tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_con
   grid_sync(counters);
   if (warp >= kProducer / 32) {
     give_registers<24>();
-    if (warp == kProducer / 32) {
+    if (warp - kProducer / 32 < kRings) {
       fence_before_bulk_reads();
-      Producer producer{memory, shared, q_map, k_map, v_map, d_out_map, shape, live, row_values};
-      producer.load_all(tiles, counters + 1);
+      const unsigned ring = warp - kProducer / 32;
+      Producer producer{memory + ring * kMemoryAt, memories[ring], q_map, k_map, v_map, d_out_map, shape, live, row_values};
+      producer.load_all(tiles, static_cast<int>(blockIdx.x + ring * gridDim.x), counters + 1);
     }
   } else {
     take_registers<240>();
-    Consumer consumer{memory, shared, warp / 4, shape, tiles, dk_map, dv_map, dq_map, row_values, scale};
+    const unsigned ring = 0;
+    Consumer consumer{memory + ring * kMemoryAt, memories[ring], ring, warp / 4, shape, tiles, dk_map, dv_map, dq_map, row_values, scale};
     consumer.compute_all();
   }
 }

@@ -74,15 +74,38 @@ def outcome(
     ids=str,
 )
 def test_gradients_are_right(
-    passes: int, options: dict[str, Any], emulator_toolchain: EmulatorToolchain
+    passes: int,
+    options: dict[str, Any],
+    emulator_toolchain: EmulatorToolchain,
+    warpgroups: str = "together",
 ) -> None:
-    problem, config = problem_of(**options), FAMILY.config(passes=passes)
+    problem, config = problem_of(**options), FAMILY.config(passes=passes, warpgroups=warpgroups)
     source, nobody = render(FAMILY, problem, config), problem.without_pattern
     kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
     variant = Variant(FAMILY, config, Kind(type(problem), (), ()), (), source)
     run_and_compare(
         variant, kernel, problem, nobody, FAMILY.pack(problem, config, nobody), where=str(problem)
     )
+
+
+@pytest.mark.slow
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("passes", PASSES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"masks": "heads", "queries": 300},
+        {"masks": "items", "batch": 2, "span": "causal:100+70", "head_dim": 128, "dtype": "bfloat16"},
+        {"masks": "all", "density": 0.1, "queries": 520, "keys": 64, "order": "tokens"},
+        {"masks": "heads", "partial_blocks": 9, "scores": "softcap", "head_dim": 128, "queries": 300},
+        {"masks": "heads", "partial_blocks": 4, "scores": "alibi", "sinks": "heads"},
+    ],
+    ids=str,
+)
+def test_gradients_by_tiles_of_one_warpgroup_are_right(
+    passes: int, options: dict[str, Any], emulator_toolchain: EmulatorToolchain
+) -> None:
+    test_gradients_are_right(passes, options, emulator_toolchain, "single")
 
 
 @pytest.mark.slow
