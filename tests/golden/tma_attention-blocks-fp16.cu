@@ -390,18 +390,19 @@ struct Producer {
     return found;
   }
   __device__ __forceinline__ void load_stage(const TensorMap& map, const Parts& parts, int batch_index, int of_head, bool is_of_keys, bool is_last) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    int first_keys[kParts];
+    unsigned words[kParts];
     #pragma unroll
-    for (int i = 0; i < kParts; ++i) first_keys[i] = static_cast<int>(__shfl_sync(0xffffffffu, parts.word, i) >> kPieces) * kPartKeys;
+    for (int i = 0; i < kParts; ++i) words[i] = __shfl_sync(0xffffffffu, parts.word, i);
     barrier_wait(ring.empty + stage.number, stage.parity ^ 1);
-    if (is_of_keys) {
-      StageDescriptor& descriptor = ring.stage_descriptors[stage.number];
-      if (lane == 0) descriptor.flags = (is_last ? kLast : 0) | parts.flags;
-      if (lane < kParts) descriptor.parts[lane] = parts.word;
-      __syncwarp();
-    }
     if (is_elected()) {
+      if (is_of_keys) {
+        StageDescriptor& descriptor = ring.stage_descriptors[stage.number];
+        descriptor.flags = (is_last ? kLast : 0) | parts.flags;
+        #pragma unroll
+        for (int i = 0; i < kParts; ++i) {
+          descriptor.parts[i] = words[i];
+        }
+      }
       Barrier* const full = ring.full + stage.number;
       const int chunks = is_of_keys ? kChunks : kValueChunks;
       barrier_arrive_expecting(full, chunks * kKeyChunkBytes);
@@ -410,7 +411,7 @@ struct Producer {
       for (int i = 0; i < kParts; ++i) {
         #pragma unroll
         for (int chunk = 0; chunk < chunks; ++chunk) {
-          copy_box(to + chunk * kKeyChunkBytes + i * kPartKeys * kRowBytes, map, box_at(chunk * 64, first_keys[i], of_head, batch_index), full);
+          copy_box(to + chunk * kKeyChunkBytes + i * kPartKeys * kRowBytes, map, box_at(chunk * 64, static_cast<int>(words[i] >> kPieces) * kPartKeys, of_head, batch_index), full);
         }
       }
     }
