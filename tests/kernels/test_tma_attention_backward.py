@@ -186,6 +186,17 @@ def test_it_refuses_by_name(options: dict[str, Any], reason: str) -> None:
     assert any(reason in sentence for sentence in broken)
 
 
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(("block", "tiles"), [("128x128", {"together"}), ("64x64", {"together", "single"})])
+def test_one_pass_is_the_default_and_two_are_beside_it(head_dim: int, block: str, tiles: set[str]) -> None:
+    problem = problem_of(8192, 8192, kv_heads=16, group=1, head_dim=head_dim, block=block, masks="heads")
+    asked = problem, problem.features(problem.without_pattern), H100
+    assert FAMILY.heuristic(*asked) == FAMILY.config(passes=1)
+    others = FAMILY.alternatives(*asked)
+    assert FAMILY.config(passes=2) in others and {other.warpgroups for other in others} == tiles
+    assert all(FAMILY.is_valid(problem, other, H100) for other in others)
+
+
 def test_wide_heads_have_no_single_pass() -> None:
     problem = problem_of(head_dim=256)
     broken = FAMILY.broken_constraints(problem, FAMILY.config(passes=1), H100)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparsegen.kernels.attention.block_attention import (
     ROW_BYTES,
@@ -32,7 +32,7 @@ NOTES_BYTES = 3 * 1024  # barriers, values of rows, what the producer says of st
 STAGE_NOTES_BYTES = 768  # of a pair, where they are many
 COUNTER_BYTES = 64
 FEW_ROUNDS = 4  # rounds of tiles over the multiprocessors, below which the last one leaves many idle
-REACHED = {(1, 64): 0.44, (1, 128): 0.54, (2, 64): 0.43, (2, 128): 0.61}  # fraction of the tensor cores' rate
+REACHED = {(1, 64): 0.44, (1, 128): 0.54, (2, 64): 0.45, (2, 128): 0.65}  # fraction of the tensor cores' rate
 PRODUCTS = {1: 5, 2: 7}  # products for each live place
 WIDE_PRODUCTS = 11  # where both warpgroups compute the scores of the same rows
 START_US, TILE_US = 10.0, 3.0
@@ -184,14 +184,28 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     def heuristic(
         self, problem: BlockAttentionBackwardProblem, features: Features, device: Device
     ) -> TmaAttentionBackwardConfig:
-        """Two passes: equal bits on every call, and at most a fifth slower; a search may find one pass faster."""
-        return self.config_type(passes=2)
+        """The form that should be faster; of two passes where equal bits are wanted, dispatch takes an alternative."""
+        return self._forms(problem, features, device)[0]
 
     def alternatives(
         self, problem: BlockAttentionBackwardProblem, features: Features, device: Device
     ) -> tuple[TmaAttentionBackwardConfig, ...]:
-        """One pass, whose sums of dQ in the L2 come in any order."""
-        return (self.config_type(passes=1),) if problem.head_dim <= NARROW else ()
+        """The other number of passes; for blocks of fewer keys than a tile has, tiles of one warpgroup too."""
+        forms = self._forms(problem, features, device)
+        is_small = problem.has_mask and problem.block.columns < TILE and problem.head_dim <= NARROW
+        return (*forms[1:], *(replace(form, warpgroups="single") for form in forms if is_small))
+
+    def _forms(
+        self, problem: BlockAttentionBackwardProblem, features: Features, device: Device
+    ) -> list[TmaAttentionBackwardConfig]:
+        """One pass and two, as far as sums fit the registers: the faster one first."""
+        typical = device.typical_rated
+        forms = [
+            self.config_type(passes=passes)
+            for passes in PRODUCTS
+            if passes == 2 or problem.head_dim <= NARROW
+        ]
+        return sorted(forms, key=lambda form: self.analytic_us(problem, features, form, typical))
 
     def analytic_us(
         self,
