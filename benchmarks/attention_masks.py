@@ -200,7 +200,7 @@ Measure = Callable[[Any, torch.device, int], dict[str, Any]]
 def planned(
     parts: tuple[str, ...], seed: int, count: int, tiny: bool
 ) -> Iterator[tuple[Measure, Any, dict[str, Any]]]:
-    """What measures each row of some parts, the row, and what names it in the raw file."""
+    """Yields what measures each row of some parts, the row, and its name in the raw file."""
     of_parts: tuple[tuple[str, Measure, Any], ...] = (
         ("whole", measured_span, TINY_SPANS[:2] if tiny else WHOLE + CAUSAL),
         ("scores", measured_scores, TINY[:1] if tiny else SHORT),

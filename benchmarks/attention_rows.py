@@ -25,7 +25,7 @@ class Row:
     """Heads of tokens × head_dim, and a mask for each of them.
 
     Attributes:
-        kind: one of `KINDS`, or ``tenth`` and ``one``: so many of the rows see all keys.
+        kind: one of `KINDS`, or ``tenth`` or ``one``: a tenth of the rows, or one, see all keys.
     """
 
     heads: int
