@@ -193,13 +193,26 @@ def test_mask_times(studies: Studies) -> None:
 def test_attention_masks(studies: Studies) -> None:
     rows, output = studies.run("attention_masks", "--tiny")
     kinds = [row.get("kind", "span") for row in rows]
-    assert (
-        kinds == ["span", "span", "independent", "independent", "largest", "span"] and "0.500 live" in output
-    )
+    expected = ["span", "span", "independent", "independent", "largest", "span", "one"]
+    assert kinds == expected and "0.500 live" in output
     assert all(0 < error < 4e-3 for row in rows for error in row.get("errors", {}).values())
     assert sum("errors" in row for row in rows) == 5
-    some, _ = studies.run("attention_masks", "--tiny", "--part", "windows")
-    assert [row["window"] for row in some] == [50]
+
+
+def test_attention_masks_go_on_where_time_was_up(studies: Studies, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARSEGEN_COMMIT", "abc")
+    command = ["--device", "emulator", "--tiny", "--part", "scores", "--part", "uneven"]
+    some, _ = studies.run("attention_masks", "--tiny", "--part", "uneven")
+    assert [row["kind"] for row in some] == ["one"]
+    script = importlib.import_module("benchmarks.attention_masks")
+    stopped = CliRunner().invoke(script.main, [*command, "--limit", "-1"])
+    assert stopped.exit_code == script.INCOMPLETE and "1 rows are not measured" in stopped.output
+    both, output = studies.run("attention_masks", *command[2:])
+    assert [row["part"] for row in both] == ["scores", "uneven"] and both[1] == some[0]
+    assert "kind one" not in output
+    monkeypatch.setenv("SPARSEGEN_COMMIT", "abd")
+    _, output = studies.run("attention_masks", *command[2:])
+    assert "kind one" in output
 
 
 def test_a_study_whose_time_is_up_says_what_is_left_out(studies: Studies) -> None:
