@@ -57,9 +57,9 @@ struct Chunk {
   unsigned low, high;
 };
 
-__device__ __forceinline__ Chunk load_chunk(const Network& net, int chunk) {
+__device__ __forceinline__ Chunk load_chunk(const Network& net, long long chunk) {
   const int lane = threadIdx.x % 32;
-  const long long first = 1ll * chunk * (kGroups * kSteps);
+  const long long first = chunk * (kGroups * kSteps);
   const unsigned* const weights = reinterpret_cast<const unsigned*>(net.weights + first) + lane;
   return {load_vector<4>(net.index + first + lane * 4), weights[0], weights[32]};
 }
@@ -70,10 +70,8 @@ __device__ __forceinline__ void store_pair(Element* to, float first, float secon
   store_vector(to, pair);
 }
 
-// network/upcoming_slices.cuh.j2
-
-__device__ __forceinline__ void infer_slices(const Tile& from, const Tile& to, const Network& net, Upcoming& upcoming, float limit) {
-  const int lane = threadIdx.x % 32, row_in = lane / 4;
+__device__ __forceinline__ void infer_slices(const Tile& from, const Tile& to, const Network& net, int part, float limit) {
+  const int lane = threadIdx.x % 32, row_in = lane / 4, behind = net.first_slices[part + 1];
   const int own_step = (lane - row_in / 2) % 4;
   unsigned first_weight[4], second_weight[4];
   #pragma unroll
@@ -81,11 +79,10 @@ __device__ __forceinline__ void infer_slices(const Tile& from, const Tile& to, c
     first_weight[step] = own_step != step ? 0x4444 : row_in % 2 != 0 ? 0x1044 : 0x4410;
     second_weight[step] = own_step != step ? 0x4444 : row_in % 2 != 0 ? 0x3244 : 0x4432;
   }
-  bool is_last = false;
-  while (!is_last) {
-    const int count = upcoming.chunks, slot = upcoming.slice * kGroups + row_in;
-    is_last = count & 2;
-    upcoming.chunks = net.chunks[++upcoming.slice];
+  long long place = net.first_chunks[part];
+  Chunk next = load_chunk(net, place);
+  for (int slice = net.first_slices[part]; slice < behind; ++slice) {
+    const int count = net.chunks[slice], slot = slice * kGroups + row_in;
     const int rows[2] = {net.rows[slot], net.rows[slot + 8]};
     const float biases[2] = {joined_bias(net.biases + 4ll * slot), joined_bias(net.biases + 4ll * (slot + 8))};
     float sums[kPlanes][4];
@@ -94,9 +91,9 @@ __device__ __forceinline__ void infer_slices(const Tile& from, const Tile& to, c
       #pragma unroll
       for (int i = 0; i < 4; ++i) sums[plane][i] = biases[i / 2];
     }
-    for (int chunk = 0; chunk < count / 4; ++chunk) {
-      const Chunk now = upcoming.chunk;
-      upcoming.chunk = load_chunk(net, ++upcoming.place);
+    for (int chunk = 0; chunk < count / 2; ++chunk) {
+      const Chunk now = next;
+      next = load_chunk(net, ++place);
       #pragma unroll
       for (int two = 0; two < 4; ++two) {
         const int neuron = now.index.element[two];
@@ -173,10 +170,9 @@ resident_network(int n, int neurons, int outputs, int layers, int bias_values, c
     const int positions = max(neurons, outputs);
     Tile from(tiles, positions), to(tiles + positions * kInputs, positions);
     load_tile(from, y + static_cast<long long>(at) * neurons, neurons, count);
-    Upcoming upcoming(net, rank_of_block() * kWarps + threadIdx.x / 32);
     meet();
     for (int layer = 0; layer < layers; ++layer) {
-      infer_slices(from, to, net, upcoming, limit);
+      infer_slices(from, to, net, (layer * kCluster + rank_of_block()) * kWarps + threadIdx.x / 32, limit);
       meet();
       const Tile read = from;
       from = to, to = read;

@@ -144,16 +144,14 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
     ) -> Packed[Array]:
         shape = self._shape(problem, config)
         slices = resident_slices(problem, matrix, shape)
-        first_slices = np.searchsorted(slices.warp, np.arange(shape.warps))
+        first_slices = offsets_of(slices.slices)
         first_chunks = offsets_of(slices.chunks)
-        is_last = np.append((np.diff(slices.layer) != 0) | (np.diff(slices.warp) != 0), True)  # of a layer
-        flags = 2 * is_last + slices.is_shared
         source = empty_as_padding(np.concatenate((slices.biases.ravel(), slices.source)))
         return Packed(
             arrays={
-                "first_slices": first_slices.astype(np.int32),
+                "first_slices": first_slices,
                 "first_chunks": first_chunks[first_slices],
-                "chunks": np.append(4 * slices.chunks + flags, 0).astype(np.int32),  # and one behind
+                "chunks": empty_as_one((2 * slices.chunks + slices.is_shared).astype(np.int32)),
                 "rows": empty_as_one(slices.rows),
                 "index": slices.index,
                 "values": stored_values(problem, matrix, source),

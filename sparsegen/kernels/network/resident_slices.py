@@ -46,11 +46,10 @@ class ResidentSlices:
     """All layers, or one of them, in the kernel's format.
 
     A slice is a neuron for each group of a warp, or one neuron whose weights all groups share, if it has many. Slices
-    of a layer are dealt such that all warps have as many chunks. Those of a warp follow one another, layer after layer,
-    so that it asks for its next weights while it waits for the others; of each layer it has one at least.
+    of a layer are dealt such that all warps have as many chunks, and those of a warp follow one another.
 
     Attributes:
-        layer, warp: int64, of each slice its layer and who takes it.
+        slices: int64, layers × warps: the number of slices of each warp.
         chunks: int64, of each slice its chunks; they are as many as the neuron with most weights has.
         is_shared: bool, of each slice.
         rows: int32, slices × groups: the neuron in its layer, or -1.
@@ -59,8 +58,7 @@ class ResidentSlices:
         biases: int32, slices × groups × 4: of each part of a bias the nonzero's number, or -1.
     """
 
-    layer: Array
-    warp: Array
+    slices: Array
     chunks: Array
     is_shared: Array
     rows: Array
@@ -81,7 +79,7 @@ def resident_slices(problem: SparseNetworkProblem, matrix: CsrMatrix, shape: Sha
         return _of_layer(problem, matrix, biases, layer, shape)
 
     with ThreadPoolExecutor() as pool:  # NumPy leaves the interpreter to others
-        parts = list(pool.map(of_layer, range(max(1, problem.layers))))
+        parts = list(pool.map(of_layer, range(problem.layers)))
     chunk = shape.groups * shape.steps
     places = chunk * sum(int(part.chunks.sum()) for part in parts)
     if places > MAX_INDEX:
@@ -89,18 +87,14 @@ def resident_slices(problem: SparseNetworkProblem, matrix: CsrMatrix, shape: Sha
             f"slices with {places} places for {matrix.nnz} nonzeros are more than 32-bit numbers reach ({MAX_INDEX}); "
             "split the network"
         )
-
-    def joined(name: str) -> Array:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    order = np.argsort(joined("warp"), kind="stable")
-    chunks = joined("chunks")
-    in_order = np.argsort(np.repeat(np.argsort(order), chunks), kind="stable")  # chunks of these slices
     return ResidentSlices(
-        *(joined(name)[order] for name in ("layer", "warp", "chunks", "is_shared", "rows")),
-        np.append(joined("index").reshape(-1, chunk)[in_order], np.zeros(chunk, np.uint16)),
-        np.append(joined("source").reshape(-1, chunk)[in_order], np.full(chunk, NONE, np.int32)),
-        joined("biases")[order],
+        np.concatenate([np.zeros(0, np.int64), *(part.slices for part in parts)]),
+        np.concatenate([np.zeros(0, np.int64), *(part.chunks for part in parts)]),
+        np.concatenate([np.zeros(0, bool), *(part.is_shared for part in parts)]),
+        np.concatenate([np.zeros((0, shape.groups), np.int32), *(part.rows for part in parts)]),
+        np.concatenate([*(part.index for part in parts), np.zeros(chunk, np.uint16)]),
+        np.concatenate([*(part.source for part in parts), np.full(chunk, NONE, np.int32)]),
+        np.concatenate([np.zeros((0, shape.groups, PARTS), np.int32), *(part.biases for part in parts)]),
     )
 
 
@@ -122,7 +116,7 @@ def _of_layer(
     is_long = lengths > share if groups > 1 else np.zeros(count, dtype=bool)
     order = np.concatenate((np.flatnonzero(is_long), _in_teams(row, columns, lengths, ~is_long, shape)))
     shared = int(is_long.sum())
-    slices = max(shape.warps, shared + ceil_div(count - shared, groups))
+    slices = shared + ceil_div(count - shared, groups)
     slot_of = np.empty(count, np.int64)  # slice and group of each neuron
     slot_of[order[:shared]] = np.arange(shared) * groups
     slot_of[order[shared:]] = shared * groups + np.arange(count - shared)
@@ -168,8 +162,9 @@ def _of_layer(
     rows.reshape(-1)[slot] = np.arange(count)
     own = np.full((slices, groups, PARTS), NONE, np.int32)
     own.reshape(-1, PARTS)[slot] = biases[here]
-    number = np.full(slices, layer, np.int64)
-    return ResidentSlices(number, turn[to], chunks, is_shared, rows, index, source, own)
+    return ResidentSlices(
+        np.bincount(turn, minlength=shape.warps), chunks, is_shared, rows, index, source, own
+    )
 
 
 def _in_teams(row: Array, columns: Array, lengths: Array, chosen: Array, shape: Shape) -> Array:
