@@ -52,7 +52,7 @@ class SparseMmaConfig(Config):
         "blocks that share rows, each with its own columns, whose activations it keeps",
         packs=True,
     )
-    stages: int = tunable(8, (2, 3, 4, 6, 8, 12), "units of 32 rows by 128 columns in each warp's ring")
+    stages: int = tunable(8, (3, 4, 6, 8, 12), "units of 32 rows by 128 columns in each warp's ring")
     resident_blocks: int = tunable(1, (1, 2), "blocks of a multiprocessor")
 
 
@@ -69,7 +69,7 @@ class SparseMma(Family[P, C]):
     """
 
     source = "2:4 sparsity and its metadata: Mishra et al., Accelerating Sparse Deep Neural Networks, 2021, section 3"
-    template = "spmm/sparse_mma.cu.j2"
+    template = "quantized/quantized_sparse_mma_spmm.cu.j2"
     size_names = ("m", "k", "n", "layers")
     scratch_names = ("parts", "counters")
 
@@ -170,7 +170,7 @@ class SparseMma(Family[P, C]):
 
     def _fitting(self, problem: P, parts: int, device: Device) -> C | None:
         """Returns the first valid config with ``parts``; None if there is none."""
-        tried = ((8, 4), (4, 8), (8, 3), (4, 4), (8, 2), (4, 3), (4, 2))
+        tried = ((8, 4), (4, 8), (8, 3), (4, 4), (4, 3))
         base = replace(self.config_type(), parts=parts)
         some = (replace(base, warps=warps, stages=stages) for warps, stages in tried)
         return next((config for config in some if self.is_valid(problem, config, device)), None)

@@ -60,7 +60,7 @@ class QuantizedSparseMmaSpmm(SparseMma[QuantizedSpmmProblem, QuantizedSparseMmaC
     def constants(
         self, problem: QuantizedSpmmProblem, config: QuantizedSparseMmaConfig
     ) -> Mapping[str, Value]:
-        own = {"quantized": True, "value_type": problem.value_type.value, "asymmetric": False}
+        own = {"value_type": problem.value_type.value, "asymmetric": False}
         return {**super().constants(problem, config), **own}
 
     def pack(
