@@ -31,9 +31,7 @@ SHARED_BYTES = 1024  # beside the stages, at most
 TILE_US = 3.0
 LOADED_PER_CYCLE = 34.0
 FRAGMENT_CYCLES = 4.0
-UNMEASURED = (
-    1.5  # factor of the times that these floors give, as no GPU has told yet how near kernels come to them
-)
+OVER_FLOORS = {16: 2.4, 32: 1.65}  # times of an H200 over these floors, by rows of a block
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,9 @@ class SmallBlocks(Family[P, C]):
         cycles = max(loaded / LOADED_PER_CYCLE, fragments * FRAGMENT_CYCLES / 2 + loaded / 128)
         rounds = ceil_div(self._tiles(problem, c) * problem.batch, device.multiprocessors)
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
-        return rates.launch_us + max(moved, rounds * (TILE_US + UNMEASURED * cycles / rates.clock_mhz))
+        return rates.launch_us + max(
+            moved, rounds * (TILE_US + OVER_FLOORS[side.row_block] * cycles / rates.clock_mhz)
+        )
 
     def _tiles(self, problem: P, config: C) -> int:
         """The number of tiles of a batch element."""

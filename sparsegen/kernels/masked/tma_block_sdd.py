@@ -32,9 +32,6 @@ BARRIER_BYTES = 16 * MOST_STAGES
 START_US = 3.0
 LOADED_PER_CYCLE = 34.0
 FRAGMENT_CYCLES = 4.0
-UNMEASURED = (
-    1.5  # factor of the times that these floors give, as no GPU has told yet how near kernels come to them
-)
 
 
 @dataclass(frozen=True)
@@ -162,7 +159,7 @@ class TmaBlockSdd(Family[SddProblem, TmaBlockSddConfig]):
         fragments = most * (side.row_block + side.inner_block) / UNIT * (STEP // UNIT)
         cycles = max(stage / LOADED_PER_CYCLE, stage / ROW_BYTES + fragments * FRAGMENT_CYCLES)
         rounds = ceil_div(self._tiles(problem, c) * problem.batch, device.multiprocessors)
-        each = START_US + UNMEASURED * ceil_div(side.inner, STEP) * cycles / rates.clock_mhz
+        each = START_US + ceil_div(side.inner, STEP) * cycles / rates.clock_mhz
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + max(moved, rounds * each)
 
