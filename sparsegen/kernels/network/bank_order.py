@@ -155,7 +155,7 @@ def _subsets(rows: int) -> tuple[tuple[Array, Array], ...]:
     """Subsets of as many kinds as rows, for each number of rows: of each, and each kind in it, the number of the subset
     without it, and the kind.
     """
-    found, before = [], {(): 0}
+    found, before = [], dict[tuple[int, ...], int]({(): 0})
     for size in range(1, rows + 1):
         subsets = list(combinations(range(rows), size))
         without = [[before[tuple(k for k in one if k != kind)] for kind in one] for one in subsets]
