@@ -55,7 +55,7 @@ class Sizes:
 
     @property
     def linear(self) -> dict[str, tuple[int, int]]:
-        """Out × in features of a block's layers."""
+        """Sizes of a block's layers: out × in features."""
         keys = self.kv_heads * self.head_dim
         return {
             "qkv": (self.width + 2 * keys, self.width),
@@ -193,7 +193,7 @@ def error_of(made: Made, tokens: int) -> float:
 
 
 def microseconds(step: Callable[[], Tensor], steps: int) -> float:
-    """Of one step, each by one graph."""
+    """Time of one step, each by one graph."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()

@@ -151,7 +151,7 @@ def main() -> None:
 
 
 def summary(us: dict[str, float]) -> dict[str, float]:
-    """What calls take over PyTorch's own: microseconds more, or how many times as long."""
+    """Costs of calls over PyTorch's own: microseconds more, or how many times as long."""
     over = {
         "over_bare_us": ("torch_with_out_us", "bare_launch_us"),
         "layer_over_dense_us": ("layer_us", "dense_layer_us"),

@@ -93,7 +93,7 @@ def test_the_files_named_are_there() -> None:
 
 
 class Process:
-    """What the scheduler knows of a process: an object with a name, which it tells what to run."""
+    """A process as the scheduler knows it: an object with a name, which it tells what to run."""
 
     def __init__(self, name: str) -> None:
         self.gateway = SimpleNamespace(id=name)

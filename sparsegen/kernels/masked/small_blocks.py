@@ -31,7 +31,7 @@ SHARED_BYTES = 1024  # beside the stages, at most
 TILE_US = 3.0
 LOADED_PER_CYCLE = 34.0
 FRAGMENT_CYCLES = 4.0
-OVER_FLOORS = {16: 2.4, 32: 1.65}  # times of an H200 over these floors, by rows of a block
+OVER_FLOORS = 2.4, 1.65  # times of an H200 over these floors: blocks of 16 rows, and of more
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class SmallBlocks(Family[P, C]):
         rounds = ceil_div(self._tiles(problem, c) * problem.batch, device.multiprocessors)
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + max(
-            moved, rounds * (TILE_US + OVER_FLOORS[side.row_block] * cycles / rates.clock_mhz)
+            moved, rounds * (TILE_US + OVER_FLOORS[side.row_block > SIDES[0]] * cycles / rates.clock_mhz)
         )
 
     def _tiles(self, problem: P, config: C) -> int:

@@ -114,7 +114,7 @@ def kind_of(tensors: tuple[Tensor | None, ...]) -> Hashable:
 
 
 def _host_backend(first: Tensor) -> str | None:
-    """Where kernels run for tensors on the host: the environment says whether there is an emulator."""
+    """Backend of kernels for tensors on the host: the environment says whether there is an emulator."""
     device = kernel_device(first)
     return None if device is None else device.backend
 
