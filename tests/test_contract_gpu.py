@@ -128,7 +128,7 @@ def toolchain(request: pytest.FixtureRequest, executor: Executor) -> Iterator[Co
 
 @cache
 def at_size(*, of_images: bool) -> tuple[CsrMatrix, CsrMatrix]:
-    """Matrices that keep all of a device busy; for images, of which a problem has many, small ones."""
+    """Matrices that keep all of a device busy; small ones for problems with many images."""
     if of_images:
         return random_rows(80, 56, 0.15, 0.5, 1), power_law(41, 67, 0.1, 2)
     return random_rows(2048, 1536, 0.15, 0.5, 1), power_law(3000, 4096, 0.02, 2)
