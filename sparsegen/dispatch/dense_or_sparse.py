@@ -9,7 +9,7 @@ from enum import StrEnum
 from sparsegen.dispatch.dense_time import Known, dense_time_us, is_modelled, modelled_us
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
-from sparsegen.operators import OPERATORS, DType, HasDense, MaskedProblem, Problem, SpmmProblem
+from sparsegen.operators import OPERATORS, DType, HasDense, Problem, SpmmProblem
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.ranking import preference
 from sparsegen.tuning_db.records import Baseline, MeasuredAs
@@ -140,8 +140,8 @@ def zeroing_us(problem: Problem, device: Device) -> float:
 
 
 def _is_aligned(problem: Problem) -> bool:
-    """True if rows of the matrices of a masked product are whole chunks of 16 bytes, or elements have 32 bits."""
-    if not isinstance(problem, MaskedProblem) or problem.dtype is DType.FLOAT32:
+    """True if rows of all matrices are whole chunks of 16 bytes, or elements have 32 bits."""
+    if problem.dtype is DType.FLOAT32:
         return True
     return all(
         spec.shape[-1] * spec.dtype.itemsize % CHUNK_BYTES == 0

@@ -13,7 +13,6 @@ from sparsegen.errors import ConfigError
 from sparsegen.matrix.column_sets import shared_fill
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.two_four import LEAST_DENSITY, is_two_four
 from sparsegen.operators.base.checked_rows import row_alone, some_columns
 from sparsegen.operators.base.cost import Cost, matrix_bytes
 from sparsegen.operators.base.dtype import DType
@@ -142,14 +141,10 @@ class SpmmProblem(Problem):
         return self.batch if self.item_values is ItemValues.OWN else 1
 
     def features(self, matrix: CsrMatrix) -> Features:
-        """Returns the matrix's features; with its shared columns where tensor cores may multiply 16 rows at a time, and
-        whether it has 2:4 sparsity where sparse ones may.
-        """
+        """Returns the matrix's features; with its shared columns where tensor cores may multiply 16 rows at a time."""
         found = Features.of(matrix)
-        if self.dtype is DType.FLOAT32 or self.batch > 1:
+        if self.dtype is DType.FLOAT32 or self.batch > 1 or self.layout is not Layout.ROW:
             return found
-        if self.layout is not Layout.ROW:
-            return replace(found, two_four=found.density >= LEAST_DENSITY and is_two_four(matrix))
         given = matrix.row_offsets, matrix.column_indices, self.k
         return replace(found, shared_fill=matrix.known("shared_fill", lambda: shared_fill(*given)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsegen.kernels.masked.small_blocks import SmallBlocks, SmallBlocksConfig
+from sparsegen.kernels.masked.small_mask_blocks import SmallBlocks, SmallBlocksConfig
 from sparsegen.operators import DsdProblem
 
 
