@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING, cast
 
 from sparsegen.dispatch.dense_time import Known, dense_time_us, is_modelled, modelled_us
 from sparsegen.errors import ConfigError
@@ -13,6 +14,9 @@ from sparsegen.operators import OPERATORS, DType, HasDense, Problem, SpmmProblem
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.ranking import preference
 from sparsegen.tuning_db.records import Baseline, MeasuredAs
+
+if TYPE_CHECKING:  # a look-up of spmm imports no masks
+    from sparsegen.operators import MaskedProblem
 
 CHUNK_BYTES = 16  # that cuBLAS loads at once, by TMA or otherwise
 DENSE = "cublas"  # the baseline that a dense product is
@@ -139,7 +143,7 @@ def zeroing_us(problem: Problem, device: Device) -> float:
     return rates.launch_us + problem.zeroing_bytes / rates.copy_bytes_per_us
 
 
-def _is_aligned(problem: Problem) -> bool:
+def _is_aligned(problem: MaskedProblem) -> bool:
     """True if rows of all matrices are whole chunks of 16 bytes, or elements have 32 bits."""
     if problem.dtype is DType.FLOAT32:
         return True
@@ -153,7 +157,7 @@ def estimated_dense(problem: Problem, device: Device, known: Sequence[Known]) ->
     """The time by the model of dense products, corrected by the nearest measured one; None where it has none."""
     if not problem.has_pattern and problem.dense_product is not None and device.backend == "cuda":
         whole = SpmmProblem(*problem.dense_product, problem.dtype)
-        us = modelled_us(whole, device, is_aligned=_is_aligned(problem))
+        us = modelled_us(whole, device, is_aligned=_is_aligned(cast("MaskedProblem", problem)))
         return Time.of_dense(us + zeroing_us(problem, device), Source.PREDICTED)
     if not (isinstance(problem, SpmmProblem) and is_modelled(problem, device)):
         return None
