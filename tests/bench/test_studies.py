@@ -175,6 +175,7 @@ def test_where_live(studies: Studies) -> None:
 
 
 def test_what_the_choice_loses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(ROOT))
     file = ROOT / "benchmarks" / "results" / "nvidia-h200-sm90" / "where_live.json.xz"
     script = importlib.import_module("benchmarks.where_live")
