@@ -18,7 +18,7 @@ import pytest
 from patience import LONG
 from recorder import Observer, Recorder, Unrecorded, Watch, import_everything
 from rings import FAST, sort_into_rings
-from sharing import DISTRIBUTION, IS_WORKER, scheduler, share_out_devices
+from sharing import DISTRIBUTION, IS_WORKER, heaviest_first, scheduler, share_out_devices
 
 from sparsegen import backends
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -107,6 +107,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if needing and why_no_gpu():
         for item in needing:
             item.add_marker(pytest.mark.skip(reason=why_no_gpu()))
+    if IS_WORKER and config.option.markexpr != gpu_ring.RING:
+        heaviest_first(items, config.rootpath, has_gpu=not why_no_gpu())
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -124,7 +126,12 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     has_gpu = config.option.gpu_device == "emulator" or not why_no_gpu()
-    return scheduler(config, log, has_gpu=has_gpu) if config.option.dist == DISTRIBUTION else None
+    if config.option.dist != DISTRIBUTION:
+        return None
+    config.option.loadscopereorder = (
+        config.option.markexpr == gpu_ring.RING
+    )  # others are sorted: heaviest_first
+    return scheduler(config, log, has_gpu=has_gpu)
 
 
 def announce(config: pytest.Config, tests: int) -> None:

@@ -1,10 +1,10 @@
 """Golden sources: what a few variants of every family look like, so that changes of templates are seen.
 
-Of each template one source is kept whole, but for what templates share: a line names the file, whose own golden source
-stands in the folder that is called as its own. Other sources that the template makes, for other families and problems,
-are kept as what differs from the most similar one before: lines that are not in that one (+), and how many are not in
-this one (-). So are the renderings of a shared file after its first one; a number in the line that names such a file
-says which stands there. Comments stand in the templates alone, but for those at a source's top.
+A source is kept as its digest and the lines that its template does not have as they stand (+), or, where that is
+shorter, as what differs from a source before it of the same template: lines that are not in that one (+), and how many
+are not in this one (-). What templates share stands apart: a line names the file, whose renderings are kept alike in
+the folder that is called as its own; a number in that line says which stands there. Comments stand in the templates
+alone, but for those at a source's top.
 """
 
 from __future__ import annotations
@@ -138,12 +138,8 @@ class Golden:
     given: tuple[tuple[str, Any], ...] = ()
 
     @property
-    def is_whole(self) -> bool:
-        return WHOLE[self.family.template] is self
-
-    @property
     def path(self) -> Path:
-        return FOLDER / f"{self.family.name}-{self.name}.{'cu' if self.is_whole else 'diff'}"
+        return FOLDER / f"{self.family.name}-{self.name}.diff"
 
     def __str__(self) -> str:
         return self.path.stem
@@ -164,12 +160,41 @@ class Golden:
 
     def text(self) -> str:
         """Content of the file."""
-        if self.is_whole:
-            return own_text(self)
         before = itertools.takewhile(lambda golden: golden is not self, alike(self.family.template))
-        found = {golden.path.name: changes(own_text(golden), own_text(self)) for golden in before}
-        nearest = min(found, key=lambda name: len(found[name]))
-        return "\n".join([f"from {nearest}:", *found[nearest]]) + "\n"
+        texts = {golden.path.name: own_text(golden) for golden in before}
+        return "".join(f"{line}\n" for line in shortest(self.family.template, own_text(self), texts))
+
+
+@cache
+def template_text(name: str) -> str:
+    """A template with what it alone includes, without comments, and with a line for each shared file."""
+
+    def included(match: re.Match[str]) -> str:
+        return f"// {match[1]}" if match[1] in shared() else template_text(match[1])
+
+    return INCLUDE.sub(included, COMMENT.sub("", (TEMPLATES / name).read_text()))
+
+
+def shortest(template: str, text: str, before: Mapping[str, str]) -> list[str]:
+    """Returns what is kept of a text that a template makes: a line with its origin, and the differences.
+
+    Args:
+        before: other texts that the template makes, by their names.
+    """
+    found = [additions(template, text)]
+    found += [[f"from {name}:", *changes(other, text)] for name, other in before.items()]
+    return min(found, key=lambda lines: sum(map(len, lines)))
+
+
+def additions(template: str, text: str) -> list[str]:
+    """Returns the digest of a text that a template makes, and the lines that are not the template's own."""
+    lines, digest = text.splitlines(), hashlib.sha256(text.encode()).hexdigest()
+    told = [f"from {template}, {digest[:12]}:"]
+    matcher = difflib.SequenceMatcher(None, template_text(template).splitlines(), lines, autojunk=False)
+    for kind, _, _, start, end in matcher.get_opcodes():
+        if kind in {"insert", "replace"}:
+            told += ["@@", *(f"+{line}" for line in lines[start:end])]
+    return told
 
 
 def changes(before: str, after: str) -> list[str]:
@@ -258,21 +283,18 @@ def own_text(golden: Golden) -> str:
 
 
 def shared_text(name: str) -> str:
-    """Content of a shared file's golden source: its first rendering, and the differences of each other one from the
-    most similar one before it.
-    """
-    first, *others = (part.text(number) for part in renderings()[name])
-    texts, lines = [first], list[str]()
-    for text in others:
-        found = [changes(before, text) for before in texts]
-        nearest = min(range(len(found)), key=lambda i: len(found[i]))
-        lines += [f"({len(texts) + 1}) from ({nearest + 1}):", *found[nearest]]
-        texts.append(text)
-    return first + "".join(f"{line}\n" for line in lines)
+    """Content of a shared file's golden source: its renderings, numbered from the second one on."""
+    lines, texts = list[str](), dict[str, str]()
+    for place, part in enumerate(renderings()[name], 1):
+        text = part.text(number)
+        origin, *differences = shortest(name, text, texts)
+        lines += [f"({place}) {origin}" if texts else origin, *differences]
+        texts[f"({place})"] = text
+    return "".join(f"{line}\n" for line in lines)
 
 
 def shared_path(name: str) -> Path:
-    return FOLDER / name.removesuffix(".j2")
+    return FOLDER / f"{name.removesuffix('.j2')}.diff"
 
 
 # --- which -------------------------------------------------------------------------------------------------
@@ -378,7 +400,7 @@ GOLDENS += [  # what no simplest config includes
         ("tma_dsd_transposed", "dsd-transposed-fp16", "shared", "shared", True),
     )
 ]
-WHOLE = {golden.family.template: golden for golden in reversed(GOLDENS)}  # the first of each template
+FIRST = {golden.family.template: golden for golden in reversed(GOLDENS)}  # of each template
 
 
 @cache

@@ -1,13 +1,15 @@
 """Division of a run's tests among several processes (pytest-xdist).
 
 A file's tests stay in one process, as they share fixtures. A variant of the contract tests, an example and a notebook
-go by themselves, so that all processes end at about the same time. On a GPU those that measure time are in one
-process, one after another. On a machine with several GPUs, each process begins its list of them with another one.
+go by themselves, and what is expected to take longest comes first, so that all processes end at about the same time. On
+a GPU those that measure time are in one process, one after another. On a machine with several GPUs, each process begins
+its list of them with another one.
 """
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ SPREAD = (  # files whose tests are dealt out one by one
     "test_notebooks.py",
     "test_torch_examples.py",
 )
+EXPECTED = {"long": 3.0, "slow": 0.3}  # CPU seconds of a test, by its marks
+QUICK = 0.01  # of others
 TIMED = (  # files whose tests measure time where there is a GPU
     "test_bench_gpu.py",
     "test_clock.py",
@@ -42,6 +46,16 @@ def scope_of(test: str, root: Path, *, has_gpu: bool) -> str:
     if Path(file).name in SPREAD and "[" in name and (has_gpu or not _needs_gpu(root / file)):
         return test
     return "timed" if has_gpu and Path(file).name in TIMED else file
+
+
+def heaviest_first(items: list[pytest.Item], root: Path, *, has_gpu: bool) -> None:
+    """Sort the tests by what their groups are expected to take; those of a group stay in order."""
+    groups = {item.nodeid: scope_of(item.nodeid, root, has_gpu=has_gpu) for item in items}
+    expected: dict[str, float] = defaultdict(float)
+    for item in items:
+        marks = (seconds for mark, seconds in EXPECTED.items() if item.get_closest_marker(mark))
+        expected[groups[item.nodeid]] += next(marks, QUICK)
+    items.sort(key=lambda item: -expected[groups[item.nodeid]])
 
 
 def visible_devices(worker: str, listed: str | None, count: int) -> str | None:

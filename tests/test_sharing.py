@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sharing import DISTRIBUTION, SPREAD, TIMED, scheduler, scope_of, visible_devices
+from sharing import DISTRIBUTION, SPREAD, TIMED, heaviest_first, scheduler, scope_of, visible_devices
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -47,6 +47,18 @@ def pytest_runtest_call(item):
 )
 def test_a_file_stays_together(test: str, has_gpu: bool, scope: str) -> None:
     assert scope_of(test, ROOT, has_gpu=has_gpu) == scope
+
+
+def test_what_takes_longest_comes_first() -> None:
+    def item(test: str, mark: str) -> Any:
+        return SimpleNamespace(nodeid=test, get_closest_marker=lambda name: name == mark)
+
+    quick = [item(f"tests/test_a.py::test_{i}", "") for i in range(20)]
+    slow = [item(f"tests/test_b.py::test_{i}", "slow") for i in range(3)]
+    long = item("tests/test_c.py::test", "long")
+    items = [*quick[:10], *slow, long, *quick[10:]]
+    heaviest_first(items, ROOT, has_gpu=False)
+    assert items == [long, *slow, *quick]
 
 
 def test_the_makefile_shares_out_by_them() -> None:

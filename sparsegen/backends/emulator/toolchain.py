@@ -76,6 +76,10 @@ SANITIZED = Flavour(
         # AddressSanitizer reports uses of such pointers; without these checks a compile takes 0.7 of the time.
         "-fno-sanitize=null,object-size,pointer-overflow",
         "-fno-sanitize-recover=all",
+        # Checks as calls, and registers of a function as one region: a fifth less to compile, a quarter more to run,
+        # of which there is less.
+        "--param=asan-instrumentation-with-call-threshold=0",
+        "-fira-region=one",
     ),
     (),
     (*RUNTIME, "runner.cpp"),
