@@ -112,7 +112,7 @@ def test_copies_and_pickles_have_no_steps(place: str) -> None:
 
 
 def test_gradients_of_other_kinds(place: str, taken: list[str]) -> None:
-    """Of a part of the leaves, by gradients in another order of memory, and of gradients."""
+    """Gradients of a part of the leaves, by those in another order of memory, and of gradients."""
     found, x = layer("never"), torch.randn(96, 48, requires_grad=True)
     for dy in (
         torch.randn(96, 40),
