@@ -158,13 +158,17 @@ class BoundVariant(OwnLaunch):
 
     def gather_from(self, address: int, stream: int) -> None:
         """The same of values at an address, of the problem's dtype and complete."""
+        launch = self.gather_launch()
+        with self.launching:
+            launch(stream, address)
+
+    def gather_launch(self) -> Bound:
+        """The calling thread's launch that gathers values, ``bound(stream, address)``, for `launching` to be held."""
         gather = self._gather
         if gather is None:
             with self.executor.entered():
                 gather = self._value_gather()
-        launch = gather.bound()
-        with self.launching:
-            launch(stream, address)
+        return gather.bound()
 
     def downloaded(self) -> dict[str, Array]:
         """The bytes of the packed arrays as they lie on the device, behind all values that are on their way."""

@@ -72,6 +72,7 @@ class Operator:
             bound=lambda: self._launch,
             launching=threading.Lock(),
             gather_from=self._gather,
+            gather_launch=lambda: lambda stream, address: self._gather(address, stream),
             packed=SimpleNamespace(nnz=pattern.nnz),
             executor=shared_executor(backends.emulator_device()),
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +16,26 @@ from torch.nn import functional
 from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
-from sparsegen.integrations.torch.blocks.block_masks import mask_of, new_state
+from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, mask_of, new_state
 from sparsegen.integrations.torch.blocks.dropout_choice import masked_products_pay
-from sparsegen.integrations.torch.blocks.dropped_blocks import dropped
+from sparsegen.integrations.torch.blocks.dropout_steps import (
+    LATEST,
+    DenseStep,
+    DropoutStep,
+    MaskedStep,
+    Steps,
+    kind_of_step,
+)
+from sparsegen.integrations.torch.blocks.dropped_blocks import HOST_BOUND, dropped
 from sparsegen.integrations.torch.blocks.mask_launches import independent
 from sparsegen.integrations.torch.blocks.masked_products import dsd
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_autocast
-from sparsegen.integrations.torch.calls.direct import PLAIN
+from sparsegen.integrations.torch.calls.direct import PLAIN, Asked, asked, is_watched
+from sparsegen.integrations.torch.calls.launches import VECTOR_MASK
 from sparsegen.integrations.torch.calls.layer_weights import keep_hooks, own_parameters
 from sparsegen.integrations.torch.calls.monte_carlo import MonteCarloDropout, checked_probability
+from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.integrations.torch.calls.tensor_checks import (
     checked_device,
     require_parameter_dtype,
@@ -105,6 +116,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         self.activation = Activation.parse(activation)
         self.own_seed = arguments.flag(own_seed, "own_seed", OperandError)
         self._state: Tensor | None = None
+        self._steps = Steps()
         in_features = arguments.whole(in_features, "in_features", OperandError, least=0, most=MAX_INDEX)
         out_features = arguments.whole(out_features, "out_features", OperandError, least=0, most=MAX_INDEX)
         bias = arguments.flag(bias, "bias", OperandError)
@@ -152,14 +164,19 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         """
         if type(x) not in PLAIN or x.layout is not torch.strided:
             require_tensors(x=x)
-        *lead, features = x.shape or (0,)
-        if not x.dim() or features != self.in_features:
-            raise OperandError(f"x: expected ... × {self.in_features} features, got shape {tuple(x.shape)}")
         # PyTorch's way to an attribute takes longer, and is for what stands in a parameter's place.
         own = self._parameters
         weight, bias = (own["weight"], own["bias"]) if "weight" in own else (self.weight, self.bias)
         assert weight is not None
-        cast = autocast_dtype(x.device) if is_any_autocast() else None
+        autocasts = is_any_autocast()
+        if not autocasts and self.drops and torch.is_grad_enabled() and not is_watched():
+            found = self._again(x, weight, bias)
+            if found is not None:
+                return found
+        *lead, features = x.shape or (0,)
+        if not x.dim() or features != self.in_features:
+            raise OperandError(f"x: expected ... × {self.in_features} features, got shape {tuple(x.shape)}")
+        cast = autocast_dtype(x.device) if autocasts else None
         if cast is None and x.dtype is not weight.dtype:
             raise OperandError(
                 f"x: expected {weight.dtype}, as the layer's weight is, got {x.dtype}; use x.to({weight.dtype})"
@@ -171,14 +188,13 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         sizes = operator.index(math.prod(lead)), self.in_features, self.out_features
         # The state names the mask, whichever products run.
         state = self._own_state(x.device) if self.own_seed else new_state(x.device)
-        fuses = self.activation is Activation.RELU and bias is not None
+        fuses = self._fuses
         facts = self.block, self.p, dtype, str(x.device), bias is not None, fuses, self.own_seed
-        if not masked_products_pay(*sizes, *facts, str(self.dense)):
-            named = state
-            if self.own_seed:
-                named = state.clone()  # the gradient needs it
-                state[1] += 1
-            kept = dropped(x, named, self.p, self.block)
+        asks = *sizes, *facts, str(self.dense)
+        if not masked_products_pay(*asks):
+            state = self._counted(state)
+            kept = dropped(x, state, self.p, self.block)
+            self._plan(asks, (x, weight, bias), state, None)
             return self.activation.of(functional.linear(kept, weight, bias))
         draw = MaskDraw(self.p) if torch.compiler.is_dynamo_compiling() else independent(self.p)
         mask = mask_of(state, sizes[:2], self.block, draw, early=self.own_seed)
@@ -187,7 +203,68 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
             rows, weight, bias = rows.to(cast), weight.to(cast), None if bias is None else bias.to(cast)
         y = dsd(rows, weight, mask, bias, scale=1 / mask.density, relu=fuses, dense="never")
         y = y if len(lead) == 1 else y.reshape(*lead, self.out_features)
+        self._plan(asks, (x, weight, bias), state, mask)
         return y if fuses else self.activation.of(y)
+
+    @property
+    def _fuses(self) -> bool:
+        """True if the product computes the activation."""
+        return self.activation is Activation.RELU and self.bias is not None
+
+    def _counted(self, state: Tensor) -> Tensor:
+        """The state that names a mask which no kernel of ours draws, and counts; the gradient needs it."""
+        if not self.own_seed:
+            return state
+        named = state.clone()
+        state[1] += 1
+        return named
+
+    def _again(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+        """The result of a call like one before that asked for a gradient; None of all others."""
+        steps, settings = self._steps, (self.p, self.block, self.activation, self.own_seed, self.dense)
+        step = steps.get(LATEST)
+        if step is None:
+            return None
+        if not step.is_for(settings, x, weight, bias):
+            step = steps.get(kind_of_step(x))
+            if step is None or not step.is_for(settings, x, weight, bias):
+                return None
+            steps[LATEST] = step
+        state = self._own_state(x.device) if self.own_seed else new_state(x.device)
+        y = step(x, weight, bias, state if step.is_masked else self._counted(state))
+        return y if self.activation is Activation.NONE or step.activates else self.activation.of(y)
+
+    def _plan(
+        self,
+        asks: tuple[Any, ...],
+        given: tuple[Tensor, Tensor, Tensor | None],
+        state: Tensor,
+        mask: BlockMaskTensor | None,
+    ) -> None:
+        """Have the next call like this one, which was computed, go by launches that are found once.
+
+        Args:
+            asks: arguments of `masked_products_pay`.
+            mask: of masked products; None of dense ones.
+        """
+        if is_watched() or is_any_autocast() or asked(*given) is not Asked.GRADIENT:
+            return
+        x = given[0]
+        if is_capturing(x) or not x.is_contiguous() or x.data_ptr() & VECTOR_MASK or not x.numel():
+            return
+
+        def pays() -> bool:
+            return masked_products_pay(*asks)
+
+        settings = self.p, self.block, self.activation, self.own_seed, self.dense
+        step: DropoutStep
+        if mask is not None:
+            step = MaskedStep(settings, pays, given, state, mask, early=self.own_seed, relu=self._fuses)
+        elif x.numel() <= HOST_BOUND:
+            step = DenseStep(settings, pays, given, state)
+        else:
+            return
+        self._steps[kind_of_step(x)] = self._steps[LATEST] = step
 
     def _own_state(self, device: torch.device) -> Tensor:
         """The layer's seed and the step of its next mask, on a device."""

@@ -12,7 +12,7 @@ with Structured Dropout). `torch.compile` sees each as one operator; a new mask 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,11 +24,11 @@ from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.blocks.plain_products import PlainProduct, drawn_words
-from sparsegen.integrations.torch.calls.column_sums import column_sums
+from sparsegen.integrations.torch.calls.column_sums import column_sums, sums_like
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.direct import PLAIN, Context, DirectOperator, asked
 from sparsegen.integrations.torch.calls.either import chosen
-from sparsegen.integrations.torch.calls.launches import Result, View, calls, launch_of
+from sparsegen.integrations.torch.calls.launches import Launch, Result, View, calls, launch_of
 from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.calls.tensor_checks import check_tensor, require_tensors
 from sparsegen.matrix.block_mask import grid
@@ -50,6 +50,8 @@ from sparsegen.tuning_db.records import Task
 
 CALLS = 4  # behind each other in a race, as of a model's layers
 LARGEST = torch.finfo(torch.float32).max
+
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # by x, the weight and the bias
 
 
 def dsd(
@@ -328,7 +330,24 @@ def _remember_dsd(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None
 
 def _dsd_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, words, y = ctx.saved_tensors
-    needs, mask = ctx.needs_input_grad, ctx.mask
+    return (*dsd_gradients(dy, x, weight, words, y, ctx.mask, ctx.needs_input_grad), *[None] * 7)
+
+
+def dsd_gradients(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    words: Tensor,
+    y: Tensor | None,
+    mask: tuple[Any, ...],
+    needs: Sequence[bool],
+) -> Gradients:
+    """The gradients of `dsd` by x, the weight and the bias, those that are needed.
+
+    Args:
+        y: the result of one with a ReLU.
+        mask: what the operators take behind the mask's words.
+    """
     if y is not None:
         dy = torch.where(y > 0, dy, 0)
     what = asked(dy, x, weight)
@@ -336,7 +355,24 @@ def _dsd_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
         _sdd.by(what, dy, weight, words, *mask) if needs[0] else None,
         _dsd_transposed.by(what, x, dy, words, *mask) if needs[1] else None,
         column_sums.by(what, dy) if needs[2] else None,
-        *[None] * 7,
+    )
+
+
+def product_launch(*inputs: Any) -> Launch:
+    """The launch of `dsd` for its operator's arguments."""
+    return calls.launch(4, _launch_dsd, inputs)
+
+
+def gradient_launches(
+    dy: Tensor, x: Tensor, weight: Tensor, words: Tensor, mask: tuple[Any, ...], needs: Sequence[bool]
+) -> tuple[Launch | None, Launch | None, Launch | None]:
+    """The launches of its gradients by x (of dY, the weight and words), the weight (X, dY, words) and bias (dY), those
+    that are needed.
+    """
+    return (
+        calls.launch(3, _launch_sdd, (dy, weight, words, *mask)) if needs[0] else None,
+        calls.launch(3, _launch_transposed, (x, dy, words, *mask)) if needs[1] else None,
+        sums_like(dy) if needs[2] else None,
     )
 
 

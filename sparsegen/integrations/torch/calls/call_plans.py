@@ -8,7 +8,7 @@ before it goes to the launch through a plan, and every other one the long way, w
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -42,6 +42,21 @@ class Plan(Protocol):
         """The result; None, and nothing done, where the tensors are not as they were when the plan was made."""
 
 
+@runtime_checkable
+class TrainingPlan(Plan, Protocol):
+    """A `Plan` that can go past the checks of `run`, with values that train."""
+
+    def trained(
+        self, x: Tensor, values: Tensor, bias: Tensor | None, empty: Callable[[], Tensor], stream: int, /
+    ) -> Tensor:
+        """The result of tensors at which all was looked that calls may differ in.
+
+        Args:
+            bias: of X's dtype.
+            empty: makes a tensor for the result, which may have more dimensions than a matrix, as X.
+        """
+
+
 class LaunchPlan:
     """A `Plan` that launches a kernel."""
 
@@ -54,6 +69,7 @@ class LaunchPlan:
         "_dtype",
         "_empty",
         "_follower",
+        "_gathers",
         "_index",
         "_launching",
         "_stream",
@@ -81,6 +97,7 @@ class LaunchPlan:
         self._turn = prepared.turn
         variant = launcher.prepared
         self._bound, self._launching = variant.bound, variant.launching
+        self._gathers = variant.gather_launch
         self._dtype, self._index = like.dtype, like.get_device()
         self._follower.gathers(
             variant.gather_from, self._dtype, torch.Size((variant.packed.nnz,)), self._index
@@ -133,6 +150,26 @@ class LaunchPlan:
                     launch(stream, address, bias.data_ptr(), out.data_ptr())
         return out
 
+    def trained(
+        self, x: Tensor, values: Tensor, bias: Tensor | None, empty: Callable[[], Tensor], stream: int
+    ) -> Tensor:
+        """See `TrainingPlan`."""
+        prepared = self.prepared
+        with self._turn:
+            if stream and not prepared.was_captured:
+                prepared.was_captured = is_capturing(x)
+            self.was_used = True
+            self._follower.version = None  # whatever it followed is overwritten
+            out = empty()
+            gather, launch = self._gathers(), self._bound()
+            with self._launching:
+                gather(stream, values.data_ptr())
+                if bias is None:
+                    launch(stream, x.data_ptr(), out.data_ptr())
+                else:
+                    launch(stream, x.data_ptr(), bias.data_ptr(), out.data_ptr())
+        return out
+
     def _cast(self, bias: Tensor) -> None:
         with torch.inference_mode(False), torch.no_grad():
             self._bias = bias.detach().to(self._dtype)
@@ -175,19 +212,22 @@ class SampledPlan:
         index = self._index
         if x.get_device() != index or y.get_device() != index or x.dtype is not y.dtype:
             return None
-        y, x = y.contiguous(), x.contiguous()
-        stream = self._stream(index)
+        return self.launched(y.contiguous(), x.contiguous(), self._stream(index))
+
+    def launched(self, y: Tensor, x: Tensor, stream: int) -> Tensor:
+        """The result of contiguous operands, at which all was looked that calls may differ in."""
+        prepared = self.prepared
         with self._turn:
-            if stream and not self.prepared.was_captured:
-                self.prepared.was_captured = is_capturing(x)
+            if stream and not prepared.was_captured:
+                prepared.was_captured = is_capturing(x)
             self.was_used = True
             room, out = self._room(), self._empty()
             turned = room.data_ptr()
-            both = turned, turned + self._behind
-            self._transposes.bound()(stream, y.data_ptr(), x.data_ptr(), *both)
+            behind = turned + self._behind
+            self._transposes.bound()(stream, y.data_ptr(), x.data_ptr(), turned, behind)
             launch = self._bound()
             with self._launching:
-                launch(stream, *both, out.data_ptr())
+                launch(stream, turned, behind, out.data_ptr())
         return out
 
 

@@ -13,6 +13,7 @@ from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
 from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.plain_launches import current_stream
 from sparsegen.integrations.torch.calls.prepared import aligned
+from sparsegen.kernels.base import Device
 from sparsegen.plan.arrays import empty_tensors
 from sparsegen.plan.column_sums import bind_column_sums
 from sparsegen.plan.executors import shared_executor
@@ -23,21 +24,34 @@ from sparsegen.plan.own_launch import OwnBinding
 MOST_BYTES = 16 << 20
 
 
-def _launch(x: Tensor) -> Callable[[Tensor], Tensor]:
-    device = kernel_device(x)
-    if device is None or x.numel() == 0 or x.nbytes > MOST_BYTES:
-        return lambda x: x.sum(0)
-    own = OwnBinding(shared_executor(device), bind_column_sums, (x.shape[0], x.shape[1]), DTYPES[x.dtype])
-    bound, stream = own.bound, current_stream(x)
-    empty = empty_tensors(torch, (x.shape[1],), x.dtype, x.device)
+class ColumnSums:
+    """The sums of the columns of matrices of one kind, by one launch."""
 
-    def added(x: Tensor) -> Tensor:
-        x, sums = aligned(x), empty()
-        bound()(stream(), x.data_ptr(), sums.data_ptr())
+    __slots__ = ("_bound", "_empty", "_stream")
+
+    def __init__(self, device: Device, like: Tensor) -> None:
+        own = OwnBinding(shared_executor(device), bind_column_sums, tuple(like.shape), DTYPES[like.dtype])
+        self._bound, self._stream = own.bound, current_stream(like)
+        self._empty = empty_tensors(torch, (like.shape[1],), like.dtype, like.device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The sums for a matrix, or for a contiguous tensor of more dimensions, which is taken as one."""
+        x, sums = aligned(x), self._empty()
+        self._bound()(self._stream(), x.data_ptr(), sums.data_ptr())
         result: Tensor = sums
         return result
 
-    return added
+
+def sums_like(x: Tensor) -> Callable[[Tensor], Tensor]:
+    """Returns the function that adds up the columns of matrices like this one; see `ColumnSums`."""
+    device = kernel_device(x)
+    if device is None or x.numel() == 0 or x.nbytes > MOST_BYTES:
+        return _by_pytorch
+    return ColumnSums(device, x)
+
+
+def _by_pytorch(x: Tensor) -> Tensor:
+    return (x if x.dim() == 2 else x.view(-1, x.shape[-1])).sum(0)
 
 
 def _remember(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -51,7 +65,7 @@ def _backward(ctx: Context, ds: Tensor) -> Tensor:
 column_sums = DirectOperator(
     "column_sums",
     "(Tensor x) -> Tensor",
-    calls.of(1, _launch),
+    calls.of(1, sums_like),
     fake=lambda x: x.new_empty(x.shape[1]),
     tensors=1,
     backward=_backward,

@@ -168,6 +168,18 @@ class DensePlan:
                 self.prepared.was_captured = is_capturing(x)
             return mm(x, self._weight) if self._transposed else linear(x, self._weight, bias)
 
+    def trained(
+        self, x: Tensor, values: Tensor, bias: Tensor | None, empty: Callable[[], Tensor], stream: int
+    ) -> Tensor:
+        """See `TrainingPlan`; PyTorch makes the result itself."""
+        weight, self.was_used = self.prepared.weight, True
+        with weight.turn:
+            if not weight.follower.bring(values, stream):
+                weight.follow(values)
+            if stream and not self.prepared.was_captured:
+                self.prepared.was_captured = is_capturing(x)
+            return linear(x, self._weight.t() if self._transposed else self._weight, bias)
+
 
 def _no_stream(index: int) -> int:
     """Stream of tensors on the host: none."""

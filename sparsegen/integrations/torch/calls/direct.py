@@ -73,6 +73,14 @@ def asked(*tensors: Tensor | None) -> Asked:
     return found
 
 
+def is_watched() -> bool:
+    """True if something looks at operators that tensors' dispatch keys, and so `TensorGuards`, tell nothing of.
+
+    Those keys tell of traces, transforms and modes of dispatch.
+    """
+    return bool(is_dynamo_compiling() or _function_modes() or forward_ad._current_level >= 0 or _profiles())
+
+
 def may_run_at_once(*tensors: Tensor | None) -> bool:
     """True if a call with these tensors needs nothing but its result."""
     return asked(*tensors) is Asked.NOTHING
@@ -107,14 +115,14 @@ class Held:
     restored: Function
 
 
-def _applied(name: str, forward: Function, backward: Function) -> Function:
+def applied(name: str, forward: Function, backward: Function) -> Function:
     """A function of autograd's, called with all inputs by position."""
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     made: Any = type(name, (torch.autograd.Function,), members)
     # The preparation by `torch.autograd.Function.apply` is for transforms, and none is active.
     beside: Any = super(torch.autograd.Function, made)
-    applied: Function = beside.apply
-    return applied
+    apply: Function = beside.apply
+    return apply
 
 
 class DirectOperator:
@@ -183,8 +191,8 @@ class DirectOperator:
         def backward_by(ctx: Context, *gradients: object) -> Any:
             return (*backward(ctx, *gradients), None)
 
-        self.apply = _applied(name, forward, backward)
-        self._apply_by = _applied(name, forward_by, backward_by)
+        self.apply = applied(name, forward, backward)
+        self._apply_by = applied(name, forward_by, backward_by)
         self._transformed = _for_transforms(name, function, backward, remember)
 
     def _defined(

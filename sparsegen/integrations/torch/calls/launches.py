@@ -78,6 +78,11 @@ class Calls:
             known[key] = guards, found
         return found
 
+    def launch(self, tensors: int, make: Callable[..., Launch], inputs: tuple[Any, ...]) -> Launch:
+        """The launch of a custom operator for its arguments by position; see `of`."""
+        found: Launch = self.target((make, inputs[tensors:]), inputs[:tensors], make, inputs)
+        return found
+
     def of(self, tensors: int, make: Callable[..., Launch]) -> Callable[..., Any]:
         """A function of a custom operator: the result for its arguments by position.
 
@@ -245,7 +250,7 @@ class TensorLaunch:
         self._empty = empty_tensors(torch, result.shape, dtype, like.device, result.order)
 
     def __call__(self, *tensors: Any, out: Tensor | None = None) -> Tensor:
-        """The result, in ``out`` if it is given: contiguous, on 16 bytes."""
+        """The result, in ``out`` if it is given: contiguous, on 16 bytes, of any shape with its elements."""
         stream = self._stream(self._index)
         if stream and not self.was_captured and is_capturing(tensors[0]):  # the default stream cannot be
             self.was_captured = True
@@ -281,7 +286,7 @@ class OperatorCall:
         self._taken = taken
 
     def __call__(self, *tensors: Any, out: Tensor | None = None) -> Tensor:
-        """The result, in ``out`` if it is given."""
+        """The result, in ``out`` if it is given: contiguous, of any shape with its elements."""
         given: list[Any] = []
         added: dict[str, Any] = {}
         dtype = self._result.dtype or tensors[0].dtype
@@ -293,7 +298,7 @@ class OperatorCall:
                 added[one.spec.name] = array_of(tensor)
             else:
                 given.append(array_of(tensor.reshape(one.spec.shape)))
-        into = None if out is None else array_of(out)
+        into = None if out is None else array_of(out.view(self._result.shape))
         found = self._operator(*given, out=into, **added)
         written = torch.from_numpy(found).to(dtype)
-        return self._result.viewed(written) if out is None else out.copy_(written)
+        return self._result.viewed(written) if out is None else out.copy_(written.view(out.shape))

@@ -26,7 +26,12 @@ from sparsegen.integrations.torch.calls.tensor_checks import no_tensor, require_
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pattern_module import PatternModule, csr_tensor
 from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
-from sparsegen.integrations.torch.pattern.products import linear, linear_asked, linear_at_once
+from sparsegen.integrations.torch.pattern.products import (
+    linear,
+    linear_again,
+    linear_asked,
+    linear_at_once,
+)
 from sparsegen.integrations.torch.pattern.shared_input import Part
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import describe
@@ -284,6 +289,10 @@ class SparseLinear(PatternModule):
         casts = dtype is not None
         if casts:
             x = x.to(dtype)
+        elif values.requires_grad and torch.is_grad_enabled():
+            y = linear_again(x, values, bias, self.pattern)
+            if y is not None:
+                return y if self.activation is Activation.NONE else self.activation.of(y)
         what = asked(x, values, bias)
         if what is Asked.NOTHING and x.dim() > 1:
             return linear_at_once(x, values, bias, self.pattern, self.activation, casts=casts)

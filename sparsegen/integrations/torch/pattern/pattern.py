@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -20,17 +20,20 @@ from sparsegen import api, arguments
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
-from sparsegen.integrations.torch.calls.call_plans import LaunchPlan, Plan, Plans, SampledPlan
+from sparsegen.integrations.torch.calls.call_plans import MOST_PLANS, LaunchPlan, Plan, Plans, SampledPlan
 from sparsegen.integrations.torch.calls.dense_products import DensePlan, DensePrepared, SharedWeight
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.prepared import Prepared
+from sparsegen.integrations.torch.pattern.linear_steps import LinearStep
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import as_mask
 from sparsegen.operators import Epilogue
+from sparsegen.system.bounded import Bounded
 
 # Operators of one pattern: three for each number of tokens, dtype and device; of attention five for each head_dim.
 MOST_PREPARED = 16
+LATEST = "latest"  # among steps
 
 
 class Product(StrEnum):
@@ -62,6 +65,7 @@ class SparsePattern:
         run_dense: permission of PyTorch's dense products in the place of kernels: if they take less time (timed on the
             spot if estimates do not tell), never, or always. All of one dtype share one full weight.
         plans: plans of calls like earlier ones.
+        steps: training steps like earlier ones, and the `LATEST`.
         handle: names the pattern to the custom operators in this process, as long as the pattern lives.
     """
 
@@ -86,6 +90,7 @@ class SparsePattern:
         self.handle = next(_handles)
         self._prepared: OrderedDict[tuple[object, ...], Prepared | DensePrepared] = OrderedDict()
         self.plans = Plans()
+        self.steps: dict[Hashable, LinearStep] = Bounded(MOST_PLANS)
         self._weights: WeakValueDictionary[tuple[torch.dtype, torch.device], SharedWeight] = (
             WeakValueDictionary()
         )
@@ -275,6 +280,7 @@ class SparsePattern:
         with self._lock:
             self._prepared.clear()
             self.plans.clear()
+            self.steps.clear()
 
     def _drop_oldest(self, newest: tuple[object, ...]) -> None:
         excess = len(self._prepared) - MOST_PREPARED
@@ -287,6 +293,7 @@ class SparsePattern:
         free = [key for key, prepared in self._prepared.items() if not prepared.was_captured]
         for key in free[:excess]:
             self.plans.drop(self._prepared.pop(key))
+        self.steps.clear()  # any may call what is gone
 
 
 _handles = itertools.count(1)

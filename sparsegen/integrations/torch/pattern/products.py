@@ -12,7 +12,7 @@ order exist. `torch.compile` sees each as one operator; new values never compile
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -20,13 +20,22 @@ from torch import Tensor
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
+from sparsegen.integrations.torch.calls.call_plans import MISALIGNED, SampledPlan, TrainingPlan
 from sparsegen.integrations.torch.calls.column_sums import column_sums
 from sparsegen.integrations.torch.calls.devices import DTYPES
-from sparsegen.integrations.torch.calls.direct import Asked, Context, DirectOperator, asked
+from sparsegen.integrations.torch.calls.direct import (
+    Asked,
+    Context,
+    DirectOperator,
+    applied,
+    asked,
+    is_watched,
+)
 from sparsegen.integrations.torch.calls.tensor_checks import check_tensor, require_tensors
 from sparsegen.integrations.torch.pattern import plain
 from sparsegen.integrations.torch.pattern.carried_patterns import HELD
-from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern
+from sparsegen.integrations.torch.pattern.linear_steps import Gradients, LinearStep
+from sparsegen.integrations.torch.pattern.pattern import LATEST, Product, SparsePattern
 
 
 def linear(
@@ -69,12 +78,33 @@ def linear_asked(
         return linear_at_once(x, values, bias, pattern, activation)
     y: Tensor
     if what is Asked.GRADIENT:
-        y = _linear.apply(x, values, bias, pattern)
+        kind = x.shape, x.dtype, x.get_device(), x.requires_grad, bias is not None and bias.requires_grad
+        step = pattern.steps.get(kind)
+        if step is not None and step.is_for(x, values, bias):
+            pattern.steps[LATEST] = step
+            y = _step(x, values, bias, pattern, step)
+        else:
+            y = _linear.apply(x, values, bias, pattern)
+            _plan_step(kind, x, values, bias, pattern)
         return y if activation is Activation.NONE else activation.of(y)
     if x.dim() == 2:
         return activation.of(_linear.dispatched(x, values, bias, pattern))
     y = _linear.dispatched(x.reshape(-1, x.shape[-1]), values, bias, pattern)
     return activation.of(y.reshape(*x.shape[:-1], pattern.shape[0]))
+
+
+def linear_again(x: Tensor, values: Tensor, bias: Tensor | None, pattern: SparsePattern) -> Tensor | None:
+    """`linear` with a gradient, of tensors like the latest ones; None of all others.
+
+    The caller knows that gradients are recorded.
+    """
+    if is_watched():
+        return None
+    step = pattern.steps.get(LATEST)
+    if step is None or not step.is_for(x, values, bias):
+        return None
+    y: Tensor = _step(x, values, bias, pattern, step)
+    return y
 
 
 def transposed_product(y: Tensor, values: Tensor, pattern: SparsePattern) -> Tensor:
@@ -196,8 +226,13 @@ def _remember(ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
 
 def _linear_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, values = ctx.saved_tensors
-    needs, pattern, what = ctx.needs_input_grad, ctx.pattern, asked(dy, x, values)
-    shape = x.shape
+    return (*_linear_gradients(dy, x, values, ctx.pattern, ctx.needs_input_grad), None)
+
+
+def _linear_gradients(
+    dy: Tensor, x: Tensor, values: Tensor, pattern: SparsePattern, needs: Sequence[bool]
+) -> Gradients:
+    what, shape = asked(dy, x, values), x.shape
     if dy.dim() != 2:
         dy, x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, shape[-1])
     dx = _transposed.by(what, dy, values, pattern) if needs[0] else None
@@ -205,8 +240,55 @@ def _linear_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
         dx if dx is None or len(shape) == 2 else dx.view(shape),
         _sampled.by(what, dy, x, pattern) if needs[1] else None,
         column_sums.by(what, dy) if needs[2] else None,
-        None,
     )
+
+
+def _plan_step(
+    kind: Hashable, x: Tensor, values: Tensor, bias: Tensor | None, pattern: SparsePattern
+) -> None:
+    """Have the next call like this one, which was computed, be a step of few functions, if a kernel computes it."""
+    plan = pattern.plans.find((x.shape, x.dtype, Activation.NONE, bias is None, False))
+    if isinstance(plan, TrainingPlan) and values.requires_grad and (bias is None or bias.dtype is x.dtype):
+        given = (x, values) if bias is None else (x, values, bias)
+        if all(tensor.is_contiguous() for tensor in given) and not x.data_ptr() & MISALIGNED:
+            pattern.steps[kind] = LinearStep(plan, pattern.shape[0], x, values, bias)
+
+
+def _forward_step(
+    ctx: Context,
+    x: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
+    pattern: SparsePattern,
+    step: LinearStep,
+) -> Tensor:
+    ctx.save_for_backward(x, values)
+    ctx.step = pattern, step  # alive until the backward pass
+    return step.forward(x, values, bias)
+
+
+def _backward_step(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
+    (x, values), (pattern, step), needs = ctx.saved_tensors, ctx.step, ctx.needs_input_grad
+    found = step.backward(dy, x, values, needs)
+    if found is None:
+        found = _linear_gradients(dy, x, values, pattern, needs)
+        if step.is_open:
+            _learn(step, dy, x, values, pattern)
+    return (*found, None, None)
+
+
+def _learn(step: LinearStep, dy: Tensor, x: Tensor, values: Tensor, pattern: SparsePattern) -> None:
+    """Have the next gradients like these, which were computed, go by the plans of their products."""
+    if dy.requires_grad or not dy.is_contiguous():
+        return
+    rows, columns = dy.view(-1, dy.shape[-1]), x.view(-1, x.shape[-1])
+    by_values = pattern.plans.find((Product.SAMPLED, rows.shape, columns.shape, x.dtype))
+    by_x = pattern.plans.find((Product.TRANSPOSED, rows.shape, x.dtype))
+    if isinstance(by_values, SampledPlan) and (by_x is None or isinstance(by_x, TrainingPlan)):
+        step.learn(dy, x, values, by_x, by_values)
+
+
+_step = applied("linear", _forward_step, _backward_step)
 
 
 def _transposed_backward(ctx: Context, dx: Tensor) -> tuple[Tensor | None, ...]:
