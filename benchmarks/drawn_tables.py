@@ -10,6 +10,7 @@ the fastest of all others, dense or sparse.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,24 @@ RATIOS: Mapping[str, Callable[[Times], float | None]] = {
 }
 
 
+@dataclass(frozen=True)
+class Goal:
+    """The most that the geometric mean, and the worst, of an operator's rows may be."""
+
+    mean: float
+    worst: float = math.inf
+
+
+# Of issue 37: untuned over tuned, and the default over the faster of ours and dense.
+GOALS: Mapping[str, tuple[Goal, Goal | None]] = {
+    **dict.fromkeys(("spmm", "sddmm"), (Goal(1.03, 1.25), Goal(1.01, 1.05))),
+    **dict.fromkeys(("dsd", "sdd", "dsd_transposed"), (Goal(1.05, 1.25), Goal(1.02, 1.06))),
+    **dict.fromkeys(("masked_conv2d", "masked_conv2d_weights"), (Goal(1.08, 1.3), Goal(1.02, 1.06))),
+    "sparse_network": (Goal(1.08, 1.3), Goal(1.02)),
+    **dict.fromkeys(("submanifold_conv3d", "submanifold_conv3d_weights"), (Goal(1.08, 1.3), None)),
+}
+
+
 def _fastest(row: Row, kinds: Sequence[Kind]) -> float | None:
     allowed = {row.dtype.value}
     if isinstance(row.problem, MaskedProblem) and row.dtype is DType.FLOAT32:
@@ -100,6 +119,26 @@ def summary(files: Sequence[Results]) -> str:
 def _mean_and_worst(rows: Iterable[Times], ratio: Callable[[Times], float | None]) -> str:
     found = [one for times in rows if (one := ratio(times)) is not None]
     return f"{geometric(found).value:.3f} ({max(found):.2f})" if found else NONE
+
+
+def goals(files: Sequence[Results]) -> str:
+    """A line for each operator's goal: what was measured beside it, and whether that reaches it."""
+    names, lines = list(RATIOS)[:2], []
+    rows = [Times.of(row) for results in files for row in results.rows]
+    for operator, wanted in GOALS.items():
+        own = [times for times in rows if times.row.problem.operator == operator]
+        for name, goal in zip(names, wanted, strict=True):
+            found = [one for times in own if (one := RATIOS[name](times)) is not None]
+            if goal is None or not found:
+                continue
+            mean, most = geometric(found).value, max(found)
+            is_reached = mean <= goal.mean and most <= goal.worst
+            limit = "" if math.isinf(goal.worst) else f" ({goal.worst:.2f})"
+            verdict = "reached" if is_reached else "short"
+            lines.append(
+                [operator, name, len(found), f"{mean:.3f} ({most:.2f})", f"{goal.mean:.2f}{limit}", verdict]
+            )
+    return table(["operator", "ratio", "rows", "geometric mean (worst)", "goal", ""], lines)
 
 
 def worst(files: Sequence[Results], count: int) -> str:
@@ -134,7 +173,7 @@ def main(files: tuple[Path, ...], count: int | None) -> None:
         read_files = [result_file.read(file) for file in files]
     except SparsegenError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(summary(read_files))
+    click.echo(summary(read_files) + "\n\n" + goals(read_files))
     if count is not None:
         click.echo("\n" + worst(read_files, count))
     for results in read_files:

@@ -104,7 +104,7 @@ from sparsegen.system.quantities import counted
 )  # fmt: skip
 @click.option(
     "--jobs", type=click.IntRange(min=1), default=1, show_default=True,
-    help="With --tune: rows to tune side by side on each device, before the first is measured.",
+    help="With --tune: rows to tune side by side on each device before they are measured: all; with --limit some.",
 )  # fmt: skip
 @click.option(
     "--l2",

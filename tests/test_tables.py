@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,9 +15,15 @@ import pytest
 from bench_samples import cell, results, row
 from patience import LONG
 
+from sparsegen.backends.executor import Toolchain
+from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.results import result_file
 from sparsegen.bench.results.results import Kind, Row
-from sparsegen.errors import SparsegenError
+from sparsegen.bench.run.request import Progress, Request
+from sparsegen.bench.run.run import Finished
+from sparsegen.errors import CompileError, SparsegenError
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.config import Config
 from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import (
     Density,
@@ -24,11 +31,13 @@ from sparsegen.operators import (
     DsdTransposedProblem,
     DType,
     MaskedProblem,
+    Problem,
     SddProblem,
     SoftmaxBackwardProblem,
     SoftmaxProblem,
     SparseAttentionProblem,
 )
+from sparsegen.settings import Settings
 from sparsegen.system.publish import publish_text
 
 ROOT = Path(__file__).parents[1]
@@ -140,27 +149,57 @@ def test_drawn_rows(tables: Any, tmp_path: Path) -> None:
     assert CliRunner().invoke(drawn_tables.main, [str(tmp_path / "broken.json")]).exit_code == 1
 
 
-def test_the_commands_of_drawn_rows(tables: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each operator is measured in the time that is left, and the files that are there make the table."""
+def test_drawn_rows_of_all_operators_in_one_run(
+    tables: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operators take turns row by row, in the time that compiling leaves; the tables are of all rows that are there."""
     from click.testing import CliRunner
 
     from benchmarks import drawn_rows
 
-    ran: list[list[str]] = []
+    asked: list[Request] = []
 
-    def run(words: list[str]) -> subprocess.CompletedProcess[bytes]:
-        ran.append(words)
-        result_file.write(results(drawn_row("first", 5.0, 5.0)), Path(words[words.index("-o") + 1]))
-        return subprocess.CompletedProcess(words, 0)
+    def run(request: Request, progress: Progress) -> Finished:
+        asked.append(request)
+        return Finished(results(drawn_row("first", 5.0, 5.0)), (), kept=1, left=3, skipped=(), missing=())
 
-    monkeypatch.setattr(drawn_rows.subprocess, "run", run)
-    asked = ["--seed", "7", "--operator", "dsd", "--operator", "sdd", "--rows", "3", "--into", str(tmp_path)]
-    done = CliRunner().invoke(drawn_rows.main, asked)
-    assert done.exit_code == 0 and "| drawn-dsd-7 | 2 |" in done.output, done.output
-    assert [words[words.index("--operator") + 1] for words in ran] == ["dsd", "sdd"]
-    assert (tmp_path / "drawn_sdd_7.json.xz").exists() and "--rows 3" in " ".join(ran[0])
-    late = CliRunner().invoke(drawn_rows.main, [*asked, "--limit", "5"])
-    assert "time is up before dsd" in late.output and len(ran) == 2
+    def compile_ahead(cases: Sequence[Case], device: Device, variants: int, seconds: float) -> list[str]:
+        return [f"{len(cases)} rows, {variants} variants, {seconds:.0f} s"]
+
+    monkeypatch.setattr(drawn_rows, "run", run)
+    monkeypatch.setattr(drawn_rows, "compile_ahead", compile_ahead)
+    words = ["--seed", "7", "--operator", "sddmm", "--operator", "spmm", "--rows", "2", "--minutes", "5"]
+    done = CliRunner().invoke(drawn_rows.main, [*words, "--into", str(tmp_path), "--device", "emulator"])
+    assert done.exit_code == 0 and "| drawn-dsd-7 | 1 |" in done.output and "3 left" in done.output, (
+        done.output
+    )
+    assert "| dsd | untuned / tuned | 1 | 1.250 (1.25) | 1.05 (1.25) | short |" in done.output
+    assert "4 rows, 16 variants, 120 s" in done.output
+    [request] = asked
+    assert [case.suite for case in request.cases] == ["drawn-sddmm-7", "drawn-spmm-7"] * 2
+    assert request.output == tmp_path / "drawn_7.json.xz" and request.protocol.tune == "16-trials"
+    assert request.seconds is not None and 0 < request.seconds < 300
+    assert not {one.name for one in request.baselines} & set(drawn_rows.SLOW)
+    alone = CliRunner().invoke(drawn_rows.main, [*words, "--compile-for", "nvidia-h200"])
+    assert alone.exit_code == 0 and "300 s" in alone.output and len(asked) == 1
+
+
+def test_rows_are_compiled_ahead(emulator_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import drawn_rows
+    from sparsegen.backends.emulator import device
+
+    monkeypatch.setenv("SPARSEGEN_CACHE", str(emulator_settings.cache))
+    compiled: list[Config] = []
+
+    def compile_variant(config: Config, problem: Problem, toolchain: Toolchain) -> None:
+        compiled.append(config)
+        if len(compiled) == 2:
+            raise CompileError("it is the second")
+
+    monkeypatch.setattr(drawn_rows, "compile_variant", compile_variant)
+    [case] = drawn_rows.cases_in_turn(["masked_conv2d_weights"], 7, 1)
+    [failure] = drawn_rows.compile_row(case, device(), 3)
+    assert len(set(compiled)) == 3 and "it is the second" in failure and str(compiled[1]) in failure
 
 
 def masked(problem: MaskedProblem, ours: float, dense: float, computed: float = 1.0) -> Row:

@@ -227,7 +227,7 @@ def _tensor_address(torch: Any, index: int, array: Any, spec: TensorSpec) -> int
     """The address of a tensor on a GPU, or an OperandError that says what is wrong."""
     if not isinstance(array, torch.Tensor):
         raise mismatch(spec, "a", "torch.Tensor", type(array).__name__)
-    if tuple(array.shape) != spec.shape:
+    if not spec.takes(tuple(array.shape)):
         raise mismatch(spec, "shape", spec.shape, tuple(array.shape))
     if array.dtype is not (dtype := getattr(torch, str(spec.dtype))):
         raise mismatch(spec, "dtype", dtype, array.dtype)
@@ -262,7 +262,7 @@ def cupy_caller(cupy: Any, target: Target) -> Call:
     def address(array: object, spec: TensorSpec) -> int:
         if not isinstance(array, ndarray):
             raise mismatch(spec, "a", "cupy.ndarray", type(array).__name__)
-        if array.shape != spec.shape:
+        if not spec.takes(array.shape):
             raise mismatch(spec, "shape", spec.shape, array.shape)
         if array.dtype != (dtype := spec.dtype.storage):
             raise mismatch(spec, "dtype", dtype, array.dtype)
@@ -316,7 +316,7 @@ def check_numpy(array: object, spec: TensorSpec) -> Array:
     expected = numpy_type(spec.dtype)
     if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
         raise mismatch(spec, "a", "numpy.ndarray", type(array).__name__)
-    if array.shape != spec.shape:
+    if not spec.takes(array.shape):
         raise mismatch(spec, "shape", spec.shape, array.shape)
     if array.dtype != expected:
         raise mismatch(spec, "dtype", expected, array.dtype)

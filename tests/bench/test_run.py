@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from sparsegen.bench.baselines import baselines
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import Independent, MatrixFile
 from sparsegen.bench.results import result_file
-from sparsegen.bench.results.results import UNTUNED, BenchDevice, Protocol, Results, Status
+from sparsegen.bench.results.results import UNTUNED, BenchDevice, Protocol, Results, RowKey, Status
+from sparsegen.bench.run import run as bench_run
+from sparsegen.bench.run.maker import Pair
 from sparsegen.bench.run.request import TUNED_AHEAD, Step, planned
 from sparsegen.bench.run.run import Finished, run
 from sparsegen.bench.run.runner import Limits
@@ -312,3 +315,27 @@ def test_rows_are_tuned_on_all_devices_before_they_are_measured(tmp_path: Path) 
     run(replace(wanted, devices=()), again.append)
     with Store.open(tmp_path / "tuned.db") as store:
         assert len(store.all_measurements()) == before, "what was tuned is not tuned again"
+
+
+def test_with_a_limit_rows_are_measured_soon_after_they_were_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where time ends a run, few rows were tuned for nothing."""
+    tuned: list[int] = []
+
+    def tune(pairs: list[Pair], *others: object, done: Callable[[int, Pair], None], **more: object) -> None:
+        tuned.append(len(pairs))
+        for number, pair in enumerate(pairs, 1):
+            done(number, pair)
+
+    monkeypatch.setattr(bench_run, "tune_side_by_side", tune)
+    monkeypatch.setattr(bench_run, "ROWS_OF_SEARCH", 1)
+    protocol = Protocol(L2.COLD, rounds=1, samples=1, tune="quick")
+    asked = request(baselines()["sparsegen"], count=5, jobs=2, protocol=protocol)
+    rows = [(RowKey.of(c.suite, c.name, c.in_dtype(d)), (c, d)) for c, d in planned(asked.cases)]
+    for deadline, parts in ((1.0, [2, 2, 1]), (None, [5])):
+        steps: list[Step] = []
+        ahead = bench_run.RowsAhead(asked, rows, deadline, steps.append)
+        for index in range(5):
+            ahead.before(index)
+            assert sum(tuned) > index, "before it is measured"
+        assert tuned == parts and [step.index for step in steps] == [0, 1, 2, 3, 4]
+        tuned.clear()

@@ -101,3 +101,26 @@ def test_filter_sizes_are_written_in_one_way() -> None:
         size = FilterVolume.parse(written)
         assert size.sides == sides and FilterVolume.parse(str(size)) == size
     assert SubmanifoldConv3dProblem(10, 4, 4).live_taps == pytest.approx(81)
+
+
+@pytest.mark.parametrize("operator", ["submanifold_conv3d", "submanifold_conv3d_weights"])
+def test_rows_that_no_map_names_may_be_left_out(operator: str) -> None:
+    """Kernels read none of them: first calls leave numbers there that are none."""
+    rng = np.random.default_rng(3)
+    points, _ = scene(rng)
+    count, places = len(points), len(points) + 7
+    padded = np.concatenate([points, np.full((7, 4), -1, np.int32)])
+    sizes = {"points": places, "channels": CHANNELS, "filters": FILTERS}
+    conv = sparsegen.prepare(operator=operator, device="emulator", **sizes)
+    given = conv.problem.random_operands(rng, 0) | {"kernel_map": masks.kernel_map(padded)}
+    exact = conv.problem.reference(conv.problem.without_pattern, given).exact
+    rows = [name for name in ("x", "dy") if name in given]
+    for name in rows:
+        given[name][count:] = np.nan
+    for kept in (places, count):
+        arrays = [array[:kept] if name in rows else array for name, array in given.items()]
+        np.testing.assert_allclose(conv(*arrays), exact, rtol=1e-4, atol=1e-4)
+    with pytest.raises(OperandError, match=r"x: expected shape \(.*, 3\), got \(.*, 2\)"):
+        conv(given["x"][:, :2].copy(), *list(given.values())[1:])
+    with pytest.raises(OperandError, match="x: expected shape"):
+        conv(np.concatenate([given["x"], given["x"]]), *list(given.values())[1:])

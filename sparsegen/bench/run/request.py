@@ -25,8 +25,8 @@ class Request:
         seconds: time after which no row is begun; None for no limit.
         devices: more of the same model, on which rows are tuned before any is measured; rows are measured on
             ``device``, all of them.
-        jobs: rows that are tuned side by side on each device before any is measured; with 1 on one device, each just
-            before its turn.
+        jobs: rows that are tuned side by side on each device before any is measured, or with ``seconds`` some rows
+            before these are; with 1 on one device, each just before its turn.
         command: the command line, for the record.
     """
 

@@ -57,11 +57,22 @@ class Rows:
         self._budget = budget_of(request.protocol.tune) if tunes else None
         self.skipped: list[tuple[RowKey, str]] = []
 
-    def measure(self, progress: Progress, rates: Rates | None, deadline: float | None) -> Iterator[Row]:
-        """Yields the rows that begin before the deadline (`time.monotonic` seconds, None for none)."""
+    def measure(
+        self,
+        progress: Progress,
+        rates: Rates | None,
+        deadline: float | None,
+        before: Callable[[int], object],
+    ) -> Iterator[Row]:
+        """Yields the rows that begin before the deadline (`time.monotonic` seconds, None for none).
+
+        Args:
+            before: called with each row's position before it begins.
+        """
         for index, (key, (case, _)) in enumerate(self._wanted):
             if deadline is not None and time.monotonic() >= deadline:
                 return
+            before(index)
 
             steps: list[tuple[str, float]] = []
             say = self._teller(progress, index, key, steps)

@@ -38,6 +38,9 @@ from sparsegen.system.child import ChildDiedError, ChildProcess
 logger = logging.getLogger(__name__)
 
 RATES_SECONDS = 300.0
+ROWS_OF_SEARCH = (
+    3  # rows of each search side by side that are tuned before they are measured, if time may end the run
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,6 @@ def run(request: Request, progress: Progress) -> Finished:
             resources.enter_context(closing(_runner(baseline, request, wanted.values())))
             for baseline in request.baselines
         ]
-        _tune_ahead(request, list(wanted.items()), deadline, progress)
         references = resources.enter_context(closing(ChildProcess("sparsegen.bench.run.reference:serve")))
         references.send(SetUp(request.device))
         folder = resources.enter_context(inputs_folder())
@@ -90,7 +92,8 @@ def run(request: Request, progress: Progress) -> Finished:
         table.set_conditions(references, runners)
         rows = Rows(request, inputs, references, runners, list(wanted.items()))
         measured = []
-        for row in rows.measure(progress, table.results.rates, deadline):
+        tuning = RowsAhead(request, list(wanted.items()), deadline, progress)
+        for row in rows.measure(progress, table.results.rates, deadline, tuning.before):
             table.add(row, began)
             measured.append(row.key)
         return Finished(
@@ -108,29 +111,55 @@ def _runner(baseline: Baseline, request: Request, rows: Iterable[Pair]) -> Runne
     return Runner(baseline, request.device, request.db, request.limits, is_wanted=is_wanted)
 
 
-def _tune_ahead(
-    request: Request, wanted: Sequence[tuple[RowKey, Pair]], deadline: float | None, progress: Progress
-) -> None:
-    tunes = any(c.name == TUNED for c in request.baselines) and budget_of(request.protocol.tune) is not None
-    rows = [(key, pair) for key, pair in wanted if kernels.families_of(pair[0].problem.operator)]
-    devices = request.devices or (request.device,)
-    if (request.jobs < 2 and len(devices) < 2) or not tunes or not rows:
-        return
-    keys = {pair: key for key, pair in rows}
+class RowsAhead:
+    """Tunes rows side by side before they are measured: all, or some at a time where the run may end early.
 
-    def done(number: int, pair: Pair) -> None:
-        progress(Step(number - 1, len(rows), keys[pair], TUNED_AHEAD))
+    Args:
+        wanted: rows in their order.
+        deadline: no search begins later, in `time.monotonic` seconds; None for no limit.
+    """
 
-    tune_side_by_side(
-        list(keys),
-        request.baselines,
-        devices,
-        request.db,
-        request.protocol.tune,
-        jobs=request.jobs,
-        deadline=deadline,
-        done=done,
-    )
+    def __init__(
+        self,
+        request: Request,
+        wanted: Sequence[tuple[RowKey, Pair]],
+        deadline: float | None,
+        progress: Progress,
+    ) -> None:
+        self._request, self._wanted = request, wanted
+        self._deadline, self._progress = deadline, progress
+        self._devices = request.devices or (request.device,)
+        searches = request.jobs * len(self._devices)
+        self._size = len(wanted) if deadline is None else ROWS_OF_SEARCH * searches
+        has_tuned = any(c.name == TUNED for c in request.baselines)
+        self._is_wanted = searches > 1 and has_tuned and budget_of(request.protocol.tune) is not None
+
+    def before(self, index: int) -> None:
+        """Tunes the rows from one on, if it is the first of its part."""
+        if not self._is_wanted or index % self._size:
+            return
+        rows = [
+            (key, pair)
+            for key, pair in self._wanted[index : index + self._size]
+            if kernels.families_of(pair[0].problem.operator)
+        ]
+        if not rows:
+            return
+        keys = {pair: key for key, pair in rows}
+
+        def done(number: int, pair: Pair) -> None:
+            self._progress(Step(index + number - 1, len(self._wanted), keys[pair], TUNED_AHEAD))
+
+        tune_side_by_side(
+            list(keys),
+            self._request.baselines,
+            self._devices,
+            self._request.db,
+            self._request.protocol.tune,
+            jobs=self._request.jobs,
+            deadline=self._deadline,
+            done=done,
+        )
 
 
 class _Table:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Value, tunable
 from sparsegen.kernels.convolution.masked_convolution import (
+    LARGEST_COORDINATE,
     countable_outputs,
     geometry_constants,
     has_whole_units,
@@ -108,6 +109,7 @@ class MmaConv(UnitTiles[MmaConvConfig]):
             "whole_units": has_whole_units(p),
             **result_constants(p),
             "layout": p.layout.value,
+            "short_offsets": p.batch * p.height * p.width * p.channels < LARGEST_COORDINATE,
             "whole_steps": p.group_channels % config.step == 0,
             "a_by_inner": not planes,
             "b_by_inner": True,

@@ -19,6 +19,7 @@ class TensorSpec:
         is_updated: for a result, true if some of its elements are left as they were.
         is_written: for an operand, true if it is a further result, which calls write and do not read
             (`Problem.written_references`).
+        may_lack_rows: for an operand, true if calls may bring the first rows alone, all that another operand names.
     """
 
     name: str
@@ -27,6 +28,13 @@ class TensorSpec:
     alignment: int = 0
     is_updated: bool = False
     is_written: bool = False
+    may_lack_rows: bool = False
+
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """True if a call may bring an array of this shape."""
+        if not self.may_lack_rows or len(shape) != len(self.shape):
+            return shape == self.shape
+        return 1 <= shape[0] <= self.shape[0] and shape[1:] == self.shape[1:]
 
     @property
     def nbytes(self) -> int:

@@ -51,7 +51,8 @@ class SubmanifoldConv3dOperator(Operator):
         """Convolve; see `Operator` for ``out``, ``stream``, the result and the errors.
 
         Args:
-            x: points × channels, contiguous, of the problem's dtype.
+            x: points × channels, contiguous, of the problem's dtype. Without a batch, last rows that the map does not
+                name may be left out, as ``dy``'s may.
             w: filters × taps along z, y and x × channels.
             kernel_map: map of the points (`sparsegen.masks.kernel_map`), int32, (1 + taps) × points. Kernels trust it.
             bias: a value for each filter, for an epilogue with a bias.
@@ -123,6 +124,11 @@ class PointsProblem(Problem):
             MAP, self.of_batch((1 + self.filter_volume.taps, self.points)), WordType.INT32, alignment=4
         )
 
+    def points_spec(self, name: str, features: int) -> TensorSpec:
+        """Rows of points, of which a lone batch element may lack those at the end that its map does not name."""
+        shape = self.of_batch((self.points, features))
+        return TensorSpec(name, shape, self.dtype, 16, may_lack_rows=self.batch == 1)
+
     def weights_shape(self) -> tuple[int, ...]:
         """Filters × taps along z, y and x × channels."""
         return (self.filters, *self.filter_volume.sides, self.channels)
@@ -186,7 +192,7 @@ class SubmanifoldConv3dProblem(PointsProblem):
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         specs = [
-            TensorSpec("x", self.of_batch((self.points, self.channels)), self.dtype, 16),
+            self.points_spec("x", self.channels),
             TensorSpec("w", self.weights_shape(), self.dtype, 16),
             self.map_spec(),
         ]
@@ -229,8 +235,8 @@ class SubmanifoldConv3dWeightsProblem(PointsProblem):
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         return (
-            TensorSpec("x", self.of_batch((self.points, self.channels)), self.dtype, 16),
-            TensorSpec("dy", self.of_batch((self.points, self.filters)), self.dtype, 16),
+            self.points_spec("x", self.channels),
+            self.points_spec("dy", self.filters),
             self.map_spec(),
         )
 

@@ -8,6 +8,7 @@ from sparsegen.tuning.report import Budget
 
 FINALISTS_SHARE = 0.1  # fraction of a budget in seconds, within it
 FINALISTS_SECONDS = (0.5, 2.5)
+TRIAL_SECONDS = 0.25  # usual seconds of a trial, by which a budget in trials is one in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Limits:
     def of(cls, budget: Budget, began: float) -> Limits:
         trials, seconds = budget.limits
         least, most = FINALISTS_SECONDS
-        share = min(most, max(least, FINALISTS_SHARE * seconds))
+        share = min(most, max(least, FINALISTS_SHARE * min(seconds, TRIAL_SECONDS * trials)))
         after_first, latest = budget.slow_start
         return cls(trials, began, began + seconds, share, after_first, began + latest)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional, init
+from torch.nn import init
 
 from sparsegen import arguments
 from sparsegen.errors import OperandError
@@ -170,7 +170,7 @@ def _conv_of(
     )
     added = {} if bias is None else {"bias": bias}
     # Detached: behind a function of autograd's no view may be changed in place.
-    return _run(problem, device, [_padded(x, words), weight], words, added)[: x.shape[0]].detach()
+    return _run(problem, device, [x, weight], words, added)[: x.shape[0]].detach()
 
 
 def _weights_of(x: Tensor, dy: Tensor, words: Tensor, filter_size: tuple[int, ...], density: float) -> Tensor:
@@ -181,7 +181,7 @@ def _weights_of(x: Tensor, dy: Tensor, words: Tensor, filter_size: tuple[int, ..
         return _plain_weights(x, dy, words, filter_size)
     sizes = words.shape[1], x.shape[1], dy.shape[1]
     problem = _problem(SubmanifoldConv3dWeightsProblem, sizes, x.dtype, filter_size, density)
-    return _run(problem, device, [_padded(x, words), _padded(dy, words)], words, {})
+    return _run(problem, device, [x, dy], words, {})
 
 
 @lru_cache(maxsize=1024)
@@ -203,12 +203,6 @@ def _run(
     """Runs the operator of a problem on tensors."""
     operator = operators.get(problem, device, is_capturing(words))
     return called(operator, given, words, **added)
-
-
-def _padded(x: Tensor, words: Tensor) -> Tensor:
-    """Pads x to a row for each place."""
-    missing = words.shape[1] - x.shape[0]
-    return functional.pad(x, (0, 0, 0, missing)) if missing else x
 
 
 def _opposite(weight: Tensor) -> Tensor:
