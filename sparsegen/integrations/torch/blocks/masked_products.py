@@ -367,14 +367,19 @@ def _launch_gradients(
 ) -> Callable[..., tuple[Tensor, Tensor]]:
     *mask, _ = rest
     alone = _launch_sdd(d, weight, words, *rest), _launch_transposed(x, d, words, *rest)
-    if not all(isinstance(launch, TensorLaunch) for launch in alone):
-        return Gradients(alone, None)
-    products = _sdd_product(d, weight, words, *mask), _transposed_product(x, d, words, *mask)
-    found = [beside_another(launch.operator, mask[0]) for launch in alone]
-    if None in found:
-        return Gradients(alone, None)
-    of_x, of_w = (product.by(operator) for product, operator in zip(products, found, strict=True))
-    return Gradients(alone, (of_x, of_w))
+    of_x = _beside_another(alone[0], partial(_sdd_product, d, weight, words, *mask))
+    of_w = _beside_another(alone[1], partial(_transposed_product, x, d, words, *mask))
+    return Gradients(alone, None if of_x is None or of_w is None else (of_x, of_w))
+
+
+def _beside_another(launch: Callable[..., Tensor], product_of: Callable[[], _Product]) -> TensorLaunch | None:
+    """The launch of a kernel that leaves another one room; None if there is none."""
+    if not isinstance(launch, TensorLaunch):
+        return None
+    product = product_of()
+    operator = beside_another(launch.operator, product.scale)
+    found = None if operator is None else product.by(operator)
+    return found if isinstance(found, TensorLaunch) else None
 
 
 _gradients = calls.of(4, _launch_gradients)
