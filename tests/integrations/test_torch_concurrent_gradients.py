@@ -159,8 +159,10 @@ def test_gradients_run_at_once_in_graphs_alone(streams: Streams, monkeypatch: py
     shared: dict[str, Any] = {"dtype": torch.float16, "requires_grad": True}
     x, weight = torch.ones(1024, 1024, **shared), torch.ones(1024, 1024, **shared)
 
+    bias: Any = None
+
     def step() -> list[tuple[Any, ...]]:
-        y = dsd(x, weight, mask, scale=2.0, dense="never")
+        y = dsd(x, weight, mask, bias, scale=2.0, dense="never")
         streams.log.clear()
         y.backward(torch.ones_like(y))
         return [*streams.log]
@@ -171,22 +173,29 @@ def test_gradients_run_at_once_in_graphs_alone(streams: Streams, monkeypatch: py
         assert step() == alone
         assert [len(one.threads) for one in made] == [1] * 5, "wide ones are bound before they are captured"
         captures[0] = True
-        assert step() == [FORK, (CAPTURED, "sdd 128"), (8, "dsd_transposed 128"), JOIN]
+        apart = [(CAPTURED, "sdd 128"), (8, "dsd_transposed 128")]
+        assert step() == [FORK, *apart, JOIN]
+        bias = torch.ones(1024, **shared)
+        monkeypatch.setattr(gradients, "column_sums", lambda d: streams.runs("sums") and d.sum(0))
+        assert step() == [FORK, apart[0], (CAPTURED, "sums"), apart[1], JOIN], (
+            "sums wait for one product alone"
+        )
+        bias = None
     assert step() == alone
     x.requires_grad_(False)
     with concurrent_gradients():
         assert step() == alone[1:], "a single gradient needs no other stream"
-    assert len(made) == 5
+    assert len(made) == 6, "one more for the bias, of the forward product"
 
 
 def test_gradients_are_the_same(place: str) -> None:
     """In the emulator, which has no graphs, and by PyTorch's own products."""
-    x, weight = torch.randn(40, 56, requires_grad=True), torch.randn(24, 56, requires_grad=True)
+    x, weight, bias = (torch.randn(shape, requires_grad=True) for shape in ((40, 56), (24, 56), (24,)))
     mask = BlockMaskTensor.from_blocks(torch.rand(3, 2) < 0.6, (16, 32), (40, 56))
 
     def step() -> tuple[Any, ...]:
-        y = dsd(x, weight, mask, dense="never")
-        return torch.autograd.grad(y.square().sum(), (x, weight))
+        y = dsd(x, weight, mask, bias, relu=True, dense="never")
+        return torch.autograd.grad(y.square().sum(), (x, weight, bias))
 
     right = step()
     with concurrent_gradients():

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from sparsegen import api
+from sparsegen.integrations.torch.calls.column_sums import column_sums
 from sparsegen.integrations.torch.calls.launches import TensorLaunch
 from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.integrations.torch.calls.side_stream import at_once
@@ -50,28 +51,31 @@ def are_concurrent() -> bool:
 
 
 class Gradients:
-    """The gradients of calls of one kind: by the launches of products that run alone, or, in a graph, at once.
-
-    Attributes:
-        at_once: launches whose kernels fit on the device together; None if there are none.
-    """
+    """The gradients of calls of one kind: by the launches of products that run alone, or, in a graph, at once."""
 
     def __init__(
         self, alone: tuple[Launch, Launch], at_once: tuple[TensorLaunch, TensorLaunch] | None
     ) -> None:
-        self._alone, self.at_once = alone, at_once
+        """
+        Args:
+            at_once: launches whose kernels fit on the device together; None if there are none.
+        """
+        self._alone, self._at_once = alone, at_once
 
-    def __call__(self, d: Tensor, weight: Tensor, words: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of X and of W."""
-        of_x, of_w = self._alone
-        if self.at_once is None:
-            return of_x(d, weight, words), of_w(x, d, words)
-        if is_capturing(d):
-            of_x, of_w = self.at_once
-            return at_once(partial(of_x, d, weight, words), partial(of_w, x, d, words), d.device)
-        for launch in self.at_once:
+    def __call__(
+        self, d: Tensor, weight: Tensor, words: Tensor, x: Tensor, *, adds: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The gradients of X, of W, and, if ``adds``, of the bias, whose kernel waits for that of X alone."""
+        (of_x, of_w), of_bias = self._alone, column_sums if adds else lambda _: None
+        if self._at_once is not None and is_capturing(d):
+            of_x, of_w = self._at_once
+            (dx, db), dw = at_once(
+                lambda: (of_x(d, weight, words), of_bias(d)), partial(of_w, x, d, words), d.device
+            )
+            return dx, dw, db
+        for launch in self._at_once or ():
             launch.bind()  # in this thread: a capture allocates no scratch memory
-        return of_x(d, weight, words), of_w(x, d, words)
+        return of_x(d, weight, words), of_w(x, d, words), of_bias(d)
 
 
 def beside_another(operator: Any, scale: float) -> Any:

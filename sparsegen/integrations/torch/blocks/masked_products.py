@@ -355,16 +355,16 @@ def _dsd_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
         dy = torch.where(y > 0, dy, 0)
     what = asked(dy, x, weight)
     if what is Asked.NOTHING and needs[0] and needs[1] and are_concurrent():
-        dx, dw = _gradients(dy, weight, words, x, *mask)
-    else:
-        dx = _sdd.by(what, dy, weight, words, *mask) if needs[0] else None
-        dw = _dsd_transposed.by(what, x, dy, words, *mask) if needs[1] else None
-    return dx, dw, column_sums.by(what, dy) if needs[2] else None, *[None] * 7
+        return *_gradients(dy, weight, words, x, *mask, adds=needs[2]), *[None] * 7
+    return (
+        _sdd.by(what, dy, weight, words, *mask) if needs[0] else None,
+        _dsd_transposed.by(what, x, dy, words, *mask) if needs[1] else None,
+        column_sums.by(what, dy) if needs[2] else None,
+        *[None] * 7,
+    )
 
 
-def _launch_gradients(
-    d: Tensor, weight: Tensor, words: Tensor, x: Tensor, *rest: Any
-) -> Callable[..., tuple[Tensor, Tensor]]:
+def _launch_gradients(d: Tensor, weight: Tensor, words: Tensor, x: Tensor, *rest: Any) -> Gradients:
     *mask, _ = rest
     alone = _launch_sdd(d, weight, words, *rest), _launch_transposed(x, d, words, *rest)
     of_x = _beside_another(alone[0], partial(_sdd_product, d, weight, words, *mask))
@@ -382,7 +382,12 @@ def _beside_another(launch: Callable[..., Tensor], product_of: Callable[[], _Pro
     return found if isinstance(found, TensorLaunch) else None
 
 
-_gradients = calls.of(4, _launch_gradients)
+def _gradients(
+    d: Tensor, weight: Tensor, words: Tensor, x: Tensor, *rest: Any, adds: bool
+) -> tuple[Tensor | None, ...]:
+    given = d, weight, words, x
+    found: Gradients = calls.target((_launch_gradients, rest), given, _launch_gradients, (*given, *rest))
+    return found(*given, adds=adds)
 
 
 def _remember(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None:
