@@ -65,13 +65,15 @@ class BenchStudy(Study):
             path.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         _, left = self._split(setting)
+        is_first = True
         while left:
-            if not budget.allows(BENCH_START + self.row_seconds):
+            if not budget.allows(BENCH_START + self.row_seconds, first=is_first):
                 click.echo(f"time is up: {len(left)} rows are left; the same command goes on")
                 return False
             # Rows are tuned side by side before any of them is measured: no more of them than there is time for.
             most = max(1, min(MOST_ROWS, int((budget.left - BENCH_START) / self.row_seconds)))
             some = [case for case in left[:most] if case.suite == left[0].suite]
+            is_first = False
             if self._measured(some, setting, budget):
                 return False
             left = [case for case in left if case not in some]

@@ -32,7 +32,7 @@ class Budget:
     """Times of `time.monotonic`.
 
     Attributes:
-        turn: no point is begun later, and another study may have its turn.
+        turn: no point is begun later, nor, but for the first one, that should end later: another study has its turn.
         whole: no point is begun that should end later.
     """
 
@@ -50,7 +50,7 @@ class Budget:
         """Seconds that work may still be begun in, by both."""
         return min(self.turn, self.whole) - time.monotonic()
 
-    def allows(self, expected: float) -> bool:
-        """True if work that should take so many seconds may begin."""
+    def allows(self, expected: float, *, first: bool) -> bool:
+        """True if work that should take so many seconds may begin; the first of a turn may take longer than that."""
         now = time.monotonic()
-        return now <= self.turn and now + expected <= self.whole
+        return now + (0 if first else expected) <= self.turn and now + expected <= self.whole

@@ -147,7 +147,8 @@ class Study(ABC):
         """Measure what the raw file lacks, and write it after every point; whether all is there.
 
         A point that fails ends the process, whose device may be in any state; the same command goes on with the
-        others, and tries those that failed last. A point that should take longer than is left is passed over.
+        others, and tries those that failed last. A point that should take longer than is left is passed over, but the
+        first one of a turn.
 
         Args:
             again: measure points that the file holds, too.
@@ -157,11 +158,13 @@ class Study(ABC):
         """
         raw = RawFile(self, setting, again)
         fresh, failed = raw.left()
-        passed = 0
+        passed, is_first = 0, True
         for point in (*fresh, *failed):
-            if not budget.allows(point.expected):
+            if not budget.allows(point.expected, first=is_first):
                 passed += 1
-            elif not raw.measure(point) and point in fresh:
+                continue
+            is_first = False
+            if not raw.measure(point) and point in fresh:
                 click.echo(f"{point.name} failed: {raw.failed[point.name]}; the same command goes on")
                 return False
         if passed:

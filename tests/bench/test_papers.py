@@ -157,7 +157,9 @@ def test_a_point_that_should_end_too_late_is_passed_over(
     budget = module("budget").Budget
     assert not one.run(setting, budget.of(60, 300), again=False)
     assert one.progress(setting) == study.Progress(1, 2, 900.0)
-    assert one.run(setting, budget.of(60, 3000), again=False)
+    assert not one.run(setting, budget.of(60), again=False), "the first one may outlast its turn, no other"
+    assert one.progress(setting) == study.Progress(2, 1, 400.0)
+    assert one.run(setting, budget.of(60), again=False)
     assert one.progress(setting) == study.Progress(3, 0, 0.0)
 
 
