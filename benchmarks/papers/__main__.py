@@ -79,7 +79,7 @@ def main(
 
 
 def _runs_on(study: Study, device: str) -> bool:
-    """What needs a GPU runs on the emulator, too, whose rows have no times; on the CPU runs what times nothing."""
+    """True if a study has rows on a device; the emulator's have no times, and the CPU takes what times nothing."""
     return not study.needs_gpu if device == CPU else not study.on_host
 
 

@@ -185,7 +185,7 @@ def measured(
 
 
 def row_seconds(side: int, images: int) -> float:
-    """Seconds of a row: pinned memory at 1 GB/s, calls of which each moves the images over the bus, and kernels."""
+    """Seconds of a row: pinned memory at 1 GB/s, calls that each move the images over the bus, and kernels."""
     moved = 4 * 4 * images * side**2
     calls = (len(PIPELINES) + 4) * (1 + REPETITIONS)
     return 3 + moved / 1e9 + calls * moved / 40e9 + seconds(compiled=2 + len(PIPELINES) // 2)

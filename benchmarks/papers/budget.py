@@ -22,7 +22,7 @@ def seconds(
     launches: float = 0,
     compiled: float = 0,
 ) -> float:
-    """Seconds of so many operations, bytes, launches and compiled kernels; launches hide behind operations."""
+    """Seconds of operations, bytes, launches and compiled kernels; launches hide behind operations."""
     computed = float32 / FLOAT32 + tf32 / TF32 + half / HALF + moved / BYTES
     return max(computed, launches * LAUNCH) + compiled * COMPILE
 
@@ -41,7 +41,7 @@ class Budget:
 
     @classmethod
     def of(cls, limit: float, within: float = math.inf) -> Budget:
-        """So many seconds from now on."""
+        """A budget of seconds from now on."""
         now = time.monotonic()
         return cls(now + limit, now + within)
 
@@ -51,6 +51,6 @@ class Budget:
         return min(self.turn, self.whole) - time.monotonic()
 
     def allows(self, expected: float, *, first: bool) -> bool:
-        """True if work that should take so many seconds may begin; the first of a turn may take longer than that."""
+        """True if work that should take ``expected`` seconds may begin; a turn's first may outlast it."""
         now = time.monotonic()
         return now + (0 if first else expected) <= self.turn and now + expected <= self.whole

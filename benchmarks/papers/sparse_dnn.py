@@ -142,7 +142,7 @@ def _networks(setting: Setting) -> list[tuple[int, int, int]]:
 
 
 def measured(neurons: int, layers: int, count: int, gpus: int, setting: Setting) -> dict[str, Any]:
-    """A row of so many inputs on so many GPUs.
+    """A row of some inputs on some GPUs.
 
     Raises:
         WrongResultError: categories differ from float64's.
@@ -166,7 +166,7 @@ def measured(neurons: int, layers: int, count: int, gpus: int, setting: Setting)
 
 
 def row_seconds(neurons: int, layers: int, images: int) -> float:
-    """Seconds of a row, of which nearly all are the host's.
+    """Seconds of a row; nearly all are the host's.
 
     A weight takes 70 ns to generate and 90 to pack, once for times and once for categories (two cores of a server); an
     image 2 ns a pixel to enlarge. Float64 is two operations a weight and input, at a tenth of float32's rate, for data
