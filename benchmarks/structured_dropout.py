@@ -33,6 +33,7 @@ from sparsegen.backends import find_device
 from sparsegen.integrations.torch import (
     BlockMaskTensor,
     DropoutLinear,
+    concurrent_gradients,
     draw_block_mask,
     dsd,
     dsd_transposed,
@@ -120,6 +121,14 @@ def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
 
         return run
 
+    def at_once(module: DropoutLinear) -> Step:
+        def run() -> tuple[Tensor, ...]:
+            with concurrent_gradients():
+                return found()
+
+        found = forced(module, True)
+        return run
+
     error = 0.0
     for module in (layer, own):
         found = []
@@ -134,11 +143,15 @@ def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
             error = max(error, float(difference / other.detach().abs().max()))
     if not error <= TOLERANCE:
         raise WrongResultError(f"{size}, p = {p}: the error is {error:.3g} of the largest element")
+    error = max(error, _error_of_graph(forced(own, True), at_once(own), own, place))
+    if not error <= TOLERANCE:
+        raise WrongResultError(f"{size}, p = {p}, both gradients at once: the error is {error:.3g}")
     step(layer)  # which tries both implementations
     chosen = dropout.masked_products_pay(size, size, size, layer.block, p, x.dtype, str(x.device), True)
     tried = decisions()  # none without a GPU
     in_graph = tried[-1][-1].on_device if tried else chosen
     implementations = [lambda: step(dense), forced(layer, True), forced(own, True), forced(layer, False)]
+    implementations += [at_once(layer), at_once(own)]
     us = median_us([replay(implementation, place) for implementation in implementations])
     return {
         "layer": f"{size} x {size} x {size}",
@@ -148,12 +161,29 @@ def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
         "masked_us": us[1],
         "masked_own_seed_us": us[2],
         "dense_behind_block_dropout_us": us[3],
+        "masked_at_once_us": us[4],
+        "masked_own_seed_at_once_us": us[5],
         "masked_over_dropout_dense": quotient(us[1], us[0]),
         "own_seed_over_dropout_dense": quotient(us[2], us[0]),
         "chosen": "masked" if chosen else "dense",
         "chosen_in_graph": "masked" if in_graph else "dense",
         "error": error,
     }
+
+
+def _error_of_graph(eager: Step, captured: Step, layer: DropoutLinear, place: torch.device) -> float:
+    """The largest difference between results of a graph and of calls with the same masks, of the largest element."""
+    graph, results = graph_of(captured, place)
+    assert layer._state is not None
+    layer._state[1] = 0
+    right = [one.detach().clone() for one in eager()]
+    layer._state[1] = 0
+    graph()
+    pairs = zip(results(), right, strict=True)
+    return max(
+        float((one.detach().double() - other.double()).abs().max() / other.abs().max())
+        for one, other in pairs
+    )
 
 
 def quotient(one: float, other: float) -> float | None:
@@ -234,14 +264,24 @@ def mask_row(blocks: int, place: torch.device) -> dict[str, Any]:
 
 def replay(step: Step, place: torch.device) -> Step:
     """A replay of a graph of the step on the current stream; without a GPU the step itself."""
+    return graph_of(step, place)[0]
+
+
+def graph_of(step: Step, place: torch.device) -> tuple[Step, Step]:
+    """A replay of a graph of the step on the current stream, and its results; without a GPU the step itself."""
+    latest: list[Any] = []
+
+    def run() -> None:
+        latest[:] = [step()]
+
     if place.type != "cuda":
-        return step
+        return run, lambda: latest[0]
     for _ in range(WARM_UP):
         step()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
-        step()
-    return graph.replay
+        run()
+    return graph.replay, lambda: latest[0]
 
 
 def median_us(runs: list[Step]) -> list[float]:

@@ -22,6 +22,7 @@ from benchmarks.papers import earlier
 from benchmarks.papers.earlier import Earlier, earlier_table
 from benchmarks.papers.study import FAILED, Document, Study
 from benchmarks.suite_tables import short
+from sparsegen.system.quantities import counted
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -59,8 +60,10 @@ HEAD = """# The papers' own experiments
 What five papers showed, measured with this project. `python -m benchmarks.papers.page` writes this page from the raw
 files in `benchmarks/results/`; typed by hand is only what the papers say and what differs. Every study is one command,
 ends within ten minutes, and goes on where it stopped when it is given again; `python -m benchmarks.papers --data DATA`
-runs all of them. `DATA` is a folder of [real data](../benchmarks/README.md#the-papers-own-experiments). What is behind
-a paper or a library is in bold. Each paper begins with what other benchmarks measured of its claims before.
+runs all of them in turns, the rows that tell most first, and `--list` says what is left and how long it should take.
+`DATA` is a folder of [real data](../benchmarks/README.md#the-papers-own-experiments). What is behind a paper or a
+library is in bold. A table may have some rows of its study; – was not measured yet. Each paper begins with what other
+benchmarks measured of its claims before.
 """
 
 
@@ -74,10 +77,13 @@ def page(results: Path = RESULTS) -> str:
     """The whole page."""
     known = {study.name: (study, documents(study, results)) for study in studies()}
     lines = [
-        [f"[{study.title}](#{anchor(study)})", ", ".join(d["device"] for d in found.values()) or "not yet"]
+        [
+            f"[{study.title}](#{anchor(study)})",
+            ", ".join(f"{d['device']} ({len(d['rows']):,})" for d in found.values()) or "not yet",
+        ]
         for study, found in known.values()
     ]
-    parts = [HEAD, table(["study", "measured"], lines)]
+    parts = [HEAD, table(["study", "measured on (rows)"], lines)]
     for paper in PAPERS:
         parts.append(f"\n## {paper.title}\n\n{earlier_table(paper.before, results)}\n")
         parts += [section(*known[name]) for name in paper.studies]
@@ -122,8 +128,9 @@ def origin(study: Study, file: Path, document: Document) -> str:
     states = document.get("states") or list(dict.fromkeys(row["state"] for row in document["rows"]))
     driver = f", driver {document['driver']}" if document["driver"] else ""
     by = ", ".join(map(short, states))
+    rows = counted(len(document["rows"]), "row")
     return (
-        f"`{file.parent.name}/{file.name}`{driver}, {document['date']}, measured by {by}; "
+        f"{rows}, `{file.parent.name}/{file.name}`{driver}, {document['date']}, measured by {by}; "
         f"made by `{document.get('command', study.invocation)}`."
     )
 

@@ -51,7 +51,10 @@ class SparseDnnPadding(Study):
     def points(self, setting: Setting) -> Iterable[Point]:
         networks = ((256, 6),) if setting.tiny else sorted(CONFIGURATIONS)
         for neurons, layers in networks:
-            yield Point(f"{neurons} x {layers}", lambda n=neurons, k=layers: measured(n, k))
+            counted = min(FAN_IN * neurons * layers, MOST_WEIGHTS)  # 300 ns a weight for both sizes of slices
+            yield Point(
+                f"{neurons} x {layers}", lambda n=neurons, k=layers: measured(n, k), 1 + 300e-9 * counted
+            )
 
     def table(self, document: Document) -> str:
         lines = [

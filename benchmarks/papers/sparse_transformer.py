@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attentio
 
 from benchmarks.attention_checks import Attend, attended, flex_implementation, largest_errors
 from benchmarks.markdown import NONE, figure, table
+from benchmarks.papers.budget import seconds
 from benchmarks.papers.study import Claim, Document, Point, Setting, Study, result
 from benchmarks.study import times_in_turn
 from sparsegen.integrations.torch import BlockMaskTensor, SparseAttention, block_attention, masks
@@ -254,6 +255,21 @@ class Model:
         return sum(losses) / len(losses) / math.log(2)
 
 
+def step_seconds(s: Sizes, dtype: torch.dtype) -> float:
+    """Seconds of a training step with dense attention: three times the products of a forward pass."""
+    linear = 2 * s.batch * s.tokens * s.layers * (4 * s.width**2 + 2 * s.width * s.hidden)
+    attention = 2 * s.batch * s.layers * s.tokens**2 * s.width  # half of both products, which is causal
+    work = 3 * (linear + 2 * attention)  # fused attention reaches half of the rate
+    return seconds(float32=work, launches=500) if dtype is torch.float32 else seconds(half=work, launches=500)
+
+
+def check_seconds(s: Sizes, dtype: torch.dtype) -> float:
+    """Seconds of the masks, of kernels (FlexAttention's in 16 bits take longest), and of float32 references."""
+    masked = 1 if dtype is torch.float32 else 3
+    references = masked * seconds(float32=3 * 4 * s.heads * s.tokens**2 * s.head_dim)
+    return 8 + references + seconds(compiled=3 * masked) + (25 if masked > 1 else 0)
+
+
 class SparseTransformer(Study):
     name = "sparse_transformer"
     title = "Sputnik: sparse Transformer"
@@ -274,34 +290,39 @@ class SparseTransformer(Study):
     def points(self, setting: Setting) -> Iterable[Point]:
         sizes = TINY if setting.tiny else Sizes()
         torch.backends.cuda.matmul.allow_tf32 = False
-        ways = Ways(sizes, setting.place)
-        yield from self._timed(sizes, setting, ways)
+        ways = cache(lambda: Ways(sizes, setting.place))
+        points = [*self._timed(sizes, setting, ways)]
+        yield from points[:2]  # inference in float32, as in the paper, and in float16
         for name in TRAINED:
 
             def trained(name: str = name) -> dict[str, Any]:
                 model = Model(sizes, setting, torch.bfloat16)
-                bits = round(model.trained(ways.by_name[name]), 4)
+                bits = round(model.trained(ways().by_name[name]), 4)
                 return {"trained": name, "data": model.data, "bits_per_byte": bits, "sizes": asdict(sizes)}
 
-            yield Point(f"trained {name}", trained)
+            expected = 10 + sizes.steps * step_seconds(sizes, torch.bfloat16)
+            yield Point(f"trained {name}", trained, expected)
+        yield from points[2:]
 
-    def _timed(self, sizes: Sizes, setting: Setting, ways: Ways) -> Iterator[Point]:
-        for dtype in (torch.float32, torch.float16, torch.bfloat16):
-            for what in ("inference", "training"):
+    def _timed(self, sizes: Sizes, setting: Setting, ways: Callable[[], Ways]) -> Iterator[Point]:
+        for what in ("inference", "training"):
+            for dtype in (torch.float32, torch.float16, torch.bfloat16):
 
                 def timed(dtype: torch.dtype = dtype, what: str = what) -> dict[str, Any]:
-                    errors = ways.checked(dtype)
+                    errors = ways().checked(dtype)
                     model = Model(sizes, setting, dtype)
                     run = model.infer if what == "inference" else model.step
                     told = {"what": what, "dtype": str(dtype).removeprefix("torch."), "errors": errors}
-                    live = {"sparse": ways.mask.nnz / sizes.tokens**2, "blocks": ways.blocks.density}
+                    live = {"sparse": ways().mask.nnz / sizes.tokens**2, "blocks": ways().blocks.density}
                     return told | {
                         "live": live,
-                        "ways": model.timed(ways.of(dtype), run),
+                        "ways": model.timed(ways().of(dtype), run),
                         "sizes": asdict(sizes),
                     }
 
-                yield Point(f"{what}, {str(dtype).removeprefix('torch.')}", timed)
+                calls = (2 + 2 * ROUNDS) * len(TRAINED)
+                expected = check_seconds(sizes, dtype) + calls * step_seconds(sizes, dtype)
+                yield Point(f"{what}, {str(dtype).removeprefix('torch.')}", timed, expected)
 
     def table(self, document: Document) -> str:
         lines = []

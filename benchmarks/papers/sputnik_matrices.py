@@ -47,16 +47,26 @@ class SputnikMatrices(BenchStudy):
     suites = ("dlmc", "dlmc-training", "dlmc-gradients")
     folder = "dlmc"
     stand_ins = ("dlmc-like", "sddmm")
+    told = (
+        "dlmc rn50/magnitude_pruning/0.9/",
+        "dlmc transformer/magnitude_pruning/0.9/",
+        "/magnitude_pruning/0.9/",
+        "/0.9/",
+    )
+    row_seconds = (
+        1.5  # 0.5 on an H100 with more baselines (`bench_dlmc_float32.json.xz`), and two rules compiled
+    )
     options = (
         *(w for name in (UNTUNED, CUSPARSE, CUSPARSE_SDDMM, DENSE) for w in ("--only", name)),
         *("--configs", f"{SPMM}@published", "--configs", f"{SDDMM}@published"),
         *("--rounds", "3", "--samples", "10"),
     )
     tiny = (
-        *("--case", "512x128x784", "--case", f"{SMALL} n=64", "--case", f"{SMALL} k=256"),
-        *("--dtype", "float32", "--only", DENSE, "--configs", f"{SPMM}@published"),
+        *("--only", DENSE, "--configs", f"{SPMM}@published"),
         *("--rounds", "1", "--samples", "1"),
     )
+
+    tiny_cases = ("512x128x784", f"{SMALL} n=64", f"{SMALL} k=256")
 
     def table(self, document: Document) -> str:
         lines = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import traceback
@@ -13,10 +14,11 @@ from typing import Any
 
 import click
 
+from benchmarks.papers.budget import START, Budget
 from benchmarks.papers.data import Data
 from benchmarks.pictures import save
-from benchmarks.study import read_document, result_file, torch_place, write_results
-from sparsegen.backends import find_device
+from benchmarks.study import read_document, result_file, rows_of, torch_place, write_results
+from sparsegen.backends import find_device, find_devices
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
 from sparsegen.system.host_lock import private_lock
@@ -26,6 +28,7 @@ LIMIT = 540.0  # seconds after which no further point is begun
 INCOMPLETE = 75  # exit status of a study that goes on when it is given again
 FAILED = "failed"  # of a raw file: points without a result, and why
 BROKEN_OFF = "the process ended before it was measured"
+TURNS = "papers_turns"  # the raw file of how long studies took
 CPU = "cpu"  # PyTorch on the host; nothing of ours runs
 EQUAL = 0.05  # by how much a ratio may differ from 1 and still be called equal
 
@@ -48,11 +51,13 @@ class Setting:
 
     Attributes:
         tiny: small sizes, for a test.
+        gpus: number of GPUs of this kind.
     """
 
     device: Device
     data: Data
     tiny: bool
+    gpus: int = 1
 
     @property
     def place(self) -> Any:
@@ -69,10 +74,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Point:
-    """One row of the raw file: its name, and how it is measured."""
+    """One row of the raw file: its name, how it is measured, and how many seconds that should take on one H200."""
 
     name: str
     measure: Callable[[], dict[str, Any]]
+    expected: float
 
 
 class Study(ABC):
@@ -101,7 +107,7 @@ class Study(ABC):
 
     @abstractmethod
     def points(self, setting: Setting) -> Iterable[Point]:
-        """All points, in the order in which they are measured."""
+        """All points, those that tell most first; no device is touched."""
 
     @abstractmethod
     def table(self, document: Document) -> str:
@@ -131,29 +137,39 @@ class Study(ABC):
             "--device cpu" if self.on_host else "--data DATA"
         )
 
-    def run(self, setting: Setting, limit: float, again: bool) -> bool:
+    def progress(self, setting: Setting) -> Progress:
+        """The rows that the raw file holds, and what is left."""
+        raw = RawFile(self, setting, again=False)
+        left = [point for points in raw.left() for point in points]
+        return Progress(len(raw.points) - len(left), len(left), sum(point.expected for point in left))
+
+    def run(self, setting: Setting, budget: Budget, again: bool) -> bool:
         """Measure what the raw file lacks, and write it after every point; whether all is there.
 
         A point that fails ends the process, whose device may be in any state; the same command goes on with the
-        others, and tries those that failed last.
+        others, and tries those that failed last. A point that should take longer than is left is passed over, but the
+        first one of a turn.
 
         Args:
-            limit: seconds after which no further point is begun.
             again: measure points that the file holds, too.
 
         Raises:
             click.ClickException: all other points are there, and some failed again.
         """
-        ends = time.monotonic() + limit
         raw = RawFile(self, setting, again)
         fresh, failed = raw.left()
+        passed, is_first = 0, True
         for point in (*fresh, *failed):
-            if time.monotonic() > ends:
-                click.echo(f"time is up: {point.name} and what follows is left out; the same command goes on")
-                return False
+            if not budget.allows(point.expected, first=is_first):
+                passed += 1
+                continue
+            is_first = False
             if not raw.measure(point) and point in fresh:
                 click.echo(f"{point.name} failed: {raw.failed[point.name]}; the same command goes on")
                 return False
+        if passed:
+            click.echo(f"time is up: {passed} points are left; the same command goes on")
+            return False
         if raw.failed:
             told = "; ".join(f"{name}: {why}" for name, why in raw.failed.items())
             raise click.ClickException(f"{self.name}: {len(raw.failed)} points failed: {told}")
@@ -174,23 +190,63 @@ class Study(ABC):
         )
         @click.option("--tiny", is_flag=True, help="Small sizes, for a test.")
         @click.option("--limit", default=LIMIT, show_default=True, help="Begin no point later, seconds.")
+        @click.option("--within", default=math.inf, help="Begin no point that should end later, seconds.")
         @click.option("--again", is_flag=True, help="Also points that the raw file holds.")
-        def main(name: str, data: Path | None, tiny: bool, limit: float, again: bool) -> None:
-            setting = Setting(device_of(name), Data(data), tiny)
+        def main(name: str, data: Path | None, tiny: bool, limit: float, within: float, again: bool) -> None:
+            budget, began = Budget.of(limit, within), time.monotonic()
+            setting = setting_of(name, data, tiny)
             with private_lock(self.raw, Settings.from_environment().cache / "locks"):
                 # Another process may measure the same yet: one whose parent was killed.
-                if not self.run(setting, limit, again):
+                before = Progress(0, 0, 0.0) if again else self.progress(setting)
+                try:
+                    is_complete = self.run(setting, budget, again)
+                finally:
+                    write_turn(self, setting, before, time.monotonic() - began)
+                if not is_complete:
                     sys.exit(INCOMPLETE)
 
         return main
 
 
+@dataclass(frozen=True)
+class Progress:
+    """The state of a study on a device: rows that are there, rows that are not, and seconds that these should take."""
+
+    held: int
+    left: int
+    expected: float
+
+
+def write_turn(study: Study, setting: Setting, before: Progress, taken: float) -> None:
+    """Record how long a turn of a study took, beside what was expected of the rows that it measured."""
+    after = study.progress(setting)
+    if after.held == before.held:
+        return
+    rows = rows_of(result_file(setting.device, TURNS))
+    rows.append(
+        {
+            "study": study.name,
+            "rows": after.held - before.held,
+            "left": after.left,
+            "seconds": round(taken, 1),
+            "expected_seconds": round(START + before.expected - after.expected, 1),
+            "expected_left_seconds": round(after.expected, 1),
+        }
+    )
+    write_results(setting.device, TURNS, rows)
+
+
 class RawFile:
-    """A study's raw file on a device: the rows that it holds, and what failed, written as a whole each time."""
+    """A study's raw file on a device: the rows that it holds, and what failed, written as a whole each time.
+
+    Attributes:
+        points: all points of the study.
+        failed: those without a result, and why.
+    """
 
     def __init__(self, study: Study, setting: Setting, again: bool) -> None:
         self._study, self._setting = study, setting
-        self._points = list(study.points(setting))
+        self.points = list(study.points(setting))
         path = result_file(setting.device, study.raw)
         held = read_document(path) if path.is_file() and not again else {}
         self._rows: dict[str, dict[str, Any]] = {row[KEY]: row for row in held.get("rows", ())}
@@ -198,7 +254,7 @@ class RawFile:
 
     def left(self) -> tuple[list[Point], list[Point]]:
         """Points that were never begun, and those that failed."""
-        missing = [point for point in self._points if point.name not in self._rows]
+        missing = [point for point in self.points if point.name not in self._rows]
         return (
             [point for point in missing if point.name not in self.failed],
             [point for point in missing if point.name in self.failed],
@@ -217,7 +273,12 @@ class RawFile:
             self._write()
             return False
         taken = round(time.monotonic() - began, 2)
-        self._rows[point.name] = {KEY: point.name, **measured, "seconds": taken}
+        self._rows[point.name] = {
+            KEY: point.name,
+            **measured,
+            "seconds": taken,
+            "expected_seconds": round(point.expected, 1),
+        }
         del self.failed[point.name]
         self._write()
         click.echo(f"{point.name}: " + ", ".join(f"{k} {v}" for k, v in measured.items() if _is_short(v)))
@@ -225,7 +286,7 @@ class RawFile:
 
     def _write(self) -> None:
         """Rows in the order of the points; those of other settings lie behind."""
-        order = {point.name: number for number, point in enumerate(self._points)}
+        order = {point.name: number for number, point in enumerate(self.points)}
         rows = sorted(self._rows.values(), key=lambda row: order.get(row[KEY], len(order)))
         folder = self._setting.data.folder
         given = {} if folder is None else {str(folder): "DATA"}
@@ -239,6 +300,13 @@ class RawFile:
             seed=self._study.seed,
             **facts,
         )
+
+
+def setting_of(name: str, data: Path | None, tiny: bool) -> Setting:
+    """The setting of a device by name."""
+    device = device_of(name)
+    gpus = len(find_devices("all")) if device.backend == "cuda" else 1
+    return Setting(device, Data(data), tiny, gpus)
 
 
 def device_of(name: str) -> Device:
@@ -257,6 +325,17 @@ def result(what: str, ratio: float | None) -> str:
     if abs(ratio - 1) <= EQUAL:
         return f"{what}: equal ({ratio:.2f} ×)."
     return f"{what}: {'ahead' if ratio > 1 else '**behind**'} ({ratio:.2f} ×)."
+
+
+def ahead_from(ratios: Mapping[float, float | None]) -> float | None:
+    """The least key from which on all ratios that were measured are above 1; None if the last one is not."""
+    found = None
+    for key in sorted(ratios, reverse=True):
+        over = ratios[key]
+        if over is not None and over <= 1:
+            break
+        found = key if over is not None else found
+    return found
 
 
 def rows_by(document: Document, *keys: str) -> dict[tuple[Any, ...], Row]:

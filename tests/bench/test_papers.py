@@ -58,6 +58,10 @@ def module(name: str) -> Any:
     return importlib.import_module(f"benchmarks.papers.{name}")
 
 
+def minute() -> Any:
+    return module("budget").Budget.of(60)
+
+
 def run(name: str, *arguments: str) -> Any:
     """A study by its command line, small."""
     return CliRunner().invoke(
@@ -118,13 +122,20 @@ def test_a_study_runs_small_and_makes_its_section(name: str, papers: Path, tmp_p
     assert file == papers / f"papers_{name}.json.xz"
     section = page.section(study, {file: document})
     assert study.title in section and "Not measured yet" not in section
+    for held in range(1, len(document["rows"])):
+        some = {**document, "rows": document["rows"][:held]}
+        assert f"\n{held} row" in page.section(study, {file: some})
+    [turn] = module("study").read_document(papers / "papers_turns.json.xz")["rows"]
+    assert (turn["study"], turn["left"], turn["expected_left_seconds"]) == (name, 0, 0)
+    assert turn["rows"] >= 1 and turn["seconds"] > 0 and turn["expected_seconds"] > module("budget").START
     pytest.importorskip("matplotlib")
     picture = tmp_path / "figure.svg"
     assert study.draw(document, picture) == picture.is_file()
 
 
-def test_a_study_goes_on_where_it_stopped(papers: Path) -> None:
-    first = run("lidar_network", "--limit", "-1")
+@pytest.mark.parametrize("limit", [("--limit", "-1"), ("--within", "1")])
+def test_a_study_goes_on_where_it_stopped(limit: tuple[str, str], papers: Path) -> None:
+    first = run("lidar_network", *limit)
     assert first.exit_code == module("study").INCOMPLETE and "time is up" in first.output
     assert not list(papers.iterdir())
     second = run("lidar_network")
@@ -132,7 +143,49 @@ def test_a_study_goes_on_where_it_stopped(papers: Path) -> None:
     third = run("lidar_network", "--limit", "-1")  # nothing is left to measure
     assert third.exit_code == 0 and "difference" not in third.output
     rows = module("study").read_document(papers / "papers_lidar_network.json.xz")["rows"]
-    assert len(rows) == 1 and {"point", "seconds", "state", "measured"} <= rows[0].keys()
+    assert len(rows) == 1
+    assert {"point", "seconds", "expected_seconds", "state", "measured"} <= rows[0].keys()
+
+
+def test_a_point_that_should_end_too_late_is_passed_over(
+    papers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, one = module("study"), module("lidar_network").LidarNetwork()
+    points = [study.Point(str(seconds), lambda: {"value": 1}, seconds) for seconds in (500.0, 2.0, 400.0)]
+    monkeypatch.setattr(one, "points", lambda setting: points)
+    setting = study.Setting(study.device_of("emulator"), module("data").Data(None), True)
+    budget = module("budget").Budget
+    assert not one.run(setting, budget.of(60, 300), again=False)
+    assert one.progress(setting) == study.Progress(1, 2, 900.0)
+    assert not one.run(setting, budget.of(60), again=False), "the first one may outlast its turn, no other"
+    assert one.progress(setting) == study.Progress(2, 1, 400.0)
+    assert one.run(setting, budget.of(60), again=False)
+    assert one.progress(setting) == study.Progress(3, 0, 0.0)
+
+
+@pytest.mark.parametrize("name", [name for name in STUDIES if name != "sparse_dnn_padding"])
+def test_what_is_expected_needs_no_gpu(name: str, papers: Path) -> None:
+    """The first rows of each study, the process's start with them, should take a minute or little more."""
+    every = importlib.import_module("benchmarks.papers.__main__")
+    setting, study = every._setting("cuda", None, False), module(name).STUDY
+    progress = study.progress(setting)
+    assert progress.held == 0 and progress.left > 5 and progress.expected > progress.left
+    points = [*study.points(setting)]
+    assert len({point.name for point in points}) == len(points)
+    assert not points or points[0].expected < 60
+
+
+def test_a_list_of_what_is_left(papers: Path) -> None:
+    every = importlib.import_module("benchmarks.papers.__main__")
+    words = ["--list", "--study", "lidar_network", "--device", "emulator", "--tiny"]
+    found = json.loads(CliRunner().invoke(every.main, [*words, "--json"], catch_exceptions=False).output)
+    [told] = found["studies"]
+    assert (told["study"], told["held"], told["left"]) == ("lidar_network", 0, 1)
+    assert found["whole"]["expected"] == told["expected"] > 0
+    assert run("lidar_network").exit_code == 0
+    assert "| lidar_network | 1 | 0 | 0 |" in CliRunner().invoke(every.main, words).output
+    wrong = CliRunner().invoke(every.main, ["--list", "--study", "sparse_dnn_padding"])
+    assert wrong.exit_code == 2 and "no studies that run on cuda" in wrong.output
 
 
 def test_points_that_fail_are_left_for_last(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,11 +199,11 @@ def test_points_that_fail_are_left_for_last(papers: Path, monkeypatch: pytest.Mo
     names = ("first", "second", "third")
     one = module("lidar_network").LidarNetwork()
     monkeypatch.setattr(
-        one, "points", lambda setting: [study.Point(n, lambda n=n: measured(n)) for n in names]
+        one, "points", lambda setting: [study.Point(n, lambda n=n: measured(n), 1.0) for n in names]
     )
     setting = study.Setting(study.device_of("emulator"), module("data").Data(None), True)
-    assert not one.run(setting, 60, again=False)  # the process ends: its device may be in any state
-    assert not one.run(setting, 60, again=False)  # the second point, and the third fails
+    assert not one.run(setting, minute(), again=False)  # the process ends: its device may be in any state
+    assert not one.run(setting, minute(), again=False)  # the second point, and the third fails
     document = study.read_document(papers / "papers_lidar_network.json.xz")
     assert [row["point"] for row in document["rows"]] == ["second"]
     assert document["failed"] == {n: f"SparsegenError: {n} is wrong" for n in ("first", "third")}
@@ -161,9 +214,9 @@ def test_points_that_fail_are_left_for_last(papers: Path, monkeypatch: pytest.Mo
     assert "- **Failed**: third: SparsegenError: third is wrong" in page.section(one, {file: found})
     wrong.remove("first")
     with pytest.raises(ClickException, match="1 points failed: third: SparsegenError: third is wrong"):
-        one.run(setting, 60, again=False)
+        one.run(setting, minute(), again=False)
     wrong.clear()
-    assert one.run(setting, 60, again=False)
+    assert one.run(setting, minute(), again=False)
     document = study.read_document(papers / "papers_lidar_network.json.xz")
     assert [row["point"] for row in document["rows"]] == list(names) and "failed" not in document
 
@@ -181,15 +234,15 @@ def test_a_killed_process_leaves_its_point_for_last(papers: Path, monkeypatch: p
             raise Killed
         return {"value": name}
 
-    points = [study.Point(n, lambda n=n: measured(n)) for n in ("first", "second")]
+    points = [study.Point(n, lambda n=n: measured(n), 1.0) for n in ("first", "second")]
     monkeypatch.setattr(one, "points", lambda setting: points)
     setting = study.Setting(study.device_of("emulator"), module("data").Data(None), True)
     with pytest.raises(Killed):
-        one.run(setting, 60, again=False)
+        one.run(setting, minute(), again=False)
     document = study.read_document(papers / "papers_lidar_network.json.xz")
     assert document["failed"] == {"first": study.BROKEN_OFF} and not document["rows"]
     assert not module("page").documents(one, papers.parent)
-    assert one.run(setting, 60, again=False) and done == ["first", "second", "first"]
+    assert one.run(setting, minute(), again=False) and done == ["first", "second", "first"]
 
 
 def test_a_bench_goes_on_where_it_stopped(papers: Path) -> None:
@@ -197,7 +250,7 @@ def test_a_bench_goes_on_where_it_stopped(papers: Path) -> None:
     assert first.exit_code == module("study").INCOMPLETE and "complete" not in first.output, first.output
     assert run("sputnik_kernels").exit_code == 0
     again = run("sputnik_kernels")
-    assert again.exit_code == 0 and "0 rows measured, 2 kept, 0 left" in again.output
+    assert again.exit_code == 0 and again.output == "sputnik_kernels: complete\n"
 
 
 def test_padding_is_that_of_packed_networks(papers: Path) -> None:
@@ -237,14 +290,18 @@ def test_all_of_them_go_on_until_they_are_complete(papers: Path, monkeypatch: py
         return subprocess.CompletedProcess(words, left.pop(0) if left else 0)
 
     monkeypatch.setattr(every.subprocess, "run", run)
-    done = CliRunner().invoke(every.main, ["--hours", "1", "--data", "DATA"], catch_exceptions=False)
+    words = ["--hours", "1", "--data", str(papers)]
+    done = CliRunner().invoke(every.main, words, catch_exceptions=False)
     assert done.exit_code == 1 and done.output.endswith("failed: lidar_network, sparse_dnn\n")
     counts = Counter(words[0].rpartition(".")[2] for words in begun)
     again = {"mobilenet": 3, "sparse_dnn": every.MOST_DEATHS}
-    assert counts == dict.fromkeys(STUDIES, 1) | again
-    assert all(words[1:] == ["--device", "cuda", "--limit", "540", "--data", "DATA"] for words in begun[:3])
-    (padding,) = (words for words in begun if words[0].endswith("padding"))
-    assert padding[1:3] == ["--device", "cpu"]
+    assert counts == dict.fromkeys(set(STUDIES) - {"sparse_dnn_padding"}, 1) | again
+    assert all(words[1:5] == ["--device", "cuda", "--data", str(papers)] for words in begun)
+    turns = [words[6] for words in begun if words[0].endswith("mobilenet")]
+    assert turns == ["40", "80", "160"] and begun[0][5::2] == ["--limit", "--within"]
+    begun.clear()
+    assert CliRunner().invoke(every.main, ["--device", "cpu", "--minutes", "5"]).exit_code == 0
+    assert [words[0].rpartition(".")[2] for words in begun] == ["uniform_accuracy", "sparse_dnn_padding"]
 
 
 def test_data_that_are_missing_are_said(papers: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import (  # noqa: E402
     BlockMaskTensor,
     DropoutLinear,
+    concurrent_gradients,
     draw_block_mask,
     dsd,
     dsd_transposed,
@@ -162,6 +163,34 @@ def test_draws_and_products_follow_each_other() -> None:
             found = chain(1)  # and again behind a graph
             assert_close(found[0], right(52 + 7 * (turn + 1)), torch.float16)
             state[1] -= 1
+
+
+def test_gradients_at_once_are_those_of_eager_steps() -> None:
+    """Two layers in one graph, whose kernels and side stream are the same; replays behind each other."""
+    first, second = (layer(own_seed=True) for _ in range(2))
+    x = torch.randn(TOKENS, IN, device="cuda", dtype=torch.float16, requires_grad=True)
+    seed = torch.randn(TOKENS, OUT, device="cuda", dtype=torch.float16)
+
+    def step() -> tuple[Any, ...]:
+        parameters = *first.parameters(), *second.parameters()
+        return torch.autograd.grad(first(x) + second(x), (x, *parameters), seed)
+
+    def rewind() -> None:
+        for one in (first, second):
+            one._own_state(x.device)[1] = 0
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+        rewind()
+        right = [[part.double() for part in step()] for _ in range(20)]
+        with concurrent_gradients():
+            graph, results = captured(step, stream)
+        rewind()
+        for parts in right:
+            graph.replay()
+            for mine, theirs in zip(results, parts, strict=True):
+                assert_close(mine, theirs, torch.float16)
 
 
 def test_a_seed_of_its_own_is_not_drawn_in_a_graph() -> None:

@@ -187,11 +187,23 @@ class CopiedTiles(Family[P, C]):
 
     def launch(self, problem: P, config: C, sizes: Mapping[str, int], device: Device) -> Launch:
         side = Side.of(problem)
+        # Sampled tiles hold whole blocks of the mask, those that are cut off too; the rest of a row is one tile.
         columns = (
-            PIECE if side.samples else config.tile_n * config.cluster
-        )  # columns of a cluster's narrowest tile
-        tiles = problem.batch * self._row_tiles(side) * ceil_div(side.columns, columns)
+            ceil_div(side.columns, side.inner_block) * side.inner_block if side.samples else side.columns
+        )
+        tiles = problem.batch * self._row_tiles(side) * ceil_div(columns, config.tile_n * config.cluster)
         return persistent_launch(max(1, tiles), config.cluster, device)
+
+    def beside_another(self, problem: P, config: C, device: Device) -> C | None:
+        """The config of the narrowest tiles, as wide as these or wider, whose launch takes at most half of the
+        multiprocessors, so that another one like it runs at the same time; None if there is none.
+        """
+        for tile_n in (tile_n for tile_n in (64, 128, 256) if tile_n >= config.tile_n):
+            found = replace(config, tile_n=tile_n, cluster=1)
+            blocks = self.launch(problem, found, {}, device).grid[0]
+            if 2 * blocks <= device.multiprocessors and self.is_valid(problem, found, device):
+                return found
+        return None
 
     def heuristic(self, problem: P, features: Features, device: Device) -> C:
         """Wide tiles if they fill the device; otherwise fewer or narrower ones, scheduled by position."""

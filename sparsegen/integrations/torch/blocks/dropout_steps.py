@@ -18,6 +18,7 @@ from torch.nn.functional import linear
 
 from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor
+from sparsegen.integrations.torch.blocks.concurrent_gradients import are_concurrent
 from sparsegen.integrations.torch.blocks.mask_launches import (
     independent,
     launch_draw,
@@ -195,6 +196,7 @@ class MaskedStep(DropoutStep):
             known is None
             or is_watched()
             or torch.is_grad_enabled()
+            or are_concurrent()
             or not (known.like_dy.check(dy) and known.like_saved.check(x, weight, words))
             or dy.data_ptr() & VECTOR_MASK
         ):

@@ -13,6 +13,7 @@ with Structured Dropout). `torch.compile` sees each as one operator; a new mask 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,12 +24,13 @@ from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
+from sparsegen.integrations.torch.blocks.concurrent_gradients import BothGradients, are_concurrent, beside_another
 from sparsegen.integrations.torch.blocks.plain_products import PlainProduct, drawn_words
 from sparsegen.integrations.torch.calls.column_sums import column_sums, sums_like
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
-from sparsegen.integrations.torch.calls.direct import PLAIN, Context, DirectOperator, asked
+from sparsegen.integrations.torch.calls.direct import PLAIN, Asked, Context, DirectOperator, asked
 from sparsegen.integrations.torch.calls.either import chosen
-from sparsegen.integrations.torch.calls.launches import Launch, Result, View, calls, launch_of
+from sparsegen.integrations.torch.calls.launches import Launch, Result, TensorLaunch, View, calls, launch_of
 from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.calls.tensor_checks import check_tensor, require_tensors
 from sparsegen.matrix.block_mask import grid
@@ -173,7 +175,7 @@ def _launch_dsd(
     layout, w = _weight(weight)
     problem = problem_of(DsdProblem, (m, k, n), x, words, *mask, w_layout=layout, epilogue=epilogue)
     places = {"x": 0, "w": (1, w), "mask": 3} | ({} if bias is None else {"bias": 2})
-    return _launch(problem, mask[0], (x, weight, bias, words), places, (m, n), dense)
+    return _Product(problem, mask[0], (x, weight, bias, words), places, (m, n)).launch(dense)
 
 
 def _without_terms(
@@ -188,11 +190,16 @@ def _launch_transposed(x: Tensor, d: Tensor, words: Tensor, *rest: Any) -> Calla
     *mask, dense = rest
     check_tensor(x, "x", (None, None), x)
     check_tensor(d, "d", (x.shape[0], None), x, free="out features")
+    if not (x.numel() and d.numel()):
+        shape = d.shape[1], x.shape[1]
+        return lambda x, d, words: x.new_zeros(shape)
+    return _transposed_product(x, d, words, *mask).launch(dense)
+
+
+def _transposed_product(x: Tensor, d: Tensor, words: Tensor, *mask: Any) -> _Product:
     (m, k), n = x.shape, d.shape[1]
-    if not (m and n and k):
-        return lambda x, d, words: x.new_zeros((n, k))
     problem = problem_of(DsdTransposedProblem, (m, k, n), x, words, *mask, y_layout=Layout.COLUMN)
-    return _launch(problem, mask[0], (x, d, words), {"x": 0, "d": 1, "mask": 2}, (n, k), dense)
+    return _Product(problem, mask[0], (x, d, words), {"x": 0, "d": 1, "mask": 2}, (n, k))
 
 
 def _launch_sdd(
@@ -204,12 +211,17 @@ def _launch_sdd(
     (m, n), k = d.shape, weight.shape[1]
     if not (m and k):
         return lambda d, weight, words, out=None: d.new_zeros((m, k)) if out is None else out
-    layout, w = _weight(weight)
     if not n:
         problem = problem_of(SddProblem, (m, k, 1), d, words, *mask, rest=rest)
         return PlainProduct(problem, mask[0], kernel_device(d))
+    return _sdd_product(d, weight, words, *mask, rest=rest).launch(dense)
+
+
+def _sdd_product(d: Tensor, weight: Tensor, words: Tensor, *mask: Any, rest: Rest = Rest.FILLED) -> _Product:
+    (m, n), k = d.shape, weight.shape[1]
+    layout, w = _weight(weight)
     problem = problem_of(SddProblem, (m, k, n), d, words, *mask, w_layout=layout, rest=rest)
-    return _launch(problem, mask[0], (d, weight, words), {"d": 0, "w": (1, w), "mask": 2}, (m, k), dense)
+    return _Product(problem, mask[0], (d, weight, words), {"d": 0, "w": (1, w), "mask": 2}, (m, k))
 
 
 def _launch_sdd_into(
@@ -255,34 +267,44 @@ def problem_of(
     return kind(*sizes, dtype, Block.parse(block), Density.parse(density), **traits)
 
 
-def _launch(
-    problem: MaskedProblem,
-    scale: float,
-    tensors: tuple[Tensor | None, ...],
-    places: dict[str, Any],
-    shape: tuple[int, int],
-    dense: Dense | str,
-) -> Callable[..., Tensor]:
-    """Returns the function that computes the problem: our kernel, or PyTorch's own product where that takes less time,
-    or without a device of ours.
+@dataclass(frozen=True)
+class _Product:
+    """A product of tensors like these.
+
+    Attributes:
+        places: for each operand its place among the tensors, as `launch_of` takes it.
+        shape: of the result.
     """
-    policy, first = Dense.parse(dense), tensors[0]
-    assert first is not None
-    device = kernel_device(first)
-    own = PlainProduct(problem, scale, device)
-    if device is None or policy is Dense.ALWAYS:
-        return own
-    operator = partial(operators.get, problem, device, captures=False, scale=scale)
 
-    def ours() -> Callable[..., Tensor]:
-        return launch_of(operator(), problem, tensors, places, Result(shape))
+    problem: MaskedProblem
+    scale: float
+    tensors: tuple[Tensor | None, ...]
+    places: dict[str, Any]
+    shape: tuple[int, int]
 
-    def enter() -> Entrants:
-        drawn = *tensors[:-1], drawn_words(problem, first.device)
-        pair = partial(ours(), *drawn), partial(own, *drawn)
-        return Entrants(operator().launcher.variant, lambda _: pair, CALLS)
+    def launch(self, dense: Dense | str) -> Callable[..., Tensor]:
+        """Returns the function that computes it: our kernel, or PyTorch's own product where that takes less time, or
+        without a device of ours.
+        """
+        policy, first = Dense.parse(dense), self.tensors[0]
+        assert first is not None
+        device = kernel_device(first)
+        own = PlainProduct(self.problem, self.scale, device)
+        if device is None or policy is Dense.ALWAYS:
+            return own
+        operator = partial(operators.get, self.problem, device, captures=False, scale=self.scale)
 
-    return chosen(partial(decide, Task.PRODUCT, problem, device, enter, policy), ours, own)
+        def enter() -> Entrants:
+            drawn = *self.tensors[:-1], drawn_words(self.problem, first.device)
+            pair = partial(self.by(operator()), *drawn), partial(own, *drawn)
+            return Entrants(operator().launcher.variant, lambda _: pair, CALLS)
+
+        decided = partial(decide, Task.PRODUCT, self.problem, device, enter, policy)
+        return chosen(decided, lambda: self.by(operator()), own)
+
+    def by(self, operator: Any) -> Callable[..., Tensor]:
+        """Returns the launch of an operator that was prepared for the problem."""
+        return launch_of(operator, self.problem, self.tensors, self.places, Result(self.shape))
 
 
 _sdd_into_of = calls.of(4, _launch_sdd_into)
@@ -351,6 +373,8 @@ def dsd_gradients(
     if y is not None:
         dy = torch.where(y > 0, dy, 0)
     what = asked(dy, x, weight)
+    if what is Asked.NOTHING and needs[0] and needs[1] and are_concurrent():
+        return _both_gradients(dy, weight, words, x, *mask, adds=needs[2])
     return (
         _sdd.by(what, dy, weight, words, *mask) if needs[0] else None,
         _dsd_transposed.by(what, x, dy, words, *mask) if needs[1] else None,
@@ -374,6 +398,32 @@ def gradient_launches(
         calls.launch(3, _launch_transposed, (x, dy, words, *mask)) if needs[1] else None,
         sums_like(dy) if needs[2] else None,
     )
+
+
+def _launch_both(d: Tensor, weight: Tensor, words: Tensor, x: Tensor, *rest: Any) -> BothGradients:
+    *mask, _ = rest
+    alone = _launch_sdd(d, weight, words, *rest), _launch_transposed(x, d, words, *rest)
+    of_x = _beside_another(alone[0], partial(_sdd_product, d, weight, words, *mask))
+    of_w = _beside_another(alone[1], partial(_transposed_product, x, d, words, *mask))
+    return BothGradients(alone, None if of_x is None or of_w is None else (of_x, of_w))
+
+
+def _beside_another(launch: Callable[..., Tensor], product_of: Callable[[], _Product]) -> TensorLaunch | None:
+    """The launch of a kernel that leaves another one room; None if there is none."""
+    if not isinstance(launch, TensorLaunch):
+        return None
+    product = product_of()
+    operator = beside_another(launch.operator, product.scale)
+    found = None if operator is None else product.by(operator)
+    return found if isinstance(found, TensorLaunch) else None
+
+
+def _both_gradients(
+    d: Tensor, weight: Tensor, words: Tensor, x: Tensor, *rest: Any, adds: bool
+) -> Gradients:
+    given = d, weight, words, x
+    found: BothGradients = calls.target((_launch_both, rest), given, _launch_both, (*given, *rest))
+    return found(*given, adds=adds)
 
 
 def _remember(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None:

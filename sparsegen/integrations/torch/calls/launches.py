@@ -219,6 +219,7 @@ class TensorLaunch:
     """A launch on a GPU's tensors of one kind, past all checks.
 
     Attributes:
+        operator: the operator whose variant it launches.
         was_captured: true if a CUDA graph launches it, so that it must live on.
     """
 
@@ -227,9 +228,9 @@ class TensorLaunch:
         "_empty",
         "_index",
         "_launching",
-        "_operator",
         "_stream",
         "_taken",
+        "operator",
         "was_captured",
     )
 
@@ -243,7 +244,7 @@ class TensorLaunch:
             by_name.get(spec.name) or (-1, None, launcher.kept_address(spec.name))
             for spec in variant.operands
         )
-        self._operator, self.was_captured = operator, False
+        self.operator, self.was_captured = operator, False
         self._bound, self._launching = variant.bound, variant.launching
         self._index, self._stream = like.get_device(), current_stream_of(torch)
         dtype = getattr(torch, str(variant.result.dtype))
@@ -274,6 +275,10 @@ class TensorLaunch:
         with self._launching:
             launch(stream, *addresses, out.data_ptr())
         return out
+
+    def bind(self) -> None:
+        """Allocate what the calling thread's launches need beside their operands, unless it is there."""
+        self._bound()
 
 
 class OperatorCall:
