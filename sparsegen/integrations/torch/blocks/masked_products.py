@@ -24,7 +24,11 @@ from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
-from sparsegen.integrations.torch.blocks.concurrent_gradients import BothGradients, are_concurrent, beside_another
+from sparsegen.integrations.torch.blocks.concurrent_gradients import (
+    BothGradients,
+    are_concurrent,
+    beside_another,
+)
 from sparsegen.integrations.torch.blocks.plain_products import PlainProduct, drawn_words
 from sparsegen.integrations.torch.calls.column_sums import column_sums, sums_like
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
@@ -418,9 +422,7 @@ def _beside_another(launch: Callable[..., Tensor], product_of: Callable[[], _Pro
     return found if isinstance(found, TensorLaunch) else None
 
 
-def _both_gradients(
-    d: Tensor, weight: Tensor, words: Tensor, x: Tensor, *rest: Any, adds: bool
-) -> Gradients:
+def _both_gradients(d: Tensor, weight: Tensor, words: Tensor, x: Tensor, *rest: Any, adds: bool) -> Gradients:
     given = d, weight, words, x
     found: BothGradients = calls.target((_launch_both, rest), given, _launch_both, (*given, *rest))
     return found(*given, adds=adds)
