@@ -54,6 +54,16 @@ class TmaAttentionBackwardConfig(Config):
         "whether two warpgroups share a tile of keys or queries, or each has its own of 64, and stages of its own",
         packs=True,
     )
+    lag: int = tunable(
+        1,
+        (1, 2),
+        "steps after which a step's part of dQ is multiplied: 2 lets one warpgroup run a step ahead",
+    )
+    clearing: str = tunable(
+        "before",
+        ("before", "behind"),
+        "whether sums of dQ are cleared by all blocks before the first tile, or where they were rounded",
+    )
 
 
 class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, TmaAttentionBackwardConfig]):
@@ -112,6 +122,13 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         yield Constraint(
             config.warpgroups == "together" or problem.head_dim <= NARROW,
             f"two rings of stages (head_dim {problem.head_dim}) fit shared memory up to {NARROW} columns",
+        )
+        yield Constraint(
+            config.lag == 1 or (config.passes == 1 and config.warpgroups == "together"),
+            "dQ lags by two steps in one pass alone, where warpgroups are together",
+        )
+        yield Constraint(
+            config.clearing == "before" or config.passes == 1, "only one pass has sums of dQ that are cleared"
         )
         needed = self._shared_bytes(problem, config) if problem.head_dim in HEAD_DIMS else 0
         yield from device_constraints(device, needed)
