@@ -6,7 +6,7 @@
 // Problem: dtype=float16 entry=tma_attention_backward head_dim=128 value_dim=128 has_mask=true
 //   has_partial=false scores=plain has_sinks=false query_block=128 key_block=128 tile=128 pairs=3
 //   tokens_first=false
-// Config: passes=2 warpgroups=together lag=1 clearing=before
+// Config: passes=2 warpgroups=together lag=1 clearing=before fences=writers
 
 // lib/emulation.cuh.j2
 

@@ -112,7 +112,7 @@ def test_gradients_by_tiles_of_one_warpgroup_are_right(
     test_gradients_are_right(passes, options, emulator_toolchain, warpgroups="single")
 
 
-ONE_PASS = {"lag": 2, "clearing": "behind"}
+ONE_PASS = {"lag": 2, "clearing": "behind", "fences": "readers"}
 
 
 @pytest.mark.slow

@@ -64,6 +64,11 @@ class TmaAttentionBackwardConfig(Config):
         ("before", "behind"),
         "whether sums of dQ are cleared by all blocks before the first tile, or where they were rounded",
     )
+    fences: str = tunable(
+        "writers",
+        ("writers", "readers"),
+        "whether dS in shared memory is fenced for tensor cores where it is stored, or before dQ is multiplied",
+    )
 
 
 class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, TmaAttentionBackwardConfig]):
@@ -128,7 +133,8 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             "dQ lags by two steps in one pass alone, where warpgroups are together",
         )
         yield Constraint(
-            config.clearing == "before" or config.passes == 1, "only one pass has sums of dQ that are cleared"
+            config.passes == 1 or (config.clearing == "before" and config.fences == "writers"),
+            "only one pass has sums of dQ to clear, and dS in shared memory to fence",
         )
         needed = self._shared_bytes(problem, config) if problem.head_dim in HEAD_DIMS else 0
         yield from device_constraints(device, needed)
